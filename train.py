@@ -1,4 +1,5 @@
-"""`python train.py key=value …`, or `python train.py main --key value …`: the entry that students know, with the four functions of the algorithm."""
+"""`python train.py key=value …`, or `python train.py main --key value …`: the entry that students
+know, with the four functions of the algorithm."""
 
 from __future__ import annotations
 

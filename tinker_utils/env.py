@@ -1,7 +1,7 @@
 """`CodeEnv` and `sandbox_check_correctness` in the shape that course and cookbook code expects.
 
-Behind the names is this project's judge: outputs are compared outside the sandbox, and trouble of the sandbox raises SandboxError
-instead of being scored as a wrong answer.
+Behind the names is this project's judge: outputs are compared outside the sandbox, and trouble of
+the sandbox raises SandboxError instead of being scored as a wrong answer.
 """
 
 from __future__ import annotations
@@ -51,10 +51,12 @@ class StepResult:
 
 @dataclass(eq=False)
 class CodeEnv:
-    """One problem: takes a sampled completion, extracts its last fenced block, runs it on the tests, gives the reward.
+    """One problem: takes a sampled completion, extracts its last fenced block, runs it on the
+    tests, gives the reward.
 
-    `tests` are rows of any shape that `problems.sources.testcases` reads; `reward_timeout` is CPU seconds for each test. Without an
-    `executor` the process's shared one is used. Raises DataError for malformed tests.
+    `tests` are rows of any shape that `problems.sources.testcases` reads; `reward_timeout` is CPU
+    seconds for each test. Without an `executor` the process's shared one is used. Raises DataError
+    for malformed tests.
     """
 
     problem: str
@@ -96,18 +98,24 @@ class CodeEnv:
         return extract_code(sample_str) is not None
 
     async def check_sandbox_correctness(self, sample_str: str) -> bool:
-        """True when the response's code passes every test; False without code. Raises SandboxError as `step` does."""
+        """True when the response's code passes every test; False without code. Raises SandboxError
+        as `step` does."""
         code = extract_code(sample_str)
         if code is None:
             return False
-        passed, _ = await sandbox_check_correctness(self.tests, code, self.reward_timeout, executor=self.executor)
+        passed, _ = await sandbox_check_correctness(
+            self.tests, code, self.reward_timeout, executor=self.executor
+        )
         return passed
 
     async def step(self, action: Sequence[int]) -> StepResult:
-        """Score sampled tokens: reward = format_coef · format_score + correctness, format_score −1 or 0.
+        """Score sampled tokens: reward = format_coef · format_score + correctness, format_score −1
+        or 0.
 
-        The format is good when there is a fenced block, cut or not, as in training. Nothing runs without one. Raises SandboxError
-        when the sandbox gave no verdict: such a completion has no reward, and its caller leaves it out.
+        The format is good when there is a fenced block, cut or not, as in training. Nothing runs
+        without one. Raises SandboxError
+        when the sandbox gave no verdict: such a completion has no reward, and its caller leaves it
+        out.
         """
         message, _ = self.renderer.parse_response(action)
         content = text_of(message)
@@ -129,9 +137,11 @@ async def sandbox_check_correctness(
     *,
     executor: Executor | None = None,
 ) -> tuple[bool, dict[str, Any]]:
-    """Run the program `generation` on the tests in `sample`: whether all passed, and the verdict's details.
+    """Run the program `generation` on the tests in `sample`: whether all passed, and the verdict's
+    details.
 
-    Raises DataError for malformed tests and SandboxError when there is no verdict about the program.
+    Raises DataError for malformed tests and SandboxError when there is no verdict about the
+    program.
     """
     tests, fn_name = read_tests(sample)
     problem = Problem(id="sample", statement="", tests=tests, fn_name=fn_name, time_limit_s=timeout)

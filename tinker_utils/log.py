@@ -17,10 +17,14 @@ __all__ = ["MultiplexLogger", "setup_logging"]
 def setup_logging(
     log_dir: str | Path, wandb_project: str | None = None, config: Mapping[str, Any] | None = None
 ) -> MultiplexLogger:
-    """Log to the console and into `log_dir` (`config.json`, `metrics.jsonl`, `logs.log`); to Weights & Biases where a project is named.
+    """Log to the console and into `log_dir` (`config.json`, `metrics.jsonl`, `logs.log`); to
+    Weights & Biases where a project is named.
 
-    Raises ConfigError when a project is named and wandb is not installed. Without a key wandb records offline.
+    Raises ConfigError when a project is named and wandb is not installed. Without a key wandb
+    records offline.
     """
     if wandb_project:
         os.environ["WANDB_PROJECT"] = wandb_project
-    return logs.setup_logging(log_dir, config, read_log_to("wandb") if wandb_project else (), console=True)
+    return logs.setup_logging(
+        log_dir, config, read_log_to("wandb") if wandb_project else (), console=True
+    )

@@ -1,4 +1,5 @@
-"""Reinforcement learning that makes a language model write better code. What is listed here is loaded when it is first used (docs/library.md)."""
+"""Reinforcement learning that makes a language model write better code. What is listed here is
+loaded when it is first used (docs/library.md)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,14 @@ from code_rl.util.version import __version__
 if TYPE_CHECKING:
     from code_rl.engine.losses import Loss
     from code_rl.grading.extract import extract_code
-    from code_rl.grading.problem import CallTest, Compare, Problem, ProblemView, SequenceTest, StdinTest
+    from code_rl.grading.problem import (
+        CallTest,
+        Compare,
+        Problem,
+        ProblemView,
+        SequenceTest,
+        StdinTest,
+    )
     from code_rl.grading.verdict import Verdict
     from code_rl.policy.environments import Environment, Grader, Repair, Reply, Single
     from code_rl.policy.sample import Policy, Sampling
@@ -31,15 +39,50 @@ if TYPE_CHECKING:
 
 __all__ = [
     "__version__",
-    "CallTest", "CodeRLError", "Compare", "ConfigError", "DataError", "Environment", "Grader", "Loss", "Policy",
-    "Problem", "ProblemView", "Repair", "Reply", "Sampling", "SequenceTest", "Single", "StdinTest", "TrainingResult",
-    "Trajectory", "Verdict", "compute_advantages", "evaluate", "evaluate_async", "extract_code", "judge",
-    "judge_async", "load_problems", "make_datum", "should_skip", "train", "train_async", "train_step",
-]  # fmt: skip
+    "CallTest",
+    "CodeRLError",
+    "Compare",
+    "ConfigError",
+    "DataError",
+    "Environment",
+    "Grader",
+    "Loss",
+    "Policy",
+    "Problem",
+    "ProblemView",
+    "Repair",
+    "Reply",
+    "Sampling",
+    "SequenceTest",
+    "Single",
+    "StdinTest",
+    "TrainingResult",
+    "Trajectory",
+    "Verdict",
+    "compute_advantages",
+    "evaluate",
+    "evaluate_async",
+    "extract_code",
+    "judge",
+    "judge_async",
+    "load_problems",
+    "make_datum",
+    "should_skip",
+    "train",
+    "train_async",
+    "train_step",
+]
 _NAMES = {
     "engine.losses": ("Loss",),
     "grading.extract": ("extract_code",),
-    "grading.problem": ("CallTest", "Compare", "Problem", "ProblemView", "SequenceTest", "StdinTest"),
+    "grading.problem": (
+        "CallTest",
+        "Compare",
+        "Problem",
+        "ProblemView",
+        "SequenceTest",
+        "StdinTest",
+    ),
     "grading.verdict": ("Verdict",),
     "policy.environments": ("Environment", "Grader", "Repair", "Reply", "Single"),
     "policy.sample": ("Policy", "Sampling"),

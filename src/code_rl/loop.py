@@ -1,13 +1,16 @@
 """The algorithm on one page: GRPO on programs that are really run.
 
-    repeat   x ~ problems;   τ_1 … τ_G ~ π(·|x);   r_i = R(τ_i);   A = A(r);   θ ← Adam(∇ Σ_x Σ_i Σ_t L(τ_it, A_i))
+    repeat   x ~ problems;   τ_1 … τ_G ~ π(·|x);   r_i = R(τ_i);   A = A(r);   θ ← Adam(∇ Σ_x Σ_i
+    Σ_t L(τ_it, A_i))
 
-The loss is a sum over tokens: no 1/|τ|, 1/G or 1/P. A group whose R are alike, or that has no A but 0, teaches nothing and is skipped.
-Left out of the textbook: no critic (the group is the baseline), no entropy term, and by default no KL term, no division by the standard
-deviation, nothing off r for length (`length_coef`, `overlong=penalty`), one optimizer step per batch (`num_substeps`), its gradient in one
-piece (`num_minibatches`), and no overlap of the stages.
-Beside the page: `pipeline` decides which weights a batch is sampled from and what runs at the same time; `run.recorder` keeps
-all that happens, so that a run can be cut anywhere.
+The loss is a sum over tokens: no 1/|τ|, 1/G or 1/P. A group whose R are alike, or that has no A but
+0, teaches nothing and is skipped.
+Left out of the textbook: no critic (the group is the baseline), no entropy term, and by default no
+KL term, no division by the standard deviation, nothing off r for length (`length_coef`,
+`overlong=penalty`), one optimizer step per batch (`num_substeps`), its gradient in one piece
+(`num_minibatches`), and no overlap of the stages.
+Beside the page: `pipeline` decides which weights a batch is sampled from and what runs at the same
+time; `run.recorder` keeps all that happens, so that a run can be cut anywhere.
 """
 
 from __future__ import annotations
@@ -23,28 +26,42 @@ from code_rl.training.algorithm.datums import Example, forward_backward, make_da
 from code_rl.training.algorithm.kl import penalise_kl
 from code_rl.training.evaluations import evaluate_run
 from code_rl.training.objective import Objective, ScoredGroup
-from code_rl.training.pipeline import Batch, Batches, MicroBatch, OptimizerStep, TrainedBatch, answered
+from code_rl.training.pipeline import (
+    Batch,
+    Batches,
+    MicroBatch,
+    OptimizerStep,
+    TrainedBatch,
+    answered,
+)
 from code_rl.training.run import Run
 from code_rl.util.concurrency import together
 from code_rl.util.errors import BackendError
 
 
 async def train(run: Run) -> None:
-    """Train until `max_steps`, or until `run.stop` is set; the step in hand is finished, logged and saved then."""
+    """Train until `max_steps`, or until `run.stop` is set; the step in hand is finished, logged and
+    saved then."""
     policy = await run.policy(run.first_step)
     if run.first_step == 0 and run.config.eval_every >= 0:
         run.before_training(await evaluate_run(run, policy, full=True))
     async with Batches(run) as batches:
         while run.goes_on(policy.step):
-            batch = batches.next(policy)  # x and τ of this step, under way: by this policy, or one of K steps ago
+            batch = batches.next(
+                policy
+            )  # x and τ of this step, under way: by this policy, or one of K steps ago
             trained = await train_on(run, batch)  # r, A, and a new θ
-            policy = await run.policy(policy.step + 1, unchanged=None if trained.examples else policy)
+            policy = await run.policy(
+                policy.step + 1, unchanged=None if trained.examples else policy
+            )
             await batches.finish(batch, trained, policy)  # log, evaluate, save
 
 
 async def train_on(run: Run, batch: Batch) -> TrainedBatch:
     """Train on one batch: one optimizer step for each substep's share of it."""
-    return await answered([await optimizer_step(run, batch, substep) for substep in range(run.config.num_substeps)])
+    return await answered(
+        [await optimizer_step(run, batch, substep) for substep in range(run.config.num_substeps)]
+    )
 
 
 async def optimizer_step(run: Run, batch: Batch, substep: int) -> OptimizerStep:
@@ -57,31 +74,44 @@ async def optimizer_step(run: Run, batch: Batch, substep: int) -> OptimizerStep:
     judged = judged_micro_batches(run, batch, substep)
     micro_batches = with_kl_penalty(run, judged) if objective.kl_coef else judged
     gradients = [
-        (each, await asyncio.to_thread(forward_backward, trainer, each.datums, *loss) if each.examples else None)
+        (
+            each,
+            await asyncio.to_thread(forward_backward, trainer, each.datums, *loss)
+            if each.examples
+            else None,
+        )
         async for each in micro_batches
     ]
     trains = any(each.examples for each, _ in gradients)
-    return OptimizerStep(gradients, await asyncio.to_thread(trainer.optim_step, run.adam_params) if trains else None)
+    return OptimizerStep(
+        gradients, await asyncio.to_thread(trainer.optim_step, run.adam_params) if trains else None
+    )
 
 
 async def judged_micro_batches(run: Run, batch: Batch, substep: int) -> AsyncIterator[MicroBatch]:
-    """Yield r, A and the examples of each micro-batch of one substep, once its trajectories are judged.
+    """Yield r, A and the examples of each micro-batch of one substep, once its trajectories are
+    judged.
 
-    With `dynamic_sampling` a place of the batch may give several groups, one for each problem that it was filled with.
+    With `dynamic_sampling` a place of the batch may give several groups, one for each problem that
+    it was filled with.
     """
     parts = run.config.num_minibatches
     for part in range(parts):
         groups = await batch.share(substep * parts + part, run.config.num_substeps * parts)
         scored = [score_group(group, run.objective) for group in groups]
-        micro_batch = MicroBatch(scored, [example for each in scored for example in examples_of(each)])
+        micro_batch = MicroBatch(
+            scored, [example for each in scored for example in examples_of(each)]
+        )
         run.recorder.scored(batch.step, scored)
         yield micro_batch
 
 
 def score_group(group: Group, objective: Objective) -> ScoredGroup:
-    """R, r and A of one group. Masked members are left out, never set to zero; with `overlong=mask_loss` those cut off stay in the mean.
+    """R, r and A of one group. Masked members are left out, never set to zero; with
+    `overlong=mask_loss` those cut off stay in the mean.
 
-    The group is skipped when all R in it are alike, so that only length would tell its members apart, or no A is left that is not 0.
+    The group is skipped when all R in it are alike, so that only length would tell its members
+    apart, or no A is left that is not 0.
     """
     shaping, trajectories = objective.shaping, group.trajectories
     R_G = [objective.reward.of(each) for each in trajectories]
@@ -108,7 +138,8 @@ def only(wanted_G: Sequence[bool], values_G: Sequence[float | None]) -> list[flo
 
 
 def examples_of(scored: ScoredGroup) -> list[Example]:
-    """The datums of one group: one for each segment of its trajectories, none for those that are masked or of a group that is skipped."""
+    """The datums of one group: one for each segment of its trajectories, none for those that are
+    masked or of a group that is skipped."""
     return [
         Example(make_datum(each.tokens, each.logprobs, each.prompt_length, advantage), each)
         for index, advantage in scored.trained
@@ -116,25 +147,39 @@ def examples_of(scored: ScoredGroup) -> list[Example]:
     ]
 
 
-async def with_kl_penalty(run: Run, micro_batches: AsyncIterator[MicroBatch]) -> AsyncIterator[MicroBatch]:
-    """Yield the micro-batches of one substep with β · (log q − log p_ref) off each sampled token's advantage, an estimate of β · KL(π ‖ π_ref).
+async def with_kl_penalty(
+    run: Run, micro_batches: AsyncIterator[MicroBatch]
+) -> AsyncIterator[MicroBatch]:
+    """Yield the micro-batches of one substep with β · (log q − log p_ref) off each sampled token's
+    advantage, an estimate of β · KL(π ‖ π_ref).
 
-    That gap is centered over all of the substep, skipped groups and masked members aside, so that they wait for each other.
+    That gap is centered over all of the substep, skipped groups and masked members aside, so that
+    they wait for each other.
     """
     waiting = [each async for each in micro_batches]
     examples = [example for each in waiting for example in each.examples]
-    penalized, divergence = penalise_kl(examples, await log_p_ref(run, examples), run.objective.kl_coef)
+    penalized, divergence = penalise_kl(
+        examples, await log_p_ref(run, examples), run.objective.kl_coef
+    )
     rest = iter(penalized)
     for each in waiting:
         yield MicroBatch(each.groups, [next(rest) for _ in each.examples], divergence)
 
 
 async def log_p_ref(run: Run, examples: Sequence[Example]) -> list[list[float]]:
-    """The base model's log-probability of each example's sampled tokens. Raises BackendError where it gave none."""
+    """The base model's log-probability of each example's sampled tokens. Raises BackendError where
+    it gave none."""
     assert run.reference is not None
     temperature = run.objective.temperature
-    answers = await together(logprobs_of(run.reference, example.segment.tokens, temperature) for example in examples)
-    found_T = [[answer[at + 1] for at in each.sampled] for each, answer in zip(examples, answers, strict=True)]
+    answers = await together(
+        logprobs_of(run.reference, example.segment.tokens, temperature) for example in examples
+    )
+    found_T = [
+        [answer[at + 1] for at in each.sampled]
+        for each, answer in zip(examples, answers, strict=True)
+    ]
     if any(None in each for each in found_T):
-        raise BackendError("the reference model (kl_coef) gave no log-probability for a token that was sampled")
+        raise BackendError(
+            "the reference model (kl_coef) gave no log-probability for a token that was sampled"
+        )
     return cast(list[list[float]], found_T)

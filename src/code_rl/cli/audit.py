@@ -36,28 +36,54 @@ class AuditConfig:
     Exit code 0: nothing was found; 1: something was; 2: it cannot be asked.
     """
 
-    # fmt: off
     grader: str = chz.field(doc="Which grader: ours; package.module:function or file.py:function.")
-    corpus: Literal["full", "quick"] = option("full", "All programs, or about a fifth of each class.")
+    corpus: Literal["full", "quick"] = option(
+        "full", "All programs, or about a fifth of each class."
+    )
     out: str | None = option(None, "Folder for audit.json and audit.html. None: the table only.")
     concurrency: int = option(4, "Programs at once.", AT_LEAST_1)
-    loads: str = option("1,8,64", "Numbers at once between which verdicts are compared. Empty: not compared.")
-    under_load: int = option(60, "Programs that are compared so.", must(lambda count: count >= 2, "at least 2"))
-    timeout: float = option(120.0, "Functions: seconds for one answer.", must(lambda seconds: seconds >= 1, "at least 1"))
+    loads: str = option(
+        "1,8,64", "Numbers at once between which verdicts are compared. Empty: not compared."
+    )
+    under_load: int = option(
+        60, "Programs that are compared so.", must(lambda count: count >= 2, "at least 2")
+    )
+    timeout: float = option(
+        120.0,
+        "Functions: seconds for one answer.",
+        must(lambda seconds: seconds >= 1, "at least 1"),
+    )
     pays_at: float = option(1.0, "Functions: the score from which a program counts as paid.")
-    shape: Literal["plain", "trl", "verl", "verifiers"] = option("plain", "Functions: how they are called. plain: grade(code, problem).")
-    takes: Literal["all", "stdin", "call"] = option("all", "Functions: the problems that it can be asked about; the others are skipped, and counted.")
-    python: str | None = option(None, "Functions: the interpreter that has what they import (None: this one).")
-    confine: bool = option(True,
-        "Functions: no network, a file system that cannot be written. false: they, and the hostile programs that they run, have your rights.")
+    shape: Literal["plain", "trl", "verl", "verifiers"] = option(
+        "plain", "Functions: how they are called. plain: grade(code, problem)."
+    )
+    takes: Literal["all", "stdin", "call"] = option(
+        "all",
+        "Functions: the problems that it can be asked about; the others are skipped, and counted.",
+    )
+    python: str | None = option(
+        None, "Functions: the interpreter that has what they import (None: this one)."
+    )
+    confine: bool = option(
+        True,
+        "Functions: no network, a file system that cannot be written. false: they, and the "
+        "hostile programs that they run, have your rights.",
+    )
     executor: str = option("embedded", "ours: where programs run, as judge's executor=.")
-    isolation: Literal["auto", "full", "landlock", "none"] = option("auto", "ours: as judge's isolation=.")
-    # fmt: on
+    isolation: Literal["auto", "full", "landlock", "none"] = option(
+        "auto", "ours: as judge's isolation=."
+    )
 
     @chz.validate
     def _whole_loads(self) -> None:
-        if not all(load.strip().isdigit() and int(load) >= 1 for load in self.loads.split(",") if load.strip()):
-            raise ConfigError(f"loads={self.loads!r} must be whole numbers of at least 1, comma-separated")
+        if not all(
+            load.strip().isdigit() and int(load) >= 1
+            for load in self.loads.split(",")
+            if load.strip()
+        ):
+            raise ConfigError(
+                f"loads={self.loads!r} must be whole numbers of at least 1, comma-separated"
+            )
 
     @chz.validate
     def _belongs(self) -> None:
@@ -65,7 +91,10 @@ class AuditConfig:
         fields = chz.chz_fields(type(self))
         for name in OF_FUNCTIONS if self.grader == OURS else OF_OURS:
             if getattr(self, name) != fields[name]._default:
-                raise ConfigError(f"{name}={getattr(self, name)} does nothing with grader={self.grader}; leave it out")
+                raise ConfigError(
+                    f"{name}={getattr(self, name)} does nothing with grader={self.grader}; leave "
+                    "it out"
+                )
 
     @property
     def numbers_at_once(self) -> tuple[int, ...]:
@@ -74,7 +103,8 @@ class AuditConfig:
 
 
 def audit_command(given: Mapping[str, str]) -> int:
-    """Run `code-rl audit`. Returns the exit code; raises ConfigError where the target cannot be asked."""
+    """Run `code-rl audit`. Returns the exit code; raises ConfigError where the target cannot be
+    asked."""
     config = make_settings(AuditConfig, given)
     out = None if config.out is None else make_folder(Path(config.out).expanduser())
     card = _audit_grader(config)
@@ -93,11 +123,18 @@ def _audit_grader(config: AuditConfig) -> Scorecard:
     grader = open_grader(config)
     print(f"{grader.name}: {len(corpus.entries)} programs of corpus {corpus.version}")
     if config.grader != OURS:
-        where = "without network, on a file system that it cannot write" if config.confine else "WITH YOUR RIGHTS"
+        where = (
+            "without network, on a file system that it cannot write"
+            if config.confine
+            else "WITH YOUR RIGHTS"
+        )
         print(f"this grader is code that will run hostile programs, {where}")
     card = asyncio.run(_asked(config, corpus, grader))
     if card.skipped:
-        print(f"{card.skipped} programs were not put to it: their problems have forms that it does not take")
+        print(
+            f"{card.skipped} programs were not put to it: their problems have forms that it does "
+            "not take"
+        )
     return card
 
 
@@ -108,7 +145,9 @@ async def _asked(config: AuditConfig, corpus: Corpus, grader: AuditedGrader) -> 
     from code_rl.grading.audit.scorecard import audit_grader
 
     async with contextlib.aclosing(grader):
-        return await audit_grader(grader, corpus, config.concurrency, config.numbers_at_once, config.under_load, _say)
+        return await audit_grader(
+            grader, corpus, config.concurrency, config.numbers_at_once, config.under_load, _say
+        )
 
 
 def open_grader(config: AuditConfig) -> AuditedGrader:

@@ -1,4 +1,5 @@
-"""The verb `eval`: benchmarks one after the other, each in a folder that holds all it took; or a comparison of two such folders."""
+"""The verb `eval`: benchmarks one after the other, each in a folder that holds all it took; or a
+comparison of two such folders."""
 
 from __future__ import annotations
 
@@ -16,10 +17,24 @@ import chz
 
 from code_rl.engine.checkpoints import read_config, run_of
 from code_rl.engine.places import BUILT_IN
-from code_rl.evaluation.benchmarks import BENCHMARKS, Benchmark, check_choice, check_name, load_benchmark, reworded
+from code_rl.evaluation.benchmarks import (
+    BENCHMARKS,
+    Benchmark,
+    check_choice,
+    check_name,
+    load_benchmark,
+    reworded,
+)
 from code_rl.evaluation.compare import SUMMARY, compare, summary, summary_table
 from code_rl.evaluation.completers import Completer, connect_completer, read_samples_file
-from code_rl.evaluation.manifest import MANIFEST, check_same, code_version, measure, read_manifest, write_manifest
+from code_rl.evaluation.manifest import (
+    MANIFEST,
+    check_same,
+    code_version,
+    measure,
+    read_manifest,
+    write_manifest,
+)
 from code_rl.evaluation.results import RESULTS, make_results
 from code_rl.evaluation.runner import Evaluation, Found, Plan, Questions
 from code_rl.evaluation.samples import SAMPLES, STATE, Folder
@@ -61,7 +76,9 @@ def eval_command(given: Mapping[str, Any]) -> int:
         return asyncio.run(_evaluate_each(config, data, out))
     except KeyboardInterrupt:
         if any(out.rglob(SAMPLES)):
-            print(f"what is there is kept; to go on: the same command with out={out}", file=sys.stderr)
+            print(
+                f"what is there is kept; to go on: the same command with out={out}", file=sys.stderr
+            )
         raise
 
 
@@ -78,7 +95,8 @@ def _compare(config: EvalConfig) -> int:
 
 
 def data_of(data: str | None, names: Sequence[str]) -> dict[str, str | None]:
-    """What `data=` gives each benchmark: PATH for the one that there is (or all of one file's), NAME:PATH,… for several.
+    """What `data=` gives each benchmark: PATH for the one that there is (or all of one file's),
+    NAME:PATH,… for several.
 
     Raises ConfigError where it does not say which file is whose.
     """
@@ -87,18 +105,22 @@ def data_of(data: str | None, names: Sequence[str]) -> dict[str, str | None]:
         given: dict[str, str | None] = {name.strip(): path for name, _, path in parts}
         for name in given:
             if name not in names:
-                raise ConfigError(f"data={data}: {name} is not among the benchmarks {', '.join(names)}")
+                raise ConfigError(
+                    f"data={data}: {name} is not among the benchmarks {', '.join(names)}"
+                )
         return {name: given.get(name) for name in names}
     one_file = [{"humaneval", "humaneval+"}, {"mbpp", "mbpp+"}]
     if data is not None and len(names) > 1 and not any(set(names) <= each for each in one_file):
         raise ConfigError(
-            f"data={data} is for one benchmark, and {len(names)} are named; write data=NAME:PATH,NAME:PATH"
+            f"data={data} is for one benchmark, and {len(names)} are named; write "
+            "data=NAME:PATH,NAME:PATH"
         )
     return dict.fromkeys(names, data)
 
 
 async def _evaluate_each(config: EvalConfig, data: Mapping[str, str | None], out: Path) -> int:
-    """All benchmarks under each token limit; more than one result end in a table with their average."""
+    """All benchmarks under each token limit; more than one result end in a table with their
+    average."""
     limits = sweep_limits(config)
     folders = {limit: out / str(limit) if config.sweep else out for limit in limits}
     codes = [
@@ -117,15 +139,23 @@ async def _evaluate_all(config: EvalConfig, data: Mapping[str, str | None], out:
 
     view = EvalView()
     async with contextlib.AsyncExitStack() as stack:
-        executor = connect_executor(config.executor, isolation=config.isolation, concurrency=config.concurrency)
+        executor = connect_executor(
+            config.executor, isolation=config.isolation, concurrency=config.concurrency
+        )
         stack.push_async_callback(executor.aclose)
         await check_executor(executor)
         completer = (
-            None if config.dry_run else await connect_completer(config, engine_settings(config), out, executor, stack)
+            None
+            if config.dry_run
+            else await connect_completer(config, engine_settings(config), out, executor, stack)
         )
         complete = True
         for name, file in data.items():
-            choice = config.choice if name == LIVECODEBENCH or len(data) == 1 else RowSelection(config.limit)
+            choice = (
+                config.choice
+                if name == LIVECODEBENCH or len(data) == 1
+                else RowSelection(config.limit)
+            )
             benchmark = await load_benchmark(name, file, choice, executor)
             worded = reworded(benchmark.prompt, config.prompt, config.system_prompt)
             benchmark = dataclasses.replace(benchmark, prompt=worded)
@@ -135,12 +165,15 @@ async def _evaluate_all(config: EvalConfig, data: Mapping[str, str | None], out:
 
 
 def engine_settings(config: EvalConfig) -> Config | None:
-    """The engine's settings, where weights answer. Raises ConfigError for one that the back end would ignore."""
+    """The engine's settings, where weights answer. Raises ConfigError for one that the back end
+    would ignore."""
     if config.answered_by != "weights":
         return None
     shared = ("backend", "device", "dtype", "renderer", "temperature", "top_p", "top_k", "seed")
     settings: dict[str, Any] = {name: getattr(config, name) for name in shared}
-    if config.checkpoint is not None and (rank := read_config(run_of(config.checkpoint)[0]).get("lora_rank")):
+    if config.checkpoint is not None and (
+        rank := read_config(run_of(config.checkpoint)[0]).get("lora_rank")
+    ):
         settings["lora_rank"] = rank
     made = make_config({**settings, "model_name": config.model or BUILT_IN})
     refuse_settings(made)
@@ -148,20 +181,30 @@ def engine_settings(config: EvalConfig) -> Config | None:
 
 
 async def _evaluate(
-    config: EvalConfig, benchmark: Benchmark, completer: Completer | None, executor: Executor, out: Path, view: EvalView
+    config: EvalConfig,
+    benchmark: Benchmark,
+    completer: Completer | None,
+    executor: Executor,
+    out: Path,
+    view: EvalView,
 ) -> bool:
     """One benchmark. True when every sample wanted has a verdict about itself."""
     n, greedy = sample_count(config), bool(config.greedy)
     if config.temperature == 0 and config.answered_by in ("endpoint", "weights"):
         n, greedy = 0, True
     if config.samples is not None:
-        completer, in_file, greedy, left_out = read_samples_file(config.samples, benchmark.entries, benchmark.others)
+        completer, in_file, greedy, left_out = read_samples_file(
+            config.samples, benchmark.entries, benchmark.others
+        )
         if left_out:
-            view.say(f"{left_out} samples of problems that dates, limit or broken rows leave out are not counted")
+            view.say(
+                f"{left_out} samples of problems that dates, limit or broken rows leave out are "
+                "not counted"
+            )
         n = in_file if config.n is None else config.n
     ks = wanted_ks(config, n)
-    counted = f"{len(benchmark.entries)} problems, {n} samples each{', and one greedily' if greedy else ''}"
-    what = f"{benchmark.name}: {counted}"
+    one = ", and one greedily" if greedy else ""
+    what = f"{benchmark.name}: {len(benchmark.entries)} problems, {n} samples each{one}"
     if config.dry_run or completer is None:
         view.say(f"{what}; nothing was asked, nothing judged")
         return True
@@ -169,7 +212,15 @@ async def _evaluate(
     official = benchmark.name == "livecodebench"
     earlier = read_manifest(out)
     speed = (earlier or {}).get("speed") or await measure(executor)
-    plan = Plan(n, greedy, config.seed, config.reward_timeout, speed["cpu_limit_factor"], official, config.concurrency)
+    plan = Plan(
+        n,
+        greedy,
+        config.seed,
+        config.reward_timeout,
+        speed["cpu_limit_factor"],
+        official,
+        config.concurrency,
+    )
     first_counts = {"problems": len(benchmark.entries), "skipped": benchmark.facts["skipped"]}
     manifest = {
         "identity": identity(config, benchmark, completer, plan),
@@ -177,7 +228,8 @@ async def _evaluate(
         "executor": executor.description,
         "speed": speed,
         "counts": first_counts,
-        "started": (earlier or {}).get("started") or datetime.now().astimezone().isoformat(timespec="seconds"),
+        "started": (earlier or {}).get("started")
+        or datetime.now().astimezone().isoformat(timespec="seconds"),
     }
     if earlier is not None:
         check_same(earlier, manifest, out)
@@ -193,8 +245,13 @@ async def _evaluate(
         view.say(f"{found.resumed} of {evaluation.total} samples were here from before")
     results = make_results(benchmark, found, plan, ks, completer.description, config)
     results["how"] = how(config, plan)
-    write_atomically(out / RESULTS, json.dumps(results, indent=2) + "\n")
     write_manifest(out, {**manifest, "counts": {**first_counts, **counts(found, evaluation.total)}})
+    return _shown(results, found, out, view)
+
+
+def _shown(results: dict[str, Any], found: Found, out: Path, view: EvalView) -> bool:
+    """Write and show the results. True when every sample wanted has a verdict about itself."""
+    write_atomically(out / RESULTS, json.dumps(results, indent=2) + "\n")
     write_atomically(out / "results.md", markdown(results) + "\n")
     view.results(results)
     view.say(f"results: {out}")
@@ -202,7 +259,9 @@ async def _evaluate(
     return not (found.missing or undecided)
 
 
-def identity(config: EvalConfig, benchmark: Benchmark, completer: Completer, plan: Plan) -> dict[str, Any]:
+def identity(
+    config: EvalConfig, benchmark: Benchmark, completer: Completer, plan: Plan
+) -> dict[str, Any]:
     """What makes this evaluation this one: a folder is gone on with only under the same."""
     sampled = config.answered_by in ("endpoint", "weights")
     return {
@@ -242,7 +301,9 @@ def how(config: EvalConfig, plan: Plan) -> str:
     if config.answered_by in ("reference", "samples"):
         return f"n={plan.samples}, {limits}"
     drawn = f"n={plan.samples}, temperature {config.temperature:g}" if plan.samples else "greedy"
-    drawn += "".join(f", {name} {value:g}" for name, value in narrowed(config).items() if plan.samples)
+    drawn += "".join(
+        f", {name} {value:g}" for name, value in narrowed(config).items() if plan.samples
+    )
     return f"{drawn}, up to {config.max_tokens} tokens, seed {config.seed}, {limits}"
 
 
@@ -256,13 +317,15 @@ def _out(config: EvalConfig) -> Path:
 
 
 def _holds_evaluations(folder: Path, below: int = 2) -> bool:
-    """True for the folder of an evaluation, and for one that holds nothing but such folders (by limit, by benchmark) and what belongs to several."""
+    """True for the folder of an evaluation, and for one that holds nothing but such folders (by
+    limit, by benchmark) and what belongs to several."""
     if (folder / MANIFEST).is_file():
         return "identity" in (read_manifest(folder) or {})
     beside = (SUMMARY, COMPARISON, STATE)
     try:
         return all(
-            each.name in beside or (below > 0 and each.is_dir() and _holds_evaluations(each, below - 1))
+            each.name in beside
+            or (below > 0 and each.is_dir() and _holds_evaluations(each, below - 1))
             for each in folder.iterdir()
         )
     except OSError:

@@ -36,21 +36,31 @@ REMOTE = "tinker://"
 
 @chz.chz
 class ExportConfig:
-    """Hand a trained model over: a LoRA adapter as peft reads it, or a Hugging Face folder with the adapter merged in."""
+    """Hand a trained model over: a LoRA adapter as peft reads it, or a Hugging Face folder with the
+    adapter merged in."""
 
-    # fmt: off
     checkpoint: str = chz.field(
-        doc="A run directory (its last checkpoint), RUN/NAME (RUN/000020), a checkpoint file of the embedded engine, or a tinker:// path.")
+        doc="A run directory (its last checkpoint), RUN/NAME (RUN/000020), a "
+        "checkpoint file of the embedded engine, or a tinker:// path."
+    )
     out: str = chz.field(doc="A folder to write; it must not exist or be empty.")
-    format: Literal["peft", "merged"] = option("merged", "peft: the adapter alone. merged: a folder that any server loads.")
-    base_model: str | None = option(None, "Base model, a local folder or hub id (None: the one that the checkpoint names).")
-    backend: str = option("auto", "Where a tinker:// path lives: tinker, or a server's http://host:port. auto: as for training.")
-    # fmt: on
+    format: Literal["peft", "merged"] = option(
+        "merged", "peft: the adapter alone. merged: a folder that any server loads."
+    )
+    base_model: str | None = option(
+        None, "Base model, a local folder or hub id (None: the one that the checkpoint names)."
+    )
+    backend: str = option(
+        "auto",
+        "Where a tinker:// path lives: tinker, or a server's http://host:port. auto: as for "
+        "training.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """What is exported: where its checkpoint is, and the run that it belongs to (None for a bare checkpoint)."""
+    """What is exported: where its checkpoint is, and the run that it belongs to (None for a bare
+    checkpoint)."""
 
     path: str
     run: Path | None
@@ -62,8 +72,9 @@ class _Origin:
 def export_command(given: Mapping[str, Any]) -> int:
     """Run `code-rl export` with the settings given. Returns the exit code.
 
-    Raises ConfigError: a setting is bad, `out` is not empty, or the base model cannot be had; CheckpointError: the checkpoint is missing, damaged, or
-    not one that can be exported; BackendError: the server that holds it failed.
+    Raises ConfigError: a setting is bad, `out` is not empty, or the base model cannot be had;
+    CheckpointError: the checkpoint is missing, damaged, or not one that can be exported;
+    BackendError: the server that holds it failed.
     """
     config = make_settings(ExportConfig, given)
     out = Path(config.out).expanduser()
@@ -93,7 +104,9 @@ def export_command(given: Mapping[str, Any]) -> int:
         if out.exists():
             out.rmdir()
         shutil.move(folder, out)
-    print(f"{config.format} export of {origin.path} on {adapter.base_model}: {out}", file=sys.stderr)
+    print(
+        f"{config.format} export of {origin.path} on {adapter.base_model}: {out}", file=sys.stderr
+    )
     return 0
 
 
@@ -101,17 +114,22 @@ def _origin(config: ExportConfig) -> _Origin:
     from code_rl.engine.checkpoints import checkpoint_record
 
     if config.checkpoint.startswith(REMOTE):
-        return _Origin(config.checkpoint, None, resolve_backend(config.backend), config.base_model, None)
+        return _Origin(
+            config.checkpoint, None, resolve_backend(config.backend), config.base_model, None
+        )
     path = Path(config.checkpoint).expanduser()
     if path.is_file():
         return _Origin(str(path), None, "embedded", config.base_model, None)
     if not (is_run(path) or is_run(path.parent)):
         raise ConfigError(
-            f"checkpoint={config.checkpoint} is neither a run directory, nor RUN/NAME, nor a checkpoint file, nor a tinker:// path"
+            f"checkpoint={config.checkpoint} is neither a run directory, nor RUN/NAME, nor a "
+            "checkpoint file, nor a tinker:// path"
         )
     run, record = checkpoint_record(config.checkpoint)
     settings = read_config(run)
-    backend = config.backend if config.backend != "auto" else str(settings.get("backend", "embedded"))
+    backend = (
+        config.backend if config.backend != "auto" else str(settings.get("backend", "embedded"))
+    )
     named = config.base_model or settings.get("model_name")
     return _Origin(record["state_path"], run, resolve_backend(backend), named, int(record["step"]))
 
@@ -120,7 +138,9 @@ def _adapter(origin: _Origin) -> Adapter:
     if not origin.path.startswith(REMOTE):
         return read_embedded(Path(origin.path))
     if origin.backend == "embedded":
-        raise ConfigError(f"{origin.path} lives on a server; give backend=tinker or backend=http://host:port")
+        raise ConfigError(
+            f"{origin.path} lives on a server; give backend=tinker or backend=http://host:port"
+        )
     with tempfile.TemporaryDirectory() as folder:
         base_model = download_adapter(place_of(origin.backend), origin.path, Path(folder))
         return read_folder(Path(folder), origin.base_model or base_model)
@@ -137,4 +157,6 @@ def _card(config: ExportConfig, origin: _Origin, adapter: Adapter) -> str:
     settings = read_config(origin.run) if origin.run is not None else None
     metrics = read_metrics(origin.run) if origin.run is not None else []
     base = config.base_model or adapter.base_model
-    return model_card(adapter, base, config.format, Path(origin.path).name, settings, metrics, origin.steps)
+    return model_card(
+        adapter, base, config.format, Path(origin.path).name, settings, metrics, origin.steps
+    )

@@ -1,4 +1,5 @@
-"""The verb `judge`: verdicts for a file of programs on problems of any data set, in the programs' order, in bounded memory; a cut run goes on."""
+"""The verb `judge`: verdicts for a file of programs on problems of any data set, in the programs'
+order, in bounded memory; a cut run goes on."""
 
 from __future__ import annotations
 
@@ -38,29 +39,47 @@ OnVerdict = Callable[[Verdict], None]
 
 @chz.chz
 class JudgeConfig:
-    """Judge programs: run each on its problem's tests in the sandbox and write one verdict a line."""
+    """Judge programs: run each on its problem's tests in the sandbox and write one verdict a
+    line."""
 
-    # fmt: off
-    problems: str = chz.field(doc="Problems: a file or folder of rows of any shape, or a name on the hub; as train's dataset=.")
+    problems: str = chz.field(
+        doc="Problems: a file or folder of rows of any shape, or a name on the hub; "
+        "as train's dataset=."
+    )
     programs: str = chz.field(
-        doc='Programs, one JSON object a line: {"problem_id", "program_id", "code"}; "completion" in place of "code": the last\n'
-        "fenced block counts. Other fields are ignored. May be .jsonl.gz, or the rollouts.jsonl of a run.")
+        doc='Programs, one JSON object a line: {"problem_id", "program_id", "code"}; '
+        '"completion" in place of "code": the last\n'
+        "fenced block counts. Other fields are ignored. May be .jsonl.gz, or the rollouts.jsonl "
+        "of a run."
+    )
     out: str = chz.field(
-        doc="Verdicts are written here as they are reached, and put in the order of the programs at the end. The same command goes on with a\n"
-        "file that a cut left, or an earlier one: only programs without a verdict of their own are run.\n"
-        "Verdicts of other programs that are there stay, after these; a file that holds anything else is refused.")
+        doc="Verdicts are written here as they are reached, and put in the order of "
+        "the programs at the end. The same command goes on with a\n"
+        "file that a cut left, or an earlier one: only programs without a verdict of their own "
+        "are run.\n"
+        "Verdicts of other programs that are there stay, after these; a file that holds anything "
+        "else is refused."
+    )
     executor: str = option("auto", EXECUTOR_DOC)
     isolation: Literal["auto", "full", "landlock", "none"] = option("auto", ISOLATION_DOC)
-    concurrency: int | None = option(None, "Programs that run at once, on each server (None: as many as the executor takes by default).", AT_LEAST_1)
-    reward_timeout: float | None = option(None, "CPU seconds per test at most; a problem's own lower limit wins.", ABOVE_0)
+    concurrency: int | None = option(
+        None,
+        "Programs that run at once, on each server (None: as many as the executor takes by "
+        "default).",
+        AT_LEAST_1,
+    )
+    reward_timeout: float | None = option(
+        None, "CPU seconds per test at most; a problem's own lower limit wins.", ABOVE_0
+    )
     dry_run: bool = option(False, "Check both files, say what would run, and stop.")
-    # fmt: on
 
     @chz.validate
     def _distinct(self) -> None:
         for name in ("problems", "programs"):
             if os.path.realpath(self.out) == os.path.realpath(getattr(self, name)):
-                raise ConfigError(f"out={self.out} would overwrite the file given as {name}; name another")
+                raise ConfigError(
+                    f"out={self.out} would overwrite the file given as {name}; name another"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +105,26 @@ class Judged:
 
 
 def read_programs(path: str, store: ProblemStore) -> Iterator[ProgramRow]:
-    """Stream the programs of a file. Raises DataError, naming the line, for a malformed row or an unknown problem."""
+    """Stream the programs of a file. Raises DataError, naming the line, for a malformed row or an
+    unknown problem."""
     for where, row in _programs_of(path):
         problem_id, program_id = row.get("problem_id"), row.get("program_id")
         if not isinstance(problem_id, str):
-            raise DataError(f"{where}: problem_id={problem_id!r} must be the id of a problem, a string")
+            raise DataError(
+                f"{where}: problem_id={problem_id!r} must be the id of a problem, a string"
+            )
         if not store.has(problem_id):
-            raise DataError(f"{where}: problem_id={problem_id!r} is not among the {len(store)} problems given")
+            raise DataError(
+                f"{where}: problem_id={problem_id!r} is not among the {len(store)} problems given"
+            )
         if isinstance(program_id, bool) or not isinstance(program_id, str | int):
             raise DataError(f"{where}: program_id={program_id!r} must be a string")
         yield ProgramRow(problem_id, program_id, _program_code(row, where))
 
 
 def _programs_of(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The rows of a file; a group in a run's rollouts.jsonl is one row for each of its completions."""
+    """The rows of a file; a group in a run's rollouts.jsonl is one row for each of its
+    completions."""
     for where, row in read_rows(path):
         if not isinstance(row.get("completions"), list):
             yield where, row
@@ -108,12 +133,20 @@ def _programs_of(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
         for member, completion in enumerate(row["completions"]):
             if not isinstance(completion, dict):
                 raise DataError(f"{where}: completion {member} must be an object")
-            code = {"code": completion["code"]} if "code" in completion else {"completion": completion.get("text")}
-            yield where, {"problem_id": row.get("problem_id"), "program_id": f"{group}/{member}", **code}
+            code = (
+                {"code": completion["code"]}
+                if "code" in completion
+                else {"completion": completion.get("text")}
+            )
+            yield (
+                where,
+                {"problem_id": row.get("problem_id"), "program_id": f"{group}/{member}", **code},
+            )
 
 
 def keyed(programs: Iterable[ProgramRow], context: str) -> Iterator[tuple[ProgramRow, str]]:
-    """Programs with a hash of what their verdicts depend on; one that comes again is judged again."""
+    """Programs with a hash of what their verdicts depend on; one that comes again is judged
+    again."""
     seen: Counter[bytes] = Counter()
     for program in programs:
         parts = json.dumps([context, program.problem_id, program.program_id, program.code]).encode()
@@ -122,9 +155,14 @@ def keyed(programs: Iterable[ProgramRow], context: str) -> Iterator[tuple[Progra
         yield program, f"{key.hex()}-{seen[key]}"
 
 
-def taken(programs: str, store: ProblemStore, limit: float | None) -> Iterator[tuple[ProgramRow, str]]:
+def taken(
+    programs: str, store: ProblemStore, limit: float | None
+) -> Iterator[tuple[ProgramRow, str]]:
     """The programs of a file, `keyed` by what else their verdicts depend on."""
-    return keyed(read_programs(programs, store), f"{sources_digest('code_rl.grading')} {store.folder.name} {limit}")
+    return keyed(
+        read_programs(programs, store),
+        f"{sources_digest('code_rl.grading')} {store.folder.name} {limit}",
+    )
 
 
 def check_programs(path: str, store: ProblemStore) -> int:
@@ -132,8 +170,11 @@ def check_programs(path: str, store: ProblemStore) -> int:
     return sum(1 for _ in read_programs(path, store))
 
 
-async def open_problems(problems: str, executor: Executor, say: Callable[[str], None] = print) -> ProblemStore:
-    """The problems that `problems=` names. Raises ConfigError where there are none of that name, DataError for malformed ones."""
+async def open_problems(
+    problems: str, executor: Executor, say: Callable[[str], None] = print
+) -> ProblemStore:
+    """The problems that `problems=` names. Raises ConfigError where there are none of that name,
+    DataError for malformed ones."""
     try:
         return await load_problems(open_dataset(problems), executor, say)
     except (ConfigError, DataError) as error:
@@ -151,9 +192,11 @@ async def judge_programs(
     on_verdict: OnVerdict | None = None,
     on_earlier: Callable[[int], object] = lambda _: None,
 ) -> Judged:
-    """Judge every program of a file that `check_programs` has read; one row each to `out`, in the order of the programs.
+    """Judge every program of a file that `check_programs` has read; one row each to `out`, in the
+    order of the programs.
 
-    `concurrency` programs are in flight (None: enough to fill the executor's places); a slow one holds up none of them. Does not close `executor`.
+    `concurrency` programs are in flight (None: enough to fill the executor's places); a slow one
+    holds up none of them. Does not close `executor`.
     """
     started = time.perf_counter()
     rows = taken(programs, store, cpu_limit_s)
@@ -162,7 +205,9 @@ async def judge_programs(
         if earlier := sum(is_judged(log.get(key)) for key in log):
             on_earlier(earlier)
         ask = partial(judge, executor=executor, cpu_limit_s=cpu_limit_s)
-        await judge_into(log, rows, store.get, ask, concurrency or default_concurrency(executor), on_verdict)
+        await judge_into(
+            log, rows, store.get, ask, concurrency or default_concurrency(executor), on_verdict
+        )
         order = [key for _, key in taken(programs, store, cpu_limit_s)]
         put_in_order(log, order)
         counts = Counter(VerdictKind(row["verdict"]) for key in order if (row := log.get(key)))
@@ -195,14 +240,17 @@ async def judge_into(
     try:
         await asyncio.gather(*tasks)
     except BaseException as error:
-        error.add_note(f"the verdicts so far are in {log.path}; the same command goes on from there")
+        error.add_note(
+            f"the verdicts so far are in {log.path}; the same command goes on from there"
+        )
         raise
     finally:
         await abandon(tasks)
 
 
 def format_verdict(program: ProgramRow, verdict: Verdict, key: str) -> dict[str, Any]:
-    """One row of the output file. `key` names the program, its problem and the limits: what the verdict depends on."""
+    """One row of the output file. `key` names the program, its problem and the limits: what the
+    verdict depends on."""
     named = {"problem_id": program.problem_id, "program_id": program.program_id}
     return {**named, **verdict.to_json(), "key": key}
 
@@ -210,7 +258,10 @@ def format_verdict(program: ProgramRow, verdict: Verdict, key: str) -> dict[str,
 def _program_code(row: Mapping[str, Any], where: str) -> str | None:
     given = [name for name in ("code", "completion") if name in row]
     if len(given) != 1:
-        raise DataError(f"{where}: a program needs either code or completion, not {' and '.join(given) or 'neither'}")
+        raise DataError(
+            f"{where}: a program needs either code or completion, not "
+            f"{' and '.join(given) or 'neither'}"
+        )
     text = row[given[0]]
     if text is not None and not isinstance(text, str):
         raise DataError(f"{where}: {given[0]} must be a string, not {type(text).__name__}")
@@ -219,12 +270,15 @@ def _program_code(row: Mapping[str, Any], where: str) -> str | None:
 
 @contextlib.asynccontextmanager
 async def sandbox_on_demand(config: Any) -> AsyncIterator[Callable[[], Executor]]:
-    """The executor that a verb's settings name, started when it is first asked for, and stopped at the end."""
+    """The executor that a verb's settings name, started when it is first asked for, and stopped at
+    the end."""
     from code_rl.grading.sandbox.connect import connect_executor
 
     @cache
     def executor() -> Executor:
-        return connect_executor(config.executor, isolation=config.isolation, concurrency=config.concurrency)
+        return connect_executor(
+            config.executor, isolation=config.isolation, concurrency=config.concurrency
+        )
 
     try:
         yield executor
@@ -234,13 +288,15 @@ async def sandbox_on_demand(config: Any) -> AsyncIterator[Callable[[], Executor]
 
 
 def judge_command(given: Mapping[str, str]) -> int:
-    """Run the verb; 0 when every program got a verdict about itself, else 1. Raises ConfigError and DataError for bad input."""
+    """Run the verb; 0 when every program got a verdict about itself, else 1. Raises ConfigError and
+    DataError for bad input."""
     judged = asyncio.run(_run(make_settings(JudgeConfig, given)))
     return 0 if judged is None or judged.complete else 1
 
 
 async def _run(config: JudgeConfig) -> Judged | None:
-    """None: dry. Raises SandboxError before anything is written when a remote executor does not answer at all."""
+    """None: dry. Raises SandboxError before anything is written when a remote executor does not
+    answer at all."""
     from code_rl.evaluation.progress import JudgingView
     from code_rl.grading.sandbox.connect import check_executor
 
@@ -248,7 +304,10 @@ async def _run(config: JudgeConfig) -> Judged | None:
         store = await open_problems(config.problems, OnDemand(executor))
         view = JudgingView(check_programs(config.programs, store))
         if config.dry_run:
-            view.say(f"both files are sound: {view.total} programs on {len(store)} problems; nothing was run")
+            view.say(
+                f"both files are sound: {view.total} programs on {len(store)} problems; nothing "
+                "was run"
+            )
             return None
         await check_executor(executor())
         with view.progress(executor().description) as on_verdict:

@@ -1,4 +1,5 @@
-"""The command line: `code-rl VERB key=value …`. Exit codes: 0 success, 2 bad input, 1 other failure; one line on stderr."""
+"""The command line: `code-rl VERB key=value …`. Exit codes: 0 success, 2 bad input, 1 other
+failure; one line on stderr."""
 
 from __future__ import annotations
 
@@ -17,22 +18,37 @@ from typing import Any, NoReturn
 
 from dotenv import find_dotenv, load_dotenv
 
-from code_rl.util.errors import OF_THE_MACHINE, CodeRLError, ConfigError, ResourceError, in_words, lacks_something
+from code_rl.util.errors import (
+    OF_THE_MACHINE,
+    CodeRLError,
+    ConfigError,
+    ResourceError,
+    in_words,
+    lacks_something,
+)
 from code_rl.util.redaction import install_hooks, redacted
 from code_rl.util.settings import describe, make_settings, read_arguments, suggestion
 from code_rl.util.version import __version__
 
 HELP = ("--help", "-h", "help")
 VERSION = "--version"
-OF_THE_PATH = (errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
+OF_THE_PATH = (
+    errno.ENAMETOOLONG,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ELOOP,
+    errno.ENOTDIR,
+    errno.EISDIR,
+)
 """What the system says of a path whose giver can give another."""
 MAX_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One verb: where its settings class and its command are (imported when used), and a line of help. Bare words are the settings `words`, the last
-    taking all that are left."""
+    """One verb: where its settings class and its command are (imported when used), and a line of
+    help. Bare words are the settings `words`, the last taking all that are left."""
 
     settings: str
     command: str
@@ -50,25 +66,53 @@ class Verb:
         return command(given)
 
 
-# fmt: off
 VERBS = {
-    "train": Verb("code_rl.training.config:Config", "code_rl.cli.train:train_command", "train a model with GRPO on code problems"),
-    "eval": Verb("code_rl.evaluation.settings:EvalConfig", "code_rl.cli.evaluate:eval_command",
-        "evaluate a model on benchmarks, with intervals; compare two evaluations"),
-    "judge": Verb("code_rl.cli.judge:JudgeConfig", "code_rl.cli.judge:judge_command", "judge programs against problems' tests"),
-    "export": Verb("code_rl.cli.export:ExportConfig", "code_rl.cli.export:export_command",
-        "hand a trained model over, as a peft adapter or a merged Hugging Face folder"),
-    "report": Verb("code_rl.cli.report:ReportConfig", "code_rl.cli.report:report_command", "show what happened in a run: page, live page, text"),
-    "prepare": Verb("code_rl.data.preparation.settings:PrepareConfig", "code_rl.cli.prepare:prepare_command",
-        "filter, deduplicate, decontaminate and verify problems before training on them"),
-    "audit": Verb("code_rl.cli.audit:AuditConfig", "code_rl.cli.audit:audit_command",
-        "check a grader that others wrote: which cheats it pays, which honest programs it fails"),
-    "sandbox": Verb("code_rl.cli.sandbox:SandboxConfig", "code_rl.cli.sandbox:sandbox_command",
-        "serve Sandbox Fusion's protocol on the embedded sandbox"),
-    "serve": Verb("code_rl.cli.serve:ServeConfig", "code_rl.cli.serve:serve_command",
-        "serve the embedded engine to programs that use the Tinker SDK"),
+    "train": Verb(
+        "code_rl.training.config:Config",
+        "code_rl.cli.train:train_command",
+        "train a model with GRPO on code problems",
+    ),
+    "eval": Verb(
+        "code_rl.evaluation.settings:EvalConfig",
+        "code_rl.cli.evaluate:eval_command",
+        "evaluate a model on benchmarks, with intervals; compare two evaluations",
+    ),
+    "judge": Verb(
+        "code_rl.cli.judge:JudgeConfig",
+        "code_rl.cli.judge:judge_command",
+        "judge programs against problems' tests",
+    ),
+    "export": Verb(
+        "code_rl.cli.export:ExportConfig",
+        "code_rl.cli.export:export_command",
+        "hand a trained model over, as a peft adapter or a merged Hugging Face folder",
+    ),
+    "report": Verb(
+        "code_rl.cli.report:ReportConfig",
+        "code_rl.cli.report:report_command",
+        "show what happened in a run: page, live page, text",
+    ),
+    "prepare": Verb(
+        "code_rl.data.preparation.settings:PrepareConfig",
+        "code_rl.cli.prepare:prepare_command",
+        "filter, deduplicate, decontaminate and verify problems before training on them",
+    ),
+    "audit": Verb(
+        "code_rl.cli.audit:AuditConfig",
+        "code_rl.cli.audit:audit_command",
+        "check a grader that others wrote: which cheats it pays, which honest programs it fails",
+    ),
+    "sandbox": Verb(
+        "code_rl.cli.sandbox:SandboxConfig",
+        "code_rl.cli.sandbox:sandbox_command",
+        "serve Sandbox Fusion's protocol on the embedded sandbox",
+    ),
+    "serve": Verb(
+        "code_rl.cli.serve:ServeConfig",
+        "code_rl.cli.serve:serve_command",
+        "serve the embedded engine to programs that use the Tinker SDK",
+    ),
 }
-# fmt: on
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,13 +124,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _show(overview())
     if words[0] not in VERBS:
         return _fail(
-            ConfigError(f"unknown verb {words[0]!r}{suggestion(words[0], VERBS)}; there are: {', '.join(VERBS)}")
+            ConfigError(
+                f"unknown verb {words[0]!r}{suggestion(words[0], VERBS)}; there are: "
+                f"{', '.join(VERBS)}"
+            )
         )
     return run_verb(words[0], words[1:], f"code-rl {words[0]}")
 
 
 def run_verb(name: str, words: Sequence[str], program: str) -> int:
-    """Run one verb with its command-line words, turning errors raised on purpose into one line and an exit code."""
+    """Run one verb with its command-line words, turning errors raised on purpose into one line and
+    an exit code."""
     verb = VERBS[name]
     if VERSION in words:
         return _show(f"code-rl {__version__}")
@@ -95,7 +143,8 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
     install_hooks()
     _outlive_readers(quietly=name == "report")
     logging.getLogger("huggingface_hub.utils._http").addFilter(_HubRetries())
-    # Texts are encoded one at a time: a pool of threads gains nothing, and where threads cannot be had it ends the process.
+    # Texts are encoded one at a time: a pool of threads gains nothing, and where threads cannot be
+    # had it ends the process.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         given = read_arguments(words, verb.words)
@@ -108,7 +157,9 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
             raise
         return _fail(_of_a_setting(error, words) or ResourceError(in_words(error)))
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # another one ends what is still ending, without a traceback
+        signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        )  # another one ends what is still ending, without a traceback
         print("interrupted", file=sys.stderr)
         ends = threading.Timer(
             2.0, os._exit, (130,)
@@ -119,13 +170,20 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
 
 
 def _of_a_setting(error: BaseException, words: Sequence[str]) -> ConfigError | None:
-    """What the system says of a path that stands in a word of the command line; None where it is about something else."""
-    if not isinstance(error, OSError) or error.errno not in OF_THE_PATH or not isinstance(error.filename, str):
+    """What the system says of a path that stands in a word of the command line; None where it is
+    about something else."""
+    if (
+        not isinstance(error, OSError)
+        or error.errno not in OF_THE_PATH
+        or not isinstance(error.filename, str)
+    ):
         return None
     fitting: list[tuple[str, str, str]] = []
     for word in words:
         name, _, value = word.removeprefix("--").partition("=")
-        for part in map(os.path.expanduser, filter(None, (part.strip() for part in value.split(",")))):
+        for part in map(
+            os.path.expanduser, filter(None, (part.strip() for part in value.split(",")))
+        ):
             within = f"/{part.strip('/')}/" in f"/{error.filename.strip('/')}/"
             if within or error.filename.startswith((part, os.path.abspath(part))):
                 fitting.append((part, name, value))
@@ -137,10 +195,12 @@ def _of_a_setting(error: BaseException, words: Sequence[str]) -> ConfigError | N
 
 
 def run_script(settings: type[Any], main: Callable[[Any], int], description: str) -> NoReturn:
-    """Entry of a script with settings of its own (a benchmark, a build script): the same spellings, errors and exit codes."""
+    """Entry of a script with settings of its own (a benchmark, a build script): the same spellings,
+    errors and exit codes."""
     words = sys.argv[1:]
     if any(word in HELP for word in words):
-        sys.exit(_show(f"{description.strip()}\n\n{describe(settings, f'python {sys.argv[0]} key=value …')}"))
+        usage = describe(settings, f"python {sys.argv[0]} key=value …")
+        sys.exit(_show(f"{description.strip()}\n\n{usage}"))
     try:
         sys.exit(main(make_settings(settings, read_arguments(words))))
     except CodeRLError as error:
@@ -152,7 +212,13 @@ def overview() -> str:
     width = max(map(len, VERBS))
     lines = [f"  {name:<{width}}  {verb.summary}" for name, verb in VERBS.items()]
     return "\n".join(
-        ["usage: code-rl VERB key=value …", "", *lines, "", "code-rl VERB --help lists the settings of a verb."]
+        [
+            "usage: code-rl VERB key=value …",
+            "",
+            *lines,
+            "",
+            "code-rl VERB --help lists the settings of a verb.",
+        ]
     )
 
 
@@ -165,10 +231,16 @@ class _HubRetries(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Let the first through, in other words, and all that is about something else."""
-        if "thrown while requesting" not in record.getMessage() and "[Retry" not in record.getMessage():
+        if (
+            "thrown while requesting" not in record.getMessage()
+            and "[Retry" not in record.getMessage()
+        ):
             return True
         first, self._said = not self._said, True
-        record.msg, record.args = "the Hugging Face hub does not answer; trying for about half a minute", ()
+        record.msg, record.args = (
+            "the Hugging Face hub does not answer; trying for about half a minute",
+            (),
+        )
         return first
 
 
@@ -184,7 +256,8 @@ def _show(text: str) -> int:
 
 
 class _Stream(io.FileIO):
-    """A standard stream whose reader may leave (`| head`): what is left to say goes nowhere, and the work goes on. `last_words` are for stderr."""
+    """A standard stream whose reader may leave (`| head`): what is left to say goes nowhere, and
+    the work goes on. `last_words` are for stderr."""
 
     last_words = ""
 
@@ -207,8 +280,12 @@ def _outlive_readers(*, quietly: bool) -> None:
         stream.flush()
         raw = _Stream(stream.fileno(), "w", closefd=False)
         if name == "stdout" and not quietly:
-            raw.last_words = "nobody reads this command's output any more; it goes on without (Ctrl-C ends it)\n"
-        buffer: Any = raw if stream.write_through else io.BufferedWriter(raw)  # as the interpreter has it
+            raw.last_words = (
+                "nobody reads this command's output any more; it goes on without (Ctrl-C ends it)\n"
+            )
+        buffer: Any = (
+            raw if stream.write_through else io.BufferedWriter(raw)
+        )  # as the interpreter has it
         text = io.TextIOWrapper(
             buffer,
             stream.encoding,

@@ -18,7 +18,8 @@ from code_rl.util.settings import make_settings
 
 
 def prepare_command(given: Mapping[str, str]) -> int:
-    """Run the verb; 0 when every problem got a decision about itself, else 1. Raises ConfigError and DataError for bad input."""
+    """Run the verb; 0 when every problem got a decision about itself, else 1. Raises ConfigError
+    and DataError for bad input."""
     from code_rl.data.preparation.report import PrepareView
 
     config = make_settings(PrepareConfig, given)
@@ -34,13 +35,16 @@ def prepare_command(given: Mapping[str, str]) -> int:
 
 
 def check(config: PrepareConfig) -> Dataset:
-    """Refuse what cannot be done before anything runs: unknown data, evaluation sets, models, formats, folders."""
+    """Refuse what cannot be done before anything runs: unknown data, evaluation sets, models,
+    formats, folders."""
     from code_rl.data.preparation.write import check_format, check_replaced
 
     if config.stop_after is None or config.stop_after == "write":
         check_format(config)
     if "deduplicate" in config.stages and importlib.util.find_spec("rensa") is None:
-        raise ConfigError(f"the stage deduplicate needs rensa: {install_command('data')}, or stop_after=filter")
+        raise ConfigError(
+            f"the stage deduplicate needs rensa: {install_command('data')}, or stop_after=filter"
+        )
     check_folder(config)
     if config.pass_rates is not None and "difficulty" in config.stages:
         read_pass_rates(verdicts_file(config.pass_rates))
@@ -55,7 +59,10 @@ def check(config: PrepareConfig) -> Dataset:
 def _say_plan(config: PrepareConfig, source: Dataset, say: Callable[[str], None]) -> None:
     """What would run; a first row is read to show that the data can be."""
     first = next(source.items(), None)
-    say(f"dataset {config.dataset}: first row gives {type(first).__name__.lower() if first is not None else 'nothing'}")
+    say(
+        f"dataset {config.dataset}: first row gives "
+        f"{type(first).__name__.lower() if first is not None else 'nothing'}"
+    )
     for name in config.evaluation_sets:
         exams = sum(1 for _ in evaluation_problems(name))
         say(f"decontaminate against {name}: {exams} problems")

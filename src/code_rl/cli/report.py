@@ -22,15 +22,20 @@ MAX_RUNS = 8
 class ReportConfig:
     """Settings of `code-rl report`: show what happened in a run."""
 
-    # fmt: off
     log_path: str = chz.field(doc="Directory of a run.")
-    compare: str | None = option(None, "Directories of other runs to show beside it, comma-separated.")
-    format: Literal["html", "text"] = option("html", "html: one self-contained page; text: the answer on the terminal.")
+    compare: str | None = option(
+        None, "Directories of other runs to show beside it, comma-separated."
+    )
+    format: Literal["html", "text"] = option(
+        "html", "html: one self-contained page; text: the answer on the terminal."
+    )
     out: str | None = option(None, "The page's file (None: report.html in log_path).")
     live: bool = option(False, "Serve the page and update it while the run goes on.")
     port: int = option(8265, "Port of the live page; 0 takes a free one.", PORT)
-    host: str = option("127.0.0.1", "Address of the live page. Others than loopback can be read by whoever reaches them.")
-    # fmt: on
+    host: str = option(
+        "127.0.0.1",
+        "Address of the live page. Others than loopback can be read by whoever reaches them.",
+    )
 
     @chz.validate
     def _fits(self) -> None:
@@ -38,7 +43,10 @@ class ReportConfig:
             name = "format=text" if self.format == "text" else "out="
             raise ConfigError(f"live=true serves a page; leave {name} out")
         if self.out and self.format == "text":
-            raise ConfigError("out= names the page's file; leave it out with format=text (text goes to the terminal)")
+            raise ConfigError(
+                "out= names the page's file; leave it out with format=text (text goes to the "
+                "terminal)"
+            )
 
 
 def report_command(given: Mapping[str, Any]) -> int:
@@ -46,9 +54,14 @@ def report_command(given: Mapping[str, Any]) -> int:
     from code_rl.training.report.run import open_run
 
     config = make_settings(ReportConfig, given)
-    names = [config.log_path, *(name.strip() for name in (config.compare or "").split(",") if name.strip())]
+    names = [
+        config.log_path,
+        *(name.strip() for name in (config.compare or "").split(",") if name.strip()),
+    ]
     if len(names) > MAX_RUNS:
-        raise ConfigError(f"compare= names {len(names) - 1} runs; at most {MAX_RUNS - 1} fit beside one")
+        raise ConfigError(
+            f"compare= names {len(names) - 1} runs; at most {MAX_RUNS - 1} fit beside one"
+        )
     readers = [open_run(Path(name).expanduser()) for name in names]
     if config.live:
         from code_rl.training.report.live import serve
@@ -71,7 +84,9 @@ def report_command(given: Mapping[str, Any]) -> int:
         return 0
     from code_rl.training.report.page import write_report
 
-    path = Path(config.out).expanduser() if config.out else Path(config.log_path).expanduser() / REPORT
+    path = (
+        Path(config.out).expanduser() if config.out else Path(config.log_path).expanduser() / REPORT
+    )
     with writes(path, "file"):
         write_report(readers, path)
     print(f"report: {path.resolve()}")

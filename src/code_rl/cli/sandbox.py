@@ -1,6 +1,7 @@
 """`code-rl sandbox`: Sandbox Fusion's protocol on top of the embedded sandbox, without Docker.
 
-Programs run at the chosen isolation level: they may fork, but neither start other programs nor open sockets at level `full`.
+Programs run at the chosen isolation level: they may fork, but neither start other programs nor open
+sockets at level `full`.
 """
 
 from __future__ import annotations
@@ -33,35 +34,46 @@ class SandboxConfig:
     port: int = option(8080, "TCP port; 0 takes a free one and prints it.", PORT)
     host: str = option(
         "127.0.0.1",
-        "Address to bind. Anything but loopback lets other machines run programs here; the protocol has no password.",
+        "Address to bind. Anything but loopback lets other machines run programs here; the "
+        "protocol has no password.",
         HOST,
     )
-    isolation: str = option("auto", "auto (the strongest level that this machine allows), full, landlock or none.")
+    isolation: str = option(
+        "auto", "auto (the strongest level that this machine allows), full, landlock or none."
+    )
     concurrency: int | None = option(
         None, "Programs that run at once (None: twice the processors, at least four).", AT_LEAST_1
     )
     max_queue: int = option(
-        4096, "Requests that may wait for a place; one more is answered 429 with Retry-After.", AT_LEAST_0
+        4096,
+        "Requests that may wait for a place; one more is answered 429 with Retry-After.",
+        AT_LEAST_0,
     )
     max_request_mb: int = option(256, "Largest request body; a larger one is answered 413.", MANY)
     max_output_mb: int = option(
         64,
-        "Largest stdout, and largest sum of fetched files, of one run. Nothing is cut silently: beyond it the run is stopped, "
-        "status is Failed and `message` says so.",
+        "Largest stdout, and largest sum of fetched files, of one run. Nothing is cut silently: "
+        "beyond it the run is stopped, status is Failed and `message` says so.",
         MANY,
     )
-    memory_mb: int = option(4096, "Memory of a run; a request's memory_limit_MB may ask for less.", MANY)
+    memory_mb: int = option(
+        4096, "Memory of a run; a request's memory_limit_MB may ask for less.", MANY
+    )
     processes: int = option(128, "Processes and threads of a run.", MANY)
     max_run_s: float = option(3600.0, "Longest run_timeout that is accepted.", SECONDS)
     shutdown_grace_s: float = option(
-        30.0, "How long running and queued requests may take to end after SIGTERM or SIGINT.", FROM_0
+        30.0,
+        "How long running and queued requests may take to end after SIGTERM or SIGINT.",
+        FROM_0,
     )
 
 
 def sandbox_command(given: Mapping[str, str]) -> int:
-    """`code-rl sandbox` with its settings as written: serve until SIGTERM or SIGINT; returns the exit code, 0.
+    """`code-rl sandbox` with its settings as written: serve until SIGTERM or SIGINT; returns the
+    exit code, 0.
 
-    Raises ConfigError for a setting, and where the address cannot be bound; IsolationError where the isolation level cannot be had.
+    Raises ConfigError for a setting, and where the address cannot be bound; IsolationError where
+    the isolation level cannot be had.
     """
     asyncio.run(_serve(make_settings(SandboxConfig, given)))
     return 0
@@ -73,7 +85,9 @@ async def _serve(config: SandboxConfig) -> None:
         application = SandboxApplication(
             sandbox,
             Admission(sandbox.concurrency, config.max_queue),
-            RunLimits(config.memory_mb, config.max_output_mb << 20, config.processes, config.max_run_s),
+            RunLimits(
+                config.memory_mb, config.max_output_mb << 20, config.processes, config.max_run_s
+            ),
             config.max_request_mb << 20,
         )
         stop = stop_signal()
@@ -83,10 +97,14 @@ async def _serve(config: SandboxConfig) -> None:
                 await stop.wait()
                 print("stopping: waiting for the programs that run", file=sys.stderr, flush=True)
                 if not await application.drain(config.shutdown_grace_s):
-                    print(f"stopped the programs that ran longer than {config.shutdown_grace_s:g} s", file=sys.stderr)
+                    print(
+                        f"stopped the programs that ran longer than {config.shutdown_grace_s:g} s",
+                        file=sys.stderr,
+                    )
         except OSError as error:
             raise ConfigError(
-                f"host={config.host} port={config.port} cannot be bound ({error.strerror or error}); choose another"
+                f"host={config.host} port={config.port} cannot be bound "
+                f"({error.strerror or error}); choose another"
             ) from error
     finally:
         await sandbox.aclose()
@@ -95,8 +113,8 @@ async def _serve(config: SandboxConfig) -> None:
 def _announce(config: SandboxConfig, description: str, port: int) -> None:
     if config.host not in LOOPBACK:
         print(
-            f"warning: bound to {config.host}: whoever reaches this port can run programs on this machine; "
-            "put a firewall or an authenticating proxy in front",
+            f"warning: bound to {config.host}: whoever reaches this port can run programs on this "
+            "machine; put a firewall or an authenticating proxy in front",
             file=sys.stderr,
         )
     print(f"serving {url_of(config.host, port)}{RUN_PATH} ({description})", flush=True)

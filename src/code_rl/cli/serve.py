@@ -1,6 +1,7 @@
 """`code-rl serve`: the embedded engine behind the wire protocol of the Tinker SDK (0.38).
 
-A Tinker program runs against it unmodified, with TINKER_BASE_URL=http://127.0.0.1:8000 and TINKER_API_KEY=tml-dummy.
+A Tinker program runs against it unmodified, with TINKER_BASE_URL=http://127.0.0.1:8000 and
+TINKER_API_KEY=tml-dummy.
 """
 
 from __future__ import annotations
@@ -28,30 +29,61 @@ HOST = must(bool, "an address of this machine, such as 127.0.0.1")
 
 @chz.chz
 class ServeConfig:
-    """Settings of `code-rl serve`: the embedded engine as a server that the Tinker SDK speaks to."""
+    """Settings of `code-rl serve`: the embedded engine as a server that the Tinker SDK speaks
+    to."""
 
-    # fmt: off
     port: int = option(8000, "TCP port; 0 takes a free one and prints it.", PORT)
-    host: str = option("127.0.0.1", f"Address to bind. Anything but loopback needs a token in {TOKEN_VARIABLE}.", HOST)
-    state_dir: str = option("~/.code-rl/serve", "Folder for sessions, checkpoints and sampler weights.")
-    models: str | None = option(None,
+    host: str = option(
+        "127.0.0.1",
+        f"Address to bind. Anything but loopback needs a token in {TOKEN_VARIABLE}.",
+        HOST,
+    )
+    state_dir: str = option(
+        "~/.code-rl/serve", "Folder for sessions, checkpoints and sampler weights."
+    )
+    models: str | None = option(
+        None,
         "A TOML file that maps names of base models to local ones: a table [models] with lines\n"
-        '"Qwen/Qwen3-4B-Instruct-2507" = "tiny". Other names are local folders, hub ids, or tiny.')
+        '"Qwen/Qwen3-4B-Instruct-2507" = "tiny". Other names are local folders, hub ids, or tiny.',
+    )
     device: str = option("auto", "Device of the engine: auto, cpu, cuda or mps.")
     dtype: str = option("auto", "Weights and activations: auto, float32 or bfloat16.")
     threads: int | None = option(None, "torch's threads (None: torch decides).", AT_LEAST_1)
     preload: str | None = option(None, "A base model to load before the first client comes.")
-    max_models: int = option(64, "Models in training at a time; one more is answered 429, which the SDK retries.", AT_LEAST_1)
-    max_samplers: int = option(16, "Sampler snapshots of a base model that stay in memory; others wait on the disk.", AT_LEAST_1)
-    max_queue: int = option(4096, "Requests that may wait; one more is answered 429, which the SDK retries.", AT_LEAST_1)
-    max_request_mb: int = option(256, "Largest request body; a larger one is answered 413.", AT_LEAST_1)
-    max_queued_mb: int = option(1024, "Request bodies that may wait; beyond it the answer is 429.", AT_LEAST_1)
-    max_result_mb: int = option(1024, "Results that wait to be fetched; beyond it the answer is 429.", AT_LEAST_1)
-    idle_s: float = option(900.0, "A base model that nobody uses for so long leaves the memory.", ABOVE_0)
-    session_timeout_s: float = option(180.0,
-        "A client without a sign of life for so long loses its queued requests, and idle_s later its models.", ABOVE_0)
-    shutdown_grace_s: float = option(60.0, "How long queued requests may take to end after SIGTERM or SIGINT.", FROM_0)
-    # fmt: on
+    max_models: int = option(
+        64,
+        "Models in training at a time; one more is answered 429, which the SDK retries.",
+        AT_LEAST_1,
+    )
+    max_samplers: int = option(
+        16,
+        "Sampler snapshots of a base model that stay in memory; others wait on the disk.",
+        AT_LEAST_1,
+    )
+    max_queue: int = option(
+        4096, "Requests that may wait; one more is answered 429, which the SDK retries.", AT_LEAST_1
+    )
+    max_request_mb: int = option(
+        256, "Largest request body; a larger one is answered 413.", AT_LEAST_1
+    )
+    max_queued_mb: int = option(
+        1024, "Request bodies that may wait; beyond it the answer is 429.", AT_LEAST_1
+    )
+    max_result_mb: int = option(
+        1024, "Results that wait to be fetched; beyond it the answer is 429.", AT_LEAST_1
+    )
+    idle_s: float = option(
+        900.0, "A base model that nobody uses for so long leaves the memory.", ABOVE_0
+    )
+    session_timeout_s: float = option(
+        180.0,
+        "A client without a sign of life for so long loses its queued requests, and idle_s later "
+        "its models.",
+        ABOVE_0,
+    )
+    shutdown_grace_s: float = option(
+        60.0, "How long queued requests may take to end after SIGTERM or SIGINT.", FROM_0
+    )
 
 
 def serve_command(given: Mapping[str, str]) -> int:
@@ -60,18 +92,21 @@ def serve_command(given: Mapping[str, str]) -> int:
     token = read_token(config.host)
     for module, extra in (("torch", "embedded"), ("prometheus_client", "serve")):
         if importlib.util.find_spec(module) is None:
-            raise ConfigError(f"serve needs {module}, which is not installed; run: {install_command(extra)}")
+            raise ConfigError(
+                f"serve needs {module}, which is not installed; run: {install_command(extra)}"
+            )
     share_cores()
     return asyncio.run(_serve(config, token, Path(config.state_dir).expanduser().absolute()))
 
 
 def read_token(host: str) -> str | None:
-    """The token that clients must send; raises ConfigError when the address needs one and there is none, or it is no key."""
+    """The token that clients must send; raises ConfigError when the address needs one and there is
+    none, or it is no key."""
     token = os.environ.get(TOKEN_VARIABLE) or None
     if token is None and host not in LOOPBACK:
         raise ConfigError(
-            f"host={host} lets other machines in: set {TOKEN_VARIABLE} to a secret that starts with 'tml-', "
-            "and TINKER_API_KEY to the same on the clients"
+            f"host={host} lets other machines in: set {TOKEN_VARIABLE} to a secret that starts "
+            "with 'tml-', and TINKER_API_KEY to the same on the clients"
         )
     if token is not None and not token.startswith("tml-"):
         raise ConfigError(f"{TOKEN_VARIABLE} must start with 'tml-': the SDK sends no other keys")
@@ -110,15 +145,22 @@ async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int
         stop = stop_signal()
         try:
             async with application.listening(config.host, config.port) as port:
-                print(f"serving {url_of(config.host, port)} ({device}, state in {store.folder})", flush=True)
+                print(
+                    f"serving {url_of(config.host, port)} ({device}, state in {store.folder})",
+                    flush=True,
+                )
                 await stop.wait()
                 print("stopping: ending what is queued", file=sys.stderr, flush=True)
                 if not await application.drain(config.shutdown_grace_s):
-                    print(f"stopped what took longer than {config.shutdown_grace_s:g} s", file=sys.stderr)
+                    print(
+                        f"stopped what took longer than {config.shutdown_grace_s:g} s",
+                        file=sys.stderr,
+                    )
                     return 1
         except OSError as error:
             raise ConfigError(
-                f"host={config.host} port={config.port} cannot be bound ({error.strerror or error}); choose another"
+                f"host={config.host} port={config.port} cannot be bound "
+                f"({error.strerror or error}); choose another"
             ) from error
     finally:
         store.close()

@@ -11,11 +11,20 @@ from code_rl.training.trainer import confirm, prepare, train_run
 
 
 def train_command(given: Mapping[str, Any]) -> int:
-    """Run `code-rl train` with the settings given. Returns the exit code: 0, or 130/143 when a signal ended the run."""
+    """Run `code-rl train` with the settings given. Returns the exit code: 0, or 130/143 when a
+    signal ended the run."""
     config, log_path, resumes = prepare(given)
-    if config.backend == BackendKind.EMBEDDED and not resumes and "backend" not in given and "recipe" not in given:
+    if (
+        config.backend == BackendKind.EMBEDDED
+        and not resumes
+        and "backend" not in given
+        and "recipe" not in given
+    ):
         model = "the built-in model" if config.model_name == BUILT_IN else config.model_name
-        print(f"neither TINKER_API_KEY nor TINKER_BASE_URL is set: training {model} on this machine (backend=embedded)")
+        print(
+            f"neither TINKER_API_KEY nor TINKER_BASE_URL is set: training {model} on this "
+            "machine (backend=embedded)"
+        )
     if config.dry_run:
         from code_rl.training.forecast import report
 

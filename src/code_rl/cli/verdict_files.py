@@ -17,7 +17,8 @@ from code_rl.util.files import KeyedLog, only_writer, sized_lines, writes
 
 @contextlib.contextmanager
 def open_verdicts(out: str) -> Iterator[KeyedLog[str]]:
-    """The verdicts in the file `out`, found again by the `key` of what was judged; a device or a pipe gets them at the end.
+    """The verdicts in the file `out`, found again by the `key` of what was judged; a device or a
+    pipe gets them at the end.
 
     Raises DataError when the file cannot be written, holds anything else, or is being written.
     """
@@ -27,14 +28,22 @@ def open_verdicts(out: str) -> Iterator[KeyedLog[str]]:
         path, beside = Path(os.path.realpath(out)), not os.path.exists(out) or os.path.isfile(out)
         if not beside:
             path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "verdicts.jsonl"
-        stack.enter_context(only_writer(path.with_name(f"{path.name}.lock"), f"out={out}", DataError, stays=False))
+        stack.enter_context(
+            only_writer(path.with_name(f"{path.name}.lock"), f"out={out}", DataError, stays=False)
+        )
         try:
-            if path.exists() and path.stat().st_size and not any(map(_key, (row for _, row in sized_lines(path)))):
+            if (
+                path.exists()
+                and path.stat().st_size
+                and not any(map(_key, (row for _, row in sized_lines(path))))
+            ):
                 raise DataError("no whole line")  # what a cut left is cut off on opening
             with writes(out, "file", DataError):
                 log = stack.enter_context(contextlib.closing(KeyedLog(path, _key)))
         except (DataError, KeyError, TypeError, ValueError) as error:
-            raise DataError(f"out={out} holds something else than such verdicts; name another file") from error
+            raise DataError(
+                f"out={out} holds something else than such verdicts; name another file"
+            ) from error
         try:
             yield log
         except BaseException:

@@ -1,6 +1,7 @@
 """The data sets known by name, where each lies on the hub, and the mixtures made of them.
 
-Any other hub id works as well (`owner/name`, `owner/name/config`), as long as its rows have a shape of `sources.shapes`.
+Any other hub id works as well (`owner/name`, `owner/name/config`), as long as its rows have a shape
+of `sources.shapes`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """A data set by name. `splits` maps the hub's splits to what a user may call them; the first is what training reads."""
+    """A data set by name. `splits` maps the hub's splits to what a user may call them; the first is
+    what training reads."""
 
     repository: str
     config: str | None = None
@@ -22,7 +24,8 @@ class CatalogueEntry:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Data sets read one after the other for training (a seeded shuffle mixes them), and the held-out ones by name."""
+    """Data sets read one after the other for training (a seeded shuffle mixes them), and the
+    held-out ones by name."""
 
     train: Sequence[str]
     test: Mapping[str, str] = field(default_factory=dict)

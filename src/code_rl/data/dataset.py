@@ -1,7 +1,10 @@
-"""One setting to a data set: `dataset=name[@revision][:split]`, a path (`FILE`, `FOLDER[:split]`), `package.module:object`, or several with commas.
+"""One setting to a data set: `dataset=name[@revision][:split]`, a path (`FILE`, `FOLDER[:split]`),
+`package.module:object`, or several with commas.
 
-A `Dataset` is read as often as one likes, in the same order each time, one row in memory at a time. It yields whatever the readers make of
-each row: a `Problem`, a `Draft` or an `Ambiguous` (to be finished by `resolve.resolve`), or a `Skipped` with a reason.
+A `Dataset` is read as often as one likes, in the same order each time, one row in memory at a time.
+It yields whatever the readers make of
+each row: a `Problem`, a `Draft` or an `Ambiguous` (to be finished by `resolve.resolve`), or a
+`Skipped` with a reason.
 """
 
 from __future__ import annotations
@@ -16,7 +19,14 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from code_rl.data.catalogue import BUILTIN, CATALOGUE, KNOWN_NAMES, MIXTURES, SHIPPED, CatalogueEntry
+from code_rl.data.catalogue import (
+    BUILTIN,
+    CATALOGUE,
+    KNOWN_NAMES,
+    MIXTURES,
+    SHIPPED,
+    CatalogueEntry,
+)
 from code_rl.data.fetch import fetch_file, open_repository, select_files
 from code_rl.data.sources.livecodebench import release_shards
 from code_rl.data.sources.records import Item, Origin
@@ -38,7 +48,8 @@ OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def _behind(parts: Iterable[T], skip: int, count: Callable[[T], int]) -> Iterator[tuple[T, int]]:
-    """The parts that hold something behind the first `skip` rows of them all, each with how many of its own to leave out."""
+    """The parts that hold something behind the first `skip` rows of them all, each with how many of
+    its own to leave out."""
     for part in parts:
         held = count(part) if skip else 0
         if not skip or held > skip:
@@ -48,7 +59,8 @@ def _behind(parts: Iterable[T], skip: int, count: Callable[[T], int]) -> Iterato
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Files of one split of one data set, in order. `revision` is the commit for a set of the hub, `given` the setting of a local one."""
+    """Files of one split of one data set, in order. `revision` is the commit for a set of the hub,
+    `given` the setting of a local one."""
 
     name: str
     split: str | None
@@ -60,7 +72,8 @@ class Source:
     _begun: list[Rows] = field(default_factory=list, init=False, compare=False, repr=False)
 
     def items(self, skip: int = 0) -> Iterator[Item]:
-        """One item a raw row, in order, without the first `skip` rows. Raises DataError for a file that cannot be read."""
+        """One item a raw row, in order, without the first `skip` rows. Raises DataError for a file
+        that cannot be read."""
         prefix = f"{self.name}/{self.split}" if self.split else self.name
         for index, (where, row) in enumerate(self.rows(skip), start=skip):
             yield read_row(row, Origin(self.name, prefix, index, where))
@@ -76,7 +89,8 @@ class Source:
                 yield f"{file}, row {number}", row
 
     def first(self) -> dict[str, Any] | None:
-        """The first row; None where there is none. `rows()` then goes on with what is open, and reads nothing twice."""
+        """The first row; None where there is none. `rows()` then goes on with what is open, and
+        reads nothing twice."""
         rows = self.rows()
         first = next(rows, None)
         if first is not None:
@@ -90,14 +104,28 @@ class Source:
     def provenance(self) -> dict[str, Any]:
         """Where the rows come from, as JSON data."""
         names = ("name", "split", "repository", "revision", "licence")
-        return {**{name: getattr(self, name) for name in names}, "files": describe_files(self.files)}
+        return {
+            **{name: getattr(self, name) for name in names},
+            "files": describe_files(self.files),
+        }
 
     def identity(self) -> list[Any]:
-        """What the content depends on: the commit, or each local file's path, size and time of change."""
+        """What the content depends on: the commit, or each local file's path, size and time of
+        change."""
         if self.revision is not None:
-            return [self.repository, self.revision, self.name, self.split, [file.name for file in self.files]]
+            return [
+                self.repository,
+                self.revision,
+                self.name,
+                self.split,
+                [file.name for file in self.files],
+            ]
         stats = [(str(file.resolve()), file.stat()) for file in self.files]
-        return [self.name, self.split, [[path, stat.st_size, stat.st_mtime_ns] for path, stat in stats]]
+        return [
+            self.name,
+            self.split,
+            [[path, stat.st_size, stat.st_mtime_ns] for path, stat in stats],
+        ]
 
     @property
     def pinned(self) -> str:
@@ -106,12 +134,17 @@ class Source:
         return f"{self.name}@{self.revision}{split}" if self.revision else self.given
 
     def __str__(self) -> str:
-        return self.pinned if self.revision is None else self.pinned.replace(self.revision, self.revision[:12])
+        return (
+            self.pinned
+            if self.revision is None
+            else self.pinned.replace(self.revision, self.revision[:12])
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class MadeSource(Source):
-    """Problems that are made, not read: the built-in family, of this version, or what an object of the user's gives, of a hash as version."""
+    """Problems that are made, not read: the built-in family, of this version, or what an object of
+    the user's gives, of a hash as version."""
 
     problems: Sequence[Problem] = ()
     version: str = ""
@@ -134,14 +167,20 @@ class MadeSource(Source):
 
 
 def problems_of(setting: str, name: str, own: Any) -> tuple[Problem, ...]:
-    """The problems that `setting=name`, an object of the user's, is or (a function) gives. Raises ConfigError where it does not, or repeats an id."""
+    """The problems that `setting=name`, an object of the user's, is or (a function) gives. Raises
+    ConfigError where it does not, or repeats an id."""
     with registry.blaming(setting, name):
         problems = tuple(own() if callable(own) else own)
         if not all(isinstance(problem, Problem) for problem in problems):
-            raise ConfigError(f"{setting}={name} must give problems (code_rl.Problem), or be a function that does")
+            raise ConfigError(
+                f"{setting}={name} must give problems (code_rl.Problem), or be a function that does"
+            )
     seen = Counter(problem.id for problem in problems)
     if len(seen) < len(problems):
-        raise ConfigError(f"{setting}={name} gives id {seen.most_common(1)[0][0]!r} more than once; ids must be unique")
+        raise ConfigError(
+            f"{setting}={name} gives id {seen.most_common(1)[0][0]!r} more than once; ids must "
+            "be unique"
+        )
     return problems
 
 
@@ -166,8 +205,13 @@ class Dataset:
             yield from source.items(dropped)
 
     def shapes(self) -> list[str]:
-        """The names of the shapes that the first row of each source has, "" for one that is not known."""
-        shapes = [shape_of(first) for first in (source.first() for source in self.sources) if first is not None]
+        """The names of the shapes that the first row of each source has, "" for one that is not
+        known."""
+        shapes = [
+            shape_of(first)
+            for first in (source.first() for source in self.sources)
+            if first is not None
+        ]
         return [shape.name if shape else "" for shape in shapes]
 
     def provenance(self) -> list[dict[str, Any]]:
@@ -186,13 +230,17 @@ class Dataset:
 def open_dataset(setting: str, role: Role = "train") -> Dataset:
     """The data set that `setting` names; `role` decides the split where the setting does not.
 
-    Raises ConfigError for an unknown name, split or revision and for a hub that cannot be reached, DataError for unusable files.
+    Raises ConfigError for an unknown name, split or revision and for a hub that cannot be reached,
+    DataError for unusable files.
     """
-    return Dataset(setting, tuple(source for part in _parts(setting) for source in _sources(part, role)))
+    return Dataset(
+        setting, tuple(source for part in _parts(setting) for source in _sources(part, role))
+    )
 
 
 def test_split_settings(setting: str) -> dict[str, str]:
-    """What names each of the held-out splits that `test_dataset=setting` means, by name: those of a mixture, or each one given."""
+    """What names each of the held-out splits that `test_dataset=setting` means, by name: those of a
+    mixture, or each one given."""
     parts = _parts(setting)
     if len(parts) == 1:
         name, revision, split = _split_name(parts[0])
@@ -203,13 +251,17 @@ def test_split_settings(setting: str) -> dict[str, str]:
     for part in parts:
         key = Path(_split_name(part)[0]).name.partition(".")[0]
         if key in named:
-            raise ConfigError(f"test_dataset={setting}: {key} is named twice; each held-out split needs its own name")
+            raise ConfigError(
+                f"test_dataset={setting}: {key} is named twice; each held-out split needs its "
+                "own name"
+            )
         named[key] = part
     return named
 
 
 def own_test_setting(setting: str) -> str | None:
-    """The setting of the held-out problems that belong to `dataset=setting`; None where there are none."""
+    """The setting of the held-out problems that belong to `dataset=setting`; None where there are
+    none."""
     parts = _parts(setting)
     name, revision, split = _split_name(parts[0])
     if len(parts) > 1 or split is not None:
@@ -228,7 +280,9 @@ def _parts(setting: str) -> list[str]:
         return [setting]
     parts = [part.strip() for part in setting.split(",")]
     if not all(parts):
-        raise ConfigError(f"dataset={setting!r} names nothing; give a name, a path, or several with commas")
+        raise ConfigError(
+            f"dataset={setting!r} names nothing; give a name, a path, or several with commas"
+        )
     return parts
 
 
@@ -237,7 +291,11 @@ def _sources(part: str, role: Role) -> list[Source]:
     if part == BUILTIN:
         from code_rl.data.builtin import BuiltinTrainSet
 
-        return [MadeSource(BUILTIN, None, (), given=BUILTIN, problems=BuiltinTrainSet(), version=__version__)]
+        return [
+            MadeSource(
+                BUILTIN, None, (), given=BUILTIN, problems=BuiltinTrainSet(), version=__version__
+            )
+        ]
     if name in MIXTURES:
         mixture = MIXTURES[name]
         if split not in (None, "train", "test"):
@@ -251,19 +309,32 @@ def _sources(part: str, role: Role) -> list[Source]:
         return [_from_path(*local, role, part)]
     if "/" in name and not name.startswith(("/", ".", "~")) and not is_data_file(name):
         owner, repository, *config = name.split("/", 2)
-        return [_named(name, CatalogueEntry(f"{owner}/{repository}", "".join(config) or None), revision, split, role)]
+        return [
+            _named(
+                name,
+                CatalogueEntry(f"{owner}/{repository}", "".join(config) or None),
+                revision,
+                split,
+                role,
+            )
+        ]
     if is_data_file(name) or name.startswith(("/", "./", "../", "~")):
         raise ConfigError(f"dataset={part}: there is no such file or folder")
     if OBJECT.fullmatch(part) and not suggestion(name, KNOWN_NAMES):
         problems = problems_of("dataset", part, registry.find("dataset", part, dict[str, Any]()))
-        return [MadeSource(part, None, (), given=part, problems=problems, version=digest_of(problems))]
+        return [
+            MadeSource(part, None, (), given=part, problems=problems, version=digest_of(problems))
+        ]
     raise ConfigError(
         f"dataset={part!r}: there is no such file or folder, and no data set of that name"
-        f"{suggestion(name, KNOWN_NAMES)}; known are {', '.join(KNOWN_NAMES)}, hub ids (owner/name), paths, and package.module:object for your own"
+        f"{suggestion(name, KNOWN_NAMES)}; known are {', '.join(KNOWN_NAMES)}, hub ids "
+        "(owner/name), paths, and package.module:object for your own"
     )
 
 
-def _named(name: str, entry: CatalogueEntry, revision: str | None, split: str | None, role: Role) -> Source:
+def _named(
+    name: str, entry: CatalogueEntry, revision: str | None, split: str | None, role: Role
+) -> Source:
     wanted: Sequence[str] = ()
     if name == "livecodebench":
         split = split or "release_latest"
@@ -274,8 +345,12 @@ def _named(name: str, entry: CatalogueEntry, revision: str | None, split: str | 
         if name in CATALOGUE and split not in entry.splits:
             raise ConfigError(f"{name}:{split}: the splits of {name} are {', '.join(entry.splits)}")
     repository = open_repository(entry.repository, revision)
-    files = wanted or [file for file in repository.listed(entry.config, split) if is_data_file(file)]
-    files = files or select_files(repository.files, entry.config, split, f"dataset {repository.name}")
+    files = wanted or [
+        file for file in repository.listed(entry.config, split) if is_data_file(file)
+    ]
+    files = files or select_files(
+        repository.files, entry.config, split, f"dataset {repository.name}"
+    )
     missing = [file for file in files if file not in repository.files]
     if missing:
         raise ConfigError(f"dataset {entry.repository} has no {missing[0]} at {repository.commit}")
@@ -288,14 +363,18 @@ def _from_path(path: Path, split: str | None, role: Role, given: str) -> Source:
         if split is not None:
             raise ConfigError(f"{path}:{split}: a file has no splits; leave {split!r} out")
         if not is_data_file(path.name):
-            raise ConfigError(f"{path} is not a data file; use .jsonl, .json, .jsonl.gz, .jsonl.zst or .parquet")
+            raise ConfigError(
+                f"{path} is not a data file; use .jsonl, .json, .jsonl.gz, .jsonl.zst or .parquet"
+            )
         return Source(path.name.partition(".")[0], None, (path,), given=given)
     manifest = read_prepared(path)
     if manifest is not None:
         splits = manifest["splits"]
         split = split or (role if role in splits else "train")
         if split not in splits:
-            raise ConfigError(f"{path}:{split}: the splits of this prepared folder are {', '.join(splits)}")
+            raise ConfigError(
+                f"{path}:{split}: the splits of this prepared folder are {', '.join(splits)}"
+            )
         file = path / str(splits[split]["file"])
         return Source(path.resolve().name, split, (file,), given=f"{_split_name(given)[0]}:{split}")
     names = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
@@ -304,7 +383,8 @@ def _from_path(path: Path, split: str | None, role: Role, given: str) -> Source:
 
 
 def read_prepared(path: Path) -> dict[str, Any] | None:
-    """The manifest of a folder made by `code-rl prepare`; None for any other folder. Raises DataError for a damaged one."""
+    """The manifest of a folder made by `code-rl prepare`; None for any other folder. Raises
+    DataError for a damaged one."""
     file = path / MANIFEST
     if not file.is_file():
         return None
@@ -316,7 +396,8 @@ def read_prepared(path: Path) -> dict[str, Any] | None:
         return None
     if manifest.get("version") != 1 or not isinstance(manifest.get("splits"), dict):
         raise DataError(
-            f"{file}: version {manifest.get('version')!r} of a prepared folder is not known; prepare it anew in another folder"
+            f"{file}: version {manifest.get('version')!r} of a prepared folder is not known; "
+            "prepare it anew in another folder"
         )
     return manifest
 
@@ -341,7 +422,9 @@ def _split_name(part: str) -> tuple[str, str | None, str | None]:
         base, _, split = part.rpartition(":")
     name, at, revision = base.partition("@")
     if (at and not revision) or split == "":
-        raise ConfigError(f"dataset={part!r}: write name, name@revision, name:split or name@revision:split")
+        raise ConfigError(
+            f"dataset={part!r}: write name, name@revision, name:split or name@revision:split"
+        )
     return name, revision or None, split
 
 
@@ -353,6 +436,7 @@ def _at(part: str, revision: str | None, mixture: str) -> str:
     if len({CATALOGUE[each.partition(":")[0]].repository for each in parts}) > 1:
         named = ",".join(each.replace(":", "@REVISION:") for each in parts)
         raise ConfigError(
-            f"{mixture}@{revision}: {mixture} is made of several repositories; name its parts instead: {named}"
+            f"{mixture}@{revision}: {mixture} is made of several repositories; name its parts "
+            f"instead: {named}"
         )
     return part.replace(":", f"@{revision}:")

@@ -1,8 +1,9 @@
-"""Files from where they are published: data sets of the Hugging Face hub at one commit, through the hub's own cache, and single files at a pinned
-revision with a known hash; which of a repository's (or folder's) files hold a split.
+"""Files from where they are published: data sets of the Hugging Face hub at one commit, through the
+hub's own cache, and single files at a pinned revision with a known hash; which of a repository's
+(or folder's) files hold a split.
 
-A revision (branch, tag or commit) is resolved to its commit once; everything is then read at that commit. Without a network the cache
-answers, where it holds the files.
+A revision (branch, tag or commit) is resolved to its commit once; everything is then read at that
+commit. Without a network the cache answers, where it holds the files.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ MAIN, README = "main", "README.md"
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A data set repository at one commit: its files, and what its card says of configs and licence."""
+    """A data set repository at one commit: its files, and what its card says of configs and
+    licence."""
 
     name: str
     commit: str
@@ -40,7 +42,8 @@ class Repository:
         return ", ".join(licence) if isinstance(licence, list) else str(licence or "unstated")
 
     def listed(self, config: str | None, split: str) -> list[str]:
-        """The files that the card's `configs` list for a split; none where the card does not say."""
+        """The files that the card's `configs` list for a split; none where the card does not
+        say."""
         for entry in _dicts(self.card.get("configs")):
             if config is not None and entry.get("config_name") != config:
                 continue
@@ -48,27 +51,43 @@ class Repository:
                 if part.get("split") == split:
                     patterns = part.get("path") or []
                     wanted = [patterns] if isinstance(patterns, str) else list(map(str, patterns))
-                    return [name for name in self.files if any(fnmatch.fnmatch(name, each) for each in wanted)]
+                    return [
+                        name
+                        for name in self.files
+                        if any(fnmatch.fnmatch(name, each) for each in wanted)
+                    ]
         return []
 
 
 def open_repository(name: str, revision: str | None = None) -> Repository:
     """The files of `name` at `revision` (None: the main branch as it is now).
 
-    Raises ConfigError for a repository or revision that does not exist or may not be read, and when neither hub nor cache can answer.
+    Raises ConfigError for a repository or revision that does not exist or may not be read, and when
+    neither hub nor cache can answer.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
     try:
         with interruptible():
             info = HfApi().dataset_info(name, revision=revision, timeout=TIMEOUT_S)
     except GatedRepoError as error:
-        raise ConfigError(f"dataset {name} is gated: ask for access on its page, then set HF_TOKEN") from error
+        raise ConfigError(
+            f"dataset {name} is gated: ask for access on its page, then set HF_TOKEN"
+        ) from error
     except RepositoryNotFoundError as error:
-        raise ConfigError(f"dataset {name} does not exist on the hub, or is private (then set HF_TOKEN)") from error
+        raise ConfigError(
+            f"dataset {name} does not exist on the hub, or is private (then set HF_TOKEN)"
+        ) from error
     except RevisionNotFoundError as error:
-        raise ConfigError(f"dataset {name} has no revision {revision!r}; use a branch, a tag or a commit") from error
+        raise ConfigError(
+            f"dataset {name} has no revision {revision!r}; use a branch, a tag or a commit"
+        ) from error
     except HfHubHTTPError as error:
         if error.response is not None and error.response.status_code < 500:
             raise ConfigError(f"the hub refused {name}: {_first_line(error)}") from error
@@ -82,7 +101,8 @@ def open_repository(name: str, revision: str | None = None) -> Repository:
 
 
 def fetch_file(repository: str, filename: str, revision: str) -> Path:
-    """The local copy of one file of a data set repository at a revision, downloaded when it is not in the cache.
+    """The local copy of one file of a data set repository at a revision, downloaded when it is not
+    in the cache.
 
     Raises ConfigError when it can be had neither from the hub nor from the cache.
     """
@@ -91,15 +111,25 @@ def fetch_file(repository: str, filename: str, revision: str) -> Path:
 
     try:
         with interruptible():
-            return Path(hf_hub_download(repository, filename, repo_type="dataset", revision=revision))
+            return Path(
+                hf_hub_download(repository, filename, repo_type="dataset", revision=revision)
+            )
     except LocalEntryNotFoundError as error:
-        raise _unreachable(repository, revision, error, f"{filename} is not in its cache") from error
+        raise _unreachable(
+            repository, revision, error, f"{filename} is not in its cache"
+        ) from error
     except EntryNotFoundError as error:
-        raise ConfigError(f"dataset {repository} has no file {filename} at revision {revision}") from error
+        raise ConfigError(
+            f"dataset {repository} has no file {filename} at revision {revision}"
+        ) from error
     except HfHubHTTPError as error:
-        raise ConfigError(f"the hub refused {repository}/{filename}: {_first_line(error)}") from error
+        raise ConfigError(
+            f"the hub refused {repository}/{filename}: {_first_line(error)}"
+        ) from error
     except _connection_errors() as error:
-        raise _unreachable(repository, revision, error, f"{filename} is not in its cache") from error
+        raise _unreachable(
+            repository, revision, error, f"{filename} is not in its cache"
+        ) from error
 
 
 def _cached(name: str, revision: str | None, cause: Exception) -> Repository:
@@ -110,7 +140,9 @@ def _cached(name: str, revision: str | None, cause: Exception) -> Repository:
     if not isinstance(found, str):
         raise _unreachable(name, revision, cause, "its cache has no snapshot of it") from cause
     folder = Path(found).parent
-    files = tuple(sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()))
+    files = tuple(
+        sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    )
     return Repository(name, folder.name, files, _card(Path(found)))
 
 
@@ -126,7 +158,8 @@ def _card(readme: Path) -> dict[str, Any]:
 
 
 def _connection_errors() -> tuple[type[Exception], ...]:
-    """What a hub that does not answer raises; the hub's HTTP library, whichever it is, shows in the base of its own errors."""
+    """What a hub that does not answer raises; the hub's HTTP library, whichever it is, shows in the
+    base of its own errors."""
     from huggingface_hub.errors import HfHubHTTPError
 
     return (HfHubHTTPError.__bases__[0], ConnectionError, TimeoutError)
@@ -135,8 +168,9 @@ def _connection_errors() -> tuple[type[Exception], ...]:
 def _unreachable(name: str, revision: str | None, cause: Exception, cache: str) -> ConfigError:
     at = f" --revision {revision}" if revision else ""
     return ConfigError(
-        f"the hub cannot be reached for dataset {name} ({_first_line(cause)}) and {cache}; where there is a network run "
-        f"'hf download {name} --repo-type dataset{at} --local-dir DIR', bring DIR here and give its files or folders as a path instead"
+        f"the hub cannot be reached for dataset {name} ({_first_line(cause)}) and {cache}; where "
+        f"there is a network run 'hf download {name} --repo-type dataset{at} --local-dir DIR', "
+        "bring DIR here and give its files or folders as a path instead"
     )
 
 
@@ -168,21 +202,29 @@ class Pinned:
 
 
 def fetch(pinned: Pinned) -> Path:
-    """The file in the data folder, downloaded once. Raises ConfigError when it cannot be had, DataError when it is another file."""
+    """The file in the data folder, downloaded once. Raises ConfigError when it cannot be had,
+    DataError when it is another file."""
     target = pinned.path
     if target.is_file():
         if file_sha256(target) != pinned.sha256:
             raise DataError(
-                f"{target} is not what {pinned.url} was (its SHA-256 differs); move it away, or set CODE_RL_DATA"
+                f"{target} is not what {pinned.url} was (its SHA-256 differs); move it away, or "
+                "set CODE_RL_DATA"
             )
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with interruptible(), urllib.request.urlopen(pinned.url, timeout=TIMEOUT_S) as response:  # noqa: S310 - addresses are constants of this package
+        # Addresses are constants of this package
+        with (
+            interruptible(),
+            urllib.request.urlopen(pinned.url, timeout=TIMEOUT_S) as response,  # noqa: S310
+        ):
             data = b"".join(iter(lambda: response.read(CHUNK), b""))
         found = hashlib.sha256(data).hexdigest()
         if found != pinned.sha256:
-            raise DataError(f"{pinned.url} has SHA-256 {found}, expected {pinned.sha256}; nothing was kept")
+            raise DataError(
+                f"{pinned.url} has SHA-256 {found}, expected {pinned.sha256}; nothing was kept"
+            )
         write_lines_atomically(target, (data,), mode=0o644)
     except OSError as error:
         raise ConfigError(
@@ -200,10 +242,15 @@ def select_files(
 ) -> list[str]:
     """The data files among `names` (relative paths) that belong to `config` and `split`, in order.
 
-    Without `required`, a folder whose names speak of no split at all is taken whole. Raises ConfigError when nothing fits, when files look like several
-    data sets (another format or version beside the first), and when a numbered shard is missing.
+    Without `required`, a folder whose names speak of no split at all is taken whole. Raises
+    ConfigError when nothing fits, when files look like several data sets (another format or version
+    beside the first), and when a numbered shard is missing.
     """
-    data = [name for name in sorted(names) if is_data_file(name) and (config is None or config in PurePath(name).parts)]
+    data = [
+        name
+        for name in sorted(names)
+        if is_data_file(name) and (config is None or config in PurePath(name).parts)
+    ]
     chosen = [name for name in data if split in _words(name)]
     if not chosen and not required and not any(set(SPLITS) & _words(name) for name in data):
         chosen = data
@@ -215,22 +262,29 @@ def select_files(
     sets = sorted({whole for whole, _ in parts})
     if len(sets) > 1:
         raise ConfigError(
-            f"{where} holds several data sets for split {split!r}: {', '.join(sets[:6])}; name one of them"
+            f"{where} holds several data sets for split {split!r}: {', '.join(sets[:6])}; name "
+            "one of them"
         )
     for whole, shard in parts:
         if shard is not None and shard[2] is not None and len(chosen) != int(shard[2]):
-            raise ConfigError(f"{where} has {len(chosen)} of {int(shard[2])} shards of {whole}; get the rest")
+            raise ConfigError(
+                f"{where} has {len(chosen)} of {int(shard[2])} shards of {whole}; get the rest"
+            )
     return chosen
 
 
 def _words(name: str) -> set[str]:
-    """The words of a path: `data/train-00000-of-00002.parquet` has `train`, `LeetCodeDataset-v0.3.1-test.jsonl.gz` has `test`."""
+    """The words of a path: `data/train-00000-of-00002.parquet` has `train`,
+    `LeetCodeDataset-v0.3.1-test.jsonl.gz` has `test`."""
     return {word for part in PurePath(name).parts for word in re.split(r"[-_.]", part)}
 
 
 def _without_shard(name: str) -> tuple[str, re.Match[str] | None]:
     """A path without the number of its shard, and that."""
     path = PurePath(name)
-    suffix = next((each for each in sorted(DATA_SUFFIXES, key=len, reverse=True) if path.name.endswith(each)), "")
+    suffix = next(
+        (each for each in sorted(DATA_SUFFIXES, key=len, reverse=True) if path.name.endswith(each)),
+        "",
+    )
     stem = path.name.removesuffix(suffix)
     return str(path.with_name(_SHARD.sub("", stem) + suffix)), _SHARD.search(stem)

@@ -1,4 +1,5 @@
-"""The settings `dataset=` and `test_dataset=` to problems that a run can draw from and fit into its model's context."""
+"""The settings `dataset=` and `test_dataset=` to problems that a run can draw from and fit into its
+model's context."""
 
 from __future__ import annotations
 
@@ -37,21 +38,31 @@ class RunData:
         """Names, commits and splits, for the run's record: a resumed run must find the same."""
         found = {TRAIN: self.train} if self.train else {}
         found |= {TEST + name: split for name, split in (self.test or {}).items()}
-        return {name: [source.pinned for source in dataset.sources] for name, dataset in found.items()}
+        return {
+            name: [source.pinned for source in dataset.sources] for name, dataset in found.items()
+        }
 
 
 def find_data(
-    dataset: str, test_dataset: str | None, *, evaluates: bool, pins: Mapping[str, Sequence[str]] | None = None
+    dataset: str,
+    test_dataset: str | None,
+    *,
+    evaluates: bool,
+    pins: Mapping[str, Sequence[str]] | None = None,
 ) -> RunData:
-    """What the two settings name, or `pins` (an earlier `RunData.describe`) where there are any. Files are fetched; nothing is read.
+    """What the two settings name, or `pins` (an earlier `RunData.describe`) where there are any.
+    Files are fetched; nothing is read.
 
-    Raises ConfigError for an unknown name and for a data set without held-out problems when `evaluates`; DataError for unusable files.
+    Raises ConfigError for an unknown name and for a data set without held-out problems when
+    `evaluates`; DataError for unusable files.
     """
     pins = pins or {}
     train = None if dataset == BUILTIN else open_dataset(",".join(pins.get(TRAIN, (dataset,))))
     if not evaluates:
         return RunData(train, {})
-    held_out = {name.removeprefix(TEST): ",".join(parts) for name, parts in pins.items() if name != TRAIN}
+    held_out = {
+        name.removeprefix(TEST): ",".join(parts) for name, parts in pins.items() if name != TRAIN
+    }
     if not held_out:
         setting = held_out_setting(dataset, test_dataset)
         if setting == BUILTIN:
@@ -61,16 +72,20 @@ def find_data(
 
 
 def held_out_setting(dataset: str, test_dataset: str | None) -> str:
-    """What names the held-out problems of a run that evaluates. Raises ConfigError where there are none."""
+    """What names the held-out problems of a run that evaluates. Raises ConfigError where there are
+    none."""
     setting = test_dataset or (BUILTIN if dataset == BUILTIN else own_test_setting(dataset))
     if setting is None:
         raise ConfigError(
-            f"dataset={dataset} has no held-out problems of its own; give test_dataset=NAME_OR_PATH, prepare it with test_share=, or eval_every=-1 for none"
+            f"dataset={dataset} has no held-out problems of its own; give "
+            "test_dataset=NAME_OR_PATH, prepare it with test_share=, or eval_every=-1 for none"
         )
     return setting
 
 
-async def load_train_problems(data: RunData, executor: Executor, say: Say = print) -> Sequence[Problem]:
+async def load_train_problems(
+    data: RunData, executor: Executor, say: Say = print
+) -> Sequence[Problem]:
     """The problems to train on, read when they are used."""
     if data.train is None:
         from code_rl.data.builtin import BuiltinTrainSet
@@ -82,7 +97,8 @@ async def load_train_problems(data: RunData, executor: Executor, say: Say = prin
 async def load_test_splits(
     data: RunData, limit: int, executor: Executor, say: Say = print
 ) -> dict[str, Sequence[Problem]]:
-    """Held-out problems by split, at most `limit` each (-1: all): the same subsample in every run."""
+    """Held-out problems by split, at most `limit` each (-1: all): the same subsample in every
+    run."""
     splits: dict[str, Sequence[Problem]] = {}
     if data.test is None:
         from code_rl.data.builtin import SPLITS, test_split
@@ -94,25 +110,35 @@ async def load_test_splits(
 
 
 async def load_problems(dataset: Dataset, executor: Executor, say: Say = print) -> ProblemStore:
-    """All problems of a data set, by position and by id. The first time, every row is read and call rows run their solutions; then a store answers.
+    """All problems of a data set, by position and by id. The first time, every row is read and call
+    rows run their solutions; then a store answers.
 
     Raises DataError for a malformed native file, and for a data set that holds no problem at all.
     """
-    store = await cached_store(dataset.fingerprint()[:32], partial(_resolved, dataset, executor, say), labels)
+    store = await cached_store(
+        dataset.fingerprint()[:32], partial(_resolved, dataset, executor, say), labels
+    )
     left = ", ".join(f"{count} {reason}" for reason, count in store.left_out().items())
     if left:
-        say(f"{dataset}: {len(store)} problems; left out: {left} (each in {store.folder}/index.jsonl)")
+        say(
+            f"{dataset}: {len(store)} problems; left out: {left} (each in "
+            f"{store.folder}/index.jsonl)"
+        )
     if not store:
         raise DataError(f"dataset={dataset.name} holds no problems{': ' + left if left else ''}")
     return store
 
 
-async def _resolved(dataset: Dataset, executor: Executor, say: Say, skip: int) -> AsyncIterator[Problem | Skipped]:
-    """What the rows give. Our own format is for its writer to get right: a malformed or repeated row is an error there, not a row to leave out."""
+async def _resolved(
+    dataset: Dataset, executor: Executor, say: Say, skip: int
+) -> AsyncIterator[Problem | Skipped]:
+    """What the rows give. Our own format is for its writer to get right: a malformed or repeated
+    row is an error there, not a row to leave out."""
     say(f"reading {dataset} (the first time; then kept)")
     native = {*dataset.shapes()} == {NATIVE}
     seen: dict[str, int] = {}
-    async with aclosing(resolve_all(dataset.items(0 if native else skip), executor)) as items:  # type: ignore[type-var]
+    read = dataset.items(0 if native else skip)
+    async with aclosing(resolve_all(read, executor)) as items:  # type: ignore[type-var]
         async for item in items:
             if native:
                 if isinstance(item, Skipped):
@@ -121,7 +147,8 @@ async def _resolved(dataset: Dataset, executor: Executor, say: Say, skip: int) -
                     rows = (where for source in dataset.sources for where, _ in source.rows())
                     places = list(islice(rows, len(seen) + 1))
                     raise DataError(
-                        f"{places[-1]}: id {item.id!r} came before, in {places[seen[item.id]]}; ids must be unique"
+                        f"{places[-1]}: id {item.id!r} came before, in {places[seen[item.id]]}; "
+                        "ids must be unique"
                     )
                 seen[item.id] = len(seen)
             if not native or len(seen) > skip:
@@ -129,9 +156,12 @@ async def _resolved(dataset: Dataset, executor: Executor, say: Say, skip: int) -
 
 
 def labels(problem: Problem) -> dict[str, str]:
-    """What evaluations ask of a problem before they load it: tags that figures are broken down by, and what a plain completion continues."""
+    """What evaluations ask of a problem before they load it: tags that figures are broken down by,
+    and what a plain completion continues."""
     found = {name: problem.meta.get(name) for name in (*TAGS, "continued")}
-    stated = {name: str(value) for name, value in found.items() if isinstance(value, str | int | float)}
+    stated = {
+        name: str(value) for name, value in found.items() if isinstance(value, str | int | float)
+    }
     return stated | {"source": problem.source}
 
 
@@ -144,34 +174,49 @@ def parse_difficulty(text: str) -> tuple[float, float]:
         separator = ""
         bounds = 0.0, 0.0
     if not separator or not 0 <= bounds[0] <= bounds[1] <= 1:
-        raise ConfigError(f"difficulty={text!r} must be LOW..HIGH with 0 <= LOW <= HIGH <= 1, as in 0.1..0.9")
+        raise ConfigError(
+            f"difficulty={text!r} must be LOW..HIGH with 0 <= LOW <= HIGH <= 1, as in 0.1..0.9"
+        )
     return bounds
 
 
 def within_difficulty(problems: Sequence[Problem], difficulty: str) -> Sequence[Problem]:
-    """Those problems whose known pass rate lies within `LOW..HIGH`, ends included. Raises ConfigError where one has none, or none is left."""
+    """Those problems whose known pass rate lies within `LOW..HIGH`, ends included. Raises
+    ConfigError where one has none, or none is left."""
     low, high = parse_difficulty(difficulty)
-    rates = {i: rate for i, problem in enumerate(problems) if (rate := _pass_rate(problem.meta)) is not None}
+    rates = {
+        i: rate
+        for i, problem in enumerate(problems)
+        if (rate := _pass_rate(problem.meta)) is not None
+    }
     if len(rates) < len(problems):
         raise ConfigError(
-            f"difficulty={difficulty} needs a measured pass rate, which {len(problems) - len(rates)} of {len(problems)} problems lack; "
+            f"difficulty={difficulty} needs a measured pass rate, which "
+            f"{len(problems) - len(rates)} of {len(problems)} problems lack; "
             "`code-rl prepare pass_rates=` stores it"
         )
     kept = Selected(problems, [i for i, rate in rates.items() if low <= rate <= high])
     if not kept:
-        raise ConfigError(f"difficulty={difficulty} leaves none of {len(problems)} problems; widen it")
+        raise ConfigError(
+            f"difficulty={difficulty} leaves none of {len(problems)} problems; widen it"
+        )
     return kept
 
 
 def with_tests(problems: Sequence[Problem], least: int, most: int | None) -> Sequence[Problem]:
-    """Problems that have `least` tests, each with `most` of them: the public ones, then those with the longest inputs, in their order.
+    """Problems that have `least` tests, each with `most` of them: the public ones, then those with
+    the longest inputs, in their order.
 
     Raises ConfigError where none is left.
     """
     kept: Sequence[Problem] = problems
     if least > 1:
         places = problems.places if isinstance(problems, ProblemStore) else None
-        counts = [place.tests for place in places] if places else [len(problem.tests) for problem in problems]
+        counts = (
+            [place.tests for place in places]
+            if places
+            else [len(problem.tests) for problem in problems]
+        )
         kept = Selected(problems, [i for i, count in enumerate(counts) if count >= least])
     if not kept:
         raise ConfigError(f"min_tests={least} leaves none of {len(problems)} problems; lower it")
@@ -180,7 +225,9 @@ def with_tests(problems: Sequence[Problem], least: int, most: int | None) -> Seq
 
 def _capped(problem: Problem, most: int) -> Problem:
     def size(test: TestCase) -> int:
-        return len(test.input) if isinstance(test, StdinTest) else len(repr((test.args, test.kwargs)))
+        return (
+            len(test.input) if isinstance(test, StdinTest) else len(repr((test.args, test.kwargs)))
+        )
 
     tests = problem.tests
     hardest = sorted(range(len(tests)), key=lambda i: (not tests[i].public, -size(tests[i]), i))

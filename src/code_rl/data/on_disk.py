@@ -1,7 +1,9 @@
-"""Problems on disk for random access, in the memory of those in use: one compressed record each, and an index.
+"""Problems on disk for random access, in the memory of those in use: one compressed record each,
+and an index.
 
-A store is a folder `problems.bin` + `index.jsonl`, both appended row by row: a cut costs the row in hand. Its key names all that shaped it (the
-source's rows, the readers' own code); what was made under another key is made anew. Stores of data sets and benchmarks lie in the cache
+A store is a folder `problems.bin` + `index.jsonl`, both appended row by row: a cut costs the row in
+hand. Its key names all that shaped it (the source's rows, the readers' own code); what was made
+under another key is made anew. Stores of data sets and benchmarks lie in the cache
 (`CODE_RL_CACHE`, else `~/.cache/code-rl`), that of `code-rl prepare` in its folder.
 """
 
@@ -51,9 +53,11 @@ class ProblemLocation:
 
 
 class ProblemStore(Indexed[Problem]):
-    """The problems by position and by id; `skipped` are the rows that gave none, `complete` says whether the source was read to its end.
+    """The problems by position and by id; `skipped` are the rows that gave none, `complete` says
+    whether the source was read to its end.
 
-    Reads one record at each access, safely from several threads; `get` keeps at most about `cache_bytes` of records parsed.
+    Reads one record at each access, safely from several threads; `get` keeps at most about
+    `cache_bytes` of records parsed.
     """
 
     def __init__(self, folder: Path, key: str, cache_bytes: int = CACHE_BYTES) -> None:
@@ -80,7 +84,8 @@ class ProblemStore(Indexed[Problem]):
         return problem_id in self._place_of
 
     def get(self, problem_id: str) -> Problem:
-        """The problem with this id, not parsed anew if it was used of late. Raises KeyError for an unknown one."""
+        """The problem with this id, not parsed anew if it was used of late. Raises KeyError for an
+        unknown one."""
         index = self._place_of[problem_id]
         if index in self._cached:
             self._cached.move_to_end(index)
@@ -101,7 +106,9 @@ class ProblemStore(Indexed[Problem]):
         try:
             return zlib.decompress(os.pread(self._reading, place.length, place.offset))
         except zlib.error as error:
-            raise DataError(f"{self.folder}: record {index} is damaged ({error}); delete that folder") from error
+            raise DataError(
+                f"{self.folder}: record {index} is damaged ({error}); delete that folder"
+            ) from error
 
     @property
     def keys(self) -> list[tuple[str, str]]:
@@ -117,8 +124,11 @@ class ProblemStore(Indexed[Problem]):
         """How many rows gave no problem, by reason."""
         return dict(sorted(Counter(one.reason for one in self.skipped).items()))
 
-    def add(self, problem: Problem, about: Mapping[str, Any] | None = None, line: bytes | None = None) -> None:
-        """Append one problem (`line`: as `format_problem` writes it), or leave it out if its values cannot be written.
+    def add(
+        self, problem: Problem, about: Mapping[str, Any] | None = None, line: bytes | None = None
+    ) -> None:
+        """Append one problem (`line`: as `format_problem` writes it), or leave it out if its values
+        cannot be written.
 
         It survives a kill of this process once this returns.
         """
@@ -132,7 +142,12 @@ class ProblemStore(Indexed[Problem]):
         offset = self._end
         records.write(record)
         records.flush()
-        row = {"id": problem.id, "at": [offset, len(record)], "text": keys_of(problem)[1], "tests": len(problem.tests)}
+        row = {
+            "id": problem.id,
+            "at": [offset, len(record)],
+            "text": keys_of(problem)[1],
+            "tests": len(problem.tests),
+        }
         row |= {"about": about} if about else {}
         self._note(row)
         self._take(row)
@@ -170,7 +185,11 @@ class ProblemStore(Indexed[Problem]):
     def _take(self, row: Mapping[str, Any]) -> None:
         self._place_of[row["id"]] = len(self.places)
         offset, length = row["at"]
-        self.places.append(ProblemLocation(row["id"], offset, length, row.get("about", {}), row["text"], row["tests"]))
+        self.places.append(
+            ProblemLocation(
+                row["id"], offset, length, row.get("about", {}), row["text"], row["tests"]
+            )
+        )
 
     def _note(self, row: Mapping[str, Any]) -> None:
         _, index = self._writers()
@@ -190,7 +209,8 @@ class ProblemStore(Indexed[Problem]):
         return self._writing
 
     def _read_index(self) -> int:
-        """Take over what an earlier process left under the same key; returns how far the index is whole."""
+        """Take over what an earlier process left under the same key; returns how far the index is
+        whole."""
         whole = 0
         with suppress(FileNotFoundError):
             size = (self.folder / RECORDS).stat().st_size
@@ -209,12 +229,16 @@ class ProblemStore(Indexed[Problem]):
 
 
 async def cached_store(
-    name: str, items: Items, about: Callable[[Problem], Mapping[str, Any]] = lambda _: {}, *modules: str
+    name: str,
+    items: Items,
+    about: Callable[[Problem], Mapping[str, Any]] = lambda _: {},
+    *modules: str,
 ) -> ProblemStore:
-    """The store `name` in the cache: made from `items` the first time, gone on with where that was cut; whoever comes second waits.
+    """The store `name` in the cache: made from `items` the first time, gone on with where that was
+    cut; whoever comes second waits.
 
-    It is made anew once the readers, or `modules` beside them, have changed. A repeated id is left out (`duplicate_id`). Raises DataError when it
-    cannot be written.
+    It is made anew once the readers, or `modules` beside them, have changed. A repeated id is left
+    out (`duplicate_id`). Raises DataError when it cannot be written.
     """
     key = sources_digest(*READERS, *modules)
     folder = cache_folder() / "problems" / f"{name}-{key[:16]}"
@@ -231,10 +255,13 @@ async def cached_store(
                 async for item in rows:
                     if isinstance(item, Problem) and store.has(item.id):
                         item = Skipped(item.id, "duplicate_id", "an earlier row has this id")
-                    store.leave_out(item) if isinstance(item, Skipped) else store.add(item, about(item))
+                    store.leave_out(item) if isinstance(item, Skipped) else store.add(
+                        item, about(item)
+                    )
             store.finish()
     except OSError as error:
         raise DataError(
-            f"{folder} cannot be written ({error.strerror}); set CODE_RL_CACHE to a folder with room"
+            f"{folder} cannot be written ({error.strerror}); set CODE_RL_CACHE to a folder with "
+            "room"
         ) from error
     return store

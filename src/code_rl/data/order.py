@@ -1,5 +1,5 @@
-"""The order in which problems are trained on (a seeded shuffle per epoch, with wrap-around), parts of a sequence by position,
-and which held-out problems are among those to train on."""
+"""The order in which problems are trained on (a seeded shuffle per epoch, with wrap-around), parts
+of a sequence by position, and which held-out problems are among those to train on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ T = TypeVar("T")
 
 
 class ProblemOrder:
-    """Position t in an endless stream: epoch t // N, shuffled anew each epoch. Any position is found without the earlier ones."""
+    """Position t in an endless stream: epoch t // N, shuffled anew each epoch. Any position is
+    found without the earlier ones."""
 
     def __init__(self, problems: Sequence[Problem], seed: int) -> None:
         self.problems = problems
@@ -28,7 +29,10 @@ class ProblemOrder:
     def batch(self, offset: int, count: int) -> list[Problem]:
         """The `count` problems from position `offset` on."""
         size = len(self.problems)
-        return [self.problems[int(self._permutation(t // size)[t % size])] for t in range(offset, offset + count)]
+        return [
+            self.problems[int(self._permutation(t // size)[t % size])]
+            for t in range(offset, offset + count)
+        ]
 
     def _shuffle(self, epoch: int) -> npt.NDArray[np.int64]:
         return np.random.default_rng([self._seed, epoch]).permutation(len(self.problems))
@@ -51,10 +55,14 @@ class Indexed(Sequence[T]):
 
 
 class Selected(Indexed[T]):
-    """Some items of a sequence, by position, fetched (and with `change` changed) when they are asked for."""
+    """Some items of a sequence, by position, fetched (and with `change` changed) when they are
+    asked for."""
 
     def __init__(
-        self, items: Sequence[T], positions: Sequence[int], change: Callable[[T], T] = lambda item: item
+        self,
+        items: Sequence[T],
+        positions: Sequence[int],
+        change: Callable[[T], T] = lambda item: item,
     ) -> None:
         self.items = items
         self.positions = positions
@@ -79,7 +87,9 @@ def subsample(items: Sequence[T], limit: int) -> Sequence[T]:
 def keys_of(problem: Problem) -> tuple[str, str]:
     """What tells a problem: its id, and a digest of its statement ("" where it has none)."""
     text = " ".join(problem.statement.lower().split())
-    return problem.id, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24] if text else ""
+    return problem.id, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[
+        :24
+    ] if text else ""
 
 
 def all_keys(problems: Sequence[Problem]) -> list[tuple[str, str]]:
@@ -91,7 +101,9 @@ def all_keys(problems: Sequence[Problem]) -> list[tuple[str, str]]:
     return [keys_of(problem) for problem in problems] if kept is None else kept
 
 
-def trained_on(train: Sequence[Problem], held_out: Mapping[str, Sequence[Problem]]) -> dict[str, list[str]]:
+def trained_on(
+    train: Sequence[Problem], held_out: Mapping[str, Sequence[Problem]]
+) -> dict[str, list[str]]:
     """Of each split the ids of the problems that are among `train`."""
     keys = all_keys(train)
     ids, texts = {each for each, _ in keys}, {text for _, text in keys if text}

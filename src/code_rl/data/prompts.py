@@ -1,6 +1,8 @@
-"""LiveCodeBench's prompt for one problem (lcb_runner/prompts/code_generation.py, the generic model style), and tests as text.
+"""LiveCodeBench's prompt for one problem (lcb_runner/prompts/code_generation.py, the generic model
+style), and tests as text.
 
-Prompts are built from a `ProblemView`, so that nothing hidden can reach one. `build_question` makes the same of a raw row of any source.
+Prompts are built from a `ProblemView`, so that nothing hidden can reach one. `build_question` makes
+the same of a raw row of any source.
 """
 
 from __future__ import annotations
@@ -17,24 +19,30 @@ REQUEST = "Please complete the following python code precisely:"
 """What stands before the code in LeetCodeDataset's older layout."""
 
 LCB_SYSTEM_MESSAGE_GENERIC = (
-    "You are an expert Python programmer. You will be given a question (problem specification) and will generate a "
-    "correct Python program that matches the specification and passes all tests."
+    "You are an expert Python programmer. You will be given a question (problem specification) and "
+    "will generate a correct Python program that matches the specification and passes all tests."
 )
-LCB_FORMATTING_WITH_STARTER_CODE = "You will use the following starter code to write the solution to the problem and enclose your code within delimiters."
+LCB_FORMATTING_WITH_STARTER_CODE = (
+    "You will use the following starter code to write the solution to the problem and enclose your "
+    "code within delimiters."
+)
 LCB_FORMATTING_WITHOUT_STARTER_CODE = (
-    "Read the inputs from stdin solve the problem and write the answer to stdout (do not directly test on the sample "
-    "inputs). Enclose your code within delimiters as follows. Ensure that when the python program runs, it reads the "
-    "inputs, runs the algorithm and writes output to STDOUT."
+    "Read the inputs from stdin solve the problem and write the answer to stdout (do not directly "
+    "test on the sample inputs). Enclose your code within delimiters as follows. Ensure that when "
+    "the python program runs, it reads the inputs, runs the algorithm and writes output to STDOUT."
 )
 
 OPENING = LCB_SYSTEM_MESSAGE_GENERIC + "\n\n"
 STARTER_FORMAT = f"### Format: {LCB_FORMATTING_WITH_STARTER_CODE}\n```python\n"
-STDIN_FORMAT = f"### Format: {LCB_FORMATTING_WITHOUT_STARTER_CODE}\n```python\n# YOUR CODE HERE\n```\n\n"
+STDIN_FORMAT = (
+    f"### Format: {LCB_FORMATTING_WITHOUT_STARTER_CODE}\n```python\n# YOUR CODE HERE\n```\n\n"
+)
 CLOSING = "### Answer: (use the provided format with backticks)\n\n"
 
 
 def fetch_live_code_bench_system_prompt(prompt: str, starter_code: str | None = None) -> str:
-    """Wrap a problem statement in LiveCodeBench's instructions, for stdin or (with starter code) for a function."""
+    """Wrap a problem statement in LiveCodeBench's instructions, for stdin or (with starter code)
+    for a function."""
     body = f"{STARTER_FORMAT}{starter_code}\n```\n\n" if starter_code else STDIN_FORMAT
     return f"{OPENING}{prompt}\n{body}{CLOSING}"
 
@@ -44,14 +52,24 @@ def build_prompt(view: ProblemView) -> str:
     return fetch_live_code_bench_system_prompt(view.statement, view.starter_code)
 
 
-STATEMENT_FIELDS = ("question", "prompt", "problem", "question_content", "description", "statement", "text")
+STATEMENT_FIELDS = (
+    "question",
+    "prompt",
+    "problem",
+    "question_content",
+    "description",
+    "statement",
+    "text",
+)
 """Where rows keep their statement; the first that is not blank counts."""
 
 
 def build_question(example: Mapping[str, Any]) -> str | None:
-    """The prompt for a row with a statement in one of `STATEMENT_FIELDS` and perhaps `starter_code`.
+    """The prompt for a row with a statement in one of `STATEMENT_FIELDS` and perhaps
+    `starter_code`.
 
-    LeetCodeDataset and HumanEval rows, whose `prompt` is code, are told by their other columns. None when the row has no statement.
+    LeetCodeDataset and HumanEval rows, whose `prompt` is code, are told by their other columns.
+    None when the row has no statement.
     """
     statement, starter = _code_rows(example)
     for name in STATEMENT_FIELDS if statement is None else ():
@@ -62,7 +80,8 @@ def build_question(example: Mapping[str, Any]) -> str | None:
 
 
 def _code_rows(example: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Statement and starter code of rows whose `prompt` holds code instead of a statement; nothing for all others."""
+    """Statement and starter code of rows whose `prompt` holds code instead of a statement; nothing
+    for all others."""
     entry = _text(example, "entry_point")
     if entry is None:
         return None, None

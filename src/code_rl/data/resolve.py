@@ -1,7 +1,9 @@
-"""The last step of reading: what only a run can tell. A row's own solutions go through the sandbox and the judge's comparison.
+"""The last step of reading: what only a run can tell. A row's own solutions go through the sandbox
+and the judge's comparison.
 
-A `Draft` gets its expected values from its reference. An `Ambiguous` gets the one reading of its tests under which a solution of its own
-passes them all; a row that no reading fits, or that two readings fit, becomes a `Skipped`: nothing is guessed.
+A `Draft` gets its expected values from its reference. An `Ambiguous` gets the one reading of its
+tests under which a solution of its own passes them all; a row that no reading fits, or that two
+readings fit, becomes a `Skipped`: nothing is guessed.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ _MOST_LEFT_OUT = 0.05
 
 
 async def resolve(item: Item, executor: Executor) -> Problem | Skipped:
-    """The finished problem, or why there is none. Raises SandboxError, naming the row, when the executor fails."""
+    """The finished problem, or why there is none. Raises SandboxError, naming the row, when the
+    executor fails."""
     try:
         if isinstance(item, Draft):
             return await with_expected(item, executor)
@@ -49,8 +52,11 @@ async def resolve(item: Item, executor: Executor) -> Problem | Skipped:
         raise SandboxError(f"row {item_id(item)}: {error}") from error
 
 
-async def resolve_all(items: Iterable[Item], executor: Executor) -> AsyncIterator[Problem | Skipped]:
-    """`resolve` for a stream, in its order, with up to `AT_ONCE` rows in flight and bounded memory: a large row waits alone."""
+async def resolve_all(
+    items: Iterable[Item], executor: Executor
+) -> AsyncIterator[Problem | Skipped]:
+    """`resolve` for a stream, in its order, with up to `AT_ONCE` rows in flight and bounded memory:
+    a large row waits alone."""
     waiting: deque[tuple[asyncio.Task[Problem | Skipped], int]] = deque()
     held = 0
     try:
@@ -71,17 +77,25 @@ async def resolve_all(items: Iterable[Item], executor: Executor) -> AsyncIterato
         await abandon(task for task, _ in waiting)
 
 
-async def with_expected(draft: Draft, executor: Executor, limits: Limits = REFERENCE_LIMITS) -> Problem | Skipped:
-    """Run the draft's reference on its inputs and return the problem with the values it gave as expected values.
+async def with_expected(
+    draft: Draft, executor: Executor, limits: Limits = REFERENCE_LIMITS
+) -> Problem | Skipped:
+    """Run the draft's reference on its inputs and return the problem with the values it gave as
+    expected values.
 
-    The reference runs under generous limits in the same sandbox as any program: fresh inputs for each call, so that a reference that
-    changes its arguments cannot disturb another test. A reference that fails makes the row a Skipped, `reference_failed`. A few calls on
-    which it only goes beyond the limits (a value of a gigabyte) are left out, and named in `meta["calls_left_out"]`.
-    Raises SandboxError when the executor itself fails.
+    The reference runs under generous limits in the same sandbox as any program: fresh inputs for
+    each call, so that a reference that changes its arguments cannot disturb another test. A
+    reference that fails makes the row a Skipped, `reference_failed`. A few calls on which it only
+    goes beyond the limits (a value of a gigabyte) are left out, and named in
+    `meta["calls_left_out"]`. Raises SandboxError when the executor itself fails.
     """
     problem, calls = draft.problem, [CallTest(args) for args in draft.calls]
-    executions = [run async for run in executor.run(program_job(problem, draft.reference, calls, limits))]
-    beyond = {index: str(run.status) for index, run in enumerate(executions) if run.status in _BEYOND}
+    executions = [
+        run async for run in executor.run(program_job(problem, draft.reference, calls, limits))
+    ]
+    beyond = {
+        index: str(run.status) for index, run in enumerate(executions) if run.status in _BEYOND
+    }
     if len(beyond) > _MOST_LEFT_OUT * len(calls):
         beyond = {}
     tests: list[CallTest] = []
@@ -89,13 +103,29 @@ async def with_expected(draft: Draft, executor: Executor, limits: Limits = REFER
         if index in beyond:
             continue
         if run.status is not Status.OK or run.value is None:
-            return Skipped(problem.id, "reference_failed", f"call {index}: {run.status} {run.detail[:200]}")
-        tests.append(CallTest(draft.calls[index], values.loads(run.value), public=index < draft.public))
+            return Skipped(
+                problem.id, "reference_failed", f"call {index}: {run.status} {run.detail[:200]}"
+            )
+        tests.append(
+            CallTest(draft.calls[index], values.loads(run.value), public=index < draft.public)
+        )
     if len(executions) != len(calls):
-        return Skipped(problem.id, "reference_failed", f"{len(executions)} of {len(calls)} calls answered")
-    compare = problem.compare if problem.compare.checker else expected_rule([t.expected for t in tests], draft.abs_tol)
-    left_out = {"calls_left_out": {str(index): status for index, status in beyond.items()}} if beyond else {}
-    return dataclasses.replace(problem, tests=tuple(tests), compare=compare, meta={**problem.meta, **left_out})
+        return Skipped(
+            problem.id, "reference_failed", f"{len(executions)} of {len(calls)} calls answered"
+        )
+    compare = (
+        problem.compare
+        if problem.compare.checker
+        else expected_rule([t.expected for t in tests], draft.abs_tol)
+    )
+    left_out = (
+        {"calls_left_out": {str(index): status for index, status in beyond.items()}}
+        if beyond
+        else {}
+    )
+    return dataclasses.replace(
+        problem, tests=tuple(tests), compare=compare, meta={**problem.meta, **left_out}
+    )
 
 
 async def _resolve_reading(item: Ambiguous, executor: Executor) -> Problem | Skipped:
@@ -111,15 +141,25 @@ async def _resolve_reading(item: Ambiguous, executor: Executor) -> Problem | Ski
         ways = [list(alive) for _, alive in groupby(tier, key=lambda reading: reading.arguments)]
         for reference in references:
             try:
-                fitting = [one for way in ways for one in await _survivors(problem, way, reference, executor, troubles)]
+                fitting = [
+                    one
+                    for way in ways
+                    for one in await _survivors(problem, way, reference, executor, troubles)
+                ]
             except values.ValueCodecError as error:
                 return Skipped(problem.id, "value_not_plain", str(error))
             if len(fitting) > 1:
                 names = ", ".join(reading.name for reading in fitting)
-                return Skipped(problem.id, "wrapping_ambiguous", f"its solution passes under {names}")
+                return Skipped(
+                    problem.id, "wrapping_ambiguous", f"its solution passes under {names}"
+                )
             if fitting:
                 return _chosen(problem, fitting[0], "its solution passes")
-    return Skipped(problem.id, "no_reading_fits", f"{len(references)} solutions tried; first {(*troubles, '')[0]}")
+    return Skipped(
+        problem.id,
+        "no_reading_fits",
+        f"{len(references)} solutions tried; first {(*troubles, '')[0]}",
+    )
 
 
 def _chosen(problem: Problem, reading: Reading, why: str) -> Problem:
@@ -128,15 +168,22 @@ def _chosen(problem: Problem, reading: Reading, why: str) -> Problem:
 
 
 async def _survivors(
-    problem: Problem, readings: list[Reading], reference: str, executor: Executor, troubles: list[str]
+    problem: Problem,
+    readings: list[Reading],
+    reference: str,
+    executor: Executor,
+    troubles: list[str],
 ) -> list[Reading]:
-    """Those under which `reference` passes every test, of readings with one way of taking the arguments: one run answers for all, and ends when none is
-    left. What goes wrong is added to `troubles`."""
+    """Those under which `reference` passes every test, of readings with one way of taking the
+    arguments: one run answers for all, and ends when none is left. What goes wrong is added to
+    `troubles`."""
     calls = readings[0].tests
     for call in calls:
         values.dumps([call.args, dict(call.kwargs)])
     seen = 0
-    async with closing(executor.run(program_job(problem, reference, calls, READING_LIMITS))) as executions:
+    async with closing(
+        executor.run(program_job(problem, reference, calls, READING_LIMITS))
+    ) as executions:
         async for execution in executions:
             if execution.status is not Status.OK or execution.value is None:
                 how = f"{execution.status.value} {execution.detail[:120]}"
@@ -163,5 +210,6 @@ def _weight(item: Item) -> int:
         return sum(len(repr(call)) for call in item.calls)
     tests = item.tests if isinstance(item, Problem) else item.tiers[0][0].tests
     return sum(
-        len(test.input) + len(test.expected) if isinstance(test, StdinTest) else len(repr(test)) for test in tests
+        len(test.input) + len(test.expected) if isinstance(test, StdinTest) else len(repr(test))
+        for test in tests
     )

@@ -1,5 +1,5 @@
-"""LoRA adapters outside the engine: read from checkpoints or fetched from a service, written as peft reads them with a model card,
-merged into a Hugging Face model."""
+"""LoRA adapters outside the engine: read from checkpoints or fetched from a service, written as
+peft reads them with a model card, merged into a Hugging Face model."""
 
 from __future__ import annotations
 
@@ -26,9 +26,21 @@ HEAD = "lm_head"
 logger = logging.getLogger("code_rl.engine")
 _PATIENCE_S, _KEPT_S = 300.0, 3600
 _SHOWN = (
-    "recipe", "dataset", "test_dataset", "learning_rate", "lora_rank", "batch_size", "group_size", "groups_per_batch",
-    "max_tokens", "temperature", "format_coef", "seed", "renderer", "backend",
-)  # fmt: skip
+    "recipe",
+    "dataset",
+    "test_dataset",
+    "learning_rate",
+    "lora_rank",
+    "batch_size",
+    "group_size",
+    "groups_per_batch",
+    "max_tokens",
+    "temperature",
+    "format_coef",
+    "seed",
+    "renderer",
+    "backend",
+)
 _MERGED = """## Serving
 
 In this folder:
@@ -50,7 +62,8 @@ _SCORES = ("eval/mean_correct", "eval/pass@1", "eval/pass@k", "eval/format_rate"
 
 @dataclass(frozen=True)
 class Adapter:
-    """Per adapted projection (named as in the Hugging Face model): A [rank, in] and B [out, rank]; effect `alpha / rank · B A`."""
+    """Per adapted projection (named as in the Hugging Face model): A [rank, in] and B [out, rank];
+    effect `alpha / rank · B A`."""
 
     base_model: str
     rank: int
@@ -64,34 +77,49 @@ class Adapter:
 
 
 def read_embedded(path: Path) -> Adapter:
-    """The adapter in a checkpoint of the embedded engine. Raises CheckpointError when it is missing or damaged."""
+    """The adapter in a checkpoint of the embedded engine. Raises CheckpointError when it is missing
+    or damaged."""
     from code_rl.engine.local.lora import ALPHA
     from code_rl.engine.local.state import read_state
 
     saved = read_state(path)
     try:
-        return Adapter(str(saved.meta["base_model"]), int(saved.meta["rank"]), ALPHA, _pairs(saved.tensors, str(path)))
+        return Adapter(
+            str(saved.meta["base_model"]),
+            int(saved.meta["rank"]),
+            ALPHA,
+            _pairs(saved.tensors, str(path)),
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"checkpoint {path} lacks its settings: {error!r}") from error
 
 
 def read_folder(folder: Path, base_model: str) -> Adapter:
-    """The adapter in a folder as peft (or Tinker's export) writes it. Raises CheckpointError when it is not one."""
+    """The adapter in a folder as peft (or Tinker's export) writes it. Raises CheckpointError when
+    it is not one."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
         settings = json.loads((folder / "adapter_config.json").read_text())
         tensors = load_file(folder / "adapter_model.safetensors")
-        return Adapter(base_model, int(settings["r"]), float(settings["lora_alpha"]), _pairs(tensors, str(folder)))
+        return Adapter(
+            base_model,
+            int(settings["r"]),
+            float(settings["lora_alpha"]),
+            _pairs(tensors, str(folder)),
+        )
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise CheckpointError(f"{folder} holds no LoRA adapter that can be read: {error}") from error
+        raise CheckpointError(
+            f"{folder} holds no LoRA adapter that can be read: {error}"
+        ) from error
 
 
 def write_peft(adapter: Adapter, base_reference: str, out: Path) -> None:
     """Write `adapter_model.safetensors` and `adapter_config.json`.
 
-    `target_modules` is explicit: without it peft falls back to a default list for the architecture and drops the rest silently.
+    `target_modules` is explicit: without it peft falls back to a default list for the architecture
+    and drops the rest silently.
     """
     from safetensors.torch import save_file
 
@@ -116,7 +144,8 @@ def write_peft(adapter: Adapter, base_reference: str, out: Path) -> None:
 
 
 def open_to_others(folder: Path) -> None:
-    """Files are handed over with the mode that any new file gets: the library that writes weights makes them private."""
+    """Files are handed over with the mode that any new file gets: the library that writes weights
+    makes them private."""
     umask = os.umask(0o077)
     os.umask(umask)
     for path in folder.rglob("*"):
@@ -126,7 +155,8 @@ def open_to_others(folder: Path) -> None:
 def merge_into(model: Any, adapter: Adapter) -> None:
     """Add the adapter to a transformers model in place, each product in fp32.
 
-    An adapted unembedding that was tied to the embedding gets weights of its own: only its use as unembedding was trained.
+    An adapted unembedding that was tied to the embedding gets weights of its own: only its use as
+    unembedding was trained.
 
     Raises CheckpointError when the model lacks a projection or has another shape.
     """
@@ -137,12 +167,14 @@ def merge_into(model: Any, adapter: Adapter) -> None:
             try:
                 module = model.get_submodule(name)
             except AttributeError as error:
-                raise CheckpointError(f"base model {adapter.base_model!r} has no projection {name}") from error
+                raise CheckpointError(
+                    f"base model {adapter.base_model!r} has no projection {name}"
+                ) from error
             weight = module.weight
             if weight.shape != (b.shape[0], a.shape[1]):
                 raise CheckpointError(
-                    f"{name} has shape {tuple(weight.shape)} in base model {adapter.base_model!r} and "
-                    f"{(b.shape[0], a.shape[1])} in the adapter"
+                    f"{name} has shape {tuple(weight.shape)} in base model {adapter.base_model!r} "
+                    f"and {(b.shape[0], a.shape[1])} in the adapter"
                 )
             change = (adapter.alpha / adapter.rank) * (b.float() @ a.float())
             merged = (weight.float() + change.to(weight.device)).to(weight.dtype)
@@ -152,7 +184,8 @@ def merge_into(model: Any, adapter: Adapter) -> None:
 
 
 def _pairs(tensors: Mapping[str, Tensor], where: str) -> dict[str, tuple[Tensor, Tensor]]:
-    """A and B by module name. Raises CheckpointError for an adapter without any, or with half of one."""
+    """A and B by module name. Raises CheckpointError for an adapter without any, or with half of
+    one."""
     found: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         for part in ("lora_A", "lora_B"):
@@ -160,27 +193,37 @@ def _pairs(tensors: Mapping[str, Tensor], where: str) -> dict[str, tuple[Tensor,
             if mark and key.startswith(PREFIX) and tensor.dim() == 2:
                 name = name.removeprefix(PREFIX)
                 found.setdefault(HEAD if name in _HEADS else name, {})[part] = tensor
-    experts = [key for key in tensors if ".experts." in key or (key.startswith(PREFIX) and tensors[key].dim() > 2)]
+    experts = [
+        key
+        for key in tensors
+        if ".experts." in key or (key.startswith(PREFIX) and tensors[key].dim() > 2)
+    ]
     if experts:
         raise CheckpointError(
-            f"{where} adapts mixture-of-experts layers ({experts[0]}), which this export cannot write"
+            f"{where} adapts mixture-of-experts layers ({experts[0]}), which this export cannot "
+            "write"
         )
     halves = [name for name, parts in found.items() if len(parts) != 2]
     if not found or halves:
-        raise CheckpointError(f"{where} holds no complete LoRA adapter" + (f": {halves[0]}" if halves else ""))
+        raise CheckpointError(
+            f"{where} holds no complete LoRA adapter" + (f": {halves[0]}" if halves else "")
+        )
     return {name: (parts["lora_A"], parts["lora_B"]) for name, parts in found.items()}
 
 
 def download_adapter(place: Place, path: str, folder: Path) -> str:
-    """Fetch the adapter of a training checkpoint (`tinker://RUN/weights/NAME`) into `folder`; returns its base model's name.
+    """Fetch the adapter of a training checkpoint (`tinker://RUN/weights/NAME`) into `folder`;
+    returns its base model's name.
 
     The service exports a restored copy, deleted afterwards; sampler weights cannot be fetched.
 
-    Raises ConfigError where the path is that of sampler weights, or server or SDK are too old to fetch; BackendError where the service failed or refused.
+    Raises ConfigError where the path is that of sampler weights, or server or SDK are too old to
+    fetch; BackendError where the service failed or refused.
     """
     if "/weights/" not in path:
         raise ConfigError(
-            f"checkpoint={path} cannot be fetched; give the state_path of a checkpoint (tinker://RUN/weights/NAME)"
+            f"checkpoint={path} cannot be fetched; give the state_path of a checkpoint "
+            "(tinker://RUN/weights/NAME)"
         )
     import tinker
 
@@ -190,11 +233,15 @@ def download_adapter(place: Place, path: str, folder: Path) -> str:
     link = Link(place, _PATIENCE_S)
     rest_client: Any = getattr(tinker, "RestClient", None)
     if rest_client is None:
-        raise ConfigError("fetching a checkpoint needs a newer SDK; run: pip install 'tinker>=0.38'")
+        raise ConfigError(
+            "fetching a checkpoint needs a newer SDK; run: pip install 'tinker>=0.38'"
+        )
     with tinker.ServiceClient(base_url=place.url, api_key=place.key) as service:
         client: Any = link.submit(lambda: service.create_training_client_from_state(path)).result()
         base_model = str(client.get_info().model_data.model_name)
-        saved: Any = link.submit(lambda: client.save_weights_external("code-rl-export", ttl_seconds=_KEPT_S)).result()
+        saved: Any = link.submit(
+            lambda: client.save_weights_external("code-rl-export", ttl_seconds=_KEPT_S)
+        ).result()
         rest = rest_client(base_url=place.url, api_key=place.key)
         try:
             found: Any = link.submit(lambda: rest.get_external_weights_urls(saved.path)).result()
@@ -214,7 +261,10 @@ def _fetch(name: str, url: str, folder: Path) -> None:
     target = folder / relative
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with httpx.stream("GET", url, follow_redirects=True, timeout=60.0) as answer, target.open("wb") as file:
+        with (
+            httpx.stream("GET", url, follow_redirects=True, timeout=60.0) as answer,
+            target.open("wb") as file,
+        ):
             answer.raise_for_status()
             for part in answer.iter_bytes():
                 file.write(part)
@@ -239,15 +289,21 @@ def model_card(
     metrics: Sequence[Mapping[str, Any]],
     steps: int | None,
 ) -> str:
-    """The text of `README.md`; `settings` and `metrics` are the run's, where the checkpoint belongs to one."""
-    what = "It is merged into the base weights here." if kind == "merged" else "The base model is not included."
+    """The text of `README.md`; `settings` and `metrics` are the run's, where the checkpoint belongs
+    to one."""
+    what = (
+        "It is merged into the base weights here."
+        if kind == "merged"
+        else "The base model is not included."
+    )
     after = f", after {steps} steps" if steps is not None else ""
     parts = [
         f"---\nbase_model: {base}\nlibrary_name: {'peft' if kind == 'peft' else 'transformers'}\n"
         "pipeline_tag: text-generation\ntags: [code, reinforcement-learning, grpo, lora]\n---",
         f"# {base.rstrip('/').rsplit('/', 1)[-1]}, trained with code-rl",
-        f"A LoRA adapter (rank {adapter.rank}, alpha {adapter.alpha:g}; {', '.join(adapter.target_modules)}) on `{base}`, trained with "
-        f"reinforcement learning on code problems: GRPO, rewards from test verdicts in a sandbox. {what}",
+        f"A LoRA adapter (rank {adapter.rank}, alpha {adapter.alpha:g}; "
+        f"{', '.join(adapter.target_modules)}) on `{base}`, trained with reinforcement learning "
+        f"on code problems: GRPO, rewards from test verdicts in a sandbox. {what}",
         f"Checkpoint: `{checkpoint}`{after}. Written by code-rl {__version__}.",
         _evaluation(metrics),
         *([_settings(settings)] if settings is not None else []),
@@ -266,7 +322,10 @@ def _evaluation(metrics: Sequence[Mapping[str, Any]]) -> str:
     lines += ["|---" * (len(_SCORES) + 1) + "|"]
     for record in scored:
         step = "before training" if record.get("step") == -1 else str(record.get("step"))
-        cells = [f"{100 * float(record[name]):.1f}%" if record.get(name) is not None else "–" for name in _SCORES]
+        cells = [
+            f"{100 * float(record[name]):.1f}%" if record.get(name) is not None else "–"
+            for name in _SCORES
+        ]
         lines.append(f"| {step} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -1,6 +1,8 @@
-"""Checkpoints of a run: training state with optimizer, sampler weights, and the line in `checkpoints.jsonl` that names them.
+"""Checkpoints of a run: training state with optimizer, sampler weights, and the line in
+`checkpoints.jsonl` that names them.
 
-`marks`, where a run wrote them, say how the files began that belong to the checkpoint: a run is resumed from it only when they still do.
+`marks`, where a run wrote them, say how the files began that belong to the checkpoint: a run is
+resumed from it only when they still do.
 """
 
 from __future__ import annotations
@@ -14,7 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from code_rl.util.concurrency import wait_for
 from code_rl.util.data_files import file_sha256
 from code_rl.util.errors import CheckpointError, ConfigError
-from code_rl.util.files import JsonLines, drop_torn_line, line_of, read_lines, write_lines_atomically
+from code_rl.util.files import (
+    JsonLines,
+    drop_torn_line,
+    line_of,
+    read_lines,
+    write_lines_atomically,
+)
 
 if TYPE_CHECKING:
     import tinker
@@ -32,16 +40,20 @@ async def save_checkpoint_async(
     loop_state: Mapping[str, Any],
     kind: Kind = "both",
 ) -> dict[str, str]:
-    """Save, then append `{"name", **loop_state, "state_path", "sampler_path"}`; a cut in between leaves no half record. Returns the paths, by these names."""
+    """Save, then append `{"name", **loop_state, "state_path", "sampler_path"}`; a cut in between
+    leaves no half record. Returns the paths, by these names."""
     paths = await saved_paths(submit_save(training_client, name, kind))
     append_checkpoint(Path(log_path), {"name": name, **loop_state, **paths, **digest_of(paths)})
     return paths
 
 
-def submit_save(training_client: tinker.TrainingClient, name: str, kind: Kind = "both") -> dict[str, Any]:
+def submit_save(
+    training_client: tinker.TrainingClient, name: str, kind: Kind = "both"
+) -> dict[str, Any]:
     """Ask for the weights as they are now; futures by `state_path` and `sampler_path`.
 
-    State of that name that a killed process saved, without a line that names it, is replaced where the service can do so.
+    State of that name that a killed process saved, without a line that names it, is replaced where
+    the service can do so.
     """
     pending: dict[str, Any] = {}
     if kind in ("state", "both"):
@@ -57,7 +69,8 @@ async def saved_paths(pending: Mapping[str, Any]) -> dict[str, str]:
 
 
 def digest_of(paths: Mapping[str, str]) -> dict[str, str]:
-    """The SHA-256 of the training state's file, for its record; empty where a server keeps the state."""
+    """The SHA-256 of the training state's file, for its record; empty where a server keeps the
+    state."""
     state = Path(paths.get("state_path", ""))
     return {DIGEST: file_sha256(state)} if state.is_file() else {}
 
@@ -85,7 +98,8 @@ def file_beside(path: str, log_dir: str | Path) -> Path:
 
 
 def state_path_of(record: Mapping[str, Any], log_dir: str | Path) -> str:
-    """The training state of a checkpoint: the file beside the log if there is one, else the recorded path.
+    """The training state of a checkpoint: the file beside the log if there is one, else the
+    recorded path.
 
     Raises CheckpointError: the file is not the one that was saved.
     """
@@ -96,7 +110,8 @@ def state_path_of(record: Mapping[str, Any], log_dir: str | Path) -> str:
         return recorded
     if DIGEST in record and file_sha256(path) != record[DIGEST]:
         raise CheckpointError(
-            f"{path} is not the state that checkpoint {record.get('name')} of {log_dir} saved (another SHA-256)"
+            f"{path} is not the state that checkpoint {record.get('name')} of {log_dir} saved "
+            "(another SHA-256)"
         )
     return str(path)
 
@@ -108,11 +123,14 @@ def save_checkpoint(
     loop_state: Mapping[str, Any],
     kind: Kind = "both",
 ) -> dict[str, str]:
-    """`save_checkpoint_async`, waited for; also where an event loop runs already, which waits too."""
+    """`save_checkpoint_async`, waited for; also where an event loop runs already, which waits
+    too."""
     return wait_for(save_checkpoint_async(training_client, name, log_path, loop_state, kind))
 
 
-def get_last_checkpoint(log_dir: str | Path, required_key: str = "state_path") -> dict[str, Any] | None:
+def get_last_checkpoint(
+    log_dir: str | Path, required_key: str = "state_path"
+) -> dict[str, Any] | None:
     """The last record that has `required_key`, or None when there is none."""
     found = [record for record in read_checkpoints(log_dir) if required_key in record]
     return found[-1] if found else None
@@ -128,31 +146,40 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         settings = json.loads((path / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path / CONFIG} cannot be read: {error}; the run cannot be resumed") from error
+        raise ConfigError(
+            f"{path / CONFIG} cannot be read: {error}; the run cannot be resumed"
+        ) from error
     if not isinstance(settings, dict):
         raise ConfigError(f"{path / CONFIG} does not hold an object; the run cannot be resumed")
     return settings
 
 
 def run_of(checkpoint: str) -> tuple[Path, str | None]:
-    """The run directory and the checkpoint's name (None: the last). Raises ConfigError when there is no run."""
+    """The run directory and the checkpoint's name (None: the last). Raises ConfigError when there
+    is no run."""
     path = Path(checkpoint).expanduser()
     for run, name in ((path, None), (path.parent, path.name), (path.parent.parent, path.name)):
         if is_run(run):
             return run, name
-    raise ConfigError(f"checkpoint={checkpoint} is no run directory (config.json is missing), and no RUN/NAME either")
+    raise ConfigError(
+        f"checkpoint={checkpoint} is no run directory (config.json is missing), and no RUN/NAME "
+        "either"
+    )
 
 
 def checkpoint_record(checkpoint: str) -> tuple[Path, dict[str, Any]]:
     """The run and its checkpoint's record.
 
-    Raises ConfigError for a name that the run does not have, CheckpointError for a file that is not the one saved.
+    Raises ConfigError for a name that the run does not have, CheckpointError for a file that is not
+    the one saved.
     """
     run, name = run_of(checkpoint)
     records = [record for record in read_checkpoints(run) if "state_path" in record]
     if not records:
         raise ConfigError(f"checkpoint={checkpoint}: the run has saved none yet (save_every=)")
-    named = [each for each in records if name in (None, each["name"], Path(each["state_path"]).name)]
+    named = [
+        each for each in records if name in (None, each["name"], Path(each["state_path"]).name)
+    ]
     if not named:
         names = ", ".join(each["name"] for each in records)
         raise ConfigError(f"checkpoint={checkpoint}: the run has no {name!r}; it has {names}")

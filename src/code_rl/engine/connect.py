@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A training client with what the loop needs to know of its model and its service. `context` is in tokens.
+    """A training client with what the loop needs to know of its model and its service. `context` is
+    in tokens.
 
-    `base_sampler` makes a sampling client of the base model, without any adapter; `close` gives back what the service holds. `vllm` samples in
-    the trainer's place, where there is one.
+    `base_sampler` makes a sampling client of the base model, without any adapter; `close` gives
+    back what the service holds. `vllm` samples in the trainer's place, where there is one.
     """
 
     description: str
@@ -43,29 +44,38 @@ class Backend:
     async def sync_weights(self) -> tinker.SamplingClient:
         """A sampling client that holds the weights as they are now."""
         if self.vllm is not None:
-            return cast("tinker.SamplingClient", await self.vllm.snapshot(cast("Any", self.trainer)))
-        sampler: tinker.SamplingClient = await ready(self.trainer.save_weights_and_get_sampling_client())
+            return cast(
+                "tinker.SamplingClient", await self.vllm.snapshot(cast("Any", self.trainer))
+            )
+        sampler: tinker.SamplingClient = await ready(
+            self.trainer.save_weights_and_get_sampling_client()
+        )
         return sampler
 
 
-async def preflight(config: EngineSettings, recipes: Mapping[str, str] | None = None) -> Survey | None:
-    """Ask a remote back end whether this run can begin; None on the embedded engine. Nothing is written or spent.
+async def preflight(
+    config: EngineSettings, recipes: Mapping[str, str] | None = None
+) -> Survey | None:
+    """Ask a remote back end whether this run can begin; None on the embedded engine. Nothing is
+    written or spent.
 
     `recipes` are models by the recipe that trains them, named where the model is unknown.
 
-    Raises ConfigError within seconds: no connection, a refused key, an unknown model, another generation of the protocol, or a package that the
-    embedded engine needs missing or too old.
+    Raises ConfigError within seconds: no connection, a refused key, an unknown model, another
+    generation of the protocol, or a package that the embedded engine needs missing or too old.
     """
     from code_rl.engine.preflight import sdk_is_newer, survey
 
     if config.backend == BackendKind.EMBEDDED:
         if importlib.util.find_spec("torch") is None:
             raise ConfigError(
-                f"backend=embedded needs torch, which is not installed; run: {install_command('embedded')}"
+                "backend=embedded needs torch, which is not installed; run: "
+                f"{install_command('embedded')}"
             )
         if not sdk_is_newer():
             raise ConfigError(
-                "backend=embedded needs a newer tinker SDK than the one installed; run: pip install 'tinker>=0.38'"
+                "backend=embedded needs a newer tinker SDK than the one installed; run: pip "
+                "install 'tinker>=0.38'"
             )
         if config.sampler is not None:
             from code_rl.engine.vllm import find_vllm, vllm_at
@@ -77,12 +87,17 @@ async def preflight(config: EngineSettings, recipes: Mapping[str, str] | None = 
 
 
 async def connect(
-    config: EngineSettings, state_dir: Path, state_path: str | None = None, found: Survey | None = None
+    config: EngineSettings,
+    state_dir: Path,
+    state_path: str | None = None,
+    found: Survey | None = None,
 ) -> Backend:
-    """Create the training client, fresh or (with `state_path`) as a checkpoint left it, optimizer included.
+    """Create the training client, fresh or (with `state_path`) as a checkpoint left it, optimizer
+    included.
 
-    `found` is what `preflight` returned; it is asked here otherwise. Raises ConfigError (the model is unknown or cannot be loaded, a setting cannot be
-    honoured), CheckpointError (it is missing or damaged), BackendError (the server failed).
+    `found` is what `preflight` returned; it is asked here otherwise. Raises ConfigError (the model
+    is unknown or cannot be loaded, a setting cannot be honoured), CheckpointError (it is missing or
+    damaged), BackendError (the server failed).
     """
     found = found or await preflight(config)
     if found is None:
@@ -90,7 +105,9 @@ async def connect(
     return await _connect_remote(config, state_path, found)
 
 
-async def _connect_embedded(config: EngineSettings, state_dir: Path, state_path: str | None) -> Backend:
+async def _connect_embedded(
+    config: EngineSettings, state_dir: Path, state_path: str | None
+) -> Backend:
     from code_rl.engine.local import EmbeddedService
     from code_rl.engine.local.passes import loss_settings
 
@@ -101,20 +118,31 @@ async def _connect_embedded(config: EngineSettings, state_dir: Path, state_path:
     if state_path is not None:
         trainer = await ready(service.create_training_client_from_state_with_optimizer(state_path))
     else:
-        trainer = await ready(service.create_lora_training_client(name, rank=config.lora_rank, seed=config.seed))
+        trainer = await ready(
+            service.create_lora_training_client(name, rank=config.lora_rank, seed=config.seed)
+        )
     backend = Backend(
-        description=f"the embedded engine ({service.device}, {str(service.dtype).removeprefix('torch.')})",
+        description=f"the embedded engine ({service.device}, "
+        f"{str(service.dtype).removeprefix('torch.')})",
         trainer=trainer,
         tokenizer=trainer.get_tokenizer(),
         context=trainer.max_context_length(),
-        capabilities=Capabilities(BackendKind.EMBEDDED, losses=loss_settings(), scaled_logprobs=True),
+        capabilities=Capabilities(
+            BackendKind.EMBEDDED, losses=loss_settings(), scaled_logprobs=True
+        ),
         base_sampler=lambda: ready(service.create_sampling_client(base_model=name)),
         close=service.close,
     )
-    return backend if config.sampler is None else await _sampled_by_vllm(backend, config, config.sampler, state_dir)
+    return (
+        backend
+        if config.sampler is None
+        else await _sampled_by_vllm(backend, config, config.sampler, state_dir)
+    )
 
 
-async def _sampled_by_vllm(backend: Backend, config: EngineSettings, sampler: str, state_dir: Path) -> Backend:
+async def _sampled_by_vllm(
+    backend: Backend, config: EngineSettings, sampler: str, state_dir: Path
+) -> Backend:
     """The same trainer with vLLM as its sampler; the shorter of the two contexts counts."""
     from code_rl.engine.vllm import Vllm, find_vllm, vllm_at
 
@@ -123,7 +151,8 @@ async def _sampled_by_vllm(backend: Backend, config: EngineSettings, sampler: st
     wanted = min(config.longest_completion + 1, backend.context)
     if context < wanted:
         raise ConfigError(
-            f"max_tokens={wanted - 1} does not fit into the {context} tokens of sampler={place.url}; start it with --max-model-len {backend.context}"
+            f"max_tokens={wanted - 1} does not fit into the {context} tokens of "
+            f"sampler={place.url}; start it with --max-model-len {backend.context}"
         )
     vllm = Vllm(config, place, state_dir)
 
@@ -137,7 +166,13 @@ async def _sampled_by_vllm(backend: Backend, config: EngineSettings, sampler: st
         close()
         raise
     description = f"{backend.description}, sampled by {model} at {place.url}"
-    return replace(backend, description=description, context=min(context, backend.context), close=close, vllm=vllm)
+    return replace(
+        backend,
+        description=description,
+        context=min(context, backend.context),
+        close=close,
+        vllm=vllm,
+    )
 
 
 async def _connect_remote(config: EngineSettings, state_path: str | None, found: Survey) -> Backend:
@@ -152,7 +187,9 @@ async def _connect_remote(config: EngineSettings, state_path: str | None, found:
         if state_path is not None:
             trainer = await _restored(service, state_path)
         else:
-            trainer = await service.create_lora_training_client(name, rank=config.lora_rank, seed=config.seed)
+            trainer = await service.create_lora_training_client(
+                name, rank=config.lora_rank, seed=config.seed
+            )
         info = await asyncio.to_thread(trainer.get_info)
         with interruptible():
             tokenizer = asking.load_tokenizer(name, info.model_data.tokenizer_id)
@@ -160,7 +197,9 @@ async def _connect_remote(config: EngineSettings, state_path: str | None, found:
         token = int(tokenizer.encode("a", add_special_tokens=False)[0])
         if config.temperature not in (0.0, 1.0):
             sampler = await trainer.save_weights_and_get_sampling_client()
-            capabilities = replace(capabilities, scaled_logprobs=await asking.probe_scaling(sampler, token))
+            capabilities = replace(
+                capabilities, scaled_logprobs=await asking.probe_scaling(sampler, token)
+            )
             capabilities.require_temperature(config.temperature)
         if config.top_p < 1 or config.top_k > 0:
             sampler = await trainer.save_weights_and_get_sampling_client()
@@ -177,23 +216,31 @@ async def _connect_remote(config: EngineSettings, state_path: str | None, found:
         tokenizer=tokenizer,
         context=context,
         capabilities=capabilities,
-        base_sampler=lambda: cast("Awaitable[tinker.SamplingClient]", service.create_sampling_client(base_model=name)),
+        base_sampler=lambda: cast(
+            "Awaitable[tinker.SamplingClient]", service.create_sampling_client(base_model=name)
+        ),
         close=service.close,
     )
 
 
 async def _restored(service: RemoteService, state_path: str) -> RemoteTrainingClient:
-    """The client that a checkpoint is; a server that answers that it has none, or cannot read it, has no outage."""
+    """The client that a checkpoint is; a server that answers that it has none, or cannot read it,
+    has no outage."""
     try:
         return await service.create_training_client_from_state_with_optimizer(state_path)
     except BackendError as error:
-        if getattr(error.__cause__, "status_code", None) in (404, 410) or "is damaged" in str(error):
+        if getattr(error.__cause__, "status_code", None) in (404, 410) or "is damaged" in str(
+            error
+        ):
             raise CheckpointError(f"{state_path} cannot be loaded: {error}") from error
         raise
 
 
-async def logprobs_of(sampler: tinker.SamplingClient, tokens: Sequence[int], temperature: float) -> list[float | None]:
-    """The log-probability of each token given those before it (None for the first) at the temperature of passes.
+async def logprobs_of(
+    sampler: tinker.SamplingClient, tokens: Sequence[int], temperature: float
+) -> list[float | None]:
+    """The log-probability of each token given those before it (None for the first) at the
+    temperature of passes.
 
     A temperature other than 1 needs a back end that scales (`Capabilities.pass_temperature`).
     """
@@ -211,7 +258,8 @@ async def logprobs_of(sampler: tinker.SamplingClient, tokens: Sequence[int], tem
 
 
 async def ready(value: Any) -> Any:
-    """The value itself, or what it resolves to: SDK versions differ in which calls return futures."""
+    """The value itself, or what it resolves to: SDK versions differ in which calls return
+    futures."""
     if hasattr(value, "__await__"):
         return await value
     if hasattr(value, "result"):

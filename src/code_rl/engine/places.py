@@ -1,8 +1,10 @@
-"""Where a model lives: what `backend=` means here, which URL that is, which key goes there, and what it can do.
+"""Where a model lives: what `backend=` means here, which URL that is, which key goes there, and
+what it can do.
 
-Keys are read from the environment (and `.env`, which the command line loads into it), never from settings: no file of a
-run can hold one. A key is only ever sent to the place that it is meant for: `TINKER_API_KEY` to hosted Tinker or to
-`TINKER_BASE_URL`, `CODE_RL_SERVER_KEY` to a server given as `backend=http://…` or `sampler=http://…`.
+Keys are read from the environment (and `.env`, which the command line loads into it), never from
+settings: no file of a run can hold one. A key is only ever sent to the place that it is meant for:
+`TINKER_API_KEY` to hosted Tinker or to `TINKER_BASE_URL`, `CODE_RL_SERVER_KEY` to a server given as
+`backend=http://…` or `sampler=http://…`.
 """
 
 from __future__ import annotations
@@ -37,12 +39,17 @@ class BackendKind(StrEnum):
 
 def kind_of(backend: str) -> BackendKind:
     """The kind of a resolved `backend=`."""
-    return BackendKind(backend) if backend in (BackendKind.EMBEDDED, BackendKind.TINKER) else BackendKind.SERVER
+    return (
+        BackendKind(backend)
+        if backend in (BackendKind.EMBEDDED, BackendKind.TINKER)
+        else BackendKind.SERVER
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A remote back end. `key` is None when the SDK finds the credential itself (a stored login or a command)."""
+    """A remote back end. `key` is None when the SDK finds the credential itself (a stored login or
+    a command)."""
 
     kind: BackendKind
     url: str
@@ -62,8 +69,8 @@ class Place:
 def resolve_backend(backend: str) -> str:
     """What `backend=` means here: `embedded`, `tinker`, or a server's URL.
 
-    Raises ConfigError for anything else, for a URL that holds a password, a query or a fragment, and for a key that is missing or
-    malformed.
+    Raises ConfigError for anything else, for a URL that holds a password, a query or a fragment,
+    and for a key that is missing or malformed.
     """
     if backend == "auto":
         given = os.environ.get("TINKER_API_KEY") or os.environ.get("TINKER_BASE_URL")
@@ -71,19 +78,29 @@ def resolve_backend(backend: str) -> str:
     if backend == BackendKind.EMBEDDED:
         return str(BackendKind.EMBEDDED)
     if backend != BackendKind.TINKER and not backend.startswith(("http://", "https://")):
-        raise ConfigError(f"backend={backend!r} must be auto, embedded, tinker, or a server's http://host:port")
+        raise ConfigError(
+            f"backend={backend!r} must be auto, embedded, tinker, or a server's http://host:port"
+        )
     return str(backend) if place_of(backend).kind is BackendKind.TINKER else backend.rstrip("/")
 
 
-def place_of(backend: str, environment: Mapping[str, str] = os.environ, setting: str = "backend") -> Place:
-    """URL and key of a resolved `backend=` that is not embedded, or of a server in another setting. Raises ConfigError as `resolve_backend` does."""
+def place_of(
+    backend: str, environment: Mapping[str, str] = os.environ, setting: str = "backend"
+) -> Place:
+    """URL and key of a resolved `backend=` that is not embedded, or of a server in another setting.
+    Raises ConfigError as `resolve_backend` does."""
     if backend == BackendKind.TINKER:
         url = _checked_url("TINKER_BASE_URL", environment.get("TINKER_BASE_URL") or HOSTED)
         key = _checked_key("TINKER_API_KEY", environment.get("TINKER_API_KEY"))
-        if key is None and not environment.get("TINKER_CREDENTIAL_CMD") and not _CREDENTIALS.expanduser().is_file():
+        if (
+            key is None
+            and not environment.get("TINKER_CREDENTIAL_CMD")
+            and not _CREDENTIALS.expanduser().is_file()
+        ):
             if url == HOSTED:
                 raise ConfigError(
-                    "backend=tinker needs a key and TINKER_API_KEY is not set; export TINKER_API_KEY=tml-… (or write it into "
+                    "backend=tinker needs a key and TINKER_API_KEY is not set; export "
+                    "TINKER_API_KEY=tml-… (or write it into "
                     ".env), or train without one: backend=embedded"
                 )
             key = KEYLESS
@@ -98,8 +115,8 @@ def _checked_key(name: str, key: str | None) -> str | None:
         return None
     if not _KEY.fullmatch(key):
         raise ConfigError(
-            f"{name} is malformed: a key starts with tml- (or is a token that starts with eyJ) and has no spaces or quotes; "
-            "copy it again from the console"
+            f"{name} is malformed: a key starts with tml- (or is a token that starts with eyJ) and "
+            "has no spaces or quotes; copy it again from the console"
         )
     return key
 
@@ -114,20 +131,21 @@ def _checked_url(name: str, url: str) -> str:
         raise ConfigError(f"{name}={url!r} is no URL like http://host:port")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise ConfigError(
-            f"{name} must be a plain URL like http://host:port, without user, password or query; a key goes into the "
-            "environment as CODE_RL_SERVER_KEY or TINKER_API_KEY"
+            f"{name} must be a plain URL like http://host:port, without user, password or query; a "
+            "key goes into the environment as CODE_RL_SERVER_KEY or TINKER_API_KEY"
         )
     return url.rstrip("/")
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the back end of a run can do. None means that only a probe can tell (`connect` does that where it matters).
+    """What the back end of a run can do. None means that only a probe can tell (`connect` does that
+    where it matters).
 
-    `losses` maps each loss to the settings that it takes (None: unknown, the run's own loss is probed). `scaled_logprobs` is
-    True when the log-probabilities of sampled tokens belong to the tempered distribution, False when they are the model's own
-    at temperature 1. `safe_repeats` means that a request whose answer was lost can be sent again without being carried out
-    twice.
+    `losses` maps each loss to the settings that it takes (None: unknown, the run's own loss is
+    probed). `scaled_logprobs` is True when the log-probabilities of sampled tokens belong to the
+    tempered distribution, False when they are the model's own at temperature 1. `safe_repeats`
+    means that a request whose answer was lost can be sent again without being carried out twice.
     """
 
     kind: BackendKind
@@ -136,40 +154,62 @@ class Capabilities:
     safe_repeats: bool = True
 
     def require_loss(self, name: str, settings: Mapping[str, float] | None = None) -> None:
-        """Raise ConfigError, by name, for a loss or one of its settings that this back end is known not to have."""
+        """Raise ConfigError, by name, for a loss or one of its settings that this back end is known
+        not to have."""
         if self.losses is None:
             return
         if name not in self.losses:
-            raise ConfigError(f"loss {name!r} is not available on backend={self.kind}; it has {self._policy_losses}")
+            raise ConfigError(
+                f"loss {name!r} is not available on backend={self.kind}; it has "
+                f"{self._policy_losses}"
+            )
         for key in settings or {}:
             if key not in self.losses[name]:
                 known = ", ".join(sorted(self.losses[name])) or "none"
-                raise ConfigError(f"{key} is no setting of loss {name!r} on backend={self.kind}; its settings: {known}")
+                raise ConfigError(
+                    f"{key} is no setting of loss {name!r} on backend={self.kind}; its settings: "
+                    f"{known}"
+                )
 
     def require_temperature(self, temperature: float, *, custom_loss: bool = False) -> None:
-        """Raise ConfigError for a temperature at which samples and training would mean different policies."""
-        if custom_loss and self.kind != BackendKind.EMBEDDED and self.pass_temperature(temperature) != 1:
+        """Raise ConfigError for a temperature at which samples and training would mean different
+        policies."""
+        if (
+            custom_loss
+            and self.kind != BackendKind.EMBEDDED
+            and self.pass_temperature(temperature) != 1
+        ):
             raise ConfigError(
-                f"temperature={temperature:g} cannot be trained with by a loss of your own on backend={self.kind}: the SDK's "
-                "forward_backward_custom has none; use temperature=1, a loss of the server's, or backend=embedded"
+                f"temperature={temperature:g} cannot be trained with by a loss of your own on "
+                f"backend={self.kind}: the SDK's forward_backward_custom has none; use "
+                "temperature=1, a loss of the server's, or backend=embedded"
             )
         if not _plain(temperature) and self.scaled_logprobs and not self.trains_at_temperature:
             raise ConfigError(
-                f"temperature={temperature:g} cannot be trained with on this back end: the log-probabilities that it samples "
-                "with are scaled by the temperature, and those that it trains with are not; use temperature=1"
+                f"temperature={temperature:g} cannot be trained with on this back end: the "
+                "log-probabilities that it samples with are scaled by the temperature, and those "
+                "that it trains with are not; use temperature=1"
             )
 
     @property
     def trains_at_temperature(self) -> bool:
-        """True when passes take a temperature, so that the policy that is trained is the one that was drawn from."""
-        return self.losses is not None and all("temperature" in keys for keys in self.losses.values())
+        """True when passes take a temperature, so that the policy that is trained is the one that
+        was drawn from."""
+        return self.losses is not None and all(
+            "temperature" in keys for keys in self.losses.values()
+        )
 
     def pass_temperature(self, temperature: float) -> float:
         """At what temperature passes belong to samples drawn at `temperature`."""
-        return temperature if not _plain(temperature) and self.scaled_logprobs and self.trains_at_temperature else 1.0
+        return (
+            temperature
+            if not _plain(temperature) and self.scaled_logprobs and self.trains_at_temperature
+            else 1.0
+        )
 
     def pass_settings(self, temperature: float) -> dict[str, float]:
-        """What `loss_fn_config` must hold beside the loss's own settings for samples drawn at `temperature`."""
+        """What `loss_fn_config` must hold beside the loss's own settings for samples drawn at
+        `temperature`."""
         scale = self.pass_temperature(temperature)
         return {} if scale == 1 else {"temperature": scale}
 
@@ -178,7 +218,8 @@ class Capabilities:
         if _plain(temperature) or self.scaled_logprobs is not False:
             return None
         return (
-            f"temperature={temperature:g}: this back end reports and trains log-probabilities at temperature 1 whatever completions "
+            f"temperature={temperature:g}: this back end reports and trains log-probabilities at "
+            "temperature 1 whatever completions "
             "are drawn at; nothing corrects the difference, and gradients are biased by it"
         )
 
@@ -187,11 +228,15 @@ class Capabilities:
         """Those of its losses that `loss=` takes; a server may have others."""
         if self.losses is None:
             return "probed"
-        return ", ".join(sorted(self.losses.keys() & POLICY_LOSSES.keys())) or "none that loss= takes"
+        return (
+            ", ".join(sorted(self.losses.keys() & POLICY_LOSSES.keys())) or "none that loss= takes"
+        )
 
     def describe(self) -> str:
         """One line for the head of a run."""
-        scaled = {None: "not known", True: "scaled by temperature", False: "the policy's own"}[self.scaled_logprobs]
+        scaled = {None: "not known", True: "scaled by temperature", False: "the policy's own"}[
+            self.scaled_logprobs
+        ]
         facts = [f"losses {self._policy_losses}", f"sampled logprobs {scaled}"]
         if self.trains_at_temperature:
             facts.append("trained at the same temperature")
@@ -201,5 +246,6 @@ class Capabilities:
 
 
 def _plain(temperature: float) -> bool:
-    """True where scaled and unscaled log-probabilities are the same: greedy ones are reported at temperature 1."""
+    """True where scaled and unscaled log-probabilities are the same: greedy ones are reported at
+    temperature 1."""
     return temperature in (0.0, 1.0)

@@ -1,7 +1,9 @@
-"""Asking a remote back end who it is, before the SDK (which retries for minutes) meets it: seconds, and nothing is spent.
+"""Asking a remote back end who it is, before the SDK (which retries for minutes) meets it: seconds,
+and nothing is spent.
 
-A few small requests of Tinker's protocol: configuration, the key's exchange where the server wants one, the generation of the
-protocol, and the models. Then, once there is a session, small experiments: its loss, what its sampled log-probabilities are.
+A few small requests of Tinker's protocol: configuration, the key's exchange where the server wants
+one, the generation of the protocol, and the models. Then, once there is a session, small
+experiments: its loss, what its sampled log-probabilities are.
 """
 
 from __future__ import annotations
@@ -29,20 +31,24 @@ CONNECT_S, ANSWER_S = 2.0, 15.0
 # A server that is busy for a moment is asked again.
 _PAUSES_S = (0.3, 0.7)
 _API = "/api/v1/"
-# The SDK for released servers of the older generations: SkyRL 0.3 takes JSON, SkyRL 0.4 protobuf. Later SDKs ask the second for
+# The SDK for released servers of the older generations: SkyRL 0.3 takes JSON, SkyRL 0.4 protobuf.
+# Later SDKs ask the second for
 # samples in a form that it does not have.
 JSON_SDK, PROTOBUF_SDK = "0.24.1", "0.25.0"
-# Drawn so hot that a tempered log-probability is far from the policy's own; in bfloat16 the same number computed twice differs
+# Drawn so hot that a tempered log-probability is far from the policy's own; in bfloat16 the same
+# number computed twice differs
 # by a few hundredths.
 _PROBE_TOKENS, _PROBE_TEMPERATURE, _APART = 16, 3.0, 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a server said: its models with their context lengths (None where it does not say), and facts beyond the protocol.
+    """What a server said: its models with their context lengths (None where it does not say), and
+    facts beyond the protocol.
 
-    `losses` is None where it does not list them. `refused` is why it cannot load the model that was asked about. `older_sdk` is the SDK that a server of an older generation was made for, None
-    for the current generation.
+    `losses` is None where it does not list them. `refused` is why it cannot load the model that was
+    asked about. `older_sdk` is the SDK that a server of an older generation was made for, None for
+    the current generation.
     """
 
     models: Mapping[str, int | None]
@@ -59,7 +65,8 @@ class Survey:
 async def survey(place: Place, model_name: str | None, recipes: Mapping[str, str]) -> Survey:
     """Ask the server what it is and has.
 
-    Raises ConfigError: it cannot be reached, refuses the key, does not speak Tinker's protocol or not this SDK's generation of it, or lacks the model.
+    Raises ConfigError: it cannot be reached, refuses the key, does not speak Tinker's protocol or
+    not this SDK's generation of it, or lacks the model.
     """
     found = await asyncio.to_thread(_survey, place, model_name)
     if model_name is None:
@@ -67,17 +74,22 @@ async def survey(place: Place, model_name: str | None, recipes: Mapping[str, str
     if model_name not in found.models:
         why = f" ({found.refused})" if found.refused else ""
         raise ConfigError(
-            f"model_name={model_name!r} is unknown to {place.url}{why}; {_instead(model_name, found, recipes)}"
+            f"model_name={model_name!r} is unknown to {place.url}{why}; "
+            f"{_instead(model_name, found, recipes)}"
         )
     return found
 
 
 def _instead(model_name: str, found: Survey, recipes: Mapping[str, str]) -> str:
-    """What the server has of a model's family, and the recipes for those; all its models where it has none. Models get retired."""
+    """What the server has of a model's family, and the recipes for those; all its models where it
+    has none. Models get retired."""
     family = re.match(r"([^/]*/)?[A-Za-z]+[0-9]*", model_name)
     alike = sorted(name for name in found.models if family and name.startswith(family.group()))
     if not alike:
-        return f"it has: {_listed(found)}; choose one with model_name= (code-rl serve has others by its models=)"
+        return (
+            f"it has: {_listed(found)}; choose one with model_name= (code-rl serve has others by "
+            "its models=)"
+        )
     trained = [f"recipe={name} trains {model}" for name, model in recipes.items() if model in alike]
     return "; ".join([f"of that family it has: {', '.join(alike)}", *trained])
 
@@ -87,12 +99,13 @@ def _listed(found: Survey) -> str:
 
 
 def require_downloads(place: Place) -> None:
-    """Raise ConfigError, within seconds, for a server that cannot be reached or whose weights no SDK can fetch."""
+    """Raise ConfigError, within seconds, for a server that cannot be reached or whose weights no
+    SDK can fetch."""
     with _asking(place) as asked:
         if asked.configure() is not None:
             raise ConfigError(
-                f"{place.url} speaks the older generation of Tinker's protocol, which has no save_weights_external: "
-                "what it trained cannot be exported from here, with any SDK"
+                f"{place.url} speaks the older generation of Tinker's protocol, which has no "
+                "save_weights_external: what it trained cannot be exported from here, with any SDK"
             )
 
 
@@ -107,7 +120,8 @@ def _asking(place: Place) -> Iterator[_Asked]:
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = place.redacted(str(error)) or type(error).__name__
         raise ConfigError(
-            f"{place.url} cannot be reached ({reason}); check the address and that the server runs, or use backend=embedded"
+            f"{place.url} cannot be reached ({reason}); check the address and that the server "
+            "runs, or use backend=embedded"
         ) from None
 
 
@@ -116,22 +130,32 @@ def _survey(place: Place, model_name: str | None) -> Survey:
         older_sdk = asked.configure()
         if older_sdk is not None and _line(_sdk_version()) != _line(older_sdk):
             raise ConfigError(
-                f"{place.url} speaks another generation of the protocol than SDK tinker=={_sdk_version()}; "
+                f"{place.url} speaks another generation of the protocol than SDK "
+                f"tinker=={_sdk_version()}; "
                 f"in an environment of its own, run: pip install tinker=={older_sdk}"
             )
-        # A server that loads folders and hub ids lists this one too, if it could; others do not read the query.
+        # A server that loads folders and hub ids lists this one too, if it could; others do not
+        # read the query.
         wanted = f"?{urlencode({'model_name': model_name})}" if model_name is not None else ""
         _, body, said = asked.request("GET", f"get_server_capabilities{wanted}")
     try:
         models = {
-            str(model["model_name"]): None if (context := model.get("max_context_length")) is None else int(context)
+            str(model["model_name"]): None
+            if (context := model.get("max_context_length")) is None
+            else int(context)
             for model in body["supported_models"]
             if model.get("trainable") is not False
         }
         losses = body.get("losses")
-        known = None if losses is None else {str(name): frozenset(map(str, keys)) for name, keys in losses.items()}
+        known = (
+            None
+            if losses is None
+            else {str(name): frozenset(map(str, keys)) for name, keys in losses.items()}
+        )
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise ConfigError(f"{place.url} does not say which models it has ({said}); is it a Tinker server?") from None
+        raise ConfigError(
+            f"{place.url} does not say which models it has ({said}); is it a Tinker server?"
+        ) from None
     return Survey(models, known, older_sdk, str(body.get("refused") or "")[:300])
 
 
@@ -141,8 +165,11 @@ class _Asked:
     def __init__(self, client: Any, place: Place) -> None:
         self._client, self._place, self._token = client, place, place.key
 
-    def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, Any, str]:
-        """Status, JSON (None: it is none) and, short and without the key, the server's own words for an error line."""
+    def request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> tuple[int, Any, str]:
+        """Status, JSON (None: it is none) and, short and without the key, the server's own words
+        for an error line."""
         url, headers = self._place.url, {"X-API-Key": self._token} if self._token else {}
         for pause in (*_PAUSES_S, None):
             answer = self._client.request(method, f"{url}{_API}{path}", headers=headers, json=body)
@@ -153,7 +180,9 @@ class _Asked:
         with contextlib.suppress(ValueError):
             found = answer.json()
         detail = found.get("detail") or found.get("message") if isinstance(found, dict) else None
-        said = self._place.redacted(f"status {status}" + (f": {str(detail)[:200]}" if detail else ""))
+        said = self._place.redacted(
+            f"status {status}" + (f": {str(detail)[:200]}" if detail else "")
+        )
         if status in (401, 403):
             key = "TINKER_API_KEY" if self._place.kind == "tinker" else "CODE_RL_SERVER_KEY"
             raise ConfigError(f"{url} refuses the key ({said}); check {key}")
@@ -162,11 +191,14 @@ class _Asked:
         return status, found, said
 
     def configure(self) -> str | None:
-        """Introduce the SDK, exchange the key where that is wanted; the SDK that an older server was made for, None for a current one."""
+        """Introduce the SDK, exchange the key where that is wanted; the SDK that an older server
+        was made for, None for a current one."""
         url, version = self._place.url, {"sdk_version": _sdk_version()}
         status, found, said = self.request("POST", "client/config", version)
         if status == 404 or not isinstance(found, dict):
-            raise ConfigError(f"{url} does not speak Tinker's protocol ({said}); check the address, path included")
+            raise ConfigError(
+                f"{url} does not speak Tinker's protocol ({said}); check the address, path included"
+            )
         if status != 200:
             raise ConfigError(f"{url} refuses SDK tinker=={version['sdk_version']} ({said})")
         if found.get("pjwt_auth_enabled") and self._token and not self._token.startswith("eyJ"):
@@ -175,7 +207,8 @@ class _Asked:
                 self._token = str(exchanged.get("jwt", self._token))
         if self.request("POST", "client/dynamic_config", version)[0] != 404:
             return None
-        # An empty request, which no server carries out: one that takes protobuf says so (415) before it reads further.
+        # An empty request, which no server carries out: one that takes protobuf says so (415)
+        # before it reads further.
         return PROTOBUF_SDK if self.request("POST", "forward_backward", {})[0] == 415 else JSON_SDK
 
 
@@ -189,7 +222,8 @@ def _line(version: str) -> tuple[str, ...]:
 
 
 def sdk_is_newer() -> bool:
-    """True for an SDK of the generation that samples in protobuf and refreshes its configuration (0.38), found without importing it."""
+    """True for an SDK of the generation that samples in protobuf and refreshes its configuration
+    (0.38), found without importing it."""
     spec = importlib.util.find_spec("tinker")
     if spec is None or spec.origin is None:
         raise ConfigError("the tinker SDK is not installed; run: pip install tinker")
@@ -197,14 +231,20 @@ def sdk_is_newer() -> bool:
 
 
 def load_tokenizer(model_name: str, tokenizer_id: str | None = None) -> Any:
-    """The model's tokenizer, by its own name or the one that the server gives. Raises ConfigError when neither can be had.
+    """The model's tokenizer, by its own name or the one that the server gives. Raises ConfigError
+    when neither can be had.
 
-    A folder here that the server gives (its `models` map names it) comes first. Loaded here, not through the SDK, which misreads local folders.
+    A folder here that the server gives (its `models` map names it) comes first. Loaded here, not
+    through the SDK, which misreads local folders.
     """
     from transformers import AutoTokenizer
 
     failures = []
-    here = tokenizer_id is not None and Path(tokenizer_id).is_absolute() and Path(tokenizer_id).is_dir()
+    here = (
+        tokenizer_id is not None
+        and Path(tokenizer_id).is_absolute()
+        and Path(tokenizer_id).is_dir()
+    )
     names = (tokenizer_id, model_name) if here else (model_name, tokenizer_id)
     for name in dict.fromkeys(each for each in names if each):
         try:
@@ -215,7 +255,8 @@ def load_tokenizer(model_name: str, tokenizer_id: str | None = None) -> Any:
 
 
 def context_of(model_name: str, told: int | None) -> int:
-    """Tokens of context: what the server says, else what the model's configuration says. Raises ConfigError without either."""
+    """Tokens of context: what the server says, else what the model's configuration says. Raises
+    ConfigError without either."""
     if told is not None:
         return told
     try:
@@ -226,13 +267,16 @@ def context_of(model_name: str, told: int | None) -> int:
         return int(config.max_position_embeddings)
     except (OSError, ValueError, ConfigError, AttributeError) as error:
         raise ConfigError(
-            f"the server does not say how long the context of {model_name!r} is, and its configuration cannot be read here: "
-            f"{' '.join(str(error).split())[:200]}"
+            f"the server does not say how long the context of {model_name!r} is, and its "
+            f"configuration cannot be read here: {' '.join(str(error).split())[:200]}"
         ) from error
 
 
-async def probe_loss(trainer: RemoteTrainingClient, loss: str, settings: Mapping[str, float], token: int) -> None:
-    """Run one forward pass over two tokens with the run's loss. Raises ConfigError, naming the loss, when it is refused."""
+async def probe_loss(
+    trainer: RemoteTrainingClient, loss: str, settings: Mapping[str, float], token: int
+) -> None:
+    """Run one forward pass over two tokens with the run's loss. Raises ConfigError, naming the
+    loss, when it is refused."""
     from tinker import types
 
     inputs = {
@@ -249,26 +293,34 @@ async def probe_loss(trainer: RemoteTrainingClient, loss: str, settings: Mapping
 
 
 async def probe_scaling(sampler: RemoteSamplingClient, token: int) -> bool:
-    """True when sampled log-probabilities belong to the tempered distribution, False when they are the policy's own.
+    """True when sampled log-probabilities belong to the tempered distribution, False when they are
+    the policy's own.
 
     Draws a few tokens at a high temperature and has the same tokens scored at temperature 1.
     """
     from tinker import types
 
     prompt = [token, token]
-    parameters = types.SamplingParams(max_tokens=_PROBE_TOKENS, temperature=_PROBE_TEMPERATURE, seed=0)
+    parameters = types.SamplingParams(
+        max_tokens=_PROBE_TOKENS, temperature=_PROBE_TEMPERATURE, seed=0
+    )
     response = await sampler.sample(types.ModelInput.from_ints(prompt), 1, parameters)
     sequence = response.sequences[0]
     drawn = list(sequence.logprobs or [])
     scored = await sampler.compute_logprobs(types.ModelInput.from_ints([*prompt, *sequence.tokens]))
     gaps = [abs(a - b) for a, b in zip(drawn, scored[len(prompt) :], strict=True) if b is not None]
     if not gaps:
-        raise BackendError("the back end returned no log-probabilities to compare; train at temperature=1")
+        raise BackendError(
+            "the back end returned no log-probabilities to compare; train at temperature=1"
+        )
     return sum(gaps) / len(gaps) > _APART
 
 
-async def probe_narrowing(sampler: RemoteSamplingClient, token: int, top_p: float, top_k: int) -> None:
-    """Raise ConfigError for a back end that draws beyond top_p or top_k, each tried where the run sets it.
+async def probe_narrowing(
+    sampler: RemoteSamplingClient, token: int, top_p: float, top_k: int
+) -> None:
+    """Raise ConfigError for a back end that draws beyond top_p or top_k, each tried where the run
+    sets it.
 
     Cut down to the one likeliest token, several draws at a high temperature must be the same.
     """
@@ -277,13 +329,23 @@ async def probe_narrowing(sampler: RemoteSamplingClient, token: int, top_p: floa
     for name, value, off, narrowest in (("top_p", top_p, 1.0, 1e-6), ("top_k", top_k, -1, 1)):
         if value == off:
             continue
-        how: dict[str, Any] = {name: narrowest, "max_tokens": 2, "temperature": _PROBE_TEMPERATURE, "seed": 0}
+        how: dict[str, Any] = {
+            name: narrowest,
+            "max_tokens": 2,
+            "temperature": _PROBE_TEMPERATURE,
+            "seed": 0,
+        }
         prompt = types.ModelInput.from_ints([token, token])
         try:
-            drawn = (await sampler.sample(prompt, _PROBE_TOKENS, types.SamplingParams(**how))).sequences
+            drawn = (
+                await sampler.sample(prompt, _PROBE_TOKENS, types.SamplingParams(**how))
+            ).sequences
         except BackendError as error:
-            raise ConfigError(f"{name}={value:g} is not honoured by this back end: {error}") from error
+            raise ConfigError(
+                f"{name}={value:g} is not honoured by this back end: {error}"
+            ) from error
         if len({tuple(sequence.tokens) for sequence in drawn}) > 1:
             raise ConfigError(
-                f"{name}={value:g} is not honoured by this back end: it draws from all tokens; leave it out"
+                f"{name}={value:g} is not honoured by this back end: it draws from all tokens; "
+                "leave it out"
             )

@@ -1,8 +1,10 @@
-"""A remote back end through Tinker's SDK: hosted Tinker, or a server of one's own. Same methods as the embedded engine.
+"""A remote back end through Tinker's SDK: hosted Tinker, or a server of one's own. Same methods as
+the embedded engine.
 
-The SDK numbers every request of a training client; a server of this protocol answers a repeated number with the first
-answer, so that a request whose answer was lost is repeated without being carried out twice. Requests are submitted at once and
-in order; nothing here waits before a future is asked for. The SDK retries what may be retried (connection errors, 408, 429, 5xx)
+The SDK numbers every request of a training client; a server of this protocol answers a repeated
+number with the first answer, so that a request whose answer was lost is repeated without being
+carried out twice. Requests are submitted at once and in order; nothing here waits before a future
+is asked for. The SDK retries what may be retried (connection errors, 408, 429, 5xx)
 and keeps asking for results without limit: `Link` sets the limits.
 """
 
@@ -37,8 +39,9 @@ REQUEST_TIMES = 12
 class Link:
     """One server, watched: for how long it has been away, and how its errors read.
 
-    A server that has not answered a health check for `patience_s` ends a wait, and so does one that is well but has not answered
-    a request for `REQUEST_TIMES` that. `health` is the path of the check; a server error there is no answer.
+    A server that has not answered a health check for `patience_s` ends a wait, and so does one that
+    is well but has not answered a request for `REQUEST_TIMES` that. `health` is the path of the
+    check; a server error there is no answer.
     """
 
     def __init__(self, place: Place, patience_s: float, health: str = "/api/v1/healthz") -> None:
@@ -55,13 +58,16 @@ class Link:
         return self._away > 0
 
     def check(self, waited_s: float = 0.0, said: str = "") -> None:
-        """Ask the server for its health, unless that was done lately; `waited_s` is how long the caller has waited for its answer, `said` what it got instead.
+        """Ask the server for its health, unless that was done lately; `waited_s` is how long the
+        caller has waited for its answer, `said` what it got instead.
 
-        Raises BackendError when the server has been silent for longer than its patience, or this request for longer than its own.
+        Raises BackendError when the server has been silent for longer than its patience, or this
+        request for longer than its own.
         """
         if waited_s > REQUEST_TIMES * self.patience_s and not self.away and self.silence() is None:
             raise BackendError(
-                f"{self.place.url} answers, but not one request of {waited_s:.0f} s ago (more than {REQUEST_TIMES} times patience={self.patience_s:g})"
+                f"{self.place.url} answers, but not one request of {waited_s:.0f} s ago (more "
+                f"than {REQUEST_TIMES} times patience={self.patience_s:g})"
                 + (f"; it said: {self.place.redacted(said)}" if said else "")
             )
         if not self._checking.acquire(blocking=False):
@@ -91,12 +97,20 @@ class Link:
             if silent > self.patience_s:
                 raise BackendError(f"{self.place.url} has not answered for {silent:.0f} s ({why})")
             said = outages.info if self._away else outages.warning
-            said("%s does not answer (%s); waiting for up to %g s", self.place.url, why, self.patience_s)
+            said(
+                "%s does not answer (%s); waiting for up to %g s",
+                self.place.url,
+                why,
+                self.patience_s,
+            )
             self._away += 1
         else:
             self.answered()
-        pause = min(self.check_every_s * 2 ** min(self._away, 10), _LONGEST_PAUSE_S, self.patience_s / 2)
-        # Of many that wait for a server that is well, one asks; a first silence is looked at again at once.
+        pause = min(
+            self.check_every_s * 2 ** min(self._away, 10), _LONGEST_PAUSE_S, self.patience_s / 2
+        )
+        # Of many that wait for a server that is well, one asks; a first silence is looked at again
+        # at once.
         self._next_check = time.monotonic() + (
             0.0 if self._away == 1 else pause if self._away else self.check_every_s / 2
         )
@@ -104,7 +118,9 @@ class Link:
     def answered(self) -> None:
         """The server is there: an outage has ended."""
         if self._away:
-            outages.warning("%s answers again after %.0f s", self.place.url, time.monotonic() - self._away_since)
+            outages.warning(
+                "%s answers again after %.0f s", self.place.url, time.monotonic() - self._away_since
+            )
         self._away = 0
 
     def outcome(self, future: Future[T]) -> T:
@@ -114,11 +130,16 @@ class Link:
         except CodeRLError:
             raise
         except Exception as error:  # the SDK's own kinds differ between versions; the cause is kept
-            raise BackendError(f"{self.place.url}: {self.place.redacted(_in_words(error))}") from error
+            raise BackendError(
+                f"{self.place.url}: {self.place.redacted(_in_words(error))}"
+            ) from error
         return result
 
-    def submit(self, call: Callable[[], Any], then: Callable[[Any], T] = lambda value: value) -> RemoteFuture[T]:
-        """Make a call of the SDK now; the future resolves to `then` of its result, or raises BackendError."""
+    def submit(
+        self, call: Callable[[], Any], then: Callable[[Any], T] = lambda value: value
+    ) -> RemoteFuture[T]:
+        """Make a call of the SDK now; the future resolves to `then` of its result, or raises
+        BackendError."""
         immediate: Future[Any] = Future()
         try:
             answer = call()
@@ -143,12 +164,15 @@ class SdkLog(logging.Handler):
     def install(cls, place: Place) -> None:
         """Take the place of an earlier one."""
         sdk = logging.getLogger("tinker")
-        sdk.handlers = [handler for handler in sdk.handlers if not isinstance(handler, cls)] + [cls(place)]
+        sdk.handlers = [handler for handler in sdk.handlers if not isinstance(handler, cls)] + [
+            cls(place)
+        ]
         sdk.propagate = False
 
 
 class RemoteFuture(Generic[T]):
-    """A result that is on its way. `result()` and `await` both raise BackendError when it cannot come."""
+    """A result that is on its way. `result()` and `await` both raise BackendError when it cannot
+    come."""
 
     def __init__(self, future: Future[Any], link: Link, then: Callable[[Any], T]) -> None:
         self._future = future
@@ -189,7 +213,8 @@ class RemoteFuture(Generic[T]):
 
 
 class RemoteService:
-    """Makes clients on one server. Creating it opens a session: the SDK retries for minutes, so ask `preflight` first."""
+    """Makes clients on one server. Creating it opens a session: the SDK retries for minutes, so ask
+    `preflight` first."""
 
     def __init__(self, place: Place, patience_s: float, ttl_seconds: int | None) -> None:
         if place.url != HOSTED:
@@ -208,13 +233,22 @@ class RemoteService:
         """The server's name for this session."""
         return str(self._service.holder.get_session_id())
 
-    async def create_lora_training_client(self, base_model: str, rank: int, seed: int) -> RemoteTrainingClient:
+    async def create_lora_training_client(
+        self, base_model: str, rank: int, seed: int
+    ) -> RemoteTrainingClient:
         """A client that trains a fresh adapter. Raises BackendError."""
-        return await self._training_client(self._service.create_lora_training_client, base_model, rank=rank, seed=seed)
+        return await self._training_client(
+            self._service.create_lora_training_client, base_model, rank=rank, seed=seed
+        )
 
-    async def create_training_client_from_state_with_optimizer(self, path: str) -> RemoteTrainingClient:
-        """A client that continues where `save_state` left off, optimizer included. Raises BackendError."""
-        return await self._training_client(self._service.create_training_client_from_state_with_optimizer, path)
+    async def create_training_client_from_state_with_optimizer(
+        self, path: str
+    ) -> RemoteTrainingClient:
+        """A client that continues where `save_state` left off, optimizer included. Raises
+        BackendError."""
+        return await self._training_client(
+            self._service.create_training_client_from_state_with_optimizer, path
+        )
 
     async def create_sampling_client(self, base_model: str) -> RemoteSamplingClient:
         """A sampler of a base model. Raises BackendError."""
@@ -222,7 +256,8 @@ class RemoteService:
         return RemoteSamplingClient(made, self.link)
 
     def close(self) -> None:
-        """Finish the session, so that the server need not wait for its heartbeat to lapse. Never raises."""
+        """Finish the session, so that the server need not wait for its heartbeat to lapse. Never
+        raises."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         close = getattr(self._service, "close", None)
         if close is None:
@@ -232,7 +267,9 @@ class RemoteService:
         except (BackendError, TimeoutError) as error:
             logger.warning("the session could not be finished: %s", error)
 
-    async def _training_client(self, create: Any, *args: Any, **kwargs: Any) -> RemoteTrainingClient:
+    async def _training_client(
+        self, create: Any, *args: Any, **kwargs: Any
+    ) -> RemoteTrainingClient:
         client = await self._created(create, *args, **kwargs)
         logger.info("%s session %s model %s", self.link.place.url, self.session_id, client.model_id)
         return RemoteTrainingClient(client, self.link, self._ttl_seconds, self._threads)
@@ -246,9 +283,12 @@ class RemoteService:
 
 
 class RemoteTrainingClient:
-    """One model in training on a server; methods and results are those of `tinker.TrainingClient`."""
+    """One model in training on a server; methods and results are those of
+    `tinker.TrainingClient`."""
 
-    def __init__(self, client: Any, link: Link, ttl_seconds: int | None, threads: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, client: Any, link: Link, ttl_seconds: int | None, threads: ThreadPoolExecutor
+    ) -> None:
         self._client = client
         self._link = link
         self._ttl_seconds = ttl_seconds
@@ -256,42 +296,66 @@ class RemoteTrainingClient:
         self.model_id = str(client.model_id)
 
     def forward(
-        self, data: Sequence[types.Datum], loss_fn: str, loss_fn_config: Mapping[str, float] | None = None
+        self,
+        data: Sequence[types.Datum],
+        loss_fn: str,
+        loss_fn_config: Mapping[str, float] | None = None,
     ) -> RemoteFuture[types.ForwardBackwardOutput]:
         """Log-probabilities without gradients."""
-        return self._ask(self._client.forward, list(data), loss_fn, dict(loss_fn_config or {}) or None)
+        return self._ask(
+            self._client.forward, list(data), loss_fn, dict(loss_fn_config or {}) or None
+        )
 
     def forward_backward(
-        self, data: Sequence[types.Datum], loss_fn: str, loss_fn_config: Mapping[str, float] | None = None
+        self,
+        data: Sequence[types.Datum],
+        loss_fn: str,
+        loss_fn_config: Mapping[str, float] | None = None,
     ) -> RemoteFuture[types.ForwardBackwardOutput]:
         """The same, accumulating the gradient. What the server measured goes into the log."""
         config = dict(loss_fn_config or {}) or None
-        return self._ask(self._client.forward_backward, list(data), loss_fn, config, log="forward_backward")
+        return self._ask(
+            self._client.forward_backward, list(data), loss_fn, config, log="forward_backward"
+        )
 
     def forward_backward_custom(
         self, data: Sequence[types.Datum], loss_fn: Callable[..., Any], *, temperature: float = 1.0
     ) -> RemoteFuture[types.ForwardBackwardOutput]:
-        """`forward_backward` with `loss_fn(data, logprobs) -> (loss, metrics)`, which runs here: the SDK sends its gradient.
+        """`forward_backward` with `loss_fn(data, logprobs) -> (loss, metrics)`, which runs here:
+        the SDK sends its gradient.
 
         Raises ConfigError for a temperature other than 1, which the SDK cannot ask for.
         """
         if temperature != 1:
-            raise ConfigError(f"temperature={temperature:g}: custom losses on a server are computed at temperature 1")
-        return self._ask(self._client.forward_backward_custom, list(data), loss_fn, log="forward_backward")
+            raise ConfigError(
+                f"temperature={temperature:g}: custom losses on a server are computed at "
+                "temperature 1"
+            )
+        return self._ask(
+            self._client.forward_backward_custom, list(data), loss_fn, log="forward_backward"
+        )
 
     def optim_step(self, adam_params: types.AdamParams) -> RemoteFuture[types.OptimStepResponse]:
         """One step of Adam with the accumulated gradient."""
         return self._ask(self._client.optim_step, adam_params, log="optim_step")
 
-    def save_state(self, name: str, overwrite: bool = False) -> RemoteFuture[types.SaveWeightsResponse]:
+    def save_state(
+        self, name: str, overwrite: bool = False
+    ) -> RemoteFuture[types.SaveWeightsResponse]:
         """Save weights and optimizer state, with the run's expiry if it has one."""
-        return self._ask(self._client.save_state, name, ttl_seconds=self._ttl_seconds, overwrite=overwrite)
+        return self._ask(
+            self._client.save_state, name, ttl_seconds=self._ttl_seconds, overwrite=overwrite
+        )
 
-    def save_weights_for_sampler(self, name: str) -> RemoteFuture[types.SaveWeightsForSamplerResponse]:
+    def save_weights_for_sampler(
+        self, name: str
+    ) -> RemoteFuture[types.SaveWeightsForSamplerResponse]:
         """Save weights to sample from later, with the run's expiry if it has one."""
         return self._ask(self._client.save_weights_for_sampler, name, ttl_seconds=self._ttl_seconds)
 
-    def _ask(self, call: Callable[..., Any], *args: Any, log: str | None = None, **kwargs: Any) -> RemoteFuture[Any]:
+    def _ask(
+        self, call: Callable[..., Any], *args: Any, log: str | None = None, **kwargs: Any
+    ) -> RemoteFuture[Any]:
         """Make a call of the SDK; what it measured is logged under the name `log`."""
 
         def then(response: Any) -> Any:
@@ -305,7 +369,10 @@ class RemoteTrainingClient:
         """A sampler over a snapshot of the weights as they are when this request's turn comes."""
         create = self._client.save_weights_and_get_sampling_client
         # Older SDKs wait for the sampler here.
-        at_once = importlib.util.find_spec("tinker.lib.public_interfaces.backcompat_client_future") is not None
+        at_once = (
+            importlib.util.find_spec("tinker.lib.public_interfaces.backcompat_client_future")
+            is not None
+        )
         return self._link.submit(
             lambda: create() if at_once else self._threads.submit(create),
             lambda made: RemoteSamplingClient(made, self._link),
@@ -317,14 +384,19 @@ class RemoteTrainingClient:
 
 
 class RemoteSamplingClient:
-    """A snapshot of weights on a server; methods and results are those of `tinker.SamplingClient`."""
+    """A snapshot of weights on a server; methods and results are those of
+    `tinker.SamplingClient`."""
 
     def __init__(self, client: Any, link: Link) -> None:
         self._client = client
         self._link = link
 
     def sample(
-        self, prompt: types.ModelInput, num_samples: int, sampling_params: types.SamplingParams, **options: Any
+        self,
+        prompt: types.ModelInput,
+        num_samples: int,
+        sampling_params: types.SamplingParams,
+        **options: Any,
     ) -> RemoteFuture[types.SampleResponse]:
         """Draw completions with the log-probability of each token."""
         return self._link.submit(
@@ -340,17 +412,20 @@ class RemoteSamplingClient:
     def compute_logprobs(self, prompt: types.ModelInput) -> RemoteFuture[list[float | None]]:
         """The log-probability of each prompt token given those before it, None for the first."""
         return self._link.submit(
-            lambda: self._client.compute_logprobs(prompt), lambda found: from_first(found, prompt.length)
+            lambda: self._client.compute_logprobs(prompt),
+            lambda found: from_first(found, prompt.length),
         )
 
 
 def from_first(logprobs: Sequence[float | None], count: int) -> list[float | None]:
-    """Log-probabilities of a prompt of `count` tokens, None for the first where the server (SkyRL 0.4) leaves that out."""
+    """Log-probabilities of a prompt of `count` tokens, None for the first where the server (SkyRL
+    0.4) leaves that out."""
     return [None, *logprobs] if len(logprobs) == count - 1 else list(logprobs)
 
 
 def _plain(answer: Any) -> Future[Any]:
-    """The standard future behind what a version of the SDK returns, or a finished one around a value."""
+    """The standard future behind what a version of the SDK returns, or a finished one around a
+    value."""
     inner = getattr(answer, "future", None)
     if callable(inner):
         found: Future[Any] = inner()
@@ -366,4 +441,6 @@ def _in_words(error: BaseException) -> str:
     """An error of the SDK and what caused it, once each."""
     cause = error.__cause__
     text = str(error) or type(error).__name__
-    return f"{text} ({cause})" if cause is not None and str(cause) and str(cause) not in text else text
+    return (
+        f"{text} ({cause})" if cause is not None and str(cause) and str(cause) not in text else text
+    )

@@ -6,7 +6,8 @@ from typing import Protocol
 
 
 class EngineSettings(Protocol):
-    """Where the model lives, which model, and how it is sampled and trained. `training.Config` is one."""
+    """Where the model lives, which model, and how it is sampled and trained. `training.Config` is
+    one."""
 
     @property
     def backend(self) -> str: ...  # noqa: D102

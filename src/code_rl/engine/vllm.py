@@ -1,9 +1,10 @@
 """A vLLM server as the sampler beside the embedded trainer (`sampler=`).
 
-After each step the adapter is written as peft reads it and loaded into the server under a name of its own. Prompts go as token ids; completions come
-back as token ids with log-probabilities. The trainer's own engine scores the first answers of every adapter anew: what the two make of the same
-tokens is logged, and too great a distance ends the run before anything is trained on it. A server that is gone is waited for; one that comes back
-without its adapters gets them again.
+After each step the adapter is written as peft reads it and loaded into the server under a name of
+its own. Prompts go as token ids; completions come back as token ids with log-probabilities. The
+trainer's own engine scores the first answers of every adapter anew: what the two make of the same
+tokens is logged, and too great a distance ends the run before anything is trained on it. A server
+that is gone is waited for; one that comes back without its adapters gets them again.
 """
 
 from __future__ import annotations
@@ -46,26 +47,36 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 4.0
 PASSING = frozenset({408, 409, 425, 429})
 BROKEN_TRIES = 4
 LARGEST_GAP = 0.1
-"""How far its log-probabilities may be from the trainer's for the same weights, mean over tokens in nats."""
+"""How far its log-probabilities may be from the trainer's for the same weights, mean over tokens in
+nats."""
 """How often a server that is well may fail at one request."""
 AT_ONCE = 256
 SCORED = 8
 """Answers of an adapter that the trainer's engine scores anew; then it lets go of the weights."""
 _PROBE_TOKENS, _HOT = 16, 3.0
 _START = (
-    "start it as: VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve MODEL --enable-lora --max-lora-rank RANK --max-loras 2"
+    "start it as: VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve MODEL --enable-lora "
+    "--max-lora-rank RANK --max-loras 2"
 )
 # A model's generation_config.json would change what is drawn where a request is silent.
-_PLAIN = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "min_tokens": 0}
+_PLAIN = {
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "min_tokens": 0,
+}
 
 
 def vllm_at(sampler: str) -> Place:
-    """The server that `sampler=` names, with or without `/v1`; its key is CODE_RL_SERVER_KEY. Raises ConfigError for what is no URL."""
+    """The server that `sampler=` names, with or without `/v1`; its key is CODE_RL_SERVER_KEY.
+    Raises ConfigError for what is no URL."""
     return place_of(sampler.rstrip("/").removesuffix("/v1"), setting="sampler")
 
 
 def find_vllm(place: Place) -> tuple[str, int, list[str]]:
-    """The server's base model, its context in tokens, and the names of its adapters. Raises ConfigError for one that is no vLLM, or away."""
+    """The server's base model, its context in tokens, and the names of its adapters. Raises
+    ConfigError for one that is no vLLM, or away."""
     import httpx
 
     timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
@@ -74,35 +85,52 @@ def find_vllm(place: Place) -> tuple[str, int, list[str]]:
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ConfigError(f"sampler={place.url} cannot be reached ({error}); {_START}") from None
     if answer.status_code in (401, 403):
-        raise ConfigError(f"sampler={place.url} refuses the key ({answer.status_code}); check CODE_RL_SERVER_KEY")
+        raise ConfigError(
+            f"sampler={place.url} refuses the key ({answer.status_code}); check CODE_RL_SERVER_KEY"
+        )
     try:
         models = answer.json()["data"]
         base = next(each for each in models if not each.get("parent"))
-        return str(base["id"]), int(base["max_model_len"]), [str(each["id"]) for each in models if each.get("parent")]
+        return (
+            str(base["id"]),
+            int(base["max_model_len"]),
+            [str(each["id"]) for each in models if each.get("parent")],
+        )
     except (ValueError, KeyError, TypeError, AttributeError, StopIteration):
         raise ConfigError(
-            f"sampler={place.url} does not answer as vLLM does (status {answer.status_code} at /v1/models); check the address"
+            f"sampler={place.url} does not answer as vLLM does (status {answer.status_code} at "
+            "/v1/models); check the address"
         ) from None
 
 
 class Vllm:
-    """One server, with the adapters of the run in `state_dir` that it holds, in folders below `folder` that it can read.
+    """One server, with the adapters of the run in `state_dir` that it holds, in folders below
+    `folder` that it can read.
 
-    The names of its adapters begin with a mark that no other run has; so is the folder called that it has below a `sampler_dir`.
+    The names of its adapters begin with a mark that no other run has; so is the folder called that
+    it has below a `sampler_dir`.
     """
 
     def __init__(self, config: EngineSettings, place: Place, state_dir: Path) -> None:
         import httpx
 
         home = state_dir.resolve()
-        told = hashlib.sha256(f"{socket.gethostname()}:{home}".encode(errors="surrogateescape")).hexdigest()[:12]
+        told = hashlib.sha256(
+            f"{socket.gethostname()}:{home}".encode(errors="surrogateescape")
+        ).hexdigest()[:12]
         self._mark = f"code-rl-{re.sub('[^A-Za-z0-9._-]', '_', home.parent.name)[:40]}-{told}"
-        folder = state_dir / "adapters" if config.sampler_dir is None else Path(config.sampler_dir) / self._mark
+        folder = (
+            state_dir / "adapters"
+            if config.sampler_dir is None
+            else Path(config.sampler_dir) / self._mark
+        )
         self.place, self.folder, self._config = place, folder.expanduser().absolute(), config
         self._link = Link(place, config.patience, health="/health")
         limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=0)
         timeout = httpx.Timeout(None, connect=CONNECT_S)
-        self._http = httpx.AsyncClient(base_url=place.url, headers=_headers(place), timeout=timeout, limits=limits)
+        self._http = httpx.AsyncClient(
+            base_url=place.url, headers=_headers(place), timeout=timeout, limits=limits
+        )
         self._tag, self._made = f"{self._mark}-{secrets.token_hex(4)}", 0
         self._vocabulary = 0
         self._loaded: set[str] = set()
@@ -112,10 +140,12 @@ class Vllm:
         self._gaps: list[float] = []
 
     async def begin(self, trainer: EmbeddedTrainingClient, held: Sequence[str]) -> None:
-        """Try what the run will ask for. Of the adapters that the server holds, those that an earlier process of this run left are dropped.
+        """Try what the run will ask for. Of the adapters that the server holds, those that an
+        earlier process of this run left are dropped.
 
-        Raises ConfigError for a server that loads no adapters, cannot read them, has another base model, or whose log-probabilities at the run's
-        temperature are not those of the whole distribution, and for a folder that cannot be written.
+        Raises ConfigError for a server that loads no adapters, cannot read them, has another base
+        model, or whose log-probabilities at the run's temperature are not those of the whole
+        distribution, and for a folder that cannot be written.
         """
         self._vocabulary = trainer.vocabulary()
         self._loaded.update(name for name in held if name.startswith(f"{self._mark}-"))
@@ -124,7 +154,8 @@ class Vllm:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"sampler_dir={self._config.sampler_dir}: {self.folder} cannot be made ({error.strerror}); "
+                f"sampler_dir={self._config.sampler_dir}: {self.folder} cannot be made "
+                f"({error.strerror}); "
                 "give a folder that this machine can write and the server can read"
             ) from error
         try:
@@ -137,7 +168,10 @@ class Vllm:
         from tinker import types
 
         config, prompt = self._config, [last_token // 2, last_token // 3, last_token]
-        tempered, narrowed = config.temperature not in (0.0, 1.0), config.top_p < 1 or config.top_k > 0
+        tempered, narrowed = (
+            config.temperature not in (0.0, 1.0),
+            config.top_p < 1 or config.top_k > 0,
+        )
 
         async def apart(drawn_at: float, scored_at: float) -> list[float]:
             how = types.SamplingParams(max_tokens=_PROBE_TOKENS, temperature=drawn_at, seed=0)
@@ -149,16 +183,28 @@ class Vllm:
             return
         scaled = sum(await apart(_HOT, _HOT)) < sum(await apart(_HOT, 1.0))
         instead = {
-            (True, True): "there are no log-probabilities of the whole tempered distribution; leave one of the two out",
+            (
+                True,
+                True,
+            ): "there are no log-probabilities of the whole tempered distribution; "
+            "leave one of the two out",
             (True, False): None if scaled else "start it with --logprobs-mode processed_logprobs",
-            (False, True): "start it without --logprobs-mode processed_logprobs" if scaled else None,
+            (False, True): "start it without --logprobs-mode processed_logprobs"
+            if scaled
+            else None,
         }[tempered, narrowed]
         if instead is not None:
-            how = f"temperature={config.temperature:g} with top_p={config.top_p:g} and top_k={config.top_k}"
-            raise ConfigError(f"{how} cannot be trained with on sampler={self.place.url}: {instead}")
+            how = (
+                f"temperature={config.temperature:g} with top_p={config.top_p:g} and "
+                f"top_k={config.top_k}"
+            )
+            raise ConfigError(
+                f"{how} cannot be trained with on sampler={self.place.url}: {instead}"
+            )
 
     async def snapshot(self, trainer: EmbeddedTrainingClient) -> VllmSampler:
-        """Load the weights as they are now. Adapters that nothing can be drawn from any more are unloaded."""
+        """Load the weights as they are now. Adapters that nothing can be drawn from any more are
+        unloaded."""
         name, self._made = f"{self._tag}-{self._made}", self._made + 1
         saving = trainer.save_weights_for_sampler("sampler")
         exact = await trainer.save_weights_and_get_sampling_client()
@@ -170,7 +216,8 @@ class Vllm:
         return sampler
 
     async def _unload(self, name: str) -> None:
-        """Have the server let go of an adapter. One that it keeps is tried again with the next, and its files stay."""
+        """Have the server let go of an adapter. One that it keeps is tried again with the next, and
+        its files stay."""
         answer = await self.post("/v1/unload_lora_adapter", {"lora_name": name}, _whole)
         if answer.status_code in (200, 404):
             await asyncio.to_thread(shutil.rmtree, self.folder / name, ignore_errors=True)
@@ -178,29 +225,34 @@ class Vllm:
         elif not self._keeps:
             self._keeps = True
             logger.warning(
-                "%s does not unload %s (status %d: %s); adapters that it keeps are tried again after every step",
+                "%s does not unload %s (status %d: %s); adapters that it keeps are tried again "
+                "after every step",
                 *(self.place.url, name, answer.status_code, _said(answer)),
             )
 
     async def load(self, name: str) -> None:
-        """Have the server load an adapter that is on disk; to have it already is as well. Raises BackendError where it cannot."""
+        """Have the server load an adapter that is on disk; to have it already is as well. Raises
+        BackendError where it cannot."""
         body = {"lora_name": name, "lora_path": str(self.folder / name)}
         async with self._loading:
             answer = await self.post("/v1/load_lora_adapter", body, _whole)
         said = _said(answer)
         if answer.status_code == 404 and "Not Found" in said:
-            raise BackendError(f"{self.place.url} does not let adapters be loaded while it runs; {_START}")
+            raise BackendError(
+                f"{self.place.url} does not let adapters be loaded while it runs; {_START}"
+            )
         if answer.status_code != 200 and "already been loaded" not in said:
             raise BackendError(
-                f"{self.place.url} cannot load the adapter in {self.folder / name}: {said}; both must see that folder "
-                f"(sampler_dir=), and --max-lora-rank be at least lora_rank"
+                f"{self.place.url} cannot load the adapter in {self.folder / name}: {said}; both "
+                "must see that folder (sampler_dir=), and --max-lora-rank be at least lora_rank"
             )
         self._loaded.add(name)
 
     async def complete(
         self, sampler: VllmSampler, prompt: Sequence[int], how: types.SamplingParams, seed: int
     ) -> tuple[list[int], list[float], types.StopReason]:
-        """Tokens, log-probabilities and end of one completion. One request each: vLLM's CPU build dies of a seed with n above 1."""
+        """Tokens, log-probabilities and end of one completion. One request each: vLLM's CPU build
+        dies of a seed with n above 1."""
         body = {
             **_PLAIN,
             "model": sampler.name,
@@ -215,12 +267,17 @@ class Vllm:
             "return_token_ids": True,
         }
 
-        async def read(answer: httpx.Response) -> tuple[list[int], list[float], types.StopReason] | None:
+        async def read(
+            answer: httpx.Response,
+        ) -> tuple[list[int], list[float], types.StopReason] | None:
             if answer.status_code == 404 and "does not exist" in _said(answer):
                 await self.load(sampler.name)  # the server was started anew
                 return None
             if answer.status_code != 200:
-                raise BackendError(f"{self.place.url} refuses a request (status {answer.status_code}): {_said(answer)}")
+                raise BackendError(
+                    f"{self.place.url} refuses a request (status {answer.status_code}): "
+                    f"{_said(answer)}"
+                )
             return _choice(
                 answer, self.place, how.max_tokens or 0, self._vocabulary
             )  # None: it ended requests because it is ending itself
@@ -228,19 +285,25 @@ class Vllm:
         return await self.post("/v1/completions", body, read)
 
     def compare(self, gaps: Sequence[float]) -> None:
-        """Note distances of log-probabilities. Raises BackendError when they are too great on average."""
+        """Note distances of log-probabilities. Raises BackendError when they are too great on
+        average."""
         mean = math.fsum(gaps) / len(gaps) if gaps else 0.0
         if not mean <= LARGEST_GAP:
             raise BackendError(
-                f"{self.place.url} and the trainer give the same tokens log-probabilities that are {mean:.3g} apart on average "
-                f"({LARGEST_GAP} at most): it must serve the base model that is trained, in about the same precision"
+                f"{self.place.url} and the trainer give the same tokens log-probabilities that are "
+                f"{mean:.3g} apart on average ({LARGEST_GAP} at most): it must serve the base "
+                "model that is trained, in about the same precision"
             )
         self._gaps += gaps
 
     def measured(self) -> dict[str, float]:
         """The metrics of what was compared since this was last asked."""
         gaps, self._gaps = self._gaps, []
-        return {"sampler/gap_mean": math.fsum(gaps) / len(gaps), "sampler/gap_max": max(gaps)} if gaps else {}
+        return (
+            {"sampler/gap_mean": math.fsum(gaps) / len(gaps), "sampler/gap_max": max(gaps)}
+            if gaps
+            else {}
+        )
 
     def close(self) -> None:
         """Unload this run's adapters, if the server is there. Never raises."""
@@ -260,11 +323,16 @@ class Vllm:
             self.folder.rmdir()
 
     async def post(
-        self, path: str, body: Mapping[str, Any], read: Callable[[httpx.Response], Awaitable[Answer | None]]
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        read: Callable[[httpx.Response], Awaitable[Answer | None]],
     ) -> Answer:
-        """What `read` makes of the server's final answer; asked again where that is None. A server error is final when it is well and fails again and again.
+        """What `read` makes of the server's final answer; asked again where that is None. A server
+        error is final when it is well and fails again and again.
 
-        Raises BackendError when patience ends: that with a request counts from its first try, or from when the server was last away.
+        Raises BackendError when patience ends: that with a request counts from its first try, or
+        from when the server was last away.
         """
         import httpx
 
@@ -281,7 +349,10 @@ class Vllm:
                     self._link.answered()
                 elif answer.status_code >= 500:
                     broken += 1
-                    final = broken >= BROKEN_TRIES and await asyncio.to_thread(self._link.silence) is None
+                    final = (
+                        broken >= BROKEN_TRIES
+                        and await asyncio.to_thread(self._link.silence) is None
+                    )
             except httpx.HTTPError as error:
                 said = str(error) or type(error).__name__
             finally:
@@ -297,9 +368,11 @@ class Vllm:
 
 
 class VllmSampler:
-    """One adapter on the server: a snapshot of the weights. Methods and results are those of `tinker.SamplingClient` that a run asks for.
+    """One adapter on the server: a snapshot of the weights. Methods and results are those of
+    `tinker.SamplingClient` that a run asks for.
 
-    `exact` samples from the same weights on the trainer's engine; it scores, and is let go after `SCORED` answers.
+    `exact` samples from the same weights on the trainer's engine; it scores, and is let go after
+    `SCORED` answers.
     """
 
     def __init__(self, vllm: Vllm, name: str, exact: EmbeddedSamplingClient) -> None:
@@ -310,12 +383,15 @@ class VllmSampler:
     async def sample(
         self, prompt: types.ModelInput, num_samples: int, sampling_params: types.SamplingParams
     ) -> types.SampleResponse:
-        """Draw completions; sample i depends on seed + i. Raises BackendError, for log-probabilities too far from the trainer's among other things."""
+        """Draw completions; sample i depends on seed + i. Raises BackendError, for
+        log-probabilities too far from the trainer's among other things."""
         from tinker import types
 
         tokens, how = prompt.to_ints(), sampling_params
         seed = secrets.randbits(31) if how.seed is None else how.seed
-        drawn = await together(self._vllm.complete(self, tokens, how, seed + i) for i in range(num_samples))
+        drawn = await together(
+            self._vllm.complete(self, tokens, how, seed + i) for i in range(num_samples)
+        )
         if how.temperature and self._left > 0:
             self._left -= 1
             self._vllm.compare(await self.gap(tokens, *drawn[0][:2], how.temperature))
@@ -333,17 +409,28 @@ class VllmSampler:
         return types.SampleResponse(sequences=sequences)
 
     async def gap(
-        self, prompt: Sequence[int], tokens: Sequence[int], logprobs: Sequence[float], temperature: float
+        self,
+        prompt: Sequence[int],
+        tokens: Sequence[int],
+        logprobs: Sequence[float],
+        temperature: float,
     ) -> list[float]:
-        """How far each of these log-probabilities is from what the trainer's engine gives the token."""
+        """How far each of these log-probabilities is from what the trainer's engine gives the
+        token."""
         from tinker import types
 
         if self._exact is None:
             return []
         text = types.ModelInput.from_ints([*prompt, *tokens])
         scoring = types.SamplingParams(max_tokens=1, temperature=temperature)
-        scored = (await self._exact.sample(text, 1, scoring, include_prompt_logprobs=True)).prompt_logprobs or []
-        return [abs(a - b) for a, b in zip(logprobs, scored[len(prompt) :], strict=True) if b is not None]
+        scored = (
+            await self._exact.sample(text, 1, scoring, include_prompt_logprobs=True)
+        ).prompt_logprobs or []
+        return [
+            abs(a - b)
+            for a, b in zip(logprobs, scored[len(prompt) :], strict=True)
+            if b is not None
+        ]
 
 
 def _write(saved: Path, folder: Path) -> None:
@@ -373,22 +460,32 @@ def _said(answer: httpx.Response) -> str:
 def _choice(
     answer: httpx.Response, place: Place, most: int, vocabulary: int
 ) -> tuple[list[int], list[float], types.StopReason] | None:
-    """The one completion of an answer; None where the server gave it up. Raises BackendError for one that is not what was asked for."""
+    """The one completion of an answer; None where the server gave it up. Raises BackendError for
+    one that is not what was asked for."""
     try:
         choice = answer.json()["choices"][0]
         if choice["finish_reason"] not in ("stop", "length"):
             return None
-        tokens, logprobs = list(choice["token_ids"]), list(map(float, choice["logprobs"]["token_logprobs"]))
+        tokens, logprobs = (
+            list(choice["token_ids"]),
+            list(map(float, choice["logprobs"]["token_logprobs"])),
+        )
     except (ValueError, KeyError, IndexError, TypeError, OverflowError) as error:
         raise BackendError(
-            f"{place.url} does not answer with token ids and their log-probabilities ({error!r}); vLLM 0.32 does"
+            f"{place.url} does not answer with token ids and their log-probabilities "
+            f"({error!r}); vLLM 0.32 does"
         ) from error
-    odd = [f"{token!r:.40}" for token in tokens if type(token) is not int or not 0 <= token < vocabulary]
+    odd = [
+        f"{token!r:.40}"
+        for token in tokens
+        if type(token) is not int or not 0 <= token < vocabulary
+    ]
     faults = {
         f"{len(tokens)} tokens where 1 to {most} were asked for": not 1 <= len(tokens) <= most,
         f"{len(tokens)} tokens and {len(logprobs)} log-probabilities": len(tokens) != len(logprobs),
         "log-probabilities that are no numbers, or infinite": not all(map(math.isfinite, logprobs)),
-        f"what is none of the {vocabulary} token ids of the model in training: {', '.join(odd[:3])}": bool(odd),
+        f"what is none of the {vocabulary} token ids of the model in training: "
+        f"{', '.join(odd[:3])}": bool(odd),
     }
     for fault, found in faults.items():
         if found:

@@ -1,6 +1,8 @@
-"""What is evaluated: a benchmark by name, a file of problems or an object of one's own, with its prompts, its tags and where it came from.
+"""What is evaluated: a benchmark by name, a file of problems or an object of one's own, with its
+prompts, its tags and where it came from.
 
-Each wording of a prompt is as its authors publish it and has a version that goes into the results. It is built from a problem's public view and the prompt
+Each wording of a prompt is as its authors publish it and has a version that goes into the results.
+It is built from a problem's public view and the prompt
 text of its row: nothing hidden can reach a model.
 """
 
@@ -44,14 +46,16 @@ PROMPT_TEXT = "prompt_text"
 
 EVALPLUS_SYSTEM = "You are a helpful assistant good at coding."
 EVALPLUS_INSTRUCTION = (
-    "Please provide a self-contained Python script that solves the following problem in a markdown code block:"
+    "Please provide a self-contained Python script that solves the following problem in a markdown "
+    "code block:"
 )
 MBPP_INSTRUCTION = "You are an expert Python programmer, and here is your task:"
 
 
 @dataclass(frozen=True, slots=True)
 class PromptStyle:
-    """`version` names the wording, and where it is from; `build` makes the conversation from a view and the row's prompt text.
+    """`version` names the wording, and where it is from; `build` makes the conversation from a view
+    and the row's prompt text.
 
     None: the conversation begins as the environment begins it, as in training.
     """
@@ -63,7 +67,10 @@ class PromptStyle:
 def _livecodebench_messages(view: ProblemView, _text: str) -> list[Message]:
     body = f"{STARTER_FORMAT}{view.starter_code}\n```\n\n" if view.starter_code else STDIN_FORMAT
     question = f"### Question:\n{view.statement}\n\n{body}{CLOSING}"
-    return [{"role": "system", "content": LCB_SYSTEM_MESSAGE_GENERIC}, {"role": "user", "content": question}]
+    return [
+        {"role": "system", "content": LCB_SYSTEM_MESSAGE_GENERIC},
+        {"role": "user", "content": question},
+    ]
 
 
 def _evalplus_messages(_view: ProblemView, text: str) -> list[Message]:
@@ -71,8 +78,12 @@ def _evalplus_messages(_view: ProblemView, text: str) -> list[Message]:
     return [{"role": "system", "content": EVALPLUS_SYSTEM}, {"role": "user", "content": content}]
 
 
-COURSE = PromptStyle("course/1 (tinker-cookbook code_rl, LiveCodeBench's wording in one message)", None)
-LIVECODEBENCH = PromptStyle("livecodebench/28fef95 (generic chat: system and user)", _livecodebench_messages)
+COURSE = PromptStyle(
+    "course/1 (tinker-cookbook code_rl, LiveCodeBench's wording in one message)", None
+)
+LIVECODEBENCH = PromptStyle(
+    "livecodebench/28fef95 (generic chat: system and user)", _livecodebench_messages
+)
 EVALPLUS = PromptStyle("evalplus/0.3.1 (chat: system and user)", _evalplus_messages)
 MBPP = PromptStyle(
     "mbpp/austin2021 (zero-shot, all of the row's asserts shown)",
@@ -81,7 +92,8 @@ MBPP = PromptStyle(
 
 
 def reworded(style: PromptStyle, prompt: str | None, system_prompt: str | None) -> PromptStyle:
-    """`style`, or the wording called `prompt` in its place, under another system message where one is given."""
+    """`style`, or the wording called `prompt` in its place, under another system message where one
+    is given."""
     if prompt is None and system_prompt is None:
         return style
     wording, own = get_wording(prompt, system_prompt), style.build if prompt is None else None
@@ -105,12 +117,14 @@ _LCB_SHA256 = (
 
 
 HUMANEVAL_PLUS = Pinned(
-    "https://raw.githubusercontent.com/evalplus/humanevalplus_release/200defce9e3429d28ca215b6dd061c0f7f31c18b/HumanEvalPlus.jsonl.gz",
+    "https://raw.githubusercontent.com/evalplus/humanevalplus_release/"
+    "200defce9e3429d28ca215b6dd061c0f7f31c18b/HumanEvalPlus.jsonl.gz",
     "272720b90ac375502c8ed23cd791c2a93dfb22a911641a494da74a426c09f101",
     "humanevalplus/HumanEvalPlus.jsonl.gz",
 )
 MBPP_PLUS = Pinned(
-    "https://raw.githubusercontent.com/evalplus/mbppplus_release/dadf43da556a00f7bacd71cb154f2932757d9144/MbppPlus.jsonl.gz",
+    "https://raw.githubusercontent.com/evalplus/mbppplus_release/"
+    "dadf43da556a00f7bacd71cb154f2932757d9144/MbppPlus.jsonl.gz",
     "af43697e8791c4c149bdfd6b489d8b5412507551ac20e28a439f650b8225db63",
     "mbppplus/MbppPlus.jsonl.gz",
 )
@@ -120,7 +134,8 @@ Items = Iterator[Item]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One benchmark: how it is asked, what reads its files, and which public file that is when no `data=` is given."""
+    """One benchmark: how it is asked, what reads its files, and which public file that is when no
+    `data=` is given."""
 
     prompt: PromptStyle
     read: Callable[[list[Path], RowSelection], Items] | None = None
@@ -129,7 +144,8 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """Problems ready to be asked and judged, by their ids. `facts` go into the manifest, `skipped` are rows without a problem, `others` what the set has beside the entries."""
+    """Problems ready to be asked and judged, by their ids. `facts` go into the manifest, `skipped`
+    are rows without a problem, `others` what the set has beside the entries."""
 
     name: str
     get: Callable[[str], Problem]
@@ -144,13 +160,17 @@ class Benchmark:
         return self.get(entry.problem_id)
 
     def messages(self, problem: Problem) -> list[Message] | None:
-        """The conversation that asks for a solution, where the benchmark has a wording of its own."""
+        """The conversation that asks for a solution, where the benchmark has a wording of its
+        own."""
         build = self.prompt.build
-        return None if build is None else build(problem.view(), str(problem.meta.get(PROMPT_TEXT, "")))
+        return (
+            None if build is None else build(problem.view(), str(problem.meta.get(PROMPT_TEXT, "")))
+        )
 
 
 def check_name(name: str, data: str | None) -> None:
-    """Raise ConfigError when `name` is no benchmark, no file or folder of problems, and no object that can be had."""
+    """Raise ConfigError when `name` is no benchmark, no file or folder of problems, and no object
+    that can be had."""
     files = _is_files(name)
     if (files or ":" in name) and data is not None:
         raise ConfigError(f"benchmark={name} is the problems itself; leave out data={data}")
@@ -159,14 +179,18 @@ def check_name(name: str, data: str | None) -> None:
 
 
 def _is_files(name: str) -> bool:
-    """True for a file of problems, a folder of them, and FOLDER:split of one that `code-rl prepare` wrote."""
+    """True for a file of problems, a folder of them, and FOLDER:split of one that `code-rl prepare`
+    wrote."""
     folder = Path(name).expanduser()
     prepared = Path(name.rpartition(":")[0] or name).expanduser() / MANIFEST
     return name not in BENCHMARKS and (is_data_file(name) or folder.is_dir() or prepared.is_file())
 
 
-async def load_benchmark(name: str, data: str | None, choice: RowSelection, executor: Executor) -> Benchmark:
-    """The benchmark `name`, ready to be asked and judged. References run in `executor` where expected values come from them.
+async def load_benchmark(
+    name: str, data: str | None, choice: RowSelection, executor: Executor
+) -> Benchmark:
+    """The benchmark `name`, ready to be asked and judged. References run in `executor` where
+    expected values come from them.
 
     Raises ConfigError for a benchmark that cannot be had, DataError for malformed files.
     """
@@ -177,18 +201,27 @@ async def load_benchmark(name: str, data: str | None, choice: RowSelection, exec
         dataset = _opened(data or name)
         if "livecodebench" in dataset.shapes():
             raise ConfigError(
-                f"benchmark={name} holds LiveCodeBench's own rows, whose programs get its imports; write benchmark=livecodebench data={data or name}"
+                f"benchmark={name} holds LiveCodeBench's own rows, whose programs get its "
+                f"imports; write benchmark=livecodebench data={data or name}"
             )
         store = await load_problems(dataset, executor, lambda _: None)
         files = describe_files(file for source in dataset.sources for file in source.files)
         facts: dict[str, Any] = {"files": files, "revision": "local file"}
-        return _of_store(name if name in BENCHMARKS else Path(name).name, store, COURSE, choice, facts)
+        return _of_store(
+            name if name in BENCHMARKS else Path(name).name, store, COURSE, choice, facts
+        )
     kind = registry.find("benchmark", name, BENCHMARKS)
     if not isinstance(kind, Kind) or kind.read is None:
         return _from_object(name, kind, choice)
     paths, revision = source_files(name, data, choice)
     files = describe_files(paths)
-    key = [name, [each["sha256"] for each in files], choice.version, choice.start_date, choice.end_date]
+    key = [
+        name,
+        [each["sha256"] for each in files],
+        choice.version,
+        choice.start_date,
+        choice.end_date,
+    ]
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:24]
     read = partial(kind.read, paths, choice)
     store = await cached_store(
@@ -213,7 +246,11 @@ def _opened(given: str) -> Dataset:
 
 
 def _of_store(
-    name: str, store: ProblemStore, prompt: PromptStyle, choice: RowSelection, facts: Mapping[str, Any]
+    name: str,
+    store: ProblemStore,
+    prompt: PromptStyle,
+    choice: RowSelection,
+    facts: Mapping[str, Any],
 ) -> Benchmark:
     skipped = {one.row_id: one.reason for one in store.skipped}
     seen = [(place.id, place.about) for place in store.places]
@@ -222,16 +259,32 @@ def _of_store(
 
 
 def _from_object(name: str, own: Any, choice: RowSelection) -> Benchmark:
-    """The built-in splits, or an object of the user's: problems, or a function that gives them; its `prompt` is the wording, if it has one."""
+    """The built-in splits, or an object of the user's: problems, or a function that gives them; its
+    `prompt` is the wording, if it has one."""
     if name == "builtin":
         own = [problem for split in SPLITS for problem in test_split(split)]
     problems = problems_of("benchmark", name, own)
     prompt = getattr(own, "prompt", None) or COURSE
     if not isinstance(prompt, PromptStyle):
-        raise ConfigError(f"benchmark={name}: its prompt is a {type(prompt).__name__}; give a PromptStyle, or none")
-    facts = {"files": [{"name": name, "sha256": digest_of(problems)}], "revision": "in the package", "skipped": {}}
+        raise ConfigError(
+            f"benchmark={name}: its prompt is a {type(prompt).__name__}; give a PromptStyle, or "
+            "none"
+        )
+    facts = {
+        "files": [{"name": name, "sha256": digest_of(problems)}],
+        "revision": "in the package",
+        "skipped": {},
+    }
     seen = [(problem.id, labels(problem)) for problem in problems]
-    return _benchmark(name, {problem.id: problem for problem in problems}.__getitem__, prompt, seen, choice, facts, {})
+    return _benchmark(
+        name,
+        {problem.id: problem for problem in problems}.__getitem__,
+        prompt,
+        seen,
+        choice,
+        facts,
+        {},
+    )
 
 
 def _benchmark(
@@ -243,13 +296,26 @@ def _benchmark(
     facts: Mapping[str, Any],
     skipped: Mapping[str, str],
 ) -> Benchmark:
-    """Raises DataError when no problem is left. The splits of the built-in family are limited one by one, as the training loop limits them."""
+    """Raises DataError when no problem is left. The splits of the built-in family are limited one
+    by one, as the training loop limits them."""
     by_split: dict[str, list[tuple[str, Mapping[str, str]]]] = {}
     for problem_id, about in seen:
-        split = about.get("split", name) if name == "builtin" else name if name in BENCHMARKS else "test"
+        split = (
+            about.get("split", name)
+            if name == "builtin"
+            else name
+            if name in BENCHMARKS
+            else "test"
+        )
         by_split.setdefault(split, []).append((problem_id, about))
     entries = tuple(
-        EvalEntry(problem_id, split, index, {tag: about[tag] for tag in TAGS if tag in about}, about.get("continued"))
+        EvalEntry(
+            problem_id,
+            split,
+            index,
+            {tag: about[tag] for tag in TAGS if tag in about},
+            about.get("continued"),
+        )
         for split, members in by_split.items()
         for index, (problem_id, about) in enumerate(subsample(members, choice.limit))
     )
@@ -257,19 +323,28 @@ def _benchmark(
         why = f": {dict(Counter(skipped.values()))}" if skipped else ""
         raise DataError(f"benchmark={name} holds no problems{why}")
     counted = {**facts, "problems": len(entries), "of": len(seen)}
-    others = {problem_id for problem_id, _ in seen}.union(skipped).difference(entry.problem_id for entry in entries)
-    broken = {row_id: reason for row_id, reason in skipped.items() if reason != livecodebench.OUTSIDE_WINDOW}
+    others = {problem_id for problem_id, _ in seen}.union(skipped).difference(
+        entry.problem_id for entry in entries
+    )
+    broken = {
+        row_id: reason
+        for row_id, reason in skipped.items()
+        if reason != livecodebench.OUTSIDE_WINDOW
+    }
     return Benchmark(name, get, prompt, entries, counted, broken, frozenset(others))
 
 
 def check_choice(name: str, choice: RowSelection) -> None:
     """Raise ConfigError for a release or dates of a benchmark that has none."""
     if choice.version or choice.start_date or choice.end_date:
-        raise ConfigError(f"version, start_date and end_date belong to benchmark=livecodebench; {name} has none")
+        raise ConfigError(
+            f"version, start_date and end_date belong to benchmark=livecodebench; {name} has none"
+        )
 
 
 def source_files(name: str, data: str | None, choice: RowSelection) -> tuple[list[Path], str]:
-    """The files of a benchmark and the revision they are: local ones (`data`), or downloaded at the pinned revision.
+    """The files of a benchmark and the revision they are: local ones (`data`), or downloaded at the
+    pinned revision.
 
     Raises ConfigError when there is neither, or when the choice does not apply.
     """
@@ -293,12 +368,14 @@ def _livecodebench_files(path: Path | None, choice: RowSelection) -> tuple[list[
     if path is not None and path.is_file():
         if choice.version is not None:
             raise ConfigError(
-                f"version={choice.version} has no effect on one file (data={path}); give the folder of shards"
+                f"version={choice.version} has no effect on one file (data={path}); give the "
+                "folder of shards"
             )
         return [path], "local file"
     if choice.version is None:
         raise ConfigError(
-            "benchmark=livecodebench needs version= (release_v5: the first five shards; v6: the sixth alone; …): 'v6' alone is ambiguous in the literature"
+            "benchmark=livecodebench needs version= (release_v5: the first five shards; v6: the "
+            "sixth alone; …): 'v6' alone is ambiguous in the literature"
         )
     if path is not None:
         if not path.is_dir():
@@ -313,20 +390,26 @@ def _livecodebench_files(path: Path | None, choice: RowSelection) -> tuple[list[
     return files, _LCB_REVISION
 
 
-def _by_layout(plus: ReadRow, other: ReadRow, *, base_only: bool) -> Callable[[list[Path], RowSelection], Items]:
-    """A reader of either layout: rows with `base_input` are evalplus's own, of which `base_only` leaves the extra tests out."""
+def _by_layout(
+    plus: ReadRow, other: ReadRow, *, base_only: bool
+) -> Callable[[list[Path], RowSelection], Items]:
+    """A reader of either layout: rows with `base_input` are evalplus's own, of which `base_only`
+    leaves the extra tests out."""
 
     def items(paths: list[Path], _choice: RowSelection) -> Items:
         for index, row in enumerate(stream_rows(paths[0])):
             theirs = "base_input" in row
             shown = {**row, "plus_input": []} if theirs and base_only else row
-            yield _with_prompt(row, read_as(plus if theirs else other, shown, Origin("evalplus", "row", index)))
+            yield _with_prompt(
+                row, read_as(plus if theirs else other, shown, Origin("evalplus", "row", index))
+            )
 
     return items
 
 
 def _with_prompt(row: Row, item: Item) -> Item:
-    """The item with what the benchmark's prompt shows of its row, and what a plain completion would continue."""
+    """The item with what the benchmark's prompt shows of its row, and what a plain completion would
+    continue."""
     if isinstance(item, Skipped):
         return item
     problem = item if isinstance(item, Problem) else item.problem
@@ -337,7 +420,10 @@ def _with_prompt(row: Row, item: Item) -> Item:
         shown = {PROMPT_TEXT: f'"""\n{problem.statement}\n"""'}
     elif problem.source == "mbpp":
         text = str(row["text" if "text" in row else "prompt"]).strip()
-        shown = {PROMPT_TEXT: f"{text} Your code should pass these tests:\n\n" + "\n".join(row["test_list"])}
+        shown = {
+            PROMPT_TEXT: f"{text} Your code should pass these tests:\n\n"
+            + "\n".join(row["test_list"])
+        }
     return _with_meta(item, shown)
 
 
@@ -350,7 +436,8 @@ def _with_meta(item: Item, more: Mapping[str, Any]) -> Item:
 
 
 def _livecodebench(paths: list[Path], choice: RowSelection) -> Items:
-    """With the benchmark's own imports, which it has before every program, those that read stdin too."""
+    """With the benchmark's own imports, which it has before every program, those that read stdin
+    too."""
     window = livecodebench.parse_window(choice.start_date, choice.end_date)
     read = partial(livecodebench.read_livecodebench, window=window)
     for index, row in enumerate(itertools.chain.from_iterable(map(stream_rows, paths))):
@@ -364,7 +451,9 @@ def _codeforces(paths: list[Path], _choice: RowSelection) -> Items:
     if len(rows) != len(names):
         raise DataError(f"{paths[0]} has {len(rows)} problems, {paths[1].name} {len(names)} names")
     for index, (row, name) in enumerate(zip(rows, names, strict=True)):
-        yield read_as(_codeforces_problem, {**row, "task_id": name}, Origin("codeforces", "row", index))
+        yield read_as(
+            _codeforces_problem, {**row, "task_id": name}, Origin("codeforces", "row", index)
+        )
 
 
 def _codeforces_problem(row: Row, _origin: Origin) -> Problem:
@@ -379,12 +468,18 @@ def _codeforces_problem(row: Row, _origin: Origin) -> Problem:
 _HUMANEVAL, _MBPP = humaneval.read_humaneval_plus, mbpp.read_mbpp_plus
 BENCHMARKS: Mapping[str, Kind] = {
     "livecodebench": Kind(LIVECODEBENCH, _livecodebench),
-    "humaneval": Kind(EVALPLUS, _by_layout(_HUMANEVAL, humaneval.read_humaneval, base_only=True), HUMANEVAL_PLUS),
+    "humaneval": Kind(
+        EVALPLUS, _by_layout(_HUMANEVAL, humaneval.read_humaneval, base_only=True), HUMANEVAL_PLUS
+    ),
     "humaneval+": Kind(
-        EVALPLUS, _by_layout(_HUMANEVAL, humaneval.read_humaneval_plus_origin, base_only=False), HUMANEVAL_PLUS
+        EVALPLUS,
+        _by_layout(_HUMANEVAL, humaneval.read_humaneval_plus_origin, base_only=False),
+        HUMANEVAL_PLUS,
     ),
     "mbpp": Kind(EVALPLUS, _by_layout(_MBPP, mbpp.read_mbpp, base_only=True), MBPP_PLUS),
-    "mbpp+": Kind(EVALPLUS, _by_layout(_MBPP, mbpp.read_mbpp_plus_origin, base_only=False), MBPP_PLUS),
+    "mbpp+": Kind(
+        EVALPLUS, _by_layout(_MBPP, mbpp.read_mbpp_plus_origin, base_only=False), MBPP_PLUS
+    ),
     "codeforces": Kind(COURSE, _codeforces),
     "builtin": Kind(COURSE),
 }

@@ -1,5 +1,5 @@
-"""`code-rl eval compare=A,B`: two evaluations of the same problems, problem by problem; and several evaluations in one table:
-a row for each folder, a column for each benchmark, and their average."""
+"""`code-rl eval compare=A,B`: two evaluations of the same problems, problem by problem; and several
+evaluations in one table: a row for each folder, a column for each benchmark, and their average."""
 
 from __future__ import annotations
 
@@ -37,15 +37,17 @@ ACCEPTED = ("seed",)
 def compare(first: Path, second: Path, published: Published = lambda _: []) -> dict[str, Any]:
     """Compare two evaluations: what `comparison.json` holds.
 
-    `figures` has differences (second minus first) by name of the figure, on the problems that both have; `remarks` are settings that differ.
-    Raises ConfigError when they are not of the same benchmark, data and rule.
+    `figures` has differences (second minus first) by name of the figure, on the problems that both
+    have; `remarks` are settings that differ. Raises ConfigError when they are not of the same
+    benchmark, data and rule.
     """
     manifests = [_manifest(path) for path in (first, second)]
     one, other = (manifest["identity"] for manifest in manifests)
     for name in NEVER_COMPARED:
         if one.get(name) != other.get(name):
             raise ConfigError(
-                f"compare={first},{second}: {name} differs ({short(one.get(name))} and {short(other.get(name))}); "
+                f"compare={first},{second}: {name} differs ({short(one.get(name))} and "
+                f"{short(other.get(name))}); "
                 "only evaluations of the same data under the same rule can be compared"
             )
     outcomes = [_outcomes(path) for path in (first, second)]
@@ -69,7 +71,9 @@ def compare(first: Path, second: Path, published: Published = lambda _: []) -> d
                 "fell": found.fell,
             }
     if not figures:
-        raise ConfigError(f"compare={first},{second}: they have no problem in common that both have verdicts on")
+        raise ConfigError(
+            f"compare={first},{second}: they have no problem in common that both have verdicts on"
+        )
     problems = [{problem for mode in each.values() for problem in mode} for each in outcomes]
     return {
         "first": str(first),
@@ -91,7 +95,9 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 def _outcomes(path: Path) -> dict[Mode, dict[str, list[SampleOutcome]]]:
     """Judged outcomes by mode and problem; the last row of a sample counts."""
-    rows = {(row["problem_id"], row["mode"], row["sample"]): row for row in read_lines(path / VERDICTS)}
+    rows = {
+        (row["problem_id"], row["mode"], row["sample"]): row for row in read_lines(path / VERDICTS)
+    }
     found: dict[Mode, dict[str, list[SampleOutcome]]] = {}
     for (problem_id, mode, _), row in rows.items():
         outcome = SampleOutcome(VerdictKind(row["verdict"]), row["format_ok"], truncated=False)
@@ -101,17 +107,26 @@ def _outcomes(path: Path) -> dict[Mode, dict[str, list[SampleOutcome]]]:
 
 
 def _published(identity: Mapping[str, Any], published: Published) -> list[dict[str, Any]]:
-    """What was published of this benchmark for the recipe that the evaluated run was trained with."""
+    """What was published of this benchmark for the recipe that the evaluated run was trained
+    with."""
     recipe = identity.get("asked", {}).get("recipe")
     values = published(recipe) if recipe is not None else []
-    return [{"recipe": recipe, **value} for value in values if value["benchmark"] == identity["benchmark"]]
+    return [
+        {"recipe": recipe, **value}
+        for value in values
+        if value["benchmark"] == identity["benchmark"]
+    ]
 
 
 def _remarks(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    before, after = ({**each.get("settings", {}), "prompt": each.get("prompt")} for each in (one, other))
+    before, after = (
+        {**each.get("settings", {}), "prompt": each.get("prompt")} for each in (one, other)
+    )
     names = [*sorted((before.keys() | after.keys()) - {*ACCEPTED, "prompt"}), "prompt"]
     return [
-        f"{name}: {before.get(name)} and {after.get(name)}" for name in names if before.get(name) != after.get(name)
+        f"{name}: {before.get(name)} and {after.get(name)}"
+        for name in names
+        if before.get(name) != after.get(name)
     ]
 
 
@@ -120,34 +135,47 @@ SUMMARY = "summary.json"
 
 def read_results(folder: Path) -> dict[str, dict[str, Any]]:
     """The results in a folder and those below it, by benchmark."""
-    found = [json.loads((path.parent / RESULTS).read_text("utf-8")) for path in sorted(folder.rglob(MANIFEST))]
+    found = [
+        json.loads((path.parent / RESULTS).read_text("utf-8"))
+        for path in sorted(folder.rglob(MANIFEST))
+    ]
     return {str(results["benchmark"]): results for results in found}
 
 
 def summary(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
-    """One row a folder: Pass@1 with interval of each benchmark, and (of several) their plain mean."""
+    """One row a folder: Pass@1 with interval of each benchmark, and (of several) their plain
+    mean."""
     rows = []
     for name, folder in folders.items():
         shown = ("pass@1", "interval", "problems")
-        figures = {key: {part: each[part] for part in shown} for key, each in read_results(folder).items()}
+        figures = {
+            key: {part: each[part] for part in shown} for key, each in read_results(folder).items()
+        }
         more = {"average": average(list(figures.values()))} if len(figures) > 1 else {}
         rows.append({"of": name, "benchmarks": figures, **more})
     return rows
 
 
 def average(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The mean over benchmarks, each counting the same. Its 95% interval takes them for independent."""
-    parts = [Estimate(each["pass@1"], each["interval"][0], each["interval"][1], 0) for each in figures]
+    """The mean over benchmarks, each counting the same. Its 95% interval takes them for
+    independent."""
+    parts = [
+        Estimate(each["pass@1"], each["interval"][0], each["interval"][1], 0) for each in figures
+    ]
     mean = combined([(1 / len(parts), part) for part in parts])
     return {"pass@1": mean.value, "interval": [mean.low, mean.high]}
 
 
 def summary_table(rows: Sequence[Mapping[str, Any]], label: str) -> str:
     """The rows as Markdown."""
-    columns = [row["benchmarks"] | {name: row[name] for name in ("average",) if name in row} for row in rows]
+    columns = [
+        row["benchmarks"] | {name: row[name] for name in ("average",) if name in row}
+        for row in rows
+    ]
     lines = [[label, *columns[0]], ["---"] * (1 + len(columns[0]))]
     lines += [
-        [row["of"], *(figure(cells[name]) for name in columns[0])] for row, cells in zip(rows, columns, strict=True)
+        [row["of"], *(figure(cells[name]) for name in columns[0])]
+        for row, cells in zip(rows, columns, strict=True)
     ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -1,4 +1,5 @@
-"""Who gives samples of a problem, seen as one thing: a file, the references, weights on a back end; `endpoint` is one more."""
+"""Who gives samples of a problem, seen as one thing: a file, the references, weights on a back end;
+`endpoint` is one more."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class CompletionError(CodeRLError):
 
 @dataclass(frozen=True, slots=True)
 class EvalEntry:
-    """One problem's place: `split` and `index` decide the seeds, `tags` the breakdowns. `continued` is what an evalplus completion follows."""
+    """One problem's place: `split` and `index` decide the seeds, `tags` the breakdowns. `continued`
+    is what an evalplus completion follows."""
 
     problem_id: str
     split: str
@@ -47,10 +49,11 @@ class EvalEntry:
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """A problem, how it is asked (`messages`; None: as the environment begins), and the seed of its draws.
+    """A problem, how it is asked (`messages`; None: as the environment begins), and the seed of its
+    draws.
 
-    `total` samples of this mode are wanted in all. `log` is where a conversation under way is kept, `grader` who judges (None: the
-    policy's own).
+    `total` samples of this mode are wanted in all. `log` is where a conversation under way is kept,
+    `grader` who judges (None: the policy's own).
     """
 
     problem: Problem
@@ -68,7 +71,8 @@ class CompletionRequest:
 
 
 class Completer(Protocol):
-    """Someone who answers, `at_once` questions at a time whatever is put; `grouped`: all samples of a request in one."""
+    """Someone who answers, `at_once` questions at a time whatever is put; `grouped`: all samples of
+    a request in one."""
 
     description: str
     facts: Mapping[str, Any]
@@ -76,7 +80,8 @@ class Completer(Protocol):
     grouped: bool = True
 
     async def complete(self, request: CompletionRequest, numbers: Sequence[int]) -> list[Sample]:
-        """The samples of these numbers. Raises CompletionError when they cannot be had, CodeRLError when nothing can."""
+        """The samples of these numbers. Raises CompletionError when they cannot be had, CodeRLError
+        when nothing can."""
         ...
 
     async def aclose(self) -> None:
@@ -93,9 +98,12 @@ class Stored(Completer):
         self._samples = samples
 
     async def complete(self, request: CompletionRequest, numbers: Sequence[int]) -> list[Sample]:
-        """Those of these numbers that the file has. Raises CompletionError when it has none of them."""
+        """Those of these numbers that the file has. Raises CompletionError when it has none of
+        them."""
         stored = self._samples.get(request.problem.id, ())
-        mine = [sample for sample in stored if sample.mode == request.mode and sample.sample in numbers]
+        mine = [
+            sample for sample in stored if sample.mode == request.mode and sample.sample in numbers
+        ]
         if not mine:
             raise CompletionError("not_in_file", "the samples file has no such sample")
         return mine
@@ -112,12 +120,16 @@ class Reference(Completer):
         problem = request.problem
         if not problem.solutions:
             raise CompletionError("no_reference", "the benchmark has no solution of this problem")
-        return [Sample(problem.id, request.mode, number, code=problem.solutions[0]) for number in numbers]
+        return [
+            Sample(problem.id, request.mode, number, code=problem.solutions[0])
+            for number in numbers
+        ]
 
 
 @dataclass(slots=True)
 class PolicyCompleter:
-    """A policy of any back end, in its environment. All samples of a request come from one group: seeds make them repeatable."""
+    """A policy of any back end, in its environment. All samples of a request come from one group:
+    seeds make them repeatable."""
 
     policy: Policy
     sampling: Sampling
@@ -129,8 +141,17 @@ class PolicyCompleter:
 
     async def complete(self, request: CompletionRequest, numbers: Sequence[int]) -> list[Sample]:
         """Roll out the whole group and keep the samples wanted; they come with their verdicts."""
-        sampling = replace(self.sampling, temperature=0.0) if request.mode == GREEDY else self.sampling
-        how = (request.total, sampling, request.seed, request.log(), request.grader, request.messages)
+        sampling = (
+            replace(self.sampling, temperature=0.0) if request.mode == GREEDY else self.sampling
+        )
+        how = (
+            request.total,
+            sampling,
+            request.seed,
+            request.log(),
+            request.grader,
+            request.messages,
+        )
         group = await self.policy.roll_out(request.problem, *how)
         return [_sample(group, request.mode, number) for number in numbers]
 
@@ -140,7 +161,8 @@ class PolicyCompleter:
 
 
 def _sample(group: Group, mode: Mode, number: int) -> Sample:
-    """One trajectory as a sample: its last answer, or the program that an environment found in it in a way of its own."""
+    """One trajectory as a sample: its last answer, or the program that an environment found in it
+    in a way of its own."""
     trajectory = group.trajectories[number]
     plain = extract_code(trajectory.text) == trajectory.last.code
     return Sample(
@@ -160,7 +182,8 @@ def _sample(group: Group, mode: Mode, number: int) -> Sample:
 async def connect_weights(
     config: EvalConfig, settings: EngineSettings, out: Path, executor: Executor
 ) -> PolicyCompleter:
-    """The model's weights on their back end, in their environment: a base model, or what a run's checkpoint holds."""
+    """The model's weights on their back end, in their environment: a base model, or what a run's
+    checkpoint holds."""
     from code_rl.engine.connect import connect, preflight
     from code_rl.engine.local import share_cores
     from code_rl.policy.environments import get_environment
@@ -180,11 +203,24 @@ async def connect_weights(
         facts |= {"environment": config.environment, "max_turns": environment.max_turns}
         how = f", environment {config.environment} (up to {environment.max_turns} answers)"
     backend = await connect(settings, out / STATE, state_path, await preflight(settings))
-    sampler = await (backend.base_sampler() if config.checkpoint is None else backend.sync_weights())
-    where = f"checkpoint {facts['checkpoint']} of {facts['run']}" if config.checkpoint else str(config.model)
+    sampler = await (
+        backend.base_sampler() if config.checkpoint is None else backend.sync_weights()
+    )
+    where = (
+        f"checkpoint {facts['checkpoint']} of {facts['run']}"
+        if config.checkpoint
+        else str(config.model)
+    )
     renderer = get_renderer(settings.renderer, backend.tokenizer)
     return PolicyCompleter(
-        Policy(sampler, renderer, executor, backend.context, environment, drawing=asyncio.Semaphore(config.asking)),
+        Policy(
+            sampler,
+            renderer,
+            executor,
+            backend.context,
+            environment,
+            drawing=asyncio.Semaphore(config.asking),
+        ),
         Sampling(config.max_tokens, config.temperature, top_p=config.top_p, top_k=config.top_k),
         at_once=config.asking,
         description=f"{where} on {backend.description}{how}",
@@ -196,19 +232,25 @@ async def connect_weights(
 def read_samples_file(
     path: str, entries: Sequence[EvalEntry], others: Collection[str]
 ) -> tuple[Stored, int, bool, int]:
-    """The stored samples for a benchmark, the largest number of sampled ones per problem, whether there are greedy ones, and how many are left out, being of `others`.
+    """The stored samples for a benchmark, the largest number of sampled ones per problem, whether
+    there are greedy ones, and how many are left out, being of `others`.
 
-    Raises ConfigError where there is no file or none of its samples is left, DataError for rows that are no samples and for unknown ids.
+    Raises ConfigError where there is no file or none of its samples is left, DataError for rows
+    that are no samples and for unknown ids.
     """
     if not Path(path).is_file():
-        raise ConfigError(f"samples={path}{' is no file' if Path(path).exists() else ': there is no such file'}")
+        raise ConfigError(
+            f"samples={path}{' is no file' if Path(path).exists() else ': there is no such file'}"
+        )
     asked = {entry.problem_id: entry.continued for entry in entries}
     found = read_stored(path, dict.fromkeys(others, "") | asked)
     stored: Mapping[str, list[Sample]] = {name: found[name] for name in found if name in asked}
     left_out = sum(map(len, found.values())) - sum(map(len, stored.values()))
     if not stored:
         less = f": its {left_out} samples are of problems that are left out" if left_out else ""
-        raise ConfigError(f"samples={path} has no sample of the {len(asked)} problems evaluated{less}")
+        raise ConfigError(
+            f"samples={path} has no sample of the {len(asked)} problems evaluated{less}"
+        )
     numbers = [sum(sample.mode == SAMPLED for sample in samples) for samples in stored.values()]
     greedy = any(sample.mode == GREEDY for samples in stored.values() for sample in samples)
     return Stored(Path(path).name, stored, file_sha256(Path(path))), max(numbers), greedy, left_out
@@ -221,7 +263,8 @@ async def connect_completer(
     executor: Executor,
     stack: contextlib.AsyncExitStack,
 ) -> Completer | None:
-    """The one who completes on every benchmark; None where it depends on the benchmark (a samples file).
+    """The one who completes on every benchmark; None where it depends on the benchmark (a samples
+    file).
 
     `settings` are the engine's, where weights answer.
     """

@@ -1,4 +1,5 @@
-"""An OpenAI Chat Completions endpoint, asked by way of the package `openai`: vLLM, SGLang, TGI, TensorRT-LLM, `transformers serve`, a hosted API."""
+"""An OpenAI Chat Completions endpoint, asked by way of the package `openai`: vLLM, SGLang, TGI,
+TensorRT-LLM, `transformers serve`, a hosted API."""
 
 from __future__ import annotations
 
@@ -25,13 +26,25 @@ FOR_ITSELF = frozenset({400, 413, 422})
 CONNECT_TIMEOUT_S = 30.0
 SLOW_TRIES = 2
 SHOWN = 200
-SENT = frozenset({"host", "accept", "accept-encoding", "connection", "content-type", "content-length", "user-agent"})
-"""Headers of a request, beside the key that was named: `openai` adds others from variables of the environment."""
+SENT = frozenset(
+    {
+        "host",
+        "accept",
+        "accept-encoding",
+        "connection",
+        "content-type",
+        "content-length",
+        "user-agent",
+    }
+)
+"""Headers of a request, beside the key that was named: `openai` adds others from variables of the
+environment."""
 RESERVED = ("model", "messages", "max_tokens", "temperature", "seed", "stream", "n")
 
 
 class Endpoint(Completer):
-    """Chat completions of `model=` at `endpoint=`, as the settings of `code-rl eval` ask for them."""
+    """Chat completions of `model=` at `endpoint=`, as the settings of `code-rl eval` ask for
+    them."""
 
     grouped = False
 
@@ -79,9 +92,11 @@ class Endpoint(Completer):
         )
 
     async def _patiently(self, body: Mapping[str, Any]) -> Any:
-        """The server's answer. Raises CompletionError, ConfigError, or (patience at its end) BackendError.
+        """The server's answer. Raises CompletionError, ConfigError, or (patience at its end)
+        BackendError.
 
-        A request that fails for `patience` while the server answers others is a missing sample; where nothing is answered, the evaluation stops.
+        A request that fails for `patience` while the server answers others is a missing sample;
+        where nothing is answered, the evaluation stops.
         """
         patience, timeout = self._config.patience, self._config.request_timeout
         began, pause, slow = time.monotonic(), FIRST_PAUSE_S, 0
@@ -99,7 +114,9 @@ class Endpoint(Completer):
                 left = began + patience - time.monotonic()
                 if left <= 0 or error.retry_after > left:
                     if self._answered > began:
-                        raise CompletionError("server_error", f"{error}, while others were answered") from error
+                        raise CompletionError(
+                            "server_error", f"{error}, while others were answered"
+                        ) from error
                     raise self._gone(str(error)) from error
                 await asyncio.sleep(max(error.retry_after, min(pause, left)))
                 pause = min(2 * pause, LONGEST_PAUSE_S)
@@ -113,17 +130,28 @@ class Endpoint(Completer):
         try:
             answer = await self._client.chat.completions.create(**body)
             choice = answer.choices[0]
-            if not isinstance(choice.message.content, str | None) or choice.finish_reason == "abort":
+            if (
+                not isinstance(choice.message.content, str | None)
+                or choice.finish_reason == "abort"
+            ):
                 raise _PassingError("the server gave no whole completion")
         except openai.APIStatusError as error:
             status, shown = error.status_code, " ".join(error.response.text[:SHOWN].split())
             shown = f"HTTP {status}: {shown.replace(self._key, HIDDEN) if self._key else shown}"
             if status in PASSING or status >= 500:
-                raise _PassingError(shown, _seconds(error.response.headers.get("retry-after"))) from None
+                raise _PassingError(
+                    shown, _seconds(error.response.headers.get("retry-after"))
+                ) from None
             if status in FOR_ITSELF:
                 raise CompletionError(f"http_{status}", shown) from None
-            remedy = "name the key's variable in api_key_env=" if status in (401, 403) else "an address ends in /v1"
-            raise ConfigError(f"endpoint={self._url} with model={body['model']} answers {shown}; {remedy}") from None
+            remedy = (
+                "name the key's variable in api_key_env="
+                if status in (401, 403)
+                else "an address ends in /v1"
+            )
+            raise ConfigError(
+                f"endpoint={self._url} with model={body['model']} answers {shown}; {remedy}"
+            ) from None
         except openai.APIError as error:
             raise _PassingError(type(error.__cause__ or error).__name__) from None
         except (AttributeError, IndexError, TypeError, ValueError) as error:
@@ -146,11 +174,14 @@ class _PassingError(Exception):
 
 
 def _connect(url: str, key: str | None) -> Any:
-    """A client that sends the key that was named, and nothing from other variables of the environment."""
+    """A client that sends the key that was named, and nothing from other variables of the
+    environment."""
     try:
         import openai
     except ImportError as error:
-        raise ConfigError(f"endpoint= needs the package openai; run: {install_command('endpoint')}") from error
+        raise ConfigError(
+            f"endpoint= needs the package openai; run: {install_command('endpoint')}"
+        ) from error
     try:
         parts = urlsplit(url)
         whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -168,7 +199,12 @@ def _connect(url: str, key: str | None) -> Any:
     http = openai.DefaultAsyncHttpxClient(trust_env=False, event_hooks={"request": [send_no_more]})
     timeout = openai.Timeout(None, connect=CONNECT_TIMEOUT_S)
     return openai.AsyncOpenAI(
-        api_key=key or "none", base_url=url, timeout=timeout, max_retries=0, default_headers=named, http_client=http
+        api_key=key or "none",
+        base_url=url,
+        timeout=timeout,
+        max_retries=0,
+        default_headers=named,
+        http_client=http,
     )
 
 
@@ -179,7 +215,8 @@ def _seconds(retry_after: str | None) -> float:
 
 
 def read_extra(text: str | None, also: Iterable[str] = ()) -> dict[str, Any]:
-    """Further fields of every request, from JSON. Raises ConfigError for another form, and for fields that have settings."""
+    """Further fields of every request, from JSON. Raises ConfigError for another form, and for
+    fields that have settings."""
     if text is None:
         return {}
     try:
@@ -190,7 +227,9 @@ def read_extra(text: str | None, also: Iterable[str] = ()) -> dict[str, Any]:
         raise ConfigError(f"extra_body={text!r} must be a JSON object")
     taken = [name for name in (*RESERVED, *also) if name in extra]
     if taken:
-        raise ConfigError(f"extra_body holds {taken[0]!r}, which the evaluation sets itself; use its own setting")
+        raise ConfigError(
+            f"extra_body holds {taken[0]!r}, which the evaluation sets itself; use its own setting"
+        )
     return extra
 
 

@@ -1,4 +1,5 @@
-"""The training loop's evaluations: its policy on the held-out problems, kept in the run's directory, as metrics."""
+"""The training loop's evaluations: its policy on the held-out problems, kept in the run's
+directory, as metrics."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from code_rl.policy.inflight import GroupLog
 from code_rl.policy.sample import Policy, Sampling
 
 IN_FLIGHT = 256
-"""Groups sampled and judged at once, over all splits: problems of a split of any size are in memory only while they are asked.
-As many as the embedded engine takes into one batch."""
+"""Groups sampled and judged at once, over all splits: problems of a split of any size are in memory
+only while they are asked. As many as the embedded engine takes into one batch."""
 
 EvaluationLog = Callable[[str], GroupLog]
 """Where the groups of a problem are kept, by its id in the evaluation."""
@@ -45,24 +46,33 @@ async def evaluate(
     `log` says where each group is kept, for an evaluation that is cut.
     """
     entries_of = {
-        name: [EvalEntry(f"{name}/{i}", name, i) for i in range(len(split))] for name, split in splits.items()
+        name: [EvalEntry(f"{name}/{i}", name, i) for i in range(len(split))]
+        for name, split in splits.items()
     }
     entries = list(itertools.chain(*entries_of.values()))
     questions = Questions(entries, lambda entry: splits[entry.split][entry.index])
     kept = log or (lambda _: GroupLog())
-    completer, plan = PolicyCompleter(policy, sampling, at_once=IN_FLIGHT), Plan(samples, greedy=True, seed=seed)
+    completer, plan = (
+        PolicyCompleter(policy, sampling, at_once=IN_FLIGHT),
+        Plan(samples, greedy=True, seed=seed),
+    )
     found = await Evaluation(questions, completer, plan, log=kept).run()
     results = {}
     for name, entries in entries_of.items():
-        greedy, sampled = (list(found.by_problem(entries, mode).values()) for mode in (GREEDY, SAMPLED))
-        results[name] = SplitResult(figures(greedy, (1,)), figures(sampled, {1, samples}) if samples else None, samples)
+        greedy, sampled = (
+            list(found.by_problem(entries, mode).values()) for mode in (GREEDY, SAMPLED)
+        )
+        results[name] = SplitResult(
+            figures(greedy, (1,)), figures(sampled, {1, samples}) if samples else None, samples
+        )
     return results
 
 
 def evaluation_metrics(results: Mapping[str, SplitResult]) -> dict[str, float]:
     """Flat `eval/…` metrics: means over splits, then each split's own.
 
-    `eval/mean_correct` is greedy Pass@1; `eval/pass@1`, `eval/pass@k` and the format rate come from sampling at the run's temperature.
+    `eval/mean_correct` is greedy Pass@1; `eval/pass@1`, `eval/pass@k` and the format rate come from
+    sampling at the run's temperature.
     """
     metrics: dict[str, float] = {}
     columns: dict[str, list[float]] = {}
@@ -77,7 +87,11 @@ def evaluation_metrics(results: Mapping[str, SplitResult]) -> dict[str, float]:
         if sampled is not None:
             row |= {f"pass@{k}": estimate.value for k, estimate in sampled.pass_at.items()}
             row |= {"pass@1_low": sampled.pass_at[1].low, "pass@1_high": sampled.pass_at[1].high}
-            few = {k: each.problems for k, each in sampled.pass_at.items() if each.problems < sampled.problems}
+            few = {
+                k: each.problems
+                for k, each in sampled.pass_at.items()
+                if each.problems < sampled.problems
+            }
             row |= {f"pass@{k}_problems": problems for k, problems in few.items()}
             row |= {"format_rate": sampled.format_rate, "truncated": sampled.truncated_rate}
         for key, value in row.items():

@@ -21,8 +21,8 @@ Floats = npt.NDArray[np.float64]
 RESAMPLES = 2000
 Z95 = 1.959963984540054
 BOUND_WEIGHT = 0.5
-"""Weight of a value supposed at each bound, against 1 for each problem: what was not seen among few problems may still be there.
-With values of 0 and 1 this is Jeffreys' interval."""
+"""Weight of a value supposed at each bound, against 1 for each problem: what was not seen among few
+problems may still be there. With values of 0 and 1 this is Jeffreys' interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +42,25 @@ def rate(value: float, ends: Sequence[float]) -> str:
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
-    """Probability that at least one of k completions, drawn without replacement from n with `correct` right, is right.
+    """Probability that at least one of k completions, drawn without replacement from n with
+    `correct` right, is right.
 
-    1 - C(n - c, k) / C(n, k), as Chen et al. 2021 (arXiv:2107.03374) compute it, without large binomials.
-    Raises ValueError unless 0 <= correct <= n and 1 <= k <= n.
+    1 - C(n - c, k) / C(n, k), as Chen et al. 2021 (arXiv:2107.03374) compute it, without large
+    binomials. Raises ValueError unless 0 <= correct <= n and 1 <= k <= n.
     """
     if not (0 <= correct <= n and 1 <= k <= n):
-        raise ValueError(f"pass@{k} of {correct} right among {n} is undefined; need 0 <= correct <= n and 1 <= k <= n")
+        raise ValueError(
+            f"pass@{k} of {correct} right among {n} is undefined; need 0 <= correct <= n and 1 "
+            "<= k <= n"
+        )
     if n - correct < k:
         return 1.0
     return float(1.0 - np.prod(1.0 - k / np.arange(n - correct + 1, n + 1)))
 
 
 def wilson(passed: int, n: int) -> tuple[float, float]:
-    """Wilson's 95% interval of a rate of `passed` in `n` (E. B. Wilson, 1927). Raises ValueError for n = 0."""
+    """Wilson's 95% interval of a rate of `passed` in `n` (E. B. Wilson, 1927). Raises ValueError
+    for n = 0."""
     if not 0 <= passed <= n or n == 0:
         raise ValueError(f"{passed} of {n} is no rate")
     rate, z2 = passed / n, Z95**2
@@ -66,7 +71,8 @@ def wilson(passed: int, n: int) -> tuple[float, float]:
 
 @lru_cache(1)  # the figures of a benchmark come one after the other, and draw the same
 def _drawn_weights(problems: int) -> tuple[Floats, Floats, Floats, Floats]:
-    """Of each draw [RESAMPLES] the weights of the problems [RESAMPLES, problems], those of the two bounds, and their sum."""
+    """Of each draw [RESAMPLES] the weights of the problems [RESAMPLES, problems], those of the two
+    bounds, and their sum."""
     rng = np.random.default_rng(0)
     weights_RP = rng.standard_exponential((RESAMPLES, problems))
     at_least_R, at_most_R = rng.standard_gamma(BOUND_WEIGHT, (2, RESAMPLES))
@@ -76,15 +82,18 @@ def _drawn_weights(problems: int) -> tuple[Floats, Floats, Floats, Floats]:
 def mean_with_interval(values_P: Sequence[float], *, least: float = 0.0) -> Estimate:
     """Mean of one value per problem, each from `least` to 1, with its 95% interval over problems.
 
-    Where every value is 0 or 1 (one completion a problem), Wilson's interval; otherwise Rubin's Bayesian bootstrap (2,000 seeded
-    draws of weights) with half a value supposed at each bound. Coverage is simulated in `tests/test_passk.py`.
-    Raises ValueError without values, and for one out of bounds.
+    Where every value is 0 or 1 (one completion a problem), Wilson's interval; otherwise Rubin's
+    Bayesian bootstrap (2,000 seeded draws of weights) with half a value supposed at each bound.
+    Coverage is simulated in `tests/test_passk.py`. Raises ValueError without values, and for one
+    out of bounds.
     """
     if not values_P:
         raise ValueError("no problems to average over")
     found_P = np.asarray(values_P, dtype=np.float64)
     if not (found_P.min() >= least and found_P.max() <= 1.0):
-        raise ValueError(f"values from {found_P.min():g} to {found_P.max():g} are not within {least:g} and 1")
+        raise ValueError(
+            f"values from {found_P.min():g} to {found_P.max():g} are not within {least:g} and 1"
+        )
     mean, problems = float(found_P.mean()), len(found_P)
     if least == 0.0 and np.isin(found_P, (0.0, 1.0)).all():
         low, high = wilson(round(found_P.sum()), problems)
@@ -97,7 +106,8 @@ def mean_with_interval(values_P: Sequence[float], *, least: float = 0.0) -> Esti
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A paired difference (second minus first) over problems: its mean with interval, and how many problems rose and fell."""
+    """A paired difference (second minus first) over problems: its mean with interval, and how many
+    problems rose and fell."""
 
     estimate: Estimate
     rose: int
@@ -105,11 +115,13 @@ class Difference:
 
 
 def paired_difference(first_P: Sequence[float], second_P: Sequence[float]) -> Difference:
-    """Mean of second minus first, one value per problem in one order, with its interval over problems.
+    """Mean of second minus first, one value per problem in one order, with its interval over
+    problems.
 
-    Pairing takes the problems' own difficulty out of the interval. Half a problem won whole and half a problem lost whole are supposed
-    all the same, so that with few problems it stays wide, however many samples each has.
-    Raises ValueError without values, and for sequences of different lengths.
+    Pairing takes the problems' own difficulty out of the interval. Half a problem won whole and
+    half a problem lost whole are supposed all the same, so that with few problems it stays wide,
+    however many samples each has. Raises ValueError without values, and for sequences of different
+    lengths.
     """
     if len(first_P) != len(second_P):
         raise ValueError(f"{len(first_P)} values cannot be paired with {len(second_P)}")
@@ -119,20 +131,27 @@ def paired_difference(first_P: Sequence[float], second_P: Sequence[float]) -> Di
 
 
 def combined(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
-    """The weighted sum of independent estimates with its 95% interval (G. Y. Zou and A. Donner, 2008); a negative weight subtracts.
+    """The weighted sum of independent estimates with its 95% interval (G. Y. Zou and A. Donner,
+    2008); a negative weight subtracts.
 
-    Each bound comes from those bounds of the parts that pull its way; of two rates with Wilson's intervals that is Newcombe's.
-    `problems` are those of the parts that are added.
+    Each bound comes from those bounds of the parts that pull its way; of two rates with Wilson's
+    intervals that is Newcombe's. `problems` are those of the parts that are added.
     """
     value = sum(weight * part.value for weight, part in parts)
-    ends = [sorted((weight * (part.low - part.value), weight * (part.high - part.value))) for weight, part in parts]
+    ends = [
+        sorted((weight * (part.low - part.value), weight * (part.high - part.value)))
+        for weight, part in parts
+    ]
     low, high = (math.hypot(*side) for side in zip(*ends, strict=True))
-    return Estimate(value, value - low, value + high, sum(part.problems for weight, part in parts if weight > 0))
+    return Estimate(
+        value, value - low, value + high, sum(part.problems for weight, part in parts if weight > 0)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class SampleOutcome:
-    """What became of one completion. `format_ok`: it had a fenced block; `truncated`: it was cut by length."""
+    """What became of one completion. `format_ok`: it had a fenced block; `truncated`: it was cut by
+    length."""
 
     kind: VerdictKind
     format_ok: bool
@@ -155,8 +174,9 @@ class SampleOutcome:
 class Figures:
     """Figures of one set of problems.
 
-    `problems` counts those with at least one verdict, `samples` all completions. `pass_at` maps k to pass@k over the problems with k verdicts
-    or more, and has no k that no problem has. Rates are over all completions.
+    `problems` counts those with at least one verdict, `samples` all completions. `pass_at` maps k
+    to pass@k over the problems with k verdicts or more, and has no k that no problem has. Rates are
+    over all completions.
     """
 
     problems: int
@@ -170,11 +190,14 @@ class Figures:
 
 
 def figures(outcomes_P: Sequence[Sequence[SampleOutcome]], ks: Iterable[int]) -> Figures:
-    """Figures of completions by problem, for each k of `ks`. Raises SandboxError when no completion has a verdict."""
+    """Figures of completions by problem, for each k of `ks`. Raises SandboxError when no completion
+    has a verdict."""
     everything = [outcome for outcomes in outcomes_P for outcome in outcomes]
     counted_P = [counts for outcomes in outcomes_P if (counts := verdict_counts(outcomes))[0]]
     if not counted_P:
-        raise SandboxError("no completion of a held-out split got a verdict; the sandbox failed on all of them")
+        raise SandboxError(
+            "no completion of a held-out split got a verdict; the sandbox failed on all of them"
+        )
     return Figures(
         problems=len(counted_P),
         samples=len(everything),

@@ -1,4 +1,5 @@
-"""What an evaluation was made of: enough to make it again, and to refuse to go on with another one in the same folder."""
+"""What an evaluation was made of: enough to make it again, and to refuse to go on with another one
+in the same folder."""
 
 from __future__ import annotations
 
@@ -35,7 +36,12 @@ def code_version() -> dict[str, Any]:
 def _commit(root: Path) -> str | None:
     command = ["git", "-C", str(root), "rev-parse", "HEAD"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip() or None
+        return (
+            subprocess.run(
+                command, capture_output=True, text=True, timeout=10, check=True
+            ).stdout.strip()
+            or None
+        )
     except (OSError, subprocess.SubprocessError):
         return None
 
@@ -52,13 +58,14 @@ def read_manifest(out: Path) -> dict[str, Any] | None:
 
 
 def check_same(earlier: Mapping[str, Any], now: Mapping[str, Any], out: Path) -> None:
-    """Raise ConfigError, naming the first difference, when the evaluation in `out` is another one than this."""
+    """Raise ConfigError, naming the first difference, when the evaluation in `out` is another one
+    than this."""
     before, after = _flat(earlier.get("identity", {})), _flat(now["identity"])
     for name in sorted(before.keys() | after.keys()):
         if before.get(name) != after.get(name):
             raise ConfigError(
-                f"out={out} holds another evaluation: {name} was {before.get(name)!r}, is {after.get(name)!r}; "
-                "an evaluation goes on only as it began: choose another out"
+                f"out={out} holds another evaluation: {name} was {before.get(name)!r}, is "
+                f"{after.get(name)!r}; an evaluation goes on only as it began: choose another out"
             )
 
 
@@ -78,9 +85,11 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 REFERENCE_CPU_S = 0.20
-"""What a second of a limit means, by definition: the time in which a machine runs the yardstick five times. No data set says for which
-machine its limits were set, so this is a convention and no measurement. An AMD EPYC of 2026 under CPython 3.11 takes 0.13 s and is thus
-faster than the reference: it gets no extra time, and a machine half as fast as that gets a quarter more."""
+"""What a second of a limit means, by definition: the time in which a machine runs the yardstick
+five times. No data set says for which machine its limits were set, so this is a convention and no
+measurement. An AMD EPYC of 2026 under CPython 3.11 takes 0.13 s and is thus
+faster than the reference: it gets no extra time, and a machine half as fast as that gets a quarter
+more."""
 
 RUNS = 3
 YARDSTICK = """
@@ -97,14 +106,17 @@ print(sorted(table)[total % 97])
 async def measure(executor: Executor) -> dict[str, Any]:
     """The machine's speed, for the manifest: the yardstick's least CPU seconds of several runs.
 
-    `cpu_limit_factor`, by which CPU limits are multiplied, says how much slower the machine is than the reference, in steps of a quarter, so that
-    noise does not change it; at least 1. Raises SandboxError when the sandbox cannot run the yardstick.
+    `cpu_limit_factor`, by which CPU limits are multiplied, says how much slower the machine is than
+    the reference, in steps of a quarter, so that noise does not change it; at least 1. Raises
+    SandboxError when the sandbox cannot run the yardstick.
     """
     job = Job(code=YARDSTICK, cases=(StdinInput(b""),) * RUNS, limits=Limits(cpu_s=60.0))
     executions = [execution async for execution in executor.run(job)]
     for one in executions:
         if one.status is not Status.OK:
-            raise SandboxError(f"the sandbox cannot run a simple program: {one.status} {one.detail}")
+            raise SandboxError(
+                f"the sandbox cannot run a simple program: {one.status} {one.detail}"
+            )
     least_s = min(one.cpu_s for one in executions)
     return {
         "yardstick_cpu_s": round(least_s, 4),

@@ -11,7 +11,10 @@ from rich.console import Console
 from code_rl.grading.verdict import Verdict, VerdictKind
 from code_rl.util.progress import View, progress
 
-BROKEN_CHECKER = "because their problem's checker is broken (checker_error): it fails on its own reference; the rows' messages say how"
+BROKEN_CHECKER = (
+    "because their problem's checker is broken (checker_error): it fails on its own "
+    "reference; the rows' messages say how"
+)
 
 
 @contextlib.contextmanager
@@ -20,7 +23,9 @@ def judging(console: Console, total: int) -> Iterator[Callable[[Verdict], None]]
     passed, started = 0, time.perf_counter()
 
     def note(done: int) -> str:
-        return f", {passed} passed, {done / max(time.perf_counter() - started, 1e-9):.1f} per second"
+        return (
+            f", {passed} passed, {done / max(time.perf_counter() - started, 1e-9):.1f} per second"
+        )
 
     with progress(console, "judged", total, note) as on_item:
 

@@ -1,17 +1,20 @@
-"""A Codeforces rating from verdicts, by CodeElo's method (arXiv:2501.01257), on an offline snapshot of official standings.
+"""A Codeforces rating from verdicts, by CodeElo's method (arXiv:2501.01257), on an offline snapshot
+of official standings.
 
-For each contest the completions of a problem count as submissions in order: an accepted one gives the problem's points less 50 for every
-earlier one, or, where problems have no points, one problem solved and 10 minutes of penalty for every earlier one. Points and penalty
-give a place among the official participants; the contest's rating is the r whose expected place, 1 + Σ 1 / (1 + 10^((r − r_i) / 400)),
-is that place. The rating is the mean over contests.
+For each contest the completions of a problem count as submissions in order: an accepted one gives
+the problem's points less 50 for every earlier one, or, where problems have no points, one problem
+solved and 10 minutes of penalty for every earlier one. Points and penalty give a place among the
+official participants; the contest's rating is the r whose expected place, 1 + Σ 1 / (1 + 10^((r −
+r_i) / 400)), is that place. The rating is the mean over contests.
 
 A snapshot is JSON Lines (`.jsonl` or `.jsonl.gz`), one contest a line:
 
     {"contest_id": 1971, "name": "…", "problems": [{"index": "A", "points": 500 or null}],
      "rows": [{"points": 3000, "penalty": 20, "rating": 1540}]}
 
-`rating` is the participant's before the contest. `{"standings": …, "rating_changes": …}`, the site's own answers to `contest.standings` (official
-participants only) and `contest.ratingChanges`, is read too.
+`rating` is the participant's before the contest. `{"standings": …, "rating_changes": …}`, the
+site's own answers to `contest.standings` (official participants only) and `contest.ratingChanges`,
+is read too.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ HEADROOM = 100
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """One contest's official standings, best first: points, penalties and ratings of n participants."""
+    """One contest's official standings, best first: points, penalties and ratings of n
+    participants."""
 
     contest_id: str
     name: str
@@ -54,7 +58,8 @@ class Contest:
 
 @dataclass(frozen=True, slots=True)
 class ContestResult:
-    """What one contest came to. `place` is 0-based: how many participants did at least as well, as CodeElo counts."""
+    """What one contest came to. `place` is 0-based: how many participants did at least as well, as
+    CodeElo counts."""
 
     contest: str
     solved: int
@@ -66,9 +71,14 @@ class ContestResult:
 
 
 def rate_contest(contest: Contest, attempts: Mapping[str, Sequence[bool]]) -> ContestResult:
-    """Rate the attempts (by problem index, in order) as one participant of `contest`. Problems that were not tried count as unsolved."""
+    """Rate the attempts (by problem index, in order) as one participant of `contest`. Problems that
+    were not tried count as unsolved."""
     points, penalty = 0.0, 0.0
-    solved = {index: worth for index, worth in contest.problem_points.items() if True in attempts.get(index, ())}
+    solved = {
+        index: worth
+        for index, worth in contest.problem_points.items()
+        if True in attempts.get(index, ())
+    }
     for index, worth in solved.items():
         failures = list(attempts[index]).index(True)
         if worth is None:
@@ -78,7 +88,9 @@ def rate_contest(contest: Contest, attempts: Mapping[str, Sequence[bool]]) -> Co
     rows = zip(contest.points_n, contest.penalties_n, strict=True)
     place = sum((-p, q) <= (-points, penalty) for p, q in rows)
     rating = _rating_at(np.asarray(contest.ratings_n, dtype=np.float64), place)
-    return ContestResult(contest.contest_id, len(solved), points, penalty, place, len(contest.ratings_n), rating)
+    return ContestResult(
+        contest.contest_id, len(solved), points, penalty, place, len(contest.ratings_n), rating
+    )
 
 
 def _rating_at(ratings_N: np.ndarray, place: int) -> int:
@@ -97,12 +109,15 @@ def percentile(rating: float, sorted_ratings: Sequence[float]) -> float:
 
 
 def read_rating_table(path: str | Path) -> list[float]:
-    """Sorted ratings of all users from `{"rating": count}` JSON. Raises DataError for anything else."""
+    """Sorted ratings of all users from `{"rating": count}` JSON. Raises DataError for anything
+    else."""
     try:
         table = json.loads(Path(path).read_text(encoding="utf-8"))
         ratings = sorted((float(rating), int(count)) for rating, count in table.items())
     except (OSError, ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
-        raise DataError(f'ratings={path} is not a JSON object of {{"rating": users}}: {error}') from error
+        raise DataError(
+            f'ratings={path} is not a JSON object of {{"rating": users}}: {error}'
+        ) from error
     if not any(count for _, count in ratings) or any(
         count < 0 or not math.isfinite(rating) for rating, count in ratings
     ):
@@ -111,15 +126,20 @@ def read_rating_table(path: str | Path) -> list[float]:
 
 
 def read_standings(path: str | Path) -> dict[str, Contest]:
-    """The contests of a snapshot by id, in either form. Raises DataError naming file, line and what is wrong."""
+    """The contests of a snapshot by id, in either form. Raises DataError naming file, line and what
+    is wrong."""
     contests: dict[str, Contest] = {}
     for where, row in read_rows(path):
         try:
             contest = _from_site(row) if "standings" in row else _from_row(row)
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise DataError(f"{where}: not a contest's standings: {type(error).__name__}: {error}") from error
+            raise DataError(
+                f"{where}: not a contest's standings: {type(error).__name__}: {error}"
+            ) from error
         if not contest.ratings_n:
-            raise DataError(f"{where}: contest {contest.contest_id} has no participant with a rating")
+            raise DataError(
+                f"{where}: contest {contest.contest_id} has no participant with a rating"
+            )
         if contest.contest_id in contests:
             raise DataError(f"{where}: contest {contest.contest_id} came before")
         contests[contest.contest_id] = contest
@@ -127,12 +147,18 @@ def read_standings(path: str | Path) -> dict[str, Contest]:
 
 
 def _from_row(row: Mapping[str, Any]) -> Contest:
-    return _contest(row["contest_id"], row, row["problems"], ((each, each["rating"]) for each in row["rows"]))
+    return _contest(
+        row["contest_id"], row, row["problems"], ((each, each["rating"]) for each in row["rows"])
+    )
 
 
 def _from_site(row: Mapping[str, Any]) -> Contest:
-    answers = (row[name] for name in ("standings", "rating_changes"))  # with or without the site's envelope
-    standings, changes = (one["result"] if isinstance(one, Mapping) and "result" in one else one for one in answers)
+    answers = (
+        row[name] for name in ("standings", "rating_changes")
+    )  # with or without the site's envelope
+    standings, changes = (
+        one["result"] if isinstance(one, Mapping) and "result" in one else one for one in answers
+    )
     rating_of = {change["handle"]: change["oldRating"] for change in changes}
     handles = ((each, each["party"]["members"][0]["handle"]) for each in standings["rows"])
     rated = ((each, rating_of[handle]) for each, handle in handles if handle in rating_of)
@@ -152,7 +178,11 @@ def _contest(
             raise ValueError(f"two problems have the index {index!r}")
         worth[index] = None if points is None else _number("points", points)
     rows = (
-        (_number("points", each["points"]), _number("penalty", each["penalty"]), _number("rating", rating))
+        (
+            _number("points", each["points"]),
+            _number("penalty", each["penalty"]),
+            _number("rating", rating),
+        )
         for each, rating in rated
     )
     best_first = sorted(rows, key=lambda row: (-row[0], row[1]))

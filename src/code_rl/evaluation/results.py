@@ -13,7 +13,13 @@ from typing import Any
 from code_rl.evaluation.benchmarks import Benchmark
 from code_rl.evaluation.completers import EvalEntry
 from code_rl.evaluation.figures import Estimate, Figures, SampleOutcome, figures
-from code_rl.evaluation.rating import MIN_PARTICIPANTS, percentile, rate_contest, read_rating_table, read_standings
+from code_rl.evaluation.rating import (
+    MIN_PARTICIPANTS,
+    percentile,
+    rate_contest,
+    read_rating_table,
+    read_standings,
+)
 from code_rl.evaluation.runner import Found, Plan
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Mode
 from code_rl.evaluation.settings import EvalConfig
@@ -24,13 +30,20 @@ RESULTS = "results.json"
 
 
 def make_results(
-    benchmark: Benchmark, found: Found, plan: Plan, ks: Sequence[int], model: str, config: EvalConfig
+    benchmark: Benchmark,
+    found: Found,
+    plan: Plan,
+    ks: Sequence[int],
+    model: str,
+    config: EvalConfig,
 ) -> dict[str, Any]:
     """The content of `results.json`. Raises SandboxError when nothing got a verdict."""
     main: Mode = SAMPLED if plan.samples else GREEDY
     by_problem = {mode: found.by_problem(benchmark.entries, mode) for mode in (SAMPLED, GREEDY)}
     if not any(outcomes for outcomes in by_problem[main].values()):
-        raise SandboxError(f"no sample of {benchmark.name} could be had: {dict(Counter(found.missing.values()))}")
+        raise SandboxError(
+            f"no sample of {benchmark.name} could be had: {dict(Counter(found.missing.values()))}"
+        )
     entries = benchmark.entries
     tagged: dict[str, dict[str, list[EvalEntry]]] = {}
     for entry in entries:
@@ -41,12 +54,20 @@ def make_results(
         "benchmark": benchmark.name,
         "model": model,
         **group(entries),
-        "breakdown": {tag: {value: group(some) for value, some in values.items()} for tag, values in tagged.items()},
+        "breakdown": {
+            tag: {value: group(some) for value, some in values.items()}
+            for tag, values in tagged.items()
+        },
         "prompt": benchmark.prompt.version,
-        **{name: benchmark.facts[name] for name in ("release", "window") if name in benchmark.facts},
+        **{
+            name: benchmark.facts[name] for name in ("release", "window") if name in benchmark.facts
+        },
         "missing": dict(Counter(reason.partition(":")[0] for reason in found.missing.values())),
         "skipped": dict(benchmark.skipped),
-        "seconds": {"wall_of_this_run": round(found.wall_s, 3), "program_cpu": round(found.cpu_s, 3)},
+        "seconds": {
+            "wall_of_this_run": round(found.wall_s, 3),
+            "program_cpu": round(found.cpu_s, 3),
+        },
     }
     if config.standings and benchmark.name == "codeforces":
         results["rating"] = _rating(config.standings, config.ratings, by_problem[main])
@@ -59,7 +80,8 @@ def _group(
     plan: Plan,
     ks: Sequence[int],
 ) -> dict[str, Any]:
-    """Figures of some problems: pass@k, greedy, rates, counts, tokens. Problems and intervals of nothing are left out."""
+    """Figures of some problems: pass@k, greedy, rates, counts, tokens. Problems and intervals of
+    nothing are left out."""
 
     def of(mode: Mode, ks: Iterable[int]) -> Figures | None:
         return _figures([by_problem[mode][entry.problem_id] for entry in entries], ks)
@@ -77,8 +99,12 @@ def _group(
         "pass@k": shown.pass_at[largest].value,
         "k": largest,
         "interval": _ends(shown.pass_at[1]),
-        "intervals": {f"pass@{k}": _ends(estimate) for k, estimate in sorted(shown.pass_at.items())},
-        "problems_of": {f"pass@{k}": estimate.problems for k, estimate in sorted(shown.pass_at.items())},
+        "intervals": {
+            f"pass@{k}": _ends(estimate) for k, estimate in sorted(shown.pass_at.items())
+        },
+        "problems_of": {
+            f"pass@{k}": estimate.problems for k, estimate in sorted(shown.pass_at.items())
+        },
         "greedy": None if greedy is None else greedy.pass_at[1].value,
         "greedy_interval": None if greedy is None else _ends(greedy.pass_at[1]),
         "format_rate": shown.format_rate,
@@ -92,13 +118,21 @@ def _group(
 
 
 def _figures(outcomes_P: Sequence[Sequence[SampleOutcome]], ks: Iterable[int]) -> Figures | None:
-    return figures(outcomes_P, ks) if any(one.judged for outcomes in outcomes_P for one in outcomes) else None
+    return (
+        figures(outcomes_P, ks)
+        if any(one.judged for outcomes in outcomes_P for one in outcomes)
+        else None
+    )
 
 
-def _rating(standings: str, ratings: str | None, by_problem: Mapping[str, list[SampleOutcome]]) -> dict[str, Any]:
-    """Rating by a snapshot of `standings`, percentile by a table of all users' `ratings`; samples of a problem are submissions in order.
+def _rating(
+    standings: str, ratings: str | None, by_problem: Mapping[str, list[SampleOutcome]]
+) -> dict[str, Any]:
+    """Rating by a snapshot of `standings`, percentile by a table of all users' `ratings`; samples
+    of a problem are submissions in order.
 
-    Contests without standings are named, as are problems without a contest and those that their contest does not list.
+    Contests without standings are named, as are problems without a contest and those that their
+    contest does not list.
     """
     attempts: dict[str, dict[str, list[bool]]] = {}
     unnamed = []
@@ -107,17 +141,25 @@ def _rating(standings: str, ratings: str | None, by_problem: Mapping[str, list[S
         if match is None:
             unnamed.append(problem_id)
             continue
-        attempts.setdefault(match[1], {})[match[2]] = [each.correct for each in outcomes if each.judged]
+        attempts.setdefault(match[1], {})[match[2]] = [
+            each.correct for each in outcomes if each.judged
+        ]
     contests = read_standings(standings)
     known = [contests[name] for name in sorted(attempts) if name in contests]
     small = [contest.contest_id for contest in known if len(contest.ratings_n) <= MIN_PARTICIPANTS]
-    rated = [rate_contest(one, attempts[one.contest_id]) for one in known if one.contest_id not in small]
+    rated = [
+        rate_contest(one, attempts[one.contest_id]) for one in known if one.contest_id not in small
+    ]
     if not known:
-        raise ConfigError(f"standings={standings} has none of the {len(attempts)} contests of these problems")
+        raise ConfigError(
+            f"standings={standings} has none of the {len(attempts)} contests of these problems"
+        )
     value = fmean(one.rating for one in rated) if rated else None
     return {
         "rating": None if value is None else round(value, 1),
-        "percentile": None if ratings is None or value is None else percentile(value, read_rating_table(ratings)),
+        "percentile": None
+        if ratings is None or value is None
+        else percentile(value, read_rating_table(ratings)),
         "contests": len(rated),
         "few_participants": small,
         "without_standings": sorted(set(attempts) - set(contests)),

@@ -38,9 +38,11 @@ CUT = (VerdictKind.TIME_LIMIT, VerdictKind.MEMORY_LIMIT, VerdictKind.OUTPUT_LIMI
 async def judge_official(
     problem: Problem, code: str | None, executor: Executor, *, cpu_limit_s: float | None
 ) -> Verdict:
-    """LiveCodeBench's own decision: its rule, and the calls of a function in one process, as its harness makes them.
+    """LiveCodeBench's own decision: its rule, and the calls of a function in one process, as its
+    harness makes them.
 
-    Where a limit cuts that process, which has twice a test's CPU limit, each call runs apart under its own.
+    Where a limit cuts that process, which has twice a test's CPU limit, each call runs apart under
+    its own.
     """
     tests = tuple(replace(test, abs_tol=None, rel_tol=None) for test in problem.tests)
     official = replace(problem, tests=tests, compare=Compare("lcb-official"))
@@ -58,7 +60,8 @@ OnVerdict = Callable[[Verdict], None]
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """What is evaluated: problems in order, each loaded when it is asked, and how it is put (None: as the environment puts it)."""
+    """What is evaluated: problems in order, each loaded when it is asked, and how it is put (None:
+    as the environment puts it)."""
 
     entries: Sequence[EvalEntry]
     problem: Callable[[EvalEntry], Problem]
@@ -69,8 +72,9 @@ class Questions:
 class Plan:
     """How each problem is asked and judged.
 
-    `samples` at the sampling temperature, and `greedy` says whether one more greedily. `cpu_limit_s` lowers each problem's own CPU limit,
-    after `cpu_factor` has multiplied it. `official`: LiveCodeBench's own decision takes the place of the rule `lcb`.
+    `samples` at the sampling temperature, and `greedy` says whether one more greedily.
+    `cpu_limit_s` lowers each problem's own CPU limit, after `cpu_factor` has multiplied it.
+    `official`: LiveCodeBench's own decision takes the place of the rule `lcb`.
     """
 
     samples: int
@@ -91,7 +95,8 @@ class Plan:
 
 @dataclass(slots=True)
 class Found:
-    """What an evaluation has come to: one outcome per judged sample, and what is missing, by reason.
+    """What an evaluation has come to: one outcome per judged sample, and what is missing, by
+    reason.
 
     `wall_s` is of this run alone; `cpu_s` sums over all verdicts.
     """
@@ -102,7 +107,9 @@ class Found:
     wall_s: float = 0.0
     cpu_s: float = 0.0
 
-    def by_problem(self, entries: Iterable[EvalEntry], mode: Mode) -> dict[str, list[SampleOutcome]]:
+    def by_problem(
+        self, entries: Iterable[EvalEntry], mode: Mode
+    ) -> dict[str, list[SampleOutcome]]:
         """Outcomes of one mode by problem, in the samples' order."""
         found: dict[str, list[SampleOutcome]] = {entry.problem_id: [] for entry in entries}
         for key, outcome in sorted(self.outcomes.items(), key=lambda item: item[0]):
@@ -113,7 +120,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Samples of one problem in one mode: those with `numbers` are asked for, those `waiting` only judged."""
+    """Samples of one problem in one mode: those with `numbers` are asked for, those `waiting` only
+    judged."""
 
     entry: EvalEntry
     mode: Mode
@@ -125,7 +133,9 @@ class Work:
 class RuleGrader(GroupGrader):
     """Judges the programs of one problem as planned, in `places` that all problems share."""
 
-    def __init__(self, problem: Problem, executor: Executor, plan: Plan, places: asyncio.Semaphore) -> None:
+    def __init__(
+        self, problem: Problem, executor: Executor, plan: Plan, places: asyncio.Semaphore
+    ) -> None:
         scaled = replace(problem, time_limit_s=problem.time_limit_s * plan.cpu_factor)
         super().__init__(scaled, executor, cpu_limit_s=plan.cpu_limit_s)
         self._places, self._official = places, plan.official and problem.compare.rule == "lcb"
@@ -139,7 +149,8 @@ class RuleGrader(GroupGrader):
 
 
 class Evaluation:
-    """One evaluation: samples and verdicts are kept in `folder` where there is one, conversations under way in the `log` of their problem.
+    """One evaluation: samples and verdicts are kept in `folder` where there is one, conversations
+    under way in the `log` of their problem.
 
     Without an `executor` samples must come judged.
     """
@@ -167,7 +178,8 @@ class Evaluation:
         return len(self._questions.entries) * sum(number for _, number in self._plan.modes())
 
     async def run(self) -> Found:
-        """Everything that is missing, then all of it. Raises CodeRLError when the rest cannot be had; what there is stays kept."""
+        """Everything that is missing, then all of it. Raises CodeRLError when the rest cannot be
+        had; what there is stays kept."""
         started, work, complete = time.perf_counter(), self._work(), False
         try:
             await together(self._worker(work) for _ in range(self._workers))
@@ -193,7 +205,9 @@ class Evaluation:
         self._found.resumed = len(self._found.outcomes)
         for entry, (mode, total) in itertools.product(entries, list(plan.modes())):
             unjudged = waiting.pop((entry.problem_id, mode), ())
-            numbers = [number for number in range(total) if (entry.problem_id, mode, number) not in have]
+            numbers = [
+                number for number in range(total) if (entry.problem_id, mode, number) not in have
+            ]
             if unjudged:
                 yield Work(entry, mode, total, (), unjudged)
             if numbers:
@@ -201,21 +215,36 @@ class Evaluation:
                 yield from (Work(entry, mode, total, part) for part in parts)
 
     async def _worker(self, work: Iterator[Work]) -> None:
-        """A problem is in memory only while it is worked on; there are workers enough that judging does not hold up the asking."""
+        """A problem is in memory only while it is worked on; there are workers enough that judging
+        does not hold up the asking."""
         for item in work:
             problem = self._questions.problem(item.entry)
-            grader = None if self._executor is None else RuleGrader(problem, self._executor, self._plan, self._places)
+            grader = (
+                None
+                if self._executor is None
+                else RuleGrader(problem, self._executor, self._plan, self._places)
+            )
             samples = item.waiting or await self._complete(item, problem, grader)
             await together(self._judge(item.entry, sample, grader) for sample in samples)
 
-    async def _complete(self, work: Work, problem: Problem, grader: RuleGrader | None) -> Sequence[Sample]:
+    async def _complete(
+        self, work: Work, problem: Problem, grader: RuleGrader | None
+    ) -> Sequence[Sample]:
         entry, plan = work.entry, self._plan
-        seed = derive_seed(plan.seed, "eval", entry.split, entry.index)  # the same before and after training
+        seed = derive_seed(
+            plan.seed, "eval", entry.split, entry.index
+        )  # the same before and after training
         messages = self._questions.messages(problem)
         samples, reason = [], "not_in_file"
         try:
             request = CompletionRequest(
-                problem, messages, seed, work.mode, work.total, partial(self._log, entry.problem_id), grader
+                problem,
+                messages,
+                seed,
+                work.mode,
+                work.total,
+                partial(self._log, entry.problem_id),
+                grader,
             )
             samples = await self._completer.complete(request, work.numbers)
         except CompletionError as error:

@@ -1,4 +1,5 @@
-"""Samples and verdicts of an evaluation as records and as JSON lines; files of samples made elsewhere."""
+"""Samples and verdicts of an evaluation as records and as JSON lines; files of samples made
+elsewhere."""
 
 from __future__ import annotations
 
@@ -30,9 +31,11 @@ Key = tuple[str, Mode, int]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One completion (`completion`: a chat answer whose last fenced block counts) or one program (`code`).
+    """One completion (`completion`: a chat answer whose last fenced block counts) or one program
+    (`code`).
 
-    `verdict` is there where the program was judged while it was written; it is in no file of samples.
+    `verdict` is there where the program was judged while it was written; it is in no file of
+    samples.
     """
 
     problem_id: str
@@ -63,35 +66,52 @@ class Sample:
 
 
 def sample_from_json(row: Mapping[str, Any]) -> Sample:
-    """The inverse of `Sample.to_json`. Raises KeyError, TypeError or ValueError for another object."""
-    sample = Sample(**{name: value for name, value in row.items() if name in Sample.__dataclass_fields__})
-    counts = {name: getattr(sample, name) for name in ("sample", "prompt_tokens", "completion_tokens")}
+    """The inverse of `Sample.to_json`. Raises KeyError, TypeError or ValueError for another
+    object."""
+    sample = Sample(
+        **{name: value for name, value in row.items() if name in Sample.__dataclass_fields__}
+    )
+    counts = {
+        name: getattr(sample, name) for name in ("sample", "prompt_tokens", "completion_tokens")
+    }
     fits = {name: type(value) is int and value >= 0 for name, value in counts.items()}
-    fits |= {"mode": sample.mode in (SAMPLED, GREEDY), "truncated": isinstance(sample.truncated, bool)}
+    fits |= {
+        "mode": sample.mode in (SAMPLED, GREEDY),
+        "truncated": isinstance(sample.truncated, bool),
+    }
     if odd := [f"{name}={getattr(sample, name)!r:.60}" for name, fit in fits.items() if not fit]:
         raise ValueError(", ".join(odd))
     return sample
 
 
 def read_stored(path: str, known: Mapping[str, str | None]) -> dict[str, list[Sample]]:
-    """Samples made elsewhere, by problem, numbered from 0: in order of their own numbers, or of the file. Layouts, told apart by their fields:
+    """Samples made elsewhere, by problem, numbered from 0: in order of their own numbers, or of the
+    file. Layouts, told apart by their fields:
 
-    - ours: `{"problem_id", "completion" or "code"[, "sample", "mode", "truncated", …]}`, JSON lines;
-    - evalplus: `{"task_id", "solution"}` (a program) or `{"task_id", "completion"}` (what follows the prompt), JSON lines;
-    - LiveCodeBench: a JSON array of `{"question_id", "code_list"[, "output_list"]}`, its custom evaluator's and its own outputs.
+    - ours: `{"problem_id", "completion" or "code"[, "sample", "mode", "truncated", …]}`, JSON
+      lines;
+    - evalplus: `{"task_id", "solution"}` (a program) or `{"task_id", "completion"}` (what follows
+      the prompt), JSON lines;
+    - LiveCodeBench: a JSON array of `{"question_id", "code_list"[, "output_list"]}`, its custom
+      evaluator's and its own outputs.
 
-    `known` maps the ids of the problems to the text that an evalplus completion continues (None: it cannot). Raises DataError for any other
-    shape, naming the row, for an unknown id, and for another sample of the same number; the same sample again counts once.
+    `known` maps the ids of the problems to the text that an evalplus completion continues (None: it
+    cannot). Raises DataError for any other shape, naming the row, for an unknown id, and for
+    another sample of the same number; the same sample again counts once.
     """
     stored: dict[str, dict[Key, Sample]] = {}
     for where, row in _rows(path):
         for problem_id, fields in _read_row(row, where):
             if problem_id not in known:
-                raise DataError(f"{where}: problem {problem_id!r} is none of the benchmark's {len(known)}")
+                raise DataError(
+                    f"{where}: problem {problem_id!r} is none of the benchmark's {len(known)}"
+                )
             if fields.pop("continues", False):
                 if (prompt := known[problem_id]) is None:
-                    why = "this benchmark has no prompt to be continued; give whole programs as solution"
-                    raise DataError(f"{where}: {why}")
+                    raise DataError(
+                        f"{where}: this benchmark has no prompt to be continued; give whole "
+                        "programs as solution"
+                    )
                 fields["code"] = prompt + fields["code"]
             mine = stored.setdefault(problem_id, {})
             mode = fields.setdefault("mode", SAMPLED)
@@ -103,7 +123,8 @@ def read_stored(path: str, known: Mapping[str, str | None]) -> dict[str, list[Sa
             first = mine.setdefault(sample.key, sample)
             if (first.completion, first.code) != (sample.completion, sample.code):
                 raise DataError(
-                    f"{where}: sample {sample.sample} of problem {problem_id!r} came before, with another text"
+                    f"{where}: sample {sample.sample} of problem {problem_id!r} came before, "
+                    "with another text"
                 )
     return {problem_id: _numbered(mine) for problem_id, mine in stored.items()}
 
@@ -129,8 +150,9 @@ def _rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
             for index, row in enumerate(data):
                 if not isinstance(row, dict):
                     raise DataError(
-                        f"{path}, item {index}: an object with question_id and code_list was expected, not "
-                        f"{type(row).__name__}; a bare list of lists does not say which problem is which"
+                        f"{path}, item {index}: an object with question_id and code_list was "
+                        f"expected, not {type(row).__name__}; a bare list of lists does not say "
+                        "which problem is which"
                     )
                 yield f"{path}, item {index}", row
             return
@@ -146,7 +168,9 @@ def _read_row(row: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[st
     elif "task_id" in row:
         program = row.get("solution", row.get("completion"))
         if not isinstance(row["task_id"], str) or not isinstance(program, str):
-            raise DataError(f"{where}: evalplus samples are task_id with solution or completion, strings")
+            raise DataError(
+                f"{where}: evalplus samples are task_id with solution or completion, strings"
+            )
         yield row["task_id"], {"code": program, "continues": "solution" not in row}
     elif isinstance(row.get("problem_id"), str):
         given = [name for name in ("completion", "code") if row.get(name) is not None]
@@ -157,7 +181,8 @@ def _read_row(row: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[st
         yield row["problem_id"], {**texts, **kept}
     else:
         raise DataError(
-            f"{where}: a sample needs problem_id (ours), task_id (evalplus) or question_id (LiveCodeBench); found {sorted(row)[:6]}"
+            f"{where}: a sample needs problem_id (ours), task_id (evalplus) or question_id "
+            f"(LiveCodeBench); found {sorted(row)[:6]}"
         )
 
 
@@ -171,7 +196,8 @@ Row = dict[str, Any]
 
 
 class Folder:
-    """Every sample and verdict is in the folder `out` before the next step counts on it, so a cut evaluation goes on where it was."""
+    """Every sample and verdict is in the folder `out` before the next step counts on it, so a cut
+    evaluation goes on where it was."""
 
     def __init__(self, out: Path) -> None:
         self.samples, self.verdicts = KeyedLog(out / SAMPLES, _key), KeyedLog(out / VERDICTS, _key)
@@ -184,9 +210,14 @@ class Folder:
     def left(self, wanted: Callable[[Key], bool]) -> Iterator[tuple[Sample, Row | None]]:
         """Samples that an earlier process left, each with the verdict about itself if it has one.
 
-        Verdicts that are none leave the file: they are about to be given again. Raises DataError for a row that is no sample.
+        Verdicts that are none leave the file: they are about to be given again. Raises DataError
+        for a row that is no sample.
         """
-        rows = {key: row for key in self.verdicts if key in self.samples and (row := self.verdicts.get(key))}
+        rows = {
+            key: row
+            for key in self.verdicts
+            if key in self.samples and (row := self.verdicts.get(key))
+        }
         judged = [key for key, row in rows.items() if row["verdict"] != VerdictKind.SANDBOX_ERROR]
         if len(judged) < len(self.verdicts):
             self.verdicts.rewrite(judged)
@@ -195,7 +226,8 @@ class Folder:
                 sample = sample_from_json(self.samples.get(key) or {})
             except (KeyError, TypeError, ValueError) as error:
                 raise DataError(
-                    f"{self.samples.path}: not a sample of an evaluation: {error}; choose another out"
+                    f"{self.samples.path}: not a sample of an evaluation: {error}; choose "
+                    "another out"
                 ) from error
             yield sample, self.verdicts.get(key)
 

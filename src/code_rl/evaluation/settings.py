@@ -18,11 +18,26 @@ from code_rl.util.settings import make_settings
 
 REFERENCE = "reference"
 FROM_RUN = {
-    "model_name": "model", "backend": "backend", "device": "device", "dtype": "dtype", "renderer": "renderer", "max_tokens": "max_tokens", "temperature": "temperature",
-    "seed": "seed", "eval_samples": "n", "eval_limit": "limit", "reward_timeout": "reward_timeout", "environment": "environment", "max_turns": "max_turns",
-    "top_p": "top_p", "top_k": "top_k", "prompt": "prompt", "system_prompt": "system_prompt",
-}  # fmt: skip
-"""A run's settings and what they are called here: with checkpoint= they are the defaults, so that figures agree with the run's own."""
+    "model_name": "model",
+    "backend": "backend",
+    "device": "device",
+    "dtype": "dtype",
+    "renderer": "renderer",
+    "max_tokens": "max_tokens",
+    "temperature": "temperature",
+    "seed": "seed",
+    "eval_samples": "n",
+    "eval_limit": "limit",
+    "reward_timeout": "reward_timeout",
+    "environment": "environment",
+    "max_turns": "max_turns",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "prompt": "prompt",
+    "system_prompt": "system_prompt",
+}
+"""A run's settings and what they are called here: with checkpoint= they are the defaults, so that
+figures agree with the run's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +54,27 @@ class RowSelection:
 class EvalConfig:
     """Evaluate a model on benchmarks, or compare two evaluations.
 
-    Who: model= (with backend=), checkpoint=RUN, endpoint=URL with model=, samples=FILE, or model=reference. On what: benchmark=.
+    Who: model= (with backend=), checkpoint=RUN, endpoint=URL with model=, samples=FILE, or
+    model=reference. On what: benchmark=.
     """
 
     benchmark: str | None = option(
         None,
-        "One or several, comma-separated: livecodebench, humaneval, humaneval+, mbpp, mbpp+, codeforces, builtin, a file of problems, a folder that `code-rl prepare` wrote (its test split, else train; or FOLDER:split), or package.module:object of your own.",
+        "One or several, comma-separated: livecodebench, humaneval, humaneval+, mbpp, mbpp+, "
+        "codeforces, builtin, a file of problems, a folder that `code-rl prepare` wrote (its "
+        "test split, else train; or FOLDER:split), or package.module:object of your own.",
     )
     data: str | None = option(
         None,
-        "Local data: a file, or (livecodebench) the folder of shards; for several benchmarks NAME:PATH,NAME:PATH. None: "
-        "downloaded once, at a pinned revision.",
+        "Local data: a file, or (livecodebench) the folder of shards; for several benchmarks "
+        "NAME:PATH,NAME:PATH. None: downloaded once, at a pinned revision.",
     )
     version: str | None = option(
         None, "LiveCodeBench: release_v5 (the first five shards), v6 (the sixth alone), v4_v6."
     )
-    start_date: str | None = option(None, "LiveCodeBench: first contest date, YYYY-MM-DD, inclusive.")
+    start_date: str | None = option(
+        None, "LiveCodeBench: first contest date, YYYY-MM-DD, inclusive."
+    )
     end_date: str | None = option(None, "LiveCodeBench: last contest date, YYYY-MM-DD, inclusive.")
     limit: int = option(
         -1,
@@ -62,33 +82,48 @@ class EvalConfig:
         must(lambda count: count == -1 or count >= 1, "-1 (all problems) or at least 1"),
     )
     model: str | None = option(
-        None, "'tiny', a local folder or a hub id; the name that an endpoint knows; 'reference': the set's solutions."
+        None,
+        "'tiny', a local folder or a hub id; the name that an endpoint knows; 'reference': the "
+        "set's solutions.",
     )
     checkpoint: str | None = option(
         None,
-        "A run directory (its last checkpoint), RUN/NAME for a named one. The run's settings are the defaults then.",
+        "A run directory (its last checkpoint), RUN/NAME for a named one. The run's settings are "
+        "the defaults then.",
     )
-    endpoint: str | None = option(None, "Address of an OpenAI Chat Completions API, http://HOST:PORT/v1.")
+    endpoint: str | None = option(
+        None, "Address of an OpenAI Chat Completions API, http://HOST:PORT/v1."
+    )
     samples: str | None = option(
-        None, "Samples made elsewhere: our samples.jsonl, evalplus's JSON lines or LiveCodeBench's JSON array."
+        None,
+        "Samples made elsewhere: our samples.jsonl, evalplus's JSON lines or LiveCodeBench's "
+        "JSON array.",
     )
     backend: str = option("auto", "Where the model lives, as for training.")
     device: str = option("auto", "Device of the embedded engine: auto, cpu, cuda or mps.")
     dtype: str = option("auto", "Weights and activations of the embedded engine, as for training.")
     renderer: str = option("auto", "How conversations become tokens, as for training.")
     environment: str = option(
-        "single", f"{', '.join(ENVIRONMENTS)}, or package.module:object of your own, as for training."
+        "single",
+        f"{', '.join(ENVIRONMENTS)}, or package.module:object of your own, as for training.",
     )
-    max_turns: int | None = option(None, "With environment=repair: answers of one attempt at most (None: 3).")
+    max_turns: int | None = option(
+        None, "With environment=repair: answers of one attempt at most (None: 3)."
+    )
     n: int | None = option(
         None,
-        "Samples per problem (None: 8; as many as a samples file has; 1 for model=reference). 0: only greedy.",
+        "Samples per problem (None: 8; as many as a samples file has; 1 for model=reference). 0: "
+        "only greedy.",
         AT_LEAST_0,
     )
     greedy: bool | None = option(
-        None, "Also one greedy completion per problem (None: with checkpoint=, as the run's own evaluations)."
+        None,
+        "Also one greedy completion per problem (None: with checkpoint=, as the run's own "
+        "evaluations).",
     )
-    k: str | None = option(None, "For which k pass@k is given, comma-separated, each at most n (None: 1 and n).")
+    k: str | None = option(
+        None, "For which k pass@k is given, comma-separated, each at most n (None: 1 and n)."
+    )
     temperature: float = option(1.0, "Sampling temperature. 0: greedy, with n=1.", FROM_0)
     top_p: float = option(
         1.0,
@@ -102,46 +137,68 @@ class EvalConfig:
     )
     prompt: str | None = option(
         None,
-        f"How problems are worded, on every benchmark: {', '.join(PROMPTS)}, or package.module:function of your own. None: as each benchmark has it.",
+        f"How problems are worded, on every benchmark: {', '.join(PROMPTS)}, or "
+        "package.module:function of your own. None: as each benchmark has it.",
     )
     system_prompt: str | None = option(
         None,
-        "System message before each problem, in place of the wording's own; empty: none. None: as the wording has it.",
+        "System message before each problem, in place of the wording's own; empty: none. None: "
+        "as the wording has it.",
     )
     max_tokens: int = option(24576, "Tokens per completion at most.", AT_LEAST_1)
     sweep: str | None = option(
         None,
-        "Token limits, comma-separated, in place of max_tokens: everything is evaluated under each, in a folder of its own.",
+        "Token limits, comma-separated, in place of max_tokens: everything is evaluated under "
+        "each, in a folder of its own.",
     )
     seed: int = option(0, "Seed of all draws.", AT_LEAST_0)
     executor: str = option("auto", EXECUTOR_DOC)
-    isolation: Literal["auto", "full", "landlock", "none"] = option("auto", "Isolation level of the embedded sandbox.")
-    concurrency: int | None = option(None, "Programs in flight at once (None: the executor's default).", AT_LEAST_1)
+    isolation: Literal["auto", "full", "landlock", "none"] = option(
+        "auto", "Isolation level of the embedded sandbox."
+    )
+    concurrency: int | None = option(
+        None, "Programs in flight at once (None: the executor's default).", AT_LEAST_1
+    )
     reward_timeout: float | None = option(
         None,
-        "CPU seconds per test at most. A problem's own limit, times this machine's measured slowness (never below 1), wins where it is lower.",
+        "CPU seconds per test at most. A problem's own limit, times this machine's measured "
+        "slowness (never below 1), wins where it is lower.",
         ABOVE_0,
     )
-    asking: int = option(32, "Requests to an endpoint, or prompts of a back end, in flight at once.", AT_LEAST_1)
+    asking: int = option(
+        32, "Requests to an endpoint, or prompts of a back end, in flight at once.", AT_LEAST_1
+    )
     request_timeout: float = option(
         1800.0,
-        "Seconds that one request to an endpoint may take. After two such time-outs its sample is missing.",
+        "Seconds that one request to an endpoint may take. After two such time-outs its sample "
+        "is missing.",
         ABOVE_0,
     )
     patience: float = option(
         600.0,
-        "Seconds for which a request that an endpoint fails is sent again before the evaluation stops, to be resumed.",
+        "Seconds for which a request that an endpoint fails is sent again before the evaluation "
+        "stops, to be resumed.",
         ABOVE_0,
     )
-    extra_body: str | None = option(None, 'Further fields of every request to an endpoint, JSON: {"min_p": 0.05}.')
+    extra_body: str | None = option(
+        None, 'Further fields of every request to an endpoint, JSON: {"min_p": 0.05}.'
+    )
     api_key_env: str | None = option(
         None, "Environment variable with the endpoint's key. Nothing is sent unless it is named."
     )
-    standings: str | None = option(None, "Codeforces: snapshot of official standings, for the rating.")
-    ratings: str | None = option(None, "Codeforces: ratings of all users, {rating: users}, for the percentile.")
-    compare: str | None = option(None, "Two folders of evaluations, A,B: the paired difference B minus A.")
+    standings: str | None = option(
+        None, "Codeforces: snapshot of official standings, for the rating."
+    )
+    ratings: str | None = option(
+        None, "Codeforces: ratings of all users, {rating: users}, for the percentile."
+    )
+    compare: str | None = option(
+        None, "Two folders of evaluations, A,B: the paired difference B minus A."
+    )
     out: str | None = option(
-        None, "Folder of the results; a cut evaluation goes on in it. None: ~/code-rl-logs/eval-<date-time>."
+        None,
+        "Folder of the results; a cut evaluation goes on in it. None: "
+        "~/code-rl-logs/eval-<date-time>.",
     )
     dry_run: bool = option(False, "Check everything, say what would be asked and judged, and stop.")
 
@@ -161,12 +218,15 @@ class EvalConfig:
 
 
 def make_eval_config(given: Mapping[str, Any]) -> EvalConfig:
-    """Settings from the command line, over those of the checkpoint's run. Raises ConfigError for what does not go together."""
+    """Settings from the command line, over those of the checkpoint's run. Raises ConfigError for
+    what does not go together."""
     from_run: dict[str, Any] = {}
     if given.get("checkpoint"):
         run = run_of(str(given["checkpoint"]))[0]
         kept = read_config(run)
-        from_run = {mine: kept[theirs] for theirs, mine in FROM_RUN.items() if kept.get(theirs) is not None}
+        from_run = {
+            mine: kept[theirs] for theirs, mine in FROM_RUN.items() if kept.get(theirs) is not None
+        }
         from_run["greedy"] = True
         if "environment" in given:
             from_run.pop("max_turns", None)
@@ -180,7 +240,17 @@ APPLIES = {
     "endpoint": (("extra_body", "api_key_env", "request_timeout", "patience"), "endpoint="),
     "weights": (OF_WEIGHTS, "model= or checkpoint= on a back end"),
 }
-SAMPLING = ("temperature", "top_p", "top_k", "prompt", "system_prompt", "max_tokens", "sweep", "seed", "asking")
+SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "prompt",
+    "system_prompt",
+    "max_tokens",
+    "sweep",
+    "seed",
+    "asking",
+)
 
 
 def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
@@ -198,21 +268,31 @@ def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
             if name in given and config.answered_by != who:
                 raise ConfigError(f"{name}= has no effect here: it belongs to {whose}")
     if config.sweep is not None and "max_tokens" in given:
-        raise ConfigError(f"sweep={config.sweep} takes the place of max_tokens; leave one of them out")
+        raise ConfigError(
+            f"sweep={config.sweep} takes the place of max_tokens; leave one of them out"
+        )
     sweep_limits(config)
     for name in SAMPLING:
         if name in given and config.answered_by in ("reference", "samples"):
             raise ConfigError(f"{name}= has no effect here: nothing is sampled")
     if config.answered_by == "weights":
-        own = config.environment not in ENVIRONMENTS  # else each benchmark's words, or these, come first
+        own = (
+            config.environment not in ENVIRONMENTS
+        )  # else each benchmark's words, or these, come first
         words = (config.prompt, config.system_prompt) if own else (None, None)
         get_environment(config.environment, config.max_turns, *words)
     get_wording(config.prompt)
     if config.answered_by == "reference" and (config.n not in (None, 1) or config.greedy):
         raise ConfigError("model=reference has one solution per problem; leave out n= and greedy=")
     if config.answered_by == "samples" and config.greedy is not None:
-        raise ConfigError("greedy= has no effect with samples=: the file says which of its samples are greedy")
-    if config.temperature == 0 and config.answered_by in ("endpoint", "weights") and (config.n or 1) > 1:
+        raise ConfigError(
+            "greedy= has no effect with samples=: the file says which of its samples are greedy"
+        )
+    if (
+        config.temperature == 0
+        and config.answered_by in ("endpoint", "weights")
+        and (config.n or 1) > 1
+    ):
         raise ConfigError(f"temperature=0 draws the same completion {config.n} times; give n=1")
     if config.n == 0 and not config.greedy:
         raise ConfigError("n=0 samples nothing; give greedy=true or n of at least 1")
@@ -224,17 +304,26 @@ def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
 
 
 def _check_answerer(config: EvalConfig, given: Mapping[str, Any]) -> None:
-    ways = [name for name in ("checkpoint", "endpoint", "samples") if getattr(config, name) is not None]
+    ways = [
+        name for name in ("checkpoint", "endpoint", "samples") if getattr(config, name) is not None
+    ]
     if len(ways) > 1:
         raise ConfigError(f"{ways[0]}= and {ways[1]}= are two different ones to evaluate; give one")
     if not ways and config.model is None:
-        raise ConfigError("who is evaluated? give model=, checkpoint=RUN, endpoint=URL with model=, or samples=FILE")
+        raise ConfigError(
+            "who is evaluated? give model=, checkpoint=RUN, endpoint=URL with model=, or "
+            "samples=FILE"
+        )
     if config.endpoint is not None and config.model in (None, REFERENCE):
         raise ConfigError("endpoint= needs model=, the name under which the server knows it")
     if ways == ["checkpoint"] and "model" in given:
-        raise ConfigError("model= has no effect with checkpoint=: the run says which model; leave it out")
+        raise ConfigError(
+            "model= has no effect with checkpoint=: the run says which model; leave it out"
+        )
     if ways == ["samples"] and config.model == REFERENCE:
-        raise ConfigError("samples= and model=reference are two different ones to evaluate; give one")
+        raise ConfigError(
+            "samples= and model=reference are two different ones to evaluate; give one"
+        )
 
 
 def sample_count(config: EvalConfig) -> int:
@@ -260,17 +349,22 @@ def wanted_ks(config: EvalConfig, n: int) -> tuple[int, ...]:
 def narrowed(config: EvalConfig) -> dict[str, float]:
     """top_p and top_k where they are set."""
     off = {"top_p": 1.0, "top_k": -1}
-    return {name: getattr(config, name) for name, value in off.items() if getattr(config, name) != value}
+    return {
+        name: getattr(config, name) for name, value in off.items() if getattr(config, name) != value
+    }
 
 
 def sweep_limits(config: EvalConfig) -> tuple[int, ...]:
-    """The token limits to evaluate under. Raises ConfigError for a sweep that is no list of them."""
+    """The token limits to evaluate under. Raises ConfigError for a sweep that is no list of
+    them."""
     if config.sweep is None:
         return (config.max_tokens,)
     try:
         limits = tuple(dict.fromkeys(int(part) for part in config.sweep.split(",")))
     except ValueError as error:
-        raise ConfigError(f"sweep={config.sweep!r} must be token limits, comma-separated: 16384,32768") from error
+        raise ConfigError(
+            f"sweep={config.sweep!r} must be token limits, comma-separated: 16384,32768"
+        ) from error
     if min(limits) < 1:
         raise ConfigError(f"sweep={config.sweep}: each token limit must be at least 1")
     return limits

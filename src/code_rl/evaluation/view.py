@@ -1,4 +1,5 @@
-"""What `code-rl eval` shows: what is evaluated, progress, a table, and a line of Markdown ready to paste."""
+"""What `code-rl eval` shows: what is evaluated, progress, a table, and a line of Markdown ready to
+paste."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ class EvalView(View):
 
     def results(self, results: Mapping[str, Any]) -> None:
         """The table of one benchmark."""
-        rates = sorted(int(name[5:]) for name in results if name.startswith("pass@") and name[5:].isdigit())
+        rates = sorted(
+            int(name[5:]) for name in results if name.startswith("pass@") and name[5:].isdigit()
+        )
         names = ["problems", *(f"pass@{k}" for k in rates), "greedy", "format", "truncated"]
         table = self.table("", *names, title=f"{_of(results)}: {results['model']}")
         table.add_row("all", *_cells(results, names))
@@ -40,7 +43,14 @@ class EvalView(View):
     def comparison(self, found: Mapping[str, Any]) -> None:
         """The table of a paired comparison."""
         table = self.table(
-            "", "A", "B", "difference [95%]", "problems", "rose", "fell", title=f"{found['benchmark']}: B minus A"
+            "",
+            "A",
+            "B",
+            "difference [95%]",
+            "problems",
+            "rose",
+            "fell",
+            title=f"{found['benchmark']}: B minus A",
         )
         for name, row in found["figures"].items():
             low, high = row["interval"]
@@ -57,24 +67,40 @@ class EvalView(View):
         for remark in found["remarks"]:
             self.say(f"they differ in {remark}")
         if found["only_in_one"]:
-            self.say(f"{found['only_in_one']} problems have verdicts in one of them only, and are left out")
+            self.say(
+                f"{found['only_in_one']} problems have verdicts in one of them only, and are "
+                "left out"
+            )
 
     def _remarks(self, results: Mapping[str, Any]) -> None:
         for name, problems in results["problems_of"].items():
             if few := results["problems"] - problems:
-                self.say(f"{name} is over {problems} problems: {few} have fewer verdicts than it needs")
+                self.say(
+                    f"{name} is over {problems} problems: {few} have fewer verdicts than it needs"
+                )
         if "rating" in results:
             rating = results["rating"]
-            above = "" if rating["percentile"] is None else f", above {rating['percentile']}% of users"
+            above = (
+                "" if rating["percentile"] is None else f", above {rating['percentile']}% of users"
+            )
             value = "none" if rating["rating"] is None else f"{rating['rating']:.0f}{above}"
             self.say(f"rating {value}, mean of {rating['contests']} contests")
         skipped = dict(sorted(Counter(results["skipped"].values()).items()))
-        for reasons, what in ((skipped, "rows have no problem"), (results["missing"], "samples are missing")):
+        for reasons, what in (
+            (skipped, "rows have no problem"),
+            (results["missing"], "samples are missing"),
+        ):
             if reasons:
                 self.say(f"{sum(reasons.values())} {what}: {_listed(reasons)}")
         for kind, why in (
-            ("sandbox_error", "about themselves (sandbox_error); the same command judges them again"),
-            ("checker_error", "because a problem's checker fails on its own reference (checker_error)"),
+            (
+                "sandbox_error",
+                "about themselves (sandbox_error); the same command judges them again",
+            ),
+            (
+                "checker_error",
+                "because a problem's checker fails on its own reference (checker_error)",
+            ),
         ):
             if results["verdicts"].get(kind):
                 self.say(f"{results['verdicts'][kind]} samples got no verdict {why}")
@@ -82,7 +108,12 @@ class EvalView(View):
 
 def _of(results: Mapping[str, Any]) -> str:
     """The benchmark with its release and window."""
-    return ", ".join([results["benchmark"], *(results[name] for name in ("release", "window") if name in results)])
+    return ", ".join(
+        [
+            results["benchmark"],
+            *(results[name] for name in ("release", "window") if name in results),
+        ]
+    )
 
 
 def markdown(results: Mapping[str, Any]) -> str:
@@ -107,7 +138,10 @@ def _listed(counts: Mapping[str, int]) -> str:
 def _cells(row: Mapping[str, Any], names: list[str]) -> list[str]:
     if not row["problems"]:
         return ["0", *("-" for _ in names[1:])]
-    cells = {"problems": str(row["problems"]), "greedy": "-" if row["greedy"] is None else _percent(row["greedy"])}
+    cells = {
+        "problems": str(row["problems"]),
+        "greedy": "-" if row["greedy"] is None else _percent(row["greedy"]),
+    }
     cells |= {name: _percent(row[f"{name}_rate"]) for name in ("format", "truncated")}
     cells |= {name: rate(row[name], ends) for name, ends in row["intervals"].items()}
     return [cells.get(name, "-") for name in names]

@@ -1,15 +1,20 @@
 """The rule `checker`: a trusted program decides among many valid answers.
 
-It runs in processes that no policy program shares or descends from (`Job.trusted`), since it sees expected outputs. Its source defines
-`check(input, output, expected)`, which returns True when the output is right, False or a string that says why when it is wrong. For call tests `input` is
-`(args, kwargs)`, for a sequence of calls the pairs of name and arguments; all three are the values themselves.
+It runs in processes that no policy program shares or descends from (`Job.trusted`), since it sees
+expected outputs. Its source defines `check(input, output, expected)`, which returns True when the
+output is right, False or a string that says why when it is wrong. For call tests `input` is `(args,
+kwargs)`, for a sequence of calls the pairs of name and arguments; all three are the values
+themselves.
 
-The older protocol: a source that defines no such function is run as a script for each test, reads one JSON object, `{"input", "expected", "output"}`
-(strings) or `{"args", "kwargs", "expected", "value"}` in the encoding of `problems.values`, and prints one line: `ok`, or `wrong: why`.
+The older protocol: a source that defines no such function is run as a script for each test, reads
+one JSON object, `{"input", "expected", "output"}` (strings) or `{"args", "kwargs", "expected",
+"value"}` in the encoding of `problems.values`, and prints one line: `ok`, or `wrong: why`.
 
-An answer that the checker cannot read is wrong, unless the checker is broken: it does not decide on what the problem's first
-reference solution answers either. An expected output that it cannot read shows nothing ("many answers"), nor does a solution that
-fails, and without an answer of one no checker is broken: a program cannot have itself masked by what it writes.
+An answer that the checker cannot read is wrong, unless the checker is broken: it does not decide on
+what the problem's first reference solution answers either. An expected output that it cannot read
+shows nothing ("many answers"), nor does a solution that
+fails, and without an answer of one no checker is broken: a program cannot have itself masked by
+what it writes.
 """
 
 from __future__ import annotations
@@ -22,7 +27,16 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from code_rl.grading.plain import UnreadableError, parse_value
-from code_rl.grading.problem import CHECK, CallTest, Compare, Problem, SequenceTest, StdinTest, TestCase, defines
+from code_rl.grading.problem import (
+    CHECK,
+    CallTest,
+    Compare,
+    Problem,
+    SequenceTest,
+    StdinTest,
+    TestCase,
+    defines,
+)
 from code_rl.grading.reasons import Reason, clip, last_lines, status_reason
 from code_rl.grading.sandbox.executor import (
     CallInput,
@@ -41,11 +55,13 @@ from code_rl.grading.verdict import VerdictKind
 
 OUTPUT_BYTES = 1 << 20
 UNDECIDED_ANSWERS = 4
-"""So many times its own limit a checker may spend on answers of one program that it does not decide."""
+"""So many times its own limit a checker may spend on answers of one program that it does not
+decide."""
 
 
 class UndecidedError(Exception):
-    """A checker did not decide: it failed, went beyond a limit, or answered in no known way. Says how, for the problem's author."""
+    """A checker did not decide: it failed, went beyond a limit, or answered in no known way. Says
+    how, for the problem's author."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +74,8 @@ class Answer:
 
 @dataclass(slots=True)
 class CheckerBudget:
-    """The seconds that a checker has left for answers of one program that it does not decide. What it decides costs nothing here."""
+    """The seconds that a checker has left for answers of one program that it does not decide. What
+    it decides costs nothing here."""
 
     left_s: float
 
@@ -68,13 +85,15 @@ class CheckerBudget:
         return cls(UNDECIDED_ANSWERS * compare.checker_time_limit_s)
 
     def charge(self, execution: Execution, compare: Compare) -> None:
-        """Take off what an execution of the checker cost; one that slept up to its wall cap counts as one that computed."""
+        """Take off what an execution of the checker cost; one that slept up to its wall cap counts
+        as one that computed."""
         least = compare.checker_time_limit_s if execution.status is Status.TIME_LIMIT else 0.0
         self.left_s -= max(execution.cpu_s + execution.compile_s, least)
 
 
 Asked = Answer | Reason | None
-"""What there is to ask about one test: an answer; nothing, since it failed before; nothing, since it passed."""
+"""What there is to ask about one test: an answer; nothing, since it failed before; nothing, since
+it passed."""
 
 
 def checker_job(compare: Compare, answers: Sequence[Answer]) -> Job:
@@ -85,14 +104,17 @@ def checker_job(compare: Compare, answers: Sequence[Answer]) -> Job:
         cases=tuple(answer.case for answer in answers),
         fn_name=CHECK if defines(source, CHECK) else None,
         limits=Limits(
-            cpu_s=compare.checker_time_limit_s, memory_mb=compare.checker_memory_limit_mb, output_bytes=OUTPUT_BYTES
+            cpu_s=compare.checker_time_limit_s,
+            memory_mb=compare.checker_memory_limit_mb,
+            output_bytes=OUTPUT_BYTES,
         ),
         trusted=True,
     )
 
 
 def read_answer(test: TestCase, given: bytes, compare: Compare) -> Answer:
-    """What a program printed, or its encoded value, made ready for the checker, which takes time in proportion. Raises UnreadableError."""
+    """What a program printed, or its encoded value, made ready for the checker, which takes time in
+    proportion. Raises UnreadableError."""
     if not defines(compare.checker or "", CHECK):
         return Answer(test, _line(test, given))
     case = _call(test, given)
@@ -105,7 +127,9 @@ def read_decision(execution: Execution) -> str | None:
     """None for a right answer, else the checker's reason. Raises UndecidedError."""
     if execution.status is not Status.OK:
         said = last_lines(execution)
-        raise UndecidedError(f"it ended with {execution.status.value}" + (f": {said}" if said else ""))
+        raise UndecidedError(
+            f"it ended with {execution.status.value}" + (f": {said}" if said else "")
+        )
     if execution.value is not None:
         return read_value(execution.value)
     line = execution.stdout.decode("utf-8", "replace").strip()
@@ -117,7 +141,8 @@ def read_decision(execution: Execution) -> str | None:
 
 
 def read_value(value: bytes) -> str | None:
-    """What `check` returned: None for True, a reason for False or a string. Raises UndecidedError."""
+    """What `check` returned: None for True, a reason for False or a string. Raises
+    UndecidedError."""
     try:
         decision = parse_value(value)
     except UnreadableError as error:
@@ -132,11 +157,17 @@ def read_value(value: bytes) -> str | None:
 
 
 async def put_to_checker(
-    problem: Problem, asked: Sequence[Asked], executor: Executor, limits: Limits, budget: CheckerBudget
+    problem: Problem,
+    asked: Sequence[Asked],
+    executor: Executor,
+    limits: Limits,
+    budget: CheckerBudget,
 ) -> AsyncGenerator[Reason | None, None]:
-    """The reason for each test in order, None for one that passed. Answers that follow one another share a submission of the checker.
+    """The reason for each test in order, None for one that passed. Answers that follow one another
+    share a submission of the checker.
 
-    When the budget is spent, answers are not put to the checker any more: they are wrong, as those were that spent it.
+    When the budget is spent, answers are not put to the checker any more: they are wrong, as those
+    were that spent it.
     """
     at = 0
     while at < len(asked):
@@ -153,7 +184,8 @@ async def put_to_checker(
             continue
         if budget.left_s <= 0:
             yield Reason(
-                VerdictKind.WRONG_ANSWER, "answers before this one, unreadable too, used up the checker's time"
+                VerdictKind.WRONG_ANSWER,
+                "answers before this one, unreadable too, used up the checker's time",
             )
             at += 1
             continue
@@ -164,7 +196,11 @@ async def put_to_checker(
                 async for execution in executions:
                     said = read_decision(execution)
                     at += 1
-                    yield None if said is None else Reason(VerdictKind.WRONG_ANSWER, "the checker says wrong", said)
+                    yield (
+                        None
+                        if said is None
+                        else Reason(VerdictKind.WRONG_ANSWER, "the checker says wrong", said)
+                    )
         except UndecidedError as error:
             item = asked[at]
             assert isinstance(item, Answer)
@@ -174,14 +210,24 @@ async def put_to_checker(
 
 
 def unreadable(trouble: UndecidedError, tried: UndecidedError | None) -> Reason:
-    """The reason why the checker did not decide; `tried` is its failure on the reference solution, if any."""
+    """The reason why the checker did not decide; `tried` is its failure on the reference solution,
+    if any."""
     if tried is None:
-        return Reason(VerdictKind.WRONG_ANSWER, "the checker could not read the answer", str(trouble))
-    return Reason(VerdictKind.CHECKER_ERROR, f"the problem's checker fails on its own reference: {tried}")
+        return Reason(
+            VerdictKind.WRONG_ANSWER, "the checker could not read the answer", str(trouble)
+        )
+    return Reason(
+        VerdictKind.CHECKER_ERROR, f"the problem's checker fails on its own reference: {tried}"
+    )
 
 
 async def _blame(
-    problem: Problem, test: TestCase, executor: Executor, limits: Limits, trouble: UndecidedError, budget: CheckerBudget
+    problem: Problem,
+    test: TestCase,
+    executor: Executor,
+    limits: Limits,
+    trouble: UndecidedError,
+    budget: CheckerBudget,
 ) -> Reason:
     tried: UndecidedError | None = None
     if not problem.solutions:
@@ -203,7 +249,8 @@ async def _blame(
 async def _references(
     problem: Problem, test: TestCase, executor: Executor, limits: Limits
 ) -> AsyncGenerator[tuple[bool, bytes], None]:
-    """The problem's own answers to a test: what it expects, then what its first reference solution gives (True), if it gives any."""
+    """The problem's own answers to a test: what it expects, then what its first reference solution
+    gives (True), if it gives any."""
     if isinstance(test, StdinTest):
         if test.expected.strip():
             yield False, test.expected.encode("utf-8", "surrogatepass")
@@ -227,8 +274,12 @@ def _call(test: TestCase, given: bytes) -> CallInput:
 def _line(test: TestCase, given: bytes) -> StdinInput:
     if isinstance(test, StdinTest):
         output = _text(given, "the output is not UTF-8 text")
-        return StdinInput(json.dumps({"input": test.input, "expected": test.expected, "output": output}).encode())
-    parse_value(given)  # a text that is one whole JSON value cannot reach beyond its place in the object below
+        return StdinInput(
+            json.dumps({"input": test.input, "expected": test.expected, "output": output}).encode()
+        )
+    parse_value(
+        given
+    )  # a text that is one whole JSON value cannot reach beyond its place in the object below
     head = {"args": [], "kwargs": {}, "expected": encode(test.expected, -ENVELOPE)}
     if isinstance(test, CallTest):
         head["args"] = [encode(item) for item in test.args]

@@ -1,12 +1,13 @@
-"""Which rule compares what: the rules of `Compare` for printed and for returned outputs. docs/judging.md says more of each.
+"""Which rule compares what: the rules of `Compare` for printed and for returned outputs.
+docs/judging.md says more of each.
 
 | rule | printed text | returned value |
 |---|---|---|
-| `lcb` | lines stripped; equal as text or as lists of numerals, within tolerance; integers exactly | equal plain data, floats within tolerance; tuple equals list; 1 equals 1.0; True is not 1 |
-| `lcb-official` | as LiveCodeBench decides, slips included | as LiveCodeBench decides, slips included |
-| `python` | as `lcb` | as `==` in a Python assert, floats within tolerance; a tuple is not a list; True is 1 |
-| `contest` | tokens: as text, or numbers within tolerance; lines do not count | as `lcb`, floats within tolerance, strings by tokens |
-| `checker` | a trusted program decides, in the sandbox (`judging.checker`) | the same |
+| `lcb` | lines, as text or numerals within tolerance | plain data; tuple = list; True is not 1 |
+| `lcb-official` | as LiveCodeBench decides, slips included | the same |
+| `python` | as `lcb` | as `==` in an assert, floats within tolerance; True is 1 |
+| `contest` | tokens, as text or numbers within tolerance | as `lcb`, strings by tokens |
+| `checker` | a trusted program decides, in the sandbox (`checker`) | the same |
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def compare_printed(stdout: bytes, test: StdinTest, compare: Compare) -> str | N
 
 
 def compare_returned(value: bytes, test: CallTest | SequenceTest, compare: Compare) -> str | None:
-    """None when `value` (encoded by `problems.values`) is right for `test`, else why not, holding nothing of the test."""
+    """None when `value` (encoded by `problems.values`) is right for `test`, else why not, holding
+    nothing of the test."""
     if isinstance(test, CallTest) and test.raises is not None:
         names = raised_names(value)
         if names is None:
@@ -58,12 +60,16 @@ def compare_returned(value: bytes, test: CallTest | SequenceTest, compare: Compa
         got = parse_value(value, dumps(expected, -ENVELOPE).encode())
     except UnreadableError as error:
         return str(error)
-    return compare_values(got, expected, rule_for(compare, test), outermost=int(isinstance(test, SequenceTest)))
+    return compare_values(
+        got, expected, rule_for(compare, test), outermost=int(isinstance(test, SequenceTest))
+    )
 
 
 def raised_names(value: bytes) -> list[str] | None:
     """The names of the class and the bases of what a call raised; None when it returned."""
-    if len(value) > MAX_RAISED_BYTES or not value.startswith(b'{"%s":"%s"' % (TAG.encode(), RAISED.encode())):
+    if len(value) > MAX_RAISED_BYTES or not value.startswith(
+        b'{"%s":"%s"' % (TAG.encode(), RAISED.encode())
+    ):
         return None
     try:
         form = parse_value(value)

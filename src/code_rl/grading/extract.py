@@ -2,15 +2,18 @@
 
 A fence is a line of three or more backticks or tildes. The rules, where Markdown leaves room:
 
-- An opening fence may follow indentation, or whatever ends in `>`: quote marks, a tag (`<answer>`). It may name a language.
-  The body loses the indentation and the quote marks of its fence.
-- A closing fence is at least as long, of the same character, and indented at most three columns more: a fence inside an
-  indented docstring does not close its block. Text may follow it (`</answer>`, "That is all.") if it is indented no more than
-  the opening fence; one word without a space in between is a language: it opens another block, and the one before was left open.
-- Where no closing line follows, a closing fence behind a line of code, at its end or before a tag, closes the block (`print(1)`
-  and three backticks).
-- Known limits: an opening fence behind words or a list mark is none; one word behind a closing fence is a language, whatever sign it ends in.
-- A block that is never closed is no block, and neither is one of comments and blanks alone; an earlier one counts then.
+- An opening fence may follow indentation, or whatever ends in `>`: quote marks, a tag (`<answer>`).
+  It may name a language. The body loses the indentation and the quote marks of its fence.
+- A closing fence is at least as long, of the same character, and indented at most three columns
+  more: a fence inside an indented docstring does not close its block. Text may follow it
+  (`</answer>`, "That is all.") if it is indented no more than the opening fence; one word without a
+  space in between is a language: it opens another block, and the one before was left open.
+- Where no closing line follows, a closing fence behind a line of code, at its end or before a tag,
+  closes the block (`print(1)` and three backticks).
+- Known limits: an opening fence behind words or a list mark is none; one word behind a closing
+  fence is a language, whatever sign it ends in.
+- A block that is never closed is no block, and neither is one of comments and blanks alone; an
+  earlier one counts then.
 - CRLF becomes LF; blank lines around the code are dropped.
 """
 
@@ -73,21 +76,28 @@ class _Block:
         self.lines.append(line)
 
     def code(self, *, closed: bool) -> str | None:
-        """The block's code, or None if it has no statement, or is neither closed nor softly closed."""
+        """The block's code, or None if it has no statement, or is neither closed nor softly
+        closed."""
         lines = self.lines
         if not closed:
             if self.soft_end is None:
                 return None
-            lines = [*lines[: self.soft_end], lines[self.soft_end].partition(self.fence.marker[0] * 3)[0]]
+            lines = [
+                *lines[: self.soft_end],
+                lines[self.soft_end].partition(self.fence.marker[0] * 3)[0],
+            ]
         if not any(map(_has_statement, lines)):
             return None
-        body = [line[min(self.fence.indent, len(line) - len(line.lstrip(" \t"))) :] for line in lines]
+        body = [
+            line[min(self.fence.indent, len(line) - len(line.lstrip(" \t"))) :] for line in lines
+        ]
         filled = [number for number, line in enumerate(body) if line.strip()]
         return "\n".join(body[filled[0] : filled[-1] + 1])
 
 
 def extract_code(text: str) -> str | None:
-    """The code of the last fenced block of `text`, or None when there is none. Never raises; linear in the text."""
+    """The code of the last fenced block of `text`, or None when there is none. Never raises; linear
+    in the text."""
     code: str | None = None
     block: _Block | None = None
     for raw in text.split("\n"):
@@ -118,7 +128,8 @@ def _has_statement(line: str) -> bool:
 
 
 def _fence(line: str) -> _Fence | None:
-    """The fence that `line` is. Behind one of backticks no backtick follows but in a text of its own: inline code is no fence."""
+    """The fence that `line` is. Behind one of backticks no backtick follows but in a text of its
+    own: inline code is no fence."""
     if "```" not in line and "~~~" not in line:
         return None
     match = _FENCE.fullmatch(line)

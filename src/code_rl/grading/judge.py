@@ -1,7 +1,9 @@
-"""The judge: runs a program on a problem's inputs, compares its outputs here, and says one of ten verdicts.
+"""The judge: runs a program on a problem's inputs, compares its outputs here, and says one of ten
+verdicts.
 
-The sandbox gets a program and inputs; expected outputs stay on this side. The judge stops at the first failed test unless it is to run all.
-Trouble of the sandbox, which its executor has tried to overcome, is `sandbox_error`; it is never a wrong answer.
+The sandbox gets a program and inputs; expected outputs stay on this side. The judge stops at the
+first failed test unless it is to run all. Trouble of the sandbox, which its executor has tried to
+overcome, is `sandbox_error`; it is never a wrong answer.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ MAX_CHECKER_BYTES = 4 << 20
 
 @dataclass(slots=True)
 class _Tally:
-    """What is known so far. `done` tests have been decided; `reason` is why the first of those that failed did."""
+    """What is known so far. `done` tests have been decided; `reason` is why the first of those that
+    failed did."""
 
     every: bool
     done: int = 0
@@ -64,9 +67,10 @@ async def judge(
 ) -> Verdict:
     """Run `code` on the tests of `problem` in order, up to the first failure, and say how it went.
 
-    `cpu_limit_s` lowers the problem's own CPU limit per test. With `all_tests` every test runs, and `passed` counts all that passed. `cpu_s` and `wall_s`
-    of the verdict are sums over the tests that ran. Raises DataError for a problem that cannot be judged (no tests, mixed kinds, unknown rule)
-    and OutageError; no other SandboxError.
+    `cpu_limit_s` lowers the problem's own CPU limit per test. With `all_tests` every test runs, and
+    `passed` counts all that passed. `cpu_s` and `wall_s` of the verdict are sums over the tests
+    that ran. Raises DataError for a problem that cannot be judged (no tests, mixed kinds, unknown
+    rule) and OutageError; no other SandboxError.
     """
     check_problem(problem)
     tally = _Tally(all_tests)
@@ -90,14 +94,20 @@ def check_problem(problem: Problem) -> None:
     """Raise DataError when `problem` cannot be judged."""
     where = f"problem {problem.id!r}"
     if not problem.tests:
-        raise DataError(f"{where}: tests is empty; a problem without tests would pass every program")
+        raise DataError(
+            f"{where}: tests is empty; a problem without tests would pass every program"
+        )
     for index, test in enumerate(problem.tests):
         if isinstance(test, CallTest) and not (test.fn_name or problem.fn_name):
-            raise DataError(f"{where}: tests[{index}] names no function, and the problem has no fn_name")
+            raise DataError(
+                f"{where}: tests[{index}] names no function, and the problem has no fn_name"
+            )
     check_parts(problem, where)
 
 
-async def _run(problem: Problem, code: str, executor: Executor, limits: Limits, tally: _Tally) -> None:
+async def _run(
+    problem: Problem, code: str, executor: Executor, limits: Limits, tally: _Tally
+) -> None:
     """Each output against what is expected."""
     job = program_job(problem, code, problem.tests, limits)
     async with contextlib.aclosing(executions_of(executor, job)) as executions:
@@ -110,10 +120,14 @@ async def _run(problem: Problem, code: str, executor: Executor, limits: Limits, 
                 return
 
 
-async def _run_checked(problem: Problem, code: str, executor: Executor, limits: Limits, tally: _Tally) -> None:
-    """As `_run`, for the rule `checker`: tests in growing chunks, bounded in bytes, each chunk's outputs then put to the checker.
+async def _run_checked(
+    problem: Problem, code: str, executor: Executor, limits: Limits, tally: _Tally
+) -> None:
+    """As `_run`, for the rule `checker`: tests in growing chunks, bounded in bytes, each chunk's
+    outputs then put to the checker.
 
-    The program's submission ends before the checker's begins, so that an executor with one place cannot lock up.
+    The program's submission ends before the checker's begins, so that an executor with one place
+    cannot lock up.
     """
     chunk, budget = 1, CheckerBudget.of(problem.compare)
     while tally.done < len(problem.tests):
@@ -130,7 +144,9 @@ async def _run_checked(problem: Problem, code: str, executor: Executor, limits: 
                 stop = isinstance(asked[-1], Reason) and not tally.every
                 if stop or held > MAX_CHECKER_BYTES or execution.status is Status.COMPILE_ERROR:
                     break
-        async with contextlib.aclosing(put_to_checker(problem, asked, executor, limits, budget)) as reasons:
+        async with contextlib.aclosing(
+            put_to_checker(problem, asked, executor, limits, budget)
+        ) as reasons:
             async for reason in reasons:
                 if tally.note(reason):
                     return
@@ -138,7 +154,8 @@ async def _run_checked(problem: Problem, code: str, executor: Executor, limits: 
 
 
 async def _to_ask(problem: Problem, test: TestCase, execution: Execution) -> Asked:
-    """What the checker is to be asked about one test: an answer; or, without asking, why it failed (None: it passed)."""
+    """What the checker is to be asked about one test: an answer; or, without asking, why it failed
+    (None: it passed)."""
     reason = status_reason(execution, test)
     if reason is not None:
         return reason
@@ -152,7 +169,8 @@ async def _to_ask(problem: Problem, test: TestCase, execution: Execution) -> Ask
 
 
 async def _compared(problem: Problem, test: TestCase, execution: Execution) -> Reason | None:
-    """Why the answer is wrong, or None. Long texts are compared in a thread, to keep the event loop going."""
+    """Why the answer is wrong, or None. Long texts are compared in a thread, to keep the event loop
+    going."""
 
     def compare() -> str | None:
         if isinstance(test, StdinTest):
@@ -169,7 +187,11 @@ def _verdict(problem: Problem, tally: _Tally) -> Verdict:
     failure, kind = None, VerdictKind.PASSED
     if tally.reason is not None:
         public = problem.tests[tally.failed].public
-        failure = Failure(tally.failed, public, tally.reason.shown(public), tally.reason.got if public else None)
+        failure = Failure(
+            tally.failed, public, tally.reason.shown(public), tally.reason.got if public else None
+        )
         kind = tally.reason.kind
     total = len(problem.tests)
-    return Verdict(kind, tally.passed, total, problem.compare.rule, failure, tally.cpu_s, tally.wall_s)
+    return Verdict(
+        kind, tally.passed, total, problem.compare.rule, failure, tally.cpu_s, tally.wall_s
+    )

@@ -1,7 +1,10 @@
-"""The native problem format: JSON Lines, one problem an object, optionally compressed (`.gz`, to be read also `.zst`).
+"""The native problem format: JSON Lines, one problem an object, optionally compressed (`.gz`, to be
+read also `.zst`).
 
-`{"id", "statement", "tests", "starter_code", "fn_name", "time_limit_s", "memory_limit_mb", "compare", "solutions", "source", "date",
-"meta"}`; all but the first three may be left out. Reading is strict: anything else is a DataError that names file, line, field, value and remedy. Tests by `kind`:
+`{"id", "statement", "tests", "starter_code", "fn_name", "time_limit_s", "memory_limit_mb",
+"compare", "solutions", "source", "date", "meta"}`; all but the first three may be left out. Reading
+is strict: anything else is a DataError that names file, line, field, value and remedy. Tests by
+`kind`:
 
 | `kind` | fields |
 |---|---|
@@ -9,7 +12,8 @@
 | `call` | `args`, `kwargs`, `expected` or `raises`, `fn_name` |
 | `sequence` | `class`, `calls`: `[[name, [argument, …]], …]`, `expected` |
 
-and `public`, `abs_tol`, `rel_tol` on each. Values are plain JSON or the `{"__type__": …}` forms of `problems.values`.
+and `public`, `abs_tol`, `rel_tol` on each. Values are plain JSON or the `{"__type__": …}` forms of
+`problems.values`.
 """
 
 from __future__ import annotations
@@ -26,7 +30,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from code_rl.grading.problem import CallTest, Compare, Problem, SequenceTest, StdinTest, TestCase, check_parts
+from code_rl.grading.problem import (
+    CallTest,
+    Compare,
+    Problem,
+    SequenceTest,
+    StdinTest,
+    TestCase,
+    check_parts,
+)
 from code_rl.grading.values import ValueCodecError, decode, encode
 from code_rl.util.data_files import read_object, short
 from code_rl.util.errors import DataError
@@ -48,7 +60,11 @@ class Form:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and 0 <= value <= sys.float_info.max
+    )
 
 
 def _is_filled(value: Any) -> bool:
@@ -64,10 +80,14 @@ def _is_date(value: Any) -> bool:
 
 TEXT = Form(lambda value: isinstance(value, str), "a string")
 FILLED = Form(_is_filled, "a string that is not blank")
-OPTIONAL = Form(lambda value: value is None or _is_filled(value), "null or a string that is not blank")
+OPTIONAL = Form(
+    lambda value: value is None or _is_filled(value), "null or a string that is not blank"
+)
 NAME = Form(lambda value: isinstance(value, str) and value.isidentifier(), "a name in Python")
 ITEMS = Form(lambda value: isinstance(value, list), "a list")
-TEXTS = Form(lambda value: ITEMS.fits(value) and all(map(TEXT.fits, value)), "a list of strings", tuple)
+TEXTS = Form(
+    lambda value: ITEMS.fits(value) and all(map(TEXT.fits, value)), "a list of strings", tuple
+)
 OBJECT = Form(lambda value: isinstance(value, dict), "an object")
 FLAG = Form(lambda value: isinstance(value, bool), "true or false")
 NUMBER = Form(_is_number, "a finite number, 0 or more", float)
@@ -95,7 +115,9 @@ FORMS = {
     "tests": Form(ITEMS.fits, "a list of objects"),
     "time_limit_s": SECONDS,
     "memory_limit_mb": MEGABYTES,
-    "compare": Form(lambda value: isinstance(value, str | dict), "a rule's name or an object with 'rule'"),
+    "compare": Form(
+        lambda value: isinstance(value, str | dict), "a rule's name or an object with 'rule'"
+    ),
     "solutions": TEXTS,
     "source": TEXT,
     "date": DATE,
@@ -121,17 +143,21 @@ _COMPARE = {
 def read_fields(
     data: Mapping[str, Any], forms: Mapping[str, Form], required: Sequence[str], where: str
 ) -> dict[str, Any]:
-    """The fields that there are, as they are kept. Raises DataError, beginning with `where`, for one that is of another form, missing or unknown;
-    one that is both is taken for misspelt."""
+    """The fields that there are, as they are kept. Raises DataError, beginning with `where`, for
+    one that is of another form, missing or unknown; one that is both is taken for misspelt."""
     missing = [name for name in required if name not in data]
     unknown = [name for name in data if name not in forms]
     if unknown:
         alone = missing[0] if len(missing) == len(unknown) == 1 else None
-        meant = f", did you mean {alone!r}?" if alone else suggestion(unknown[0], missing or tuple(forms))
+        meant = (
+            f", did you mean {alone!r}?"
+            if alone
+            else suggestion(unknown[0], missing or tuple(forms))
+        )
         also = f"; {missing[0]} is missing" if missing and alone is None else ""
         raise DataError(
-            f"{where}: field {short(unknown[0])} is unknown{meant}{also}; known are {', '.join(forms)} "
-            "(anything else goes in a problem's meta)"
+            f"{where}: field {short(unknown[0])} is unknown{meant}{also}; known are "
+            f"{', '.join(forms)} (anything else goes in a problem's meta)"
         )
     if missing:
         raise DataError(f"{where}: {missing[0]} is missing")
@@ -147,15 +173,22 @@ def wrong_field(name: str, value: Any, wanted: str, where: str) -> DataError:
 
 
 def write_problems(path: str | os.PathLike[str], problems: Iterable[Problem]) -> int:
-    """Write problems as a native file (compressed when `path` ends in .gz), all or nothing; returns how many.
+    """Write problems as a native file (compressed when `path` ends in .gz), all or nothing; returns
+    how many.
 
     The same problems give the same bytes.
     """
     target, count = Path(path), 0
     try:
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as temporary:
+        with tempfile.NamedTemporaryFile(
+            dir=target.parent, prefix=f".{target.name}.", delete=False
+        ) as temporary:
             try:
-                packed = gzip.GzipFile("", "wb", fileobj=temporary, mtime=0) if target.suffix == ".gz" else None
+                packed = (
+                    gzip.GzipFile("", "wb", fileobj=temporary, mtime=0)
+                    if target.suffix == ".gz"
+                    else None
+                )
                 with packed or contextlib.nullcontext(temporary) as stream:
                     for problem in problems:
                         count += 1
@@ -183,7 +216,8 @@ def format_problem(problem: Problem) -> str:
 
 
 def format_halves(problem: Problem) -> tuple[str, str]:
-    """The line of `format_problem` in two: up to the tests, which are nearly all of it, and from behind the comma after them."""
+    """The line of `format_problem` in two: up to the tests, which are nearly all of it, and from
+    behind the comma after them."""
     row = problem_to_json(problem)
     return format_fields({name: row.pop(name) for name in _HEAD})[:-1], format_fields(row)[1:]
 
@@ -197,12 +231,16 @@ def format_fields(row: Mapping[str, Any]) -> str:
 def problem_to_json(problem: Problem) -> dict[str, Any]:
     """The problem as a JSON object with every field; inverse of `problem_from_json`."""
     row = {name: getattr(problem, name) for name in NATIVE_FIELDS}
-    row |= {"tests": list(map(test_to_json, problem.tests)), "compare": _compare_to_json(problem.compare)}
+    row |= {
+        "tests": list(map(test_to_json, problem.tests)),
+        "compare": _compare_to_json(problem.compare),
+    }
     return row | {"solutions": list(problem.solutions), "meta": dict(problem.meta)}
 
 
 def problem_from_json(data: Mapping[str, Any], where: str = "problem") -> Problem:
-    """Build a problem from a native JSON object. Raises DataError, beginning with `where`, for anything malformed."""
+    """Build a problem from a native JSON object. Raises DataError, beginning with `where`, for
+    anything malformed."""
     row = read_fields(data, FORMS, REQUIRED, where)
     if not row["tests"]:
         raise DataError(f"{where}: tests is empty; a problem needs at least one test")
@@ -223,7 +261,11 @@ def _compare_to_json(compare: Compare) -> str | dict[str, Any]:
     if compare == Compare(compare.rule):
         return compare.rule
     named = asdict(compare)
-    return {name: value for name, value in named.items() if name == "rule" or value != getattr(_USUAL, name)}
+    return {
+        name: value
+        for name, value in named.items()
+        if name == "rule" or value != getattr(_USUAL, name)
+    }
 
 
 _COMMON = {"kind": TEXT, "public": FLAG, "abs_tol": TOLERANCE, "rel_tol": TOLERANCE}
@@ -238,11 +280,23 @@ _KWARGS = Form(
 )
 _KINDS: dict[str, tuple[dict[str, Form], tuple[str, ...]]] = {
     "stdin": ({"input": TEXT, "expected": TEXT}, ("input", "expected")),
-    "call": ({"args": _ARGS, "kwargs": _KWARGS, "expected": _ANY, "raises": _NAMED, "fn_name": _NAMED}, ("args",)),
-    "sequence": ({"class": NAME, "calls": ITEMS, "expected": _VALUES}, ("class", "calls", "expected")),
+    "call": (
+        {"args": _ARGS, "kwargs": _KWARGS, "expected": _ANY, "raises": _NAMED, "fn_name": _NAMED},
+        ("args",),
+    ),
+    "sequence": (
+        {"class": NAME, "calls": ITEMS, "expected": _VALUES},
+        ("class", "calls", "expected"),
+    ),
 }
 """The fields of each kind of test, and which of them there must be."""
-NOT_FOR_RAISES = ("BaseException", "SystemExit", "KeyboardInterrupt", "GeneratorExit", "MemoryError")
+NOT_FOR_RAISES = (
+    "BaseException",
+    "SystemExit",
+    "KeyboardInterrupt",
+    "GeneratorExit",
+    "MemoryError",
+)
 
 
 def test_to_json(test: TestCase) -> dict[str, Any]:
@@ -256,7 +310,9 @@ def test_to_json(test: TestCase) -> dict[str, Any]:
     else:
         kwargs = {name: encode(item) for name, item in test.kwargs.items()}
         row = {"kind": "call", "args": [encode(item) for item in test.args], "kwargs": kwargs}
-        row |= {"expected": encode(test.expected)} if test.raises is None else {"raises": test.raises}
+        row |= (
+            {"expected": encode(test.expected)} if test.raises is None else {"raises": test.raises}
+        )
         row |= {} if test.fn_name is None else {"fn_name": test.fn_name}
     row["public"] = test.public
     for name in ("abs_tol", "rel_tol"):
@@ -266,8 +322,12 @@ def test_to_json(test: TestCase) -> dict[str, Any]:
 
 
 def tests_from_json(items: Sequence[Any], fn_name: str | None, where: str) -> tuple[TestCase, ...]:
-    """The tests of a problem whose function is `fn_name`. Raises DataError, beginning with `where`."""
-    return tuple(_test_from_json(item, fn_name, f"{where}: tests[{index}]") for index, item in enumerate(items))
+    """The tests of a problem whose function is `fn_name`. Raises DataError, beginning with
+    `where`."""
+    return tuple(
+        _test_from_json(item, fn_name, f"{where}: tests[{index}]")
+        for index, item in enumerate(items)
+    )
 
 
 def _test_from_json(data: Any, fn_name: str | None, where: str) -> TestCase:
@@ -275,7 +335,9 @@ def _test_from_json(data: Any, fn_name: str | None, where: str) -> TestCase:
         raise DataError(f"{where}: an object was expected, not {short(data)}")
     kind = data.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS:
-        raise DataError(f"{where}: kind={short(kind)} must be one of {', '.join(map(repr, _KINDS))}")
+        raise DataError(
+            f"{where}: kind={short(kind)} must be one of {', '.join(map(repr, _KINDS))}"
+        )
     fields, needed = _KINDS[kind]
     try:
         row = read_fields(data, {**_COMMON, **fields}, needed, where)
@@ -290,27 +352,44 @@ def _test_from_json(data: Any, fn_name: str | None, where: str) -> TestCase:
 def _call(row: dict[str, Any], fn_name: str | None, where: str) -> CallTest:
     if row.get("fn_name") is None and fn_name is None:
         raise DataError(
-            f"{where}: kind='call' does not go with fn_name=None; name the function in the problem's fn_name or the test's"
+            f"{where}: kind='call' does not go with fn_name=None; name the function in the "
+            "problem's fn_name or the test's"
         )
     raises = row.get("raises")
     if raises in NOT_FOR_RAISES:
-        raise DataError(f"{where}: raises={raises!r} cannot be expected of a program; name another exception")
+        raise DataError(
+            f"{where}: raises={raises!r} cannot be expected of a program; name another exception"
+        )
     if ("expected" in row) == (raises is not None):
-        raise DataError(f"{where}: expected is missing; a call test needs either expected or raises")
+        raise DataError(
+            f"{where}: expected is missing; a call test needs either expected or raises"
+        )
     return CallTest(**row)
 
 
 def _sequence(row: dict[str, Any], where: str) -> SequenceTest:
     name, calls = row.pop("class"), row.pop("calls")
     for call in calls:
-        if not (isinstance(call, list) and len(call) == 2 and isinstance(call[0], str) and isinstance(call[1], list)):
-            raise DataError(f"{where}: calls: {short(call)} must be a pair: a method's name and a list of arguments")
+        if not (
+            isinstance(call, list)
+            and len(call) == 2
+            and isinstance(call[0], str)
+            and isinstance(call[1], list)
+        ):
+            raise DataError(
+                f"{where}: calls: {short(call)} must be a pair: a method's name and a list of "
+                "arguments"
+            )
         if not call[0].isidentifier():
             raise DataError(f"{where}: calls: {short(call[0])} must be the name of a method")
     if not calls or calls[0][0] != name:
         raise DataError(
-            f"{where}: calls must begin with the class itself, {name!r}, and the arguments of its construction"
+            f"{where}: calls must begin with the class itself, {name!r}, and the arguments of "
+            "its construction"
         )
     if len(row["expected"]) != len(calls) or row["expected"][0] is not None:
-        raise DataError(f"{where}: expected must have one value for each of the {len(calls)} calls, null for the first")
+        raise DataError(
+            f"{where}: expected must have one value for each of the {len(calls)} calls, null for "
+            "the first"
+        )
     return SequenceTest(name, tuple((method, _VALUES.kept(args)) for method, args in calls), **row)

@@ -15,7 +15,8 @@ _INTEGERS_FROM = 2.0**53
 def near_numbers(got: float, expected: float, abs_tol: float, rel_tol: float) -> bool:
     """Whether two numbers are within tolerance.
 
-    A float below 2**53 counts as its shortest text, `3.00001` and not the binary fraction next to it; a larger one as the integer that it is.
+    A float below 2**53 counts as its shortest text, `3.00001` and not the binary fraction next to
+    it; a larger one as the integer that it is.
     """
     if not (abs_tol or rel_tol):
         return False

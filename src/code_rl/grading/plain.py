@@ -1,8 +1,9 @@
 """Compare rules for returned values.
 
-Values are compared in the encoded form of `problems.values`, as JSON left them: nothing that a program returned is
-ever built into a set, a dict of our own or an object, so no hash and no `__eq__` of its choosing runs here. Nesting is walked
-with a list, not with recursion; an integer of thousands of digits stays text.
+Values are compared in the encoded form of `problems.values`, as JSON left them: nothing that a
+program returned is ever built into a set, a dict of our own or an object, so no hash and no
+`__eq__` of its choosing runs here. Nesting is walked with a list, not with recursion; an integer of
+thousands of digits stays text.
 """
 
 from __future__ import annotations
@@ -22,10 +23,20 @@ MAX_PARTS = 1 << 21
 PARTS_PER_EXPECTED_PART = 8
 """A plain integer is one part; a long one is `{"__type__":"int","items":["…"]}`."""
 BYTES_PER_EXPECTED_BYTE = 350
-"""The longest encoding of a value equal to a given one: 310 digits as an int for `1e308` as a float, or a tag around `[]`."""
+"""The longest encoding of a value equal to a given one: 310 digits as an int for `1e308` as a
+float, or a tag around `[]`."""
 
 SEQUENCES = ("tuple", "list")
-LIKE_LISTS = ("ndarray", "range", "iterator", "deque", "array", "dict_keys", "dict_values", "dict_items")
+LIKE_LISTS = (
+    "ndarray",
+    "range",
+    "iterator",
+    "deque",
+    "array",
+    "dict_keys",
+    "dict_values",
+    "dict_items",
+)
 LIKE_SETS = ("dict_keys", "dict_items")
 RAISED = "raised"
 SETS = ("set", "frozenset")
@@ -47,10 +58,11 @@ class UnreadableError(ValueError):
 
 
 def parse_value(data: bytes, expected: bytes | None = None) -> Any:
-    """The encoded form behind `data`. Raises UnreadableError, and never takes more than linear time.
+    """The encoded form behind `data`. Raises UnreadableError, and never takes more than linear
+    time.
 
-    With `expected`, the encoding of the expected value, nothing is parsed that is too long, or has too many parts, to be equal: a part costs a
-    hundred times the bytes that spell it.
+    With `expected`, the encoding of the expected value, nothing is parsed that is too long, or has
+    too many parts, to be equal: a part costs a hundred times the bytes that spell it.
     """
     limit, parts = MAX_VALUE_BYTES, MAX_PARTS
     if expected is not None:
@@ -70,16 +82,20 @@ def _parts(data: bytes) -> int:
 
 
 def compare_values(got: Any, expected: Any, rule: Compare, outermost: int = 0) -> str | None:
-    """Compare `got` (from `parse_value`) with `expected` (a Python value). None when equal, else a safe message.
+    """Compare `got` (from `parse_value`) with `expected` (a Python value). None when equal, else a
+    safe message.
 
-    Decisions shared by all rules: NaN equals NaN; 0.0 equals -0.0; dicts and sets are equal whatever their order; set
-    members and dict keys are compared exactly. Unless a rule says otherwise: a tuple equals a list with equal items, 1 equals 1.0
-    (exactly: 2**53 + 1 is not 2.0**53), a set equals a frozenset, bytes equal a bytearray. A returned bool is not a
-    number: True for an expected 1 is wrong; 0 or 1 where a bool is expected is right, as in an assert.
+    Decisions shared by all rules: NaN equals NaN; 0.0 equals -0.0; dicts and sets are equal
+    whatever their order; set members and dict keys are compared exactly. Unless a rule says
+    otherwise: a tuple equals a list with equal items, 1 equals 1.0 (exactly: 2**53 + 1 is not
+    2.0**53), a set equals a frozenset, bytes equal a bytearray. A returned bool is not a
+    number: True for an expected 1 is wrong; 0 or 1 where a bool is expected is right, as in an
+    assert.
 
     `lcb-official`: True equals 1, NaN equals nothing,
-    and only the outermost tuple of an answer, `outermost` levels down, is read as a list. `python`: a tuple is not a list, and True is 1. `contest`: strings as printed text; a float for
-    an expected int only with `integers_as_floats`, then within tolerance.
+    and only the outermost tuple of an answer, `outermost` levels down, is read as a list. `python`:
+    a tuple is not a list, and True is 1. `contest`: strings as printed text; a float for an
+    expected int only with `integers_as_floats`, then within tolerance.
     """
     pending: list[tuple[Any, Any, int]] = [(got, encode(expected, -ENVELOPE), 0)]
     while pending:
@@ -93,17 +109,29 @@ def compare_values(got: Any, expected: Any, rule: Compare, outermost: int = 0) -
     return None
 
 
-def _step(got: Any, expected: Any, rule: Compare, *, outermost: bool) -> list[tuple[Any, Any]] | str:
+def _step(
+    got: Any, expected: Any, rule: Compare, *, outermost: bool
+) -> list[tuple[Any, Any]] | str:
     """The pairs that must be equal for `got` to equal `expected`, or the reason why it cannot."""
     kind_got, kind_expected = _kind(got), _kind(expected)
     if kind_got in SEQUENCES and kind_expected in SEQUENCES:
         official = rule.rule == "lcb-official"
         strict = rule.rule == "python" or (official and not (outermost and kind_expected == "list"))
-        return _type_message(got, expected) if strict and kind_got != kind_expected else _pairs(got, expected)
-    if kind_expected in SEQUENCES and kind_got in LIKE_LISTS and rule.rule not in ("python", "lcb-official"):
+        return (
+            _type_message(got, expected)
+            if strict and kind_got != kind_expected
+            else _pairs(got, expected)
+        )
+    if (
+        kind_expected in SEQUENCES
+        and kind_got in LIKE_LISTS
+        and rule.rule not in ("python", "lcb-official")
+    ):
         return _pairs(got, expected)
     if kind_got in (*SETS, *LIKE_SETS) and kind_expected in SETS:
-        members_got, members_expected = (sorted(map(_canonical, _items(form))) for form in (got, expected))
+        members_got, members_expected = (
+            sorted(map(_canonical, _items(form))) for form in (got, expected)
+        )
         return [] if members_got == members_expected else "the sets differ"
     if kind_got == kind_expected == "dict":
         return _dicts(got, expected)
@@ -156,7 +184,11 @@ def _normal(form: Any, depth: int) -> Any:
         raise RecursionError
     if isinstance(form, HugeInt):
         return [TAG, "int", form.text]
-    if isinstance(form, int) and not isinstance(form, bool) and form.bit_length() > 3 * MAX_INT_DIGITS:
+    if (
+        isinstance(form, int)
+        and not isinstance(form, bool)
+        and form.bit_length() > 3 * MAX_INT_DIGITS
+    ):
         return [TAG, "int", _int_text(form)]
     if isinstance(form, float) and form.is_integer():
         return int(form)
@@ -175,7 +207,11 @@ def _equal_scalars(got: Any, expected: Any, rule: Compare) -> bool:
         if rule.rule == "contest":
             return compare_contest(got, expected, rule) is None
         return got == expected
-    if isinstance(got, bool) and not isinstance(expected, bool) and rule.rule not in BOOLS_ARE_NUMBERS:
+    if (
+        isinstance(got, bool)
+        and not isinstance(expected, bool)
+        and rule.rule not in BOOLS_ARE_NUMBERS
+    ):
         return False
     if isinstance(got, HugeInt) or isinstance(expected, HugeInt):
         return _same_huge(got, expected)
@@ -194,7 +230,8 @@ def _near(got: float, expected: float, rule: Compare) -> bool:
 
 
 def _same_huge(got: Any, expected: Any) -> bool:
-    """Equal integers of which at least one is text; the other is turned into text only when its size fits."""
+    """Equal integers of which at least one is text; the other is turned into text only when its
+    size fits."""
     one, other = (got, expected) if isinstance(got, HugeInt) else (expected, got)
     if isinstance(other, HugeInt):
         return one.text == other.text

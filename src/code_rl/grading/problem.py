@@ -1,4 +1,5 @@
-"""Problems and their tests: frozen records, and what makes a `Compare` usable (the rules themselves live in `judging.compare`).
+"""Problems and their tests: frozen records, and what makes a `Compare` usable (the rules themselves
+live in `judging.compare`).
 
 What a policy may see (`ProblemView`) is a type of its own.
 """
@@ -24,7 +25,8 @@ DEFAULT_MEMORY_LIMIT_MB = 1024
 
 @dataclass(frozen=True, slots=True)
 class StdinTest:
-    """The program reads `input` on stdin and must print `expected`. Tolerances that are not None come before those of the problem's rule."""
+    """The program reads `input` on stdin and must print `expected`. Tolerances that are not None
+    come before those of the problem's rule."""
 
     input: str
     expected: str
@@ -35,7 +37,8 @@ class StdinTest:
 
 @dataclass(frozen=True, slots=True)
 class CallTest:
-    """A function is called with `args` and `kwargs` and must return `expected`, or raise `raises`: the name of an exception's class or of a base.
+    """A function is called with `args` and `kwargs` and must return `expected`, or raise `raises`:
+    the name of an exception's class or of a base.
 
     `fn_name`: which function (None: the problem's).
     """
@@ -52,7 +55,8 @@ class CallTest:
 
 @dataclass(frozen=True, slots=True)
 class SequenceTest:
-    """An object of class `class_name` is made and its methods are called: (name, arguments) in order, the first being the class itself.
+    """An object of class `class_name` is made and its methods are called: (name, arguments) in
+    order, the first being the class itself.
 
     `expected` has one value a call; the first stands for what the construction gives, None.
     """
@@ -82,8 +86,9 @@ TestCase = StdinTest | CallTest | SequenceTest
 class Compare:
     """How an output is compared with the expected one; docs/judging.md has the table.
 
-    `rule` is one of `RULES`. `abs_tol`/`rel_tol` belong to `float`, `python` and `contest`; `ignore_case` and `integers_as_floats` to
-    `contest`; `checker` is the source of a trusted program that decides among many valid answers, under limits of its own.
+    `rule` is one of `RULES`. `abs_tol`/`rel_tol` belong to `float`, `python` and `contest`;
+    `ignore_case` and `integers_as_floats` to `contest`; `checker` is the source of a trusted
+    program that decides among many valid answers, under limits of its own.
     """
 
     rule: str = "lcb"
@@ -111,8 +116,8 @@ class ProblemView:
 class Problem:
     """One problem with all its tests, in the order in which they are run.
 
-    Either every test is a StdinTest, or each is a CallTest or SequenceTest; `fn_name` is the function of those that name none (at module level or on
-    `Solution()`).
+    Either every test is a StdinTest, or each is a CallTest or SequenceTest; `fn_name` is the
+    function of those that name none (at module level or on `Solution()`).
     """
 
     id: str
@@ -130,8 +135,11 @@ class Problem:
 
     @property
     def calls(self) -> bool:
-        """True when tests call functions or classes of the program, rather than run it as a script."""
-        return self.fn_name is not None or not all(isinstance(test, StdinTest) for test in self.tests[:1])
+        """True when tests call functions or classes of the program, rather than run it as a
+        script."""
+        return self.fn_name is not None or not all(
+            isinstance(test, StdinTest) for test in self.tests[:1]
+        )
 
     def view(self) -> ProblemView:
         """The part of the problem that prompts are built from."""
@@ -161,18 +169,23 @@ def check_compare(compare: Compare, where: str) -> None:
     check_tolerance(compare.abs_tol, compare.rel_tol, where)
     if rule not in WITH_TOLERANCE and (compare.abs_tol or compare.rel_tol):
         known = ", ".join(map(repr, WITH_TOLERANCE))
-        raise DataError(f"{where}: abs_tol and rel_tol belong to the rules {known}, not to {rule!r}")
+        raise DataError(
+            f"{where}: abs_tol and rel_tol belong to the rules {known}, not to {rule!r}"
+        )
     for name, owner in ONLY_OF.items():
         if getattr(compare, name) != getattr(_USUAL, name) and rule != owner:
             raise DataError(f"{where}: {name} belongs to the rule {owner!r}, not to {rule!r}")
     if (rule == "checker") != (compare.checker is not None):
-        raise DataError(f"{where}: the rule 'checker' and the checker's source go together; rule={rule!r}")
+        raise DataError(
+            f"{where}: the rule 'checker' and the checker's source go together; rule={rule!r}"
+        )
     if compare.checker is not None:
         check_source(compare.checker, "checker", where, needs=CHECK, script=True)
 
 
 def check_parts(problem: Problem, where: str) -> None:
-    """Raise DataError, beginning with `where`, for an unusable rule or source, and where tests and rule do not go together."""
+    """Raise DataError, beginning with `where`, for an unusable rule or source, and where tests and
+    rule do not go together."""
     check_compare(problem.compare, where)
     for name in ("preamble", "setup"):
         source = problem.meta.get(name)
@@ -184,12 +197,15 @@ def check_parts(problem: Problem, where: str) -> None:
         if isinstance(test, StdinTest) is calls:
             kind = "stdin" if isinstance(test, StdinTest) else "call"
             raise DataError(
-                f"{here}: kind={kind!r} does not go with fn_name={problem.fn_name!r} and a first test that is "
+                f"{here}: kind={kind!r} does not go with fn_name={problem.fn_name!r} and a first "
+                "test that is "
                 f"{'no ' if calls else ''}script; a problem's tests are all scripts or all calls"
             )
         rule = problem.compare.rule
         if (test.abs_tol, test.rel_tol) != (None, None) and rule not in WITH_TOLERANCE:
-            raise DataError(f"{here}: a tolerance does not go with the rule {rule!r}; use float or contest")
+            raise DataError(
+                f"{here}: a tolerance does not go with the rule {rule!r}; use float or contest"
+            )
         check_tolerance(test.abs_tol, test.rel_tol, here)
 
 
@@ -201,22 +217,29 @@ def check_tolerance(abs_tol: float | None, rel_tol: float | None, where: str) ->
 
 
 def check_source(source: str, name: str, where: str, needs: str, *, script: bool = False) -> None:
-    """Raise DataError when a problem author's program is a path, does not compile, or does not define the function that it `needs`, of three arguments.
+    """Raise DataError when a problem author's program is a path, does not compile, or does not
+    define the function that it `needs`, of three arguments.
 
-    A `script` does without the function: something runs at its module level, and no function that is never called is named almost so.
+    A `script` does without the function: something runs at its module level, and no function that
+    is never called is named almost so.
     """
     if _PATH.fullmatch(source.strip()):
-        raise DataError(f"{where}: {name}={source.strip()!r} is a path; give the source itself, as text")
+        raise DataError(
+            f"{where}: {name}={source.strip()!r} is a path; give the source itself, as text"
+        )
     found = _parsed(source)
     if isinstance(found, str):
         raise DataError(f"{where}: the {name}'s source does not compile: {found}")
     meant = difflib.get_close_matches(needs, found.idle, 1)
     if needs not in found.functions and (meant or not (script and found.runs)):
         other = f"; it defines {meant[0]!r}" if meant else ""
-        raise DataError(f"{where}: the {name}'s source must define a function {needs!r} at module level{other}")
+        raise DataError(
+            f"{where}: the {name}'s source must define a function {needs!r} at module level{other}"
+        )
     if needs in found.odd:
         raise DataError(
-            f"{where}: the {name}'s source defines {found.odd[needs]}; it is called with three: {CALLED[needs]}"
+            f"{where}: the {name}'s source defines {found.odd[needs]}; it is called with three: "
+            f"{CALLED[needs]}"
         )
 
 
@@ -228,7 +251,8 @@ def defines(source: str, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Parsed:
-    """The functions at a source's module level, those of them that nothing there names, and whether anything else is called at that level.
+    """The functions at a source's module level, those of them that nothing there names, and whether
+    anything else is called at that level.
 
     `odd`: those that three arguments in order cannot call, as they are written.
     """
@@ -251,16 +275,25 @@ def _parsed(source: str) -> _Parsed | str:
         return f"{error.msg} (its line {error.lineno})" if error.lineno else error.msg
     except (ValueError, RecursionError, MemoryError) as error:
         return str(error) or type(error).__name__
-    defined = {part.name: part for part in tree.body if isinstance(part, ast.FunctionDef)}  # the last of a name counts
+    defined = {
+        part.name: part for part in tree.body if isinstance(part, ast.FunctionDef)
+    }  # the last of a name counts
     functions = frozenset(defined)
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    named, bound = {node.id for node in names}, {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    named, bound = (
+        {node.id for node in names},
+        {node.id for node in names if isinstance(node.ctx, ast.Store)},
+    )
     odd = {
         name: f"{name}({ast.unparse(part.args)})"
         for name, part in defined.items()
         if not (_takes_three(part.args) or part.decorator_list or name in bound)
     }
-    rest = [part for part in tree.body if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
+    rest = [
+        part
+        for part in tree.body
+        if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    ]
     runs = any(isinstance(n, ast.Call) for part in rest for n in ast.walk(part))
     return _Parsed(functions, functions - named, runs, odd)
 

@@ -16,13 +16,16 @@ MAX_MESSAGE = 240
 MAX_GOT = 2_000
 
 _EXCEPTIONS = frozenset(
-    name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)
+    name
+    for name, value in vars(builtins).items()
+    if isinstance(value, type) and issubclass(value, BaseException)
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a test failed. `message` holds nothing of the test; `public_message` may, for a public test."""
+    """Why a test failed. `message` holds nothing of the test; `public_message` may, for a public
+    test."""
 
     kind: VerdictKind
     message: str
@@ -55,7 +58,8 @@ def status_reason(execution: Execution, test: TestCase) -> Reason | None:
 
 
 def left_by_itself(execution: Execution, test: TestCase) -> bool:
-    """True for a program on stdin that ended with an exit code of its own, not by an exception that nothing caught."""
+    """True for a program on stdin that ended with an exit code of its own, not by an exception that
+    nothing caught."""
     crashed = execution.exit_code == 1 and b"Traceback (most recent call last)" in execution.stderr
     chosen = execution.exit_code is not None and execution.exit_code > 0 and not crashed
     return isinstance(test, StdinTest) and execution.status is Status.RUNTIME_ERROR and chosen
@@ -76,7 +80,11 @@ def wrong(message: str, test: TestCase, execution: Execution) -> Reason:
 
 def last_lines(execution: Execution) -> str:
     """What a trusted program said at its end, for its author."""
-    said = [line for line in execution.stderr[-4096:].decode("utf-8", "replace").splitlines() if line.strip()]
+    said = [
+        line
+        for line in execution.stderr[-4096:].decode("utf-8", "replace").splitlines()
+        if line.strip()
+    ]
     return clip("; ".join(said[-2:])) or clip(execution.detail)
 
 
@@ -88,11 +96,15 @@ def clip(text: str) -> str:
 
 def _unanswered(execution: Execution, test: TestCase, detail: str) -> Reason | None:
     if execution.value is None:
-        return Reason(VerdictKind.RUNTIME_ERROR, "the program ended without returning from the call", detail)
+        return Reason(
+            VerdictKind.RUNTIME_ERROR, "the program ended without returning from the call", detail
+        )
     if isinstance(test, CallTest) and test.raises is not None:
         return None
     names = raised_names(execution.value)
     if names is None:
         return None
     known = next((name for name in names if name in _EXCEPTIONS), "an exception")
-    return Reason(VerdictKind.RUNTIME_ERROR, known, f"{known}: the call raised {', '.join(names[:1])}")
+    return Reason(
+        VerdictKind.RUNTIME_ERROR, known, f"{known}: the call raised {', '.join(names[:1])}"
+    )

@@ -1,7 +1,9 @@
-"""One executor for a whole process, for callers that do not manage one (`CodeEnv`, `sandbox_check_correctness`).
+"""One executor for a whole process, for callers that do not manage one (`CodeEnv`,
+`sandbox_check_correctness`).
 
-It lives on an event loop of its own in a background thread, so that it outlasts the caller's loops: course code calls
-`asyncio.run` once a stage. It is made at the first use: a Sandbox Fusion client when SANDBOX_URL is set, else the embedded sandbox.
+It lives on an event loop of its own in a background thread, so that it outlasts the caller's loops:
+course code calls `asyncio.run` once a stage. It is made at the first use: a Sandbox Fusion client
+when SANDBOX_URL is set, else the embedded sandbox.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ CLOSE_TIMEOUT_S = 10.0
 
 
 class SharedExecutor:
-    """Runs coroutines that need an executor on the background loop. Thread-safe; `make` is called once, on that loop."""
+    """Runs coroutines that need an executor on the background loop. Thread-safe; `make` is called
+    once, on that loop."""
 
     def __init__(self, make: Callable[[], Executor]) -> None:
         self._make = make
@@ -61,7 +64,9 @@ class SharedExecutor:
         with self._lock:
             if self._loop is None:
                 loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=loop.run_forever, name="code-rl executor", daemon=True)
+                self._thread = threading.Thread(
+                    target=loop.run_forever, name="code-rl executor", daemon=True
+                )
                 self._loop = loop
                 self._thread.start()
             return self._loop

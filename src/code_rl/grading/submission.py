@@ -1,4 +1,5 @@
-"""From a problem to the job that runs a program on its tests. Expected outputs have no place in it."""
+"""From a problem to the job that runs a program on its tests. Expected outputs have no place in
+it."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from code_rl.grading.values import MAX_DEPTH, BinaryTree, LinkedList
 from code_rl.util.errors import DataError, SandboxError
 
 USUAL, OFFICIAL = Limits(), Limits(processes=1024, open_files=1024)
-"""Threads beyond what any benchmark's program starts; and the open files that Linux allows a process where nobody has asked for more."""
+"""Threads beyond what any benchmark's program starts; and the open files that Linux allows a
+process where nobody has asked for more."""
 
 
 def program_job(problem: Problem, code: str, tests: Sequence[TestCase], limits: Limits) -> Job:
@@ -50,13 +52,23 @@ def case_input(test: TestCase, catch: bool = False) -> CaseInput:
 
 
 def in_one_process(problem: Problem, code: str) -> Problem | None:
-    """The problem with one test, which makes the calls of all of them in one process, on one object if `code` speaks of a `class Solution`.
+    """The problem with one test, which makes the calls of all of them in one process, on one object
+    if `code` speaks of a `class Solution`.
 
     So LiveCodeBench runs what is called; None where a test is more than a call by position.
     """
-    tests = [test for test in problem.tests if isinstance(test, CallTest) and not test.kwargs and test.raises is None]
+    tests = [
+        test
+        for test in problem.tests
+        if isinstance(test, CallTest) and not test.kwargs and test.raises is None
+    ]
     name, tolerances = problem.fn_name, {(test.abs_tol, test.rel_tol) for test in tests}
-    if name is None or len(tests) < len(problem.tests) or len(tolerances) != 1 or problem.compare.rule == "checker":
+    if (
+        name is None
+        or len(tests) < len(problem.tests)
+        or len(tolerances) != 1
+        or problem.compare.rule == "checker"
+    ):
         return None
     if any(test.fn_name not in (None, name) for test in tests):
         return None
@@ -67,19 +79,27 @@ def in_one_process(problem: Problem, code: str) -> Problem | None:
             owner += "_"
         setup += f"\n{owner} = type({owner!r}, (), {{{name!r}: staticmethod({name})}})\n"
     calls = ((owner, ()), *((name, test.args) for test in tests))
-    whole = SequenceTest(owner, calls, (None, *(test.expected for test in tests)), False, *tolerances.pop())
+    whole = SequenceTest(
+        owner, calls, (None, *(test.expected for test in tests)), False, *tolerances.pop()
+    )
     return dataclasses.replace(problem, tests=(whole,), meta={**problem.meta, "setup": setup})
 
 
 def limits_of(problem: Problem, cpu_limit_s: float | None = None) -> Limits:
-    """The problem's limits, its CPU limit at most `cpu_limit_s`; room for outputs grows with what is expected. Raises DataError.
+    """The problem's limits, its CPU limit at most `cpu_limit_s`; room for outputs grows with what
+    is expected. Raises DataError.
 
-    LiveCodeBench's utility forbids processes and sets no limit: what all its calls in one process leave behind, threads and open files, has to fit.
+    LiveCodeBench's utility forbids processes and sets no limit: what all its calls in one process
+    leave behind, threads and open files, has to fit.
     """
-    longest = max((_expected_size(problem, index) for index in range(len(problem.tests))), default=0)
+    longest = max(
+        (_expected_size(problem, index) for index in range(len(problem.tests))), default=0
+    )
     rule = OFFICIAL if problem.compare.rule == "lcb-official" else USUAL
     return Limits(
-        cpu_s=problem.time_limit_s if cpu_limit_s is None else min(problem.time_limit_s, cpu_limit_s),
+        cpu_s=problem.time_limit_s
+        if cpu_limit_s is None
+        else min(problem.time_limit_s, cpu_limit_s),
         memory_mb=problem.memory_limit_mb,
         output_bytes=max(USUAL.output_bytes, 8 * longest),
         processes=rule.processes,
@@ -112,13 +132,15 @@ def _expected_size(problem: Problem, index: int) -> int:
         level, depth = below, depth + 1
         if depth > MAX_DEPTH + 1:
             raise DataError(
-                f"problem {problem.id!r}: tests[{index}]: expected is nested deeper than {MAX_DEPTH}; simplify it"
+                f"problem {problem.id!r}: tests[{index}]: expected is nested deeper than "
+                f"{MAX_DEPTH}; simplify it"
             )
     return size
 
 
 async def executions_of(executor: Executor, job: Job) -> AsyncGenerator[Execution, None]:
-    """One execution for each case, or SandboxError; only the first when the program does not compile."""
+    """One execution for each case, or SandboxError; only the first when the program does not
+    compile."""
     seen = 0
     async with closing(executor.run(job)) as executions:
         async for execution in executions:
@@ -141,5 +163,7 @@ def meta_source(problem: Problem, name: str) -> str:
     """`meta.preamble` or `meta.setup`. Raises DataError when it is no text."""
     source = problem.meta.get(name) or ""
     if not isinstance(source, str):
-        raise DataError(f"problem {problem.id!r}: meta.{name} must be source text, not {type(source).__name__}")
+        raise DataError(
+            f"problem {problem.id!r}: meta.{name} must be source text, not {type(source).__name__}"
+        )
     return source

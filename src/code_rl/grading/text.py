@@ -1,7 +1,8 @@
 """Compare rules for text: what a program printed against what was expected.
 
-All rules run in time linear in the two texts and never build a number from them: a numeral is compared through its
-digits and exponent as text, so that a megabyte of digits or an exponent of 10^18 costs what reading it costs.
+All rules run in time linear in the two texts and never build a number from them: a numeral is
+compared through its digits and exponent as text, so that a megabyte of digits or an exponent of
+10^18 costs what reading it costs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ MAX_EXPONENT_DIGITS = 18
 MAX_FLOAT_TOKEN = 400
 MAX_OFFICIAL_TOKEN = 50_000
 _ROUNDING, _SUBNORMAL = 2.0**-50, 1e-300
-"""More than what rounding to floats, and a few operations on them, can come to: in proportion, and next to zero."""
+"""More than what rounding to floats, and a few operations on them, can come to: in proportion, and
+next to zero."""
 _TOLERANCE_DIGITS = 40
 """More digits than a float's shortest text has."""
 
@@ -33,9 +35,11 @@ _ZERO: Numeral = ("", "", 0)
 
 
 def numeral(token: str) -> Numeral | None:
-    """The value of a decimal numeral in normal form: two numerals are equal numbers exactly when their forms are equal.
+    """The value of a decimal numeral in normal form: two numerals are equal numbers exactly when
+    their forms are equal.
 
-    ASCII digits only; no underscores. Infinity is a numeral (`inf`, `-Infinity`), NaN is not. None for anything else.
+    ASCII digits only; no underscores. Infinity is a numeral (`inf`, `-Infinity`), NaN is not. None
+    for anything else.
     """
     match = NUMERAL.fullmatch(token)
     if match is None:
@@ -57,7 +61,8 @@ def numeral(token: str) -> Numeral | None:
 def same_number(got: str, expected: str) -> bool:
     """True when both tokens are numerals of one value.
 
-    Where an integer is expected, a token in exponent notation is not accepted: `1e3` is not how an integer is printed.
+    Where an integer is expected, a token in exponent notation is not accepted: `1e3` is not how an
+    integer is printed.
     """
     if INTEGER.fullmatch(expected) and ("e" in got or "E" in got):
         return False
@@ -66,9 +71,11 @@ def same_number(got: str, expected: str) -> bool:
 
 
 def near_number(got: str, expected: str, abs_tol: float, rel_tol: float) -> bool:
-    """Numerals of one value, or, where the expected one is not an integer, within `max(abs_tol, rel_tol * |expected|)`.
+    """Numerals of one value, or, where the expected one is not an integer, within `max(abs_tol,
+    rel_tol * |expected|)`.
 
-    NaN is near NaN; an infinity is near itself only. An expected integer is never compared with tolerance.
+    NaN is near NaN; an infinity is near itself only. An expected integer is never compared with
+    tolerance.
     """
     if same_number(got, expected):
         return True
@@ -76,7 +83,8 @@ def near_number(got: str, expected: str, abs_tol: float, rel_tol: float) -> bool
 
 
 def near(got: str, expected: str, abs_tol: float, rel_tol: float) -> bool:
-    """`near_number` without regard to how the numbers are written. Exact: rounding never makes numbers near, or keeps them apart."""
+    """`near_number` without regard to how the numbers are written. Exact: rounding never makes
+    numbers near, or keeps them apart."""
     if got.lower() == "nan" and expected.lower() == "nan":
         return True
     one, other = numeral(got), numeral(expected)
@@ -92,20 +100,26 @@ def near(got: str, expected: str, abs_tol: float, rel_tol: float) -> bool:
 
 
 def near_floats(got: float, expected: float, abs_tol: float, rel_tol: float) -> bool | None:
-    """`near` for the numbers that two floats were rounded from; None where rounding could decide."""
+    """`near` for the numbers that two floats were rounded from; None where rounding could
+    decide."""
     apart, allowed = abs(got - expected), max(abs_tol, rel_tol * abs(expected))
     doubt = _ROUNDING * (abs(got) + abs(expected) + allowed) + _SUBNORMAL
     return apart < allowed if abs(apart - allowed) > doubt else None
 
 
 def _near_exactly(got: Numeral, expected: Numeral, abs_tol: float, rel_tol: float) -> bool:
-    """Linear in the digits, whatever the exponents: what is rounded is only how far the two are apart, and that upwards, to
-    at least as many digits as what is allowed has.
+    """Linear in the digits, whatever the exponents: what is rounded is only how far the two are
+    apart, and that upwards, to at least as many digits as what is allowed has.
     """
     precision = len(got[1]) + len(expected[1]) + _TOLERANCE_DIGITS
-    context = Context(precision, ROUND_UP, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Overflow, InvalidOperation])
+    context = Context(
+        precision, ROUND_UP, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Overflow, InvalidOperation]
+    )
     try:
-        one, other = (context.create_decimal(f"{sign}{digits or 0}E{at}") for sign, digits, at in (got, expected))
+        one, other = (
+            context.create_decimal(f"{sign}{digits or 0}E{at}")
+            for sign, digits, at in (got, expected)
+        )
         apart = context.abs(context.subtract(one, other))
         allowed = context.multiply(context.create_decimal(repr(rel_tol)), context.abs(other))
     except (Overflow, InvalidOperation):
@@ -114,29 +128,35 @@ def _near_exactly(got: Numeral, expected: Numeral, abs_tol: float, rel_tol: floa
 
 
 def compare_lcb(got: str, expected: str, rule: Compare) -> str | None:
-    """LiveCodeBench's rule for printed output. None when equal, else a message without any content of the texts.
+    """LiveCodeBench's rule for printed output. None when equal, else a message without any content
+    of the texts.
 
-    Both texts are stripped and split at line feeds, lines are stripped, and each line must be equal as text or be a
-    list of equal numerals; with a tolerance each token must be equal as text, or a near numeral. Blank lines inside count. Stricter than LiveCodeBench only in its known slips: underscores
-    and non-ASCII digits in numerals, and exponent notation for an expected integer, are not accepted.
+    Both texts are stripped and split at line feeds, lines are stripped, and each line must be equal
+    as text or be a list of equal numerals; with a tolerance each token must be equal as text, or a
+    near numeral. Blank lines inside count. Stricter than LiveCodeBench only in its known slips:
+    underscores and non-ASCII digits in numerals, and exponent notation for an expected integer, are
+    not accepted.
     """
     if not (rule.abs_tol or rule.rel_tol):
         return _by_line(got, expected, same_number)
     return _by_line(
-        got, expected, lambda one, other: one == other or near_number(one, other, rule.abs_tol, rule.rel_tol)
+        got,
+        expected,
+        lambda one, other: one == other or near_number(one, other, rule.abs_tol, rule.rel_tol),
     )
 
 
 def compare_lcb_official(got: str, expected: str, _rule: Compare) -> str | None:
-    """As LiveCodeBench decides, its slips included: any two lines that `decimal.Decimal` reads as equal are equal."""
+    """As LiveCodeBench decides, its slips included: any two lines that `decimal.Decimal` reads as
+    equal are equal."""
     return _by_line(got, expected, _same_decimal)
 
 
 def compare_contest(got: str, expected: str, rule: Compare) -> str | None:
     """Tokens as contest validators compare them: equal as text, or as numbers within tolerance.
 
-    An expected integer is met by an integer of the same value only; with `integers_as_floats` also by a near number that is written with a point or an
-    exponent.
+    An expected integer is met by an integer of the same value only; with `integers_as_floats` also
+    by a near number that is written with a point or an exponent.
     """
 
     def equal(token: str, want: str) -> bool:
@@ -165,12 +185,14 @@ def _same_decimal(got: str, expected: str) -> bool:
 
 def _all_tokens(got: str, expected: str, equal: PairRule) -> bool:
     return all(
-        one is not None and other is not None and equal(one, other) for one, other in _token_pairs(got, expected)
+        one is not None and other is not None and equal(one, other)
+        for one, other in _token_pairs(got, expected)
     )
 
 
 def _token_pairs(got: str, expected: str) -> Iterator[tuple[str | None, str | None]]:
-    """Tokens side by side, None where one text has run out; lazily, so that millions of tokens are never held."""
+    """Tokens side by side, None where one text has run out; lazily, so that millions of tokens are
+    never held."""
     tokens, wanted = ((match[0] for match in TOKEN.finditer(text)) for text in (got, expected))
     return zip_longest(tokens, wanted)
 

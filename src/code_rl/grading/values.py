@@ -1,16 +1,21 @@
-"""Typed Python values as JSON: one codec for test cases on disk and for values that cross the sandbox wall.
+"""Typed Python values as JSON: one codec for test cases on disk and for values that cross the
+sandbox wall.
 
-`encode` reads a value by its exact built-in type; an instance of a subclass is read through the methods of its built-in
-base, so that overridden methods are never called. `None`, bool, int, float, str, lists and string-keyed dicts are themselves in
-JSON; everything else is `{"__type__": name, "items": ...}`.
+`encode` reads a value by its exact built-in type; an instance of a subclass is read through the
+methods of its built-in base, so that overridden methods are never called. `None`, bool, int, float,
+str, lists and string-keyed dicts are themselves in JSON; everything else is `{"__type__": name,
+"items": ...}`.
 
-Numbers and arrays of numpy, collections, ranges and iterators are read too (`_foreign`): by their real C
-types, which no program can make or change, and through those types' own methods; nothing is imported for it.
+Numbers and arrays of numpy, collections, ranges and iterators are read too (`_foreign`): by their
+real C types, which no program can make or change, and through those types' own methods; nothing is
+imported for it.
 
-Linked lists and binary trees of LeetCode's shape travel as `list_node` and `tree_node`. Outside a sandbox they are `LinkedList` and `BinaryTree`;
-inside, objects of the program's own `ListNode` and `TreeNode` classes. An empty list or tree is None, as LeetCode has it.
+Linked lists and binary trees of LeetCode's shape travel as `list_node` and `tree_node`. Outside a
+sandbox they are `LinkedList` and `BinaryTree`; inside, objects of the program's own `ListNode` and
+`TreeNode` classes. An empty list or tree is None, as LeetCode has it.
 
-This file is self-contained (standard library, no imports of ours): it also travels into the sandbox.
+This file is self-contained (standard library, no imports of ours): it also travels into the
+sandbox.
 """
 
 from __future__ import annotations
@@ -24,7 +29,8 @@ from typing import Any
 
 MAX_DEPTH = 200
 ENVELOPE = 8
-"""How much deeper a message may nest than the values in it: `encode` and `decode` it from a depth of -ENVELOPE on."""
+"""How much deeper a message may nest than the values in it: `encode` and `decode` it from a depth
+of -ENVELOPE on."""
 MAX_DECIMAL_BITS = 1 << 14
 MAX_NODES = 1_000_000
 MAX_ENCODED_DEPTH = 4
@@ -37,7 +43,8 @@ class ValueCodecError(ValueError):
 
 
 class _Holder:
-    """Holds one thing, and equals what holds an equal one. Not a dataclass: that module brings a megabyte, which every test's process would inherit."""
+    """Holds one thing, and equals what holds an equal one. Not a dataclass: that module brings a
+    megabyte, which every test's process would inherit."""
 
     __slots__ = ("_held",)
     _name = ""
@@ -85,13 +92,15 @@ class LinkedList(_Nodes):
 
 
 class BinaryTree(_Nodes):
-    """The values of a binary tree in level order, None for an absent child of a present node; the first and the last are not None."""
+    """The values of a binary tree in level order, None for an absent child of a present node; the
+    first and the last are not None."""
 
     __slots__ = ()
 
 
 def encode(value: Any, depth: int = 0) -> Any:
-    """Return a JSON-able form of `value`. Raises ValueCodecError for other types and for nesting over MAX_DEPTH."""
+    """Return a JSON-able form of `value`. Raises ValueCodecError for other types and for nesting
+    over MAX_DEPTH."""
     if depth > MAX_DEPTH:
         raise ValueCodecError(f"nested deeper than {MAX_DEPTH}")
     if value is None or value is True or value is False:
@@ -138,7 +147,8 @@ def encode(value: Any, depth: int = 0) -> Any:
 def decode(data: Any, depth: int = 0, nodes: Mapping[str, Any] | None = None) -> Any:
     """Inverse of `encode`. Raises ValueCodecError for anything that `encode` cannot have produced.
 
-    `nodes` may hold classes under the names ListNode and TreeNode; lists and trees are then built from them.
+    `nodes` may hold classes under the names ListNode and TreeNode; lists and trees are then built
+    from them.
     """
     if depth > MAX_DEPTH:
         raise ValueCodecError(f"nested deeper than {MAX_DEPTH}")
@@ -163,7 +173,8 @@ def decode(data: Any, depth: int = 0, nodes: Mapping[str, Any] | None = None) ->
 
 
 def dumps(value: Any, depth: int = 0) -> str:
-    """`encode`, then JSON text. Integers of any length are allowed; NaN and infinities are written as Python's json does (NaN, Infinity)."""
+    """`encode`, then JSON text. Integers of any length are allowed; NaN and infinities are written
+    as Python's json does (NaN, Infinity)."""
     return text_of(encode(value, depth))
 
 
@@ -173,8 +184,14 @@ def text_of(form: Any) -> str:
     return json.dumps(form, ensure_ascii=True, separators=(",", ":"))
 
 
-def loads(text: str | bytes, max_bytes: int = 64 << 20, nodes: Mapping[str, Any] | None = None, depth: int = 0) -> Any:
-    """JSON text, then `decode` with `nodes`. Raises ValueCodecError for malformed, oversized or over-deep text."""
+def loads(
+    text: str | bytes,
+    max_bytes: int = 64 << 20,
+    nodes: Mapping[str, Any] | None = None,
+    depth: int = 0,
+) -> Any:
+    """JSON text, then `decode` with `nodes`. Raises ValueCodecError for malformed, oversized or
+    over-deep text."""
     if len(text) > max_bytes:
         raise ValueCodecError(f"{len(text)} bytes, more than {max_bytes}")
     sys.set_int_max_str_digits(0)
@@ -189,8 +206,9 @@ def loads(text: str | bytes, max_bytes: int = 64 << 20, nodes: Mapping[str, Any]
 def _foreign(value: Any, mro: tuple[type, ...], depth: int) -> Any:
     """`encode` for the types that are not Python's plain ones.
 
-    A type made in C is known by its own name, which is fixed: no class that a program makes carries the flag, and no attribute of such a type
-    can be replaced. Subclasses are read as the first such base.
+    A type made in C is known by its own name, which is fixed: no class that a program makes carries
+    the flag, and no attribute of such a type can be replaced. Subclasses are read as the first such
+    base.
     """
     for base in mro:
         known = (_module(base), _name(base))
@@ -207,7 +225,10 @@ def _foreign(value: Any, mro: tuple[type, ...], depth: int) -> Any:
                 return encode(items, depth + 1)
             return {TAG: "ndarray", "items": [encode(item, depth + 1) for item in items]}
         if known[0] in _ITERATORS and "__next__" in _names(base):
-            return {TAG: "iterator", "items": [encode(item, depth + 1) for item in _method(mro, "__iter__")(value)]}
+            return {
+                TAG: "iterator",
+                "items": [encode(item, depth + 1) for item in _method(mro, "__iter__")(value)],
+            }
     raise ValueCodecError(f"a value of type {_name(mro[0])!r} cannot be compared as plain data")
 
 
@@ -266,7 +287,9 @@ def _list_items(node: Any) -> list[Any]:
     while node is not None:
         _check_node(node, LIST_NODE, len(items))
         if id(node) in seen:
-            raise ValueCodecError("a linked list that runs in a circle cannot be compared as plain data")
+            raise ValueCodecError(
+                "a linked list that runs in a circle cannot be compared as plain data"
+            )
         seen.add(id(node))
         items.append(_field(node, "val"))
         node = _field(node, "next")
@@ -274,7 +297,8 @@ def _list_items(node: Any) -> list[Any]:
 
 
 def _tree_items(root: Any) -> list[Any]:
-    """Return the values in level order. A node that is used twice is two nodes; a cycle ends at MAX_NODES."""
+    """Return the values in level order. A node that is used twice is two nodes; a cycle ends at
+    MAX_NODES."""
     items: list[Any] = []
     waiting = deque([root])
     while waiting:
@@ -336,7 +360,8 @@ def _build_tree(values: list[Any], nodes: Mapping[str, Any]) -> Any:
 
 
 def _encode_int(number: int) -> Any:
-    """Long integers as hexadecimal text: decimal text takes time that grows with the square of its length."""
+    """Long integers as hexadecimal text: decimal text takes time that grows with the square of its
+    length."""
     if number.bit_length() <= MAX_DECIMAL_BITS:
         return number
     return {TAG: "int", "items": [format(number, "x")]}
@@ -367,7 +392,9 @@ _SCALARS: dict[tuple[str, str], Any] = {
     ("numpy", "bool_"): lambda value, mro: _method(mro, "__bool__")(value),
     ("numpy", "integer"): _int_of,
     ("numpy", "floating"): _float_of,
-    ("numpy", "complexfloating"): lambda value, mro: encode(complex(_method(mro, "__complex__")(value))),
+    ("numpy", "complexfloating"): lambda value, mro: encode(
+        complex(_method(mro, "__complex__")(value))
+    ),
 }
 _ITERATORS = ("builtins", "itertools", "_collections", "array")
 _COLLECTIONS: dict[tuple[str, str], str] = {
@@ -392,5 +419,7 @@ _BUILDERS: dict[str, Any] = {
     "bytes": bytes,
     "bytearray": bytearray,
     "dict_keys": set,
-    **dict.fromkeys(("ndarray", "range", "iterator", "deque", "array", "dict_values", "dict_items"), list),
+    **dict.fromkeys(
+        ("ndarray", "range", "iterator", "deque", "array", "dict_values", "dict_items"), list
+    ),
 }

@@ -19,7 +19,8 @@ class VerdictKind(enum.StrEnum):
     COMPILE_ERROR = "compile_error"
     NO_CODE = "no_code"
     CHECKER_ERROR = "checker_error"
-    """The problem's: its checker decides not even on its own reference. Never a reward; masked; the same every time."""
+    """The problem's: its checker decides not even on its own reference. Never a reward; masked; the
+    same every time."""
     SANDBOX_ERROR = "sandbox_error"
     """Ours: never a reward; masked out of its group; another run may decide."""
 
@@ -31,7 +32,8 @@ class VerdictKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The first failing test: its index, whether it is public, and a short message for people; `got`: the beginning of a wrong answer to a public test."""
+    """The first failing test: its index, whether it is public, and a short message for people;
+    `got`: the beginning of a wrong answer to a public test."""
 
     test: int
     public: bool
@@ -41,7 +43,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`passed` of `total` tests passed: before the judge stopped, or of all when it was to run all; `rule` is the compare rule that decided."""
+    """`passed` of `total` tests passed: before the judge stopped, or of all when it was to run all;
+    `rule` is the compare rule that decided."""
 
     kind: VerdictKind
     passed: int
@@ -58,7 +61,8 @@ class Verdict:
 
     @property
     def undecided(self) -> bool:
-        """True when the verdict says nothing about the program: the sandbox failed, or the problem's checker is broken."""
+        """True when the verdict says nothing about the program: the sandbox failed, or the
+        problem's checker is broken."""
         return self.kind.undecided
 
     def to_json(self) -> dict[str, Any]:

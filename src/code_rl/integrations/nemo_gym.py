@@ -1,4 +1,5 @@
-"""NeMo Gym: a resources server whose `app.py` is `from code_rl.integrations.nemo_gym import CodeServer; CodeServer.run_webserver()`."""
+"""NeMo Gym: a resources server whose `app.py` is `from code_rl.integrations.nemo_gym import
+CodeServer; CodeServer.run_webserver()`."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from code_rl.integrations import rows
 from code_rl.policy.environments.wording import Wording, livecodebench
 
 FAILED = "_ng_failure_class"
-"""Gym's key of a rollout that has no reward: it goes to the file of failures, out of every figure, and is tried again on resume."""
+"""Gym's key of a rollout that has no reward: it goes to the file of failures, out of every figure,
+and is tried again on resume."""
 
 
 class CodeRequest(gym.BaseVerifyRequest):  # type: ignore[misc]
@@ -32,10 +34,19 @@ class CodeServer(gym.SimpleResourcesServer):  # type: ignore[misc]
     config: gym.BaseResourcesServerConfig
 
     async def verify(self, body: CodeRequest) -> CodeResponse:
-        """1.0 for a program that passes every test, else 0.0; where we could not tell, a row that Gym counts among its failures."""
-        verdict = await rows.verdict_of(body.verifier_metadata["problem"], body.response.output_text)
-        failed = {FAILED: verdict.kind.value, f"{FAILED}_reason": rows.why(verdict)} if verdict.undecided else {}
-        return CodeResponse(**body.model_dump(), reward=float(verdict.correct), verdict=verdict.kind.value, **failed)
+        """1.0 for a program that passes every test, else 0.0; where we could not tell, a row that
+        Gym counts among its failures."""
+        verdict = await rows.verdict_of(
+            body.verifier_metadata["problem"], body.response.output_text
+        )
+        failed = (
+            {FAILED: verdict.kind.value, f"{FAILED}_reason": rows.why(verdict)}
+            if verdict.undecided
+            else {}
+        )
+        return CodeResponse(
+            **body.model_dump(), reward=float(verdict.correct), verdict=verdict.kind.value, **failed
+        )
 
 
 def to_row(problem: Problem, wording: Wording = livecodebench) -> dict[str, Any]:

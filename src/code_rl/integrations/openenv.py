@@ -1,4 +1,5 @@
-"""OpenEnv: an environment server, `uvicorn my_module:app` with `app = make_app("builtin")` in it; `environment="repair"` gives several turns."""
+"""OpenEnv: an environment server, `uvicorn my_module:app` with `app = make_app("builtin")` in it;
+`environment="repair"` gives several turns."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class CodeAction(server.Action):  # type: ignore[misc]
 
 
 class CodeObservation(server.Observation):  # type: ignore[misc]
-    """Messages that are new to the conversation, and the verdict on the answer (`passed`, `wrong_answer`, …)."""
+    """Messages that are new to the conversation, and the verdict on the answer (`passed`,
+    `wrong_answer`, …)."""
 
     messages: list[dict[str, str]]
     problem_id: str
@@ -45,7 +47,11 @@ class CodeEnvironment(server.Environment):  # type: ignore[misc]
         self._conversation: list[Any] = []
 
     def reset(
-        self, seed: int | None = None, episode_id: str | None = None, index: int | None = None, **_: Any
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        index: int | None = None,
+        **_: Any,
     ) -> CodeObservation:
         """Open with the problem at `index`, else with one that `seed` draws."""
         if index is None:
@@ -57,19 +63,31 @@ class CodeEnvironment(server.Environment):  # type: ignore[misc]
         self.state = server.State(episode_id=episode_id)
         return CodeObservation(messages=list(self._conversation), problem_id=self._problem.id)
 
-    def step(self, action: CodeAction, timeout_s: float | None = None, **_: Any) -> CodeObservation:  # noqa: ARG002
-        """Judge an answer. Raises SandboxError where we could not: clients read a reward of None as 0."""
+    def step(
+        self,
+        action: CodeAction,
+        timeout_s: float | None = None,  # noqa: ARG002
+        **_: Any,
+    ) -> CodeObservation:
+        """Judge an answer. Raises SandboxError where we could not: clients read a reward of None as
+        0."""
         problem = self._problem
         if problem is None:
-            raise DataError("step came before reset, or after the last step of an episode; call reset")
+            raise DataError(
+                "step came before reset, or after the last step of an episode; call reset"
+            )
         conversation = [*self._conversation, {"role": "assistant", "content": action.answer}]
         reply = wait_for(
             shared_executor.run(
-                lambda executor: self._environment.reply(problem.view(), conversation, GroupGrader(problem, executor))
+                lambda executor: self._environment.reply(
+                    problem.view(), conversation, GroupGrader(problem, executor)
+                )
             )
         )
         if reply.verdict.undecided:
-            raise SandboxError(f"no reward ({why(reply.verdict)}); send the answer again, or drop the episode")
+            raise SandboxError(
+                f"no reward ({why(reply.verdict)}); send the answer again, or drop the episode"
+            )
         self._conversation = [*conversation, *reply.messages]
         self._problem = problem if reply.messages else None
         self.state.step_count += 1
@@ -83,9 +101,20 @@ class CodeEnvironment(server.Environment):  # type: ignore[misc]
 
 
 def make_app(
-    dataset: str, *, limit: int | None = None, environment: str = "single", sessions: int = 64, **given: Any
+    dataset: str,
+    *,
+    limit: int | None = None,
+    environment: str = "single",
+    sessions: int = 64,
+    **given: Any,
 ) -> Any:
-    """A FastAPI application over `dataset=` of train, for `sessions` conversations at once; also `max_turns`, `prompt`, `system_prompt` as for train."""
-    problems, ours = load_problems(dataset, limit=limit), environments.get_environment(environment, **given)
+    """A FastAPI application over `dataset=` of train, for `sessions` conversations at once; also
+    `max_turns`, `prompt`, `system_prompt` as for train."""
+    problems, ours = (
+        load_problems(dataset, limit=limit),
+        environments.get_environment(environment, **given),
+    )
     make = lambda: CodeEnvironment(problems, ours)  # noqa: E731
-    return server.create_app(make, CodeAction, CodeObservation, env_name="code-rl", max_concurrent_envs=sessions)
+    return server.create_app(
+        make, CodeAction, CodeObservation, env_name="code-rl", max_concurrent_envs=sessions
+    )

@@ -1,4 +1,5 @@
-"""A problem as a row of data, and an answer to such a row as a verdict: what all frameworks share."""
+"""A problem as a row of data, and an answer to such a row as a verdict: what all frameworks
+share."""
 
 from __future__ import annotations
 
@@ -19,17 +20,21 @@ _KEPT = 64
 
 
 def to_row(problem: Problem, wording: Wording = livecodebench) -> dict[str, Any]:
-    """`prompt`, the opening messages, and `problem`, its native JSON: text, which every table keeps as it is. The tests in it are for the reward alone."""
+    """`prompt`, the opening messages, and `problem`, its native JSON: text, which every table keeps
+    as it is. The tests in it are for the reward alone."""
     return {"prompt": wording(problem.view()), "problem": format_problem(problem)}
 
 
 async def verdict_of(problem: str, answer: str | Sequence[Mapping[str, Any]]) -> Verdict:
     """The verdict on the last fenced block of an answer: a text, or messages that end with it.
 
-    Where `verdict.undecided` nothing is known about the program; a reward of 0 would say that it is wrong. Raises DataError for a row that holds no problem.
+    Where `verdict.undecided` nothing is known about the program; a reward of 0 would say that it is
+    wrong. Raises DataError for a row that holds no problem.
     """
     if not isinstance(problem, str):
-        raise DataError(f"problem={problem!r:.80} is no text; make rows with code_rl.integrations.rows.to_row")
+        raise DataError(
+            f"problem={problem!r:.80} is no text; make rows with code_rl.integrations.rows.to_row"
+        )
     text = answer if isinstance(answer, str) else _content(answer[-1]) if answer else ""
     return await judge_async(_parsed(problem), extract_code(text))
 
@@ -37,7 +42,9 @@ async def verdict_of(problem: str, answer: str | Sequence[Mapping[str, Any]]) ->
 def _content(message: Mapping[str, Any]) -> str:
     """A message's text: none, as beside a call of a tool, one text, or that of its parts."""
     content = message.get("content") or ""
-    return content if isinstance(content, str) else "".join(part.get("text") or "" for part in content)
+    return (
+        content if isinstance(content, str) else "".join(part.get("text") or "" for part in content)
+    )
 
 
 def why(verdict: Verdict) -> str:

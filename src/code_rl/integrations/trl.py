@@ -1,4 +1,5 @@
-"""TRL: `GRPOTrainer(reward_funcs=code_reward, train_dataset=Dataset.from_list([to_row(problem) for problem in problems]))`."""
+"""TRL: `GRPOTrainer(reward_funcs=code_reward, train_dataset=Dataset.from_list([to_row(problem) for
+problem in problems]))`."""
 
 from __future__ import annotations
 
@@ -17,11 +18,15 @@ async def code_reward(
     log_metric: Callable[[str, float], None] | None = None,
     **columns: Any,  # noqa: ARG001 - TRL's
 ) -> list[float | None]:
-    """1.0 for an answer whose program passes every test, 0.0 for one that does not, None where we could not tell.
+    """1.0 for an answer whose program passes every test, 0.0 for one that does not, None where we
+    could not tell.
 
-    TRL leaves a completion without a reward out of its group's baseline and gives it no advantage; `unscored` in its logs is the share of those.
+    TRL leaves a completion without a reward out of its group's baseline and gives it no advantage;
+    `unscored` in its logs is the share of those.
     """
-    verdicts = await asyncio.gather(*(verdict_of(*pair) for pair in zip(problem, completions, strict=True)))
+    verdicts = await asyncio.gather(
+        *(verdict_of(*pair) for pair in zip(problem, completions, strict=True))
+    )
     if log_metric is not None and verdicts:
         log_metric("unscored", sum(verdict.undecided for verdict in verdicts) / len(verdicts))
     return [None if verdict.undecided else float(verdict.correct) for verdict in verdicts]

@@ -1,4 +1,5 @@
-"""verifiers (v1): a taskset of problems. A module of your own exports it: `from code_rl.integrations.verifiers import CodeTaskset; __all__ = ["CodeTaskset"]`."""
+"""verifiers (v1): a taskset of problems. A module of your own exports it: `from
+code_rl.integrations.verifiers import CodeTaskset; __all__ = ["CodeTaskset"]`."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class CodeTask(vf.Task[CodeData]):  # type: ignore[misc]
 
     @vf.reward(weight=1.0)  # type: ignore[untyped-decorator]
     async def passes(self, trace: vf.Trace) -> float:
-        """1.0 when the program of the last reply passes every test. Raises SandboxError where we could not tell: verifiers records a failed rollout, which is retried or dropped."""
+        """1.0 when the program of the last reply passes every test. Raises SandboxError where we
+        could not tell: verifiers records a failed rollout, which is retried or dropped."""
         verdict = await verdict_of(self.data.problem, trace.last_reply)
         if verdict.undecided:
             raise SandboxError(f"no reward ({why(verdict)})")
@@ -51,4 +53,7 @@ class CodeTaskset(vf.Taskset[CodeTask, CodeConfig]):  # type: ignore[misc]
         wording = get_wording(self.config.prompt)
         for problem in load_problems(self.config.dataset, limit=self.config.limit):
             row = to_row(problem, wording)
-            yield CodeTask(CodeData(id=problem.id, prompt=row["prompt"], problem=row["problem"]), self.config.task)
+            yield CodeTask(
+                CodeData(id=problem.id, prompt=row["prompt"], problem=row["problem"]),
+                self.config.task,
+            )

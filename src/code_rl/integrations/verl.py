@@ -1,4 +1,5 @@
-"""verl: `reward.custom_reward_function.path=pkg://code_rl.integrations.verl`, rows of `to_row` in its Parquet files."""
+"""verl: `reward.custom_reward_function.path=pkg://code_rl.integrations.verl`, rows of `to_row` in
+its Parquet files."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from code_rl.util.errors import SandboxError
 ATTEMPTS = 3
 
 
-def to_row(problem: Problem, wording: Wording = livecodebench, split: str = "train") -> dict[str, Any]:
+def to_row(
+    problem: Problem, wording: Wording = livecodebench, split: str = "train"
+) -> dict[str, Any]:
     """A row of verl's Parquet files."""
     row = rows.to_row(problem, wording)
     return {
@@ -24,14 +27,24 @@ def to_row(problem: Problem, wording: Wording = livecodebench, split: str = "tra
     }
 
 
-async def compute_score(*, solution_str: str, ground_truth: str, **given: Any) -> dict[str, float]:  # noqa: ARG001 - verl gives more
+# verl gives more.
+async def compute_score(
+    *,
+    solution_str: str,
+    ground_truth: str,
+    **given: Any,  # noqa: ARG001
+) -> dict[str, float]:
     """`score` and `acc`: 1.0 for a program that passes every test, else 0.0.
 
-    Raises SandboxError when `ATTEMPTS` runs gave no verdict: verl has no word for an answer without a reward, so that the alternative to stopping, resumably,
-    would be to train on one that is made up.
+    Raises SandboxError when `ATTEMPTS` runs gave no verdict: verl has no word for an answer without
+    a reward, so that the alternative to stopping, resumably, would be to train on one that is made
+    up.
     """
     for _ in range(ATTEMPTS):
         verdict = await rows.verdict_of(ground_truth, solution_str)
         if not verdict.undecided:
             return {"score": float(verdict.correct), "acc": float(verdict.correct)}
-    raise SandboxError(f"no reward after {ATTEMPTS} attempts ({rows.why(verdict)}); resume from verl's last checkpoint")
+    raise SandboxError(
+        f"no reward after {ATTEMPTS} attempts ({rows.why(verdict)}); resume from verl's last "
+        "checkpoint"
+    )

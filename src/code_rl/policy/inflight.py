@@ -1,4 +1,5 @@
-"""Answers and verdicts of steps that no checkpoint covers yet, so that a resumed run buys nothing twice.
+"""Answers and verdicts of steps that no checkpoint covers yet, so that a resumed run buys nothing
+twice.
 
 `inflight/STEP.jsonl` has a row for each answer of the sampler, found again by the request that it
 answers, and for each verdict, by its program; each is written the moment it is there.
@@ -36,7 +37,8 @@ class SamplingRequest:
 
 @dataclass(frozen=True, slots=True)
 class SampledAnswer:
-    """One sampled answer: T tokens, the sampler's logprobs_T, and why it ended (`stop` or `length`)."""
+    """One sampled answer: T tokens, the sampler's logprobs_T, and why it ended (`stop` or
+    `length`)."""
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -47,7 +49,8 @@ class SampledAnswer:
 class Drawn:
     """The answers to one request.
 
-    They were there `sample_s` seconds after their group was begun, from weights behind `policy_step` training steps.
+    They were there `sample_s` seconds after their group was begun, from weights behind
+    `policy_step` training steps.
     """
 
     answers: tuple[SampledAnswer, ...]
@@ -64,13 +67,15 @@ class InFlight:
         folder.mkdir(mode=0o700, exist_ok=True)
 
     def group_log(self, step: int, scope: str) -> GroupLog:
-        """Where the group `scope` of a step is kept, with what is there already. Raises DataError for a damaged file."""
+        """Where the group `scope` of a step is kept, with what is there already. Raises DataError
+        for a damaged file."""
         if step not in self._logs:
             self._logs[step] = open_kept(step_file(self.folder, step))
         return GroupLog(self._logs[step], scope)
 
     def sync(self, steps: Sequence[int]) -> dict[str, Mark]:
-        """The marks of these steps' files, by name in the run directory; they are on disk when this returns."""
+        """The marks of these steps' files, by name in the run directory; they are on disk when this
+        returns."""
         marks = {}
         for step in steps:
             path = step_file(self.folder, step)
@@ -108,7 +113,10 @@ class GroupLog:
         row = self._get("drawn", asdict(request))
         if row is None:
             return None
-        answers = [SampledAnswer(tuple(tokens), tuple(logprobs), why) for tokens, logprobs, why in row["answers"]]
+        answers = [
+            SampledAnswer(tuple(tokens), tuple(logprobs), why)
+            for tokens, logprobs, why in row["answers"]
+        ]
         return Drawn(tuple(answers), row["sample_s"], row["policy_step"])
 
     def keep_drawn(self, request: SamplingRequest, drawn: Drawn) -> None:

@@ -13,11 +13,13 @@ Say = Callable[[str], None]
 
 
 def cap_max_tokens(max_tokens: int, context: int, say: Say) -> int:
-    """`max_tokens`, or what the model's context can hold beside a prompt, said aloud. Each prompt leaves its own share of it."""
+    """`max_tokens`, or what the model's context can hold beside a prompt, said aloud. Each prompt
+    leaves its own share of it."""
     room = context - 1
     if max_tokens > room:
         say(
-            f"max_tokens={max_tokens} capped to {room}: the model's context is {context} tokens, each prompt's own included"
+            f"max_tokens={max_tokens} capped to {room}: the model's context is {context} tokens, "
+            "each prompt's own included"
         )
     return min(max_tokens, room)
 
@@ -28,10 +30,12 @@ def prompt_length(problem: Problem, environment: Environment, renderer: Renderer
 
 
 def refuse_prompts(lengths: Sequence[tuple[str, int]], context: int, which: str) -> None:
-    """Raise DataError, saying how many and which is the first, when prompts (ids with lengths) leave no room for an answer in the model's context."""
+    """Raise DataError, saying how many and which is the first, when prompts (ids with lengths)
+    leave no room for an answer in the model's context."""
     overlong = [(name, length) for name, length in lengths if length >= context]
     if overlong:
         raise DataError(
-            f"{len(overlong)} of {len(lengths)} {which} problems have prompts that do not fit into the model's context of {context} "
+            f"{len(overlong)} of {len(lengths)} {which} problems have prompts that do not fit "
+            f"into the model's context of {context} "
             f"tokens; the first is {overlong[0][0]!r} with {overlong[0][1]}"
         )

@@ -1,7 +1,8 @@
 """R(τ): from a judged trajectory to a number; `REWARDS` has those that have a name.
 
-A reward of your own is any function from a trajectory to a number, given as `package.module:function`; an attribute `all_tests = True` on it
-asks the judge not to stop at the first failure.
+A reward of your own is any function from a trajectory to a number, given as
+`package.module:function`; an attribute `all_tests = True` on it asks the judge not to stop at the
+first failure.
 """
 
 from __future__ import annotations
@@ -28,13 +29,17 @@ def fraction(trajectory: Trajectory) -> float:
 
 
 def think_answer(trajectory: Trajectory) -> float:
-    """Correctness; −1.2 unless a think block comes first and the program stands in `<answer>…</answer>`, which ends the text.
+    """Correctness; −1.2 unless a think block comes first and the program stands in
+    `<answer>…</answer>`, which ends the text.
 
-    Code-R1's reward (−1.1, 0.1 or 1.1) less 0.1, with `format_coef=0`: its prompt asks for the tags.
+    Code-R1's reward (−1.1, 0.1 or 1.1) less 0.1, with `format_coef=0`: its prompt asks for the
+    tags.
     """
     _, opened, answer = trajectory.text.rstrip().partition("<answer>")
     ends = bool(opened) and answer.endswith("</answer>")
-    tagged = ends and trajectory.reasoning is not None and extract_code(answer) == trajectory.last.code
+    tagged = (
+        ends and trajectory.reasoning is not None and extract_code(answer) == trajectory.last.code
+    )
     return correctness(trajectory) if tagged and trajectory.format_ok else -1.2
 
 
@@ -42,7 +47,8 @@ def think_answer(trajectory: Trajectory) -> float:
 class Reward:
     """R = `program` − `format_coef` for an answer without a program.
 
-    With `cut_is_wrong` the program of an answer that was cut off earns nothing. What it loses (`program` below 0) stays. `all_tests`: the judge is to run every test.
+    With `cut_is_wrong` the program of an answer that was cut off earns nothing. What it loses
+    (`program` below 0) stays. `all_tests`: the judge is to run every test.
     """
 
     program: RewardFunction = correctness
@@ -51,7 +57,8 @@ class Reward:
     cut_is_wrong: bool = False
 
     def of(self, trajectory: Trajectory) -> float | None:
-        """The reward of a trajectory, not yet shaped; None when its verdict says nothing about the program."""
+        """The reward of a trajectory, not yet shaped; None when its verdict says nothing about the
+        program."""
         if trajectory.verdict.undecided:
             return None
         earned = float(self.program(trajectory))
@@ -73,10 +80,13 @@ def get_reward(
     format_coef: float = 0.1,
     cut_is_wrong: bool = False,
 ) -> Reward:
-    """The reward called `name`, or with the function that `package.module:object` is. Raises ConfigError."""
+    """The reward called `name`, or with the function that `package.module:object` is. Raises
+    ConfigError."""
     program = find("reward", name, REWARDS)
     if not callable(program):
-        raise ConfigError(f"reward={name} is not callable; it must be a function from a trajectory to a number")
+        raise ConfigError(
+            f"reward={name} is not callable; it must be a function from a trajectory to a number"
+        )
     all_tests = name == "fraction" or bool(getattr(program, "all_tests", False))
     if name not in REWARDS:
         program = _guarded(name, program)

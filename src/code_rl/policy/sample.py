@@ -1,4 +1,5 @@
-"""τ ~ π(·|x): trajectories of one problem, sampled from a snapshot of the weights and judged as they come."""
+"""τ ~ π(·|x): trajectories of one problem, sampled from a snapshot of the weights and judged as
+they come."""
 
 from __future__ import annotations
 
@@ -28,10 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How answers are drawn. `temperature` 0 is greedy; `max_tokens` is the limit of a trajectory, all its turns together.
+    """How answers are drawn. `temperature` 0 is greedy; `max_tokens` is the limit of a trajectory,
+    all its turns together.
 
-    With `request_per="group"` one request draws the first answers of a group; with `"completion"` each is a request of its own and goes
-    to the sandbox the moment it is sampled. The two draw different answers from one seed.
+    With `request_per="group"` one request draws the first answers of a group; with `"completion"`
+    each is a request of its own and goes to the sandbox the moment it is sampled. The two draw
+    different answers from one seed.
     """
 
     max_tokens: int
@@ -43,10 +46,12 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """All that turns a problem into judged trajectories: a snapshot of the weights, a renderer, an environment, an executor.
+    """All that turns a problem into judged trajectories: a snapshot of the weights, a renderer, an
+    environment, an executor.
 
-    `step` is the number of training steps behind the snapshot, `context` the model's, in tokens. `cpu_limit_s` lowers each problem's own limit.
-    Each sampling request is made inside `drawing`, which may hold some of them back.
+    `step` is the number of training steps behind the snapshot, `context` the model's, in tokens.
+    `cpu_limit_s` lowers each problem's own limit. Each sampling request is made inside `drawing`,
+    which may hold some of them back.
     """
 
     sampler: tinker.SamplingClient
@@ -69,10 +74,12 @@ class Policy:
         grader: GroupGrader | None = None,
         opening: Sequence[Message] | None = None,
     ) -> Group:
-        """Sample `count` trajectories and judge them. The draw depends on `seed`, the prompt and the weights alone.
+        """Sample `count` trajectories and judge them. The draw depends on `seed`, the prompt and
+        the weights alone.
 
-        What `log` has of this group is neither sampled nor (without a `grader`) judged again; what comes is kept there. The conversation
-        begins with `opening`, else as the environment begins it. A prompt that fills the context gets empty answers.
+        What `log` has of this group is neither sampled nor (without a `grader`) judged again; what
+        comes is kept there. The conversation begins with `opening`, else as the environment begins
+        it. A prompt that fills the context gets empty answers.
         """
         opening = self.environment.begin(problem.view()) if opening is None else opening
         prompt = self.renderer.prompt_tokens(opening)
@@ -82,7 +89,15 @@ class Policy:
             problem, self.executor, log, cpu_limit_s=self.cpu_limit_s, all_tests=self.all_tests
         )
         if max_tokens < 1:
-            turn = Turn(tuple(prompt), (), (), "", truncated=True, code=None, verdict=await grader.judge(None))
+            turn = Turn(
+                tuple(prompt),
+                (),
+                (),
+                "",
+                truncated=True,
+                code=None,
+                verdict=await grader.judge(None),
+            )
             return Group(problem, (Trajectory((turn,)),) * count, 0.0, 0, self.step)
         request = SamplingRequest(prompt, count, max_tokens, sampling.temperature, seed)
         rollout = _Rollout(self, problem, opening, request, sampling, log, grader)
@@ -97,7 +112,8 @@ class Policy:
 
 
 class GroupGrader:
-    """Judges the programs of one problem; those that are the same share one run: same program, same inputs, same seeds.
+    """Judges the programs of one problem; those that are the same share one run: same program, same
+    inputs, same seeds.
 
     What `log` has verdicts of is not run; new ones are kept there.
     """
@@ -139,7 +155,13 @@ class GroupGrader:
 
     async def _run(self, public: bool, code: str | None) -> Verdict:
         every = self._all_tests and not public
-        return await judge(self._views[public], code, self._executor, cpu_limit_s=self._cpu_limit_s, all_tests=every)
+        return await judge(
+            self._views[public],
+            code,
+            self._executor,
+            cpu_limit_s=self._cpu_limit_s,
+            all_tests=every,
+        )
 
 
 @dataclass(slots=True)
@@ -165,7 +187,8 @@ class _Rollout:
         return await together(self._trajectory(*each) for each in enumerate(first))
 
     async def _trajectory(self, member: int, answer: SampledAnswer | None) -> Trajectory:
-        """Turns until the environment ends the conversation, or its turns, the tokens of the trajectory or those of the context are spent."""
+        """Turns until the environment ends the conversation, or its turns, the tokens of the
+        trajectory or those of the context are spent."""
         policy, turns, conversation = self.policy, list[Turn](), list(self.opening)
         prompt, left = list(self.request.prompt_tokens), self.request.max_tokens
         room = left
@@ -173,7 +196,9 @@ class _Rollout:
             if answer is None:
                 names = ("turn", member, len(turns)) if turns else ("completion", member)
                 seed = derive_seed(self.request.seed, *names)
-                (answer,) = await self._draw(SamplingRequest(prompt, 1, room, self.request.temperature, seed))
+                (answer,) = await self._draw(
+                    SamplingRequest(prompt, 1, room, self.request.temperature, seed)
+                )
             turn = await self._turn(answer, conversation, prompt)
             answer = None
             turns.append(turn)
@@ -186,7 +211,9 @@ class _Rollout:
                 turns[-1] = replace(turn, verdict=await self.grader.judge(turn.code), messages=())
             return Trajectory(tuple(turns))
 
-    async def _turn(self, drawn: SampledAnswer, conversation: Sequence[Message], prompt: Sequence[int]) -> Turn:
+    async def _turn(
+        self, drawn: SampledAnswer, conversation: Sequence[Message], prompt: Sequence[int]
+    ) -> Turn:
         """One answer, and what the environment says of it."""
         policy = self.policy
         said, ended = policy.renderer.parse_response(drawn.tokens)
@@ -216,7 +243,8 @@ class _Rollout:
         return drawn.answers
 
     async def _sample(self, request: SamplingRequest) -> tuple[SampledAnswer, ...]:
-        """One sampling request on any back end: answers that continue the prompt and end at the renderer's stop sequences."""
+        """One sampling request on any back end: answers that continue the prompt and end at the
+        renderer's stop sequences."""
         from tinker import types
 
         policy = self.policy
@@ -230,7 +258,9 @@ class _Rollout:
         )
         async with policy.drawing:
             prompt = types.ModelInput.from_ints(list(request.prompt_tokens))
-            sampled = policy.sampler.sample(prompt=prompt, num_samples=request.count, sampling_params=parameters)
+            sampled = policy.sampler.sample(
+                prompt=prompt, num_samples=request.count, sampling_params=parameters
+            )
             answer = await ready(sampled)
         return tuple(
             SampledAnswer(tuple(each.tokens), tuple(each.logprobs or ()), str(each.stop_reason))
@@ -239,6 +269,7 @@ class _Rollout:
 
 
 def derive_seed(seed: int, *names: object) -> int:
-    """A seed in [0, 2**31) for one named use; different names give independent streams, the same names the same seed."""
+    """A seed in [0, 2**31) for one named use; different names give independent streams, the same
+    names the same seed."""
     key = "/".join([str(seed), *map(str, names)]).encode()
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") % 2**31

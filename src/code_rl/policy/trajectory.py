@@ -12,10 +12,11 @@ from code_rl.policy.renderers.base import Message
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One answer: the tokens before it, what was sampled (T tokens, log q of each), and what was said of it.
+    """One answer: the tokens before it, what was sampled (T tokens, log q of each), and what was
+    said of it.
 
-    `text` is the answer and `reasoning` the think block before it, None without one. `code` is the program found in `text`.
-    `messages` are the environment's; none after the last turn.
+    `text` is the answer and `reasoning` the think block before it, None without one. `code` is the
+    program found in `text`. `messages` are the environment's; none after the last turn.
     """
 
     prompt_tokens: tuple[int, ...]
@@ -31,7 +32,8 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One attempt at a problem, of one turn or several, each of which saw those before it. What is said of it is said of the last."""
+    """One attempt at a problem, of one turn or several, each of which saw those before it. What is
+    said of it is said of the last."""
 
     turns: tuple[Turn, ...]
 
@@ -83,10 +85,12 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One problem and its G trajectories, the last of which was sampled `sample_s` seconds of wall clock after the first was asked for.
+    """One problem and its G trajectories, the last of which was sampled `sample_s` seconds of wall
+    clock after the first was asked for.
 
-    `max_tokens` is the limit that each trajectory had (the context may have left a later turn less), `policy_step` the number of training steps behind the weights. It is number `attempt`
-    at `place` of its batch.
+    `max_tokens` is the limit that each trajectory had (the context may have left a later turn
+    less), `policy_step` the number of training steps behind the weights. It is number `attempt` at
+    `place` of its batch.
     """
 
     problem: Problem
@@ -109,9 +113,11 @@ class Group:
 
     @property
     def solved_alike(self) -> bool:
-        """True when the programs that have a verdict are all right or all wrong: `dynamic_sampling` fills the place again.
+        """True when the programs that have a verdict are all right or all wrong: `dynamic_sampling`
+        fills the place again.
 
-        Whether a group is trained on is another rule (`loop.score_group`): it looks at rewards, which may tell apart what is equally wrong.
+        Whether a group is trained on is another rule (`loop.score_group`): it looks at rewards,
+        which may tell apart what is equally wrong.
         """
         verdicts = [trajectory.verdict for trajectory in self.trajectories]
         return len({verdict.correct for verdict in verdicts if not verdict.undecided}) < 2

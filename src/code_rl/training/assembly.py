@@ -1,4 +1,5 @@
-"""One way to make a run of settings: every part is built here, and checked before anything is sampled."""
+"""One way to make a run of settings: every part is built here, and checked before anything is
+sampled."""
 
 from __future__ import annotations
 
@@ -14,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import chz
 
-from code_rl.data.load import RunData, find_data, load_test_splits, load_train_problems, with_tests, within_difficulty
+from code_rl.data.load import (
+    RunData,
+    find_data,
+    load_test_splits,
+    load_train_problems,
+    with_tests,
+    within_difficulty,
+)
 from code_rl.data.order import ProblemOrder, all_keys, trained_on
 from code_rl.engine.checkpoints import is_run, read_config
 from code_rl.engine.connect import Backend, connect, preflight
@@ -28,7 +36,14 @@ from code_rl.policy.renderers import Renderer, get_renderer
 from code_rl.policy.sample import Sampling
 from code_rl.training.algorithm.lengths import ContextSchedule
 from code_rl.training.budget import Budget, Tokens, read_prices
-from code_rl.training.config import Config, batch_shape, context_schedule, recipe_models, refuse_buffer, refuse_settings
+from code_rl.training.config import (
+    Config,
+    batch_shape,
+    context_schedule,
+    recipe_models,
+    refuse_buffer,
+    refuse_settings,
+)
 from code_rl.training.console import Console
 from code_rl.training.objective import Objective, environment_of, objective_of
 from code_rl.training.report.pieces import keep_tokenizer
@@ -51,7 +66,8 @@ class NothingLeftError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A run to assemble, with its settings checked: `survey` is of the back end's models; `stack` closes the run's parts."""
+    """A run to assemble, with its settings checked: `survey` is of the back end's models; `stack`
+    closes the run's parts."""
 
     config: Config
     log_path: Path
@@ -74,7 +90,8 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A locked run directory. Its earlier run, if any, has the same problems: `problems` is their digest."""
+    """A locked run directory. Its earlier run, if any, has the same problems: `problems` is their
+    digest."""
 
     path: Path
     problems: str
@@ -104,8 +121,8 @@ async def assemble(
 
     A run that `resumes` goes on from its last good checkpoint.
 
-    Raises CheckpointError: no state is left from which the run could go on; NothingLeftError: the run to be resumed has done `max_steps`
-    steps already, and its logs are complete.
+    Raises CheckpointError: no state is left from which the run could go on; NothingLeftError: the
+    run to be resumed has done `max_steps` steps already, and its logs are complete.
     """
     objective, environment = objective_of(config), environment_of(config)
     if is_run(log_path):
@@ -122,10 +139,13 @@ async def assemble(
 
 
 async def read_data(launch: Launch) -> Data:
-    """Open the sandbox, and read the problems to train on and those held out; a resumed run reads the commits that it began with."""
+    """Open the sandbox, and read the problems to train on and those held out; a resumed run reads
+    the commits that it began with."""
     config, say = launch.config, launch.console.notice
     pins = _resolved(launch.log_path).get("data", {}) if launch.goes_on else {}
-    source = find_data(config.dataset, config.test_dataset, evaluates=config.eval_every >= 0, pins=pins)
+    source = find_data(
+        config.dataset, config.test_dataset, evaluates=config.eval_every >= 0, pins=pins
+    )
     executor = connect_executor(
         config.executor,
         isolation=config.isolation,
@@ -139,27 +159,34 @@ async def read_data(launch: Launch) -> Data:
     if config.difficulty is not None:
         problems = within_difficulty(problems, config.difficulty)
     train = with_tests(problems, config.min_tests, config.max_tests)
-    return Data(source, executor, train, await load_test_splits(source, config.eval_limit, executor, say))
+    return Data(
+        source, executor, train, await load_test_splits(source, config.eval_limit, executor, say)
+    )
 
 
 def take_directory(launch: Launch, data: Data) -> Directory:
-    """Lock the run directory and note the settings there. Raises ConfigError if it is in use, or its run has other problems."""
+    """Lock the run directory and note the settings there. Raises ConfigError if it is in use, or
+    its run has other problems."""
     config, log_path = launch.config, launch.log_path
     check_log_dir(log_path, config.behavior_if_log_dir_exists)
     if not (log_path / LOCK).exists():
         _lock(log_path, launch.stack)
-    problems = digest(all_keys(data.train), {name: all_keys(split) for name, split in data.test.items()})
+    problems = digest(
+        all_keys(data.train), {name: all_keys(split) for name, split in data.test.items()}
+    )
     if not launch.goes_on:
         write_atomically(log_path / BEGUN, json.dumps(chz.asdict(config)))
     elif _resolved(log_path).get("problems") != problems:
         raise ConfigError(
-            f"dataset= or test_dataset= has other problems than when the run in {log_path} began; restore them, or begin a new run"
+            f"dataset= or test_dataset= has other problems than when the run in {log_path} "
+            "began; restore them, or begin a new run"
         )
     return Directory(log_path, problems)
 
 
 async def load_weights(launch: Launch, directory: Directory) -> tuple[Start, Backend]:
-    """Connect the back end, with the weights of the latest usable checkpoint if the run goes on; drop later steps from the directory."""
+    """Connect the back end, with the weights of the latest usable checkpoint if the run goes on;
+    drop later steps from the directory."""
     config, log_path = launch.config, directory.path
 
     async def load(start: Start) -> Backend:
@@ -177,14 +204,17 @@ async def load_weights(launch: Launch, directory: Directory) -> tuple[Start, Bac
         go_back(log_path, start)
     if start.step >= config.max_steps > 0:
         raise NothingLeftError(
-            f"nothing to do: the run in {log_path} has done {start.step} steps and max_steps={config.max_steps}; "
-            "give a larger one to go on"
+            f"nothing to do: the run in {log_path} has done {start.step} steps and "
+            f"max_steps={config.max_steps}; give a larger one to go on"
         )
     return start, backend
 
 
-def terms_of(launch: Launch, data: Data, backend: Backend, objective: Objective, environment: Environment) -> Terms:
-    """Fit the settings to the loaded model. Raises ConfigError or DataError for settings and prompts that it cannot take."""
+def terms_of(
+    launch: Launch, data: Data, backend: Backend, objective: Objective, environment: Environment
+) -> Terms:
+    """Fit the settings to the loaded model. Raises ConfigError or DataError for settings and
+    prompts that it cannot take."""
     config, say = launch.config, launch.console.notice
     objective = trainable(objective, backend, config, say)
     keep_tokenizer(launch.log_path, backend.tokenizer)
@@ -203,11 +233,16 @@ def terms_of(launch: Launch, data: Data, backend: Backend, objective: Objective,
     return Terms(objective, environment, renderer, sampling_of(config, room), schedule, budget)
 
 
-async def begin(launch: Launch, data: Data, directory: Directory, start: Start, backend: Backend, terms: Terms) -> Run:
-    """Open the run's logs and make the run of its parts. Raises ConfigError if its first step could pass a cap, DataError if no prompt leaves room for an answer."""
+async def begin(
+    launch: Launch, data: Data, directory: Directory, start: Start, backend: Backend, terms: Terms
+) -> Run:
+    """Open the run's logs and make the run of its parts. Raises ConfigError if its first step could
+    pass a cap, DataError if no prompt leaves room for an answer."""
     config, step = launch.config, start.step
     recorder = _open_recorder(launch, data, directory)
-    logging.getLogger("code_rl").info("backend %s; %s", backend.description, backend.capabilities.describe())
+    logging.getLogger("code_rl").info(
+        "backend %s; %s", backend.description, backend.capabilities.describe()
+    )
     run = Run(
         config=config,
         shape=batch_shape(config),
@@ -231,7 +266,8 @@ async def begin(launch: Launch, data: Data, directory: Directory, start: Start, 
     refused = unaffordable(run, step, evaluations=1 if step else 2)
     if refused is not None:
         raise ConfigError(
-            f"{refused}: nothing can be started; raise the cap, or make the batch or the evaluations smaller"
+            f"{refused}: nothing can be started; raise the cap, or make the batch or the "
+            "evaluations smaller"
         )
     return run
 
@@ -244,7 +280,8 @@ def _open_recorder(launch: Launch, data: Data, directory: Directory) -> Recorder
         if ids:
             shown = ", ".join(ids[:3]) + (" …" if len(ids) > 3 else "")
             console.notice(
-                f"{len(ids)} of the {len(data.test[name])} held-out problems of {name} are also among those to train on, by id or text ({shown}): "
+                f"{len(ids)} of the {len(data.test[name])} held-out problems of {name} are also "
+                f"among those to train on, by id or text ({shown}): "
                 "their scores say little; code-rl prepare decontaminate= leaves such problems out"
             )
     settings = _kept(config, data.source.describe(), twice, directory.problems)
@@ -256,8 +293,11 @@ def _open_recorder(launch: Launch, data: Data, directory: Directory) -> Recorder
     return recorder
 
 
-def trainable(objective: Objective, backend: Backend, config: Config, say: Callable[[str], None]) -> Objective:
-    """`objective` as this back end can train it. Raises ConfigError for a loss or a temperature that it cannot."""
+def trainable(
+    objective: Objective, backend: Backend, config: Config, say: Callable[[str], None]
+) -> Objective:
+    """`objective` as this back end can train it. Raises ConfigError for a loss or a temperature
+    that it cannot."""
     capabilities, temperature = backend.capabilities, config.temperature
     own = config.loss not in POLICY_LOSSES
     if own:
@@ -272,7 +312,8 @@ def trainable(objective: Objective, backend: Backend, config: Config, say: Calla
 
 
 def _lock(log_path: Path, stack: contextlib.AsyncExitStack) -> None:
-    """Hold the run directory until `stack` closes; what a killed process left half replaced goes."""
+    """Hold the run directory until `stack` closes; what a killed process left half replaced
+    goes."""
     stack.enter_context(only_writer(log_path / LOCK, f"log_path={log_path}"))
     for left in [*log_path.glob(f".*{TEMPORARY}"), *log_path.glob(f"*/.*{TEMPORARY}")]:
         left.unlink(missing_ok=True)
@@ -281,7 +322,8 @@ def _lock(log_path: Path, stack: contextlib.AsyncExitStack) -> None:
 def _kept(
     config: Config, data: Mapping[str, list[str]], trained: Mapping[str, list[str]], known: str
 ) -> dict[str, Any]:
-    """The settings as `config.json` has them: `known` is the hash of all problems' ids and statements."""
+    """The settings as `config.json` has them: `known` is the hash of all problems' ids and
+    statements."""
     shape = batch_shape(config)
     resolved = {
         "prompts": shape.prompts,

@@ -1,7 +1,8 @@
 """What a run may spend: prices, hard caps on tokens and cost, and what has been spent.
 
-A batch is begun only when its worst case (every completion at its limit) still fits under the caps, beside the worst cases of the batches
-under way and of the evaluation that may follow. So a cap is never passed; it is reached early by at most about one worst case.
+A batch is begun only when its worst case (every completion at its limit) still fits under the caps,
+beside the worst cases of the batches under way and of the evaluation that may follow. So a cap is
+never passed; it is reached early by at most about one worst case.
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ PRICE_NAMES = ("prefill", "sample", "train")
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Tokens by what they are billed for. A prompt is prefilled once per completion: the dearest reading of a bill."""
+    """Tokens by what they are billed for. A prompt is prefilled once per completion: the dearest
+    reading of a bill."""
 
     prefill: int = 0
     sample: int = 0
     train: int = 0
 
     def __add__(self, other: Tokens) -> Tokens:
-        return Tokens(self.prefill + other.prefill, self.sample + other.sample, self.train + other.train)
+        return Tokens(
+            self.prefill + other.prefill, self.sample + other.sample, self.train + other.train
+        )
 
     @property
     def total(self) -> int:
@@ -54,12 +58,15 @@ class Prices:
 
     def cost(self, tokens: Tokens) -> float:
         """What the tokens cost."""
-        return (self.prefill * tokens.prefill + self.sample * tokens.sample + self.train * tokens.train) / 1e6
+        return (
+            self.prefill * tokens.prefill + self.sample * tokens.sample + self.train * tokens.train
+        ) / 1e6
 
 
 @dataclass(slots=True)
 class Budget:
-    """Caps, what has been spent, and what is reserved for batches under way (worst cases by step)."""
+    """Caps, what has been spent, and what is reserved for batches under way (worst cases by
+    step)."""
 
     max_tokens_total: int | None = None
     max_cost: float | None = None
@@ -73,10 +80,20 @@ class Budget:
         for tokens in self.reserved.values():
             whole += tokens
         if self.max_tokens_total is not None and whole.total > self.max_tokens_total:
-            return f"max_tokens_total={self.max_tokens_total}: {self.spent.total} tokens spent, worst case of what is next {whole.total - self.spent.total}"
-        if self.max_cost is not None and self.prices is not None and self.prices.cost(whole) > self.max_cost:
+            return (
+                f"max_tokens_total={self.max_tokens_total}: {self.spent.total} tokens spent, worst "
+                f"case of what is next {whole.total - self.spent.total}"
+            )
+        if (
+            self.max_cost is not None
+            and self.prices is not None
+            and self.prices.cost(whole) > self.max_cost
+        ):
             spent = self.prices.cost(self.spent)
-            return f"max_cost={self.max_cost:g}: {spent:.4g} spent, worst case of what is next {self.prices.cost(whole) - spent:.4g}"
+            return (
+                f"max_cost={self.max_cost:g}: {spent:.4g} spent, worst case of what is next "
+                f"{self.prices.cost(whole) - spent:.4g}"
+            )
         return None
 
     @property
@@ -95,9 +112,11 @@ class Budget:
 
 
 def read_prices(path: str) -> tuple[Prices, dict[str, float]]:
-    """The `[price]` table (money per million tokens: prefill, sample, train) and the `[assume]` table of a forecast, if any.
+    """The `[price]` table (money per million tokens: prefill, sample, train) and the `[assume]`
+    table of a forecast, if any.
 
-    Raises ConfigError: there is no such file; DataError: it is not TOML, or lacks a price, or a number is negative.
+    Raises ConfigError: there is no such file; DataError: it is not TOML, or lacks a price, or a
+    number is negative.
     """
     try:
         with Path(path).expanduser().open("rb") as file:
@@ -108,11 +127,16 @@ def read_prices(path: str) -> tuple[Prices, dict[str, float]]:
         raise DataError(f"prices={path} is not TOML: {error}") from error
     unknown = sorted(set(table) - {"price", "assume"})
     if unknown:
-        raise DataError(f"prices={path} has an unknown table [{unknown[0]}]; it may have [price] and [assume]")
+        raise DataError(
+            f"prices={path} has an unknown table [{unknown[0]}]; it may have [price] and [assume]"
+        )
     prices = _numbers(path, "price", table.get("price", {}))
     missing = [name for name in PRICE_NAMES if name not in prices]
     if missing or len(prices) > len(PRICE_NAMES):
-        raise DataError(f"prices={path}: [price] needs exactly {', '.join(PRICE_NAMES)}, money per million tokens")
+        raise DataError(
+            f"prices={path}: [price] needs exactly {', '.join(PRICE_NAMES)}, money per million "
+            "tokens"
+        )
     return Prices(**prices), _numbers(path, "assume", table.get("assume", {}))
 
 
@@ -120,6 +144,10 @@ def _numbers(path: str, name: str, table: Any) -> dict[str, float]:
     if not isinstance(table, dict):
         raise DataError(f"prices={path}: [{name}] is not a table")
     for key, value in table.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not 0 <= value < float("inf")
+        ):
             raise DataError(f"prices={path}: {name}.{key}={value!r} must be a number, 0 or above")
     return {key: float(value) for key, value in table.items()}

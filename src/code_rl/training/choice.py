@@ -1,4 +1,5 @@
-"""x ~ problems: which problems a batch has, and the seeds of their draws. A function of the settings alone, so that any step is found again."""
+"""x ~ problems: which problems a batch has, and the seeds of their draws. A function of the
+settings alone, so that any step is found again."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ MAX_TRIES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A problem, the length of its prompt in tokens, the seed of its draws; `instead_of` names one whose prompt did not fit."""
+    """A problem, the length of its prompt in tokens, the seed of its draws; `instead_of` names one
+    whose prompt did not fit."""
 
     problem: Problem
     prompt_tokens: int
@@ -26,11 +28,17 @@ class Chosen:
 
 
 class Choices:
-    """Batches from the problem order; a problem whose prompt (of so many tokens by `length`) is not below `limit` gives its place to
-    another, drawn at random."""
+    """Batches from the problem order; a problem whose prompt (of so many tokens by `length`) is not
+    below `limit` gives its place to another, drawn at random."""
 
     def __init__(
-        self, order: ProblemOrder, seed: int, prompts: int, refills: int, length: Callable[[Problem], int], limit: int
+        self,
+        order: ProblemOrder,
+        seed: int,
+        prompts: int,
+        refills: int,
+        length: Callable[[Problem], int],
+        limit: int,
     ) -> None:
         self._order, self._seed, self._prompts, self._most = order, seed, prompts, refills
         self._refills = ProblemOrder(order.problems, derive_seed(seed, "refill"))
@@ -38,20 +46,26 @@ class Choices:
         self.at = lru_cache(maxsize=4 * prompts * (refills + 1))(self._at)
 
     def batch(self, step: int, attempt: int = 0) -> list[Chosen]:
-        """The problems of a step, one for each place; of those that a place may be filled with again, number `attempt`."""
+        """The problems of a step, one for each place; of those that a place may be filled with
+        again, number `attempt`."""
         return [self.at(step, place, attempt) for place in range(self._prompts)]
 
     def longest(self, step: int) -> int:
         """The longest prompt that a step can have, refills included, in tokens."""
-        return max(chosen.prompt_tokens for n in range(self._most + 1) for chosen in self.batch(step, n))
+        return max(
+            chosen.prompt_tokens for n in range(self._most + 1) for chosen in self.batch(step, n)
+        )
 
     def _at(self, step: int, place: int, attempt: int) -> Chosen:
-        """The problem of a place: at first (`attempt` 0), or when it is filled again for that time."""
+        """The problem of a place: at first (`attempt` 0), or when it is filled again for that
+        time."""
         if attempt == 0:
             (problem,) = self._order.batch(step * self._prompts + place, 1)
             seed = derive_seed(self._seed, "sample", step, place)
         else:
-            (problem,) = self._refills.batch((step * self._prompts + place) * self._most + attempt - 1, 1)
+            (problem,) = self._refills.batch(
+                (step * self._prompts + place) * self._most + attempt - 1, 1
+            )
             seed = derive_seed(self._seed, "refill", step, place, attempt)
         length, instead_of = self._length(problem), None
         for number in range(MAX_TRIES):
@@ -62,6 +76,7 @@ class Choices:
             problem = problems[derive_seed(seed, "instead", number) % len(problems)]
             length = self._length(problem)
         raise DataError(
-            f"none of {MAX_TRIES} prompts is below {self._limit} tokens, which is what the model's context leaves beside an answer "
+            f"none of {MAX_TRIES} prompts is below {self._limit} tokens, which is what the "
+            "model's context leaves beside an answer "
             "and the tokens of overlong=penalty; choose another dataset or model, or fewer of these"
         )

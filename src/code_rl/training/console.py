@@ -1,4 +1,5 @@
-"""What a run shows in the terminal: a header, a row per step, progress while it works, a closing table. Plain in a pipe."""
+"""What a run shows in the terminal: a header, a row per step, progress while it works, a closing
+table. Plain in a pipe."""
 
 from __future__ import annotations
 
@@ -11,13 +12,32 @@ from typing import Any
 from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, RenderResult
 from rich.measure import Measurement
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
 from code_rl.util.redaction import redacted
 
-COLUMNS = ("step", "reward", "correct", "format", "skipped", "loss", "tokens", "sample", "score", "train", "held-out")
+COLUMNS = (
+    "step",
+    "reward",
+    "correct",
+    "format",
+    "skipped",
+    "loss",
+    "tokens",
+    "sample",
+    "score",
+    "train",
+    "held-out",
+)
 PIPE_WIDTH = 120
 WIDTHS = (6, 7, 8, 7, 8, 9, 7, 7, 6, 6, 9)
 LEFT_OUT = ("score", "train", "sample", "tokens", "loss")
@@ -28,7 +48,9 @@ class Console:
     """The run's face. `total` is the number of steps, or -1."""
 
     def __init__(self, total: int, rich_console: RichConsole | None = None) -> None:
-        self.rich = rich_console or RichConsole(highlight=False, soft_wrap=True, markup=False, emoji=False)
+        self.rich = rich_console or RichConsole(
+            highlight=False, soft_wrap=True, markup=False, emoji=False
+        )
         if not self.rich.is_terminal:
             self.rich.width = PIPE_WIDTH
         self._progress = Progress(
@@ -80,7 +102,9 @@ class Console:
     def end_step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """One row for a finished step; a line per split for the baseline."""
         if step < 0:
-            self.notice(f"before training: {_evaluation_line(metrics)}  ({metrics['time/eval']:.1f} s)")
+            self.notice(
+                f"before training: {_evaluation_line(metrics)}  ({metrics['time/eval']:.1f} s)"
+            )
             return
         if not self._headed:
             self._headed = True
@@ -105,7 +129,9 @@ class Console:
             ("checker_error", "of problems with a broken checker"),
         ):
             if metrics.get(f"verdicts/{kind}"):
-                self.notice(f"        {metrics[f'verdicts/{kind}']} completions {what} ({kind}), masked out")
+                self.notice(
+                    f"        {metrics[f'verdicts/{kind}']} completions {what} ({kind}), masked out"
+                )
 
     def _row(self, cells: Sequence[str]) -> None:
         shown = dict(zip(COLUMNS, zip(cells, WIDTHS, strict=True), strict=True))
@@ -137,7 +163,9 @@ class Console:
         """Take the progress bar away. Idempotent."""
         self._progress.stop()
 
-    def closing_table(self, metrics: Sequence[Mapping[str, Any]], sizes: Mapping[str, int], k: int) -> None:
+    def closing_table(
+        self, metrics: Sequence[Mapping[str, Any]], sizes: Mapping[str, int], k: int
+    ) -> None:
         """Before and after, per split."""
         evaluated = [record for record in metrics if "eval/pass@1" in record]
         if len(evaluated) < 2:
@@ -146,23 +174,36 @@ class Console:
         sampled = {f"Pass@{k}": f"pass@{k}"} if k > 1 else {}
         columns = [
             ("split (problems)", *(f"{name} ({size})" for name, size in sizes.items())),
-            ("Pass@1 [95%]", *(f"{_interval(before, name)} → {_interval(after, name)}" for name in sizes)),
+            (
+                "Pass@1 [95%]",
+                *(f"{_interval(before, name)} → {_interval(after, name)}" for name in sizes),
+            ),
         ]
         for heading, key in {**sampled, "greedy": "mean_correct", "format": "format_rate"}.items():
             keys = [f"eval/{name}/{key}" for name in sizes]
-            columns.append((heading, *(f"{_percent(before[key])} → {_percent(after[key])}" for key in keys)))
+            columns.append(
+                (heading, *(f"{_percent(before[key])} → {_percent(after[key])}" for key in keys))
+            )
         title = f"held-out problems, before training and after step {after['step']}"
-        self.rich.print(FittingTable(columns, 2, title=title, title_justify="left"), soft_wrap=False)
+        self.rich.print(
+            FittingTable(columns, 2, title=title, title_justify="left"), soft_wrap=False
+        )
 
     def farewell(
-        self, metrics: Sequence[Mapping[str, Any]], seconds: float, log_path: Path, hints: Sequence[str]
+        self,
+        metrics: Sequence[Mapping[str, Any]],
+        seconds: float,
+        log_path: Path,
+        hints: Sequence[str],
     ) -> None:
-        """The whole run's wall time (also of its earlier processes) and tokens, where everything is, and what to do next."""
+        """The whole run's wall time (also of its earlier processes) and tokens, where everything
+        is, and what to do next."""
         steps = [record for record in metrics if record["step"] >= 0]
         trained = sum(record.get("tokens/completion", 0) for record in steps)
         evaluated = sum(record.get("tokens/eval", 0) for record in metrics)
         self.notice(
-            f"{len(steps)} step{'s' if len(steps) != 1 else ''} in {seconds:.0f} s of wall time, {trained} completion tokens sampled for training, {evaluated} for evaluation"
+            f"{len(steps)} step{'s' if len(steps) != 1 else ''} in {seconds:.0f} s of wall time, "
+            f"{trained} completion tokens sampled for training, {evaluated} for evaluation"
         )
         self.notice(f"run directory: {log_path}")
         for hint in hints:
@@ -170,7 +211,8 @@ class Console:
 
 
 class FittingTable:
-    """A table that leaves its last columns out where there is less room, rather than cut or fold a figure; the `least` first ones stay.
+    """A table that leaves its last columns out where there is less room, rather than cut or fold a
+    figure; the `least` first ones stay.
 
     Each column is its heading and its cells; all but the first are right-aligned.
     """
@@ -183,7 +225,8 @@ class FittingTable:
         columns = self._columns
         while (
             len(columns) > self._least
-            and Measurement.get(console, options.update(width=1000), self._of(columns)).maximum > options.max_width
+            and Measurement.get(console, options.update(width=1000), self._of(columns)).maximum
+            > options.max_width
         ):
             columns = columns[:-1]
         yield self._of(columns)
@@ -191,7 +234,9 @@ class FittingTable:
     def _of(self, columns: Sequence[Sequence[str]]) -> Table:
         table = Table(**self._style)
         for index, (heading, *_) in enumerate(columns):
-            table.add_column(heading, justify="right" if index else "left", no_wrap=index > 0, overflow="fold")
+            table.add_column(
+                heading, justify="right" if index else "left", no_wrap=index > 0, overflow="fold"
+            )
         for row in zip(*(cells for _, *cells in columns), strict=True):
             table.add_row(*map(Text, row))
         return table
@@ -214,7 +259,10 @@ def _evaluation_line(metrics: Mapping[str, Any]) -> str:
     for key in metrics:
         if key.endswith("/pass@1") and key.count("/") == 2:
             name = key.split("/")[1]
-            parts.append(f"{name} {_percent(metrics[key])} (greedy {_percent(metrics[f'eval/{name}/mean_correct'])})")
+            parts.append(
+                f"{name} {_percent(metrics[key])} (greedy "
+                f"{_percent(metrics[f'eval/{name}/mean_correct'])})"
+            )
     return "Pass@1 " + ", ".join(parts)
 
 

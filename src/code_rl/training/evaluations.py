@@ -12,7 +12,8 @@ from code_rl.training.run import Run
 
 
 async def evaluate_run(run: Run, policy: Policy, step: int = -1, *, full: bool) -> dict[str, Any]:
-    """Evaluate on the held-out splits after `step` (−1: before training): greedily, and (full) with samples for Pass@1 and Pass@k.
+    """Evaluate on the held-out splits after `step` (−1: before training): greedily, and (full) with
+    samples for Pass@1 and Pass@k.
 
     What an earlier process of this run has sampled and judged of it is used.
     """
@@ -27,7 +28,12 @@ async def evaluate_run(run: Run, policy: Policy, step: int = -1, *, full: bool) 
             seed=run.config.seed,
             log=run.recorder.evaluation_log(step),
         )
-    parts = [each for result in results.values() for each in (result.greedy, result.sampled) if each is not None]
+    parts = [
+        each
+        for result in results.values()
+        for each in (result.greedy, result.sampled)
+        if each is not None
+    ]
     return dict(evaluation_metrics(results)) | {
         "tokens/eval_prefill": sum(each.prompt_tokens for each in parts),
         "time/eval": time.perf_counter() - started,

@@ -1,7 +1,8 @@
-"""`dry_run=true`: the settings as resolved, and what the run would use: tokens, sandbox CPU, time, money. Nothing is started.
+"""`dry_run=true`: the settings as resolved, and what the run would use: tokens, sandbox CPU, time,
+money. Nothing is started.
 
-A forecast rests on assumptions about lengths and speeds. Those that the `[assume]` table of `prices=FILE` does not give are the ones
-below, and every one is printed beside the figures.
+A forecast rests on assumptions about lengths and speeds. Those that the `[assume]` table of
+`prices=FILE` does not give are the ones below, and every one is printed beside the figures.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ ASSUMED: Mapping[str, tuple[str, float, float]] = {
     "train_tokens_per_s": ("tokens a second that the trainer takes", 20000.0, 28000.0),
     "eval_problems": ("held-out problems, where eval_limit=-1", 687.0, 687.0),
 }
-"""What each means, its usual value, and that of the built-in model on the embedded engine: what the machine of README's table took."""
+"""What each means, its usual value, and that of the built-in model on the embedded engine: what the
+machine of README's table took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,8 @@ class Expected:
 
 
 def forecast(config: Config, assume: Mapping[str, float], prices: Prices | None) -> Expected:
-    """Figures from the settings and assumptions. Evaluations are counted; the step time is of training alone."""
+    """Figures from the settings and assumptions. Evaluations are counted; the step time is of
+    training alone."""
     shape = batch_shape(config)
     steps = config.max_steps if config.max_steps > 0 else 100
     schedule = context_schedule(config, room=2**62)
@@ -55,10 +58,14 @@ def forecast(config: Config, assume: Mapping[str, float], prices: Prices | None)
         limit = schedule.stages[schedule.stage(step, [])].max_tokens
         batch = _batch(shape, limit, assume)
         tokens += batch
-        cpu_s += shape.prompts * shape.samples_per_prompt * assume["code_rate"] * assume["program_cpu_s"]
+        cpu_s += (
+            shape.prompts * shape.samples_per_prompt * assume["code_rate"] * assume["program_cpu_s"]
+        )
     evaluations = _evaluated(config, steps, assume)
     length = assume["completion_share"] * config.max_tokens
-    tokens += Tokens(prefill=int(evaluations * assume["prompt_tokens"]), sample=int(evaluations * length))
+    tokens += Tokens(
+        prefill=int(evaluations * assume["prompt_tokens"]), sample=int(evaluations * length)
+    )
     cpu_s += evaluations * assume["code_rate"] * assume["program_cpu_s"]
     cost = prices.cost(tokens) if prices is not None else None
     return Expected(steps, tokens, cpu_s, _step_s(config, shape, assume), cost)
@@ -82,7 +89,8 @@ def _evaluated(config: Config, steps: int, assume: Mapping[str, float]) -> float
 
 
 def _step_s(config: Config, shape: BatchShape, assume: Mapping[str, float]) -> float:
-    """Seconds of a step in the first stage: its parts one after the other, or the slowest of them where steps overlap."""
+    """Seconds of a step in the first stage: its parts one after the other, or the slowest of them
+    where steps overlap."""
     limit = context_schedule(config, room=2**62).stages[0].max_tokens
     batch = _batch(shape, limit, assume)
     programs = shape.prompts * shape.samples_per_prompt * assume["code_rate"]
@@ -95,7 +103,8 @@ def _step_s(config: Config, shape: BatchShape, assume: Mapping[str, float]) -> f
 
 
 def assumptions(config: Config, given: Mapping[str, float]) -> dict[str, float]:
-    """The assumptions in use for a run: those `given`, else the usual ones. Raises DataError for one that does not exist."""
+    """The assumptions in use for a run: those `given`, else the usual ones. Raises DataError for
+    one that does not exist."""
     for name in given:
         if name not in ASSUMED:
             raise DataError(f"[assume] has no {name!r}; there are: {', '.join(ASSUMED)}")
@@ -112,13 +121,19 @@ def report(config: Config) -> list[str]:
     lines = ["settings, resolved:"]
     lines += [f"  {name} = {value}" for name, value in chz.asdict(config).items()]
     lines += unused(config)
-    unpriced = "no price table; give prices=FILE.toml with [price] prefill, sample, train per million tokens"
+    unpriced = (
+        "no price table; give prices=FILE.toml with [price] prefill, sample, train per million "
+        "tokens"
+    )
     lines += [
         "",
-        f"forecast for {expected.steps} steps of {shape}{' (max_steps=-1: 100 assumed)' if config.max_steps < 0 else ''}",
-        f"  tokens: {tokens.total:,} (prefill {tokens.prefill:,}, sampled {tokens.sample:,}, trained {tokens.train:,})",
+        f"forecast for {expected.steps} steps of "
+        f"{shape}{' (max_steps=-1: 100 assumed)' if config.max_steps < 0 else ''}",
+        f"  tokens: {tokens.total:,} (prefill {tokens.prefill:,}, sampled {tokens.sample:,}, "
+        f"trained {tokens.train:,})",
         f"  sandbox: {expected.sandbox_cpu_s:,.0f} CPU-seconds",
-        f"  time: {expected.step_s:,.{0 if expected.step_s >= 10 else 1}f} s a step, {86400 / expected.step_s:,.0f} steps a day with "
+        f"  time: {expected.step_s:,.{0 if expected.step_s >= 10 else 1}f} s a step, "
+        f"{86400 / expected.step_s:,.0f} steps a day with "
         f"max_steps_off_policy={config.max_steps_off_policy}, evaluations aside",
         f"  cost: {unpriced if expected.cost is None else f'{expected.cost:,.2f}'}",
     ]
@@ -127,7 +142,12 @@ def report(config: Config) -> list[str]:
         ("max_cost", config.max_cost, expected.cost),
     ):
         if cap is not None and figure is not None and figure > cap:
-            lines.append(f"  {name}={cap:g} would stop the run early, after about {100 * cap / figure:.0f}% of it")
+            lines.append(
+                f"  {name}={cap:g} would stop the run early, after about "
+                f"{100 * cap / figure:.0f}% of it"
+            )
     lines += ["", "assumed:"]
-    lines += [f"  {name} = {assume[name]:g}  ({meaning})" for name, (meaning, *_) in ASSUMED.items()]
+    lines += [
+        f"  {name} = {assume[name]:g}  ({meaning})" for name, (meaning, *_) in ASSUMED.items()
+    ]
     return lines

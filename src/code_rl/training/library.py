@@ -1,7 +1,8 @@
 """What a notebook or a script of one's own wants: judge, load, evaluate, train.
 
-Each function that takes time can be called plainly, also where an event loop runs already (a notebook's waits then), and most have a twin to be awaited.
-What the twins import for themselves stays out of `import code_rl`.
+Each function that takes time can be called plainly, also where an event loop runs already (a
+notebook's waits then), and most have a twin to be awaited. What the twins import for themselves
+stays out of `import code_rl`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,17 @@ OF_A_POLICY = ("eval_limit", "eval_samples", "max_tokens", "seed", "temperature"
 """Settings of an evaluation that takes a policy as it is."""
 OF_AN_EVALUATION = (
     *OF_A_POLICY,
-    *("backend", "device", "dtype", "environment", "executor", "isolation", "max_turns", "renderer", "reward_timeout"),
+    *(
+        "backend",
+        "device",
+        "dtype",
+        "environment",
+        "executor",
+        "isolation",
+        "max_turns",
+        "renderer",
+        "reward_timeout",
+    ),
     *("sandbox_concurrency", "threads"),
 )
 
@@ -36,29 +47,39 @@ OF_AN_EVALUATION = (
 async def judge_async(
     problem: Problem, code: str | None, *, cpu_limit_s: float | None = None, all_tests: bool = False
 ) -> Verdict:
-    """Run the program `code` on the tests of `problem` in the process's own sandbox (SANDBOX_URL, else the embedded one).
+    """Run the program `code` on the tests of `problem` in the process's own sandbox (SANDBOX_URL,
+    else the embedded one).
 
-    `cpu_limit_s` lowers the problem's CPU limit per test. With `all_tests` the first failure does not end it. Raises DataError for a problem that
-    cannot be judged, or code that is no text; trouble of the sandbox is the verdict `sandbox_error`.
+    `cpu_limit_s` lowers the problem's CPU limit per test. With `all_tests` the first failure does
+    not end it. Raises DataError for a problem that cannot be judged, or code that is no text;
+    trouble of the sandbox is the verdict `sandbox_error`.
     """
     if not isinstance(problem, Problem):
         raise DataError(f"problem={problem!r:.80} is no code_rl.Problem")
     if code is not None and not isinstance(code, str):
-        raise DataError(f"code={code!r:.80} is no text; give a program, or None for an answer without one")
+        raise DataError(
+            f"code={code!r:.80} is no text; give a program, or None for an answer without one"
+        )
     return await shared_executor.run(
-        lambda executor: judge_on(problem, code, executor, cpu_limit_s=cpu_limit_s, all_tests=all_tests)
+        lambda executor: judge_on(
+            problem, code, executor, cpu_limit_s=cpu_limit_s, all_tests=all_tests
+        )
     )
 
 
-def judge(problem: Problem, code: str | None, *, cpu_limit_s: float | None = None, all_tests: bool = False) -> Verdict:
+def judge(
+    problem: Problem, code: str | None, *, cpu_limit_s: float | None = None, all_tests: bool = False
+) -> Verdict:
     """`judge_async`, waited for."""
     return wait_for(judge_async(problem, code, cpu_limit_s=cpu_limit_s, all_tests=all_tests))
 
 
 def load_problems(dataset: str | Path, limit: int | None = None) -> Sequence[Problem]:
-    """The problems that `dataset=` would train on: `builtin`, a name, a hub id, files, a folder; with `limit`, always the same subset.
+    """The problems that `dataset=` would train on: `builtin`, a name, a hub id, files, a folder;
+    with `limit`, always the same subset.
 
-    They are read when they are asked for. Raises ConfigError for an unknown name, DataError for files that cannot be used.
+    They are read when they are asked for. Raises ConfigError for an unknown name, DataError for
+    files that cannot be used.
     """
     from code_rl.data.load import find_data, load_train_problems
     from code_rl.data.order import subsample
@@ -77,11 +98,14 @@ async def evaluate_async(
     checkpoint: str | Path | None = None,
     **settings: Any,
 ) -> dict[str, float]:
-    """Evaluate on held-out problems: greedily, and with `eval_samples` a problem. Returns the `eval/…` metrics of docs/metrics.md.
+    """Evaluate on held-out problems: greedily, and with `eval_samples` a problem. Returns the
+    `eval/…` metrics of docs/metrics.md.
 
-    Who: a `checkpoint` (RUN, or RUN/NAME), with that run's settings unless others are given; else a `policy`; else the base model `model_name`.
-    On what: problems, splits of them by name, a word of `test_dataset=`, or (None) the held-out problems of the run, for a base model the built-in ones.
-    `eval_limit` problems a split, the same each time; of problems that are given, all unless it is.
+    Who: a `checkpoint` (RUN, or RUN/NAME), with that run's settings unless others are given; else a
+    `policy`; else the base model `model_name`.
+    On what: problems, splits of them by name, a word of `test_dataset=`, or (None) the held-out
+    problems of the run, for a base model the built-in ones. `eval_limit` problems a split, the same
+    each time; of problems that are given, all unless it is.
 
     Raises ConfigError for a setting that is unknown or would have no effect.
     """
@@ -98,7 +122,9 @@ async def evaluate_async(
             if not split:
                 raise DataError(f"there are no problems to evaluate on in {name!r}")
         if policy is None:
-            policy = await stack.enter_async_context(_policy(config, state_path, checkpoint is not None))
+            policy = await stack.enter_async_context(
+                _policy(config, state_path, checkpoint is not None)
+            )
         sampling = sampling_of(config, cap_max_tokens(config.max_tokens, policy.context, print))
         results = await evaluate_splits(
             policy, splits, samples=config.eval_samples, sampling=sampling, seed=config.seed
@@ -114,29 +140,37 @@ def evaluate(
 ) -> dict[str, float]:
     """`evaluate_async`, waited for; a `policy` belongs to its event loop and is evaluated there."""
     if "policy" in settings:
-        raise ConfigError("policy= belongs to the event loop that made it; await evaluate_async(…, policy=…) there")
+        raise ConfigError(
+            "policy= belongs to the event loop that made it; await evaluate_async(…, policy=…) "
+            "there"
+        )
     return wait_for(evaluate_async(problems, checkpoint=checkpoint, **settings))
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """A run's directory, and the records of its `metrics.jsonl`: one a step, the first (step −1) being the evaluation before training."""
+    """A run's directory, and the records of its `metrics.jsonl`: one a step, the first (step −1)
+    being the evaluation before training."""
 
     log_path: Path
     metrics: Sequence[Mapping[str, Any]]
 
 
 async def train_async(**settings: Any) -> TrainingResult:
-    """Train as `code-rl train` does, with the same settings; `log_path` of an earlier run resumes it.
+    """Train as `code-rl train` does, with the same settings; `log_path` of an earlier run resumes
+    it.
 
-    Cancelling it cuts the run, which can be resumed. Raises ConfigError for a mistake in the settings, before anything is written.
+    Cancelling it cuts the run, which can be resumed. Raises ConfigError for a mistake in the
+    settings, before anything is written.
     """
     from code_rl.training.runs.recorder import read_metrics
     from code_rl.training.trainer import confirm, prepare, train_run
 
     config, log_path, resumes = prepare(_plain(settings))
     if config.dry_run:
-        raise ConfigError("dry_run=true trains nothing; for the forecast run: code-rl train dry_run=true")
+        raise ConfigError(
+            "dry_run=true trains nothing; for the forecast run: code-rl train dry_run=true"
+        )
     confirm(config, resumes)
     await train_run(config, log_path, resumes)
     return TrainingResult(log_path, read_metrics(log_path))
@@ -150,27 +184,38 @@ def train(**settings: Any) -> TrainingResult:
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as the command line has them: paths are texts, None is nothing given."""
     return {
-        name: str(value) if isinstance(value, Path) else value for name, value in settings.items() if value is not None
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in settings.items()
+        if value is not None
     }
 
 
 def _settings(
     policy: Policy | None, checkpoint: str | Path | None, given: Mapping[str, Any]
 ) -> tuple[Config, str | None]:
-    """The settings of an evaluation, and where the weights are (None: the base model's). Each that is given takes effect, or is refused."""
+    """The settings of an evaluation, and where the weights are (None: the base model's). Each that
+    is given takes effect, or is refused."""
     from code_rl.engine.checkpoints import checkpoint_record
     from code_rl.training.config import make_config
     from code_rl.training.runs.directory import settings_of
 
     if policy is not None and checkpoint is not None:
         raise ConfigError("policy= and checkpoint= are two different ones to evaluate; give one")
-    with_what = "checkpoint=" if checkpoint is not None else "policy=" if policy is not None else "an evaluation"
+    with_what = (
+        "checkpoint="
+        if checkpoint is not None
+        else "policy="
+        if policy is not None
+        else "an evaluation"
+    )
     allowed = OF_A_POLICY if policy is not None else OF_AN_EVALUATION
     if policy is None and checkpoint is None:
         allowed = (*allowed, "model_name")
     for name in given:
         if name not in allowed:
-            raise ConfigError(f"{name}= has no effect with {with_what}; what can be given: {', '.join(allowed)}")
+            raise ConfigError(
+                f"{name}= has no effect with {with_what}; what can be given: {', '.join(allowed)}"
+            )
     if checkpoint is None:
         return make_config({"dataset": "builtin", **given}), None
     run, record = checkpoint_record(str(checkpoint))
@@ -178,7 +223,9 @@ def _settings(
 
 
 async def _splits(
-    problems: str | Sequence[Problem] | Mapping[str, Sequence[Problem]] | None, config: Config, limit: int
+    problems: str | Sequence[Problem] | Mapping[str, Sequence[Problem]] | None,
+    config: Config,
+    limit: int,
 ) -> Mapping[str, Sequence[Problem]]:
     """Held-out problems by split: of those that are given, the split `test`, `limit` each."""
     from code_rl.data.load import find_data, load_test_splits
@@ -191,7 +238,9 @@ async def _splits(
     if problems is not None and not isinstance(problems, str):
         return {"test": subsample(problems, limit)}
     data = find_data(config.dataset, problems or config.test_dataset, evaluates=True)
-    return await shared_executor.run(lambda executor: load_test_splits(data, config.eval_limit, executor))
+    return await shared_executor.run(
+        lambda executor: load_test_splits(data, config.eval_limit, executor)
+    )
 
 
 @contextlib.asynccontextmanager
@@ -208,7 +257,9 @@ async def _policy(config: Config, state_path: str | None, trained: bool) -> Asyn
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         backend = await connect(config, scratch, state_path)
         stack.callback(backend.close)
-        executor = connect_executor(config.executor, isolation=config.isolation, concurrency=config.sandbox_concurrency)
+        executor = connect_executor(
+            config.executor, isolation=config.isolation, concurrency=config.sandbox_concurrency
+        )
         stack.push_async_callback(executor.aclose)
         await check_executor(executor)
         yield Policy(

@@ -1,4 +1,5 @@
-"""What a run optimises, from its settings: the parts of the algorithm that can be chosen, and what they make of a group."""
+"""What a run optimises, from its settings: the parts of the algorithm that can be chosen, and what
+they make of a group."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from code_rl.training.config import Config
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """R, its shaping, A, L and β; `loss_config` is Tinker's `loss_fn_config`, empty for the loss's defaults.
+    """R, its shaping, A, L and β; `loss_config` is Tinker's `loss_fn_config`, empty for the loss's
+    defaults.
 
     `temperature` is that of the log-probabilities that are trained, where the back end can be told.
     """
@@ -32,9 +34,11 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class ScoredGroup:
-    """A group with its shaped rewards_G (None without a verdict), advantages_G (None where masked) and mask_reasons_G (None where not).
+    """A group with its shaped rewards_G (None without a verdict), advantages_G (None where masked)
+    and mask_reasons_G (None where not).
 
-    `skipped` is why nothing of it is trained on: `all_masked`, `rewards_alike` or `no_advantage`; None where it is.
+    `skipped` is why nothing of it is trained on: `all_masked`, `rewards_alike` or `no_advantage`;
+    None where it is.
     """
 
     group: Group
@@ -45,7 +49,8 @@ class ScoredGroup:
 
     @property
     def trained(self) -> list[tuple[int, float]]:
-        """Which members are trained on, in order, with their advantages. One without a sampled token is not."""
+        """Which members are trained on, in order, with their advantages. One without a sampled
+        token is not."""
         advantages = [] if self.skipped else self.advantages_G
         return [
             (index, advantage)
@@ -55,7 +60,8 @@ class ScoredGroup:
 
 
 def objective_of(config: Config) -> Objective:
-    """The objective that a run's settings mean. Raises ConfigError for a part that cannot be loaded."""
+    """The objective that a run's settings mean. Raises ConfigError for a part that cannot be
+    loaded."""
     return Objective(
         reward=get_reward(
             config.reward,
@@ -71,6 +77,7 @@ def objective_of(config: Config) -> Objective:
 
 
 def environment_of(config: Config) -> Environment:
-    """The environment that a run's settings mean. Raises ConfigError for a part that cannot be loaded."""
+    """The environment that a run's settings mean. Raises ConfigError for a part that cannot be
+    loaded."""
     words = config.prompt, config.system_prompt
     return get_environment(config.environment, config.max_turns, *words)

@@ -1,11 +1,14 @@
 """Batches: which problems, from which weights, and what is under way at the same time.
 
-Batch n is sampled with the weights behind max(0, n − K) training steps, K = `max_steps_off_policy`. With K = 0 its sampling begins when
-batch n − 1 has been trained on. With K above 0 it begins K steps earlier, so that up to K batches are sampled and scored while one
-trains. The rule is a function of the settings: timing decides how long a step takes, never what is in it. Staleness is K from step K on.
+Batch n is sampled with the weights behind max(0, n − K) training steps, K = `max_steps_off_policy`.
+With K = 0 its sampling begins when batch n − 1 has been trained on. With K above 0 it begins K
+steps earlier, so that up to K batches are sampled and scored while one trains. The rule is a
+function of the settings: timing decides how long a step takes, never what is in it. Staleness is K
+from step K on.
 
-Every completion and every verdict is kept on disk until no checkpoint needs it. A checkpoint after step s counts only when the batches
-up to s + K − 1, sampled from weights that no longer exist, are there too: so a resumed run trains on the same groups.
+Every completion and every verdict is kept on disk until no checkpoint needs it. A checkpoint after
+step s counts only when the batches up to s + K − 1, sampled from weights that no longer exist, are
+there too: so a resumed run trains on the same groups.
 """
 
 from __future__ import annotations
@@ -56,7 +59,8 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerStep:
-    """A submitted optimizer step: its micro-batches, each with the future of its gradient, and the future of Adam's step.
+    """A submitted optimizer step: its micro-batches, each with the future of its gradient, and the
+    future of Adam's step.
 
     A future is None where there was no example to train on.
     """
@@ -67,7 +71,8 @@ class OptimizerStep:
 
 @dataclass(frozen=True, slots=True)
 class TrainedBatch:
-    """One batch after training: its groups, their examples, and the trainer's log-probabilities of each example.
+    """One batch after training: its groups, their examples, and the trainer's log-probabilities of
+    each example.
 
     `divergences` and `gradient_norms` have a value for each optimizer step that has one.
     """
@@ -81,14 +86,20 @@ class TrainedBatch:
 
 async def answered(steps: Sequence[OptimizerStep]) -> TrainedBatch:
     """Wait for submitted optimizer steps."""
-    futures = [future for step in steps for future in [*(gradient for _, gradient in step.gradients), step.adam]]
+    futures = [
+        future
+        for step in steps
+        for future in [*(gradient for _, gradient in step.gradients), step.adam]
+    ]
     answers = [await _answer(future) for future in futures if future is not None]
     micro_batches = [each for step in steps for each, _ in step.gradients]
     return TrainedBatch(
         groups=[group for each in micro_batches for group in each.groups],
         examples=[example for each in micro_batches for example in each.examples],
         divergences=[gap for step in steps if (gap := step.gradients[0][0].divergence) is not None],
-        logprobs=[output["logprobs"].to_numpy() for _, outputs in answers for output in outputs or ()],
+        logprobs=[
+            output["logprobs"].to_numpy() for _, outputs in answers for output in outputs or ()
+        ],
         gradient_norms=[
             float(metrics[name])
             for metrics, outputs in answers
@@ -102,7 +113,10 @@ async def answered(steps: Sequence[OptimizerStep]) -> TrainedBatch:
 async def _answer(future: Any) -> tuple[dict[str, Any], Sequence[Any] | None]:
     """Wait for a request; return its metrics and, for a gradient, its outputs by datum."""
     answer = await ready(future)
-    metrics, outputs = dict(getattr(answer, "metrics", None) or {}), getattr(answer, "loss_fn_outputs", None)
+    metrics, outputs = (
+        dict(getattr(answer, "metrics", None) or {}),
+        getattr(answer, "loss_fn_outputs", None),
+    )
     asked = "optim_step" if outputs is None else f"forward_backward of {len(outputs)} datums"
     logger.info("the back end answered %s: %s", asked, metrics)
     return metrics, outputs
@@ -110,7 +124,8 @@ async def _answer(future: Any) -> tuple[dict[str, Any], Sequence[Any] | None]:
 
 @dataclass(slots=True)
 class Batch:
-    """One step's rollouts, under way: `places` give a group each, after those that it replaced. `judged` is when the last of them did.
+    """One step's rollouts, under way: `places` give a group each, after those that it replaced.
+    `judged` is when the last of them did.
 
     `metrics` is what was known of them when they began.
     """
@@ -122,12 +137,16 @@ class Batch:
     judged: float = 0.0
 
     async def share(self, number: int, shares: int) -> list[Group]:
-        """Wait for one of so many equal shares of the places; its groups in order, whichever is judged first."""
+        """Wait for one of so many equal shares of the places; its groups in order, whichever is
+        judged first."""
         size = len(self.places) // shares
-        return list(itertools.chain(*await results(self.places[number * size : (number + 1) * size])))
+        return list(
+            itertools.chain(*await results(self.places[number * size : (number + 1) * size]))
+        )
 
     def times(self, asked_for: float) -> dict[str, float]:
-        """Seconds per stage of a step for which it was asked at `asked_for` and which ends now. Judging begins as completions arrive."""
+        """Seconds per stage of a step for which it was asked at `asked_for` and which ends now.
+        Judging begins as completions arrive."""
         ended = time.perf_counter()
         sample = max(group.sample_s for place in self.places for group in place.result())
         return {
@@ -158,9 +177,11 @@ class DueEvaluation:
 
 
 class Batches:
-    """Starts batches when their weights are known, and carries on the side what need not stop them: evaluating, logging, saving.
+    """Starts batches when their weights are known, and carries on the side what need not stop them:
+    evaluating, logging, saving.
 
-    Use it as an async context manager: leaving it waits for what is on the side, or (on an error) cancels all that is under way.
+    Use it as an async context manager: leaving it waits for what is on the side, or (on an error)
+    cancels all that is under way.
     """
 
     def __init__(self, run: Run) -> None:
@@ -184,11 +205,14 @@ class Batches:
                 await abandon(batch.places)
 
     def next(self, policy: Policy) -> Batch:
-        """Begin every batch that waited for the weights of `policy`, and return the one to train on with them."""
+        """Begin every batch that waited for the weights of `policy`, and return the one to train on
+        with them."""
         run = self._run
         self._started = time.perf_counter()
         self._batches.pop(policy.step - 1, None)
-        while self._next <= policy.step + run.config.max_steps_off_policy and run.has_step(self._next):
+        while self._next <= policy.step + run.config.max_steps_off_policy and run.has_step(
+            self._next
+        ):
             if unaffordable(run, self._next) is not None:
                 break
             if run.budget.capped:
@@ -224,11 +248,14 @@ class Batches:
         return MeasuredStep(batch.step, metrics, policy)
 
     def _evaluation_after(self, measured: MeasuredStep) -> DueEvaluation:
-        """Decide on the evaluation after a step; stop the run first if the next step may pass a cap."""
+        """Decide on the evaluation after a step; stop the run first if the next step may pass a
+        cap."""
         run, done = self._run, measured.policy.step
         due = evaluates_after(run.config, done)
         if done not in self._batches and run.goes_on(done):
-            refused = unaffordable(run, self._next, 2 if due else 1)  # the next batch would not be started
+            refused = unaffordable(
+                run, self._next, 2 if due else 1
+            )  # the next batch would not be started
             if refused is not None:
                 run.recorder.console.notice(f"stopping after step {measured.step}: {refused}")
                 run.stop.set()
@@ -246,7 +273,9 @@ class Batches:
 
         async def log() -> None:
             evaluated = (
-                await evaluate_run(run, measured.policy, measured.step, full=evaluation.full) if evaluation.due else {}
+                await evaluate_run(run, measured.policy, measured.step, full=evaluation.full)
+                if evaluation.due
+                else {}
             )
             run.budget.settle(name, Tokens.of(evaluated))
             run.recorder.log_step(measured.step, measured.metrics | evaluated)
@@ -254,7 +283,8 @@ class Batches:
         await self._side.do(log)
 
     async def _save(self, step: int) -> None:
-        """Save the weights as they are now; the checkpoint counts once all that a resumed run needs beside them is on disk."""
+        """Save the weights as they are now; the checkpoint counts once all that a resumed run needs
+        beside them is on disk."""
         run = self._run
         saving = await run.recorder.begin_checkpoint(run.backend.trainer, step)
         behind = step + run.config.max_steps_off_policy
@@ -264,24 +294,36 @@ class Batches:
             for batch in ahead:
                 await results(batch.places)
             offset = step * run.shape.prompts
-            await run.recorder.commit_checkpoint(saving, step, offset, [batch.step for batch in ahead])
+            await run.recorder.commit_checkpoint(
+                saving, step, offset, [batch.step for batch in ahead]
+            )
 
         await self._side.do(commit)
 
     def _begin(self, step: int, policy: Policy) -> Batch:
         run, config = self._run, self._run.config
         stage = run.schedule.stage(step, self._logged)
-        request_per: Literal["group", "completion"] = "completion" if config.max_steps_off_policy else "group"
-        sampling = replace(run.eval_sampling, max_tokens=run.schedule.stages[stage].max_tokens, request_per=request_per)
+        request_per: Literal["group", "completion"] = (
+            "completion" if config.max_steps_off_policy else "group"
+        )
+        sampling = replace(
+            run.eval_sampling,
+            max_tokens=run.schedule.stages[stage].max_tokens,
+            request_per=request_per,
+        )
         chosen = run.choices.batch(step)
         run.recorder.begins(step, chosen)
-        places = [asyncio.create_task(self._fill((step, place), policy, sampling)) for place in range(len(chosen))]
+        places = [
+            asyncio.create_task(self._fill((step, place), policy, sampling))
+            for place in range(len(chosen))
+        ]
         replaced = sum(each.instead_of is not None for each in chosen)
         metrics = {"max_tokens": sampling.max_tokens, "stage": stage}
         return Batch(step, places, metrics | ({"prompts_replaced": replaced} if replaced else {}))
 
     async def _fill(self, at: tuple[int, int], policy: Policy, sampling: Sampling) -> list[Group]:
-        """Roll out one place: again with another problem, up to `dynamic_sampling` times, while all are right or all wrong.
+        """Roll out one place: again with another problem, up to `dynamic_sampling` times, while all
+        are right or all wrong.
 
         What an earlier process sampled and judged of it is used, what is new is kept on disk.
         """
@@ -290,7 +332,9 @@ class Batches:
         for attempt in range(run.config.dynamic_sampling + 1):
             chosen = run.choices.at(*at, attempt)
             log = inflight.group_log(at[0], f"{at[1]}.{attempt}")
-            group = await policy.roll_out(chosen.problem, run.shape.samples_per_prompt, sampling, chosen.seed, log)
+            group = await policy.roll_out(
+                chosen.problem, run.shape.samples_per_prompt, sampling, chosen.seed, log
+            )
             groups.append(replace(group, place=at[1], attempt=attempt))
             if not group.solved_alike:
                 break

@@ -34,8 +34,8 @@ ADAM: Mapping[str, float] = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-12}
 class Run:
     """Everything that one training run consists of; `first_step` is above 0 when it is resumed.
 
-    `eval_sampling` draws the answers of evaluations; `schedule` has the token limits of training. `reference` samples from
-    the base model for the KL term.
+    `eval_sampling` draws the answers of evaluations; `schedule` has the token limits of training.
+    `reference` samples from the base model for the KL term.
     """
 
     config: Config
@@ -64,7 +64,8 @@ class Run:
         return self.has_step(step) and not self.stop.is_set()
 
     async def policy(self, step: int, unchanged: Policy | None = None) -> Policy:
-        """A policy over a fresh snapshot of the weights, unless no step has changed them: sampling from an older one would be silently off-policy."""
+        """A policy over a fresh snapshot of the weights, unless no step has changed them: sampling
+        from an older one would be silently off-policy."""
         if unchanged is not None:
             return replace(unchanged, step=step)
         return Policy(
@@ -97,10 +98,18 @@ class Run:
 
     @cached_property
     def choices(self) -> Choices:
-        """Which problems each batch has: those whose prompt leaves room for an answer (above the tokens of `overlong=penalty:TOKENS`)."""
+        """Which problems each batch has: those whose prompt leaves room for an answer (above the
+        tokens of `overlong=penalty:TOKENS`)."""
         config, limit = self.config, self.backend.context - self.objective.shaping.buffer
         length = self._prompt_length
-        return Choices(self.train_problems, config.seed, self.shape.prompts, config.dynamic_sampling, length, limit)
+        return Choices(
+            self.train_problems,
+            config.seed,
+            self.shape.prompts,
+            config.dynamic_sampling,
+            length,
+            limit,
+        )
 
     def _prompt_length(self, problem: Problem) -> int:
         return prompt_length(problem, self.environment, self.renderer)
@@ -108,16 +117,21 @@ class Run:
     @cached_property
     def held_out_prompts(self) -> int:
         """Tokens of all held-out prompts together."""
-        return sum(self._prompt_length(problem) for split in self.test_splits.values() for problem in split)
+        return sum(
+            self._prompt_length(problem) for split in self.test_splits.values() for problem in split
+        )
 
 
 def sampling_of(config: Config, room: int) -> Sampling:
     """How a run's settings draw answers, of `room` tokens at most."""
-    return Sampling(min(config.max_tokens, room), config.temperature, top_p=config.top_p, top_k=config.top_k)
+    return Sampling(
+        min(config.max_tokens, room), config.temperature, top_p=config.top_p, top_k=config.top_k
+    )
 
 
 def worst_batch(run: Run, step: int) -> Tokens:
-    """The most that a step's batch can use: every trajectory at its limit, every place filled as often as it may be."""
+    """The most that a step's batch can use: every trajectory at its limit, every place filled as
+    often as it may be."""
     config, shape, turns = run.config, run.shape, run.environment.max_turns
     limit, longest = run.schedule.longest, run.choices.longest(step)
     trajectories = shape.prompts * shape.samples_per_prompt * (1 + config.dynamic_sampling)
@@ -136,7 +150,8 @@ def worst_evaluation(run: Run, *, full: bool) -> Tokens:
 
 
 def unaffordable(run: Run, step: int, evaluations: int = 1) -> str | None:
-    """Why the batch of a step, with the evaluations that may go with it, could pass a cap; None when it cannot."""
+    """Why the batch of a step, with the evaluations that may go with it, could pass a cap; None
+    when it cannot."""
     if not run.budget.capped:
         return None
     worst = worst_batch(run, step)

@@ -33,27 +33,47 @@ from code_rl.training.runs.recorder import read_metrics
 from code_rl.training.runs.resume import find_checkpoint
 from code_rl.training.runs.trackers import read_log_to
 from code_rl.util.concurrency import cancelled_by_service
-from code_rl.util.errors import OF_THE_MACHINE, CodeRLError, ConfigError, in_words, lacks_something, stopped, typed
+from code_rl.util.errors import (
+    OF_THE_MACHINE,
+    CodeRLError,
+    ConfigError,
+    in_words,
+    lacks_something,
+    stopped,
+    typed,
+)
 
 if TYPE_CHECKING:
     from code_rl.training.run import Run
 
 
 def confirm(config: Config, resumes: bool) -> None:
-    """Say what a remote back end will train, on what, until when; what spends money without an end is asked for, once.
+    """Say what a remote back end will train, on what, until when; what spends money without an end
+    is asked for, once.
 
-    Raises ConfigError without a terminal to ask at, or for any answer but yes. Nothing is asked of a resume of what had no end before.
+    Raises ConfigError without a terminal to ask at, or for any answer but yes. Nothing is asked of
+    a resume of what had no end before.
     """
     if config.backend == BackendKind.EMBEDDED:
         return
-    place, longest = place_of(config.backend), context_schedule(config, config.longest_completion).longest
-    caps = [f"{name}={value}" for name in ("max_tokens_total", "max_cost") if (value := getattr(config, name))]
+    place, longest = (
+        place_of(config.backend),
+        context_schedule(config, config.longest_completion).longest,
+    )
+    caps = [
+        f"{name}={value}"
+        for name in ("max_tokens_total", "max_cost")
+        if (value := getattr(config, name))
+    ]
     until = (
-        [f"{config.max_steps} step{'s are' if config.max_steps > 1 else ' is'} done"] if config.max_steps > 0 else []
+        [f"{config.max_steps} step{'s are' if config.max_steps > 1 else ' is'} done"]
+        if config.max_steps > 0
+        else []
     )
     print(
-        f"{'this costs money: ' if place.paid else ''}{place.url} {'goes on training' if resumes else 'will train'} "
-        f"{config.model_name} (LoRA rank {config.lora_rank}) on {config.dataset}, {batch_shape(config)} × up to {longest} tokens "
+        f"{'this costs money: ' if place.paid else ''}{place.url} "
+        f"{'goes on training' if resumes else 'will train'} {config.model_name} (LoRA rank "
+        f"{config.lora_rank}) on {config.dataset}, {batch_shape(config)} × up to {longest} tokens "
         f"a step, until {' or '.join(until + caps) or 'it is stopped'}"
     )
     agreed = resumes and _had_no_end(Path(str(config.log_path)).expanduser())
@@ -61,15 +81,18 @@ def confirm(config: Config, resumes: bool) -> None:
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError(
-            "nothing limits what this run spends, and there is no terminal to confirm at: give max_steps=, "
-            "max_tokens_total= or max_cost="
+            "nothing limits what this run spends, and there is no terminal to confirm at: give "
+            "max_steps=, max_tokens_total= or max_cost="
         )
     try:
         answer = input("train until it is stopped? [y/N] ")
     except EOFError:
         answer = ""
     if answer.strip().lower() not in ("y", "yes"):
-        raise ConfigError("not confirmed: nothing was started; max_steps=, max_tokens_total= or max_cost= limit a run")
+        raise ConfigError(
+            "not confirmed: nothing was started; max_steps=, max_tokens_total= or max_cost= "
+            "limit a run"
+        )
 
 
 def _had_no_end(log_path: Path) -> bool:
@@ -84,16 +107,22 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
     """
     log_path = Path(given["log_path"]).expanduser() if given.get("log_path") else None
     resumes = given.get("behavior_if_log_dir_exists", "resume") in ("resume", "ask")
-    earlier = settings_of(log_path) if log_path is not None and is_run(log_path) and resumes else None
+    earlier = (
+        settings_of(log_path) if log_path is not None and is_run(log_path) and resumes else None
+    )
     begun = begun_settings(log_path) if log_path is not None and resumes else None
     if begun is not None and given.get("recipe") not in (None, begun.get("recipe")):
         begun = None  # another run
     config = make_config(given, earlier or begun)
     if config.init_from is not None and earlier is None:
         find_checkpoint(config.init_from, config)
-        if log_path is not None and Path(config.init_from).expanduser().parent.resolve() == log_path.resolve():
+        if (
+            log_path is not None
+            and Path(config.init_from).expanduser().parent.resolve() == log_path.resolve()
+        ):
             raise ConfigError(
-                f"init_from={config.init_from} is a checkpoint of log_path={log_path}, which a new run replaces; choose another log_path"
+                f"init_from={config.init_from} is a checkpoint of log_path={log_path}, which a "
+                "new run replaces; choose another log_path"
             )
     refuse_idle(config)
     objective_of(config), environment_of(config)
@@ -103,14 +132,16 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
     was = make_config({}, earlier)
     for name in changed_settings(was, config):
         raise ConfigError(
-            f"{name}={getattr(config, name)} differs from the run in {log_path} ({name}={getattr(was, name)}); "
+            f"{name}={getattr(config, name)} differs from the run in {log_path} "
+            f"({name}={getattr(was, name)}); "
             "a resumed run keeps it: leave it out, or choose another log_path"
         )
     return config, log_path, True
 
 
 async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: bool = False) -> int:
-    """Assemble a run, train, report. With `signals` the process's SIGINT and SIGTERM end it after the step in hand; returns the exit code."""
+    """Assemble a run, train, report. With `signals` the process's SIGINT and SIGTERM end it after
+    the step in hand; returns the exit code."""
     from code_rl.loop import train
     from code_rl.training.report.overview import wall_seconds
     from code_rl.training.report.page import REPORT
@@ -150,16 +181,22 @@ async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: b
         sizes = {name: len(problems) for name, problems in run.test_splits.items()}
         console.closing_table(metrics, sizes, config.eval_samples)
         if stop.cut:
-            console.notice("the evaluation was left; what it had sampled is kept, and counted once it is done")
+            console.notice(
+                "the evaluation was left; what it had sampled is kept, and counted once it is done"
+            )
         console.farewell(
-            metrics, wall_seconds(metrics), log_path, [stop.hint] if stop.code else _hints(config, log_path, signals)
+            metrics,
+            wall_seconds(metrics),
+            log_path,
+            [stop.hint] if stop.code else _hints(config, log_path, signals),
         )
         _report(console, log_path)
     return stop.code
 
 
 def _report(console: Console, log_path: Path) -> None:
-    """Write the run's page, say where it is and the worst of its findings, also of a run that failed; a page that cannot be written spoils no run."""
+    """Write the run's page, say where it is and the worst of its findings, also of a run that
+    failed; a page that cannot be written spoils no run."""
     from code_rl.training.report.overview import overview
     from code_rl.training.report.page import REPORT, write_report
     from code_rl.training.report.run import open_run
@@ -167,7 +204,9 @@ def _report(console: Console, log_path: Path) -> None:
     try:
         reader = open_run(log_path)
         write_report([reader], log_path / REPORT)
-        found = [finding for finding in overview(reader)["findings"] if finding["severity"] != "note"]
+        found = [
+            finding for finding in overview(reader)["findings"] if finding["severity"] != "note"
+        ]
     except (CodeRLError, *OF_THE_MACHINE) as error:
         console.notice(f"the report could not be written: {in_words(error)}")
         return
@@ -184,7 +223,9 @@ def _beginning(run: Run, resumes: bool) -> str:
         return f"resumed after {run.first_step} step{'s' if run.first_step != 1 else ''}"
     if run.config.init_from is not None:
         return f"new, from {run.config.init_from}"
-    return "new" if run.config.log_path is None else "new: log_path holds no earlier one to go on from"
+    return (
+        "new" if run.config.log_path is None else "new: log_path holds no earlier one to go on from"
+    )
 
 
 def _announce(console: Console, run: Run, beginning: str, log_path: Path) -> None:
@@ -197,9 +238,11 @@ def _announce(console: Console, run: Run, beginning: str, log_path: Path) -> Non
         "renderer": name_of(run.renderer) + (" (auto)" if config.renderer == AUTO else ""),
         "problems": f"{len(run.train_problems.problems)} to train on ({config.dataset}); held out: "
         + (", ".join(f"{len(split)} {name}" for name, split in run.test_splits.items()) or "none"),
-        "sandbox": run.executor.description + ("" if config.backend == BackendKind.EMBEDDED else _why_embedded(config)),
+        "sandbox": run.executor.description
+        + ("" if config.backend == BackendKind.EMBEDDED else _why_embedded(config)),
         "batch": f"{run.shape} × up to {run.schedule.longest} tokens",
-        "steps": f"{config.max_steps if config.max_steps > 0 else 'until stopped'}, learning rate {config.learning_rate:g}, seed {config.seed}",
+        "steps": f"{config.max_steps if config.max_steps > 0 else 'until stopped'}, "
+        f"learning rate {config.learning_rate:g}, seed {config.seed}",
         "log_path": str(log_path),
         "watch": f"{typed('report')} log_path={quote(str(log_path))} live=true",
     }
@@ -214,26 +257,35 @@ def _why_embedded(config: Config) -> str:
 
 
 def _hints(config: Config, log_path: Path, command: bool) -> list[str]:
-    limits = {name: getattr(config, name) or 0 for name in ("max_steps", "max_tokens_total", "max_cost")}
+    limits = {
+        name: getattr(config, name) or 0 for name in ("max_steps", "max_tokens_total", "max_cost")
+    }
     more = {name: limit * 2 for name, limit in limits.items() if limit > 0}
     hints = [f"to go on from here: {_again(command, log_path=str(log_path), **more)}"]
     if config.model_name == BUILT_IN:
         own = {"model_name": "/path/to/a/Qwen3-or-Llama-folder", "dataset": "problems.jsonl"}
-        hints.append(f"a model of your own: {_again(command, **own, test_dataset='held_out.jsonl')}")
+        hints.append(
+            f"a model of your own: {_again(command, **own, test_dataset='held_out.jsonl')}"
+        )
     return hints
 
 
 def _again(command: bool, **settings: str | float) -> str:
-    """How a run with these settings begins, as the one at hand did: by a command, or by a call of the library."""
+    """How a run with these settings begins, as the one at hand did: by a command, or by a call of
+    the library."""
     if command:
-        return " ".join([typed("train"), *(f"{name}={quote(str(value))}" for name, value in settings.items())])
+        return " ".join(
+            [typed("train"), *(f"{name}={quote(str(value))}" for name, value in settings.items())]
+        )
     return f"code_rl.train({', '.join(f'{name}={value!r}' for name, value in settings.items())})"
 
 
 class _Signals:
-    """The first SIGINT or SIGTERM asks the loop to finish its step, or cuts the evaluation that is under way; the second ends the process.
+    """The first SIGINT or SIGTERM asks the loop to finish its step, or cuts the evaluation that is
+    under way; the second ends the process.
 
-    `hint` says how to resume. `cut` is true once an evaluation was cut: the run is then as if it had been killed, but for what is said.
+    `hint` says how to resume. `cut` is true once an evaluation was cut: the run is then as if it
+    had been killed, but for what is said.
     """
 
     def __init__(self, console: Console, hint: str) -> None:
@@ -265,9 +317,13 @@ class _Signals:
         if self._console.evaluates:
             self.cut = True
             task.cancel()
-            self._console.notice(f"{number.name}: leaving the evaluation where it is; a resume goes on there")
+            self._console.notice(
+                f"{number.name}: leaving the evaluation where it is; a resume goes on there"
+            )
         else:
-            self._console.notice(f"{number.name}: finishing this step and saving; once more to stop at once")
+            self._console.notice(
+                f"{number.name}: finishing this step and saving; once more to stop at once"
+            )
 
     def _second(self, number: int, frame: object) -> None:
         del frame

@@ -1,4 +1,5 @@
-"""Who may come in, from where, and until when: so many runs at once, a bounded queue, nobody while draining."""
+"""Who may come in, from where, and until when: so many runs at once, a bounded queue, nobody while
+draining."""
 
 from __future__ import annotations
 
@@ -21,12 +22,17 @@ def url_of(host: str, port: int) -> str:
 
 
 class NotTakenError(Exception):
-    """A request is not taken; `status` is the HTTP status. With `retry_after_s` it may come back then."""
+    """A request is not taken; `status` is the HTTP status. With `retry_after_s` it may come back
+    then."""
 
     def __init__(self, status: int, message: str, retry_after_s: int | None = None) -> None:
         super().__init__(message)
         self.status = status
-        self.headers = {"Connection": "close"} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
+        self.headers = (
+            {"Connection": "close"}
+            if retry_after_s is None
+            else {"Retry-After": str(retry_after_s)}
+        )
 
 
 class Admission:
@@ -59,19 +65,28 @@ class Admission:
         if self.draining:
             raise NotTakenError(503, "the server is shutting down", 5)
         if self._admitted >= self._room:
-            raise NotTakenError(429, f"{self._admitted} requests are running or queued, the limit", 1)
+            raise NotTakenError(
+                429, f"{self._admitted} requests are running or queued, the limit", 1
+            )
 
 
 @asynccontextmanager
-async def listening(app: web.Application, host: str, port: int, *, unpacks: bool = False) -> AsyncIterator[int]:
-    """Accept connections; yields the port. On leaving nothing new is accepted, and requests under way are cancelled. Raises OSError.
+async def listening(
+    app: web.Application, host: str, port: int, *, unpacks: bool = False
+) -> AsyncIterator[int]:
+    """Accept connections; yields the port. On leaving nothing new is accepted, and requests under
+    way are cancelled. Raises OSError.
 
     A client that goes away takes its request with it. `unpacks`: bodies may come compressed.
     """
     from aiohttp import web
 
     runner = web.AppRunner(
-        app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0, auto_decompress=unpacks
+        app,
+        handler_cancellation=True,
+        access_log=None,
+        shutdown_timeout=1.0,
+        auto_decompress=unpacks,
     )
     await runner.setup()
     try:

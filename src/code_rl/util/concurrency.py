@@ -19,7 +19,8 @@ IN_FLIGHT_PER_PLACE = 2
 
 
 def wait_for(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine to its end, on a loop in a thread where this one's runs already. Ctrl-C cancels it."""
+    """Run a coroutine to its end, on a loop in a thread where this one's runs already. Ctrl-C
+    cancels it."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -43,7 +44,8 @@ def wait_for(coroutine: Coroutine[Any, Any, Result]) -> Result:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C ends the block, which waits for a network without awaiting; a running event loop would let it end by itself first."""
+    """Ctrl-C ends the block, which waits for a network without awaiting; a running event loop would
+    let it end by itself first."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -55,7 +57,8 @@ def interruptible() -> Iterator[None]:
 
 
 async def together(coroutines: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
-    """Run them concurrently; results in their order. When one fails, the others are cancelled and waited for, then it is raised."""
+    """Run them concurrently; results in their order. When one fails, the others are cancelled and
+    waited for, then it is raised."""
     tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         return list(await asyncio.gather(*tasks))
@@ -64,7 +67,8 @@ async def together(coroutines: Iterable[Coroutine[Any, Any, Result]]) -> list[Re
 
 
 async def abandon(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel what is not done and wait until all have ended. Their own exceptions are dropped: the caller has the first."""
+    """Cancel what is not done and wait until all have ended. Their own exceptions are dropped: the
+    caller has the first."""
     tasks = list(tasks)
     for task in tasks:
         task.cancel()
@@ -72,7 +76,8 @@ async def abandon(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 async def results(tasks: Sequence[asyncio.Task[Result]]) -> list[Result]:
-    """Wait for tasks that run already; results in their order, or the first failure as soon as it happens."""
+    """Wait for tasks that run already; results in their order, or the first failure as soon as it
+    happens."""
     if tasks:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
@@ -82,9 +87,11 @@ async def results(tasks: Sequence[asyncio.Task[Result]]) -> list[Result]:
 
 @contextlib.contextmanager
 def cancelled_by_service() -> Iterator[None]:
-    """A cancellation in the block that nobody asked of this task is one that a service made of a request: a BackendError.
+    """A cancellation in the block that nobody asked of this task is one that a service made of a
+    request: a BackendError.
 
-    Left as it is, a task that ends so counts as one that its owner gave up: a TaskGroup passes over it in silence.
+    Left as it is, a task that ends so counts as one that its owner gave up: a TaskGroup passes over
+    it in silence.
     """
     try:
         yield
@@ -96,10 +103,11 @@ def cancelled_by_service() -> Iterator[None]:
 
 
 class SideWork:
-    """Jobs that run one after the other, beside the body of `async with` or (`waits`) before `do` returns.
+    """Jobs that run one after the other, beside the body of `async with` or (`waits`) before `do`
+    returns.
 
-    The first that fails cancels the body, wherever it waits (a step may take long, and be paid for in vain), and is what leaving raises.
-    Leaving without an error waits for all of them.
+    The first that fails cancels the body, wherever it waits (a step may take long, and be paid for
+    in vain), and is what leaving raises. Leaving without an error waits for all of them.
     """
 
     def __init__(self, *, waits: bool) -> None:
@@ -132,7 +140,9 @@ class SideWork:
         if self._last is not None:
             await asyncio.wait([self._last])
 
-    async def _after(self, earlier: asyncio.Task[None] | None, job: Callable[[], Awaitable[None]]) -> None:
+    async def _after(
+        self, earlier: asyncio.Task[None] | None, job: Callable[[], Awaitable[None]]
+    ) -> None:
         with cancelled_by_service():
             if earlier is not None:
                 await earlier
@@ -140,6 +150,11 @@ class SideWork:
 
 
 def default_concurrency(executor: object = None) -> int:
-    """Enough programs in flight to keep all places of `executor` filled; it holds back what is too many."""
-    places = getattr(executor, "places", None) or getattr(executor, "concurrency", None) or 2 * (os.cpu_count() or 1)
+    """Enough programs in flight to keep all places of `executor` filled; it holds back what is too
+    many."""
+    places = (
+        getattr(executor, "places", None)
+        or getattr(executor, "concurrency", None)
+        or 2 * (os.cpu_count() or 1)
+    )
     return max(LEAST_IN_FLIGHT, IN_FLIGHT_PER_PLACE * int(places))

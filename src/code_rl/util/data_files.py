@@ -1,6 +1,7 @@
 """Data files by their names: opened, decompressed and read row by row, one row in memory at a time.
 
-JSON Lines and Parquet stream. A Parquet file is read page by page: its memory is that of its largest page, which its writer chose.
+JSON Lines and Parquet stream. A Parquet file is read page by page: its memory is that of its
+largest page, which its writer chose.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _MAX_BATCH_ROWS = 256
 
 
 def cache_folder() -> Path:
-    """Where what can be made or fetched again is kept: `$CODE_RL_CACHE`, or `code-rl` in the user's cache folder."""
+    """Where what can be made or fetched again is kept: `$CODE_RL_CACHE`, or `code-rl` in the user's
+    cache folder."""
     given = os.environ.get("CODE_RL_CACHE")
     if given:
         return Path(given).expanduser()
@@ -49,7 +51,8 @@ def data_folder() -> Path:
 
 @lru_cache
 def sources_digest(*modules: str) -> str:
-    """A hash of the source of modules and packages of ours: what they made is made anew once they have changed."""
+    """A hash of the source of modules and packages of ours: what they made is made anew once they
+    have changed."""
     digest = hashlib.sha256()
     for name in modules:
         place = Path(__file__).parents[1].joinpath(*name.split(".")[1:])
@@ -65,8 +68,12 @@ def file_sha256(path: Path) -> str:
 
 
 def describe_files(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """Files by name, size and hash, for a manifest: where they lay on this machine is nobody's business."""
-    return [{"name": path.name, "bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in paths]
+    """Files by name, size and hash, for a manifest: where they lay on this machine is nobody's
+    business."""
+    return [
+        {"name": path.name, "bytes": path.stat().st_size, "sha256": file_sha256(path)}
+        for path in paths
+    ]
 
 
 def is_data_file(name: str) -> bool:
@@ -75,7 +82,8 @@ def is_data_file(name: str) -> bool:
 
 
 def open_binary(path: str | os.PathLike[str]) -> IO[bytes]:
-    """The file's bytes, decompressed where its name ends in .gz or .zst. Raises OSError, and ConfigError without pyarrow."""
+    """The file's bytes, decompressed where its name ends in .gz or .zst. Raises OSError, and
+    ConfigError without pyarrow."""
     name = os.fspath(path)
     if name.endswith(".gz"):
         return gzip.open(name, "rb")  # type: ignore[return-value]
@@ -84,12 +92,15 @@ def open_binary(path: str | os.PathLike[str]) -> IO[bytes]:
     try:
         import pyarrow
     except ImportError as error:
-        raise ConfigError(f"{name}: reading .zst needs pyarrow; {install_command('data')}") from error
+        raise ConfigError(
+            f"{name}: reading .zst needs pyarrow; {install_command('data')}"
+        ) from error
     return io.BufferedReader(pyarrow.input_stream(name, compression="zstd"), 1 << 20)
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
-    """Line numbers (from 1) and bytes of the lines that are not blank, decompressed where the name says so.
+    """Line numbers (from 1) and bytes of the lines that are not blank, decompressed where the name
+    says so.
 
     Raises DataError when the file cannot be opened, read or decompressed.
     """
@@ -100,18 +111,22 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
                 if stripped.strip():
                     yield number, stripped
     except (OSError, EOFError) as error:
-        raise DataError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise DataError(
+            f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from error
 
 
 def read_rows(path: str | os.PathLike[str], skip: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The JSON objects on the lines of `read_lines`, without the first `skip`, which are not parsed; each with where it stands. Raises DataError."""
+    """The JSON objects on the lines of `read_lines`, without the first `skip`, which are not
+    parsed; each with where it stands. Raises DataError."""
     for number, line in islice(read_lines(path), skip, None):
         where = f"{path}, line {number}"
         yield where, read_object(line, where)
 
 
 def read_object(line: bytes, where: str) -> dict[str, Any]:
-    """The JSON object on one line. Integers of any length are allowed. Raises DataError for anything else."""
+    """The JSON object on one line. Integers of any length are allowed. Raises DataError for
+    anything else."""
     array = "; a JSON array is read from a file named .json" if line.lstrip()[:1] == b"[" else ""
     data = _parse(line, where, f"each line must be one JSON object{array}")
     if not isinstance(data, dict):
@@ -122,7 +137,8 @@ def read_object(line: bytes, where: str) -> dict[str, Any]:
 def stream_rows(path: Path, skip: int = 0) -> Iterator[dict[str, Any]]:
     """The rows of a data file in order, without the first `skip`, which are not parsed.
 
-    Raises DataError for a file that cannot be read or holds something other than objects, ConfigError when a library for it is missing.
+    Raises DataError for a file that cannot be read or holds something other than objects,
+    ConfigError when a library for it is missing.
     """
     if not path.is_file():
         raise DataError(f"{path}: there is no such file")
@@ -157,7 +173,8 @@ def short(value: Any) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """The value of a JSON text, with integers of any length. Raises ValueError, for values that are nested too deep too."""
+    """The value of a JSON text, with integers of any length. Raises ValueError, for values that are
+    nested too deep too."""
     sys.set_int_max_str_digits(0)
     try:
         return json.loads(text)
@@ -169,7 +186,9 @@ def _parse(text: bytes, where: str, wanted: str) -> Any:
     try:
         return parse_json(text.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise DataError(f"{where}: not UTF-8 text ({error.reason} at byte {error.start})") from error
+        raise DataError(
+            f"{where}: not UTF-8 text ({error.reason} at byte {error.start})"
+        ) from error
     except ValueError as error:
         raise DataError(f"{where}: not JSON: {error}; {wanted}") from error
 
@@ -183,7 +202,10 @@ def _begins_with_object(path: Path) -> bool:
 def _array_rows(path: Path, skip: int) -> Iterator[dict[str, Any]]:
     size = path.stat().st_size
     if size > MAX_ARRAY_BYTES:
-        raise DataError(f"{path}: a JSON array of {size >> 20} MiB cannot be streamed; write it as JSON Lines (.jsonl)")
+        raise DataError(
+            f"{path}: a JSON array of {size >> 20} MiB cannot be streamed; write it as JSON "
+            "Lines (.jsonl)"
+        )
     rows = _parse(path.read_bytes(), str(path), "an array of objects was expected")
     if not isinstance(rows, list):
         raise DataError(f"{path}: an array of objects was expected, not {short(rows)}")
@@ -205,7 +227,9 @@ def _parquet_rows(path: Path, skip: int) -> Iterator[dict[str, Any]]:
             per_row = facts.total_byte_size // max(1, facts.num_rows) + 1
             rows = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // per_row))
             try:
-                for batch in file.iter_batches(batch_size=rows, row_groups=[group], use_threads=False):
+                for batch in file.iter_batches(
+                    batch_size=rows, row_groups=[group], use_threads=False
+                ):
                     dropped = min(skip, batch.num_rows)
                     skip -= dropped
                     for index in range(dropped, batch.num_rows):
@@ -219,7 +243,9 @@ def _open_parquet(path: Path) -> ParquetFile:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
-        raise ConfigError(f"{path}: reading Parquet needs pyarrow; {install_command('data')}") from error
+        raise ConfigError(
+            f"{path}: reading Parquet needs pyarrow; {install_command('data')}"
+        ) from error
     try:
         return ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
     except (ArrowException, OSError) as error:

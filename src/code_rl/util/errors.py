@@ -1,7 +1,8 @@
 """The one error taxonomy.
 
-Every error that a user can meet derives from `CodeRLError`. The command line prints its message as one line on
-stderr and exits with `exit_code`: 2 when the input was bad, 1 when something else failed.
+Every error that a user can meet derives from `CodeRLError`. The command line prints its message as
+one line on stderr and exits with `exit_code`: 2 when the input was bad, 1 when something else
+failed.
 """
 
 import re
@@ -21,7 +22,8 @@ class CodeRLError(Exception):
 
 
 class InputError(CodeRLError):
-    """Something that the user wrote cannot be used; the message names the field, the value and the remedy."""
+    """Something that the user wrote cannot be used; the message names the field, the value and the
+    remedy."""
 
     exit_code = 2
 
@@ -31,7 +33,8 @@ class ConfigError(InputError):
 
 
 class DataError(InputError):
-    """A problem row, program row or data file is malformed; the message names file, row and reason."""
+    """A problem row, program row or data file is malformed; the message names file, row and
+    reason."""
 
 
 class SandboxError(CodeRLError):
@@ -50,7 +53,8 @@ class ResourceError(CodeRLError):
 
 
 class IsolationError(InputError):
-    """The isolation level asked for cannot be had on this machine; the message names what is missing."""
+    """The isolation level asked for cannot be had on this machine; the message names what is
+    missing."""
 
 
 class BackendError(CodeRLError):
@@ -62,18 +66,30 @@ class CheckpointError(CodeRLError):
 
 
 def install_command(extra: str) -> str:
-    """What installs this package with one of its extras, as typed anywhere: from its clone where it runs from one."""
+    """What installs this package with one of its extras, as typed anywhere: from its clone where it
+    runs from one."""
     clone = Path(__file__).parents[3]
-    what = f"-e '{clone}[{extra}]'" if (clone / "pyproject.toml").is_file() else f"'{DISTRIBUTION}[{extra}]'"
+    what = (
+        f"-e '{clone}[{extra}]'"
+        if (clone / "pyproject.toml").is_file()
+        else f"'{DISTRIBUTION}[{extra}]'"
+    )
     return f"{sys.executable} -m pip install {what}"
 
 
 def typed(verb: str) -> str:
-    """How a verb of this package is typed where the user stands: by a name that the shell finds, else by path."""
+    """How a verb of this package is typed where the user stands: by a name that the shell finds,
+    else by path."""
     script, here = Path(sys.argv[0]), Path(sys.executable).with_name("code-rl")
-    if verb == "train" and script.suffix == ".py" and script.name != "__main__.py" and script.is_file():
+    if (
+        verb == "train"
+        and script.suffix == ".py"
+        and script.name != "__main__.py"
+        and script.is_file()
+    ):
         found = shutil.which("python")
-        return f"{'python' if found and Path(found) == Path(sys.executable) else _from_here(Path(sys.executable))} {_from_here(script)}"
+        same = found and Path(found) == Path(sys.executable)
+        return f"{'python' if same else _from_here(Path(sys.executable))} {_from_here(script)}"
     if script.name == "__main__.py":
         return f"{_from_here(Path(sys.executable))} -m code_rl.cli {verb}"
     if script.name == "code-rl":
@@ -85,24 +101,30 @@ def typed(verb: str) -> str:
 
 def _from_here(path: Path) -> str:
     absolute = path.absolute()
-    return shlex.quote(str(absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute))
+    return shlex.quote(
+        str(absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute)
+    )
 
 
 _MEMORY = re.compile(
-    r"can't allocate memory|cannot allocate memory|out of memory|bad_alloc|can't start new thread|failed to map segment",
+    r"can't allocate memory|cannot allocate memory|out of memory|bad_alloc|can't start new "
+    r"thread|failed to map segment",
     re.IGNORECASE,
 )
 OF_THE_MACHINE = (OSError, MemoryError, RuntimeError, ImportError)
-"""Kinds of exceptions by which a machine may say that it lacks something; ask `lacks_something` which of them do."""
+"""Kinds of exceptions by which a machine may say that it lacks something; ask `lacks_something`
+which of them do."""
 
 
 def lacks_something(error: BaseException) -> bool:
-    """True for what is raised when the machine lacks memory, descriptors, room, a file: nothing that is wrong with the program."""
+    """True for what is raised when the machine lacks memory, descriptors, room, a file: nothing
+    that is wrong with the program."""
     return isinstance(error, OSError) or lacks_memory(error)
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """True for what Python, and a library beneath it, raise when the machine has no memory left (or no room for a thread)."""
+    """True for what Python, and a library beneath it, raise when the machine has no memory left (or
+    no room for a thread)."""
     worded = isinstance(error, RuntimeError | ImportError)  # an import maps libraries
     return isinstance(error, MemoryError) or (worded and bool(_MEMORY.search(str(error))))
 

@@ -1,4 +1,5 @@
-"""Files that survive a cut: atomic replacement, appended lines that reach the disk, reading lines back; and one process at a time."""
+"""Files that survive a cut: atomic replacement, appended lines that reach the disk, reading lines
+back; and one process at a time."""
 
 from __future__ import annotations
 
@@ -25,12 +26,16 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 @contextlib.contextmanager
-def writes(out: object, kind: str = "folder", error: type[InputError] = ConfigError) -> Iterator[None]:
+def writes(
+    out: object, kind: str = "folder", error: type[InputError] = ConfigError
+) -> Iterator[None]:
     """What the system says of an `out=` that the block cannot write is an `error`."""
     try:
         yield
     except OSError as refused:
-        raise error(f"out={out} cannot be written: {refused.strerror or refused}; choose another {kind}") from refused
+        raise error(
+            f"out={out} cannot be written: {refused.strerror or refused}; choose another {kind}"
+        ) from refused
 
 
 def make_folder(out: Path) -> Path:
@@ -42,7 +47,8 @@ def make_folder(out: Path) -> Path:
 
 
 def check_out(out: Path, holds: Callable[[Path], bool], what: str) -> None:
-    """Raise ConfigError for an `out=` that is a file, or a folder that is not empty and does not hold an earlier `what`."""
+    """Raise ConfigError for an `out=` that is a file, or a folder that is not empty and does not
+    hold an earlier `what`."""
     with writes(out):
         if out.exists() and not out.is_dir():
             raise ConfigError(f"out={out} is a file; give a folder")
@@ -57,7 +63,8 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def write_lines_atomically(path: Path, parts: Iterable[str | bytes], *, mode: int = 0o600) -> None:
-    """`write_atomically`, with text, or bytes, that come in parts. Nothing is left of a file that cannot be written whole."""
+    """`write_atomically`, with text, or bytes, that come in parts. Nothing is left of a file that
+    cannot be written whole."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
     try:
         with os.fdopen(_private(temporary, os.O_TRUNC), "wb") as file:
@@ -73,17 +80,20 @@ def write_lines_atomically(path: Path, parts: Iterable[str | bytes], *, mode: in
 
 
 def open_private(path: Path) -> TextIO:
-    """Open a text file to append to, which only its owner may read and write when it is made here."""
+    """Open a text file to append to, which only its owner may read and write when it is made
+    here."""
     return os.fdopen(_private(path, os.O_APPEND), "a", encoding="utf-8")
 
 
 def open_private_bytes(path: Path) -> io.FileIO:
-    """The same for bytes that are read and appended, without a buffer: what could not be written is not kept for a second try."""
+    """The same for bytes that are read and appended, without a buffer: what could not be written is
+    not kept for a second try."""
     return io.FileIO(_private(path, os.O_APPEND), "a+")
 
 
 def append_whole(file: io.FileIO, data: bytes) -> int:
-    """Append all of `data`, or (a full disk) leave the file as it was, as far as that can be done, and raise OSError. Returns where it begins."""
+    """Append all of `data`, or (a full disk) leave the file as it was, as far as that can be done,
+    and raise OSError. Returns where it begins."""
     start, left = file.seek(0, os.SEEK_END), memoryview(data)
     try:
         while left:
@@ -100,7 +110,9 @@ def _private(path: Path, how: int) -> int:
 
 
 @contextlib.contextmanager
-def only_writer(path: Path, what: str, error: type[InputError] = ConfigError, *, stays: bool = True) -> Iterator[None]:
+def only_writer(
+    path: Path, what: str, error: type[InputError] = ConfigError, *, stays: bool = True
+) -> Iterator[None]:
     """Hold the lock file `path`, which `stays` afterwards or not, for `what` a setting names.
 
     Raises `error`: it cannot be locked, or another process holds it.
@@ -109,7 +121,9 @@ def only_writer(path: Path, what: str, error: type[InputError] = ConfigError, *,
     try:
         lock.acquire()
     except Timeout as held:
-        raise error(f"{what} is in use by another process; wait for it, or choose another") from held
+        raise error(
+            f"{what} is in use by another process; wait for it, or choose another"
+        ) from held
     except OSError as refused:
         raise error(f"{what} cannot be locked: {refused.strerror}; choose another") from refused
     try:
@@ -138,7 +152,8 @@ class Mark:
 
 
 def mark_of(path: Path, size: int | None = None) -> Mark | None:
-    """The mark of a file's first `size` bytes (None: of all), in flat memory. None when it is shorter; a missing file is empty."""
+    """The mark of a file's first `size` bytes (None: of all), in flat memory. None when it is
+    shorter; a missing file is empty."""
     left, crc, whole = size, 0, 0
     if path.exists():
         with path.open("rb") as file:
@@ -149,7 +164,8 @@ def mark_of(path: Path, size: int | None = None) -> Mark | None:
 
 
 def truncate(path: Path, size: int) -> None:
-    """Cut a file to its first `size` bytes, on disk when this returns. A missing file stays missing."""
+    """Cut a file to its first `size` bytes, on disk when this returns. A missing file stays
+    missing."""
     if path.exists() and path.stat().st_size > size:
         with path.open("rb+") as file:
             file.truncate(size)
@@ -157,7 +173,8 @@ def truncate(path: Path, size: int) -> None:
 
 
 class JsonLines:
-    """An append-only file of JSON objects, one a line. `durable` lines are on disk when `append` returns."""
+    """An append-only file of JSON objects, one a line. `durable` lines are on disk when `append`
+    returns."""
 
     def __init__(self, path: Path, durable: bool = False) -> None:
         self.path, self._durable = path, durable
@@ -190,7 +207,8 @@ class JsonLines:
 
 
 class KeyedLog(Generic[Key]):
-    """An append-only file of JSON objects, found again by the key that `key_of` gives; the last row of a key counts.
+    """An append-only file of JSON objects, found again by the key that `key_of` gives; the last row
+    of a key counts.
 
     A row survives a kill of this process once `put` returns. Opening drops a last line that a cut
     left torn. Only the places of the rows are in memory.
@@ -210,7 +228,9 @@ class KeyedLog(Generic[Key]):
             try:
                 self._places[self._key_of(row)] = end, size
             except (KeyError, TypeError, ValueError) as error:
-                raise DataError(f"{self.path} holds a line that is not its own ({error})") from error
+                raise DataError(
+                    f"{self.path} holds a line that is not its own ({error})"
+                ) from error
             end += size
         self._file = open_private_bytes(self.path)
 
@@ -261,7 +281,8 @@ def line_of(record: Mapping[str, Any]) -> bytes:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a file, in order; a last line that a cut left torn is none. Nothing if the file is missing.
+    """The JSON objects of a file, in order; a last line that a cut left torn is none. Nothing if
+    the file is missing.
 
     Raises DataError for any other line that is no object, naming it.
     """
@@ -281,12 +302,15 @@ def sized_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             except (ValueError, RecursionError):
                 row = None
             if not isinstance(row, dict):
-                raise DataError(f"{path}, line {number}, is damaged; restore it, or move the file away")
+                raise DataError(
+                    f"{path}, line {number}, is damaged; restore it, or move the file away"
+                )
             yield len(line), row
 
 
 def drop_torn_line(path: Path) -> None:
-    """Cut off what a cut run left of a last line, so that the next append begins a line of its own."""
+    """Cut off what a cut run left of a last line, so that the next append begins a line of its
+    own."""
     if not path.exists():
         return
     with path.open("rb+") as file:

@@ -15,7 +15,13 @@ STYLE = Path(__file__).with_name("style.css")
 @functools.cache
 def _environment(folder: Path) -> Environment:
     loader = FileSystemLoader([folder, Path(__file__).parent])
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return Environment(
+        loader=loader,
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
 def render_page(template: Path, **values: Any) -> str:

@@ -15,7 +15,8 @@ LINE_EVERY_S = 10.0
 
 
 class View:
-    """What a verb shows on standard output: lines and tables; `pipe_width` is that of tables in a pipe."""
+    """What a verb shows on standard output: lines and tables; `pipe_width` is that of tables in a
+    pipe."""
 
     pipe_width: int | None = None
 
@@ -28,7 +29,9 @@ class View:
         """One line."""
         self.console.print(text, markup=False)
 
-    def table(self, *columns: str, left: Collection[str] = ("",), title: str | None = None) -> Table:
+    def table(
+        self, *columns: str, left: Collection[str] = ("",), title: str | None = None
+    ) -> Table:
         """An empty table; the columns named in `left` are text, the others numbers."""
         shown = box.SIMPLE if self.console.is_terminal else box.ASCII2
         table = Table(box=shown, title=title, title_justify="left")
@@ -41,10 +44,19 @@ class View:
 def progress(
     console: Console, what: str, total: int | None, note: Callable[[int], str] = lambda _: ""
 ) -> Iterator[Callable[[], None]]:
-    """Show progress while the block runs, which calls the function once an item; `note` is what to say beside the count."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"), TimeRemainingColumn())  # fmt: skip
+    """Show progress while the block runs, which calls the function once an item; `note` is what to
+    say beside the count."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeRemainingColumn(),
+    )
     done, shown = 0, time.monotonic()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task(what, total=total, note="")
 
         def on_item() -> None:
@@ -53,6 +65,9 @@ def progress(
             bar.update(task, completed=done, note=note(done))
             if not console.is_terminal and time.monotonic() - shown > LINE_EVERY_S:
                 shown = time.monotonic()
-                console.print(f"{what}: {done} of {total if total is not None else '?'}{note(done)}", markup=False)
+                console.print(
+                    f"{what}: {done} of {total if total is not None else '?'}{note(done)}",
+                    markup=False,
+                )
 
         yield on_item

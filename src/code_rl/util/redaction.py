@@ -1,7 +1,9 @@
-"""Keys do not leave the environment: what looks like one is refused in settings and replaced by *** in logs, errors and reports.
+"""Keys do not leave the environment: what looks like one is refused in settings and replaced by ***
+in logs, errors and reports.
 
-A key is the value of an environment variable whose name says so (`…_KEY`, `…_TOKEN`, `…_SECRET`, `…_PASSWORD`), a text of a form that
-well-known services give to their keys, or a password within a URL.
+A key is the value of an environment variable whose name says so (`…_KEY`, `…_TOKEN`, `…_SECRET`,
+`…_PASSWORD`), a text of a form that well-known services give to their keys, or a password within a
+URL.
 """
 
 from __future__ import annotations
@@ -18,10 +20,13 @@ from typing import Any
 
 HIDDEN = "***"
 LEAST_LENGTH = 12
-"""Characters that a variable's value must have to be taken for a key: shorter ones are words that occur anywhere."""
+"""Characters that a variable's value must have to be taken for a key: shorter ones are words that
+occur anywhere."""
 _NAMES = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
 _FORMS = re.compile(
-    r"(?<![A-Za-z0-9_-])(?:tml-|hf_|ghp_|gho_|ghs_|github_pat_|glpat-|xox[abp]-|AKIA|sk-(?:ant-|proj-)?)[A-Za-z0-9._~+/=-]{12,}"
+    r"(?<![A-Za-z0-9_-])"
+    r"(?:tml-|hf_|ghp_|gho_|ghs_|github_pat_|glpat-|xox[abp]-|AKIA|sk-(?:ant-|proj-)?)"
+    r"[A-Za-z0-9._~+/=-]{12,}"
     r"|(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"
 )
 _IN_URL = re.compile(r"(?<=://)[^/\s:@\"']*:[^/\s@\"']+(?=@)")
@@ -37,7 +42,9 @@ def redacted(text: str, environment: Mapping[str, str] = os.environ) -> str:
 def holds_key(text: str, environment: Mapping[str, str] = os.environ) -> bool:
     """True when a setting's value holds a key. A variable's value that is a path is none."""
     known = [value for value in _values(environment) if not value.startswith(("/", "~", "."))]
-    return any(value in text for value in known) or bool(_FORMS.search(text) or _IN_URL.search(text))
+    return any(value in text for value in known) or bool(
+        _FORMS.search(text) or _IN_URL.search(text)
+    )
 
 
 class RedactingFormatter(logging.Formatter):
@@ -49,7 +56,8 @@ class RedactingFormatter(logging.Formatter):
 
 
 def install_hooks() -> None:
-    """Redact what Python prints by itself: uncaught exceptions, of threads too, and log records that nobody handles."""
+    """Redact what Python prints by itself: uncaught exceptions, of threads too, and log records
+    that nobody handles."""
     sys.excepthook = lambda *raised: print_exception(raised[1])
     threading.excepthook = _print_thread_exception
     if logging.lastResort is not None:
@@ -57,7 +65,11 @@ def install_hooks() -> None:
 
 
 def _values(environment: Mapping[str, str]) -> set[str]:
-    return {value for name, value in environment.items() if len(value) >= LEAST_LENGTH and _names_a_key(name)}
+    return {
+        value
+        for name, value in environment.items()
+        if len(value) >= LEAST_LENGTH and _names_a_key(name)
+    }
 
 
 @lru_cache(maxsize=1024)

@@ -20,25 +20,30 @@ LARGEST = 1e38
 def find(setting: str, name: str, ours: Mapping[str, T]) -> T:
     """What `setting=name` means. A module is looked for where the command runs, too.
 
-    Raises ConfigError: no part of ours has that name, the module cannot be imported, or it has no such object.
+    Raises ConfigError: no part of ours has that name, the module cannot be imported, or it has no
+    such object.
     """
     if name in ours:
         return ours[name]
     if ":" not in name:
         raise ConfigError(
-            f"unknown {setting} {name!r}{suggestion(name, ours)}; there are: {', '.join(ours)}; or package.module:object for your own"
+            f"unknown {setting} {name!r}{suggestion(name, ours)}; there are: {', '.join(ours)}; "
+            "or package.module:object for your own"
         )
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
         found = resolve_name(name)
     except (Exception, SystemExit) as error:  # a user's module raises what it likes
-        raise ConfigError(f"{setting}={name} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise ConfigError(
+            f"{setting}={name} cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
     return cast(T, found)
 
 
 def about(part: object) -> tuple[str, str]:
-    """What a part of ours says of itself: its `about`, or the first line of its docstring; then the rest, where it comes from."""
+    """What a part of ours says of itself: its `about`, or the first line of its docstring; then the
+    rest, where it comes from."""
     first, _, rest = (getattr(part, "about", "") or inspect.getdoc(part) or "").partition("\n")
     return first[:1].lower() + first[1:].rstrip("."), " ".join(rest.split()).rstrip(".")
 
@@ -60,7 +65,11 @@ def blaming(setting: str, name: str) -> Iterator[None]:
 
 
 def require_finite(values: Sequence[float], what: str) -> None:
-    """Raise ValueError for the first of `values` that is NaN or infinite, or would be in 32 bits."""
+    """Raise ValueError for the first of `values` that is NaN or infinite, or would be in 32
+    bits."""
     for index, value in enumerate(values):
         if not abs(value) <= LARGEST:
-            raise ValueError(f"{what} {index} is {value}; every {what} must be a finite number, {LARGEST:.0e} at most")
+            raise ValueError(
+                f"{what} {index} is {value}; every {what} must be a finite number, {LARGEST:.0e} "
+                "at most"
+            )

@@ -18,7 +18,8 @@ def option(default: Any, doc: str, check: Check | None = None) -> Any:
 
 
 def must(holds: Callable[[Any], bool], wanted: str) -> Check:
-    """A check that a value, unless it is None, satisfies a condition; `wanted` is the condition in words."""
+    """A check that a value, unless it is None, satisfies a condition; `wanted` is the condition in
+    words."""
 
     def check(settings: Any, name: str) -> None:
         value = getattr(settings, name)
@@ -29,7 +30,8 @@ def must(holds: Callable[[Any], bool], wanted: str) -> Check:
     return check
 
 
-LARGEST = 1e9  # sums and products of rewards and hyperparameters stay far within the trainer's 32-bit floats
+# sums and products of rewards and hyperparameters stay far within the trainer's 32-bit floats
+LARGEST = 1e9
 AT_LEAST_0 = must(lambda count: count >= 0, "0 or above")
 AT_LEAST_1 = must(lambda count: count >= 1, "at least 1")
 FROM_0 = must(lambda value: 0 <= value <= LARGEST, "a number from 0 to 1e9")

@@ -1,6 +1,8 @@
-"""Settings from the command line: `key=value`, `--key=value` and `--key value` mean the same, for every verb.
+"""Settings from the command line: `key=value`, `--key=value` and `--key value` mean the same, for
+every verb.
 
-A settings class is a `chz` class; its field types, defaults and docs are the only place where settings are described.
+A settings class is a `chz` class; its field types, defaults and docs are the only place where
+settings are described.
 """
 
 from __future__ import annotations
@@ -23,12 +25,22 @@ OF_A_RUN = ("log_path", "checkpoint", "run")
 
 
 def read_arguments(argv: Sequence[str], bare: Sequence[str] = ()) -> dict[str, str]:
-    """Turn command-line words into raw settings. Raises ConfigError for words that are neither, and for repeats.
+    """Turn command-line words into raw settings. Raises ConfigError for words that are neither, and
+    for repeats.
 
-    Words at the beginning that are no setting are the values of `bare`, in order; the last of these takes all that are left, with commas.
+    Words at the beginning that are no setting are the values of `bare`, in order; the last of these
+    takes all that are left, with commas.
     """
-    first = next((at for at, word in enumerate(argv) if "=" in word or word.startswith("--")), len(argv)) if bare else 0
-    values = [*argv[: min(first, len(bare) - 1)], ",".join(argv[len(bare) - 1 : first])] if first else []
+    first = (
+        next(
+            (at for at, word in enumerate(argv) if "=" in word or word.startswith("--")), len(argv)
+        )
+        if bare
+        else 0
+    )
+    values = (
+        [*argv[: min(first, len(bare) - 1)], ",".join(argv[len(bare) - 1 : first])] if first else []
+    )
     raw = {name: value for name, value in zip(bare, values, strict=False) if value}
     argv = argv[first:]
     words = iter(argv)
@@ -36,7 +48,9 @@ def read_arguments(argv: Sequence[str], bare: Sequence[str] = ()) -> dict[str, s
         name, separator, value = word.removeprefix("--").partition("=")
         name = name if name.startswith("-") else name.replace("-", "_")
         if not name.isidentifier() or not (separator or word.startswith("--")):
-            raise ConfigError(f"cannot read the argument {word!r}; write key=value, --key=value or --key value")
+            raise ConfigError(
+                f"cannot read the argument {word!r}; write key=value, --key=value or --key value"
+            )
         if not separator:
             following = next(words, None)
             if following is None:
@@ -49,9 +63,11 @@ def read_arguments(argv: Sequence[str], bare: Sequence[str] = ()) -> dict[str, s
 
 
 def make_settings(cls: type[Settings], *layers: Mapping[str, Any]) -> Settings:
-    """Build `cls` from layers of values, later layers winning. Strings are cast to the field's type.
+    """Build `cls` from layers of values, later layers winning. Strings are cast to the field's
+    type.
 
-    Raises ConfigError: unknown name (with a suggestion), a value that does not fit its field, or one that a validator refuses.
+    Raises ConfigError: unknown name (with a suggestion), a value that does not fit its field, or
+    one that a validator refuses.
     """
     merged: dict[str, Any] = {}
     for layer in layers:
@@ -59,15 +75,20 @@ def make_settings(cls: type[Settings], *layers: Mapping[str, Any]) -> Settings:
     fields = chz.chz_fields(cls)
     for name in merged:
         if name not in fields:
-            raise ConfigError(f"unknown setting {name!r}{suggestion(name, fields)}; --help lists all of them")
+            raise ConfigError(
+                f"unknown setting {name!r}{suggestion(name, fields)}; --help lists all of them"
+            )
     for name, value in merged.items():
         if isinstance(value, str) and holds_key(value):
             raise ConfigError(
-                f"{name} holds what looks like a key or a password; settings are written down and shown, so keys belong into the "
-                "environment or .env"
+                f"{name} holds what looks like a key or a password; settings are written down and "
+                "shown, so keys belong into the environment or .env"
             )
     try:
-        values = {name: Castable(value) if isinstance(value, str) else value for name, value in merged.items()}
+        values = {
+            name: Castable(value) if isinstance(value, str) else value
+            for name, value in merged.items()
+        }
         return Blueprint(cls).apply(values).make()
     except InvalidBlueprintArg:
         raise ConfigError(_misfit(cls, merged)) from None
@@ -79,23 +100,30 @@ def make_settings(cls: type[Settings], *layers: Mapping[str, Any]) -> Settings:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """`, did you mean 'x'?` for the known name of a run in place of another, that with these initials (`lr`), the closest, or nothing."""
+    """`, did you mean 'x'?` for the known name of a run in place of another, that with these
+    initials (`lr`), the closest, or nothing."""
     known = list(known)
     meant = [each for each in OF_A_RUN if name in OF_A_RUN and each in known]
-    meant += [each for each in known if "_" in each and name == "".join(word[:1] for word in each.split("_"))]
+    meant += [
+        each
+        for each in known
+        if "_" in each and name == "".join(word[:1] for word in each.split("_"))
+    ]
     close = meant or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f", did you mean {close[0]!r}?" if close else ""
 
 
 def describe(cls: type[Any], usage: str) -> str:
-    """The text of `--help`: usage, the class's docstring, then every setting with its default and meaning."""
+    """The text of `--help`: usage, the class's docstring, then every setting with its default and
+    meaning."""
     lines = [f"usage: {usage}", "", inspect.cleandoc(cls.__doc__ or ""), "", "settings:"]
     for name, field in chz.chz_fields(cls).items():
         default = field._default
         shown = "required" if type(default).__name__ == "MISSING_TYPE" else f"{default}"
         lines.append(f"  {name}={shown}")
         lines.extend(
-            f"      {line}" for line in textwrap.wrap(" ".join(field._doc.split()), 118, break_on_hyphens=False)
+            f"      {line}"
+            for line in textwrap.wrap(" ".join(field._doc.split()), 118, break_on_hyphens=False)
         )
     return "\n".join(lines)
 
@@ -104,10 +132,13 @@ def _misfit(cls: type[Any], values: Mapping[str, Any]) -> str:
     fields = chz.chz_fields(cls)
     for name, value in values.items():
         try:
-            Blueprint(cls).apply({name: Castable(value) if isinstance(value, str) else value}).make()
+            Blueprint(cls).apply(
+                {name: Castable(value) if isinstance(value, str) else value}
+            ).make()
         except InvalidBlueprintArg:
             return f"{name}={value!r} is not {_in_words(fields[name].x_type)}"
-        except Exception:  # noqa: BLE001, S112 - another field is missing or refused; only a misfit is looked for
+        # Another field is missing or refused; only a misfit is looked for
+        except Exception:  # noqa: BLE001, S112
             continue
     return "a setting has a value of the wrong type"
 

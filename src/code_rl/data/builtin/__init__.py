@@ -1,8 +1,9 @@
-"""The built-in problems: small pipelines over numbers and words, made procedurally, with three kinds of held-out tests.
+"""The built-in problems: small pipelines over numbers and words, made procedurally, with three
+kinds of held-out tests.
 
-`constants` holds out parameter values, `compositions` combinations of parts, `primitives` parts that reinforcement learning
-never sees (the shipped model met them, rarely, in pretraining). Every problem is a pure function of (split, seed, index): nothing is stored.
-Others import from here.
+`constants` holds out parameter values, `compositions` combinations of parts, `primitives` parts
+that reinforcement learning never sees (the shipped model met them, rarely, in pretraining). Every
+problem is a pure function of (split, seed, index): nothing is stored. Others import from here.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from code_rl.data.order import Indexed, keys_of
 from code_rl.grading.problem import Problem
 from code_rl.util.errors import ConfigError
 
-__all__ = ["SPLITS", "TEST_SIZE", "TRAIN_SIZE", "BuiltinTrainSet", "draw_problem", "test_specs", "test_split"]
+__all__ = [
+    "SPLITS",
+    "TEST_SIZE",
+    "TRAIN_SIZE",
+    "BuiltinTrainSet",
+    "draw_problem",
+    "test_specs",
+    "test_split",
+]
 
 TRAIN_SIZE = 4096
 TEST_SIZE = 256
@@ -26,7 +35,8 @@ SOURCE = "builtin"
 
 
 def draw_problem(split: str, seed: int, index: int) -> tuple[Spec, Problem]:
-    """The problem at `index` of the endless stream (`split`, `seed`), with its spec. `split`: train, or one of SPLITS."""
+    """The problem at `index` of the endless stream (`split`, `seed`), with its spec. `split`:
+    train, or one of SPLITS."""
     if split != TRAIN and split not in SPLITS:
         raise ConfigError(f"split={split!r} is not one of {', '.join((TRAIN, *SPLITS))}")
     rng = random.Random(f"{SOURCE}/{split}/{seed}/{index}")
@@ -51,7 +61,8 @@ def draw_problem(split: str, seed: int, index: int) -> tuple[Spec, Problem]:
 
 
 class BuiltinTrainSet(Indexed[Problem]):
-    """A finite training set whose problems are made when asked for. Reading one costs well under a millisecond."""
+    """A finite training set whose problems are made when asked for. Reading one costs well under a
+    millisecond."""
 
     def __init__(self, size: int = TRAIN_SIZE, seed: int = 0) -> None:
         if size < 1:
@@ -79,7 +90,8 @@ def _train_keys(size: int, seed: int) -> list[tuple[str, str]]:
 
 @cache
 def test_specs(name: str) -> tuple[tuple[Spec, Problem], ...]:
-    """The fixed test split `name` with its specs: TEST_SIZE problems, no two with the same meaning."""
+    """The fixed test split `name` with its specs: TEST_SIZE problems, no two with the same
+    meaning."""
     if name not in SPLITS:
         raise ConfigError(f"split={name!r} is not one of {', '.join(SPLITS)}")
     chosen: dict[object, tuple[Spec, Problem]] = {}
@@ -92,7 +104,8 @@ def test_specs(name: str) -> tuple[tuple[Spec, Problem], ...]:
 
 
 def test_split(name: str) -> tuple[Problem, ...]:
-    """The fixed test split `name`, one of SPLITS: TEST_SIZE problems. Raises ConfigError for another name."""
+    """The fixed test split `name`, one of SPLITS: TEST_SIZE problems. Raises ConfigError for
+    another name."""
     return tuple(problem for _, problem in test_specs(name))
 
 

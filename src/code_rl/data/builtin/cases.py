@@ -1,7 +1,9 @@
 """Test inputs for a spec: ordinary ones first (public), then the edges that usual slips get wrong.
 
-Edges: values on and beside the filter's threshold, as seen by the filter; no survivor; one element; duplicates; negative
-numbers; both ends of a range. A spec whose tests would not notice a forgotten filter or map makes no problem. Expected outputs come from the primitives' functions, never from running source text.
+Edges: values on and beside the filter's threshold, as seen by the filter; no survivor; one element;
+duplicates; negative numbers; both ends of a range. A spec whose tests would not notice a forgotten
+filter or map makes no problem. Expected outputs come from the primitives' functions, never from
+running source text.
 """
 
 from __future__ import annotations
@@ -23,16 +25,20 @@ ALPHABET = "abcdefghijklmnopqrst"
 
 
 class DegenerateError(ValueError):
-    """The spec asks nothing: its filter or its map changes no answer, or its answer hardly varies."""
+    """The spec asks nothing: its filter or its map changes no answer, or its answer hardly
+    varies."""
 
 
 def build_tests(spec: Spec, rng: random.Random) -> tuple[TestCase, ...]:
-    """CASES tests, the first PUBLIC of them public. Raises DegenerateError for a spec that makes no problem."""
+    """CASES tests, the first PUBLIC of them public. Raises DegenerateError for a spec that makes no
+    problem."""
     cases = list(_word_cases(spec, rng) if spec.source == WORD else _number_cases(spec, rng))
     answers = [apply(spec, items) for items in cases]
     unfiltered = (apply(spec, items, filtering=False) for items in cases)
     unmapped = (apply(spec, items, mapping=False) for items in cases)
-    idle = all(map(eq, answers, unfiltered)) or (spec.map != "id" and all(map(eq, answers, unmapped)))
+    idle = all(map(eq, answers, unfiltered)) or (
+        spec.map != "id" and all(map(eq, answers, unmapped))
+    )
     if idle or len(set(map(str, answers))) < 3:
         raise DegenerateError(spec)
     pairs = enumerate(zip(cases, answers, strict=True))
@@ -57,7 +63,8 @@ def _stdin(source: str, items: Sequence[Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
-    """Elements that may occur, sorted out by what the filter makes of them (after the map, where that comes first)."""
+    """Elements that may occur, sorted out by what the filter makes of them (after the map, where
+    that comes first)."""
 
     everything: Sequence[int]
     kept: list[int]

@@ -1,7 +1,9 @@
-"""The building blocks of the built-in problems: where numbers come from, what is kept, what is done to it, what is asked.
+"""The building blocks of the built-in problems: where numbers come from, what is kept, what is done
+to it, what is asked.
 
-Each primitive carries its phrases (for statements), its Python text (for reference solutions) and a plain function (for
-expected outputs), side by side, so that a test can hold them against one another. A primitive has at most one constant.
+Each primitive carries its phrases (for statements), its Python text (for reference solutions) and a
+plain function (for expected outputs), side by side, so that a test can hold them against one
+another. A primitive has at most one constant.
 """
 
 from __future__ import annotations
@@ -28,9 +30,11 @@ COUNTS = range(2, 7)
 class Primitive:
     """One filter, map or reduction.
 
-    `code` and `phrase` (several that mean the same stand between bars) are format strings: `{k}` is the constant, `{x}` the element and `{b}` the collection in code,
-    `{them}` the elements in phrases. `fn(value, constant)` is the meaning. `domain` are the constant's values, None without one.
-    `sense` names primitives that can express one another (`> 9` is `>= 10`): held-out compositions are chosen by sense.
+    `code` and `phrase` (several that mean the same stand between bars) are format strings: `{k}` is
+    the constant, `{x}` the element and `{b}` the collection in code, `{them}` the elements in
+    phrases. `fn(value, constant)` is the meaning. `domain` are the constant's values, None without
+    one. `sense` names primitives that can express one another (`> 9` is `>= 10`): held-out
+    compositions are chosen by sense.
     """
 
     name: str
@@ -55,7 +59,8 @@ class Primitive:
 
 @dataclass(frozen=True, slots=True)
 class NumberSource:
-    """Where the elements come from. `code` reads them into `{a}`; empty for the function source, whose argument they are."""
+    """Where the elements come from. `code` reads them into `{a}`; empty for the function source,
+    whose argument they are."""
 
     statement: str
     code: str
@@ -78,60 +83,137 @@ SOURCES = {
         "n = int(input())\n{a} = [int(input()) for _ in range(n)]",
     ),
     "range": NumberSource(
-        "You are given two integers p and q on one line. Consider the integers from p to q inclusive.",
+        "You are given two integers p and q on one line. Consider the integers from p to q "
+        "inclusive.",
         "p, q = map(int, input().split())\n{a} = range(p, q + 1)",
     ),
     "digits": NumberSource(
-        "You are given a positive integer. Consider its digits from left to right.", "{a} = [int(c) for c in input()]"
+        "You are given a positive integer. Consider its digits from left to right.",
+        "{a} = [int(c) for c in input()]",
     ),
     "func": NumberSource("You are given a list of integers nums.", ""),
 }
 
 FILTERS = _table(
-    Primitive("gt", "greater than {k} | larger than {k}", "{x} > {k}", lambda x, k: x > k, THRESHOLDS, "above"),
-    Primitive("ge", "at least {k} | not less than {k}", "{x} >= {k}", lambda x, k: x >= k, THRESHOLDS, "above"),
-    Primitive("lt", "less than {k} | smaller than {k}", "{x} < {k}", lambda x, k: x < k, THRESHOLDS, "below"),
-    Primitive("le", "at most {k} | not greater than {k}", "{x} <= {k}", lambda x, k: x <= k, THRESHOLDS, "below"),
+    Primitive(
+        "gt",
+        "greater than {k} | larger than {k}",
+        "{x} > {k}",
+        lambda x, k: x > k,
+        THRESHOLDS,
+        "above",
+    ),
+    Primitive(
+        "ge",
+        "at least {k} | not less than {k}",
+        "{x} >= {k}",
+        lambda x, k: x >= k,
+        THRESHOLDS,
+        "above",
+    ),
+    Primitive(
+        "lt",
+        "less than {k} | smaller than {k}",
+        "{x} < {k}",
+        lambda x, k: x < k,
+        THRESHOLDS,
+        "below",
+    ),
+    Primitive(
+        "le",
+        "at most {k} | not greater than {k}",
+        "{x} <= {k}",
+        lambda x, k: x <= k,
+        THRESHOLDS,
+        "below",
+    ),
     Primitive("even", "even", "{x} % 2 == 0", lambda x, _: x % 2 == 0),
     Primitive("odd", "odd", "{x} % 2 == 1", lambda x, _: x % 2 == 1),
-    Primitive("div", "divisible by {k} | multiples of {k}", "{x} % {k} == 0", lambda x, k: x % k == 0, PROPER_DIVISORS),
-    Primitive("ndiv", "not divisible by {k}", "{x} % {k} != 0", lambda x, k: x % k != 0, PROPER_DIVISORS),
+    Primitive(
+        "div",
+        "divisible by {k} | multiples of {k}",
+        "{x} % {k} == 0",
+        lambda x, k: x % k == 0,
+        PROPER_DIVISORS,
+    ),
+    Primitive(
+        "ndiv", "not divisible by {k}", "{x} % {k} != 0", lambda x, k: x % k != 0, PROPER_DIVISORS
+    ),
     _unseen("ne", "different from {k}", "{x} != {k}", lambda x, k: x != k, THRESHOLDS),
-    _unseen("absgt", "greater than {k} in absolute value", "abs({x}) > {k}", lambda x, k: abs(x) > k, THRESHOLDS),
+    _unseen(
+        "absgt",
+        "greater than {k} in absolute value",
+        "abs({x}) > {k}",
+        lambda x, k: abs(x) > k,
+        THRESHOLDS,
+    ),
 )
 
 MAPS = _table(
-    Primitive("add", "add {k} to {them} | increase {them} by {k}", "{x} + {k}", lambda x, k: x + k, AMOUNTS),
-    Primitive("sub", "subtract {k} from {them} | decrease {them} by {k}", "{x} - {k}", lambda x, k: x - k, AMOUNTS),
+    Primitive(
+        "add",
+        "add {k} to {them} | increase {them} by {k}",
+        "{x} + {k}",
+        lambda x, k: x + k,
+        AMOUNTS,
+    ),
+    Primitive(
+        "sub",
+        "subtract {k} from {them} | decrease {them} by {k}",
+        "{x} - {k}",
+        lambda x, k: x - k,
+        AMOUNTS,
+    ),
     Primitive("rsub", "subtract {them} from {k}", "-{x} + {k}", lambda x, k: k - x, AMOUNTS),
     Primitive("mul", "multiply {them} by {k}", "{x} * {k}", lambda x, k: x * k, FACTORS),
     Primitive("sq", "square {them}", "{x} * {x}", lambda x, _: x * x),
     Primitive("abs", "take the absolute value of {them}", "abs({x})", lambda x, _: abs(x)),
     Primitive("mod", "take {them} modulo {k}", "{x} % {k}", lambda x, k: x % k, DIVISORS),
     Primitive("id", "", "{x}", lambda x, _: x),
-    _unseen("fdiv", "divide {them} by {k}, rounding down", "{x} // {k}", lambda x, k: x // k, DIVISORS),
+    _unseen(
+        "fdiv", "divide {them} by {k}, rounding down", "{x} // {k}", lambda x, k: x // k, DIVISORS
+    ),
     _unseen("neg", "negate {them}", "-{x}", lambda x, _: -x),
 )
 
 REDUCES = _table(
     Primitive("sum", "the sum of the results", "sum({b})", lambda b, _: sum(b)),
     Primitive(
-        "max", "the maximum result, or 0 if there is none", "max({b}, default=0)", lambda b, _: max(b, default=0)
+        "max",
+        "the maximum result, or 0 if there is none",
+        "max({b}, default=0)",
+        lambda b, _: max(b, default=0),
     ),
     Primitive(
-        "min", "the minimum result, or 0 if there is none", "min({b}, default=0)", lambda b, _: min(b, default=0)
+        "min",
+        "the minimum result, or 0 if there is none",
+        "min({b}, default=0)",
+        lambda b, _: min(b, default=0),
     ),
-    Primitive("cnt", "the number of results | how many results there are", "len({b})", lambda b, _: len(b)),
+    Primitive(
+        "cnt", "the number of results | how many results there are", "len({b})", lambda b, _: len(b)
+    ),
     Primitive("dist", "the number of distinct results", "len(set({b}))", lambda b, _: len(set(b))),
     Primitive(
-        "first", "the first result, or 0 if there is none", "{b}[0] if {b} else 0", lambda b, _: b[0] if b else 0
+        "first",
+        "the first result, or 0 if there is none",
+        "{b}[0] if {b} else 0",
+        lambda b, _: b[0] if b else 0,
     ),
     Primitive("sort", "the results in increasing order", "sorted({b})", lambda b, _: sorted(b)),
     Primitive("rev", "the results in reverse order", "{b}[::-1]", lambda b, _: b[::-1]),
     Primitive("all", "the results in order", "{b}", lambda b, _: list(b)),
-    _unseen("last", "the last result, or 0 if there is none", "{b}[-1] if {b} else 0", lambda b, _: b[-1] if b else 0),
     _unseen(
-        "rsort", "the results in decreasing order", "sorted({b}, reverse=True)", lambda b, _: sorted(b, reverse=True)
+        "last",
+        "the last result, or 0 if there is none",
+        "{b}[-1] if {b} else 0",
+        lambda b, _: b[-1] if b else 0,
+    ),
+    _unseen(
+        "rsort",
+        "the results in decreasing order",
+        "sorted({b}, reverse=True)",
+        lambda b, _: sorted(b, reverse=True),
     ),
 )
 LIST_REDUCES = frozenset({"sort", "rev", "all", "rsort"})
@@ -140,25 +222,64 @@ WORD_STATEMENT = "You are given a string s of lowercase letters."
 
 WORD_FILTERS = _table(
     Primitive("vowel", "vowels", "{x} in 'aeiou'", lambda c, _: c in "aeiou"),
-    Primitive("cons", "letters that are not vowels", "{x} not in 'aeiou'", lambda c, _: c not in "aeiou"),
-    Primitive("nec", "characters different from '{k}'", "{x} != '{k}'", lambda c, k: c != k, LETTERS),
-    Primitive("after", "letters after '{k}' in the alphabet", "{x} > '{k}'", lambda c, k: c > k, LETTERS),
-    Primitive("before", "letters before '{k}' in the alphabet", "{x} < '{k}'", lambda c, k: c < k, LETTERS),
+    Primitive(
+        "cons", "letters that are not vowels", "{x} not in 'aeiou'", lambda c, _: c not in "aeiou"
+    ),
+    Primitive(
+        "nec", "characters different from '{k}'", "{x} != '{k}'", lambda c, k: c != k, LETTERS
+    ),
+    Primitive(
+        "after", "letters after '{k}' in the alphabet", "{x} > '{k}'", lambda c, k: c > k, LETTERS
+    ),
+    Primitive(
+        "before", "letters before '{k}' in the alphabet", "{x} < '{k}'", lambda c, k: c < k, LETTERS
+    ),
 )
 
 WORD_MAPS = _table(
     Primitive("up", "convert the string to uppercase", "{b}.upper()", lambda t, _: t.upper()),
     Primitive("rev", "reverse the string", "{b}[::-1]", lambda t, _: t[::-1]),
     Primitive("rep", "repeat the string {k} times", "{b} * {k}", lambda t, k: t * k, COUNTS),
-    Primitive("firstk", "take the first {k} characters of the string", "{b}[:{k}]", lambda t, k: t[:k], COUNTS),
-    Primitive("dropk", "remove the first {k} characters of the string", "{b}[{k}:]", lambda t, k: t[k:], COUNTS),
-    _unseen("lastk", "take the last {k} characters of the string", "{b}[-{k}:]", lambda t, k: t[-k:], COUNTS),
+    Primitive(
+        "firstk",
+        "take the first {k} characters of the string",
+        "{b}[:{k}]",
+        lambda t, k: t[:k],
+        COUNTS,
+    ),
+    Primitive(
+        "dropk",
+        "remove the first {k} characters of the string",
+        "{b}[{k}:]",
+        lambda t, k: t[k:],
+        COUNTS,
+    ),
+    _unseen(
+        "lastk",
+        "take the last {k} characters of the string",
+        "{b}[-{k}:]",
+        lambda t, k: t[-k:],
+        COUNTS,
+    ),
 )
 
 WORD_REDUCES = _table(
     Primitive("str", "the resulting string", "{b}", lambda t, _: t),
     Primitive("len", "its length", "len({b})", lambda t, _: len(t)),
-    Primitive("dist", "the number of distinct characters in it", "len(set({b}))", lambda t, _: len(set(t))),
-    Primitive("cnt", "how many times '{k}' occurs in it", "{b}.count('{k}')", lambda t, k: t.count(k), COUNTED_LETTERS),
-    _unseen("srt", "its characters in sorted order", "''.join(sorted({b}))", lambda t, _: "".join(sorted(t))),
+    Primitive(
+        "dist", "the number of distinct characters in it", "len(set({b}))", lambda t, _: len(set(t))
+    ),
+    Primitive(
+        "cnt",
+        "how many times '{k}' occurs in it",
+        "{b}.count('{k}')",
+        lambda t, k: t.count(k),
+        COUNTED_LETTERS,
+    ),
+    _unseen(
+        "srt",
+        "its characters in sorted order",
+        "''.join(sorted({b}))",
+        lambda t, _: "".join(sorted(t)),
+    ),
 )

@@ -1,8 +1,10 @@
-"""What one built-in problem asks, its text, starter code and solution, and the rules that keep training and test problems apart.
+"""What one built-in problem asks, its text, starter code and solution, and the rules that keep
+training and test problems apart.
 
-A constant is held out when it is 3 modulo 7 (letters: by their place in the alphabet); a composition when
-it contains a pair of HELD_OUT_PAIRS; a primitive when its table entry says `unseen`. All three rules are properties of a spec, so that no list
-of test problems has to be known to draw a training problem.
+A constant is held out when it is 3 modulo 7 (letters: by their place in the alphabet); a
+composition when it contains a pair of HELD_OUT_PAIRS; a primitive when its table entry says
+`unseen`. All three rules are properties of a spec, so that no list of test problems has to be known
+to draw a training problem.
 """
 
 from __future__ import annotations
@@ -30,18 +32,20 @@ def _pairs(text: str) -> frozenset[tuple[str, str]]:
 
 
 HELD_OUT_PAIRS = _pairs(
-    "above sum  above rev  below dist  below min  even max  odd sort  div first  ndiv cnt  ndiv all "
-    "add max  sub sort  rsub first  mul dist  sq min  abs rev  mod all "
-    "list sq  lines mul  range rsub  digits add  func abs"
+    "above sum  above rev  below dist  below min  even max  odd sort  div first  ndiv cnt  ndiv "
+    "all add max  sub sort  rsub first  mul dist  sq min  abs rev  mod all list sq  lines mul  "
+    "range rsub  digits add  func abs"
 )
-"""Filter with reduction, map with reduction, source with map: each part is held out with one or two partners only."""
+"""Filter with reduction, map with reduction, source with map: each part is held out with one or two
+partners only."""
 
 HELD_OUT_WORD_PAIRS = _pairs("vowel dist  before len  nec str  rev cnt  dropk dist")
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A pipeline: source, filter, map, reduction. `map_first` swaps filter and map; constants are None where unused."""
+    """A pipeline: source, filter, map, reduction. `map_first` swaps filter and map; constants are
+    None where unused."""
 
     source: str
     filter: str
@@ -66,11 +70,21 @@ class Spec:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Semantic identity: equal for specs that ask the same in other words (`> 9` and `>= 10`)."""
+        """Semantic identity: equal for specs that ask the same in other words (`> 9` and `>=
+        10`)."""
         filt, const = self.filter, self.filter_const
         if isinstance(const, int) and filt in ("gt", "lt"):
             filt, const = ("ge", const + 1) if filt == "gt" else ("le", const - 1)
-        return (self.source, filt, const, self.map, self.map_const, self.reduce, self.reduce_const, self.map_first)
+        return (
+            self.source,
+            filt,
+            const,
+            self.map,
+            self.map_const,
+            self.reduce,
+            self.reduce_const,
+            self.map_first,
+        )
 
     @property
     def returns_list(self) -> bool:
@@ -111,7 +125,8 @@ def held_out_composition(spec: Spec) -> bool:
 
 
 def split_of(spec: Spec) -> str | None:
-    """The split that `spec` belongs to; None for specs that no split may use (held out on two counts, or a near twin)."""
+    """The split that `spec` belongs to; None for specs that no split may use (held out on two
+    counts, or a near twin)."""
     unseen = sum(part.unseen for part in spec.parts)
     held = [held_out_constant(const) for const in spec.constants]
     composition = held_out_composition(spec)
@@ -141,20 +156,28 @@ def _draw_numbers(rng: random.Random, split: str) -> Spec:
     small = source == "digits" and not map_first
     filter_const = _draw_constant(rng, filt, split, below=9 if small else None)
     map_const = _draw_constant(rng, mapping, split)
-    return Spec(source, filt.name, filter_const, mapping.name, map_const, reduction.name, None, map_first)
+    return Spec(
+        source, filt.name, filter_const, mapping.name, map_const, reduction.name, None, map_first
+    )
 
 
 def _draw_word(rng: random.Random, split: str) -> Spec:
     filt, mapping, reduction = _draw_parts(rng, split, WORD_PARTS)
-    filter_const, map_const, reduce_const = (_draw_constant(rng, part, split) for part in (filt, mapping, reduction))
-    return Spec(WORD, filt.name, filter_const, mapping.name, map_const, reduction.name, reduce_const)
+    filter_const, map_const, reduce_const = (
+        _draw_constant(rng, part, split) for part in (filt, mapping, reduction)
+    )
+    return Spec(
+        WORD, filt.name, filter_const, mapping.name, map_const, reduction.name, reduce_const
+    )
 
 
 def _draw_parts(
     rng: random.Random, split: str, tables: tuple[Mapping[str, Primitive], ...]
 ) -> tuple[Primitive, Primitive, Primitive]:
     """One primitive of each table, all seen; in the `primitives` split one of them unseen."""
-    slots = [index for index, table in enumerate(tables) if any(part.unseen for part in table.values())]
+    slots = [
+        index for index, table in enumerate(tables) if any(part.unseen for part in table.values())
+    ]
     unseen_slot = rng.choice(slots) if split == "primitives" else -1
     filt, mapping, reduction = (
         rng.choice([part for part in table.values() if part.unseen == (index == unseen_slot)])
@@ -163,7 +186,9 @@ def _draw_parts(
     return filt, mapping, reduction
 
 
-def _draw_constant(rng: random.Random, part: Primitive, split: str, below: int | None = None) -> Const:
+def _draw_constant(
+    rng: random.Random, part: Primitive, split: str, below: int | None = None
+) -> Const:
     if part.domain is None:
         return None
     chosen: Const = rng.choice(_constants(part, split == "constants", below))
@@ -173,7 +198,11 @@ def _draw_constant(rng: random.Random, part: Primitive, split: str, below: int |
 @cache
 def _constants(part: Primitive, held_out: bool, below: int | None) -> list[Any]:
     domain = list(part.domain or ())
-    wanted = [const for const in domain if held_out_constant(const) == held_out and (below is None or const < below)]
+    wanted = [
+        const
+        for const in domain
+        if held_out_constant(const) == held_out and (below is None or const < below)
+    ]
     return wanted or domain
 
 
@@ -200,7 +229,9 @@ def statement(spec: Spec, rng: random.Random) -> str:
     verb = "Return" if spec.source == FUNCTION else "Print"
     if spec.map_first:
         changed = _phrase(rng, mapping, spec.map_const, "each number")
-        return f"{opening} First {changed}. Then keep only the values that are {kept}. {verb} {asked}."
+        return (
+            f"{opening} First {changed}. Then keep only the values that are {kept}. {verb} {asked}."
+        )
     changed = _phrase(rng, mapping, spec.map_const, "each of them")
     then = f" Then {changed}." if changed else ""
     return f"{opening} Keep only the numbers that are {kept}.{then} {verb} {asked}."
@@ -224,7 +255,9 @@ def solution(spec: Spec) -> str:
         return f"s = input()\nt = ''.join(c for c in s if {kept})\nt = {changed}\nprint({answer})"
     changed = mapping.code.format(x="x", k=spec.map_const)
     items = "nums" if spec.source == FUNCTION else "a"
-    lines = [primitives.SOURCES[spec.source].code.format(a=items)] if spec.source != FUNCTION else []
+    lines = (
+        [primitives.SOURCES[spec.source].code.format(a=items)] if spec.source != FUNCTION else []
+    )
     if spec.map_first:
         lines += [f"b = [{changed} for x in {items}]", f"b = [x for x in b if {kept}]"]
     else:

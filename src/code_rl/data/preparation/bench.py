@@ -1,4 +1,5 @@
-"""What the stages share: problems as the static stages see them, the store, one executor that starts when it is first needed."""
+"""What the stages share: problems as the static stages see them, the store, one executor that
+starts when it is first needed."""
 
 from __future__ import annotations
 
@@ -24,7 +25,16 @@ from code_rl.util.errors import ConfigError
 from code_rl.util.files import KeyedLog, check_out, digest, only_writer
 
 WORK, REPORT = "work", "report.json"
-NAME_KEYS = ("title", "question_title", "slug", "question_id", "contest_id", "task_id", "name", "url")
+NAME_KEYS = (
+    "title",
+    "question_title",
+    "slug",
+    "question_id",
+    "contest_id",
+    "task_id",
+    "name",
+    "url",
+)
 MAX_HASHED_TESTS = 64
 
 
@@ -32,11 +42,13 @@ MAX_HASHED_TESTS = 64
 class ProblemSummary:
     """One problem as the static stages see it: its text and its measures, without its tests.
 
-    `digest` is the content hash of the whole problem; `place` is its position in the store, `length` the bytes of its line, `head` where in it the
-    tests end. `sizes` are bytes of each test (input and expected), `public` the indices of public tests, `test_hashes` short hashes of the first
-    tests' inputs and expected outputs, `names` the ids and titles that the source gave.
+    `digest` is the content hash of the whole problem; `place` is its position in the store,
+    `length` the bytes of its line, `head` where in it the tests end. `sizes` are bytes of each test
+    (input and expected), `public` the indices of public tests, `test_hashes` short hashes of the
+    first tests' inputs and expected outputs, `names` the ids and titles that the source gave.
     `stated_checker` is true when the data itself brought the checker, `derived_s`, where the
-    expected values are what the first solution gave, the CPU seconds of the slowest call of that run.
+    expected values are what the first solution gave, the CPU seconds of the slowest call of that
+    run.
     """
 
     id: str
@@ -91,7 +103,11 @@ def make_entry(
         sizes=tuple(size for size, _ in measured),
         public=tuple(index for index, test in enumerate(problem.tests) if test.public),
         test_hashes=tuple(pair for _, pair in measured[:MAX_HASHED_TESTS]),
-        names={key: str(problem.meta[key]) for key in NAME_KEYS if isinstance(problem.meta.get(key), str | int)},
+        names={
+            key: str(problem.meta[key])
+            for key in NAME_KEYS
+            if isinstance(problem.meta.get(key), str | int)
+        },
         stated_checker=stated_checker,
         derived_s=derived_s,
     )
@@ -99,7 +115,8 @@ def make_entry(
 
 
 def measure(test: TestCase, hashed: bool) -> tuple[int, tuple[str, str]]:
-    """Bytes of input and expected output as text, and a short hash of each. Names of arguments do not count."""
+    """Bytes of input and expected output as text, and a short hash of each. Names of arguments do
+    not count."""
     if isinstance(test, StdinTest):
         given, expected = test.input, test.expected
     else:
@@ -119,14 +136,17 @@ def _short_hash(text: str) -> str:
 
 def entry_from_json(row: Mapping[str, Any]) -> ProblemSummary:
     """An entry of what the store keeps: its fields, as JSON data."""
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in row.items()
+    }
     values["test_hashes"] = tuple((given, whole) for given, whole in values["test_hashes"])
     return ProblemSummary(**values)
 
 
 @dataclass(slots=True)
 class Survivor:
-    """A problem that every stage so far kept: its entry, its data card, and notes for later stages."""
+    """A problem that every stage so far kept: its entry, its data card, and notes for later
+    stages."""
 
     entry: ProblemSummary
     card: dict[str, Any] = field(default_factory=dict)
@@ -134,16 +154,20 @@ class Survivor:
 
 
 def check_folder(config: PrepareConfig) -> None:
-    """Raise ConfigError when `out` is a file, cannot be made, or holds something else than an earlier prepare."""
+    """Raise ConfigError when `out` is a file, cannot be made, or holds something else than an
+    earlier prepare."""
     out = Path(config.out).expanduser()
     check_out(out, lambda folder: (folder / WORK / "lock").is_file(), "earlier prepare")
     parent = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
     if not os.access(parent, os.W_OK):
-        raise ConfigError(f"out={out} cannot be written: {parent} is read-only; choose another folder")
+        raise ConfigError(
+            f"out={out} cannot be written: {parent} is read-only; choose another folder"
+        )
 
 
 class Bench:
-    """Open it in a `with`: it holds a lock on the folder, so that two runs cannot write there at once."""
+    """Open it in a `with`: it holds a lock on the folder, so that two runs cannot write there at
+    once."""
 
     def __init__(self, config: PrepareConfig, dataset: Dataset, store_key: str) -> None:
         self.config = config
@@ -165,7 +189,8 @@ class Bench:
         self._locks.close()
 
     def executor(self) -> Executor:
-        """The executor, started when first asked for. Raises ConfigError or IsolationError when it cannot be had."""
+        """The executor, started when first asked for. Raises ConfigError or IsolationError when it
+        cannot be had."""
         if self._executor is None:
             from code_rl.grading.sandbox.connect import connect_executor
 
@@ -187,19 +212,31 @@ class Bench:
         on_item: OnItem,
         about: Callable[[Survivor], Sequence[object]],
     ) -> Iterator[Decisions]:
-        """The decisions of a stage, with those that an earlier run kept; a stage that ends well leaves their rows and no others.
+        """The decisions of a stage, with those that an earlier run kept; a stage that ends well
+        leaves their rows and no others.
 
-        A decision depends on the stage's settings, on what the code of `modules` (ours; those of this room without its name) says, and on `about` the survivor.
+        A decision depends on the stage's settings, on what the code of `modules` (ours; those of
+        this room without its name) says, and on `about` the survivor.
         """
-        names = (name if name.startswith("code_rl.") else f"code_rl.data.preparation.{name}" for name in modules)
-        shared = [stage, sources_digest(*names), *(getattr(self.config, name) for name in STAGES[stage].settings)]
+        names = (
+            name if name.startswith("code_rl.") else f"code_rl.data.preparation.{name}"
+            for name in modules
+        )
+        shared = [
+            stage,
+            sources_digest(*names),
+            *(getattr(self.config, name) for name in STAGES[stage].settings),
+        ]
         keys = [digest(shared, *about(survivor)) for survivor in survivors]
-        with contextlib.closing(KeyedLog[str](self.work / f"{stage}.jsonl", itemgetter("key"))) as log:
+        with contextlib.closing(
+            KeyedLog[str](self.work / f"{stage}.jsonl", itemgetter("key"))
+        ) as log:
             yield Decisions(survivors, keys, log, on_item)
             log.rewrite(keys)
 
     def load(self, survivor: Survivor) -> Problem:
-        """The problem as it stands after the stages so far: its tests and its limit, its card in `meta`."""
+        """The problem as it stands after the stages so far: its tests and its limit, its card in
+        `meta`."""
         problem = self.store[survivor.entry.place]
         kept = survivor.notes.get("tests")
         tests = problem.tests if kept is None else tuple(problem.tests[index] for index in kept)
@@ -207,18 +244,23 @@ class Bench:
         return replace(problem, tests=tests, time_limit_s=limit, meta=meta)
 
     def line(self, survivor: Survivor) -> bytes:
-        """`load` as a line of a native file. Where the tests stay as they are, they are copied and never parsed: they are most of the bytes."""
+        """`load` as a line of a native file. Where the tests stay as they are, they are copied and
+        never parsed: they are most of the bytes."""
         if survivor.notes.get("tests") is not None:
             return format_problem(self.load(survivor)).encode("ascii") + b"\n"
         entry = survivor.entry
         line = self.store.line(entry.place)
-        fields = read_object(b"{" + line[entry.head + 1 :], f"{self.store.folder}, record {entry.place}")
+        fields = read_object(
+            b"{" + line[entry.head + 1 :], f"{self.store.folder}, record {entry.place}"
+        )
         limit, meta = _as_it_stands(survivor, fields["time_limit_s"], fields["meta"])
         rest = format_fields({**fields, "time_limit_s": limit, "meta": meta})
         return line[: entry.head] + b"," + rest[1:].encode("ascii") + b"\n"
 
 
-def _as_it_stands(survivor: Survivor, limit: float, meta: Mapping[str, Any]) -> tuple[float, Mapping[str, Any]]:
+def _as_it_stands(
+    survivor: Survivor, limit: float, meta: Mapping[str, Any]
+) -> tuple[float, Mapping[str, Any]]:
     """CPU limit and `meta` of a problem after the stages so far."""
     card = {**meta, "prepare": survivor.card} if survivor.card else meta
     return float(survivor.notes.get("time_limit_s", limit)), card

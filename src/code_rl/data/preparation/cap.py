@@ -1,6 +1,7 @@
 """Stage `cap`: the tests that a problem keeps, within budgets of bytes, CPU time and number.
 
-Public tests stay first. Then come the tests that killed most mutants and wrong solutions; without any, tests spread evenly by size.
+Public tests stay first. Then come the tests that killed most mutants and wrong solutions; without
+any, tests spread evenly by size.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ async def run_cap(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) 
 
 
 def cap_entry(entry: ProblemSummary, notes: Mapping[str, Any], config: PrepareConfig) -> Decision:
-    """Choose the tests to keep; `notes` are those of verify (`costs` and `kills` by test). All of them where they fit.
+    """Choose the tests to keep; `notes` are those of verify (`costs` and `kills` by test). All of
+    them where they fit.
 
     Drops a problem of which fewer than `min_tests` tests fit.
     """
@@ -43,11 +45,16 @@ def cap_entry(entry: ProblemSummary, notes: Mapping[str, Any], config: PrepareCo
 
 
 def _by_index(values: object) -> dict[int, float]:
-    return {int(index): float(value) for index, value in values.items()} if isinstance(values, Mapping) else {}
+    return (
+        {int(index): float(value) for index, value in values.items()}
+        if isinstance(values, Mapping)
+        else {}
+    )
 
 
 def spread(ordered: Sequence[int]) -> list[int]:
-    """The items so that any first few of them lie evenly between both ends: the ends, the middle, the quarters, …"""
+    """The items so that any first few of them lie evenly between both ends: the ends, the middle,
+    the quarters, …"""
     count = len(ordered)
     if count <= 2:
         return list(ordered)

@@ -1,8 +1,9 @@
 """Stage `decontaminate`: problems that overlap with evaluation sets.
 
-A problem goes when it has `containment` of an evaluation problem's runs of eight words. Runs that more than eight evaluation
-problems share are forgotten: they are the frame of a contest or a prompt, or many copies. An equal id decides where any run is
-shared.
+A problem goes when it has `containment` of an evaluation problem's runs of eight words. Runs that
+more than eight evaluation
+problems share are forgotten: they are the frame of a contest or a prompt, or many copies. An equal
+id decides where any run is shared.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ MOST_SHARERS = 8
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A problem, the evaluation problem that it overlaps with, and why. `share` is of the evaluation problem's runs."""
+    """A problem, the evaluation problem that it overlaps with, and why. `share` is of the
+    evaluation problem's runs."""
 
     id: str
     set: str
@@ -31,9 +33,12 @@ class Pair:
 
 
 class Decontaminator:
-    """Finds the evaluation problem that an entry overlaps with most. Equal texts are one evaluation problem."""
+    """Finds the evaluation problem that an entry overlaps with most. Equal texts are one evaluation
+    problem."""
 
-    def __init__(self, exams: Iterable[EvaluationProblem], containment: float, numbers: Numbers = "count") -> None:
+    def __init__(
+        self, exams: Iterable[EvaluationProblem], containment: float, numbers: Numbers = "count"
+    ) -> None:
         self._containment = containment
         self._numbers = numbers
         self._exams: list[EvaluationProblem] = []
@@ -60,13 +65,19 @@ class Decontaminator:
     def find(self, entry: ProblemSummary) -> Pair | None:
         """The evaluation problem that `entry` overlaps with most, or None."""
         text = problem_text(entry.statement, entry.starter_code)
-        shared = Counter(place for gram in ngrams(words(text, self._numbers)) for place in self._holders.get(gram, ()))
+        shared = Counter(
+            place
+            for gram in ngrams(words(text, self._numbers))
+            for place in self._holders.get(gram, ())
+        )
         shares = {place: count / self._sizes[place] for place, count in shared.items()}
         most = max(shares, key=lambda place: (shares[place], -place), default=None)
         if most is not None and shares[most] >= self._containment:
             return self._pair(entry, most, "shared text", shares[most])
         called = _names(entry.called)
-        same = next((place for place in sorted(shares) if not called.isdisjoint(self._ids[place])), None)
+        same = next(
+            (place for place in sorted(shares) if not called.isdisjoint(self._ids[place])), None
+        )
         return None if same is None else self._pair(entry, same, "the same id", shares[same])
 
     def _pair(self, entry: ProblemSummary, place: int, why: str, share: float) -> Pair:
@@ -79,7 +90,9 @@ def _names(ids: Iterable[str]) -> set[str]:
     return {name.strip().lower() for name in ids if not name.strip().isdecimal()}
 
 
-async def run_decontaminate(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
+async def run_decontaminate(
+    bench: Bench, survivors: Sequence[Survivor], on_item: OnItem
+) -> list[Decision]:
     """Problems that overlap with the named evaluation sets go."""
     config = bench.config
     exams = [exam for name in config.evaluation_sets for exam in evaluation_problems(name)]
@@ -91,4 +104,6 @@ def _decide(pair: Pair | None) -> Decision:
     if pair is None:
         return KEEP
     share = f"{100 * pair.share:.0f}% of its text"
-    return drop("contaminated", f"{pair.exam} of {pair.set}: {pair.why}, {share}", pair=asdict(pair))
+    return drop(
+        "contaminated", f"{pair.exam} of {pair.set}: {pair.why}, {share}", pair=asdict(pair)
+    )

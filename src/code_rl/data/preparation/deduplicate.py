@@ -1,6 +1,8 @@
-"""Stage `deduplicate`: a problem goes when an earlier one has the same numbers and nearly the same runs of eight words.
+"""Stage `deduplicate`: a problem goes when an earlier one has the same numbers and nearly the same
+runs of eight words.
 
-MinHash (rensa) estimates the Jaccard similarity of the runs. One input with two answers makes two problems.
+MinHash (rensa) estimates the Jaccard similarity of the runs. One input with two answers makes two
+problems.
 """
 
 from __future__ import annotations
@@ -20,10 +22,14 @@ MOST_CANDIDATES = 256
 """Earlier problems looked at for one: a family of thousands of alike statements stays linear."""
 
 
-async def run_deduplicate(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
+async def run_deduplicate(
+    bench: Bench, survivors: Sequence[Survivor], on_item: OnItem
+) -> list[Decision]:
     """Duplicates of earlier problems go."""
     order = sorted(range(len(survivors)), key=lambda index: not survivors[index].entry.solutions)
-    ordered = [survivors[index] for index in order]  # a copy without a solution would not survive verify
+    ordered = [
+        survivors[index] for index in order
+    ]  # a copy without a solution would not survive verify
     found = Deduplicator(bench.config.similarity, bench.config.numbers)
     decisions = one_by_one(ordered, on_item, lambda one: found.decide(one.entry))
     made = dict(zip(order, decisions, strict=True))
@@ -57,7 +63,8 @@ class Deduplicator:
         return KEEP
 
     def _sketch(self, entry: ProblemSummary) -> tuple[tuple[str, ...], Any]:
-        """The numbers of the entry's text in order, and the MinHash of its runs; None for a text without words."""
+        """The numbers of the entry's text in order, and the MinHash of its runs; None for a text
+        without words."""
         from rensa import RMinHash
 
         text = words(problem_text(entry.statement, entry.starter_code), self._numbers)
@@ -73,4 +80,6 @@ class Deduplicator:
 def _conflict(left: ProblemSummary, right: ProblemSummary) -> bool:
     """True where one input has two answers."""
     answers = dict(left.test_hashes)
-    return any(answers.get(given, expected) != expected for given, expected in right.test_hashes if given)
+    return any(
+        answers.get(given, expected) != expected for given, expected in right.test_hashes if given
+    )

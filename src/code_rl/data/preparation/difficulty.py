@@ -1,4 +1,5 @@
-"""Stage `difficulty`: how often a model solves each problem, from the verdicts of an evaluation or of `code-rl judge`."""
+"""Stage `difficulty`: how often a model solves each problem, from the verdicts of an evaluation or
+of `code-rl judge`."""
 
 from __future__ import annotations
 
@@ -26,18 +27,21 @@ def judge_rate(passed: int, n: int, solved: str) -> Decision:
 
 
 def verdicts_file(path: str) -> Path:
-    """The file that `pass_rates=` names: a file of verdicts, or the folder of an evaluation. Raises ConfigError without one."""
+    """The file that `pass_rates=` names: a file of verdicts, or the folder of an evaluation. Raises
+    ConfigError without one."""
     given = Path(path).expanduser()
     found = given / VERDICTS if given.is_dir() else given
     if not found.is_file():
         raise ConfigError(
-            f"pass_rates={path}: there is no {found}; give the out= of `code-rl eval` or of `code-rl judge`"
+            f"pass_rates={path}: there is no {found}; give the out= of `code-rl eval` or of "
+            "`code-rl judge`"
         )
     return found
 
 
 def read_pass_rates(path: Path) -> Mapping[str, tuple[int, int]]:
-    """Passed and judged samples by problem id, greedy ones and those without a verdict left out. Raises DataError for other rows."""
+    """Passed and judged samples by problem id, greedy ones and those without a verdict left out.
+    Raises DataError for other rows."""
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for where, row in read_rows(str(path)):
         try:
@@ -50,7 +54,9 @@ def read_pass_rates(path: Path) -> Mapping[str, tuple[int, int]]:
     return {name: (passed, judged) for name, (passed, judged) in counts.items()}
 
 
-async def run_difficulty(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
+async def run_difficulty(
+    bench: Bench, survivors: Sequence[Survivor], on_item: OnItem
+) -> list[Decision]:
     """One decision a survivor: a problem without a verdict is kept, and has no rate."""
     rates = read_pass_rates(verdicts_file(str(bench.config.pass_rates)))
 

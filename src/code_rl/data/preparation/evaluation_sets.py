@@ -1,4 +1,5 @@
-"""Evaluation sets as `decontaminate` reads them: a text and ids for each row. Prompts without tests are enough."""
+"""Evaluation sets as `decontaminate` reads them: a text and ids for each row. Prompts without tests
+are enough."""
 
 from __future__ import annotations
 
@@ -17,10 +18,23 @@ from code_rl.util.data_files import DATA_SUFFIXES, is_data_file, stream_rows
 from code_rl.util.errors import ConfigError, DataError
 
 STATEMENT_FIELDS = (
-    "statement", "question_content", "problem_description", "problem_statement", "question", "problem", "prompt",
-    "description", "text", "content", "query", "messages", "conversations", "instruction", "complete_prompt",
+    "statement",
+    "question_content",
+    "problem_description",
+    "problem_statement",
+    "question",
+    "problem",
+    "prompt",
+    "description",
+    "text",
+    "content",
+    "query",
+    "messages",
+    "conversations",
+    "instruction",
+    "complete_prompt",
     "instruct_prompt",
-)  # fmt: skip
+)
 """Fields of a row that tell its task: all that it has of them are one text."""
 ID_FIELDS = ("id", "question_id", "task_id", "problem_id", "slug", "title", "question_title", "url")
 NO_TASK = frozenset({"assistant", "gpt", "tool"})
@@ -61,39 +75,51 @@ def _files(name: str) -> list[Path] | None:
     path = Path(name)
     if not path.exists() or (path / MANIFEST).is_file():
         return None
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if is_data_file(file.name))
+    files = (
+        [path]
+        if path.is_file()
+        else sorted(file for file in path.rglob("*") if is_data_file(file.name))
+    )
     if not files or not all(is_data_file(file.name) for file in files):
         raise DataError(f"decontaminate={path}: no data file there ({', '.join(DATA_SUFFIXES)})")
     return files
 
 
 def _of_file(name: str, file: Path) -> list[EvaluationProblem]:
-    found = [_problem(name, row, file, number) for number, row in enumerate(stream_rows(file), start=1)]
+    found = [
+        _problem(name, row, file, number) for number, row in enumerate(stream_rows(file), start=1)
+    ]
     if all(each.isdecimal() for exam in found for each in exam.ids) and (read := _read_ids(file)):
-        found = [replace(exam, ids=(*exam.ids, each)) for exam, each in zip(found, read, strict=True)]
+        found = [
+            replace(exam, ids=(*exam.ids, each)) for exam, each in zip(found, read, strict=True)
+        ]
     unread = [exam.id for exam in found if not exam.text.strip()]
     if unread or not found:
         raise DataError(
-            f"decontaminate={name}: {len(unread)} of {len(found)} rows of {file.name} have no statement "
-            f"({', '.join(unread[:3])}); give it as one of {', '.join(STATEMENT_FIELDS)}"
+            f"decontaminate={name}: {len(unread)} of {len(found)} rows of {file.name} have no "
+            f"statement ({', '.join(unread[:3])}); give it as one of {', '.join(STATEMENT_FIELDS)}"
         )
     text, count = Counter(exam.text for exam in found).most_common(1)[0]
     if len(found) >= LEAST_ROWS and 2 * count > len(found):
         raise DataError(
-            f"decontaminate={name}: {count} of {len(found)} rows of {file.name} have one text, {text[:60]!r}…, which "
+            f"decontaminate={name}: {count} of {len(found)} rows of {file.name} have one text, "
+            f"{text[:60]!r}…, which "
             "tells no problem from another; give each problem's own text as `statement`"
         )
     return found
 
 
 def _read_ids(file: Path) -> list[str]:
-    """The ids that the file's reader gives its rows, as training data have them; none for rows of an unknown shape."""
+    """The ids that the file's reader gives its rows, as training data have them; none for rows of
+    an unknown shape."""
     try:
         items = list(open_source(str(file), "test").items())
     except (ConfigError, DataError):
         return []
     return [
-        item.row_id if isinstance(item, Skipped) else (item if isinstance(item, Problem) else item.problem).id
+        item.row_id
+        if isinstance(item, Skipped)
+        else (item if isinstance(item, Problem) else item.problem).id
         for item in items
     ]
 
@@ -105,7 +131,11 @@ def _problem(name: str, row: Mapping[str, Any], file: Path, number: int) -> Eval
 
 
 def _ids(row: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(str(row[field]) for field in ID_FIELDS if isinstance(row.get(field), str | int)))
+    return tuple(
+        dict.fromkeys(
+            str(row[field]) for field in ID_FIELDS if isinstance(row.get(field), str | int)
+        )
+    )
 
 
 def _told(value: object) -> Iterator[str]:

@@ -11,7 +11,9 @@ from code_rl.data.preparation.ledger import Decision, OnItem, drop, one_by_one
 from code_rl.data.preparation.ngrams import problem_text
 from code_rl.data.preparation.settings import PrepareConfig
 
-_IMAGE = re.compile(r"!\[[^\]]*\]\([^)]*\)|<im(?:g|age)\b[^>]*>|\\includegraphics\b[^}]*}", re.IGNORECASE)
+_IMAGE = re.compile(
+    r"!\[[^\]]*\]\([^)]*\)|<im(?:g|age)\b[^>]*>|\\includegraphics\b[^}]*}", re.IGNORECASE
+)
 _LINK = re.compile(rf"{_IMAGE.pattern}|\[[^\]]*\]\([^)]*\)|https?:\S+", re.IGNORECASE)
 _NO_STATEMENT = re.compile(
     r"\bstatement (?:is )?not available\b", re.IGNORECASE
@@ -23,13 +25,16 @@ _WORD = re.compile(r"[^\W\d_]+")
 LEAST_WORDS = 4
 
 
-async def run_filter(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
+async def run_filter(
+    bench: Bench, survivors: Sequence[Survivor], on_item: OnItem
+) -> list[Decision]:
     """Static filters."""
     return one_by_one(survivors, on_item, lambda one: filter_entry(one.entry, bench.config))
 
 
 def filter_entry(entry: ProblemSummary, config: PrepareConfig) -> Decision:
-    """Drop a problem with an image or an interactive one, and one that is too short, too long, too large or has few tests."""
+    """Drop a problem with an image or an interactive one, and one that is too short, too long, too
+    large or has few tests."""
     length = len(entry.statement) + len((entry.starter_code or "").strip())
     if not config.min_statement_chars <= length <= config.max_statement_chars:
         reason = "too_short" if length < config.min_statement_chars else "too_long"

@@ -1,4 +1,5 @@
-"""The decisions of a stage: made one by one, or many at once within a budget of bytes and kept on disk as they are made."""
+"""The decisions of a stage: made one by one, or many at once within a budget of bytes and kept on
+disk as they are made."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ SANDBOX_ERROR = "sandbox_error"
 BROKEN_CHECKER = "broken_checker"
 MISSING_LIBRARY = "missing_library"
 UNSETTLED = frozenset({SANDBOX_ERROR, MISSING_LIBRARY})
-"""Reasons that say something of this machine, not of the problem: never stored, so that a rerun asks again."""
+"""Reasons that say something of this machine, not of the problem: never stored, so that a rerun
+asks again."""
 
 OnItem = Callable[[], None]
 """Called once for each item that a stage has decided."""
@@ -27,9 +29,11 @@ OnItem = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A stage's word on one item. `reason` is a code to count by (empty when kept), `detail` a short text for people.
+    """A stage's word on one item. `reason` is a code to count by (empty when kept), `detail` a
+    short text for people.
 
-    `card` is what the stage adds to the problem's data card; `notes` what later stages need and the card does not.
+    `card` is what the stage adds to the problem's data card; `notes` what later stages need and the
+    card does not.
     """
 
     keep: bool
@@ -59,12 +63,15 @@ def one_by_one(
 
 
 class Decisions:
-    """Those of one costly stage on its survivors: what `log` has under their `keys`, and what is yet to be decided.
+    """Those of one costly stage on its survivors: what `log` has under their `keys`, and what is
+    yet to be decided.
 
     A cut loses at most the items in hand.
     """
 
-    def __init__(self, survivors: Sequence[Survivor], keys: list[str], log: KeyedLog[str], on_item: OnItem) -> None:
+    def __init__(
+        self, survivors: Sequence[Survivor], keys: list[str], log: KeyedLog[str], on_item: OnItem
+    ) -> None:
         self._survivors, self._keys, self._log, self._on_item = survivors, keys, log, on_item
         kept = {index: row for index, key in enumerate(keys) if (row := log.get(key))}
         self._made = {index: Decision(**row["decision"]) for index, row in kept.items()}
@@ -81,7 +88,9 @@ class Decisions:
         """What is decided, in the survivors' order."""
         return [decision for _, decision in sorted(self._made.items())]
 
-    async def at_once(self, decide: Callable[[Survivor], Awaitable[Decision | None]], places: int) -> list[Decision]:
+    async def at_once(
+        self, decide: Callable[[Survivor], Awaitable[Decision | None]], places: int
+    ) -> list[Decision]:
         """Decide on all that wait, `places` at once; what is made so far. None: later."""
         waiting, held, changed = self.waiting, 0, asyncio.Condition()
         queue = iter(waiting)

@@ -1,7 +1,8 @@
 """The one measure of how alike two texts are: the runs of eight words that they share.
 
-Words are what `[a-z]+|\\d+` finds in the lower-cased text, letters of other alphabets included: layout, markup and signs do not
-count, names and numbers count as they are written. A text of fewer than eight words is one run.
+Words are what `[a-z]+|\\d+` finds in the lower-cased text, letters of other alphabets included:
+layout, markup and signs do not count, names and numbers count as they are written. A text of fewer
+than eight words is one run.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def ngrams(words: list[str]) -> set[Gram]:
 
 
 def problem_text(statement: str, starter_code: str | None) -> str:
-    """All that tells the task: the statement, and the starter code where it carries a docstring or comments."""
+    """All that tells the task: the statement, and the starter code where it carries a docstring or
+    comments."""
     if starter_code and any(mark in starter_code for mark in ('"""', "'''", "#")):
         return f"{statement}\n{starter_code}"
     return statement

@@ -1,4 +1,5 @@
-"""Stage `normalise`: every row of the source as a native problem, with its expected values, one spelling of line ends, a unique id."""
+"""Stage `normalise`: every row of the source as a native problem, with its expected values, one
+spelling of line ends, a unique id."""
 
 from __future__ import annotations
 
@@ -21,9 +22,11 @@ from code_rl.util.files import digest
 
 
 def open_source(dataset: str, role: Role = "train") -> Dataset:
-    """The data set named by `dataset`, as training reads it; `role` decides the split where the name does not.
+    """The data set named by `dataset`, as training reads it; `role` decides the split where the
+    name does not.
 
-    Raises ConfigError for an unknown name, split or revision, DataError for unusable files or no rows at all.
+    Raises ConfigError for an unknown name, split or revision, DataError for unusable files or no
+    rows at all.
     """
     found = open_dataset(dataset, role)
     if next(found.items(), None) is None:
@@ -33,13 +36,17 @@ def open_source(dataset: str, role: Role = "train") -> Dataset:
 
 def store_key(dataset: Dataset) -> str:
     """What the normalised problems depend on: the rows, and who reads and measures them."""
-    return digest(sources_digest(*READERS, __name__, "code_rl.data.preparation.bench"), dataset.fingerprint())
+    return digest(
+        sources_digest(*READERS, __name__, "code_rl.data.preparation.bench"), dataset.fingerprint()
+    )
 
 
 async def normalise(bench: Bench, on_row: Callable[[], None]) -> list[Survivor]:
-    """Read what of the source is not yet in the store, in order; references of drafts run several at a time.
+    """Read what of the source is not yet in the store, in order; references of drafts run several
+    at a time.
 
-    Raises SandboxError when the executor fails on a draft: without its reference a row cannot be read.
+    Raises SandboxError when the executor fails on a draft: without its reference a row cannot be
+    read.
     """
     store, supplied, derived = bench.store, set[str](), defaultdict[str, set[str]](set)
     heard = Listener(bench.executor, derived)
@@ -54,11 +61,18 @@ async def normalise(bench: Bench, on_row: Callable[[], None]) -> list[Survivor]:
                 else:
                     stated = item.compare.rule == "checker" and item.id not in supplied
                     item = tidy(item)
-                    # Another row may have the same id: the time is that of the solution that is here.
+                    # Another row may have the same id: the time is that of the solution that is
+                    # here.
                     first = item.solutions[0] if item.solutions else ""
-                    slowest_s = max(heard.seconds[first], default=None) if item.id in derived.get(first, ()) else None
+                    slowest_s = (
+                        max(heard.seconds[first], default=None)
+                        if item.id in derived.get(first, ())
+                        else None
+                    )
                     try:
-                        entry, line = make_entry(item, len(store), stated_checker=stated, derived_s=slowest_s)
+                        entry, line = make_entry(
+                            item, len(store), stated_checker=stated, derived_s=slowest_s
+                        )
                     except ValueCodecError as error:
                         store.leave_out(Skipped(item.id, "value_not_plain", str(error)))
                     else:
@@ -68,8 +82,11 @@ async def normalise(bench: Bench, on_row: Callable[[], None]) -> list[Survivor]:
     return [Survivor(entry_from_json(place.about)) for place in store.places]
 
 
-def _watched(items: Iterator[Item], supplied: set[str], derived: Mapping[str, set[str]]) -> Iterator[Item]:
-    """The items; noted are ids of those whose checker a reader supplied (only a finished row can bring its own), and of those without expected values by their references."""
+def _watched(
+    items: Iterator[Item], supplied: set[str], derived: Mapping[str, set[str]]
+) -> Iterator[Item]:
+    """The items; noted are ids of those whose checker a reader supplied (only a finished row can
+    bring its own), and of those without expected values by their references."""
     for item in items:
         if isinstance(item, Draft):
             derived[item.reference].add(item.problem.id)
@@ -79,6 +96,11 @@ def _watched(items: Iterator[Item], supplied: set[str], derived: Mapping[str, se
 
 
 def tidy(problem: Problem) -> Problem:
-    """One spelling of line ends and no white space around the statement; tests stay as they are, byte for byte."""
+    """One spelling of line ends and no white space around the statement; tests stay as they are,
+    byte for byte."""
     statement = problem.statement.replace("\r\n", "\n").replace("\r", "\n").strip()
-    return problem if statement == problem.statement else dataclasses.replace(problem, statement=statement)
+    return (
+        problem
+        if statement == problem.statement
+        else dataclasses.replace(problem, statement=statement)
+    )

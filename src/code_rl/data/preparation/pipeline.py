@@ -1,4 +1,5 @@
-"""The stages one after the other: each gets what the one before kept; the report is written after every one."""
+"""The stages one after the other: each gets what the one before kept; the report is written after
+every one."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from code_rl.data.preparation.settings import STAGES, skip_note
 from code_rl.util.errors import install_command
 
 Runner = Callable[[Bench, Sequence[Survivor], OnItem], Awaitable[list[Decision]]]
-"""A stage at work: from the survivors so far to one decision for each, resumed from its ledger (`Bench.deciding`)."""
+"""A stage at work: from the survivors so far to one decision for each, resumed from its ledger
+(`Bench.deciding`)."""
 
 
 async def run_stages(bench: Bench, view: PrepareView) -> int:
@@ -30,11 +32,17 @@ async def run_stages(bench: Bench, view: PrepareView) -> int:
     report = Report(bench.config.dataset, chz.asdict(bench.config), bench.dataset.provenance())
     survivors: list[Survivor] = []
     try:
-        if "verify" in bench.config.stages:  # an executor that does not answer is refused before time is spent
+        if (
+            "verify" in bench.config.stages
+        ):  # an executor that does not answer is refused before time is spent
             await check_executor(bench.executor())
         for name in bench.config.stages:
             started = time.perf_counter()
-            stage = _normalise(bench, view) if name == "normalise" else _run(bench, view, report, name, survivors)
+            stage = (
+                _normalise(bench, view)
+                if name == "normalise"
+                else _run(bench, view, report, name, survivors)
+            )
             done, survivors = await stage
             report.stages.append(replace(done, seconds=time.perf_counter() - started))
             report.save(bench.out)
@@ -79,8 +87,13 @@ async def _run(
 
 def _after(survivor: Survivor, stage: str, decision: Decision, bench: Bench) -> Survivor:
     """The survivor with what the stage adds to its card and notes."""
-    passed = [*survivor.card.get("passed", ("normalise",)), *[stage] * (not skip_note(stage, bench.config))]
-    card = {**survivor.card, **decision.card, "passed": passed} if stage != "write" else survivor.card
+    passed = [
+        *survivor.card.get("passed", ("normalise",)),
+        *[stage] * (not skip_note(stage, bench.config)),
+    ]
+    card = (
+        {**survivor.card, **decision.card, "passed": passed} if stage != "write" else survivor.card
+    )
     return Survivor(survivor.entry, card, {**survivor.notes, **decision.notes})
 
 
@@ -88,10 +101,14 @@ def _exit_code(report: Report, view: PrepareView) -> int:
     reasons = {reason: count for stage in report.stages for reason, count in stage.reasons.items()}
     if reasons.get(MISSING_LIBRARY):
         view.say(
-            f"{reasons[MISSING_LIBRARY]} problems were left out because the sandbox lacks a library that their reference imports "
-            f"(named in dropped.jsonl); install it beside this package ({install_command('solutions')}) and run again"
+            f"{reasons[MISSING_LIBRARY]} problems were left out because the sandbox lacks a "
+            "library that their reference imports (named in dropped.jsonl); install it beside "
+            f"this package ({install_command('solutions')}) and run again"
         )
     if reasons.get(SANDBOX_ERROR):
-        view.say(f"{reasons[SANDBOX_ERROR]} problems got no verdict (sandbox_error); run again to try them once more")
+        view.say(
+            f"{reasons[SANDBOX_ERROR]} problems got no verdict (sandbox_error); run again to try "
+            "them once more"
+        )
         return 1
     return 0

@@ -1,4 +1,5 @@
-"""`report.json`: what went in, what came out and why, stage by stage; written anew after every stage."""
+"""`report.json`: what went in, what came out and why, stage by stage; written anew after every
+stage."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """One stage's figures. `went_in` and `came_out` count problems (rows of the source for `normalise`)."""
+    """One stage's figures. `went_in` and `came_out` count problems (rows of the source for
+    `normalise`)."""
 
     stage: str
     went_in: int
@@ -112,7 +114,13 @@ def render(report: Report) -> str:
     stages = report.stages
     first, last = (stages[0].went_in, stages[-1].came_out) if stages else (0, 0)
     most = max((stage.went_in for stage in stages), default=0) or 1
-    return render_page(Path(__file__).with_name("prepare.html.j2"), report=report, first=first, last=last, most=most)
+    return render_page(
+        Path(__file__).with_name("prepare.html.j2"),
+        report=report,
+        first=first,
+        last=last,
+        most=most,
+    )
 
 
 BAR = 24
@@ -122,29 +130,50 @@ class PrepareView(View):
     """Shows a run."""
 
     def progress(self, stage: str, total: int | None) -> AbstractContextManager[Callable[[], None]]:
-        """Show a stage's progress while the block runs; the block calls the function once an item."""
+        """Show a stage's progress while the block runs; the block calls the function once an
+        item."""
         return progress(self.console, stage, total)
 
     def stage_done(self, stage: StageReport) -> None:
         """One line a stage."""
-        reasons = [", ".join(f"{reason} {count}" for reason, count in stage.reasons.items()), stage.note]
+        reasons = [
+            ", ".join(f"{reason} {count}" for reason, count in stage.reasons.items()),
+            stage.note,
+        ]
         said = "; ".join(filter(None, reasons)) or "nothing dropped"
-        self.say(f"{stage.stage:>13}  {stage.went_in:>7} → {stage.came_out:<7} {stage.seconds:7.1f} s  {said}")
+        self.say(
+            f"{stage.stage:>13}  {stage.went_in:>7} → {stage.came_out:<7} {stage.seconds:7.1f} s "
+            f" {said}"
+        )
 
     def funnel(self, stages: Sequence[StageReport]) -> None:
         """The table of stages with a bar each."""
         most = max((stage.went_in for stage in stages), default=0) or 1
-        table = self.table("stage", "in", "out", "", "dropped", "seconds", left=("stage", "", "dropped"))
+        table = self.table(
+            "stage", "in", "out", "", "dropped", "seconds", left=("stage", "", "dropped")
+        )
         for stage in stages:
             width = round(BAR * stage.came_out / most)
             bar = ("█" if self.console.is_terminal else "#") * width
-            reasons = [f"{reason} {count}" for reason, count in stage.reasons.items()] + [stage.note] * bool(stage.note)
+            reasons = [f"{reason} {count}" for reason, count in stage.reasons.items()] + [
+                stage.note
+            ] * bool(stage.note)
             counts = str(stage.went_in), str(stage.came_out)
-            table.add_row(stage.stage, *counts, bar, escape("\n".join(reasons)), f"{stage.seconds:.1f}")
+            table.add_row(
+                stage.stage, *counts, bar, escape("\n".join(reasons)), f"{stage.seconds:.1f}"
+            )
         self.console.print(table, soft_wrap=False)
 
     def farewell(self, out: Path, written: int | None) -> None:
-        """Where everything is; `written` is how many problems were (None: the stage write did not run)."""
-        self.say(f"report: {out / 'report.html'}, {out / 'report.json'}; every dropped row: {out / 'dropped.jsonl'}")
+        """Where everything is; `written` is how many problems were (None: the stage write did not
+        run)."""
+        self.say(
+            f"report: {out / 'report.html'}, {out / 'report.json'}; every dropped row: "
+            f"{out / 'dropped.jsonl'}"
+        )
         if written is not None:
-            self.say(f"read it back with dataset={out}" if written else "nothing is left: every row was dropped")
+            self.say(
+                f"read it back with dataset={out}"
+                if written
+                else "nothing is left: every row was dropped"
+            )

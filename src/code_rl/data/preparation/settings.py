@@ -16,7 +16,8 @@ from code_rl.util.settings import suggestion
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage: its runner (imported when used), the settings that decide in it, and the setting without which it is skipped, with why."""
+    """A stage: its runner (imported when used), the settings that decide in it, and the setting
+    without which it is skipped, with why."""
 
     runner: str
     settings: tuple[str, ...] = ()
@@ -24,25 +25,52 @@ class Stage:
     skipped: str = ""
 
 
-# fmt: off
 STAGES = {
-    "filter": Stage("code_rl.data.preparation.filter:run_filter", ("min_tests", "min_statement_chars", "max_statement_chars", "max_row_mb")),
-    "deduplicate": Stage("code_rl.data.preparation.deduplicate:run_deduplicate", ("similarity", "numbers")),
-    "decontaminate": Stage("code_rl.data.preparation.decontaminate:run_decontaminate", ("containment", "numbers"),
-        "decontaminate", "no evaluation set named (decontaminate=)"),
-    "verify": Stage("code_rl.data.preparation.verification.verify:run_verify",
-        ("mutants", "min_strength", "seed", "max_references", "repeats", "patient_limit_s", "unverified", "checkers")),
-    "cap": Stage("code_rl.data.preparation.cap:run_cap", ("max_test_mb", "max_test_cpu_s", "max_tests", "min_tests")),
-    "difficulty": Stage("code_rl.data.preparation.difficulty:run_difficulty",
-        ("pass_rates", "solved"), "pass_rates", "no verdicts named (pass_rates=)"),
+    "filter": Stage(
+        "code_rl.data.preparation.filter:run_filter",
+        ("min_tests", "min_statement_chars", "max_statement_chars", "max_row_mb"),
+    ),
+    "deduplicate": Stage(
+        "code_rl.data.preparation.deduplicate:run_deduplicate", ("similarity", "numbers")
+    ),
+    "decontaminate": Stage(
+        "code_rl.data.preparation.decontaminate:run_decontaminate",
+        ("containment", "numbers"),
+        "decontaminate",
+        "no evaluation set named (decontaminate=)",
+    ),
+    "verify": Stage(
+        "code_rl.data.preparation.verification.verify:run_verify",
+        (
+            "mutants",
+            "min_strength",
+            "seed",
+            "max_references",
+            "repeats",
+            "patient_limit_s",
+            "unverified",
+            "checkers",
+        ),
+    ),
+    "cap": Stage(
+        "code_rl.data.preparation.cap:run_cap",
+        ("max_test_mb", "max_test_cpu_s", "max_tests", "min_tests"),
+    ),
+    "difficulty": Stage(
+        "code_rl.data.preparation.difficulty:run_difficulty",
+        ("pass_rates", "solved"),
+        "pass_rates",
+        "no verdicts named (pass_rates=)",
+    ),
     "write": Stage("code_rl.data.preparation.write:run_write"),
 }
-# fmt: on
-"""What happens to problems, in order: a stage is its line here and its runner (`pipeline.Runner`)."""
+"""What happens to problems, in order: a stage is its line here and its runner
+(`pipeline.Runner`)."""
 
 
 def stage_names() -> tuple[str, ...]:
-    """All stages: `normalise`, which makes problems of rows, then those that each decide about problems."""
+    """All stages: `normalise`, which makes problems of rows, then those that each decide about
+    problems."""
     return ("normalise", *STAGES)
 
 
@@ -58,37 +86,62 @@ SEED = must(lambda seed: 0 <= seed < 2**31, "in [0, 2**31)")
 def _stage(settings: Any, name: str) -> None:
     stage = getattr(settings, name)
     if stage is not None and stage not in (names := stage_names()):
-        raise ConfigError(f"stop_after={stage!r} is no stage{suggestion(stage, names)}; there are: {', '.join(names)}")
+        raise ConfigError(
+            f"stop_after={stage!r} is no stage{suggestion(stage, names)}; there are: "
+            f"{', '.join(names)}"
+        )
 
 
 @chz.chz
 class PrepareConfig:
-    """Prove problems before anyone trains on them: stages that each drop what is unfit and say why. A rerun resumes."""
+    """Prove problems before anyone trains on them: stages that each drop what is unfit and say why.
+    A rerun resumes."""
 
-    dataset: str = chz.field(doc="Problems: a file or folder, 'builtin', or a name on the hub; as train's dataset=.")
+    dataset: str = chz.field(
+        doc="Problems: a file or folder, 'builtin', or a name on the hub; as train's dataset=."
+    )
     out: str = chz.field(
-        doc="Folder for the result, the report and the work in progress. The same folder again resumes."
+        doc="Folder for the result, the report and the work in progress. The same "
+        "folder again resumes."
     )
     decontaminate: str | None = option(
         None,
-        "Evaluation sets, comma-separated names or paths; problems that overlap with one are dropped.",
-        must(lambda names: not names or names.strip(", ") != "", "names or paths of evaluation sets"),
+        "Evaluation sets, comma-separated names or paths; problems that overlap with one are "
+        "dropped.",
+        must(
+            lambda names: not names or names.strip(", ") != "", "names or paths of evaluation sets"
+        ),
     )
     stop_after: str | None = option(None, f"Last stage to run: {', '.join(stage_names())}.", _stage)
     dry_run: bool = option(False, "Check settings and inputs, say what would run, and stop.")
-    min_tests: int = option(2, "filter: fewer tests than this drop a problem. DeepCoder uses 5.", AT_LEAST_1)
-    min_statement_chars: int = option(20, "filter: shorter statements (with starter code) are dropped.", AT_LEAST_0)
-    max_statement_chars: int = option(20000, "filter: longer statements (with starter code) are dropped.", AT_LEAST_1)
-    max_row_mb: float = option(100.0, "filter: problems with more test data than this are dropped, in MB.", ABOVE_0)
+    min_tests: int = option(
+        2, "filter: fewer tests than this drop a problem. DeepCoder uses 5.", AT_LEAST_1
+    )
+    min_statement_chars: int = option(
+        20, "filter: shorter statements (with starter code) are dropped.", AT_LEAST_0
+    )
+    max_statement_chars: int = option(
+        20000, "filter: longer statements (with starter code) are dropped.", AT_LEAST_1
+    )
+    max_row_mb: float = option(
+        100.0, "filter: problems with more test data than this are dropped, in MB.", ABOVE_0
+    )
 
     similarity: float = option(
-        0.8, "deduplicate: Jaccard similarity of two statements' runs of eight words from which one is a copy.", SHARE
+        0.8,
+        "deduplicate: Jaccard similarity of two statements' runs of eight words from which one "
+        "is a copy.",
+        SHARE,
     )
     containment: float = option(
-        0.35, "decontaminate: share of an evaluation problem's runs of eight words that makes a problem a copy.", SHARE
+        0.35,
+        "decontaminate: share of an evaluation problem's runs of eight words that makes a "
+        "problem a copy.",
+        SHARE,
     )
     numbers: Literal["count", "ignore"] = option(
-        "count", "deduplicate, decontaminate: whether texts that differ in numbers are different problems."
+        "count",
+        "deduplicate, decontaminate: whether texts that differ in numbers are different problems.",
     )
 
     executor: str = option("auto", EXECUTOR_DOC)
@@ -96,44 +149,60 @@ class PrepareConfig:
     concurrency: int | None = option(
         None, "Problems in flight at once (None: 16, or twice what the executor takes).", AT_LEAST_1
     )
-    max_references: int = option(3, "verify: reference solutions to try until one passes.", AT_LEAST_1)
+    max_references: int = option(
+        3, "verify: reference solutions to try until one passes.", AT_LEAST_1
+    )
     repeats: int = option(
         1,
-        "verify: further runs of a passing reference, to find flaky ones. One that uses randomness or the clock runs 10 times more.",
+        "verify: further runs of a passing reference, to find flaky ones. One that uses "
+        "randomness or the clock runs 10 times more.",
         AT_LEAST_0,
     )
     patient_limit_s: float = option(
         90.0,
-        "verify: CPU seconds a test when references of which one ran out of time, and none passed, are tried again at the end.",
+        "verify: CPU seconds a test when references of which one ran out of time, and none "
+        "passed, are tried again at the end.",
         ABOVE_0,
     )
     mutants: int = option(
-        6, "verify: mutants of the reference, to measure how strong the tests are. 0: none.", AT_LEAST_0
+        6,
+        "verify: mutants of the reference, to measure how strong the tests are. 0: none.",
+        AT_LEAST_0,
     )
-    min_strength: float = option(0.0, "verify: problems whose tests kill a smaller share of mutants are dropped.", PART)
+    min_strength: float = option(
+        0.0, "verify: problems whose tests kill a smaller share of mutants are dropped.", PART
+    )
     unverified: Literal["drop", "keep"] = option(
         "drop", "verify: what to do with problems that have no reference solution."
     )
     checkers: Literal["stated", "keep", "drop"] = option(
         "stated",
-        "verify: problems with many valid answers, which only a checker can judge. stated: keep those whose data brings the checker,\n"
+        "verify: problems with many valid answers, which only a checker can judge. stated: keep "
+        "those whose data brings the checker,\n"
         "drop those where a reader had to supply one; keep: keep both; drop: drop both.",
     )
 
     max_test_mb: float = option(4.0, "cap: test data a problem may keep, in MB.", ABOVE_0)
-    max_test_cpu_s: float = option(30.0, "cap: CPU seconds that the reference may need for all kept tests.", ABOVE_0)
+    max_test_cpu_s: float = option(
+        30.0, "cap: CPU seconds that the reference may need for all kept tests.", ABOVE_0
+    )
     max_tests: int = option(64, "cap: tests a problem may keep. DeepCoder uses 15.", AT_LEAST_1)
 
     pass_rates: str | None = option(
         None,
-        "difficulty: verdicts of a model's samples: out= of `code-rl eval` or `code-rl judge`. None: stage skipped.",
+        "difficulty: verdicts of a model's samples: out= of `code-rl eval` or `code-rl judge`. "
+        "None: stage skipped.",
     )
     solved: Literal["drop", "keep"] = option(
         "drop", "difficulty: what to do with problems that no sample or every sample solves."
     )
 
-    test_share: float = option(0.0, "write: share of problems that go to the split 'test', by their ids.", PART)
-    format: Literal["jsonl", "jsonl.gz", "parquet"] = option("jsonl", "write: file format of the splits.")
+    test_share: float = option(
+        0.0, "write: share of problems that go to the split 'test', by their ids.", PART
+    )
+    format: Literal["jsonl", "jsonl.gz", "parquet"] = option(
+        "jsonl", "write: file format of the splits."
+    )
     seed: int = option(0, "Seed of mutants and the split.", SEED)
 
     @chz.validate

@@ -1,4 +1,5 @@
-"""Stage `write`: the splits and the manifest. The same problems and settings give the same bytes."""
+"""Stage `write`: the splits and the manifest. The same problems and settings give the same
+bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ ROWS_A_GROUP, BYTES_A_GROUP = 64, 16 << 20
 
 
 def split_of(problem_id: str, test_share: float, seed: int) -> str:
-    """'test' for a share of ids that seed and id decide, else 'train': a problem stays in its split whatever else is in the set."""
+    """'test' for a share of ids that seed and id decide, else 'train': a problem stays in its split
+    whatever else is in the set."""
     place = hashlib.blake2b(f"{seed}/{problem_id}".encode(), digest_size=8).digest()
     return "test" if int.from_bytes(place, "big") / 2**64 < test_share else "train"
 
@@ -45,26 +47,42 @@ async def run_write(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem
         file = bench.out / f"{name}.{config.format}"
         if members:
             _write_split(bench, name, members, file, on_item)
-            splits[name] = {"file": file.name, "problems": len(members), "sha256": file_sha256(file)}
+            splits[name] = {
+                "file": file.name,
+                "problems": len(members),
+                "sha256": file_sha256(file),
+            }
     for each in (read_prepared(bench.out) or {"splits": {}})["splits"].values():
         if each["file"] not in [split["file"] for split in splits.values()]:
             (bench.out / Path(each["file"]).name).unlink(missing_ok=True)
-    write_atomically(bench.out / MANIFEST, json.dumps(_manifest(bench, survivors, splits), indent=1) + "\n")
+    write_atomically(
+        bench.out / MANIFEST, json.dumps(_manifest(bench, survivors, splits), indent=1) + "\n"
+    )
     return [KEEP] * len(survivors)
 
 
 def check_replaced(config: PrepareConfig, source: Dataset) -> None:
-    """Raise ConfigError where `out` holds the data themselves, or the problems of another data set."""
+    """Raise ConfigError where `out` holds the data themselves, or the problems of another data
+    set."""
     out = Path(config.out).expanduser()
-    if any(file.resolve().parent == out.resolve() for each in source.sources for file in each.files):
-        raise ConfigError(f"out={out} is where dataset={config.dataset} lies, which would be overwritten; choose another folder")  # fmt: skip
+    if any(
+        file.resolve().parent == out.resolve() for each in source.sources for file in each.files
+    ):
+        raise ConfigError(
+            f"out={out} is where dataset={config.dataset} lies, which would be overwritten; "
+            "choose another folder"
+        )
     earlier = read_prepared(out) or {}
     other = earlier.get("settings", {}).get("dataset", config.dataset)
     if other != config.dataset and earlier.get("provenance") != source.provenance():
-        raise ConfigError(f"out={out} holds what was prepared of dataset={other}; choose another folder")
+        raise ConfigError(
+            f"out={out} holds what was prepared of dataset={other}; choose another folder"
+        )
 
 
-def _write_split(bench: Bench, name: str, members: Sequence[Survivor], file: Path, on_item: OnItem) -> None:
+def _write_split(
+    bench: Bench, name: str, members: Sequence[Survivor], file: Path, on_item: OnItem
+) -> None:
     """The lines, then the file in its format, under its name once it is whole."""
     part = bench.work / f"{name}.part"
     with part.open("wb") as stream:
@@ -87,14 +105,20 @@ def _compress(source: Path, target: Path) -> None:
     import gzip
     import shutil
 
-    with source.open("rb") as plain, target.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
+    with (
+        source.open("rb") as plain,
+        target.open("wb") as raw,
+        gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
+    ):
         shutil.copyfileobj(plain, packed, 1 << 20)
 
 
 def check_format(config: PrepareConfig) -> None:
     """Raise ConfigError when the format needs a package that is not here."""
     if config.format == "parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise ConfigError(f"format=parquet needs pyarrow: {install_command('data')}, or use format=jsonl")
+        raise ConfigError(
+            f"format=parquet needs pyarrow: {install_command('data')}, or use format=jsonl"
+        )
 
 
 def _write_parquet(source: Path, target: Path) -> None:
@@ -124,9 +148,13 @@ def _row_groups(source: Path) -> Iterator[list[dict[str, Any]]]:
         yield rows
 
 
-def _manifest(bench: Bench, survivors: Sequence[Survivor], splits: dict[str, Any]) -> dict[str, Any]:
+def _manifest(
+    bench: Bench, survivors: Sequence[Survivor], splits: dict[str, Any]
+) -> dict[str, Any]:
     """No times in it: the same data and settings give the same manifest."""
-    settings = {name: value for name, value in chz.asdict(bench.config).items() if name not in NO_DATA}
+    settings = {
+        name: value for name, value in chz.asdict(bench.config).items() if name not in NO_DATA
+    }
     return {
         "format": PREPARED,
         "version": VERSION,
@@ -134,5 +162,7 @@ def _manifest(bench: Bench, survivors: Sequence[Survivor], splits: dict[str, Any
         "splits": splits,
         "settings": settings,
         "provenance": bench.dataset.provenance(),
-        "problems_by_source": dict(sorted(Counter(s.entry.source or "unnamed" for s in survivors).items())),
+        "problems_by_source": dict(
+            sorted(Counter(s.entry.source or "unnamed" for s in survivors).items())
+        ),
     }

@@ -1,11 +1,15 @@
-"""`assert f(1, 2) == 3` as data, without running any of it: which call, what is expected, how it is compared; and tests from them.
+"""`assert f(1, 2) == 3` as data, without running any of it: which call, what is expected, how it is
+compared; and tests from them.
 
-Understands the assert forms of HumanEval, MBPP and LeetCodeDataset, and the tables of EvalPlus's self-contained tests. The called
-function's result may be wrapped in a `view` (`set(f(x)) == {1}`, `assert f(x)`): the view is applied inside the sandbox to the returned value,
-so that objects which are no plain data (a regular-expression match, say) can still be compared by what the test asks of them.
+Understands the assert forms of HumanEval, MBPP and LeetCodeDataset, and the tables of EvalPlus's
+self-contained tests. The called function's result may be wrapped in a `view` (`set(f(x)) == {1}`,
+`assert f(x)`): the view is applied inside the sandbox to the returned value, so that objects which
+are no plain data (a regular-expression match, say) can still be compared by what the test asks of
+them.
 
-Values are literals: `fold` is `ast.literal_eval` with the few constant forms that public test suites use beside plain literals: arithmetic on
-numbers, `float("inf")`, `set()`, `tuple([...])`, `math.inf`, and the node builders of LeetCode tests.
+Values are literals: `fold` is `ast.literal_eval` with the few constant forms that public test
+suites use beside plain literals: arithmetic on numbers, `float("inf")`, `set()`, `tuple([...])`,
+`math.inf`, and the node builders of LeetCode tests.
 """
 
 from __future__ import annotations
@@ -24,9 +28,16 @@ from code_rl.grading.problem import CallTest, Compare, Problem
 MAX_POWER_BITS = 1 << 16
 MAX_REPEAT = 1 << 20
 CONSTANTS: Mapping[str, Any] = {"inf": math.inf, "nan": math.nan}
-MATH_CONSTANTS: Mapping[str, float] = {"inf": math.inf, "nan": math.nan, "pi": math.pi, "e": math.e, "tau": math.tau}
+MATH_CONSTANTS: Mapping[str, float] = {
+    "inf": math.inf,
+    "nan": math.nan,
+    "pi": math.pi,
+    "e": math.e,
+    "tau": math.tau,
+}
 BUILDERS: Mapping[str, Callable[..., Any]] = {
-    kind.__name__: kind for kind in (bool, int, float, complex, str, list, tuple, set, frozenset, dict, bytes)
+    kind.__name__: kind
+    for kind in (bool, int, float, complex, str, list, tuple, set, frozenset, dict, bytes)
 }
 OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
@@ -49,11 +60,13 @@ OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
 
 
 class AssertFormError(RowError):
-    """The assert is not of a form that can be read as one call with a constant expected value; `reason` is a code."""
+    """The assert is not of a form that can be read as one call with a constant expected value;
+    `reason` is a code."""
 
 
 def fold(node: ast.expr, builders: Mapping[str, Callable[..., Any]] = BUILDERS) -> Any:
-    """The value of `node`, in which `builders` may be called with constant arguments. Raises AssertFormError for anything that is not a constant form."""
+    """The value of `node`, in which `builders` may be called with constant arguments. Raises
+    AssertFormError for anything that is not a constant form."""
     try:
         return _fold(node, builders)
     except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
@@ -90,12 +103,21 @@ def _fold(node: ast.expr, builders: Mapping[str, Callable[..., Any]]) -> Any:
 
 def _binary(op: ast.operator, left: Any, right: Any) -> Any:
     # Test rows are input: `10**10**10` must be refused, not computed.
-    if isinstance(op, ast.Pow | ast.LShift) and isinstance(left, int) and isinstance(right, int) and right > 0:
+    if (
+        isinstance(op, ast.Pow | ast.LShift)
+        and isinstance(left, int)
+        and isinstance(right, int)
+        and right > 0
+    ):
         bits = right if isinstance(op, ast.LShift) else left.bit_length() * right
         if bits > MAX_POWER_BITS:
             raise _not_literal(f"a constant of {bits} bits")
     for items, times in ((left, right), (right, left)) if isinstance(op, ast.Mult) else ():
-        if isinstance(items, str | bytes | list | tuple) and isinstance(times, int) and len(items) * times > MAX_REPEAT:
+        if (
+            isinstance(items, str | bytes | list | tuple)
+            and isinstance(times, int)
+            and len(items) * times > MAX_REPEAT
+        ):
             raise _not_literal(f"a sequence of {len(items) * times} items")
     return OPERATORS[type(op)](left, right)
 
@@ -113,7 +135,8 @@ VIEWS = {
     **{name: f"{name}(value)" for name in ("bool", "int", "set", "tuple", "list", "sorted", "len")},
     "found": "value if value is True or value is False else value is not None",
 }
-"""What a test looks at instead of the returned value. It runs after the call, inside the sandbox, as `Problem.meta["setup"]`, and carries no expected
+"""What a test looks at instead of the returned value. It runs after the call, inside the sandbox,
+as `Problem.meta["setup"]`, and carries no expected
 value: a program that tampers with it gains nothing over returning another value."""
 
 _VIEW_SETUP = """
@@ -136,34 +159,47 @@ else:
 
 
 def view_setup(fn_name: str, view: str) -> str:
-    """Source that makes outermost calls of `fn_name` return the view of their value; recursive calls see the value itself."""
+    """Source that makes outermost calls of `fn_name` return the view of their value; recursive
+    calls see the value itself."""
     return _VIEW_SETUP.format(name=fn_name, view=VIEWS[view])
 
 
 @dataclass(frozen=True, slots=True)
 class CallAssert(CallTest):
-    """One assert as a test. `view` names the entry of `VIEWS` applied to the result (None: the result itself)."""
+    """One assert as a test. `view` names the entry of `VIEWS` applied to the result (None: the
+    result itself)."""
 
     view: str | None = None
 
 
 class AssertReader:
-    """Reads asserts about the function called `name` (the program's own name or HumanEval's `candidate`).
+    """Reads asserts about the function called `name` (the program's own name or HumanEval's
+    `candidate`).
 
-    `entry_point` is the program's function: an assert that compares it with itself says nothing and is left out.
+    `entry_point` is the program's function: an assert that compares it with itself says nothing and
+    is left out.
     """
 
     def __init__(
-        self, name: str, entry_point: str | None = None, builders: Mapping[str, Callable[..., Any]] = BUILDERS
+        self,
+        name: str,
+        entry_point: str | None = None,
+        builders: Mapping[str, Callable[..., Any]] = BUILDERS,
     ) -> None:
         self._name = name
         self._own_names = {name, entry_point or name}
         self._builders = builders
 
     def read(self, statement: ast.stmt) -> CallAssert | None:
-        """One statement of a test. None for those without effect. Raises AssertFormError for unknown forms."""
+        """One statement of a test. None for those without effect. Raises AssertFormError for
+        unknown forms."""
         match statement:
-            case ast.Assert(test=ast.Constant(value=True)) | ast.Pass() | ast.Import() | ast.ImportFrom():
+            case (
+                ast.Assert(test=ast.Constant(value=True))
+                | ast.Pass()
+                | ast.Import()
+                | ast.ImportFrom()
+            ):
                 return None
             case ast.Expr(value=ast.Constant() | ast.Name()):
                 return None
@@ -172,8 +208,13 @@ class AssertReader:
         raise AssertFormError("statement_is_not_an_assert", ast.unparse(statement)[:120])
 
     def arguments(self, statement: ast.stmt) -> tuple[Any, ...]:
-        """The positional arguments of the one call of the entry point in `statement`, whatever is asserted of it."""
-        calls = [part for part in ast.walk(statement) if isinstance(part, ast.Call) and self._is_entry(part.func)]
+        """The positional arguments of the one call of the entry point in `statement`, whatever is
+        asserted of it."""
+        calls = [
+            part
+            for part in ast.walk(statement)
+            if isinstance(part, ast.Call) and self._is_entry(part.func)
+        ]
         if len(calls) != 1 or calls[0].keywords:
             raise AssertFormError("unknown_assert_form", ast.unparse(statement)[:120])
         return tuple(self._constant(arg) for arg in calls[0].args)
@@ -192,21 +233,32 @@ class AssertReader:
                 return self._call(left, self._constant(right))
             case ast.Compare(
                 left=ast.Call(
-                    func=ast.Name(id="abs"), args=[ast.BinOp(left=left, op=ast.Sub(), right=right)], keywords=[]
+                    func=ast.Name(id="abs"),
+                    args=[ast.BinOp(left=left, op=ast.Sub(), right=right)],
+                    keywords=[],
                 ),
                 ops=[ast.Lt() | ast.LtE()],
                 comparators=[bound],
             ):
                 return self._call(left, self._constant(right), abs_tol=float(self._constant(bound)))
             case ast.Call(
-                func=ast.Attribute(value=ast.Name(id="math"), attr="isclose"), args=[left, right], keywords=words
+                func=ast.Attribute(value=ast.Name(id="math"), attr="isclose"),
+                args=[left, right],
+                keywords=words,
             ):
                 tolerances = {str(word.arg): float(self._constant(word.value)) for word in words}
                 if not tolerances.keys() <= {"rel_tol", "abs_tol"}:
-                    raise AssertFormError("unknown_assert_form", f"math.isclose with {sorted(tolerances)}")
-                abs_tol, rel_tol = tolerances.get("abs_tol", 0.0), tolerances.get("rel_tol", DEFAULT_ISCLOSE_REL_TOL)
+                    raise AssertFormError(
+                        "unknown_assert_form", f"math.isclose with {sorted(tolerances)}"
+                    )
+                abs_tol, rel_tol = (
+                    tolerances.get("abs_tol", 0.0),
+                    tolerances.get("rel_tol", DEFAULT_ISCLOSE_REL_TOL),
+                )
                 return self._call(left, self._constant(right), abs_tol=abs_tol, rel_tol=rel_tol)
-            case ast.Call(func=ast.Name(id=same), args=[left, right], keywords=[]) if same in SAME_VALUE_FUNCTIONS:
+            case ast.Call(func=ast.Name(id=same), args=[left, right], keywords=[]) if (
+                same in SAME_VALUE_FUNCTIONS
+            ):
                 return self._call(left, self._constant(right))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return self._call(operand, False, view="bool")
@@ -215,7 +267,13 @@ class AssertReader:
         raise AssertFormError("unknown_assert_form", ast.unparse(test)[:120])
 
     def _call(
-        self, call: ast.expr, expected: Any, *, view: str | None = None, abs_tol: float = 0.0, rel_tol: float = 0.0
+        self,
+        call: ast.expr,
+        expected: Any,
+        *,
+        view: str | None = None,
+        abs_tol: float = 0.0,
+        rel_tol: float = 0.0,
     ) -> CallAssert:
         if not isinstance(call, ast.Call) or not self._is_entry(call.func):
             raise AssertFormError("not_a_call_of_the_entry_point", ast.unparse(call)[:120])
@@ -223,9 +281,13 @@ class AssertReader:
             raise AssertFormError("unknown_assert_form", "a call with ** unpacking")
         args: list[Any] = []
         for arg in call.args:
-            args += self._constant(arg.value) if isinstance(arg, ast.Starred) else [self._constant(arg)]
+            args += (
+                self._constant(arg.value) if isinstance(arg, ast.Starred) else [self._constant(arg)]
+            )
         kwargs = {str(word.arg): self._constant(word.value) for word in call.keywords}
-        return CallAssert(tuple(args), expected, kwargs, view=view, abs_tol=abs_tol, rel_tol=rel_tol)
+        return CallAssert(
+            tuple(args), expected, kwargs, view=view, abs_tol=abs_tol, rel_tol=rel_tol
+        )
 
     def _constant(self, node: ast.expr) -> Any:
         return fold(node, self._builders)
@@ -244,21 +306,30 @@ def read_statements(source: str) -> list[ast.stmt]:
 
 def check_body(source: str) -> list[ast.stmt]:
     """The body of the one `check(candidate)` in a HumanEval-shaped test."""
-    functions = [part for part in read_statements(source) if isinstance(part, ast.FunctionDef) and part.name == "check"]
+    functions = [
+        part
+        for part in read_statements(source)
+        if isinstance(part, ast.FunctionDef) and part.name == "check"
+    ]
     if len(functions) != 1:
         raise AssertFormError("no_check_function", f"{len(functions)} functions named check")
     return functions[0].body
 
 
 def read_asserts(reader: AssertReader, statements: Iterable[ast.stmt]) -> list[CallAssert]:
-    """Every assert with content among `statements`, in order. Raises AssertFormError at the first that cannot be read."""
+    """Every assert with content among `statements`, in order. Raises AssertFormError at the first
+    that cannot be read."""
     return [found for found in map(reader.read, statements) if found is not None]
 
 
-def read_tables(statements: list[ast.stmt]) -> tuple[tuple[tuple[Any, ...], ...], list[Any] | None, float]:
-    """`inputs`, results (None when a reference function computes them) and the tolerance of a test that is two tables and a loop.
+def read_tables(
+    statements: list[ast.stmt],
+) -> tuple[tuple[tuple[Any, ...], ...], list[Any] | None, float]:
+    """`inputs`, results (None when a reference function computes them) and the tolerance of a test
+    that is two tables and a loop.
 
-    The loop must be `assertion(f(*inp), …, atol)`; any other (a broken or special oracle) raises AssertFormError.
+    The loop must be `assertion(f(*inp), …, atol)`; any other (a broken or special oracle) raises
+    AssertFormError.
     """
     tables: dict[str, Any] = {}
     atol: float | None = None
@@ -266,7 +337,11 @@ def read_tables(statements: list[ast.stmt]) -> tuple[tuple[tuple[Any, ...], ...]
         match part:
             case ast.Assign(targets=[ast.Name(id="inputs" | "results" as name)], value=value):
                 tables[name] = fold(value)
-            case ast.For(body=[ast.Expr(value=ast.Call(func=ast.Name(id="assertion"), args=[_, _, tolerance]))]):
+            case ast.For(
+                body=[
+                    ast.Expr(value=ast.Call(func=ast.Name(id="assertion"), args=[_, _, tolerance]))
+                ]
+            ):
                 atol = float(fold(tolerance))
             case ast.For():
                 raise AssertFormError("unknown_oracle", ast.unparse(part.body[0])[:120])
@@ -278,25 +353,34 @@ def read_tables(statements: list[ast.stmt]) -> tuple[tuple[tuple[Any, ...], ...]
 def asserted(
     problem: Problem, asserts: Sequence[CallAssert], compare: Compare | None = None, public: int = 0
 ) -> Problem:
-    """`problem` with one test an assert, the first `public` of them public, the view that all share, and the rule: `compare`, or
-    Python's `==` with the widest tolerance that an assert names.
+    """`problem` with one test an assert, the first `public` of them public, the view that all
+    share, and the rule: `compare`, or Python's `==` with the widest tolerance that an assert names.
 
     Raises RowError when there is no assert, or when their views differ.
     """
     if not asserts:
         raise RowError("no_tests")
     tests = tuple(
-        CallTest(found.args, found.expected, found.kwargs, public=index < public) for index, found in enumerate(asserts)
+        CallTest(found.args, found.expected, found.kwargs, public=index < public)
+        for index, found in enumerate(asserts)
     )
     view, meta = common_view(asserts), problem.meta
     if view is not None:
-        meta = {**meta, "setup": str(meta.get("setup", "")) + view_setup(str(problem.fn_name), view)}
-    abs_tol, rel_tol = (max(getattr(found, name) for found in asserts) for name in ("abs_tol", "rel_tol"))
-    return replace(problem, tests=tests, compare=compare or Compare("python", abs_tol, rel_tol), meta=meta)
+        meta = {
+            **meta,
+            "setup": str(meta.get("setup", "")) + view_setup(str(problem.fn_name), view),
+        }
+    abs_tol, rel_tol = (
+        max(getattr(found, name) for found in asserts) for name in ("abs_tol", "rel_tol")
+    )
+    return replace(
+        problem, tests=tests, compare=compare or Compare("python", abs_tol, rel_tol), meta=meta
+    )
 
 
 def common_view(asserts: Iterable[CallAssert]) -> str | None:
-    """The view that all asserts share. Raises RowError when they differ: one problem has one entry point."""
+    """The view that all asserts share. Raises RowError when they differ: one problem has one entry
+    point."""
     views = {found.view for found in asserts}
     if len(views) > 1:
         raise RowError("mixed_views", ", ".join(sorted(map(str, views))))
@@ -304,7 +388,8 @@ def common_view(asserts: Iterable[CallAssert]) -> str | None:
 
 
 def expected_rule(expected: Iterable[Any], abs_tol: float) -> Compare:
-    """EvalPlus's rule: a named tolerance, else 1e-6 where an expected value is a float or a flat sequence of floats, else `==`."""
+    """EvalPlus's rule: a named tolerance, else 1e-6 where an expected value is a float or a flat
+    sequence of floats, else `==`."""
 
     def of_floats(value: Any) -> bool:
         items = value if isinstance(value, list | tuple) else [value]
@@ -315,9 +400,14 @@ def expected_rule(expected: Iterable[Any], abs_tol: float) -> Compare:
 
 
 def tabled(
-    problem: Problem, inputs: Sequence[tuple[Any, ...]], results: list[Any] | None, atol: float, public: int = 0
+    problem: Problem,
+    inputs: Sequence[tuple[Any, ...]],
+    results: list[Any] | None,
+    atol: float,
+    public: int = 0,
 ) -> Problem | Draft:
-    """`problem` with the tests of a table, the first `public` of them public; a Draft where a reference has yet to compute the results."""
+    """`problem` with the tests of a table, the first `public` of them public; a Draft where a
+    reference has yet to compute the results."""
     if results is None:
         return Draft(problem, tuple(inputs), problem.solutions[0], atol, public)
     pairs = enumerate(zip(inputs, results, strict=True))
@@ -327,4 +417,8 @@ def tabled(
 
 def holds_float(value: Any) -> bool:
     """True for a float, and for a sequence with one at any depth."""
-    return any(map(holds_float, value)) if isinstance(value, list | tuple) else isinstance(value, float)
+    return (
+        any(map(holds_float, value))
+        if isinstance(value, list | tuple)
+        else isinstance(value, float)
+    )

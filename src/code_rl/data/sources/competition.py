@@ -1,7 +1,9 @@
-"""Rows of competition problems: DeepCoder's four configs, TACO and TACO-verified, APPS, CodeContests, and the copies that other projects keep.
+"""Rows of competition problems: DeepCoder's four configs, TACO and TACO-verified, APPS,
+CodeContests, and the copies that other projects keep.
 
-Each function reads one raw row (columns that are None count as absent: concatenated sets fill them in). Time and memory limits that a row states were
-set for compiled languages; they are kept in `meta`, and the problem gets the usual ones.
+Each function reads one raw row (columns that are None count as absent: concatenated sets fill them
+in). Time and memory limits that a row states were set for compiled languages; they are kept in
+`meta`, and the problem gets the usual ones.
 """
 
 from __future__ import annotations
@@ -11,7 +13,16 @@ from datetime import date
 from typing import Any
 
 from code_rl.data.sources import records
-from code_rl.data.sources.records import Ambiguous, Origin, Row, RowError, field, filled, from_json, make_problem
+from code_rl.data.sources.records import (
+    Ambiguous,
+    Origin,
+    Row,
+    RowError,
+    field,
+    filled,
+    from_json,
+    make_problem,
+)
 from code_rl.data.sources.testcases import MAX_SOLUTIONS, solutions, with_tests_of
 from code_rl.grading.problem import Compare, Problem, StdinTest
 
@@ -19,7 +30,8 @@ PYTHON3 = (3, "PYTHON3")
 """How CodeContests marks a solution in Python 3: the class number, or its name."""
 
 CODE_CONTESTS = Compare("contest", abs_tol=1e-5, ignore_case=True, integers_as_floats=True)
-"""As the set's own tester compares (`OutputsMatch` of google-deepmind/code_contests): tokens whatever their case, numbers within 1e-5."""
+"""As the set's own tester compares (`OutputsMatch` of google-deepmind/code_contests): tokens
+whatever their case, numbers within 1e-5."""
 
 _TACO_META = ("difficulty", "url", "name", "tags", "raw_tags", "skill_types", "picture_num")
 
@@ -32,15 +44,23 @@ def _own_id(row: Row, origin: Origin) -> str:
 
 @records.named(_own_id)
 def read_deepcoder(row: Row, origin: Origin) -> Problem | Ambiguous:
-    """`problem`, `tests`, perhaps `solutions`, `starter_code`, `metadata`: any of DeepCoder's configs."""
-    return with_tests_of(_draft(row, origin, "problem"), field(row, "tests", object), row.get("metadata"))
+    """`problem`, `tests`, perhaps `solutions`, `starter_code`, `metadata`: any of DeepCoder's
+    configs."""
+    return with_tests_of(
+        _draft(row, origin, "problem"), field(row, "tests", object), row.get("metadata")
+    )
 
 
 @records.named(_own_id)
 def read_apps(row: Row, origin: Origin) -> Problem | Ambiguous:
-    """`question`, `input_output`, perhaps `solutions`, `starter_code`: APPS, TACO, TACO-verified."""
+    """`question`, `input_output`, perhaps `solutions`, `starter_code`: APPS, TACO,
+    TACO-verified."""
     stated = from_json(row.get("metadata") or {}, "metadata", dict)
-    meta = {name: value for name in _TACO_META if (value := row.get(name, stated.get(name))) not in (None, "", "[]")}
+    meta = {
+        name: value
+        for name in _TACO_META
+        if (value := row.get(name, stated.get(name))) not in (None, "", "[]")
+    }
     for name in ("time_limit", "memory_limit"):
         if row.get(name):
             meta[f"stated_{name}"] = str(row[name])
@@ -48,15 +68,20 @@ def read_apps(row: Row, origin: Origin) -> Problem | Ambiguous:
         day = date.fromisoformat(str(row.get("date"))[:10]).isoformat()
     except ValueError:
         day = None
-    return with_tests_of(_draft(row, origin, "question", date=day, meta=meta), field(row, "input_output", object))
+    return with_tests_of(
+        _draft(row, origin, "question", date=day, meta=meta), field(row, "input_output", object)
+    )
 
 
 @records.named(lambda row, origin: records.stated_id(row, "name") or origin.row_id)
 def read_code_contests(row: Row, origin: Origin) -> Problem:
-    """CodeContests: `description` and public, private and generated tests; Python 3 solutions and wrong solutions are kept."""
+    """CodeContests: `description` and public, private and generated tests; Python 3 solutions and
+    wrong solutions are kept."""
     for name in ("input_file", "output_file"):
         if row.get(name):
-            raise RowError("file_io", f"{name}={str(row[name])[:40]!r}: the program is to use a file")
+            raise RowError(
+                "file_io", f"{name}={str(row[name])[:40]!r}: the program is to use a file"
+            )
     tests = []
     for name in ("public_tests", "private_tests", "generated_tests"):
         pairs = _pairs(row, name, "input", "output")
@@ -65,23 +90,31 @@ def read_code_contests(row: Row, origin: Origin) -> Problem:
         tests += [StdinTest(given, wanted, name == "public_tests") for given, wanted in pairs]
     if not tests:
         raise RowError("no_tests")
-    meta: dict[str, Any] = {name: row[name] for name in ("cf_rating", "cf_tags", "difficulty") if row.get(name)}
+    meta: dict[str, Any] = {
+        name: row[name] for name in ("cf_rating", "cf_tags", "difficulty") if row.get(name)
+    }
     wrong = _in_python(row, "incorrect_solutions")
     if wrong:
         meta["wrong_solutions"] = list(wrong)
     limit = row.get("time_limit")
     if isinstance(limit, Mapping):
-        meta["stated_time_limit"] = f"{limit.get('seconds', 0) + limit.get('nanos', 0) / 1e9:g} seconds"
+        meta["stated_time_limit"] = (
+            f"{limit.get('seconds', 0) + limit.get('nanos', 0) / 1e9:g} seconds"
+        )
     known = _in_python(row, "solutions")
     statement = filled(row, "description")
-    return make_problem(origin, row.get("name"), statement, tests, solutions=known, compare=CODE_CONTESTS, meta=meta)
+    return make_problem(
+        origin, row.get("name"), statement, tests, solutions=known, compare=CODE_CONTESTS, meta=meta
+    )
 
 
 def _draft(row: Row, origin: Origin, statement: str, **more: Any) -> Problem:
     """The problem but for its tests; its statement is in the field `statement`."""
     starter = "" if row.get("starter_code") is None else field(row, "starter_code", str)
     more["solutions"] = solutions(row.get("solutions"))
-    return make_problem(origin, _own_id(row, origin), filled(row, statement), starter=starter, **more)
+    return make_problem(
+        origin, _own_id(row, origin), filled(row, statement), starter=starter, **more
+    )
 
 
 def _pairs(row: Row, name: str, first: str, second: str) -> list[tuple[Any, Any]]:
@@ -95,11 +128,15 @@ def _pairs(row: Row, name: str, first: str, second: str) -> list[tuple[Any, Any]
         raise RowError("wrong_field_type", f"{name} is {type(found).__name__}")
     firsts, seconds = found.get(first) or [], found.get(second) or []
     if len(firsts) != len(seconds):
-        raise RowError("bad_tests", f"{name} has {len(firsts)} {first}s and {len(seconds)} {second}s")
+        raise RowError(
+            "bad_tests", f"{name} has {len(firsts)} {first}s and {len(seconds)} {second}s"
+        )
     return list(zip(firsts, seconds, strict=True))
 
 
 def _in_python(row: Row, name: str) -> tuple[str, ...]:
     """The first solutions in Python 3."""
     pairs = _pairs(row, name, "language", "solution")
-    return tuple(code for language, code in pairs if language in PYTHON3 and isinstance(code, str))[:MAX_SOLUTIONS]
+    return tuple(code for language, code in pairs if language in PYTHON3 and isinstance(code, str))[
+        :MAX_SOLUTIONS
+    ]

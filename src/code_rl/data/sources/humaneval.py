@@ -1,8 +1,9 @@
 """HumanEval and HumanEval+ (full, mini, and the self-contained OriginFmt): raw row to problem.
 
-HumanEval: literal asserts of `check(candidate)`. HumanEval+: inputs, with expected values from the canonical solution
-(`resolve.with_expected`). OriginFmt rows already hold their results as literals.
-The prompt's imports and helper functions become the preamble, so that an answer may rely on them as a completion would.
+HumanEval: literal asserts of `check(candidate)`. HumanEval+: inputs, with expected values from the
+canonical solution (`resolve.with_expected`). OriginFmt rows already hold their results as literals.
+The prompt's imports and helper functions become the preamble, so that an answer may rely on them as
+a completion would.
 """
 
 from __future__ import annotations
@@ -30,21 +31,27 @@ else:
         residue = math.inf
     print("ok" if abs(residue) <= 1e-4 else "wrong: not a root")
 """
-"""HumanEval/32: any root of the polynomial is right, to 1e-4 in the polynomial's value, as the task's own test has it."""
+"""HumanEval/32: any root of the polynomial is right, to 1e-4 in the polynomial's value, as the
+task's own test has it."""
 CHECKERS = {"find_zero": FIND_ZERO_CHECKER}
 
 
 def read_humaneval(row: Row, _origin: Origin) -> Problem:
-    """A HumanEval row (`test` holds asserts). Raises RowError for tests that are loops, random or computed."""
+    """A HumanEval row (`test` holds asserts). Raises RowError for tests that are loops, random or
+    computed."""
     problem = _problem(row, "humaneval")
     reader = asserts.AssertReader("candidate", problem.fn_name)
-    return asserts.asserted(problem, asserts.read_asserts(reader, asserts.check_body(field(row, "test", str))))
+    return asserts.asserted(
+        problem, asserts.read_asserts(reader, asserts.check_body(field(row, "test", str)))
+    )
 
 
 def read_humaneval_plus(row: Row, _origin: Origin) -> Draft:
     """A HumanEval+ row, full or mini."""
     problem = _problem(row, "humanevalplus")
-    calls = tuple(_arguments(call) for name in ("base_input", "plus_input") for call in field(row, name, list))
+    calls = tuple(
+        _arguments(call) for name in ("base_input", "plus_input") for call in field(row, name, list)
+    )
     checker = CHECKERS.get(str(problem.fn_name))
     if checker:
         problem = dataclasses.replace(problem, compare=Compare("checker", checker=checker))
@@ -52,9 +59,11 @@ def read_humaneval_plus(row: Row, _origin: Origin) -> Draft:
 
 
 def read_humaneval_plus_origin(row: Row, _origin: Origin) -> Problem | Draft:
-    """A HumanEval+ row in the original format, whose `test` lists `inputs` and `results` (or a reference function)."""
+    """A HumanEval+ row in the original format, whose `test` lists `inputs` and `results` (or a
+    reference function)."""
     return asserts.tabled(
-        _problem(row, "humanevalplus-origin"), *asserts.read_tables(asserts.check_body(field(row, "test", str)))
+        _problem(row, "humanevalplus-origin"),
+        *asserts.read_tables(asserts.check_body(field(row, "test", str))),
     )
 
 
@@ -76,7 +85,11 @@ def _problem(row: Row, source: str) -> Problem:
 
 def prompt_preamble(prompt: str, entry_point: str) -> str:
     """The part of a prompt before the function to write: imports and helper functions."""
-    named = [part for part in asserts.read_statements(prompt) if getattr(part, "name", None) == entry_point]
+    named = [
+        part
+        for part in asserts.read_statements(prompt)
+        if getattr(part, "name", None) == entry_point
+    ]
     functions = [part for part in named if isinstance(part, ast.FunctionDef)]
     if not functions:
         raise RowError("entry_point_not_in_prompt", entry_point)
@@ -85,5 +98,7 @@ def prompt_preamble(prompt: str, entry_point: str) -> str:
 
 def _arguments(call: object) -> tuple[Any, ...]:
     if not isinstance(call, list):
-        raise RowError("wrong_field_type", f"an input must be a list of arguments, found {type(call).__name__}")
+        raise RowError(
+            "wrong_field_type", f"an input must be a list of arguments, found {type(call).__name__}"
+        )
     return tuple(call)

@@ -1,7 +1,8 @@
-"""LeetCodeDataset, both layouts (v0.2.0 with `meta` and `query`, v0.3.1 with `problem_description`): raw row to problem.
+"""LeetCodeDataset, both layouts (v0.2.0 with `meta` and `query`, v0.3.1 with
+`problem_description`): raw row to problem.
 
-The row's `prompt` (imports, ListNode and TreeNode) is the preamble. Tests are the literal asserts of `check(candidate)`; node
-arguments and results travel as `LinkedList` and `BinaryTree` values.
+The row's `prompt` (imports, ListNode and TreeNode) is the preamble. Tests are the literal asserts
+of `check(candidate)`; node arguments and results travel as `LinkedList` and `BinaryTree` values.
 """
 
 from __future__ import annotations
@@ -24,9 +25,13 @@ def read_leetcode(row: Row, _origin: Origin) -> Problem:
     date: str | None = None
     named: tuple[str, ...] = ("question_id", "difficulty")
     if "problem_description" in row:
-        statement, starter = field(row, "problem_description", str), field(row, "starter_code", str).rstrip()
+        statement, starter = (
+            field(row, "problem_description", str),
+            field(row, "starter_code", str).rstrip(),
+        )
         date, about, named = field(row, "estimated_date", str), row, (*named, "tags")
-    else:  # `query` without its request: unlike `meta`, it leaves out the examples, which are the tests
+    # `query` without its request: unlike `meta`, it leaves out the examples, which are the tests
+    else:
         statement, request, _ = field(row, "query", str).partition(REQUEST)
         if not request:
             raise RowError("unknown_query_shape", "the request for code is missing")
@@ -47,7 +52,8 @@ def read_leetcode(row: Row, _origin: Origin) -> Problem:
 
 
 def check_tests(draft: Problem, source: str, entry: str) -> Problem:
-    """`draft` with the asserts of `check(candidate)` in `source` as tests; `entry` is the candidate. Raises RowError."""
+    """`draft` with the asserts of `check(candidate)` in `source` as tests; `entry` is the
+    candidate. Raises RowError."""
     builders = {**asserts.BUILDERS, "list_node": linked_list, "tree_node": binary_tree}
     reader = asserts.AssertReader("candidate", builders=builders)
     stated = asserts.read_asserts(reader, asserts.check_body(source))
@@ -67,7 +73,8 @@ def linked_list(values: list[Any]) -> LinkedList | None:
 
 
 def binary_tree(values: list[Any]) -> BinaryTree | None:
-    """A LeetCode tree in level order, in its one canonical form: no trailing None, no values of absent nodes."""
+    """A LeetCode tree in level order, in its one canonical form: no trailing None, no values of
+    absent nodes."""
     if not values:
         return None
     if values[0] is None:

@@ -1,7 +1,7 @@
 """LiveCodeBench `code_generation_lite`: shards and releases, date windows, raw row to problem.
 
-A release is a number of shards. `release_v5` is shards 1 to 5, `v5` is the fifth alone, `v3_v5` the third to the fifth. The rows of a window
-are chosen by `contest_date`, both ends inclusive.
+A release is a number of shards. `release_v5` is shards 1 to 5, `v5` is the fifth alone, `v3_v5` the
+third to the fifth. The rows of a window are chosen by `contest_date`, both ends inclusive.
 """
 
 from __future__ import annotations
@@ -30,15 +30,30 @@ OUTSIDE_WINDOW = "outside_window"
 """The reason code of rows that are sound but not asked for."""
 
 _BEFORE_BUILTINS = (
-    "string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics", "itertools", "functools", "operator",
-    "io", "sys", "json",
-)  # fmt: skip
+    "string",
+    "re",
+    "datetime",
+    "collections",
+    "heapq",
+    "bisect",
+    "copy",
+    "math",
+    "random",
+    "statistics",
+    "itertools",
+    "functools",
+    "operator",
+    "io",
+    "sys",
+    "json",
+)
 
 LCB_PRELUDE = (
     "".join(f"from {name} import *\n" for name in (*_BEFORE_BUILTINS, "builtins", "typing"))
     + f"import {', '.join(_BEFORE_BUILTINS)}\nsys.setrecursionlimit(50000)\n"
 )
-"""What LiveCodeBench has before every program: the names of these modules, a later one before an earlier, then the modules themselves."""
+"""What LiveCodeBench has before every program: the names of these modules, a later one before an
+earlier, then the modules themselves."""
 
 MAX_PRIVATE_BYTES = 1 << 30
 _RELEASE = re.compile(r"release_v([1-9])|v([1-9])(?:_v([1-9]))?")
@@ -61,7 +76,8 @@ class Window:
 
 
 def parse_window(start: str | None, end: str | None) -> Window:
-    """A window from `YYYY-MM-DD` texts. Raises ConfigError for another form, and for an end before the start."""
+    """A window from `YYYY-MM-DD` texts. Raises ConfigError for another form, and for an end before
+    the start."""
     days: list[date | None] = []
     for name, text in (("start_date", start), ("end_date", end)):
         try:
@@ -75,7 +91,8 @@ def parse_window(start: str | None, end: str | None) -> Window:
 
 
 def release_shards(version: str) -> tuple[str, ...]:
-    """The shard files of `release_vN` (the first N), `release_latest`, `vN` (that one alone) or `vM_vN`.
+    """The shard files of `release_vN` (the first N), `release_latest`, `vN` (that one alone) or
+    `vM_vN`.
 
     Raises ConfigError for anything else.
     """
@@ -88,35 +105,49 @@ def release_shards(version: str) -> tuple[str, ...]:
         if low <= high <= len(SHARDS):
             return SHARDS[low - 1 : high]
     raise ConfigError(
-        f"version={version!r} is no LiveCodeBench release; use release_v1 to release_v{len(SHARDS)} (the shards so far), "
+        f"version={version!r} is no LiveCodeBench release; use release_v1 to "
+        f"release_v{len(SHARDS)} (the shards so far), "
         f"release_latest, v1 to v{len(SHARDS)} (one shard) or vM_vN"
     )
 
 
 def shard_paths(folder: Path, version: str) -> list[Path]:
-    """The shard files of a release in a local folder. Raises ConfigError naming the first that is missing."""
+    """The shard files of a release in a local folder. Raises ConfigError naming the first that is
+    missing."""
     paths = []
     for name in release_shards(version):
-        found = next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+        found = next(
+            (path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None
+        )
         if found is None:
-            raise ConfigError(f"{folder} has no {name}, which version={version} needs; get it from {REPOSITORY}")
+            raise ConfigError(
+                f"{folder} has no {name}, which version={version} needs; get it from {REPOSITORY}"
+            )
         paths.append(found)
     return paths
 
 
-def read_livecodebench(row: Row, _origin: Origin, window: Window | None = None) -> Problem | Skipped:
+def read_livecodebench(
+    row: Row, _origin: Origin, window: Window | None = None
+) -> Problem | Skipped:
     """A row as a problem; one outside `window` is Skipped before its tests are decoded.
 
-    Raises RowError: `missing_field`, `wrong_field_type`, `bad_date`, `bad_private_tests`, `pickle_refused`, `not_json`, `bad_tests`.
+    Raises RowError: `missing_field`, `wrong_field_type`, `bad_date`, `bad_private_tests`,
+    `pickle_refused`, `not_json`, `bad_tests`.
     """
     day = _contest_day(row)
     if window is not None and day not in window:
         return Skipped(field(row, "question_id", str), OUTSIDE_WINDOW, str(day))
     public = _tests(row, "public_test_cases", field(row, "public_test_cases", str))
-    private = _tests(row, "private_test_cases", decode_private_tests(field(row, "private_test_cases", str)))
+    private = _tests(
+        row, "private_test_cases", decode_private_tests(field(row, "private_test_cases", str))
+    )
     kinds = {called for tests, called in (public, private) if tests}
     if len(kinds) != 1:
-        raise RowError("bad_tests", "no tests" if not kinds else "public and private tests are of different kinds")
+        raise RowError(
+            "bad_tests",
+            "no tests" if not kinds else "public and private tests are of different kinds",
+        )
     starter, called = field(row, "starter_code", str), kinds.pop()
     meta = {name: field(row, name, str) for name in ("platform", "difficulty", "contest_id")}
     return Problem(
@@ -127,15 +158,20 @@ def read_livecodebench(row: Row, _origin: Origin, window: Window | None = None) 
         fn_name=called,
         source="livecodebench",
         date=day.isoformat(),
-        meta={"title": field(row, "question_title", str), **meta, **({"preamble": CALL_PRELUDE} if called else {})},
+        meta={
+            "title": field(row, "question_title", str),
+            **meta,
+            **({"preamble": CALL_PRELUDE} if called else {}),
+        },
     )
 
 
 def decode_private_tests(text: str) -> Any:
-    """The value behind `private_test_cases`: JSON, or base64 of zlib of a pickled string of JSON, as upstream stores it.
+    """The value behind `private_test_cases`: JSON, or base64 of zlib of a pickled string of JSON,
+    as upstream stores it.
 
-    The pickle may hold a string, or `{"input_output": string}` as copies of the set have it, and nothing else: no name in it is ever
-    looked up, let alone called. Raises RowError.
+    The pickle may hold a string, or `{"input_output": string}` as copies of the set have it, and
+    nothing else: no name in it is ever looked up, let alone called. Raises RowError.
     """
     with contextlib.suppress(ValueError):
         return parse_json(text)
@@ -153,10 +189,16 @@ class _TextUnpickler(pickle.Unpickler):
     """Builds plain values only: every reference to a name is refused."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise RowError("pickle_refused", f"the pickled tests refer to {module}.{name}; only a string is allowed")
+        raise RowError(
+            "pickle_refused",
+            f"the pickled tests refer to {module}.{name}; only a string is allowed",
+        )
 
     def persistent_load(self, pid: Any) -> NoReturn:
-        raise RowError("pickle_refused", f"the pickled tests refer to a persistent object ({type(pid).__name__})")
+        raise RowError(
+            "pickle_refused",
+            f"the pickled tests refer to a persistent object ({type(pid).__name__})",
+        )
 
 
 def _unpickle_text(data: bytes) -> str:
@@ -165,11 +207,16 @@ def _unpickle_text(data: bytes) -> str:
     except RowError:
         raise
     except Exception as error:  # unpickling broken bytes may raise nearly anything
-        raise RowError("bad_private_tests", f"not a pickle: {type(error).__name__}: {error}") from error
+        raise RowError(
+            "bad_private_tests", f"not a pickle: {type(error).__name__}: {error}"
+        ) from error
     if isinstance(value, dict) and value.keys() == {"input_output"}:
         value = value["input_output"]
     if not isinstance(value, str):
-        raise RowError("bad_private_tests", f"the pickle holds a {type(value).__name__}, expected a string of JSON")
+        raise RowError(
+            "bad_private_tests",
+            f"the pickle holds a {type(value).__name__}, expected a string of JSON",
+        )
     return value
 
 

@@ -1,11 +1,13 @@
 """MBPP, its sanitized subset, and MBPP+ (full and OriginFmt): raw row to problem.
 
-MBPP names its function only in its tests, so the first assert is part of the statement and its test is public, as EvalPlus shows it.
-MBPP+ special oracles are kept as views: eight tasks compare as sets, three ask only whether something was found. Two of EvalPlus's
-oracles forgive wrong references (`are_equivalent` accepts any answer, `sum_div` also accepts 0) and are not reproduced.
+MBPP names its function only in its tests, so the first assert is part of the statement and its test
+is public, as EvalPlus shows it. MBPP+ special oracles are kept as views: eight tasks compare as
+sets, three ask only whether something was found. Two of EvalPlus's oracles forgive wrong references
+(`are_equivalent` accepts any answer, `sum_div` also accepts 0) and are not reproduced.
 
-MBPP+ inputs are JSON, which has no tuple, set, complex number or integer key. The row shows the same base inputs twice, as JSON lists and as
-Python literals in `assertion`: the literals are examples, at each argument and depth, of the types that all inputs have.
+MBPP+ inputs are JSON, which has no tuple, set, complex number or integer key. The row shows the
+same base inputs twice, as JSON lists and as Python literals in `assertion`: the literals are
+examples, at each argument and depth, of the types that all inputs have.
 """
 
 from __future__ import annotations
@@ -22,11 +24,19 @@ from code_rl.data.sources.records import Draft, Origin, Row, RowError, field, nu
 from code_rl.grading.problem import Problem
 
 SET_VIEWS = (
-    "similar_elements", "find_char_long", "common_in_nested_lists", "extract_singly", "larg_nnum", "intersection_array", "find_dissimilar", "Diff",
-)  # fmt: skip
+    "similar_elements",
+    "find_char_long",
+    "common_in_nested_lists",
+    "extract_singly",
+    "larg_nnum",
+    "intersection_array",
+    "find_dissimilar",
+    "Diff",
+)
 FOUND_VIEWS = ("check_str", "text_match_three", "text_starta_endb")
 DEEP_TUPLES = ("extract_even", "average_tuple", "remove_nested")
-"""Tasks about tuples nested to any depth: deeper than their asserts show, lists of the JSON are tuples too."""
+"""Tasks about tuples nested to any depth: deeper than their asserts show, lists of the JSON are
+tuples too."""
 
 CONTAINERS = (list, tuple, set, frozenset)
 NUMBERS = {int, float, complex}
@@ -47,29 +57,48 @@ def read_mbpp(row: Row, _origin: Origin) -> Problem:
     statements = [part for source in stated for part in asserts.read_statements(source)]
     name = entry_point(solution, statements)
     imports = strings(row, "test_imports") if "test_imports" in row else []
-    setup = "\n".join([*imports, str(row.get("test_setup_code") or "").replace("\r\n", "\n")]).strip()
-    problem = _problem(row, "mbpp", name, _statement(row, text, stated), solution=solution, setup=setup)
-    return asserts.asserted(problem, asserts.read_asserts(asserts.AssertReader(name), statements), public=1)
+    setup = "\n".join(
+        [*imports, str(row.get("test_setup_code") or "").replace("\r\n", "\n")]
+    ).strip()
+    problem = _problem(
+        row, "mbpp", name, _statement(row, text, stated), solution=solution, setup=setup
+    )
+    return asserts.asserted(
+        problem, asserts.read_asserts(asserts.AssertReader(name), statements), public=1
+    )
 
 
 @records.named(_row_id)
 def read_mbpp_plus(row: Row, _origin: Origin) -> Draft:
     """An MBPP+ row (`base_input`, `plus_input`, `canonical_solution`)."""
     name, solution = field(row, "entry_point", str), field(row, "canonical_solution", str)
-    stated = [part for part in asserts.read_statements(field(row, "assertion", str)) if isinstance(part, ast.Assert)]
+    stated = [
+        part
+        for part in asserts.read_statements(field(row, "assertion", str))
+        if isinstance(part, ast.Assert)
+    ]
     reader = asserts.AssertReader(name)
     literal = [reader.arguments(part) for part in stated]
     unseen = tuple if name in DEEP_TUPLES else list
     calls = cast_calls(literal, _calls(row, "base_input"), _calls(row, "plus_input"), unseen)
-    problem = _problem(row, "mbppplus", name, field(row, "prompt", str).strip().strip('"').strip(), solution=solution)
+    problem = _problem(
+        row,
+        "mbppplus",
+        name,
+        field(row, "prompt", str).strip().strip('"').strip(),
+        solution=solution,
+    )
     return Draft(problem, tuple(calls), solution, number(row, "atol"), public=1)
 
 
 @records.named(_row_id)
 def read_mbpp_plus_origin(row: Row, _origin: Origin) -> Problem | Draft:
-    """An MBPP+ row in the original format, whose `test` lists `inputs` and `results` (or a reference function)."""
+    """An MBPP+ row in the original format, whose `test` lists `inputs` and `results` (or a
+    reference function)."""
     solution, stated = field(row, "code", str), strings(row, "test_list")
-    name = entry_point(solution, [part for source in stated for part in asserts.read_statements(source)])
+    name = entry_point(
+        solution, [part for source in stated for part in asserts.read_statements(source)]
+    )
     inputs, results, atol = asserts.read_tables(asserts.read_statements(field(row, "test", str)))
     statement = _statement(row, field(row, "prompt", str), stated)
     problem = _problem(row, "mbppplus-origin", name, statement, solution=solution)
@@ -78,12 +107,16 @@ def read_mbpp_plus_origin(row: Row, _origin: Origin) -> Problem | Draft:
     return asserts.tabled(problem, inputs, results, atol, public=1)
 
 
-def _problem(row: Row, source: str, name: str, statement: str, *, solution: str, setup: str = "") -> Problem:
+def _problem(
+    row: Row, source: str, name: str, statement: str, *, solution: str, setup: str = ""
+) -> Problem:
     view = "set" if name in SET_VIEWS else "found" if name in FOUND_VIEWS else None
     if view is not None and source.startswith("mbppplus"):
         setup += asserts.view_setup(name, view)
     meta = {"setup": setup} if setup else {}
-    return Problem(_row_id(row), statement, (), fn_name=name, solutions=(solution,), source=source, meta=meta)
+    return Problem(
+        _row_id(row), statement, (), fn_name=name, solutions=(solution,), source=source, meta=meta
+    )
 
 
 def _statement(row: Row, text: str, stated: list[str]) -> str:
@@ -93,7 +126,8 @@ def _statement(row: Row, text: str, stated: list[str]) -> str:
 
 
 def entry_point(solution: str | None, statements: list[ast.stmt]) -> str:
-    """The function that the tests call: the one name that every assert calls and `solution` (None: not Python) defines at the top.
+    """The function that the tests call: the one name that every assert calls and `solution` (None:
+    not Python) defines at the top.
 
     Raises RowError when there is none, or more than one.
     """
@@ -106,7 +140,11 @@ def entry_point(solution: str | None, statements: list[ast.stmt]) -> str:
     if solution is None:
         candidates = sorted((called or set()) - set(dir(builtins)))
     else:
-        defined = {part.name for part in asserts.read_statements(solution) if isinstance(part, ast.FunctionDef)}
+        defined = {
+            part.name
+            for part in asserts.read_statements(solution)
+            if isinstance(part, ast.FunctionDef)
+        }
         candidates = sorted(defined & (called or set()))
     if len(candidates) != 1:
         raise RowError("entry_point_unclear", f"candidates {candidates}")
@@ -114,7 +152,8 @@ def entry_point(solution: str | None, statements: list[ast.stmt]) -> str:
 
 
 def _calls(row: Row, name: str) -> list[list[Any]]:
-    """The inputs under `name`. One row of the set writes its empty list of inputs as an empty object."""
+    """The inputs under `name`. One row of the set writes its empty list of inputs as an empty
+    object."""
     if row.get(name) == {}:
         return []
     calls = field(row, name, list)
@@ -124,7 +163,8 @@ def _calls(row: Row, name: str) -> list[list[Any]]:
 
 
 def _cast(value: Any, shown: Sequence[Any], unseen: type) -> Any:
-    """`value` (from JSON) as the type that the examples `shown` have at its place; a sequence at a place without an example becomes `unseen`."""
+    """`value` (from JSON) as the type that the examples `shown` have at its place; a sequence at a
+    place without an example becomes `unseen`."""
     if isinstance(value, list):
         sequences = [one for one in shown if isinstance(one, CONTAINERS)]
         kinds = {type(one) for one in sequences}
@@ -137,7 +177,11 @@ def _cast(value: Any, shown: Sequence[Any], unseen: type) -> Any:
         kind = int if {type(key) for one in tables for key in one} == {int} else str
         entries = [entry for one in tables for entry in one.values()]
         return {kind(key): _cast(entry, entries, list) for key, entry in value.items()}
-    is_complex = not isinstance(value, bool) and any(type(one) is complex for one in shown) and _are_numbers(shown)
+    is_complex = (
+        not isinstance(value, bool)
+        and any(type(one) is complex for one in shown)
+        and _are_numbers(shown)
+    )
     return complex(value) if is_complex else value
 
 
@@ -147,11 +191,16 @@ def _are_numbers(shown: Iterable[Any]) -> bool:
 
 
 def cast_calls(
-    literal: Sequence[Sequence[Any]], base: Sequence[Sequence[Any]], extra: Sequence[Sequence[Any]], unseen: type = list
+    literal: Sequence[Sequence[Any]],
+    base: Sequence[Sequence[Any]],
+    extra: Sequence[Sequence[Any]],
+    unseen: type = list,
 ) -> list[tuple[Any, ...]]:
-    """The calls of `base` and `extra` (JSON) with typed arguments; `literal` holds the base calls as the row's asserts write them.
+    """The calls of `base` and `extra` (JSON) with typed arguments; `literal` holds the base calls
+    as the row's asserts write them.
 
-    Raises RowError `input_types_unknown` when the examples contradict each other or the types learned do not fit the JSON.
+    Raises RowError `input_types_unknown` when the examples contradict each other or the types
+    learned do not fit the JSON.
     """
     calls = (*base, *extra)
     shown: list[list[Any]] = [[] for _ in range(max(map(len, (*literal, *calls)), default=0))]
@@ -167,7 +216,10 @@ def cast_calls(
     try:
         cast = [[_cast(*each, unseen) for each in zip(call, shown, strict=False)] for call in calls]
         return [
-            tuple(float(arg) if place in numerals and isinstance(arg, str) else arg for place, arg in enumerate(call))
+            tuple(
+                float(arg) if place in numerals and isinstance(arg, str) else arg
+                for place, arg in enumerate(call)
+            )
             for call in cast
         ]
     except (TypeError, ValueError) as error:

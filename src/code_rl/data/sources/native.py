@@ -12,8 +12,11 @@ from code_rl.util.errors import DataError
 
 
 def read_native(row: Mapping[str, Any], origin: Origin) -> Problem:
-    """A row of a file or a table in our own format: nested fields parsed where they are JSON text, absent (None) ones left out. Raises RowError."""
-    fields = {name: value for name, value in row.items() if value is not None or name not in NATIVE_FIELDS}
+    """A row of a file or a table in our own format: nested fields parsed where they are JSON text,
+    absent (None) ones left out. Raises RowError."""
+    fields = {
+        name: value for name, value in row.items() if value is not None or name not in NATIVE_FIELDS
+    }
     try:
         for name in NESTED:
             value = fields.get(name)

@@ -1,8 +1,10 @@
-"""What every reader of a public data set shares: the result types, and row access that names what is missing.
+"""What every reader of a public data set shares: the result types, and row access that names what
+is missing.
 
-A reader makes of each raw row a `Problem`, a `Draft` (inputs whose expected outputs the trusted reference has yet to give), an `Ambiguous`
-(tests that can be read in several ways, until a reference has run), or raises a `RowError`, which makes it a `Skipped` with a reason code.
-Nothing is guessed and nothing is dropped in silence.
+A reader makes of each raw row a `Problem`, a `Draft` (inputs whose expected outputs the trusted
+reference has yet to give), an `Ambiguous` (tests that can be read in several ways, until a
+reference has run), or raises a `RowError`, which makes it a `Skipped` with a reason code. Nothing
+is guessed and nothing is dropped in silence.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a row comes from: the set's name, what ids of its rows begin with, the row's position, and its place in words."""
+    """Where a row comes from: the set's name, what ids of its rows begin with, the row's position,
+    and its place in words."""
 
     source: str
     prefix: str
@@ -37,7 +40,8 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A row that has no faithful form as a `Problem`. `reason` is a code to count by, `detail` a short text for people."""
+    """A row that has no faithful form as a `Problem`. `reason` is a code to count by, `detail` a
+    short text for people."""
 
     row_id: str
     reason: str
@@ -46,9 +50,11 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A problem without tests yet: `resolve.with_expected` runs `reference` on `calls` to learn the expected values.
+    """A problem without tests yet: `resolve.with_expected` runs `reference` on `calls` to learn the
+    expected values.
 
-    `problem.tests` is empty. The first `public` calls become public tests. `abs_tol` is the set's own tolerance (0: none).
+    `problem.tests` is empty. The first `public` calls become public tests. `abs_tol` is the set's
+    own tolerance (0: none).
     """
 
     problem: Problem
@@ -60,7 +66,8 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One way to read a row's tests: what was taken for the arguments, what for the result, and the tests that this gives."""
+    """One way to read a row's tests: what was taken for the arguments, what for the result, and the
+    tests that this gives."""
 
     arguments: str
     result: str
@@ -74,9 +81,11 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Ambiguous:
-    """A problem whose call tests can be read in several ways: `resolve.resolve` runs its solutions to learn which is meant.
+    """A problem whose call tests can be read in several ways: `resolve.resolve` runs its solutions
+    to learn which is meant.
 
-    `problem.tests` is empty. `tiers` are tried in order: first the readings that the set documents, then those that occur all the same.
+    `problem.tests` is empty. `tiers` are tried in order: first the readings that the set documents,
+    then those that occur all the same.
     """
 
     problem: Problem
@@ -108,7 +117,8 @@ Reader = Callable[[Row, Origin], T]
 
 
 def named(row_id: Reader[str]) -> Callable[[Reader[T]], Reader[T]]:
-    """For a reader that makes ids in a way of its own (`row_id`): what it refuses is left out under the id that it would have had."""
+    """For a reader that makes ids in a way of its own (`row_id`): what it refuses is left out under
+    the id that it would have had."""
 
     def of(read: Reader[T]) -> Reader[T]:
         @functools.wraps(read)
@@ -125,9 +135,14 @@ def named(row_id: Reader[str]) -> Callable[[Reader[T]], Reader[T]]:
 
 
 def stated_id(row: Row, *names: str) -> str:
-    """The first text or number that is not blank among these fields of a row; empty where there is none."""
+    """The first text or number that is not blank among these fields of a row; empty where there is
+    none."""
     values = (row.get(name) for name in names)
-    stated = (str(value) for value in values if isinstance(value, str | int) and not isinstance(value, bool))
+    stated = (
+        str(value)
+        for value in values
+        if isinstance(value, str | int) and not isinstance(value, bool)
+    )
     return next((value for value in stated if value.strip()), "")
 
 
@@ -139,18 +154,28 @@ def make_problem(
     starter: str | None = None,
     **more: Any,
 ) -> Problem:
-    """A problem of the set; a row without an id has its place as one, and starter code that is blank is none."""
+    """A problem of the set; a row without an id has its place as one, and starter code that is
+    blank is none."""
     starter = starter if starter and starter.strip() else None
-    return Problem(str(row_id or origin.row_id), statement, tuple(tests), starter, **{"source": origin.source, **more})
+    return Problem(
+        str(row_id or origin.row_id),
+        statement,
+        tuple(tests),
+        starter,
+        **{"source": origin.source, **more},
+    )
 
 
 def field(row: Row, name: str, kind: type[T]) -> T:
-    """`row[name]`, which must be of type `kind`. Raises RowError naming the field and what was found."""
+    """`row[name]`, which must be of type `kind`. Raises RowError naming the field and what was
+    found."""
     if row.get(name) is None:
         raise RowError("missing_field", name)
     value = row[name]
     if not isinstance(value, kind):
-        raise RowError("wrong_field_type", f"{name} is {type(value).__name__}, expected {kind.__name__}")
+        raise RowError(
+            "wrong_field_type", f"{name} is {type(value).__name__}, expected {kind.__name__}"
+        )
     return value
 
 
@@ -185,5 +210,7 @@ def from_json(value: Any, name: str, kind: type[T] | None = None) -> Any:
         except ValueError as error:
             raise RowError("not_json", f"{name}: {error}") from error
     if kind is not None and not isinstance(value, kind):
-        raise RowError("wrong_field_type", f"{name} is {type(value).__name__}, expected {kind.__name__}")
+        raise RowError(
+            "wrong_field_type", f"{name} is {type(value).__name__}, expected {kind.__name__}"
+        )
     return value

@@ -1,8 +1,10 @@
-"""Which reader a raw row is for, told by its columns alone: no name of a data set is needed, and none is trusted.
+"""Which reader a raw row is for, told by its columns alone: no name of a data set is needed, and
+none is trusted.
 
-A shape of your own is one file with a function from a row and its origin to a `Problem` (or `Draft`, or `Ambiguous`), and its line here. A row that fits
-no shape is a `Skipped` with reason `unknown_shape` that names its columns; one that lacks a single field of our own format is taken for it, so that its
-reader names the field.
+A shape of your own is one file with a function from a row and its origin to a `Problem` (or
+`Draft`, or `Ambiguous`), and its line here. A row that fits no shape is a `Skipped` with reason
+`unknown_shape` that names its columns; one that lacks a single field of our own format is taken for
+it, so that its reader names the field.
 """
 
 from __future__ import annotations
@@ -33,16 +35,20 @@ class Shape:
 
 
 def read_row(row: Row, origin: Origin) -> Item:
-    """What the row is: whatever its reader makes of it, or a Skipped that says why nothing could be made."""
+    """What the row is: whatever its reader makes of it, or a Skipped that says why nothing could be
+    made."""
     shape = shape_of(row)
     if shape is not None:
         return read_as(shape.read, row, origin)
     columns = ", ".join(sorted(name for name, value in row.items() if value is not None))[:200]
-    return Skipped(origin.row_id, "unknown_shape", f"{origin.where}: no known format has the columns {columns}")
+    return Skipped(
+        origin.row_id, "unknown_shape", f"{origin.where}: no known format has the columns {columns}"
+    )
 
 
 def read_as(read: ReadRow, row: Row, origin: Origin) -> Item:
-    """What `read` makes of the row; a row that it refuses is a Skipped with the refusal's reason."""
+    """What `read` makes of the row; a row that it refuses is a Skipped with the refusal's
+    reason."""
     try:
         try:
             return read(row, origin)
@@ -56,7 +62,9 @@ def read_as(read: ReadRow, row: Row, origin: Origin) -> Item:
 def shape_of(row: Row) -> Shape | None:
     """The shape of a raw row; None when it is not known."""
     almost_native = sum(row.get(name) is not None for name in REQUIRED) >= len(REQUIRED) - 1
-    return next((shape for shape in SHAPES if shape.fits(row)), SHAPES[0] if almost_native else None)
+    return next(
+        (shape for shape in SHAPES if shape.fits(row)), SHAPES[0] if almost_native else None
+    )
 
 
 def _text_holds(name: str, *parts: str) -> Callable[[Row], bool]:
@@ -67,7 +75,9 @@ def _text_holds(name: str, *parts: str) -> Callable[[Row], bool]:
     return test
 
 
-def _shape(name: str, columns: str, read: ReadRow, test: Callable[[Row], bool] = lambda _: True) -> Shape:
+def _shape(
+    name: str, columns: str, read: ReadRow, test: Callable[[Row], bool] = lambda _: True
+) -> Shape:
     return Shape(name, frozenset(columns.split()), read, test)
 
 
@@ -77,16 +87,32 @@ _TABLES = _text_holds("test", "inputs = [")
 
 SHAPES = (
     _shape(NATIVE, " ".join(REQUIRED), read_native),
-    _shape("livecodebench", "question_content public_test_cases private_test_cases", livecodebench.read_livecodebench),
+    _shape(
+        "livecodebench",
+        "question_content public_test_cases private_test_cases",
+        livecodebench.read_livecodebench,
+    ),
     _shape("leetcode", "task_id completion entry_point test", leetcode.read_leetcode),
-    _shape("humanevalplus", "task_id canonical_solution base_input prompt", humaneval.read_humaneval_plus, _text_holds("task_id", "HumanEval")),
+    _shape(
+        "humanevalplus",
+        "task_id canonical_solution base_input prompt",
+        humaneval.read_humaneval_plus,
+        _text_holds("task_id", "HumanEval"),
+    ),
     _shape("mbppplus", "task_id canonical_solution base_input assertion", mbpp.read_mbpp_plus),
-    _shape("humanevalplus-origin", "task_id canonical_solution prompt test", humaneval.read_humaneval_plus_origin, _TABLES),
+    _shape(
+        "humanevalplus-origin",
+        "task_id canonical_solution prompt test",
+        humaneval.read_humaneval_plus_origin,
+        _TABLES,
+    ),
     _shape("humaneval", "task_id canonical_solution prompt test", humaneval.read_humaneval),
     _shape("mbppplus-origin", "task_id code test_list test", mbpp.read_mbpp_plus_origin),
     _shape("mbpp", "task_id code test_list", mbpp.read_mbpp),
-    _shape("code_contests", "description public_tests private_tests", competition.read_code_contests),
+    _shape(
+        "code_contests", "description public_tests private_tests", competition.read_code_contests
+    ),
     _shape("verl", "prompt reward_model", verl.read_verl),
     _shape("apps", "question input_output", competition.read_apps),
     _shape("deepcoder", "problem tests", competition.read_deepcoder),
-)  # fmt: skip
+)

@@ -1,15 +1,18 @@
-"""Test cases in the shapes that public rows and course code use, to typed tests and to LiveCodeBench's row shape.
+"""Test cases in the shapes that public rows and course code use, to typed tests and to
+LiveCodeBench's row shape.
 
 | shape | from |
 |---|---|
-| list of `{"input", "output", "testtype": "stdin" or "functional"[, "metadata": {"func_name"}]}` | LiveCodeBench, DeepCoder lcbv5 |
-| list of `{"type": "stdin_stdout" or "function_call", "fn_name", "input", "output"}` | DeepCoder primeintellect |
+| list of `{"input", "output", "testtype"[, "metadata": {"func_name"}]}` | LiveCodeBench, lcbv5 |
+| list of `{"type", "fn_name", "input", "output"}` | DeepCoder primeintellect |
 | list of `{"input", "output"}` | DeepCoder codeforces |
 | `{"inputs": [...], "outputs": [...][, "fn_name"]}` | TACO, APPS |
 
-Each may come as JSON text. Stdin tests and LiveCodeBench's calls (one JSON value a line, the result as JSON text) are exact. The other call shapes
-hold values and leave open what is wrapped in what: `read_tests` takes a list for the arguments and a result that is a list of one item for that
-item; `with_tests_of` gives every `Reading`: a way to take arguments and result that holds for all tests of a row or not at all. Which one is meant is not
+Each may come as JSON text. Stdin tests and LiveCodeBench's calls (one JSON value a line, the result
+as JSON text) are exact. The other call shapes
+hold values and leave open what is wrapped in what: `read_tests` takes a list for the arguments and
+a result that is a list of one item for that item; `with_tests_of` gives every `Reading`: a way to
+take arguments and result that holds for all tests of a row or not at all. Which one is meant is not
 decided here: `loading.resolve` runs the row's own solutions.
 """
 
@@ -34,23 +37,34 @@ class DoesNotFitError(Exception):
 
 
 def call_tiers(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[tuple[Reading, ...], ...]:
-    """Every reading of raw call tests, the documented ones first. Raises RowError for values that no reading fits."""
+    """Every reading of raw call tests, the documented ones first. Raises RowError for values that
+    no reading fits."""
     wanted = _fitting(_RESULTS, outputs)
     tiers = tuple(
         tuple(
-            Reading(arguments, result, tuple(CallTest(a, v, k) for (a, k), v in zip(calls, values, strict=True)))
+            Reading(
+                arguments,
+                result,
+                tuple(CallTest(a, v, k) for (a, k), v in zip(calls, values, strict=True)),
+            )
             for arguments, calls in _fitting(ways, inputs)
             for result, values in wanted
         )
         for ways in (_DOCUMENTED, _SEEN)
     )
     if not any(tiers):
-        raise RowError("unknown_call_shape", f"input of type {type(inputs[0]).__name__}" if inputs else "no tests")
+        raise RowError(
+            "unknown_call_shape",
+            f"input of type {type(inputs[0]).__name__}" if inputs else "no tests",
+        )
     return tuple(tier for tier in tiers if tier)
 
 
-def _fitting(ways: dict[str, Callable[[Any], Any]], raw: Sequence[Any]) -> list[tuple[str, list[Any]]]:
-    """Each way that fits every value, with what it makes of them; ways that agree on all values are one."""
+def _fitting(
+    ways: dict[str, Callable[[Any], Any]], raw: Sequence[Any]
+) -> list[tuple[str, list[Any]]]:
+    """Each way that fits every value, with what it makes of them; ways that agree on all values are
+    one."""
     found: list[tuple[str, list[Any]]] = []
     for name, way in ways.items():
         try:
@@ -101,7 +115,8 @@ def only_item(value: Any) -> Any:
 
 
 def typed(value: Any, kind: Any) -> Any:
-    """A value of this type, or of one of several (`list | tuple`). Raises DoesNotFitError for any other."""
+    """A value of this type, or of one of several (`list | tuple`). Raises DoesNotFitError for any
+    other."""
     if not isinstance(value, kind):
         raise DoesNotFitError
     return value
@@ -116,7 +131,8 @@ def parsed(text: Any) -> Any:
 
 
 def _with_integer_keys(value: Any) -> Any:
-    """JSON has no integer keys: a dict whose keys are all numerals may have been one with integers."""
+    """JSON has no integer keys: a dict whose keys are all numerals may have been one with
+    integers."""
     if isinstance(value, list):
         return [_with_integer_keys(item) for item in value]
     if not isinstance(value, dict):
@@ -130,7 +146,10 @@ def _with_integer_keys(value: Any) -> Any:
 _DOCUMENTED: dict[str, Callable[[Any], Arguments]] = {
     "argument list": lambda value: (tuple(typed(value, list)), {}),
     "argument a line": _line_each,
-    "argument list, integer keys": lambda value: (tuple(map(_with_integer_keys, typed(value, list))), {}),
+    "argument list, integer keys": lambda value: (
+        tuple(map(_with_integer_keys, typed(value, list))),
+        {},
+    ),
 }
 DOCUMENTED = frozenset(_DOCUMENTED)
 """The names of the ways of taking arguments that some set documents."""
@@ -165,13 +184,16 @@ from itertools import *
 from math import ceil, comb, factorial, floor, gcd, inf, isqrt, log, log2, prod, sqrt
 import bisect, collections, functools, heapq, itertools, math, operator, random, re, string, sys
 """
-"""The names that starter code of competition sites takes for granted: their judges import much of the standard library first. In training only
-calls have them, and only names that shadow no builtin: a program that reads stdin writes its own imports."""
+"""The names that starter code of competition sites takes for granted: their judges import much of
+the standard library first. In training only
+calls have them, and only names that shadow no builtin: a program that reads stdin writes its own
+imports."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawTests:
-    """Raw inputs and outputs of one row. `fn_name` None: stdin. `exact`: calls are JSON text, one value a line; else values, in some wrapping."""
+    """Raw inputs and outputs of one row. `fn_name` None: stdin. `exact`: calls are JSON text, one
+    value a line; else values, in some wrapping."""
 
     fn_name: str | None
     inputs: Sequence[Any]
@@ -180,22 +202,28 @@ class RawTests:
 
     def typed(self) -> tuple[TestCase, ...]:
         """The tests, wrapped as is usual."""
-        pairs = [(f"tests[{i}]", *pair) for i, pair in enumerate(zip(self.inputs, self.outputs, strict=True))]
+        pairs = [
+            (f"tests[{i}]", *pair)
+            for i, pair in enumerate(zip(self.inputs, self.outputs, strict=True))
+        ]
         if self.fn_name is not None:
             return tuple(_call_test(given, wanted, at) for at, given, wanted in pairs)
         return tuple(
-            StdinTest(_lines(given, f"{at}: input"), _lines(wanted, f"{at}: output")) for at, given, wanted in pairs
+            StdinTest(_lines(given, f"{at}: input"), _lines(wanted, f"{at}: output"))
+            for at, given, wanted in pairs
         )
 
 
 def read_tests(raw: Any, metadata: Any = None) -> tuple[tuple[TestCase, ...], str | None]:
-    """Typed tests and the function's name (None: stdin tests). Raises RowError for a shape that is not in the table."""
+    """Typed tests and the function's name (None: stdin tests). Raises RowError for a shape that is
+    not in the table."""
     found = _parse(raw, metadata)
     return found.typed(), found.fn_name
 
 
 def normalize_tests(raw_tests: Any, metadata: Any = None) -> list[dict[str, Any]]:
-    """Any shape of the table as LiveCodeBench rows: `{"input", "output", "testtype", "metadata": {"func_name"}}`, all strings.
+    """Any shape of the table as LiveCodeBench rows: `{"input", "output", "testtype", "metadata":
+    {"func_name"}}`, all strings.
 
     Idempotent. Raises RowError as `read_tests` does.
     """
@@ -203,10 +231,14 @@ def normalize_tests(raw_tests: Any, metadata: Any = None) -> list[dict[str, Any]
     return [_to_row(test, fn_name) for test in tests]
 
 
-def with_tests_of(draft: Problem, raw: Any, metadata: Any = None, *, text_calls: bool = False) -> Problem | Ambiguous:
-    """`draft` (no tests yet) with the tests of `raw`. Raises RowError for a shape that is not known.
+def with_tests_of(
+    draft: Problem, raw: Any, metadata: Any = None, *, text_calls: bool = False
+) -> Problem | Ambiguous:
+    """`draft` (no tests yet) with the tests of `raw`. Raises RowError for a shape that is not
+    known.
 
-    `text_calls`: the set documents LiveCodeBench's JSON text for calls, so that there is nothing to find out.
+    `text_calls`: the set documents LiveCodeBench's JSON text for calls, so that there is nothing to
+    find out.
     """
     found = _parse(raw, metadata)
     if found.fn_name is None or found.exact or text_calls:
@@ -216,7 +248,8 @@ def with_tests_of(draft: Problem, raw: Any, metadata: Any = None, *, text_calls:
 
 
 def solutions(value: Any) -> tuple[str, ...]:
-    """The row's solutions without fences: a list, or JSON text of one; at most `MAX_SOLUTIONS`. None, blank and `[]` are none."""
+    """The row's solutions without fences: a list, or JSON text of one; at most `MAX_SOLUTIONS`.
+    None, blank and `[]` are none."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return ()
     if isinstance(value, str) and value.lstrip()[:1] == "[":
@@ -240,19 +273,32 @@ def _parse(raw: Any, metadata: Any) -> RawTests:
     raw, named = from_json(raw, "tests"), _function_name(metadata, "metadata")
     if isinstance(raw, Mapping) and "inputs" in raw:
         inputs, outputs = raw["inputs"], raw.get("outputs")
-        if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs) or not inputs:
-            raise RowError("bad_tests", "inputs and outputs must be lists of one length, at least 1")
+        if (
+            not isinstance(inputs, list)
+            or not isinstance(outputs, list)
+            or len(inputs) != len(outputs)
+            or not inputs
+        ):
+            raise RowError(
+                "bad_tests", "inputs and outputs must be lists of one length, at least 1"
+            )
         name = raw.get("fn_name") or named
-        return RawTests(None if name is None else _identifier(name, "tests"), inputs, outputs, exact=False)
+        return RawTests(
+            None if name is None else _identifier(name, "tests"), inputs, outputs, exact=False
+        )
     rows = [raw] if isinstance(raw, Mapping) else raw
     if not isinstance(rows, list) or not rows:
         raise RowError(
-            "bad_tests", f"a list of tests or an object with inputs and outputs was expected, not {short(raw)}"
+            "bad_tests",
+            f"a list of tests or an object with inputs and outputs was expected, not {short(raw)}",
         )
     kinds = {_kind(row, named, f"tests[{index}]") for index, row in enumerate(rows)}
     if len(kinds) > 1:
         shown = sorted(f"{kind} {name or ''}".strip() for kind, name in kinds)
-        raise RowError("bad_tests", f"all tests must be of one kind and call one function; found {', '.join(shown)}")
+        raise RowError(
+            "bad_tests",
+            f"all tests must be of one kind and call one function; found {', '.join(shown)}",
+        )
     kind, name = kinds.pop()
     exact = kind != "function_call"
     return RawTests(name, [row["input"] for row in rows], [row["output"] for row in rows], exact)
@@ -283,9 +329,13 @@ def _call_test(given: Any, wanted: Any, where: str) -> CallTest:
         if isinstance(given, list):
             return CallTest(tuple(map(decode, given)), _unwrapped(wanted))
     except ValueCodecError as error:
-        raise RowError("bad_tests", f"{where}: input or output is not one JSON value a line: {error}") from error
+        raise RowError(
+            "bad_tests", f"{where}: input or output is not one JSON value a line: {error}"
+        ) from error
     raise RowError(
-        "bad_tests", f"{where}: input {short(given)} must be a list of arguments, or JSON text, one value a line"
+        "bad_tests",
+        f"{where}: input {short(given)} must be a list of arguments, or JSON text, one value a "
+        "line",
     )
 
 
@@ -304,14 +354,25 @@ def _lines(value: Any, where: str) -> str:
 
 def _to_row(test: TestCase, fn_name: str | None) -> dict[str, Any]:
     if isinstance(test, StdinTest):
-        return {"input": test.input, "output": test.expected, "testtype": "stdin", "metadata": {"func_name": None}}
+        return {
+            "input": test.input,
+            "output": test.expected,
+            "testtype": "stdin",
+            "metadata": {"func_name": None},
+        }
     if isinstance(test, SequenceTest) or test.raises is not None or test.kwargs:
         raise RowError(
             "bad_tests",
-            "a sequence of calls, an expected exception or arguments by name have no place in LiveCodeBench's rows",
+            "a sequence of calls, an expected exception or arguments by name have no place in "
+            "LiveCodeBench's rows",
         )
     given, metadata = "\n".join(map(dumps, test.args)), {"func_name": fn_name}
-    return {"input": given, "output": dumps(test.expected), "testtype": "functional", "metadata": metadata}
+    return {
+        "input": given,
+        "output": dumps(test.expected),
+        "testtype": "functional",
+        "metadata": metadata,
+    }
 
 
 def _function_name(metadata: Any, where: str) -> str | None:
@@ -330,7 +391,8 @@ def _identifier(name: Any, where: str) -> str:
 
 
 def with_calls(draft: Problem, fn_name: str | None, tests: tuple[TestCase, ...]) -> Problem:
-    """The draft with its tests; where they call `fn_name`, with the starter code and the imports that a call needs."""
+    """The draft with its tests; where they call `fn_name`, with the starter code and the imports
+    that a call needs."""
     if fn_name is None:
         return replace(draft, tests=tests)
     starter = draft.starter_code
@@ -344,7 +406,8 @@ def with_calls(draft: Problem, fn_name: str | None, tests: tuple[TestCase, ...])
 
 
 def _header(code: str, fn_name: str) -> str | None:
-    """The line of `code` that defines `fn_name` (in its class, if it is a method), without its body."""
+    """The line of `code` that defines `fn_name` (in its class, if it is a method), without its
+    body."""
     try:
         body = syntax.parse(code).body
     except SyntaxError:
@@ -355,5 +418,7 @@ def _header(code: str, fn_name: str) -> str | None:
         if isinstance(part, ast.ClassDef) and part.name == "Solution":
             for method in part.body:
                 if isinstance(method, ast.FunctionDef) and method.name == fn_name:
-                    return f"class Solution:\n    def {fn_name}({ast.unparse(method.args)}):\n        "
+                    return (
+                        f"class Solution:\n    def {fn_name}({ast.unparse(method.args)}):\n        "
+                    )
     return None

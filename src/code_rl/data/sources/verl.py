@@ -1,7 +1,9 @@
-"""verl's Parquet rows: `prompt` (a chat) and `reward_model.ground_truth` (JSON); and how Code-R1 words its 12K (ganler/code-r1-12k).
+"""verl's Parquet rows: `prompt` (a chat) and `reward_model.ground_truth` (JSON); and how Code-R1
+words its 12K (ganler/code-r1-12k).
 
-The ground truth is tests of any shape of `testcases`, or Code-R1's `{"functional": source}`, Python that asserts what a function of the program gives:
-LeetCode's `check(Solution().method)`, or TACO's two tables and a loop. The source is read, never run.
+The ground truth is tests of any shape of `testcases`, or Code-R1's `{"functional": source}`, Python
+that asserts what a function of the program gives: LeetCode's `check(Solution().method)`, or TACO's
+two tables and a loop. The source is read, never run.
 """
 
 from __future__ import annotations
@@ -14,7 +16,16 @@ from typing import Any
 from code_rl.data.prompts import REQUEST
 from code_rl.data.sources.asserts import fold, read_statements
 from code_rl.data.sources.leetcode import check_tests
-from code_rl.data.sources.records import Ambiguous, Origin, Row, RowError, field, from_json, make_problem, named
+from code_rl.data.sources.records import (
+    Ambiguous,
+    Origin,
+    Row,
+    RowError,
+    field,
+    from_json,
+    make_problem,
+    named,
+)
 from code_rl.data.sources.testcases import CALL_PRELUDE, solutions, with_calls, with_tests_of
 from code_rl.grading.problem import CallTest, Compare, Problem
 
@@ -29,11 +40,15 @@ class TreeNode:
 
 # The wording of the published rows, to the letter: what a model trained on them has seen.
 CODE_R1_SYSTEM = (
-    "You are a helpful programming assistant. The user will ask you a question and you as the assistant solve it. "
-    "The assistant first thinks how to solve the task through reasoning and then provides the user with the final answer. "
-    "The reasoning process and answer are enclosed within <think>...</think> and <answer>...</answer> tags, respectively."
+    "You are a helpful programming assistant. The user will ask you a question and you as the "
+    "assistant solve it. The assistant first thinks how to solve the task through reasoning and "
+    "then provides the user with the final answer. The reasoning process and answer are enclosed "
+    "within <think>...</think> and <answer>...</answer> tags, respectively."
 )
-_LEETCODE = "Please solve the programming task below using a self-contained code snippet in a markdown code block.\n\n"
+_LEETCODE = (
+    "Please solve the programming task below using a self-contained code snippet in a "
+    "markdown code block.\n\n"
+)
 _TACO = "Solve the programming task below in a Python markdown code block.\n"
 TACO_TOL = 1e-5
 """What the loop over TACO's tables allows between floats."""
@@ -42,7 +57,8 @@ _STARTER = "Also feel free to reuse/extend the following starter code:"
 
 
 def code_r1_question(statement: str, starter_code: str | None) -> str:
-    """The user's message for a problem: a LeetCode one is to complete a class, any other may start from its starter code."""
+    """The user's message for a problem: a LeetCode one is to complete a class, any other may start
+    from its starter code."""
     block = f"\n```python\n{starter_code}\n```"
     if starter_code and "class Solution:" in starter_code:
         return f"{_LEETCODE}{statement}\n{REQUEST}{block}"
@@ -51,7 +67,8 @@ def code_r1_question(statement: str, starter_code: str | None) -> str:
 
 @named(lambda _, origin: origin.row_id)
 def read_verl(row: Row, origin: Origin) -> Problem | Ambiguous:
-    """A row whose ground truth is tests. Raises RowError `not_tests` for answers (of mathematics, say) and for programs that are not understood."""
+    """A row whose ground truth is tests. Raises RowError `not_tests` for answers (of mathematics,
+    say) and for programs that are not understood."""
     truth = field(row, "reward_model", dict).get("ground_truth")
     about = row.get("extra_info")
     extra: Mapping[str, Any] = about if isinstance(about, Mapping) else {}
@@ -61,7 +78,9 @@ def read_verl(row: Row, origin: Origin) -> Problem | Ambiguous:
         raise RowError("not_tests", error.detail) from error
     statement, starter = _unworded(_asked(row["prompt"]))
     reference = extra.get("reference")
-    known = [reference] if isinstance(reference, str) and reference.strip() else extra.get("solutions")
+    known = (
+        [reference] if isinstance(reference, str) and reference.strip() else extra.get("solutions")
+    )
     draft = make_problem(
         origin,
         None,  # `extra_info.index` counts within each of the sets that a file was put together from
@@ -73,7 +92,9 @@ def read_verl(row: Row, origin: Origin) -> Problem | Ambiguous:
     )
     if isinstance(tests, dict) and isinstance(tests.get("functional"), str):
         return _functional(draft, tests["functional"])
-    if not isinstance(tests, list | dict) or (isinstance(tests, dict) and not {"inputs", "input"} & tests.keys()):
+    if not isinstance(tests, list | dict) or (
+        isinstance(tests, dict) and not {"inputs", "input"} & tests.keys()
+    ):
         raise RowError("not_tests", f"reward_model.ground_truth holds {str(tests)[:80]!r}")
     return with_tests_of(draft, tests)
 
@@ -81,14 +102,19 @@ def read_verl(row: Row, origin: Origin) -> Problem | Ambiguous:
 def _asked(prompt: Any) -> str:
     """The last thing that the user says."""
     messages = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
-    said = [one.get("content") for one in messages if isinstance(one, Mapping) and one.get("role") == "user"]
+    said = [
+        one.get("content")
+        for one in messages
+        if isinstance(one, Mapping) and one.get("role") == "user"
+    ]
     if not said or not isinstance(said[-1], str) or not said[-1].strip():
         raise RowError("blank_statement", "prompt has no message of the user")
     return said[-1]
 
 
 def _unworded(text: str) -> tuple[str, str | None]:
-    """Statement and starter code of a user's message; of one that Code-R1 did not word, the message itself."""
+    """Statement and starter code of a user's message; of one that Code-R1 did not word, the message
+    itself."""
     for opening, request in ((_LEETCODE, REQUEST), (_TACO, _STARTER)):
         if text.startswith(opening):
             statement, _, code = text.removeprefix(opening).partition(f"\n{request}\n```python\n")
@@ -97,34 +123,51 @@ def _unworded(text: str) -> tuple[str, str | None]:
 
 
 def _functional(draft: Problem, source: str) -> Problem:
-    """Tests from the asserts of `check`, or from the tables `_inputs` and `_outputs`: the loop after them calls `name(*i)` and wants `o`, or `o[0]`."""
+    """Tests from the asserts of `check`, or from the tables `_inputs` and `_outputs`: the loop
+    after them calls `name(*i)` and wants `o`, or `o[0]`."""
     body, tables = read_statements(source), dict[str, Any]()
     for part in body:
         match part:
-            case ast.Expr(value=ast.Call(func=ast.Name(id="check"), args=[entry])) if part is body[-1]:
-                known = dataclasses.replace(draft, meta={**draft.meta, "preamble": CALL_PRELUDE + NODE_PRELUDE})
+            case ast.Expr(value=ast.Call(func=ast.Name(id="check"), args=[entry])) if (
+                part is body[-1]
+            ):
+                known = dataclasses.replace(
+                    draft, meta={**draft.meta, "preamble": CALL_PRELUDE + NODE_PRELUDE}
+                )
                 return check_tests(known, source, ast.unparse(entry))
             case ast.Assign(targets=[ast.Name(id="_inputs" | "_outputs" as name)], value=value):
                 tables[name] = fold(value)
-            case ast.For(body=[ast.Assert(test=ast.Call(args=[ast.Call(func=ast.Name(id=called)), wanted]))]) if (
-                part is body[-1]
-            ):
+            case ast.For(
+                body=[ast.Assert(test=ast.Call(args=[ast.Call(func=ast.Name(id=called)), wanted]))]
+            ) if part is body[-1]:
                 pairs = _pairs(tables, first=isinstance(wanted, ast.Subscript))
                 tests = tuple(CallTest(tuple(args), value) for args, value in pairs)
                 rule = Compare("lcb", TACO_TOL, TACO_TOL)
                 return dataclasses.replace(with_calls(draft, called, tests), compare=rule)
-    tells = "no loop that compares a call of the program's function" if tables else source.strip().rpartition("\n")[2]
+    tells = (
+        "no loop that compares a call of the program's function"
+        if tables
+        else source.strip().rpartition("\n")[2]
+    )
     raise RowError("not_tests", tells[:120])
 
 
 def _pairs(tables: Mapping[str, Any], *, first: bool) -> list[tuple[Any, Any]]:
     """Arguments and what is wanted, of each test."""
     inputs, outputs = tables.get("_inputs"), tables.get("_outputs")
-    if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs) or not inputs:
+    if (
+        not isinstance(inputs, list)
+        or not isinstance(outputs, list)
+        or len(inputs) != len(outputs)
+        or not inputs
+    ):
         raise RowError("bad_tests", "_inputs and _outputs must be lists of one length, at least 1")
     if not all(isinstance(args, list | tuple) for args in inputs):
         raise RowError("bad_tests", "an entry of _inputs is no list of arguments")
     try:
-        return [(args, output[0] if first else output) for args, output in zip(inputs, outputs, strict=True)]
+        return [
+            (args, output[0] if first else output)
+            for args, output in zip(inputs, outputs, strict=True)
+        ]
     except (TypeError, LookupError) as error:
         raise RowError("bad_tests", f"an output without a first item: {error}") from error

@@ -1,8 +1,10 @@
 """The in-process PyTorch engine with Tinker's client shape.
 
-`EmbeddedService` is imported on first use: the built-in model's files can be found without loading torch. Others import from here, the verb `serve` also `service`.
-Of its files `backends.server` imports those that its engine and its calls are made of (`decode`, `learner`, `lora`, `models`, `passes`, `sampling`, `state`, `training`, `worker`); `vllm` the
-two clients, `adapters` and `connect` what they must agree on.
+`EmbeddedService` is imported on first use: the built-in model's files can be found without loading
+torch. Others import from here, the verb `serve` also `service`. Of its files `backends.server`
+imports those that its engine and its calls are made of (`decode`, `learner`, `lora`, `models`,
+`passes`, `sampling`, `state`, `training`, `worker`); `vllm` the two clients, `adapters` and
+`connect` what they must agree on.
 """
 
 from __future__ import annotations
@@ -17,10 +19,13 @@ __all__ = ["EmbeddedService"]
 
 
 def share_cores() -> None:
-    """Have OpenMP's threads sleep soon after they have nothing to do; call it before torch is loaded, which reads this once.
+    """Have OpenMP's threads sleep soon after they have nothing to do; call it before torch is
+    loaded, which reads this once.
 
-    The grader's processes share the cores, and threads that spin as long as they do by default would starve them. Threads that sleep
-    at once halve the speed of sampling: a step is hundreds of short operations, and each would wake them.
+    The grader's processes share the cores, and threads that spin as long as they do by default
+    would starve them. Threads that sleep
+    at once halve the speed of sampling: a step is hundreds of short operations, and each would wake
+    them.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")

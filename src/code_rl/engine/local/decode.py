@@ -1,17 +1,21 @@
-"""Batched sampling: one prefill per distinct prompt, then steps over all unfinished sequences together.
+"""Batched sampling: one prefill per distinct prompt, then steps over all unfinished sequences
+together.
 
-Cohorts. Sequences that begin together are a cohort and share a step count; a cohort begins when the budget for caches has
-room, so a batch does not wait for its longest row. Matrix products with weights run over the rows of all cohorts together,
-attention for each by itself.
+Cohorts. Sequences that begin together are a cohort and share a step count; a cohort begins when the
+budget for caches has room, so a batch does not wait for its longest row. Matrix products with
+weights run over the rows of all cohorts together, attention for each by itself.
 
-Layout. A prompt's keys and values are kept once and shared by its completions: at each step the queries of all its
-completions meet them in one matrix product. A completion's own keys and values lie in a cache, in which token t has
-index t; it grows by `BLOCK` tokens, one layer after another. Finished rows are dropped when enough of them have gathered.
+Layout. A prompt's keys and values are kept once and shared by its completions: at each step the
+queries of all its completions meet them in one matrix product. A completion's own keys and values
+lie in a cache, in which token t has index t; it grows by `BLOCK` tokens, one layer after another.
+Finished rows are dropped when enough of them have gathered.
 
-Independence from the batch. Everything is computed row by row except matrix products, and for the built-in model's sizes
-these give a row the same bits for any number of other rows that `even_rows` allows (measured with MKL on Intel and AMD processors). So
-the batch is never allowed below `MIN_ROWS`, and prompts are padded to multiples of `WIDTH`, where trailing zeros add nothing. For large models, other libraries and GPUs, logits may differ in the last bits between batch shapes; a token then
-changes only where its uniform number falls into that gap.
+Independence from the batch. Everything is computed row by row except matrix products, and for the
+built-in model's sizes these give a row the same bits for any number of other rows that `even_rows`
+allows (measured with MKL on Intel and AMD processors). So the batch is never allowed below
+`MIN_ROWS`, and prompts are padded to multiples of `WIDTH`, where trailing zeros add nothing. For
+large models, other libraries and GPUs, logits may differ in the last bits between batch shapes; a
+token then changes only where its uniform number falls into that gap.
 """
 
 from __future__ import annotations
@@ -53,9 +57,11 @@ _WORTH_A_COHORT = 4
 
 @dataclass(frozen=True)
 class Draw:
-    """One completion to sample: whose it is, which prompt it continues, how far, how tokens are chosen, where it stops.
+    """One completion to sample: whose it is, which prompt it continues, how far, how tokens are
+    chosen, where it stops.
 
-    `stop_tokens` end it and are kept as its last token; `stopped(tokens)`, when given, is asked after every token.
+    `stop_tokens` end it and are kept as its last token; `stopped(tokens)`, when given, is asked
+    after every token.
     """
 
     place: tuple[int, int]
@@ -68,7 +74,8 @@ class Draw:
 
 @dataclass(frozen=True)
 class Completion:
-    """Tokens [n] int32 and log-probabilities [n] fp32 of a sampled sequence; `stopped` is false when it ran out of tokens.
+    """Tokens [n] int32 and log-probabilities [n] fp32 of a sampled sequence; `stopped` is false
+    when it ran out of tokens.
 
     `scored` is what its prompt was scored.
     """
@@ -83,10 +90,12 @@ class Completion:
 def decode(
     weights: Weights, waiting: deque[Draw], budget: int, arrived: Callable[[], None] = lambda: None
 ) -> Iterator[tuple[Draw, Completion]]:
-    """Sample what waits, first come, first served; yields each draw with its completion as soon as that ends.
+    """Sample what waits, first come, first served; yields each draw with its completion as soon as
+    that ends.
 
-    `arrived` is called before every step and may add to `waiting`. The caches take at most `budget` bytes, unless a single
-    row needs more. Draws with equal prompts share one only if it is the same object.
+    `arrived` is called before every step and may add to `waiting`. The caches take at most `budget`
+    bytes, unless a single row needs more. Draws with equal prompts share one only if it is the same
+    object.
     """
     cohorts: list[_Cohort] = []
     tried = (-1, 0)
@@ -96,15 +105,24 @@ def decode(
         draws = _admitted(weights, cohorts, waiting, budget) if now != tried else []
         tried = (-1, 0) if draws else now
         if draws:
-            numbers = {prompt: i for i, prompt in enumerate(dict.fromkeys(draw.prompt for draw in draws))}
+            numbers = {
+                prompt: i for i, prompt in enumerate(dict.fromkeys(draw.prompt for draw in draws))
+            }
             filled = prefill(weights, list(numbers))
             for draw in draws:
                 if not draw.max_tokens:
                     nothing = np.empty(0)
                     scored = filled.scored[numbers[draw.prompt]]
-                    yield draw, Completion(nothing.astype(np.int32), nothing.astype(np.float32), False, scored)
+                    yield (
+                        draw,
+                        Completion(
+                            nothing.astype(np.int32), nothing.astype(np.float32), False, scored
+                        ),
+                    )
             if any(draw.max_tokens for draw in draws):
-                cohorts.append(_Cohort(weights, [draw for draw in draws if draw.max_tokens], numbers, filled))
+                cohorts.append(
+                    _Cohort(weights, [draw for draw in draws if draw.max_tokens], numbers, filled)
+                )
             del filled
         for cohort in cohorts:
             yield from cohort.pick()
@@ -113,10 +131,14 @@ def decode(
             _step(weights, cohorts)
 
 
-def _admitted(weights: Weights, cohorts: Sequence[_Cohort], waiting: deque[Draw], budget: int) -> list[Draw]:
-    """Take from `waiting` what there is room for, if it is enough for a cohort; at least one draw where nothing runs.
+def _admitted(
+    weights: Weights, cohorts: Sequence[_Cohort], waiting: deque[Draw], budget: int
+) -> list[Draw]:
+    """Take from `waiting` what there is room for, if it is enough for a cohort; at least one draw
+    where nothing runs.
 
-    A short prompt's keys lie in as much memory as the longest of its cohort's, so that lengths that differ much make several.
+    A short prompt's keys lie in as much memory as the longest of its cohort's, so that lengths that
+    differ much make several.
     """
     running = sum(len(cohort.ids) for cohort in cohorts)
     left = budget // cell_bytes(weights) - sum(cohort.cells for cohort in cohorts)
@@ -126,7 +148,9 @@ def _admitted(weights: Weights, cohorts: Sequence[_Cohort], waiting: deque[Draw]
         prompts[id(draw.prompt)] = _round_up(len(draw.prompt.tokens))
         limit = max(limit, _round_up(draw.max_tokens))
         cells = len(prompts) * max(prompts.values())
-        if cells + (count + 1) * limit > left or cells > max(PREFILL_TOKENS, 2 * sum(prompts.values())):
+        if cells + (count + 1) * limit > left or cells > max(
+            PREFILL_TOKENS, 2 * sum(prompts.values())
+        ):
             break
         count += 1
     if not cohorts:
@@ -137,7 +161,8 @@ def _admitted(weights: Weights, cohorts: Sequence[_Cohort], waiting: deque[Draw]
 
 
 def cell_bytes(weights: Weights) -> int:
-    """Bytes of a token's keys and values in all layers, and in one more: a layer is there twice while its cache is copied."""
+    """Bytes of a token's keys and values in all layers, and in one more: a layer is there twice
+    while its cache is copied."""
     return 2 * (weights.arch.layers + 1) * weights.arch.kv_width * weights.embed.element_size()
 
 
@@ -153,13 +178,21 @@ def _step(weights: Weights, cohorts: Sequence[_Cohort]) -> None:
     sizes.append(spare)
     positions = F.pad(torch.cat([cohort.begin() for cohort in cohorts]), (0, spare))
     cos, sin = weights.cos[positions].unsqueeze(1), weights.sin[positions].unsqueeze(1)
-    x = F.embedding(F.pad(torch.cat([cohort.token for cohort in cohorts]), (0, spare)), weights.embed)
+    x = F.embedding(
+        F.pad(torch.cat([cohort.token for cohort in cohorts]), (0, spare)), weights.embed
+    )
     for i, layer in enumerate(weights.layers):
 
         def attend(query: Tensor, key: Tensor, value: Tensor, i: int = i) -> Tensor:
-            parts = zip(cohorts, *(torch.split(each, sizes) for each in (query, key, value)), strict=False)
+            parts = zip(
+                cohorts, *(torch.split(each, sizes) for each in (query, key, value)), strict=False
+            )
             found = [cohort.attend(i, q, k, v) for cohort, q, k, v in parts]
-            return torch.cat([*found, query.new_zeros(spare, arch.q_width)]) if len(sizes) > 2 or spare else found[0]
+            return (
+                torch.cat([*found, query.new_zeros(spare, arch.q_width)])
+                if len(sizes) > 2 or spare
+                else found[0]
+            )
 
         x = decoder_layer(weights, layer, x, cos, sin, attend)
     logits = weights.head(rms_norm(x, weights.norm, arch.norm_eps)).float()
@@ -169,14 +202,20 @@ def _step(weights: Weights, cohorts: Sequence[_Cohort]) -> None:
 
 
 class _Cohort:
-    """Draws that began together: their caches, the logits of their next tokens, and what they have sampled so far.
+    """Draws that began together: their caches, the logits of their next tokens, and what they have
+    sampled so far.
 
-    `ids` are the draws of the rows in the cache, `alive` [rows] those that go on. `places` [rows] puts rows in a grid of prompts × slots,
-    `grid` [prompts · slots] says which row each cell holds; both are None when the rows fill that grid in order.
+    `ids` are the draws of the rows in the cache, `alive` [rows] those that go on. `places` [rows]
+    puts rows in a grid of prompts × slots, `grid` [prompts · slots] says which row each cell holds;
+    both are None when the rows fill that grid in order.
     """
 
     def __init__(
-        self, weights: Weights, draws: Sequence[Draw], numbers: Mapping[Prompt, int], prompts: Prefilled
+        self,
+        weights: Weights,
+        draws: Sequence[Draw],
+        numbers: Mapping[Prompt, int],
+        prompts: Prefilled,
     ) -> None:
         self.weights, self.arch, self.device = weights, weights.arch, weights.device
         self.draws = sorted(draws, key=lambda draw: numbers[draw.prompt])
@@ -184,7 +223,9 @@ class _Cohort:
         self.scored = [prompts.scored[prompt] for prompt in self.prompt_of]
         self.stem_keys, self.stem_values = prompts.keys, prompts.values
         self.stem_lengths = prompts.lengths
-        self.logits = prompts.logits.index_select(0, torch.tensor(self.prompt_of, device=self.device))
+        self.logits = prompts.logits.index_select(
+            0, torch.tensor(self.prompt_of, device=self.device)
+        )
         self._renumber_prompts()
         rows, kv, d = len(draws), self.arch.kv_heads, self.arch.head_dim
         self.ids, self.alive = list(range(rows)), np.ones(rows, dtype=np.bool_)
@@ -200,7 +241,9 @@ class _Cohort:
         self.stop_table, self.stop_sets = self._stops()
         self.tokens = np.zeros((BLOCK, rows), dtype=np.int32)
         self.logprobs = np.zeros((BLOCK, rows), dtype=np.float32)
-        self.texts: dict[int, list[int]] = {i: [] for i, draw in enumerate(self.draws) if draw.stopped is not None}
+        self.texts: dict[int, list[int]] = {
+            i: [] for i, draw in enumerate(self.draws) if draw.stopped is not None
+        }
 
     @property
     def cells(self) -> int:
@@ -213,13 +256,18 @@ class _Cohort:
         token, logprob = self.picker.pick(self.logits)
         logprobs = logprob.cpu().numpy()
         if np.isnan(logprobs).any():
-            raise BackendError("the model's logits are not finite: its weights are damaged, or training has diverged")
+            raise BackendError(
+                "the model's logits are not finite: its weights are damaged, or training has "
+                "diverged"
+            )
         ended = self._record(token.cpu().numpy(), logprobs)
         alive = int(self.alive.sum())
         self.token = self._compact(token) if 0 < alive <= COMPACT_BELOW * len(self.ids) else token
         return ended
 
-    def _record(self, token: npt.NDArray[np.int64], logprob: npt.NDArray[np.float32]) -> list[tuple[Draw, Completion]]:
+    def _record(
+        self, token: npt.NDArray[np.int64], logprob: npt.NDArray[np.float32]
+    ) -> list[tuple[Draw, Completion]]:
         if self.step == len(self.tokens):
             self.tokens = np.concatenate([self.tokens, np.zeros_like(self.tokens)])
             self.logprobs = np.concatenate([self.logprobs, np.zeros_like(self.logprobs)])
@@ -238,12 +286,18 @@ class _Cohort:
         ending = stopping | (n >= self.limits[alive])
         self.alive[alive] = ~ending
         return [
-            (self.draws[i], Completion(self.tokens[:n, i].copy(), self.logprobs[:n, i].copy(), stop, self.scored[i]))
+            (
+                self.draws[i],
+                Completion(
+                    self.tokens[:n, i].copy(), self.logprobs[:n, i].copy(), stop, self.scored[i]
+                ),
+            )
             for i, stop in zip(ids[ending].tolist(), stopping[ending].tolist(), strict=True)
         ]
 
     def begin(self) -> Tensor:
-        """Make room for the step's keys and values; returns the position of each row's last token [rows]."""
+        """Make room for the step's keys and values; returns the position of each row's last token
+        [rows]."""
         if self.step == self.capacity:
             self.capacity = min(self.capacity + BLOCK, _round_up(int(self.limits.max())))
             for i in range(self.arch.layers):
@@ -253,14 +307,16 @@ class _Cohort:
         return (self.starts + self.step).clamp_(max=self.arch.max_context - 1)
 
     def attend(self, i: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Layer i's attention of the rows' last tokens: queries [rows, heads, d], keys and values [rows, kv, d] to [rows, heads · d]."""
+        """Layer i's attention of the rows' last tokens: queries [rows, heads, d], keys and values
+        [rows, kv, d] to [rows, heads · d]."""
         arch, step = self.arch, self.step
         self.keys[i][:, :, :, step] = key
         self.values[i][:, :, step] = value
         rows, stem = len(query), self.stem_mask.shape[-1]
         query = query.reshape(rows, arch.kv_heads, arch.queries_per_kv, arch.head_dim)
         to_stem = self._meet(query, self.stem_keys[i], self.stem_mask)
-        # Where a row's result starts in memory decides its rounding; four columns more at most, and every row starts alike.
+        # Where a row's result starts in memory decides its rounding; four columns more at most, and
+        # every row starts alike.
         to_own = (query @ self.keys[i][..., : (step + 4) // 4 * 4])[..., : step + 1]
         probs = torch.softmax(torch.cat([to_stem, to_own], dim=-1), dim=-1)
         out = self._meet(probs[..., :stem], self.stem_values[i])
@@ -268,7 +324,8 @@ class _Cohort:
         return out.reshape(rows, arch.q_width)
 
     def _meet(self, left: Tensor, right: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Multiply each row's [kv, per, m] with its prompt's [kv, m, n]: one product per prompt for all its rows.
+        """Multiply each row's [kv, per, m] with its prompt's [kv, m, n]: one product per prompt for
+        all its rows.
 
         `mask` [prompts, 1, 1, n] is added to the result.
         """
@@ -310,7 +367,9 @@ class _Cohort:
         self.stem_mask.masked_fill_(hidden, float("-inf"))
         place = {prompt: i for i, prompt in enumerate(used)}
         self.prompt_of = [place[prompt] for prompt in self.prompt_of]
-        self.starts = self.stem_lengths.index_select(0, torch.tensor(self.prompt_of, device=self.device))
+        self.starts = self.stem_lengths.index_select(
+            0, torch.tensor(self.prompt_of, device=self.device)
+        )
 
     def _lay_out(self) -> None:
         counts = np.bincount(self.prompt_of)
@@ -332,7 +391,8 @@ class _Cohort:
         self.grid = torch.from_numpy(grid).to(self.device)
 
     def _stops(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
-        """Return which tokens end a completion, [sets, vocab], and which set each row has [rows]."""
+        """Return which tokens end a completion, [sets, vocab], and which set each row has
+        [rows]."""
         sets = list(dict.fromkeys(draw.stop_tokens for draw in self.draws))
         table = np.zeros((len(sets), self.arch.vocab), dtype=np.bool_)
         for row, tokens in enumerate(sets):
@@ -342,6 +402,7 @@ class _Cohort:
 
 
 def _select(caches: list[Tensor], index: Tensor) -> None:
-    """Keep these rows of every layer's cache, one layer after another: no more than one is there twice."""
+    """Keep these rows of every layer's cache, one layer after another: no more than one is there
+    twice."""
     for i, cache in enumerate(caches):
         caches[i] = cache.index_select(0, index)

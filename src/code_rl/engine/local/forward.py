@@ -1,9 +1,11 @@
-"""Forward passes over many tokens: the differentiable one over a packed micro-batch, with hand-written gradients of its row-wise
-operations, and that over prompts, for their keys and values and their own log-probabilities.
+"""Forward passes over many tokens: the differentiable one over a packed micro-batch, with
+hand-written gradients of its row-wise operations, and that over prompts, for their keys and values
+and their own log-probabilities.
 
-Matrix products run on the flat tokens; attention runs on padded grids, by plain matrix products for short sequences and by
-`scaled_dot_product_attention` for long ones. Branches of a long stem take the plain products a few queries at a time, so that
-memory grows with tokens and not with their square.
+Matrix products run on the flat tokens; attention runs on padded grids, by plain matrix products for
+short sequences and by `scaled_dot_product_attention` for long ones. Branches of a long stem take
+the plain products a few queries at a time, so that memory grows with tokens and not with their
+square.
 """
 
 from __future__ import annotations
@@ -68,7 +70,8 @@ class _Gated(torch.autograd.Function):
         out = torch.empty_like(gate_up)
         of_gate, of_up = out.chunk(2, dim=-1)
         active = torch.sigmoid(gate)
-        # The result's own halves hold what is needed on the way: this is where a layer's memory peaks.
+        # The result's own halves hold what is needed on the way: this is where a layer's memory
+        # peaks.
         silu = torch.mul(gate, active, out=of_up)
         torch.sub(1, active, out=of_gate)
         active.addcmul_(silu, of_gate)
@@ -107,14 +110,19 @@ def gated(gate_up: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding of x [..., heads, head_dim] with tables [..., 1, head_dim] (see `rotary_tables`)."""
+    """Rotary embedding of x [..., heads, head_dim] with tables [..., 1, head_dim] (see
+    `rotary_tables`)."""
     return torch.addcmul(x * cos, torch.roll(x, x.shape[-1] // 2, dims=-1), sin)
 
 
-def split_heads(weights: Weights, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries [n, heads, d] (rotated, and scaled for attention), rotated keys [n, kv, d] and values [n, kv, d].
+def split_heads(
+    weights: Weights, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries [n, heads, d] (rotated, and scaled for attention), rotated keys [n, kv, d] and
+    values [n, kv, d].
 
-    `x` [n, hidden] is the layer's normed input. Every computation passes here, once a layer: a safe point.
+    `x` [n, hidden] is the layer's normed input. Every computation passes here, once a layer: a safe
+    point.
     """
     safe_point()
     arch = weights.arch
@@ -129,8 +137,11 @@ def split_heads(weights: Weights, layer: Layer, x: Tensor, cos: Tensor, sin: Ten
     return query, key, value
 
 
-def decoder_layer(weights: Weights, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
-    """One layer on x [n, hidden], for training, prefill and decoding alike: they differ in how a token attends to others.
+def decoder_layer(
+    weights: Weights, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend
+) -> Tensor:
+    """One layer on x [n, hidden], for training, prefill and decoding alike: they differ in how a
+    token attends to others.
 
     `attend` maps queries [n, heads, d], keys and values [n, kv, d] to [n, heads · d].
     """
@@ -140,13 +151,16 @@ def decoder_layer(weights: Weights, layer: Layer, x: Tensor, cos: Tensor, sin: T
 
 
 def hidden_states(weights: Weights, batch: Packed, recompute: bool) -> Tensor:
-    """Return the final normed states [n, hidden]; `recompute` trades time for memory by recomputing layers backward."""
+    """Return the final normed states [n, hidden]; `recompute` trades time for memory by recomputing
+    layers backward."""
     cos = weights.cos[batch.positions].unsqueeze(1)
     sin = weights.sin[batch.positions].unsqueeze(1)
     x = F.embedding(batch.tokens, weights.embed)
     stems, branches, device = batch.stems, batch.branches, weights.device
     causal = (
-        None if is_long((stems or branches).width) else causal_mask((stems or branches).width, weights.dtype, device)
+        None
+        if is_long((stems or branches).width)
+        else causal_mask((stems or branches).width, weights.dtype, device)
     )
     spans = _spans(weights.arch, batch)
     joined = _joined_mask(batch, weights.dtype, *spans[0]) if len(spans) == 1 else None
@@ -155,7 +169,9 @@ def hidden_states(weights: Weights, batch: Packed, recompute: bool) -> Tensor:
         if stems is None:
             return attend_causal(weights, branches, causal, query, key, value)
         stem = attend_causal(weights, stems, causal, query, key, value)
-        return torch.cat([stem, _attend_branches(weights, batch, stems, spans, joined, query, key, value)])
+        return torch.cat(
+            [stem, _attend_branches(weights, batch, stems, spans, joined, query, key, value)]
+        )
 
     for layer in weights.layers:
         if recompute:
@@ -165,8 +181,11 @@ def hidden_states(weights: Weights, batch: Packed, recompute: bool) -> Tensor:
     return rms_norm(x, weights.norm, weights.arch.norm_eps)
 
 
-def target_logprobs(weights: Weights, states: Tensor, targets: Tensor, temperature: float = 1.0) -> Tensor:
-    """Return the log-probabilities (fp32) of targets [n] or [n, K] given final states [n, hidden]: log-softmax of logits / temperature."""
+def target_logprobs(
+    weights: Weights, states: Tensor, targets: Tensor, temperature: float = 1.0
+) -> Tensor:
+    """Return the log-probabilities (fp32) of targets [n] or [n, K] given final states [n, hidden]:
+    log-softmax of logits / temperature."""
     rows = max(1, LOGIT_CHUNK // weights.arch.vocab)
     if len(targets) <= rows:
         return _logprobs(weights, states, targets, temperature)
@@ -186,7 +205,8 @@ def _logprobs(weights: Weights, states: Tensor, targets: Tensor, temperature: fl
 
 
 def likeliest(weights: Weights, states: Tensor, k: int, temperature: float) -> tuple[Ints, Floats]:
-    """The k likeliest tokens after each of the states [n, hidden], the likeliest first, and their log-probabilities: [n, k] each."""
+    """The k likeliest tokens after each of the states [n, hidden], the likeliest first, and their
+    log-probabilities: [n, k] each."""
     ids, logprobs = [], []
     for part in torch.split(states, max(1, LOGIT_CHUNK // weights.arch.vocab)):
         best = torch.log_softmax(weights.head(part).float() / temperature, dim=-1).topk(k)
@@ -196,24 +216,36 @@ def likeliest(weights: Weights, states: Tensor, k: int, temperature: float) -> t
 
 
 def _spans(arch: Architecture, batch: Packed) -> list[tuple[int, int]]:
-    """Cut the branches' positions into spans [from, to) whose attention scores have at most SCORE_CHUNK elements."""
+    """Cut the branches' positions into spans [from, to) whose attention scores have at most
+    SCORE_CHUNK elements."""
     if batch.stems is None:
         return []
     width = batch.branches.width
     columns = batch.stems.width + width
-    rows = max(1, SCORE_CHUNK // (arch.heads * batch.branches.rows * columns)) if is_long(columns) else width
+    rows = (
+        max(1, SCORE_CHUNK // (arch.heads * batch.branches.rows * columns))
+        if is_long(columns)
+        else width
+    )
     return [(start, min(start + rows, width)) for start in range(0, width, rows)]
 
 
 def _joined_mask(batch: Packed, dtype: torch.dtype, start: int, end: int) -> Tensor:
-    """Additive mask of branch positions [start, end) to their stem and to the branch up to `end`: [stems, 1, 1, 1, end - start, T + end]."""
+    """Additive mask of branch positions [start, end) to their stem and to the branch up to `end`:
+    [stems, 1, 1, 1, end - start, T + end]."""
     stems, device = batch.stems, batch.tokens.device
     assert stems is not None
     own = torch.full((end - start, end), float("-inf"), dtype=dtype, device=device).triu_(1 + start)
     inside = torch.arange(stems.width, device=device)[None, :] < stems.lengths[:, None]
-    to_stem = torch.zeros(inside.shape, dtype=dtype, device=device).masked_fill_(~inside, float("-inf"))
+    to_stem = torch.zeros(inside.shape, dtype=dtype, device=device).masked_fill_(
+        ~inside, float("-inf")
+    )
     joined = torch.cat(
-        [to_stem[:, None, :].expand(-1, end - start, -1), own[None, :, :].expand(stems.rows, -1, -1)], dim=-1
+        [
+            to_stem[:, None, :].expand(-1, end - start, -1),
+            own[None, :, :].expand(stems.rows, -1, -1),
+        ],
+        dim=-1,
     )
     return joined[:, None, None, None]
 
@@ -226,31 +258,52 @@ def causal_mask(width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 def attend_causal(
     weights: Weights, grid: Grid, mask: Tensor | None, query: Tensor, key: Tensor, value: Tensor
 ) -> Tensor:
-    """Causal attention within each row of the grid; flat [n, heads, d] in, flat [n, heads · d] out, in the grid's order.
+    """Causal attention within each row of the grid; flat [n, heads, d] in, flat [n, heads · d] out,
+    in the grid's order.
 
     `mask` is `causal_mask(grid.width)`, or None to use the fused kernel.
     """
     arch = weights.arch
-    q = query.index_select(0, grid.gather).view(grid.rows, grid.width, arch.heads, arch.head_dim).transpose(1, 2)
-    k = key.index_select(0, grid.gather).view(grid.rows, grid.width, arch.kv_heads, arch.head_dim).transpose(1, 2)
-    v = value.index_select(0, grid.gather).view(grid.rows, grid.width, arch.kv_heads, arch.head_dim).transpose(1, 2)
+    q = (
+        query.index_select(0, grid.gather)
+        .view(grid.rows, grid.width, arch.heads, arch.head_dim)
+        .transpose(1, 2)
+    )
+    k = (
+        key.index_select(0, grid.gather)
+        .view(grid.rows, grid.width, arch.kv_heads, arch.head_dim)
+        .transpose(1, 2)
+    )
+    v = (
+        value.index_select(0, grid.gather)
+        .view(grid.rows, grid.width, arch.kv_heads, arch.head_dim)
+        .transpose(1, 2)
+    )
     if mask is None:
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0, enable_gqa=arch.queries_per_kv > 1)
+        out = F.scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=1.0, enable_gqa=arch.queries_per_kv > 1
+        )
     else:
-        grouped = q.reshape(grid.rows, arch.kv_heads, arch.queries_per_kv, grid.width, arch.head_dim)
+        grouped = q.reshape(
+            grid.rows, arch.kv_heads, arch.queries_per_kv, grid.width, arch.head_dim
+        )
         folded = grouped.reshape(grid.rows, arch.kv_heads, -1, arch.head_dim)
         scores = (folded @ k.transpose(2, 3)).view(*grouped.shape[:-1], grid.width)
         probs = torch.softmax(scores + mask, dim=-1)
-        out = weighted(arch, probs.view(grid.rows, arch.kv_heads, -1, grid.width), v).view(grouped.shape)
+        out = weighted(arch, probs.view(grid.rows, arch.kv_heads, -1, grid.width), v).view(
+            grouped.shape
+        )
         out = out.reshape(grid.rows, arch.heads, grid.width, arch.head_dim)
     flat = out.transpose(1, 2).reshape(grid.rows * grid.width, arch.q_width)
     return flat.index_select(0, grid.scatter)
 
 
 def weighted(arch: Architecture, probs: Tensor, values: Tensor) -> Tensor:
-    """`probs @ values` [.., m, w] × [.., w, d], in small models with the same bits however many columns of zeros follow.
+    """`probs @ values` [.., m, w] × [.., w, d], in small models with the same bits however many
+    columns of zeros follow.
 
-    A library adds up long rows in parts whose number depends on the whole length; parts of `SUMMED` columns leave it no choice.
+    A library adds up long rows in parts whose number depends on the whole length; parts of `SUMMED`
+    columns leave it no choice.
     """
     width = probs.shape[-1]
     if width <= SUMMED or arch.hidden > SMALL_HIDDEN:
@@ -271,24 +324,40 @@ def _attend_branches(
     key: Tensor,
     value: Tensor,
 ) -> Tensor:
-    """Branches attend to their stem (one product per stem for all its branches) and causally to themselves.
+    """Branches attend to their stem (one product per stem for all its branches) and causally to
+    themselves.
 
-    `mask` is that of the only span; where there are several, each makes its own, and makes its scores again backward.
+    `mask` is that of the only span; where there are several, each makes its own, and makes its
+    scores again backward.
     """
     arch, grid = weights.arch, batch.branches
-    n, slots, kv, per, d = stems.rows, batch.slots, arch.kv_heads, arch.queries_per_kv, arch.head_dim
-    q = query.index_select(0, grid.gather).view(n, slots, grid.width, kv, per, d).permute(0, 3, 1, 4, 2, 5)
+    n, slots, kv, per, d = (
+        stems.rows,
+        batch.slots,
+        arch.kv_heads,
+        arch.queries_per_kv,
+        arch.head_dim,
+    )
+    q = (
+        query.index_select(0, grid.gather)
+        .view(n, slots, grid.width, kv, per, d)
+        .permute(0, 3, 1, 4, 2, 5)
+    )
     k = key.index_select(0, grid.gather).view(n, slots, grid.width, kv, d).permute(0, 3, 1, 2, 4)
     v = value.index_select(0, grid.gather).view(n, slots, grid.width, kv, d).permute(0, 3, 1, 2, 4)
     k_stem = key.index_select(0, stems.gather).view(n, stems.width, kv, d).transpose(1, 2)
     v_stem = value.index_select(0, stems.gather).view(n, stems.width, kv, d).transpose(1, 2)
     q = q.contiguous()
 
-    def attend(start: int, end: int, q: Tensor, k: Tensor, v: Tensor, k_stem: Tensor, v_stem: Tensor) -> Tensor:
+    def attend(
+        start: int, end: int, q: Tensor, k: Tensor, v: Tensor, k_stem: Tensor, v_stem: Tensor
+    ) -> Tensor:
         shape = (n, kv, slots, per, end - start)
         q = q[..., start:end, :]
         to_stem = (q.reshape(n, kv, -1, d) @ k_stem.transpose(2, 3)).view(*shape, stems.width)
-        to_own = (q.reshape(n, kv, slots, -1, d) @ k[..., :end, :].transpose(3, 4)).view(*shape, end)
+        to_own = (q.reshape(n, kv, slots, -1, d) @ k[..., :end, :].transpose(3, 4)).view(
+            *shape, end
+        )
         hidden = _joined_mask(batch, weights.dtype, start, end) if mask is None else mask
         probs = torch.softmax(torch.cat([to_stem, to_own], dim=-1) + hidden, dim=-1)
         p_stem, p_own = torch.split(probs, [stems.width, end], dim=-1)
@@ -298,7 +367,10 @@ def _attend_branches(
     if len(spans) == 1:
         out = attend(0, grid.width, q, k, v, k_stem, v_stem)
     else:
-        parts = [checkpoint(attend, *span, q, k, v, k_stem, v_stem, use_reentrant=False) for span in spans]
+        parts = [
+            checkpoint(attend, *span, q, k, v, k_stem, v_stem, use_reentrant=False)
+            for span in spans
+        ]
         out = torch.cat(parts, dim=-2)
     flat = out.permute(0, 2, 4, 1, 3, 5).reshape(grid.rows * grid.width, arch.q_width)
     return flat.index_select(0, grid.scatter)
@@ -306,8 +378,8 @@ def _attend_branches(
 
 @dataclass(frozen=True)
 class Prompt:
-    """Tokens to continue; `scored_at` is the temperature at which their own log-probabilities are wanted (None: not at all),
-    and those of the `likeliest` so many tokens at each position."""
+    """Tokens to continue; `scored_at` is the temperature at which their own log-probabilities are
+    wanted (None: not at all), and those of the `likeliest` so many tokens at each position."""
 
     tokens: tuple[int, ...]
     scored_at: float | None = None
@@ -316,8 +388,9 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Scored:
-    """What a prompt of n tokens was scored: log-probabilities [n], NaN first; ids and log-probabilities [n - 1, k] of the likeliest
-    tokens at its second position and those after it. All empty where they are not wanted."""
+    """What a prompt of n tokens was scored: log-probabilities [n], NaN first; ids and
+    log-probabilities [n - 1, k] of the likeliest tokens at its second position and those after it.
+    All empty where they are not wanted."""
 
     logprobs: Floats
     ids: Ints
@@ -326,7 +399,8 @@ class Scored:
 
 @dataclass(frozen=True)
 class Prefilled:
-    """Prompts after their forward pass: keys per layer [P, kv, d, width], values [P, kv, width, d], lengths [P], last logits [P, vocab]."""
+    """Prompts after their forward pass: keys per layer [P, kv, d, width], values [P, kv, width, d],
+    lengths [P], last logits [P, vocab]."""
 
     keys: list[Tensor]
     values: list[Tensor]
@@ -337,7 +411,8 @@ class Prefilled:
 
 @torch.inference_mode()
 def prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
-    """Run the prompts through the model, at most PREFILL_TOKENS at once or one prompt; attention's padding counts."""
+    """Run the prompts through the model, at most PREFILL_TOKENS at once or one prompt; attention's
+    padding counts."""
     parts: list[list[Prompt]] = [[]]
     for prompt in prompts:
         if parts[-1] and _cells([*parts[-1], prompt]) > PREFILL_TOKENS:
@@ -351,7 +426,9 @@ def prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
     def joined(caches: list[list[Tensor]], axis: int) -> list[Tensor]:
         # Layer by layer, so that no more than one layer is there twice.
         layers = range(len(caches[0]))
-        return [torch.cat([extended(cache.pop(0), axis, width) for cache in caches]) for _ in layers]
+        return [
+            torch.cat([extended(cache.pop(0), axis, width) for cache in caches]) for _ in layers
+        ]
 
     return Prefilled(
         keys=joined([part.keys for part in done], 3),
@@ -377,8 +454,12 @@ def _prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
     arch, device = weights.arch, weights.device
     lengths = np.array([len(p.tokens) for p in prompts], dtype=np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    grid = make_grid(len(prompts), range(len(prompts)), offsets[:-1], lengths, device, multiple=WIDTH)
-    tokens = torch.from_numpy(np.concatenate([np.asarray(p.tokens, dtype=np.int64) for p in prompts])).to(device)
+    grid = make_grid(
+        len(prompts), range(len(prompts)), offsets[:-1], lengths, device, multiple=WIDTH
+    )
+    tokens = torch.from_numpy(
+        np.concatenate([np.asarray(p.tokens, dtype=np.int64) for p in prompts])
+    ).to(device)
     positions = torch.from_numpy(np.concatenate([np.arange(n) for n in lengths])).to(device)
     cos, sin = weights.cos[positions].unsqueeze(1), weights.sin[positions].unsqueeze(1)
     mask = None if is_long(grid.width) else causal_mask(grid.width, weights.dtype, device)
@@ -397,7 +478,11 @@ def _prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
     ends = torch.from_numpy(offsets[1:] - 1).to(device)
     last = rms_norm(x.index_select(0, ends), weights.norm, arch.norm_eps)
     logits = weights.head(last).float()
-    nothing = np.empty(0, dtype=np.float32), np.empty((0, 0), dtype=np.int32), np.empty((0, 0), dtype=np.float32)
+    nothing = (
+        np.empty(0, dtype=np.float32),
+        np.empty((0, 0), dtype=np.int32),
+        np.empty((0, 0), dtype=np.float32),
+    )
     found = [Scored(*nothing) for _ in prompts]
     for temperature in {p.scored_at for p in prompts if p.scored_at is not None}:
         states = rms_norm(x, weights.norm, arch.norm_eps)
@@ -406,6 +491,10 @@ def _prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
         for i, (a, b) in enumerate(itertools.pairwise(offsets)):
             if prompts[i].scored_at == temperature:
                 k = prompts[i].likeliest
-                best = likeliest(weights, states[a : b - 1], k, temperature) if k and b - a > 1 else nothing[1:]
+                best = (
+                    likeliest(weights, states[a : b - 1], k, temperature)
+                    if k and b - a > 1
+                    else nothing[1:]
+                )
                 found[i] = Scored(np.concatenate([[np.float32(np.nan)], scored[a : b - 1]]), *best)
     return Prefilled(keys, values, grid.lengths, logits, found)

@@ -1,4 +1,5 @@
-"""Gradients and AdamW steps for one model: base weights, its adapter, accumulated gradient, optimizer state.
+"""Gradients and AdamW steps for one model: base weights, its adapter, accumulated gradient,
+optimizer state.
 
 Not thread-safe: the client's worker calls it, one operation at a time.
 """
@@ -25,12 +26,14 @@ from .weights import SMALL_HIDDEN, Linear, Weights, packed
 
 MERGE_LIMIT = 32_000_000
 _Leaf = tuple[tuple[Tensor, ...], Callable[..., None]]
-"""Tensors of the trainable weights that collect a gradient, and what takes that gradient to A and B."""
+"""Tensors of the trainable weights that collect a gradient, and what takes that gradient to A and
+B."""
 
 
 @dataclass
 class AdamState:
-    """Running means of the gradient and of its square, laid out as the parameters, and the number of steps taken."""
+    """Running means of the gradient and of its square, laid out as the parameters, and the number
+    of steps taken."""
 
     mean: Tensor
     square: Tensor
@@ -43,10 +46,12 @@ class AdamState:
 
 
 def check_adam(params: object) -> types.AdamParams:
-    """Return `params`; raises ConfigError when it is another optimizer's, or a value is out of range."""
+    """Return `params`; raises ConfigError when it is another optimizer's, or a value is out of
+    range."""
     if not isinstance(params, types.AdamParams):
         raise ConfigError(
-            f"optim_params {type(params).__name__} is not supported by the embedded engine, only AdamParams"
+            f"optim_params {type(params).__name__} is not supported by the embedded engine, only "
+            "AdamParams"
         )
     for name in ("learning_rate", "eps", "weight_decay", "grad_clip_norm"):
         value = getattr(params, name)
@@ -60,8 +65,11 @@ def check_adam(params: object) -> types.AdamParams:
 
 
 @torch.no_grad()
-def adam_step(parameters: Tensor, gradient: Tensor, state: AdamState, params: types.AdamParams) -> dict[str, float]:
-    """Change `parameters` and `state` in place and return metrics; `gradient` is scaled in place when it is clipped."""
+def adam_step(
+    parameters: Tensor, gradient: Tensor, state: AdamState, params: types.AdamParams
+) -> dict[str, float]:
+    """Change `parameters` and `state` in place and return metrics; `gradient` is scaled in place
+    when it is clipped."""
     norm = float(torch.linalg.vector_norm(gradient))
     if params.grad_clip_norm > 0 and norm > params.grad_clip_norm:
         gradient.mul_(params.grad_clip_norm / norm)
@@ -80,8 +88,9 @@ def adam_step(parameters: Tensor, gradient: Tensor, state: AdamState, params: ty
 class Learner:
     """One model in training.
 
-    Small fp32 models are trained through merged matrices, whose gradient is chained to A and B once per request; models with
-    over `MERGE_LIMIT` adapted elements, and bf16 ones, keep A and B apart so that no full-size gradient exists.
+    Small fp32 models are trained through merged matrices, whose gradient is chained to A and B once
+    per request; models with over `MERGE_LIMIT` adapted elements, and bf16 ones, keep A and B apart
+    so that no full-size gradient exists.
     """
 
     def __init__(
@@ -104,11 +113,13 @@ class Learner:
         self._merged: Weights | None = None
 
     def sampler_weights(self) -> Weights:
-        """Weights for a sampler that later training does not change: merged in fp32; apart in bf16, where merging would
-        round small updates away.
+        """Weights for a sampler that later training does not change: merged in fp32; apart in bf16,
+        where merging would round small updates away.
         """
         if self.base.dtype != torch.float32:
-            return self.lora.apart(self._for_sampling(), self.base.dtype)  # as each product would round it
+            return self.lora.apart(
+                self._for_sampling(), self.base.dtype
+            )  # as each product would round it
         if self._merged is None:
             merged = self.lora.merged(self.base)
             self._merged = merged if self.merging else packed(merged)
@@ -119,8 +130,11 @@ class Learner:
         with torch.no_grad():
             return self._run(examples, how, self._weights(), backward=False)
 
-    def forward_backward(self, examples: Sequence[EngineExample], how: Pass) -> types.ForwardBackwardOutput:
-        """The same, adding this request's gradient to the accumulated one, wholly or (on failure) not at all."""
+    def forward_backward(
+        self, examples: Sequence[EngineExample], how: Pass
+    ) -> types.ForwardBackwardOutput:
+        """The same, adding this request's gradient to the accumulated one, wholly or (on failure)
+        not at all."""
         weights, leaves = self._trainable()
         output = self._run(examples, how, weights, backward=True)
         gradient = torch.zeros_like(self.lora.flat)
@@ -135,14 +149,18 @@ class Learner:
         return output
 
     def optim_step(self, params: types.AdamParams) -> dict[str, float]:
-        """Apply the accumulated gradient and forget it; raises BackendError when there is none or it is not finite."""
+        """Apply the accumulated gradient and forget it; raises BackendError when there is none or
+        it is not finite."""
         if self.gradient is None:
             raise BackendError(
-                "optim_step without a forward_backward since the last step: there is no gradient to apply"
+                "optim_step without a forward_backward since the last step: there is no gradient "
+                "to apply"
             )
         gradient, self.gradient = self.gradient, None
         if not bool(torch.isfinite(gradient).all()):
-            raise BackendError("the accumulated gradient is not finite; it was dropped and no step was taken")
+            raise BackendError(
+                "the accumulated gradient is not finite; it was dropped and no step was taken"
+            )
         metrics = adam_step(self.lora.flat, gradient, self.adam, params)
         self._merged = None
         return metrics
@@ -183,18 +201,31 @@ class Learner:
         return types.ForwardBackwardOutput(
             loss_fn_output_type="ArrayRecord",
             loss_fn_outputs=[
-                {"logprobs": types.TensorData.from_numpy(lp), "elementwise_loss": types.TensorData.from_numpy(part)}
+                {
+                    "logprobs": types.TensorData.from_numpy(lp),
+                    "elementwise_loss": types.TensorData.from_numpy(part),
+                }
                 for lp, part in zip(logprobs, losses, strict=True)
             ],
             metrics={"loss:sum": total},
         )
 
-    def _micro_batch(self, batch: Packed, how: Pass, weights: Weights, backward: bool) -> list[Tensor]:
-        """Log-probabilities of stems and of branches, and the branches' losses; `backward` leaves gradients in the weights."""
-        states, at = hidden_states(weights, batch, recompute=self.recompute and backward), batch.stem_tokens
+    def _micro_batch(
+        self, batch: Packed, how: Pass, weights: Weights, backward: bool
+    ) -> list[Tensor]:
+        """Log-probabilities of stems and of branches, and the branches' losses; `backward` leaves
+        gradients in the weights."""
+        states, at = (
+            hidden_states(weights, batch, recompute=self.recompute and backward),
+            batch.stem_tokens,
+        )
         with torch.no_grad():
             nothing = torch.empty(batch.targets[:0].shape)
-            stem = target_logprobs(weights, states[:at], batch.targets[:at], how.temperature) if at else nothing
+            stem = (
+                target_logprobs(weights, states[:at], batch.targets[:at], how.temperature)
+                if at
+                else nothing
+            )
         branch = target_logprobs(weights, states[at:], batch.targets[at:], how.temperature)
         losses = _losses(how, branch, batch)
         if backward:
@@ -205,18 +236,23 @@ class Learner:
 def _losses(how: Pass, logprobs: Tensor, batch: Packed) -> Tensor:
     """The loss of each of the branches' tokens."""
     if not how.loss.whole:
-        return how.loss.formula(torch, logprobs, batch.inputs, how.settings)  # type: ignore[no-any-return]
+        losses: Tensor = how.loss.formula(torch, logprobs, batch.inputs, how.settings)
+        return losses
     lengths = [part.length for unit in batch.units for part in unit.branches]
     cut = {name: torch.split(values, lengths) for name, values in batch.inputs.items()}
     return torch.cat(
         [
-            how.loss.formula(torch, part, {name: parts[i] for name, parts in cut.items()}, how.settings)
+            how.loss.formula(
+                torch, part, {name: parts[i] for name, parts in cut.items()}, how.settings
+            )
             for i, part in enumerate(torch.split(logprobs, lengths))
         ]
     )
 
 
-def _spread(batch: Packed, found: Sequence[Tensor], logprobs: list[Floats], losses: list[Floats]) -> None:
+def _spread(
+    batch: Packed, found: Sequence[Tensor], logprobs: list[Floats], losses: list[Floats]
+) -> None:
     """Write a micro-batch's results to the examples they belong to."""
     stem, branch, token_losses = (part.cpu().numpy() for part in found)
     at_stem = at = 0

@@ -1,7 +1,9 @@
-"""LoRA: one flat fp32 vector of parameters, views of it per module, and two ways to put it into a forward pass.
+"""LoRA: one flat fp32 vector of parameters, views of it per module, and two ways to put it into a
+forward pass.
 
-Each adapted projection has `A` [rank, in] and `B` [out, rank]; its effect is `(ALPHA / rank) · B A`, as in Tinker and peft.
-Module names are Hugging Face's, so that a checkpoint exports without renaming.
+Each adapted projection has `A` [rank, in] and `B` [out, rank]; its effect is `(ALPHA / rank) · B
+A`, as in Tinker and peft. Module names are Hugging Face's, so that a checkpoint exports without
+renaming.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class LoraSettings:
     def read(cls, meta: Mapping[str, Any], path: str) -> LoraSettings:
         """What a checkpoint adapts; raises CheckpointError when it does not say."""
         try:
-            trained = {name: bool(meta[name]) for name in ("train_mlp", "train_attn", "train_unembed")}
+            trained = {
+                name: bool(meta[name]) for name in ("train_mlp", "train_attn", "train_unembed")
+            }
             return cls(rank=int(meta["rank"]), seed=int(meta["seed"]), **trained)
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"checkpoint {path} lacks its settings: {error!r}") from error
@@ -44,7 +48,8 @@ class LoraSettings:
 
 @dataclass(frozen=True)
 class Module:
-    """One adapted projection: columns [start, start + out) of the fused matrix `site` in `layer` (−1: the unembedding)."""
+    """One adapted projection: columns [start, start + out) of the fused matrix `site` in `layer`
+    (−1: the unembedding)."""
 
     name: str
     layer: int
@@ -80,7 +85,8 @@ def modules(arch: Architecture, settings: LoraSettings) -> list[Module]:
 
 
 class Lora:
-    """The adapter's parameters (`flat`, fp32) and its views `a[name]` [rank, in] and `b[name]` [out, rank]."""
+    """The adapter's parameters (`flat`, fp32) and its views `a[name]` [rank, in] and `b[name]`
+    [out, rank]."""
 
     def __init__(self, arch: Architecture, settings: LoraSettings, device: torch.device) -> None:
         self.arch = arch
@@ -121,19 +127,25 @@ class Lora:
         return self._by_site.get((layer, site), [])
 
     def merged(self, base: Weights) -> Weights:
-        """Return weights with the adapter added in, in the base's dtype; nothing is shared that training changes."""
+        """Return weights with the adapter added in, in the base's dtype; nothing is shared that
+        training changes."""
         return self.mapped(base, self._merge)
 
     def apart(self, base: Weights, dtype: torch.dtype = torch.float32) -> Weights:
-        """Return weights that keep the adapter as two thin products per projection (a copy of it in `dtype`)."""
-        return self.mapped(base, lambda linear, layer, site: self._split(linear, layer, site, dtype))
+        """Return weights that keep the adapter as two thin products per projection (a copy of it in
+        `dtype`)."""
+        return self.mapped(
+            base, lambda linear, layer, site: self._split(linear, layer, site, dtype)
+        )
 
     def mapped(self, base: Weights, change: Callable[[Linear, int, str], Linear]) -> Weights:
-        """Return weights with every fused matrix that is adapted changed: `change(linear, layer, site)`."""
-        layers = tuple(
-            replace(layer, **{s: change(getattr(layer, s), i, s) for s in SITES if self.at(i, s)})  # type: ignore[arg-type]
+        """Return weights with every fused matrix that is adapted changed: `change(linear, layer,
+        site)`."""
+        changed: list[dict[str, Any]] = [
+            {s: change(getattr(layer, s), i, s) for s in SITES if self.at(i, s)}
             for i, layer in enumerate(base.layers)
-        )
+        ]
+        layers = tuple(map(lambda layer, new: replace(layer, **new), base.layers, changed))
         head = change(base.head, -1, "head") if self.at(-1, "head") else base.head
         return replace(base, layers=layers, head=head)
 
@@ -150,19 +162,25 @@ class Lora:
         a = torch.cat([self.a[m.name] for m in found]).t().contiguous()
         b = torch.zeros(rank * len(found), linear.outputs, dtype=torch.float32, device=a.device)
         for i, m in enumerate(found):
-            b[i * rank : (i + 1) * rank, m.start : m.start + m.outputs] = self.scale * self.b[m.name].t()
+            b[i * rank : (i + 1) * rank, m.start : m.start + m.outputs] = (
+                self.scale * self.b[m.name].t()
+            )
         return replace(linear, lora_a=a.to(dtype), lora_b=b.to(dtype))
 
     def chain_merged(self, layer: int, site: str, grad: Tensor, into: Tensor) -> None:
-        """Add to `into` (laid out as `flat`) what a gradient [in, out] of a merged matrix means for A and B."""
+        """Add to `into` (laid out as `flat`) what a gradient [in, out] of a merged matrix means for
+        A and B."""
         grad_a, grad_b = self.views(into)
         for m in self.at(layer, site):
             part = grad[:, m.start : m.start + m.outputs].float()
             grad_a[m.name].addmm_(self.b[m.name].t(), part.t(), alpha=self.scale)
             grad_b[m.name].addmm_(part.t(), self.a[m.name].t(), alpha=self.scale)
 
-    def chain_apart(self, layer: int, site: str, grad_a: Tensor, grad_b: Tensor, into: Tensor) -> None:
-        """The same for gradients of the two thin matrices that `apart` makes, [in, R] and [R, out]."""
+    def chain_apart(
+        self, layer: int, site: str, grad_a: Tensor, grad_b: Tensor, into: Tensor
+    ) -> None:
+        """The same for gradients of the two thin matrices that `apart` makes, [in, R] and [R,
+        out]."""
         into_a, into_b = self.views(into)
         rank = self.settings.rank
         for i, m in enumerate(self.at(layer, site)):

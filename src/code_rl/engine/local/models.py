@@ -1,4 +1,5 @@
-"""Finding and loading base models: the built-in one by the name `tiny`, local folders, and hub ids."""
+"""Finding and loading base models: the built-in one by the name `tiny`, local folders, and hub
+ids."""
 
 from __future__ import annotations
 
@@ -21,15 +22,32 @@ from code_rl.engine.names import SMOLLM2, built_in_context, source_of
 from code_rl.engine.places import BUILT_IN
 from code_rl.util.errors import ConfigError
 
-from .weights import Architecture, LoadedModel, Weights, from_transformers, fuse, packed, read_architecture
+from .weights import (
+    Architecture,
+    LoadedModel,
+    Weights,
+    from_transformers,
+    fuse,
+    packed,
+    read_architecture,
+)
 
 HUB_S = 5.0
-__all__ = ["BUILT_IN", "Model", "built_in_context", "context_of", "load_model", "source_of", "wrap_model"]
+__all__ = [
+    "BUILT_IN",
+    "Model",
+    "built_in_context",
+    "context_of",
+    "load_model",
+    "source_of",
+    "wrap_model",
+]
 
 
 @dataclass
 class Model:
-    """A base model in memory: its name as asked for, where it came from, its weights, and what ends a completion."""
+    """A base model in memory: its name as asked for, where it came from, its weights, and what ends
+    a completion."""
 
     name: str
     source: str
@@ -45,7 +63,8 @@ class Model:
         return packed(self.weights)
 
     def tokenizer(self) -> Any:
-        """The model's tokenizer, loaded on first use; raises ConfigError when the model has none."""
+        """The model's tokenizer, loaded on first use; raises ConfigError when the model has
+        none."""
         with self._lock:
             if self._tokenizer is None:
                 from transformers import AutoTokenizer
@@ -53,9 +72,14 @@ class Model:
                 try:
                     self._tokenizer = AutoTokenizer.from_pretrained(self.source)
                 except (OSError, ValueError) as error:
-                    raise ConfigError(f"model {self.name!r} has no usable tokenizer: {_one_line(error)}") from error
-                # What is too long is left out, or refused, and named: transformers would speak of errors to come.
-                self._tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
+                    raise ConfigError(
+                        f"model {self.name!r} has no usable tokenizer: {_one_line(error)}"
+                    ) from error
+                # What is too long is left out, or refused, and named: transformers would speak of
+                # errors to come.
+                self._tokenizer.deprecation_warnings[
+                    "sequence-length-is-longer-than-the-specified-maximum"
+                ] = True
             return self._tokenizer
 
 
@@ -70,12 +94,15 @@ def model_config(name: str, at_hand: bool = False) -> tuple[str, Any, Architectu
     try:
         config = AutoConfig.from_pretrained(source, local_files_only=at_hand)
     except (OSError, ValueError, TypeError, StrictDataclassError) as error:
-        raise ConfigError(f"model {name!r} could not be loaded: {_one_line(error)}{_elsewhere(name)}") from error
+        raise ConfigError(
+            f"model {name!r} could not be loaded: {_one_line(error)}{_elsewhere(name)}"
+        ) from error
     return source, config, read_architecture(config)
 
 
 def context_of(name: str) -> int:
-    """Tokens of context of a model that could be loaded; raises ConfigError, within seconds, for any other."""
+    """Tokens of context of a model that could be loaded; raises ConfigError, within seconds, for
+    any other."""
     try:
         return model_config(name, at_hand=True)[2].max_context
     except ConfigError:
@@ -90,11 +117,14 @@ def context_of(name: str) -> int:
 
     try:
         address = hf_hub_url(source, "config.json")
-        answer = httpx.get(address, headers=build_hf_headers(), follow_redirects=True, timeout=HUB_S).raise_for_status()
+        answer = httpx.get(
+            address, headers=build_hf_headers(), follow_redirects=True, timeout=HUB_S
+        ).raise_for_status()
         return read_architecture(AutoConfig.for_model(**answer.json())).max_context
     except (httpx.HTTPError, ValueError, TypeError) as error:
         raise ConfigError(
-            f"model {name!r} is not on the hub, or the hub does not answer: {_one_line(error)}{_elsewhere(name)}"
+            f"model {name!r} is not on the hub, or the hub does not answer: "
+            f"{_one_line(error)}{_elsewhere(name)}"
         ) from error
 
 
@@ -113,7 +143,9 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> Model:
     return wrap_model(name, source, loaded, device, dtype)
 
 
-def wrap_model(name: str, source: str, loaded: Any, device: torch.device, dtype: torch.dtype) -> Model:
+def wrap_model(
+    name: str, source: str, loaded: Any, device: torch.device, dtype: torch.dtype
+) -> Model:
     """Return the engine's form of a transformers model that is already in memory."""
     eos = getattr(getattr(loaded, "generation_config", None), "eos_token_id", None)
     if eos is None:
@@ -122,7 +154,12 @@ def wrap_model(name: str, source: str, loaded: Any, device: torch.device, dtype:
 
 
 def _model(
-    name: str, source: str, read: LoadedModel, eos: int | list[int] | None, device: torch.device, dtype: torch.dtype
+    name: str,
+    source: str,
+    read: LoadedModel,
+    eos: int | list[int] | None,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> Model:
     weights = fuse(read, device, dtype)
     ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
@@ -130,20 +167,27 @@ def _model(
 
 
 def _plain_source(folder: Path, config: Any, arch: Architecture) -> LoadedModel | None:
-    """Read a local folder with one safetensors file and default rotary embedding, without importing the modelling code.
+    """Read a local folder with one safetensors file and default rotary embedding, without importing
+    the modelling code.
 
-    That import takes longer than everything else in starting the built-in model. None: load it through transformers.
+    That import takes longer than everything else in starting the built-in model. None: load it
+    through transformers.
     """
     file = folder / "model.safetensors"
     rope = getattr(config, "rope_parameters", None) or {}
-    if not file.is_file() or rope.get("rope_type", "default") != "default" or "rope_theta" not in rope:
+    if (
+        not file.is_file()
+        or rope.get("rope_type", "default") != "default"
+        or "rope_theta" not in rope
+    ):
         return None
     exponents = torch.arange(0, arch.head_dim, 2, dtype=torch.float32) / arch.head_dim
     return LoadedModel(arch, load_file(file), 1.0 / (float(rope["rope_theta"]) ** exponents))
 
 
 def _ends(folder: Path, config: Any) -> int | list[int] | None:
-    """The end-of-sequence ids of a local folder: the generation settings' where it has any, else the model's."""
+    """The end-of-sequence ids of a local folder: the generation settings' where it has any, else
+    the model's."""
     file = folder / "generation_config.json"
     settings = json.loads(file.read_text()) if file.is_file() else {}
     if not isinstance(settings, dict):
@@ -154,7 +198,8 @@ def _ends(folder: Path, config: Any) -> int | list[int] | None:
 
 
 def _fingerprint(weights: Weights) -> str:
-    """A short hash of the shape and of a sample of the values: enough to notice another model under the same name."""
+    """A short hash of the shape and of a sample of the values: enough to notice another model under
+    the same name."""
     digest = hashlib.blake2b(repr(weights.arch).encode(), digest_size=16)
     for tensor in (
         weights.norm,
@@ -177,14 +222,23 @@ def _one_line(error: BaseException) -> str:
 def supported(contexts: Mapping[str, int | None]) -> list[types.SupportedModel]:
     """Models by name with their contexts, as a server of Tinker's protocol lists them."""
     return [
-        types.SupportedModel(model_name=name, max_context_length=context, trainable=True, sampleable=True)
+        types.SupportedModel(
+            model_name=name, max_context_length=context, trainable=True, sampleable=True
+        )
         for name, context in contexts.items()
     ]
 
 
-def model_info(model_id: str, family: str, name: str, tokenizer: str, rank: int) -> types.GetInfoResponse:
+def model_info(
+    model_id: str, family: str, name: str, tokenizer: str, rank: int
+) -> types.GetInfoResponse:
     """What a training client is told of its model."""
     data = types.ModelData(arch=family, model_name=name, tokenizer_id=tokenizer)
     return types.GetInfoResponse(
-        type="get_info", model_data=data, model_id=model_id, is_lora=True, lora_rank=rank, model_name=name
+        type="get_info",
+        model_data=data,
+        model_id=model_id,
+        is_lora=True,
+        lora_rank=rank,
+        model_name=name,
     )

@@ -1,11 +1,14 @@
-"""Micro-batches without waste: no padding in the matrix products, and a prompt that examples share is computed once.
+"""Micro-batches without waste: no padding in the matrix products, and a prompt that examples share
+is computed once.
 
-Examples of one group have the same context (the leading positions whose loss is off). Their common part becomes a *stem*, each
-rest a *branch* that attends to its stem and to itself. All tokens of a micro-batch lie in one flat vector (stems, then
-branches); only attention sees a padded grid. An example that shares nothing is a branch without a stem.
+Examples of one group have the same context (the leading positions whose loss is off). Their common
+part becomes a *stem*, each rest a *branch* that attends to its stem and to itself. All tokens of a
+micro-batch lie in one flat vector (stems, then branches); only attention sees a padded grid. An
+example that shares nothing is a branch without a stem.
 
-Long examples have stems only where these save more than the fused kernel, which knows no stems, would. What a micro-batch of
-them holds, padding included, is at most the budget, or a little more than the longest example where that is longer than it.
+Long examples have stems only where these save more than the fused kernel, which knows no stems,
+would. What a micro-batch of them holds, padding included, is at most the budget, or a little more
+than the longest example where that is longer than it.
 """
 
 from __future__ import annotations
@@ -62,8 +65,8 @@ class Unit:
 class Grid:
     """How a padded grid [rows, width] and the flat vector map to each other.
 
-    `gather` [rows · width] picks flat positions (padding picks 0, and is masked wherever it matters); `scatter` [n] picks
-    grid cells for the flat positions `first` to `first + n`.
+    `gather` [rows · width] picks flat positions (padding picks 0, and is masked wherever it
+    matters); `scatter` [n] picks grid cells for the flat positions `first` to `first + n`.
     """
 
     rows: int
@@ -75,7 +78,8 @@ class Grid:
 
 @dataclass(frozen=True)
 class Packed:
-    """A micro-batch of n flat tokens. `stems` is None when nothing is shared; `branches` has `slots` rows for each stem."""
+    """A micro-batch of n flat tokens. `stems` is None when nothing is shared; `branches` has
+    `slots` rows for each stem."""
 
     units: tuple[Unit, ...]
     tokens: Tensor
@@ -94,7 +98,8 @@ def is_long(width: int) -> bool:
 
 
 def plan(examples: Sequence[EngineExample], budget: int) -> Iterator[list[Unit]]:
-    """Yield micro-batches of at most about `budget` tokens each, all with stems or all without, similar lengths together."""
+    """Yield micro-batches of at most about `budget` tokens each, all with stems or all without,
+    similar lengths together."""
     room = max(budget, int(_ROOM * max(len(example.tokens) for example in examples)))
     shared, alone = _units(examples, budget, room)
     for units in (shared, alone):
@@ -110,7 +115,8 @@ def plan(examples: Sequence[EngineExample], budget: int) -> Iterator[list[Unit]]
 
 
 def _fits(units: Sequence[Unit], budget: int, room: int) -> bool:
-    """Short units: their tokens within the budget, and all cells of their grids within `_PADDED` times the room. With a long one: the cells within `room`."""
+    """Short units: their tokens within the budget, and all cells of their grids within `_PADDED`
+    times the room. With a long one: the cells within `room`."""
     slots = max(len(unit.branches) for unit in units)
     branch = max(unit.width - unit.stem for unit in units)
     cells = len(units) * (max(unit.stem for unit in units) + slots * branch)
@@ -119,12 +125,16 @@ def _fits(units: Sequence[Unit], budget: int, room: int) -> bool:
     return sum(unit.tokens for unit in units) <= budget and cells <= _PADDED * room
 
 
-def _units(examples: Sequence[EngineExample], budget: int, room: int) -> tuple[list[Unit], list[Unit]]:
+def _units(
+    examples: Sequence[EngineExample], budget: int, room: int
+) -> tuple[list[Unit], list[Unit]]:
     groups: dict[bytes, list[int]] = {}
     for i, example in enumerate(examples):
         stem = example.context if example.context < len(example.tokens) else 0
         key = (
-            example.tokens[:stem].tobytes() + b"|" + example.targets[:stem].tobytes() if stem >= MIN_STEM else b"%d" % i
+            example.tokens[:stem].tobytes() + b"|" + example.targets[:stem].tobytes()
+            if stem >= MIN_STEM
+            else b"%d" % i
         )
         groups.setdefault(key, []).append(i)
     shared: list[Unit] = []
@@ -139,9 +149,13 @@ def _units(examples: Sequence[EngineExample], budget: int, room: int) -> tuple[l
     return shared, alone
 
 
-def _split(examples: Sequence[EngineExample], members: list[int], budget: int, room: int) -> Iterator[Unit]:
+def _split(
+    examples: Sequence[EngineExample], members: list[int], budget: int, room: int
+) -> Iterator[Unit]:
     stem = examples[members[0]].context
-    branches = sorted((Branch(i, stem, examples[i]) for i in members), key=lambda b: (b.length, b.index))
+    branches = sorted(
+        (Branch(i, stem, examples[i]) for i in members), key=lambda b: (b.length, b.index)
+    )
     part: list[Branch] = []
     for branch in branches:
         if part and not _fits([Unit(stem, (*part, branch))], budget, room):
@@ -170,7 +184,9 @@ def pack(units: Sequence[Unit], device: torch.device) -> Packed:
     n_stems, n_rows = len(stems), len(units) * slots
     branch_grid = make_grid(n_rows, rows, offsets[n_stems:-1], lengths[n_stems:], device)
     stem_grid = (
-        make_grid(n_stems, list(range(n_stems)), offsets[:n_stems], lengths[:n_stems], device) if with_stems else None
+        make_grid(n_stems, list(range(n_stems)), offsets[:n_stems], lengths[:n_stems], device)
+        if with_stems
+        else None
     )
     inputs = {
         name: _to(np.concatenate([b.example.inputs[name][b.start :] for b in branches]), device)
@@ -190,11 +206,18 @@ def pack(units: Sequence[Unit], device: torch.device) -> Packed:
 
 
 def make_grid(
-    n_rows: int, rows: Sequence[int], offsets: Ints, lengths: Ints, device: torch.device, multiple: int = 1
+    n_rows: int,
+    rows: Sequence[int],
+    offsets: Ints,
+    lengths: Ints,
+    device: torch.device,
+    multiple: int = 1,
 ) -> Grid:
-    """Return the grid in which row `rows[i]` holds the `lengths[i]` flat positions from `offsets[i]` on.
+    """Return the grid in which row `rows[i]` holds the `lengths[i]` flat positions from
+    `offsets[i]` on.
 
-    The width is the greatest length, rounded up to `multiple`; rows that nothing names are all padding.
+    The width is the greatest length, rounded up to `multiple`; rows that nothing names are all
+    padding.
     """
     width = -(-int(lengths.max()) // multiple) * multiple
     gather = np.zeros((n_rows, width), dtype=np.int64)
@@ -205,7 +228,11 @@ def make_grid(
         scatter.append(np.arange(row * width, row * width + length))
         filled[row] = length
     return Grid(
-        n_rows, width, _to(gather.reshape(-1), device), _to(np.concatenate(scatter), device), _to(filled, device)
+        n_rows,
+        width,
+        _to(gather.reshape(-1), device),
+        _to(np.concatenate(scatter), device),
+        _to(filled, device),
     )
 
 

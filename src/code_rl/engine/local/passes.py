@@ -1,7 +1,8 @@
-"""What a forward or forward_backward request asks for, checked: its loss, its examples as NumPy arrays, or a loss of one's own.
+"""What a forward or forward_backward request asks for, checked: its loss, its examples as NumPy
+arrays, or a loss of one's own.
 
-A loss of one's own is any function C of the log-probabilities lp, trained as Tinker's SDK does it: cross-entropy with the weights
-−∂C/∂lp has the gradient of C.
+A loss of one's own is any function C of the log-probabilities lp, trained as Tinker's SDK does it:
+cross-entropy with the weights −∂C/∂lp has the gradient of C.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ CustomLoss = Callable[[list[types.Datum], list[Any]], tuple[Any, Mapping[str, fl
 
 @dataclass(frozen=True)
 class Pass:
-    """How a pass is computed. Logits are divided by `temperature` before the log-softmax, so that the policy that is trained
-    is the one that completions were drawn from."""
+    """How a pass is computed. Logits are divided by `temperature` before the log-softmax, so that
+    the policy that is trained is the one that completions were drawn from."""
 
     loss: Loss
     settings: Settings
@@ -50,14 +51,19 @@ def read_pass(loss_fn: str, config: Mapping[str, float | str] | None) -> Pass:
     temperature = settings.pop(TEMPERATURE, 1.0)
     check_temperature(temperature, f"loss_fn_config {TEMPERATURE}")
     if loss_fn not in LOSSES:
-        raise ConfigError(f"loss_fn {loss_fn!r} is not implemented by the embedded engine; it has {', '.join(LOSSES)}")
-    return Pass(LOSSES[loss_fn], losses.loss_settings(LOSSES[loss_fn], settings), float(temperature))
+        raise ConfigError(
+            f"loss_fn {loss_fn!r} is not implemented by the embedded engine; it has "
+            f"{', '.join(LOSSES)}"
+        )
+    return Pass(
+        LOSSES[loss_fn], losses.loss_settings(LOSSES[loss_fn], settings), float(temperature)
+    )
 
 
 def check_temperature(value: object, name: str) -> None:
     """Raise ConfigError for a temperature at which there are no log-probabilities."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < MIN_TEMPERATURE:  # type: ignore[arg-type, operator]
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    if not MIN_TEMPERATURE <= number < math.inf:
         raise ConfigError(f"{name}={value!r} must be a finite number of at least {MIN_TEMPERATURE}")
 
 
@@ -70,7 +76,8 @@ def loss_settings() -> dict[str, frozenset[str]]:
 class EngineExample:
     """One datum of N positions: `tokens` and `targets` [N], loss inputs [N] each, in fp32.
 
-    Of soft targets `targets` and the inputs are [N, K]. `context` counts the leading positions that do not count in the loss.
+    Of soft targets `targets` and the inputs are [N, K]. `context` counts the leading positions that
+    do not count in the loss.
     """
 
     tokens: Ints
@@ -82,9 +89,9 @@ class EngineExample:
 def read_datums(data: Sequence[types.Datum], loss: Loss, arch: Architecture) -> list[EngineExample]:
     """Return the examples of a request.
 
-    Raises DataError naming the datum and the field: missing or unknown fields, lengths that differ, tokens outside the
-    vocabulary, numbers that are not finite, sequences longer than the model's context, another number of targets a position
-    than the first datum has.
+    Raises DataError naming the datum and the field: missing or unknown fields, lengths that differ,
+    tokens outside the vocabulary, numbers that are not finite, sequences longer than the model's
+    context, another number of targets a position than the first datum has.
     """
     if not data:
         raise DataError("no data: forward and forward_backward need at least one datum")
@@ -93,18 +100,22 @@ def read_datums(data: Sequence[types.Datum], loss: Loss, arch: Architecture) -> 
     for i, example in enumerate(examples):
         if example.targets.shape[1:] != first:
             raise DataError(
-                f"datum {i}, target_tokens: shape {example.targets.shape} where datum 0 has {examples[0].targets.shape}; "
+                f"datum {i}, target_tokens: shape {example.targets.shape} where datum 0 has "
+                f"{examples[0].targets.shape}; "
                 "the datums of a request have the same number of targets a position"
             )
     return examples
 
 
 def prompt_tokens(prompt: types.ModelInput, arch: Architecture, where: str) -> list[int]:
-    """Return the token ids of a text-only input; raises DataError for other chunks, no tokens, or ids outside the vocabulary."""
+    """Return the token ids of a text-only input; raises DataError for other chunks, no tokens, or
+    ids outside the vocabulary."""
     try:
         tokens = prompt.to_ints()
     except ValueError as error:
-        raise DataError(f"{where}: only text chunks are supported by the embedded engine") from error
+        raise DataError(
+            f"{where}: only text chunks are supported by the embedded engine"
+        ) from error
     if not tokens:
         raise DataError(f"{where}: it has no tokens")
     if min(tokens) < 0 or max(tokens) >= arch.vocab:
@@ -114,18 +125,27 @@ def prompt_tokens(prompt: types.ModelInput, arch: Architecture, where: str) -> l
 
 def _read(index: int, datum: types.Datum, loss: Loss, arch: Architecture) -> EngineExample:
     where = f"datum {index}"
-    tokens = np.asarray(prompt_tokens(datum.model_input, arch, f"{where}, model_input"), dtype=np.int64)
+    tokens = np.asarray(
+        prompt_tokens(datum.model_input, arch, f"{where}, model_input"), dtype=np.int64
+    )
     if len(tokens) > arch.max_context:
-        raise DataError(f"{where}: {len(tokens)} tokens exceed the model's context of {arch.max_context}")
+        raise DataError(
+            f"{where}: {len(tokens)} tokens exceed the model's context of {arch.max_context}"
+        )
     fields = ("target_tokens", *loss.inputs)
     unknown = sorted(set(datum.loss_fn_inputs) - set(fields))
     if unknown:
-        raise DataError(f"{where}: {loss.name} does not read {', '.join(unknown)}; its fields: {', '.join(fields)}")
+        raise DataError(
+            f"{where}: {loss.name} does not read {', '.join(unknown)}; its fields: "
+            f"{', '.join(fields)}"
+        )
     shape = _shape(datum, len(tokens), loss)
     arrays = {name: _field(where, name, datum, shape, loss) for name in fields}
     targets = arrays.pop("target_tokens").astype(np.int64)
     if targets.min() < 0 or targets.max() >= arch.vocab:
-        raise DataError(f"{where}, target_tokens: a token id is outside the vocabulary of {arch.vocab}")
+        raise DataError(
+            f"{where}, target_tokens: a token id is outside the vocabulary of {arch.vocab}"
+        )
     inputs = {name: np.asarray(array, dtype=np.float32) for name, array in arrays.items()}
     signal = np.any([inputs[name] != 0 for name in loss.signal], axis=0)
     active = np.flatnonzero(signal.reshape(len(tokens), -1).any(axis=1))
@@ -140,13 +160,19 @@ def _shape(datum: types.Datum, length: int, loss: Loss) -> tuple[int, ...]:
     return (length, found[1]) if soft else (length,)
 
 
-def _field(where: str, name: str, datum: types.Datum, shape: tuple[int, ...], loss: Loss) -> npt.NDArray[np.generic]:
+def _field(
+    where: str, name: str, datum: types.Datum, shape: tuple[int, ...], loss: Loss
+) -> npt.NDArray[np.generic]:
     data = datum.loss_fn_inputs.get(name)
     if data is None:
         raise DataError(f"{where}: {loss.name} needs {name}")
     array = data.to_numpy()
     if array.shape != shape:
-        wanted = f"target_tokens have {shape}" if len(shape) > 1 else f"model_input has {shape[0]} tokens"
+        wanted = (
+            f"target_tokens have {shape}"
+            if len(shape) > 1
+            else f"model_input has {shape[0]} tokens"
+        )
         raise DataError(f"{where}, {name}: shape {array.shape} where {wanted}")
     if not np.isfinite(array).all():
         raise DataError(f"{where}, {name}: a value is not finite")
@@ -156,28 +182,39 @@ def _field(where: str, name: str, datum: types.Datum, shape: tuple[int, ...], lo
 def differentiated(
     data: Sequence[types.Datum], loss_fn: CustomLoss, forward: types.ForwardBackwardOutput
 ) -> tuple[list[torch.Tensor], float, Mapping[str, float]]:
-    """The weights −∂C/∂lp of each datum, C, and its metrics: `loss_fn(data, logprobs)` is called with one fp32 tensor per datum.
+    """The weights −∂C/∂lp of each datum, C, and its metrics: `loss_fn(data, logprobs)` is called
+    with one fp32 tensor per datum.
 
-    Raises DataError when the loss does not depend on a datum's log-probabilities; what `loss_fn` raises comes through.
+    Raises DataError when the loss does not depend on a datum's log-probabilities; what `loss_fn`
+    raises comes through.
     """
-    logprobs = [torch.tensor(out["logprobs"].to_numpy()).requires_grad_() for out in forward.loss_fn_outputs]
+    logprobs = [
+        torch.tensor(out["logprobs"].to_numpy()).requires_grad_() for out in forward.loss_fn_outputs
+    ]
     with torch.enable_grad():
         loss, metrics = loss_fn(list(data), list(logprobs))
         loss.backward()
     for i, lp in enumerate(logprobs):
         if lp.grad is None:
-            raise DataError(f"datum {i}: the custom loss has no gradient with respect to its log-probabilities")
+            raise DataError(
+                f"datum {i}: the custom loss has no gradient with respect to its log-probabilities"
+            )
     return [-lp.grad for lp in logprobs if lp.grad is not None], float(loss.detach().sum()), metrics
 
 
-def reweighted(data: Sequence[types.Datum], weights: Sequence[torch.Tensor] | None = None) -> list[types.Datum]:
-    """The data for a cross-entropy pass with these weights (None: zeros). Raises DataError where targets are missing."""
+def reweighted(
+    data: Sequence[types.Datum], weights: Sequence[torch.Tensor] | None = None
+) -> list[types.Datum]:
+    """The data for a cross-entropy pass with these weights (None: zeros). Raises DataError where
+    targets are missing."""
     made = []
     for i, datum in enumerate(data):
         targets = datum.loss_fn_inputs.get("target_tokens")
         if targets is None:
             raise DataError(f"datum {i}: a custom loss needs target_tokens")
-        values = types.TensorData.from_torch(torch.zeros(targets.to_numpy().shape) if weights is None else weights[i])
+        values = types.TensorData.from_torch(
+            torch.zeros(targets.to_numpy().shape) if weights is None else weights[i]
+        )
         inputs = {"target_tokens": targets, "weights": values}
         made.append(types.Datum(model_input=datum.model_input, loss_fn_inputs=inputs))
     return made

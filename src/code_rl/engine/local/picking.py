@@ -1,7 +1,7 @@
 """Choosing tokens: seeded uniforms and the inverse of the cumulative distribution.
 
-The uniforms of a sequence come from a counter-based generator keyed by (seed, index of the sample within its request), so a
-completion does not depend on who else is in the batch.
+The uniforms of a sequence come from a counter-based generator keyed by (seed, index of the sample
+within its request), so a completion does not depend on who else is in the batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ BELOW_ONE = 1 - 2.0**-23
 
 @dataclass(frozen=True)
 class Choice:
-    """How one sequence's tokens are drawn. `temperature` 0 is greedy; `top_k` −1 and `top_p` 1 keep every token."""
+    """How one sequence's tokens are drawn. `temperature` 0 is greedy; `top_k` −1 and `top_p` 1 keep
+    every token."""
 
     seed: int
     index: int
@@ -35,7 +36,8 @@ class Uniforms:
     def __init__(self, choices: Sequence[Choice]) -> None:
         mask = (1 << 64) - 1
         self._streams = [
-            np.random.Generator(np.random.Philox(key=np.array([c.seed & mask, c.index], np.uint64))) for c in choices
+            np.random.Generator(np.random.Philox(key=np.array([c.seed & mask, c.index], np.uint64)))
+            for c in choices
         ]
         self._block: npt.NDArray[np.float32] = np.empty((len(choices), 0), dtype=np.float32)
         self._at = 0
@@ -43,7 +45,9 @@ class Uniforms:
     def take(self) -> Tensor:
         """The next number of each row [rows], fp32 on the CPU."""
         if self._at == self._block.shape[1]:
-            self._block = np.stack([stream.random(BLOCK, dtype=np.float32) for stream in self._streams])
+            self._block = np.stack(
+                [stream.random(BLOCK, dtype=np.float32) for stream in self._streams]
+            )
             self._at = 0
         self._at += 1
         return torch.from_numpy(np.ascontiguousarray(self._block[:, self._at - 1]))
@@ -69,9 +73,13 @@ class Picker:
         self._any_greedy = any(c.temperature == 0 for c in choices)
         self._plain = all(c.temperature in (0, 1) for c in choices)
         self._filtered = any(c.temperature > 0 and (c.top_k > 0 or c.top_p < 1) for c in choices)
-        self._temperature = torch.tensor([c.temperature or 1.0 for c in choices], device=self._device)[:, None]
+        self._temperature = torch.tensor(
+            [c.temperature or 1.0 for c in choices], device=self._device
+        )[:, None]
         self._greedy = torch.tensor([c.temperature == 0 for c in choices], device=self._device)
-        self._top_k = torch.tensor([c.top_k if c.top_k > 0 else 1 << 30 for c in choices], device=self._device)[:, None]
+        self._top_k = torch.tensor(
+            [c.top_k if c.top_k > 0 else 1 << 30 for c in choices], device=self._device
+        )[:, None]
         self._top_p = torch.tensor([c.top_p for c in choices], device=self._device)[:, None]
 
     def keep(self, rows: Sequence[int]) -> None:
@@ -83,8 +91,8 @@ class Picker:
     def pick(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return tokens [rows] and their log-probabilities [rows] given fp32 logits [rows, vocab].
 
-        The log-probabilities are those of the row's temperature (greedy: 1) before top-k and top-p: what the trainer computes
-        at the same temperature. It has no filters.
+        The log-probabilities are those of the row's temperature (greedy: 1) before top-k and top-p:
+        what the trainer computes at the same temperature. It has no filters.
         """
         uniforms = self._uniforms.take().to(self._device, non_blocking=True)
         top = logits.amax(-1, keepdim=True)
@@ -111,11 +119,14 @@ class Picker:
         # Below the total even after rounding, so that the token found has mass of its own.
         target = torch.minimum(uniforms * total, total * BELOW_ONE)
         # Where nothing is finite, no token is found; its log-probability then says so.
-        return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0].clamp_(max=mass.shape[1] - 1)
+        return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0].clamp_(
+            max=mass.shape[1] - 1
+        )
 
 
 def _filter(mass: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Zero the mass of tokens beyond the k heaviest, then of those after a share p of what is left is reached."""
+    """Zero the mass of tokens beyond the k heaviest, then of those after a share p of what is left
+    is reached."""
     ordered, order = mass.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(mass.shape[1], device=mass.device)[None, :]
     ordered = ordered.masked_fill(rank >= top_k, 0.0)

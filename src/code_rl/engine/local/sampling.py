@@ -43,8 +43,8 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Request:
-    """One `sample` call, checked. `last_n` limits how many prompt log-probabilities are returned (None: all), and how many of the
-    `topk` likeliest tokens."""
+    """One `sample` call, checked. `last_n` limits how many prompt log-probabilities are returned
+    (None: all), and how many of the `topk` likeliest tokens."""
 
     snapshot: Snapshot
     prompt: list[int]
@@ -61,7 +61,8 @@ class Request:
 
 
 class Sampler:
-    """One worker per service: requests that wait together and share a snapshot are sampled together."""
+    """One worker per service: requests that wait together and share a snapshot are sampled
+    together."""
 
     def __init__(self) -> None:
         self._worker = EngineWorker("embedded-sampler")
@@ -80,7 +81,8 @@ class Sampler:
         self._worker.close()
 
     def _take_up(self) -> None:
-        """Answer the oldest request and those that share its snapshot; there is nothing left where an earlier turn took it along."""
+        """Answer the oldest request and those that share its snapshot; there is nothing left where
+        an earlier turn took it along."""
         with self._lock:  # a request is queued before it is seen to wait
             if not self._waiting:
                 return
@@ -91,7 +93,8 @@ class Sampler:
         answer(self._take(snapshot), lambda: self._take(snapshot, joining=True))
 
     def _take(self, snapshot: Snapshot, joining: bool = False) -> list[Request]:
-        """The waiting requests for a snapshot; they do not join a batch that another snapshot's requests wait for."""
+        """The waiting requests for a snapshot; they do not join a batch that another snapshot's
+        requests wait for."""
         with self._lock:
             others = [request for request in self._waiting if request.snapshot is not snapshot]
             if joining and others:
@@ -102,7 +105,8 @@ class Sampler:
 
 
 def answer(requests: Sequence[Request], more: Callable[[], Sequence[Request]] = tuple) -> None:
-    """Sample requests that share a snapshot, and those that `more` finds meanwhile; resolves a future when its request is done."""
+    """Sample requests that share a snapshot, and those that `more` finds meanwhile; resolves a
+    future when its request is done."""
     if not requests:
         return
     weights = requests[0].snapshot.weights
@@ -119,17 +123,30 @@ def answer(requests: Sequence[Request], more: Callable[[], Sequence[Request]] = 
             for i in range(request.samples):
                 choice = Choice(request.seed, i, float(p.temperature), int(p.top_k), float(p.top_p))
                 place = len(taken), i
-                waiting.append(Draw(place, prompt, request.max_tokens, choice, request.stop_tokens, request.stopped))
+                waiting.append(
+                    Draw(
+                        place,
+                        prompt,
+                        request.max_tokens,
+                        choice,
+                        request.stop_tokens,
+                        request.stopped,
+                    )
+                )
             taken.append((request, {}))
 
     take(requests)
     try:
-        for draw, completion in decode(weights, waiting, _memory(weights.device), lambda: take(more())):
+        for draw, completion in decode(
+            weights, waiting, _memory(weights.device), lambda: take(more())
+        ):
             number, index = draw.place
             request, done = taken[number]
             done[index] = completion
             if len(done) == request.samples:
-                request.future.set_result(_response(request, [done[i] for i in range(request.samples)]))
+                request.future.set_result(
+                    _response(request, [done[i] for i in range(request.samples)])
+                )
     except BaseException as error:  # noqa: BLE001 - it is handed to whoever waits for the futures
         for request, _ in taken:
             if not request.future.done():
@@ -137,16 +154,21 @@ def answer(requests: Sequence[Request], more: Callable[[], Sequence[Request]] = 
 
 
 def _memory(device: torch.device) -> int:
-    """Bytes that caches may take: half of what a GPU has left, or a fixed part of the machine's memory."""
+    """Bytes that caches may take: half of what a GPU has left, or a fixed part of the machine's
+    memory."""
     if device.type == "cuda":
-        # What the allocator keeps for later is free to be used, and the driver does not count it so.
+        # What the allocator keeps for later is free to be used, and the driver does not count it
+        # so.
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return (int(torch.cuda.mem_get_info(device)[0]) + kept) // 2
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
 
 
 def _response(request: Request, completions: Sequence[Completion]) -> types.SampleResponse:
-    scored, before = completions[0].scored, len(request.prompt) - (request.last_n or len(request.prompt))
+    scored, before = (
+        completions[0].scored,
+        len(request.prompt) - (request.last_n or len(request.prompt)),
+    )
     logprobs = np.concatenate([np.full(before, np.nan, dtype=np.float32), scored.logprobs[before:]])
     return types.SampleResponse(
         sequences=[
@@ -159,12 +181,15 @@ def _response(request: Request, completions: Sequence[Completion]) -> types.Samp
             for c in completions
         ],
         prompt_logprobs_np=logprobs if request.prompt_logprobs else None,
-        topk_prompt_logprobs_np=_likeliest(request, scored, max(before, 1)) if request.topk else None,
+        topk_prompt_logprobs_np=_likeliest(request, scored, max(before, 1))
+        if request.topk
+        else None,
     )
 
 
 def _likeliest(request: Request, scored: Scored, start: int) -> TopkLogprobs:
-    """The likeliest tokens from position `start` of the prompt on; before it the SDK's marks of an empty cell."""
+    """The likeliest tokens from position `start` of the prompt on; before it the SDK's marks of an
+    empty cell."""
     shape = len(request.prompt), request.topk
     ids, logprobs = np.zeros(shape, dtype=np.int32), np.full(shape, MASK_LOGPROB, dtype=np.float32)
     if len(scored.ids):
@@ -173,7 +198,8 @@ def _likeliest(request: Request, scored: Scored, start: int) -> TopkLogprobs:
 
 
 class EmbeddedSamplingClient:
-    """Samples from one immutable snapshot; methods and results are those of `tinker.SamplingClient`."""
+    """Samples from one immutable snapshot; methods and results are those of
+    `tinker.SamplingClient`."""
 
     def __init__(self, sampler: Sampler, snapshot: Snapshot) -> None:
         self._sampler = sampler
@@ -193,13 +219,14 @@ class EmbeddedSamplingClient:
     ) -> AwaitableConcurrentFuture[types.SampleResponse]:
         """Sample `num_samples` completions.
 
-        Token ids that end a completion are its last token. `stop` None stops at the model's end-of-sequence tokens, a list
-        stops at its entries and at those, `[]` never stops. `max_tokens` None fills the context. The log-probabilities, the
-        prompt's and its likeliest tokens' too, are those of the temperature (greedy: 1) before top-k and top-p. With `seed`, sample i depends on the
-        seed, i and the prompt only.
+        Token ids that end a completion are its last token. `stop` None stops at the model's
+        end-of-sequence tokens, a list stops at its entries and at those, `[]` never stops.
+        `max_tokens` None fills the context. The log-probabilities, the prompt's and its likeliest
+        tokens' too, are those of the temperature (greedy: 1) before top-k and top-p. With `seed`,
+        sample i depends on the seed, i and the prompt only.
 
-        Raises ConfigError for settings that cannot be honoured or a request longer than the context, DataError for a prompt
-        that is not text or has ids outside the vocabulary.
+        Raises ConfigError for settings that cannot be honoured or a request longer than the
+        context, DataError for a prompt that is not text or has ids outside the vocabulary.
         """
         refused = {
             "topk_sample_logprobs": topk_sample_logprobs,
@@ -215,9 +242,12 @@ class EmbeddedSamplingClient:
     def compute_logprobs(
         self, prompt: types.ModelInput, prompt_logprobs_last_n: int | None = None
     ) -> AwaitableConcurrentFuture[list[float | None]]:
-        """The log-probability of each prompt token given those before it; None for the first and for those left out."""
+        """The log-probability of each prompt token given those before it; None for the first and
+        for those left out."""
         params = types.SamplingParams(max_tokens=0)
-        response = self._sampler.submit(self.request(prompt, 1, params, True, prompt_logprobs_last_n)).future()
+        response = self._sampler.submit(
+            self.request(prompt, 1, params, True, prompt_logprobs_last_n)
+        ).future()
         result: Future[list[float | None]] = Future()
 
         def hand_over(done: Future[types.SampleResponse]) -> None:
@@ -257,23 +287,38 @@ class EmbeddedSamplingClient:
         tokens = prompt_tokens(prompt, arch, "prompt")
         room = arch.max_context - len(tokens)
         limit = params.max_tokens if params.max_tokens is not None else max(room, 0)
-        # The SDK scores a text by drawing one token after it, which is never read: a text may fill the context.
+        # The SDK scores a text by drawing one token after it, which is never read: a text may fill
+        # the context.
         if limit > (max(room, 1) if scored or topk else room) or room < 0:
             raise ConfigError(
-                f"prompt of {len(tokens)} tokens and max_tokens={limit} exceed the model's context of {arch.max_context}; "
-                f"max_tokens may be at most {max(room, 0)}"
+                f"prompt of {len(tokens)} tokens and max_tokens={limit} exceed the model's context "
+                f"of {arch.max_context}; max_tokens may be at most {max(room, 0)}"
             )
         _check(params, limit)
         if last_n is not None and not (scored and 1 <= last_n < len(tokens)):
             raise ConfigError(
-                f"prompt_logprobs_last_n={last_n} needs include_prompt_logprobs and 1 to {len(tokens) - 1} tokens"
+                f"prompt_logprobs_last_n={last_n} needs include_prompt_logprobs and 1 to "
+                f"{len(tokens) - 1} tokens"
             )
         if not 0 <= topk <= min(MAX_LIKELIEST, arch.vocab):
-            raise ConfigError(f"topk_prompt_logprobs={topk} must be from 0 to {min(MAX_LIKELIEST, arch.vocab)}")
+            raise ConfigError(
+                f"topk_prompt_logprobs={topk} must be from 0 to {min(MAX_LIKELIEST, arch.vocab)}"
+            )
         seed = params.seed if params.seed is not None else secrets.randbits(63)
         stop_tokens, stopped = self._stops(params.stop)
         return Request(
-            self._snapshot, tokens, samples, params, limit, seed, stop_tokens, stopped, scored, last_n, topk, Future()
+            self._snapshot,
+            tokens,
+            samples,
+            params,
+            limit,
+            seed,
+            stop_tokens,
+            stopped,
+            scored,
+            last_n,
+            topk,
+            Future(),
         )
 
     def _stops(
@@ -304,7 +349,8 @@ def _check(params: types.SamplingParams, limit: int) -> None:
 
 
 def _text_stop(tokenizer: Any, texts: Sequence[str]) -> Callable[[list[int]], bool]:
-    """A test for whether the last token completed one of the texts. A token stands for at least a byte of text."""
+    """A test for whether the last token completed one of the texts. A token stands for at least a
+    byte of text."""
     window = max(len(text.encode()) for text in texts) + 4
 
     def stopped(tokens: list[int]) -> bool:

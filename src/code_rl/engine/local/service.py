@@ -26,15 +26,20 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class EmbeddedService:
     """An in-process service with the methods of `tinker.ServiceClient`.
 
-    `device` is auto (cuda, then mps, then cpu) or a torch device; `dtype` is auto (bfloat16 on cuda, else float32), float32 or
-    bfloat16 (weights and activations; LoRA and optimizer state are always fp32). `threads` sets torch's thread count for the
-    process; None leaves it. Checkpoints go to `state_dir`; without one, saving is refused.
+    `device` is auto (cuda, then mps, then cpu) or a torch device; `dtype` is auto (bfloat16 on
+    cuda, else float32), float32 or bfloat16 (weights and activations; LoRA and optimizer state are
+    always fp32). `threads` sets torch's thread count for the process; None leaves it. Checkpoints
+    go to `state_dir`; without one, saving is refused.
 
     Raises ConfigError when a setting cannot be honoured on this machine.
     """
 
     def __init__(
-        self, device: str = "auto", dtype: str = "auto", threads: int | None = None, state_dir: str | Path | None = None
+        self,
+        device: str = "auto",
+        dtype: str = "auto",
+        threads: int | None = None,
+        state_dir: str | Path | None = None,
     ) -> None:
         self.device = resolve_device(device)
         self.dtype = resolve_dtype(dtype, self.device)
@@ -62,18 +67,21 @@ class EmbeddedService:
     ) -> AwaitableConcurrentFuture[EmbeddedTrainingClient]:
         """A future of a client that trains a fresh adapter on `base_model`.
 
-        `base_model` is `tiny`, a local Hugging Face folder or a hub id. `train_unembed` adapts the unembedding too; where it
-        is tied to the embedding, only its use as unembedding changes. The future raises ConfigError for a model that cannot
-        be loaded.
+        `base_model` is `tiny`, a local Hugging Face folder or a hub id. `train_unembed` adapts the
+        unembedding too; where it is tied to the embedding, only its use as unembedding changes. The
+        future raises ConfigError for a model that cannot be loaded.
         """
         del user_metadata
         if rank < 1:
             raise ConfigError(f"rank={rank} must be at least 1")
         if not (train_mlp or train_attn or train_unembed):
-            raise ConfigError("nothing to train: train_mlp, train_attn and train_unembed are all false")
+            raise ConfigError(
+                "nothing to train: train_mlp, train_attn and train_unembed are all false"
+            )
         if optimizer is not None and not isinstance(optimizer, types.AdamOptimizerConfig):
             raise ConfigError(
-                f"optimizer {type(optimizer).__name__} is not supported by the embedded engine, only Adam"
+                f"optimizer {type(optimizer).__name__} is not supported by the embedded engine, "
+                "only Adam"
             )
         chosen = seed if seed is not None else secrets.randbits(63)
         settings = LoraSettings(rank, chosen, train_mlp, train_attn, train_unembed)
@@ -82,19 +90,22 @@ class EmbeddedService:
     def create_training_client_from_state(
         self, path: str, base_model: str | None = None
     ) -> AwaitableConcurrentFuture[EmbeddedTrainingClient]:
-        """A future of a client with a saved adapter and a fresh optimizer; it raises CheckpointError."""
+        """A future of a client with a saved adapter and a fresh optimizer; it raises
+        CheckpointError."""
         return self._loader.submit(lambda: self._restored(path, base_model, optimizer=False))
 
     def create_training_client_from_state_with_optimizer(
         self, path: str, base_model: str | None = None
     ) -> AwaitableConcurrentFuture[EmbeddedTrainingClient]:
-        """A future of a client that continues bit for bit where `save_state` left off; it raises CheckpointError."""
+        """A future of a client that continues bit for bit where `save_state` left off; it raises
+        CheckpointError."""
         return self._loader.submit(lambda: self._restored(path, base_model, optimizer=True))
 
     def create_sampling_client(
         self, model_path: str | None = None, base_model: str | None = None
     ) -> AwaitableConcurrentFuture[EmbeddedSamplingClient]:
-        """A future of a client that samples from saved weights (`model_path`, training state or sampler weights) or a base model."""
+        """A future of a client that samples from saved weights (`model_path`, training state or
+        sampler weights) or a base model."""
         if model_path is None and base_model is None:
             raise ConfigError("create_sampling_client needs model_path or base_model")
 
@@ -110,17 +121,23 @@ class EmbeddedService:
 
     create_lora_training_client_async = awaited(create_lora_training_client)
     create_training_client_from_state_async = awaited(create_training_client_from_state)
-    create_training_client_from_state_with_optimizer_async = awaited(create_training_client_from_state_with_optimizer)
+    create_training_client_from_state_with_optimizer_async = awaited(
+        create_training_client_from_state_with_optimizer
+    )
     create_sampling_client_async = awaited(create_sampling_client)
 
     def get_server_capabilities(self) -> types.GetServerCapabilitiesResponse:
-        """The models known by name: the built-in one and those already loaded; local folders and hub ids work besides."""
-        known: dict[str, int | None] = {name: m.weights.arch.max_context for name, m in self._models.items()}
+        """The models known by name: the built-in one and those already loaded; local folders and
+        hub ids work besides."""
+        known: dict[str, int | None] = {
+            name: m.weights.arch.max_context for name, m in self._models.items()
+        }
         built_in = {BUILT_IN: context} if (context := built_in_context()) is not None else {}
         return types.GetServerCapabilitiesResponse(supported_models=supported(built_in | known))
 
     def close(self) -> AwaitableConcurrentFuture[None]:
-        """Accept no further requests; those already queued are still answered, unless the process ends first."""
+        """Accept no further requests; those already queued are still answered, unless the process
+        ends first."""
         self._loader.close()
         self._sampler.close()
         return Inline().submit(lambda: None)
@@ -138,11 +155,17 @@ class EmbeddedService:
 
     def _client(self, base_model: str, settings: LoraSettings) -> EmbeddedTrainingClient:
         model_id = f"embedded-{next(self._ids)}"
-        return EmbeddedTrainingClient(self._model(base_model), settings, self._sampler, model_id, self.state_dir)
+        return EmbeddedTrainingClient(
+            self._model(base_model), settings, self._sampler, model_id, self.state_dir
+        )
 
-    def _restored(self, path: str, base_model: str | None, optimizer: bool) -> EmbeddedTrainingClient:
+    def _restored(
+        self, path: str, base_model: str | None, optimizer: bool
+    ) -> EmbeddedTrainingClient:
         saved = read_state(Path(path))
-        client = self._client(base_model or str(saved.meta["base_model"]), LoraSettings.read(saved.meta, path))
+        client = self._client(
+            base_model or str(saved.meta["base_model"]), LoraSettings.read(saved.meta, path)
+        )
         client.restore(saved, path, optimizer)
         return client
 
@@ -157,7 +180,11 @@ def resolve_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ConfigError(f"device={name!r} is not a torch device") from error
-    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    available = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+    }
     if not available.get(device.type, False):
         raise ConfigError(f"device={name!r} is not available on this machine")
     return device

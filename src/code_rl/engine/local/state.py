@@ -1,8 +1,9 @@
-"""State on disk: one safetensors file per checkpoint, written atomically and verified when it is read.
+"""State on disk: one safetensors file per checkpoint, written atomically and verified when it is
+read.
 
-The file holds the adapter (names as peft writes them), and for training state Adam's moments and any gradient that waits
-for its step. Its metadata carries a format version, the settings that the state belongs to, and a SHA-256 over settings and
-tensors.
+The file holds the adapter (names as peft writes them), and for training state Adam's moments and
+any gradient that waits for its step. Its metadata carries a format version, the settings that the
+state belongs to, and a SHA-256 over settings and tensors.
 """
 
 from __future__ import annotations
@@ -45,18 +46,27 @@ def check_name(name: str) -> None:
     """Raise ConfigError for a checkpoint name that is not a plain file name."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"checkpoint name {name!r} must be 1 to 128 letters, digits, '.', '_' or '-', not starting with '.'"
+            f"checkpoint name {name!r} must be 1 to 128 letters, digits, '.', '_' or '-', not "
+            "starting with '.'"
         )
 
 
-def write_state(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], overwrite: bool) -> None:
+def write_state(
+    path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], overwrite: bool
+) -> None:
     """Write a checkpoint: temporary name, fsync, rename, fsync of the directory.
 
-    Raises ConfigError when it exists and `overwrite` is false, CheckpointError when the disk refuses.
+    Raises ConfigError when it exists and `overwrite` is false, CheckpointError when the disk
+    refuses.
     """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     settings = json.dumps(dict(meta), sort_keys=True)
-    header = {"format": FORMAT, "version": str(VERSION), "settings": settings, "sha256": _digest(settings, plain)}
+    header = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "settings": settings,
+        "sha256": _digest(settings, plain),
+    }
     temporary = path.parent / f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -78,34 +88,41 @@ def write_state(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, An
 
 
 def require_space(folder: Path, wanted: int) -> None:
-    """Raise CheckpointError when the disk of `folder` has no room for `wanted` bytes and a little more: nothing is begun then."""
+    """Raise CheckpointError when the disk of `folder` has no room for `wanted` bytes and a little
+    more: nothing is begun then."""
     disk = os.statvfs(folder)
     free = disk.f_bavail * disk.f_frsize
     if free < wanted + SPARE_BYTES:
         raise CheckpointError(
-            f"the disk of {folder} has {free / 1e6:.1f} MB left and a checkpoint takes {wanted / 1e6:.1f} MB; make room and go on"
+            f"the disk of {folder} has {free / 1e6:.1f} MB left and a checkpoint takes "
+            f"{wanted / 1e6:.1f} MB; make room and go on"
         )
 
 
 def read_state(path: Path) -> Saved:
-    """Read and verify a checkpoint; raises CheckpointError when it is missing, damaged, or of an unknown version."""
+    """Read and verify a checkpoint; raises CheckpointError when it is missing, damaged, or of an
+    unknown version."""
     if not path.is_file():
         raise CheckpointError(f"checkpoint {path} does not exist")
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+            # Not a mapping
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise CheckpointError(f"checkpoint {path} is damaged: {error}") from error
     if header.get("format") != FORMAT:
         raise CheckpointError(f"checkpoint {path} is not one of the embedded engine's")
     if header.get("version") != str(VERSION):
         raise CheckpointError(
-            f"checkpoint {path} has format version {header.get('version')}; this engine reads {VERSION}"
+            f"checkpoint {path} has format version {header.get('version')}; this engine reads "
+            f"{VERSION}"
         )
     settings = header.get("settings", "")
     if header.get("sha256") != _digest(settings, tensors):
-        raise CheckpointError(f"checkpoint {path} is damaged: its contents do not match their SHA-256")
+        raise CheckpointError(
+            f"checkpoint {path} is damaged: its contents do not match their SHA-256"
+        )
     return Saved(json.loads(settings), tensors)
 
 

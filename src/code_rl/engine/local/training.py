@@ -1,4 +1,5 @@
-"""The training client: requests queue on one worker and run in the order in which they were submitted."""
+"""The training client: requests queue on one worker and run in the order in which they were
+submitted."""
 
 from __future__ import annotations
 
@@ -16,7 +17,16 @@ from code_rl.util.errors import BackendError, CheckpointError, ConfigError
 from .learner import AdamState, Learner, check_adam
 from .lora import Lora, LoraSettings
 from .models import Model, model_info
-from .passes import TEMPERATURE, CustomLoss, EngineExample, Pass, differentiated, read_datums, read_pass, reweighted
+from .passes import (
+    TEMPERATURE,
+    CustomLoss,
+    EngineExample,
+    Pass,
+    differentiated,
+    read_datums,
+    read_pass,
+    reweighted,
+)
 from .sampling import EmbeddedSamplingClient, Sampler, Snapshot
 from .state import Saved, check_name, read_state, write_state
 from .worker import EngineWorker, Inline, awaited, submitted
@@ -28,7 +38,8 @@ _PREFIX = "base_model.model."
 class EmbeddedTrainingClient:
     """One model in training; methods and results are those of `tinker.TrainingClient`.
 
-    Every request is queued at once and runs after those before it. When a forward_backward fails, the optim_step queued behind
+    Every request is queued at once and runs after those before it. When a forward_backward fails,
+    the optim_step queued behind
     it fails too and drops what was accumulated: a step is never taken with part of its gradient.
     """
 
@@ -52,19 +63,27 @@ class EmbeddedTrainingClient:
         self._worker = worker or EngineWorker(f"embedded-{model_id}")
 
     def forward(
-        self, data: Sequence[types.Datum], loss_fn: str, loss_fn_config: Mapping[str, float | str] | None = None
+        self,
+        data: Sequence[types.Datum],
+        loss_fn: str,
+        loss_fn_config: Mapping[str, float | str] | None = None,
     ) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
         """Losses and log-probabilities of every position, without gradients.
 
-        Raises ConfigError at once for an unknown loss or setting; the future raises DataError for malformed data.
+        Raises ConfigError at once for an unknown loss or setting; the future raises DataError for
+        malformed data.
         """
         how, given = read_pass(loss_fn, loss_fn_config), list(data)
         return self._worker.submit(lambda: self._learner.forward(self._read(given, how), how))
 
     def forward_backward(
-        self, data: Sequence[types.Datum], loss_fn: str, loss_fn_config: Mapping[str, float | str] | None = None
+        self,
+        data: Sequence[types.Datum],
+        loss_fn: str,
+        loss_fn_config: Mapping[str, float | str] | None = None,
     ) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
-        """The same, adding the gradient of the summed loss to what has accumulated since the last optim_step.
+        """The same, adding the gradient of the summed loss to what has accumulated since the last
+        optim_step.
 
         The future raises ConfigError for an unknown loss or setting.
         """
@@ -84,24 +103,31 @@ class EmbeddedTrainingClient:
         loss_type_input: str | None = None,
         temperature: float = 1.0,
     ) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
-        """`forward_backward` with a loss of one's own, `loss_fn(data, logprobs) -> (loss, metrics)`; it runs on this client's thread.
+        """`forward_backward` with a loss of one's own, `loss_fn(data, logprobs) -> (loss,
+        metrics)`; it runs on this client's thread.
 
-        As in the SDK, `loss:sum` is the custom loss and `surrogate_loss:sum` that of the cross-entropy which has its gradient.
-        `temperature`, which the SDK has not, is that of the log-probabilities.
+        As in the SDK, `loss:sum` is the custom loss and `surrogate_loss:sum` that of the
+        cross-entropy which has its gradient. `temperature`, which the SDK has not, is that of the
+        log-probabilities.
         """
         given = list(data)
 
         def run() -> types.ForwardBackwardOutput:
             if loss_type_input not in (None, "logprobs"):
-                raise ConfigError(f"loss_type_input={loss_type_input!r}: a custom loss is a function of logprobs")
+                raise ConfigError(
+                    f"loss_type_input={loss_type_input!r}: a custom loss is a function of logprobs"
+                )
             if not callable(loss_fn):
                 raise ConfigError(
-                    "loss_fn must be a function of (data, logprobs); this engine has no create_custom_loss"
+                    "loss_fn must be a function of (data, logprobs); this engine has no "
+                    "create_custom_loss"
                 )
             how = read_pass("cross_entropy", {TEMPERATURE: temperature})
             forward = self._learner.forward(self._read(reweighted(given), how), how)
             weights, value, metrics = differentiated(given, loss_fn, forward)
-            output = self._learner.forward_backward(self._read(reweighted(given, weights), how), how)
+            output = self._learner.forward_backward(
+                self._read(reweighted(given, weights), how), how
+            )
             surrogate = output.metrics.pop("loss:sum")
             output.metrics.update(metrics, **{"loss:sum": value, "surrogate_loss:sum": surrogate})
             return output
@@ -113,8 +139,9 @@ class EmbeddedTrainingClient:
     ) -> AwaitableConcurrentFuture[types.OptimStepResponse]:
         """One AdamW step with the accumulated gradient.
 
-        Raises ConfigError at once for another optimizer's parameters; the future raises BackendError when there is no
-        gradient, when it is not finite, or when a forward_backward since the last step failed.
+        Raises ConfigError at once for another optimizer's parameters; the future raises
+        BackendError when there is no gradient, when it is not finite, or when a forward_backward
+        since the last step failed.
         """
         if (optim_params is None) == (adam_params is None):
             raise ConfigError("optim_step needs optim_params or adam_params, and not both")
@@ -124,7 +151,9 @@ class EmbeddedTrainingClient:
             failure, self._failure = self._failure, None
             if failure is not None:
                 self._learner.gradient = None
-                raise BackendError(f"no step was taken: a forward_backward before it failed ({failure})") from failure
+                raise BackendError(
+                    f"no step was taken: a forward_backward before it failed ({failure})"
+                ) from failure
             return types.OptimStepResponse(metrics=self._learner.optim_step(params))
 
         return self._worker.submit(run)
@@ -136,45 +165,63 @@ class EmbeddedTrainingClient:
         overwrite: bool = False,
         user_metadata: dict[str, str] | None = None,
     ) -> AwaitableConcurrentFuture[types.SaveWeightsResponse]:
-        """Save adapter, optimizer state and any accumulated gradient; the response's path restores them bit for bit.
+        """Save adapter, optimizer state and any accumulated gradient; the response's path restores
+        them bit for bit.
 
-        Raises ConfigError at once for a bad name or a ttl; the future raises ConfigError when the name is taken and
-        `overwrite` is false, CheckpointError when the disk refuses.
+        Raises ConfigError at once for a bad name or a ttl; the future raises ConfigError when the
+        name is taken and `overwrite` is false, CheckpointError when the disk refuses.
         """
-        return self._save(types.SaveWeightsResponse, name, "state", ttl_seconds, overwrite, user_metadata)
+        return self._save(
+            types.SaveWeightsResponse, name, "state", ttl_seconds, overwrite, user_metadata
+        )
 
     def load_state(self, path: str) -> AwaitableConcurrentFuture[types.LoadWeightsResponse]:
-        """Replace the adapter by a saved one and start the optimizer afresh; the future raises CheckpointError."""
+        """Replace the adapter by a saved one and start the optimizer afresh; the future raises
+        CheckpointError."""
         return self._worker.submit(lambda: self._load(path, optimizer=False))
 
-    def load_state_with_optimizer(self, path: str) -> AwaitableConcurrentFuture[types.LoadWeightsResponse]:
+    def load_state_with_optimizer(
+        self, path: str
+    ) -> AwaitableConcurrentFuture[types.LoadWeightsResponse]:
         """Replace adapter and optimizer state by saved ones; the future raises CheckpointError."""
         return self._worker.submit(lambda: self._load(path, optimizer=True))
 
     def save_weights_for_sampler(
         self, name: str, ttl_seconds: int | None = None, user_metadata: dict[str, str] | None = None
     ) -> AwaitableConcurrentFuture[types.SaveWeightsForSamplerResponse]:
-        """Save the adapter alone, for `create_sampling_client(model_path=...)`; an older one of that name is replaced."""
-        return self._save(types.SaveWeightsForSamplerResponse, name, "sampler", ttl_seconds, True, user_metadata)
+        """Save the adapter alone, for `create_sampling_client(model_path=...)`; an older one of
+        that name is replaced."""
+        return self._save(
+            types.SaveWeightsForSamplerResponse, name, "sampler", ttl_seconds, True, user_metadata
+        )
 
     def save_weights_and_get_sampling_client(
         self, name: str | None = None, kind: str = "snapshot"
     ) -> AwaitableConcurrentFuture[EmbeddedSamplingClient]:
-        """A sampling client with the weights as they are when this request's turn comes; `name` has no effect, as in the SDK."""
+        """A sampling client with the weights as they are when this request's turn comes; `name` has
+        no effect, as in the SDK."""
         del name
         if kind != "snapshot":
-            raise ConfigError(f"kind={kind!r} is not supported by the embedded engine, only 'snapshot'")
+            raise ConfigError(
+                f"kind={kind!r} is not supported by the embedded engine, only 'snapshot'"
+            )
         return self._worker.submit(lambda: EmbeddedSamplingClient(self._sampler, self.snapshot()))
 
     def write(
-        self, path: Path, training: bool, overwrite: bool = True, metadata: Mapping[str, str] | None = None
+        self,
+        path: Path,
+        training: bool,
+        overwrite: bool = True,
+        metadata: Mapping[str, str] | None = None,
     ) -> None:
-        """Write the model as it is now, with its optimizer and gradient or (`training` false) for sampling; not queued."""
+        """Write the model as it is now, with its optimizer and gradient or (`training` false) for
+        sampling; not queued."""
         meta = self._meta("state" if training else "sampler", metadata)
         write_state(path, self._tensors(training), meta, overwrite)
 
     def spoil(self, error: BaseException) -> None:
-        """A forward_backward was refused before it came here: the next optim_step fails; not queued."""
+        """A forward_backward was refused before it came here: the next optim_step fails; not
+        queued."""
         self._failure = error
 
     def snapshot(self) -> Snapshot:
@@ -195,7 +242,9 @@ class EmbeddedTrainingClient:
     def get_info(self) -> types.GetInfoResponse:
         """Model name, id and LoRA rank."""
         model = self._model
-        return model_info(self.model_id, model.weights.arch.family, model.name, model.source, self.settings.rank)
+        return model_info(
+            self.model_id, model.weights.arch.family, model.name, model.source, self.settings.rank
+        )
 
     def max_context_length(self) -> int:
         """Greatest number of tokens, prompt and completion together."""
@@ -210,14 +259,24 @@ class EmbeddedTrainingClient:
         self._worker.close()
 
     def restore(self, saved: Saved, path: str, optimizer: bool) -> None:
-        """Put a checkpoint's tensors into this model, all or none. Raises CheckpointError when they are not this model's."""
+        """Put a checkpoint's tensors into this model, all or none. Raises CheckpointError when they
+        are not this model's."""
         meta, lora = saved.meta, self._lora
         if meta.get("base_fingerprint") != self._model.fingerprint:
-            raise CheckpointError(f"checkpoint {path} belongs to another base model than {self._model.name!r}")
-        if meta.get("modules") != [m.name for m in lora.modules] or meta.get("rank") != self.settings.rank:
-            raise CheckpointError(f"checkpoint {path} has another LoRA rank or other adapted modules than this client")
+            raise CheckpointError(
+                f"checkpoint {path} belongs to another base model than {self._model.name!r}"
+            )
+        if (
+            meta.get("modules") != [m.name for m in lora.modules]
+            or meta.get("rank") != self.settings.rank
+        ):
+            raise CheckpointError(
+                f"checkpoint {path} has another LoRA rank or other adapted modules than this client"
+            )
         if optimizer and meta.get("kind") != "state":
-            raise CheckpointError(f"checkpoint {path} holds sampler weights, without optimizer state")
+            raise CheckpointError(
+                f"checkpoint {path} holds sampler weights, without optimizer state"
+            )
 
         def read(part: str) -> torch.Tensor:
             return _gather(lora, saved, part, path).to(lora.flat.device)
@@ -263,10 +322,14 @@ class EmbeddedTrainingClient:
     ) -> AwaitableConcurrentFuture[T]:
         if ttl_seconds is not None:
             raise ConfigError(
-                "ttl_seconds is not supported by the embedded engine: its checkpoints stay until they are deleted"
+                "ttl_seconds is not supported by the embedded engine: its checkpoints stay until "
+                "they are deleted"
             )
         if self._state_dir is None:
-            raise ConfigError("this embedded service has no state_dir: pass one to EmbeddedService to save checkpoints")
+            raise ConfigError(
+                "this embedded service has no state_dir: pass one to EmbeddedService to save "
+                "checkpoints"
+            )
         check_name(name)
         path = self._state_dir / f"{name}.{kind}.safetensors"
 
@@ -309,6 +372,8 @@ def _gather(lora: Lora, saved: Saved, prefix: str, path: str) -> torch.Tensor:
     for name, view in _named(lora, flat, prefix).items():
         tensor = saved.tensors.get(name)
         if tensor is None or tensor.shape != view.shape:
-            raise CheckpointError(f"checkpoint {path} lacks {name} in the shape {tuple(view.shape)}")
+            raise CheckpointError(
+                f"checkpoint {path} lacks {name} in the shape {tuple(view.shape)}"
+            )
         view.copy_(tensor)
     return flat

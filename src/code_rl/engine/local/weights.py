@@ -1,11 +1,14 @@
-"""The frozen base model: its shape, and Hugging Face weights rearranged for few, large matrix products.
+"""The frozen base model: its shape, and Hugging Face weights rearranged for few, large matrix
+products.
 
-Covered: Qwen3 (normed queries and keys), Qwen2 (biased queries, keys and values) and Llama, dense, full attention, with any
-rotary embedding whose frequencies do not depend on the sequence. Everything else is refused by name.
+Covered: Qwen3 (normed queries and keys), Qwen2 (biased queries, keys and values) and Llama, dense,
+full attention, with any rotary embedding whose frequencies do not depend on the sequence.
+Everything else is refused by name.
 
-Projections that read the same input are fused (q, k, v; gate, up) and every matrix is stored transposed, [in, out]: the
-product `x @ w` then gives each row the same bits whatever other rows are in the batch, if `even_rows` sets their number (measured
-with MKL for small models on Intel and AMD processors, 1 to 16 threads; see `decode`).
+Projections that read the same input are fused (q, k, v; gate, up) and every matrix is stored
+transposed, [in, out]: the product `x @ w` then gives each row the same bits whatever other rows are
+in the batch, if `even_rows` sets their number (measured with MKL for small models on Intel and AMD
+processors, 1 to 16 threads; see `decode`).
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ SITES = ("qkv", "o", "gate_up", "down")
 
 @dataclass(frozen=True)
 class Architecture:
-    """Shape of a decoder. Sizes are counts of elements; `max_context` counts tokens, prompt and completion together."""
+    """Shape of a decoder. Sizes are counts of elements; `max_context` counts tokens, prompt and
+    completion together."""
 
     family: str
     hidden: int
@@ -65,28 +69,37 @@ class Architecture:
 def read_architecture(config: Any) -> Architecture:
     """Return the shape that a transformers configuration describes.
 
-    Raises ConfigError naming what the engine does not implement (family, activation, sliding windows, rotary type).
+    Raises ConfigError naming what the engine does not implement (family, activation, sliding
+    windows, rotary type).
     """
     family = str(getattr(config, "model_type", None))
     if family not in FAMILIES:
         raise ConfigError(
-            f"model family {family!r} is not supported by the embedded engine; it runs {', '.join(FAMILIES)}"
+            f"model family {family!r} is not supported by the embedded engine; it runs "
+            f"{', '.join(FAMILIES)}"
         )
     quantised = getattr(config, "quantization_config", None)
     if quantised is not None:
         method = (
-            quantised.get("quant_method") if isinstance(quantised, dict) else getattr(quantised, "quant_method", None)
+            quantised.get("quant_method")
+            if isinstance(quantised, dict)
+            else getattr(quantised, "quant_method", None)
         )
-        raise ConfigError(f"quantization_config {method!r}: the embedded engine reads unquantised weights only")
+        raise ConfigError(
+            f"quantization_config {method!r}: the embedded engine reads unquantised weights only"
+        )
     if config.hidden_act != "silu":
-        raise ConfigError(f"hidden_act {config.hidden_act!r} is not supported by the embedded engine, only 'silu'")
+        raise ConfigError(
+            f"hidden_act {config.hidden_act!r} is not supported by the embedded engine, only 'silu'"
+        )
     if "sliding_attention" in (getattr(config, "layer_types", None) or []):
         raise ConfigError("sliding-window attention is not supported by the embedded engine")
     rope = getattr(config, "rope_parameters", None) or {}
     rope_type = str(rope.get("rope_type", "default"))
     if rope_type not in _STATIC_ROPE:
         raise ConfigError(
-            f"rope_type {rope_type!r} is not supported by the embedded engine; it runs {', '.join(_STATIC_ROPE)}"
+            f"rope_type {rope_type!r} is not supported by the embedded engine; it runs "
+            f"{', '.join(_STATIC_ROPE)}"
         )
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return Architecture(
@@ -106,13 +119,15 @@ def read_architecture(config: Any) -> Architecture:
 
 
 def even_rows(rows: int) -> int:
-    """How many rows a product of so few should have: the library's path, and with it the rounding, depends on what a block of four leaves over."""
+    """How many rows a product of so few should have: the library's path, and with it the rounding,
+    depends on what a block of four leaves over."""
     return rows if rows >= _MANY_ROWS else -(-rows // _ROW_UNIT) * _ROW_UNIT
 
 
 @dataclass(frozen=True)
 class Linear:
-    """`x @ weight + bias`, plus `(x @ lora_a) @ lora_b` when LoRA is kept apart. Shapes [in, out], [out], [in, R], [R, out].
+    """`x @ weight + bias`, plus `(x @ lora_a) @ lora_b` when LoRA is kept apart. Shapes [in, out],
+    [out], [in, R], [R, out].
 
     A weight that is `packed` is oneDNN's, [out, in].
     """
@@ -129,13 +144,18 @@ class Linear:
             padded = F.pad(x.reshape(rows, -1), (0, 0, 0, even_rows(rows) - rows))
             return self(padded)[:rows].view(*x.shape[:-1], -1)
         if self.weight.is_mkldnn:
-            y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+            y: Tensor = torch.ops.mkldnn._linear_pointwise(
+                x, self.weight, self.bias, "none", [], ""
+            )
         else:
             y = x @ self.weight.to(x.dtype)
             y = y if self.bias is None else y + self.bias
         if self.lora_a is not None and self.lora_b is not None:
-            # In place: with two terms beside their sum, the widest projection would set a layer's peak.
-            y.flatten(0, -2).addmm_((x @ self.lora_a.to(x.dtype)).flatten(0, -2), self.lora_b.to(x.dtype))
+            # In place: with two terms beside their sum, the widest projection would set a layer's
+            # peak.
+            y.flatten(0, -2).addmm_(
+                (x @ self.lora_a.to(x.dtype)).flatten(0, -2), self.lora_b.to(x.dtype)
+            )
         return y
 
     @property
@@ -146,10 +166,11 @@ class Linear:
 
 @dataclass(frozen=True)
 class Layer:
-    """One decoder layer. `qkv` gives queries, keys, values side by side; `gate_up` gives gate, then up.
+    """One decoder layer. `qkv` gives queries, keys, values side by side; `gate_up` gives gate, then
+    up.
 
-    `qk_gain` [heads + kv_heads, head_dim], for families that norm queries and keys, is their norms' weights; the scale of
-    attention scores is already in the queries' part.
+    `qk_gain` [heads + kv_heads, head_dim], for families that norm queries and keys, is their norms'
+    weights; the scale of attention scores is already in the queries' part.
     """
 
     norm_1: Tensor
@@ -163,7 +184,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class Weights:
-    """Everything that a forward pass reads: `embed` [vocab, hidden], `head` [hidden, vocab], rotary tables [context, head_dim]."""
+    """Everything that a forward pass reads: `embed` [vocab, hidden], `head` [hidden, vocab], rotary
+    tables [context, head_dim]."""
 
     arch: Architecture
     embed: Tensor
@@ -186,7 +208,8 @@ class Weights:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A Hugging Face model as loaded: shape, tensors by name, and its rotary embedding's inverse frequencies and scale."""
+    """A Hugging Face model as loaded: shape, tensors by name, and its rotary embedding's inverse
+    frequencies and scale."""
 
     arch: Architecture
     state: Mapping[str, Tensor]
@@ -195,7 +218,8 @@ class LoadedModel:
 
 
 def from_transformers(model: Any) -> LoadedModel:
-    """Read a transformers `*ForCausalLM`; raises ConfigError for a kind that the engine does not implement."""
+    """Read a transformers `*ForCausalLM`; raises ConfigError for a kind that the engine does not
+    implement."""
     rotary = model.model.rotary_emb
     return LoadedModel(
         arch=read_architecture(model.config),
@@ -206,7 +230,8 @@ def from_transformers(model: Any) -> LoadedModel:
 
 
 def fuse(model: LoadedModel, device: torch.device, dtype: torch.dtype) -> Weights:
-    """Return the engine's form of a model, in `dtype` on `device`; raises ConfigError when its tensors are not those of its shape."""
+    """Return the engine's form of a model, in `dtype` on `device`; raises ConfigError when its
+    tensors are not those of its shape."""
     arch, state = model.arch, model.state
     _check_tensors(arch, state)
 
@@ -258,13 +283,22 @@ def fuse(model: LoadedModel, device: torch.device, dtype: torch.dtype) -> Weight
 
 
 def _check_tensors(arch: Architecture, state: Mapping[str, Tensor]) -> None:
-    """Every tensor is there, of a floating type and the shape that the configuration says, and none is left over."""
+    """Every tensor is there, of a floating type and the shape that the configuration says, and none
+    is left over."""
     q, kv, hidden, ffn = arch.q_width, arch.kv_width, arch.hidden, arch.ffn
     projections = {
-        "self_attn": {"q_proj": (q, hidden), "k_proj": (kv, hidden), "v_proj": (kv, hidden), "o_proj": (hidden, q)},
+        "self_attn": {
+            "q_proj": (q, hidden),
+            "k_proj": (kv, hidden),
+            "v_proj": (kv, hidden),
+            "o_proj": (hidden, q),
+        },
         "mlp": {"gate_proj": (ffn, hidden), "up_proj": (ffn, hidden), "down_proj": (hidden, ffn)},
     }
-    gains: dict[str, tuple[int, ...]] = {"input_layernorm": (hidden,), "post_attention_layernorm": (hidden,)}
+    gains: dict[str, tuple[int, ...]] = {
+        "input_layernorm": (hidden,),
+        "post_attention_layernorm": (hidden,),
+    }
     if arch.qk_norm:
         gains |= {"self_attn.q_norm": (arch.head_dim,), "self_attn.k_norm": (arch.head_dim,)}
     head = {"lm_head.weight": (arch.vocab, hidden)}
@@ -285,36 +319,54 @@ def _check_tensors(arch: Architecture, state: Mapping[str, Tensor]) -> None:
             raise ConfigError(f"tensor {name} is unknown to the embedded engine")
         if shape is not None and tuple(tensor.shape) != shape:
             raise ConfigError(
-                f"tensor {name} has the shape {list(tensor.shape)}, and {list(shape)} by the configuration"
+                f"tensor {name} has the shape {list(tensor.shape)}, and {list(shape)} by the "
+                "configuration"
             )
         if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
-            raise ConfigError(f"tensor {name} is {tensor.dtype}: the embedded engine reads unquantised weights only")
+            raise ConfigError(
+                f"tensor {name} is {tensor.dtype}: the embedded engine reads unquantised weights "
+                "only"
+            )
 
 
 def packed(weights: Weights) -> Weights:
-    """The weights for sampling only: on x86 processors, large matrices become copies in the layout that oneDNN multiplies fastest.
+    """The weights for sampling only: on x86 processors, large matrices become copies in the layout
+    that oneDNN multiplies fastest.
 
-    With 64 rows that is 1.4 times as fast on an AMD processor, in fp32 and in bf16, with 16 rows twice.
+    With 64 rows that is 1.4 times as fast on an AMD processor, in fp32 and in bf16, with 16 rows
+    twice.
     """
-    on_x86 = weights.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
-    if not (on_x86 and weights.arch.hidden > SMALL_HIDDEN and torch.backends.mkldnn.is_available()):  # type: ignore[no-untyped-call]
+    on_x86 = weights.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() in (
+        "AVX2",
+        "AVX512",
+    )
+    has_mkldnn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    if not (on_x86 and weights.arch.hidden > SMALL_HIDDEN and has_mkldnn):
         return weights
     if weights.dtype != torch.float32 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return weights
 
     def pack(linear: Linear) -> Linear:
         return replace(
-            linear, weight=torch.ops.mkldnn._reorder_linear_weight(linear.weight.t().contiguous(), _PACKED_FOR)
+            linear,
+            weight=torch.ops.mkldnn._reorder_linear_weight(
+                linear.weight.t().contiguous(), _PACKED_FOR
+            ),
         )
 
-    layers = tuple(replace(layer, **{s: pack(getattr(layer, s)) for s in SITES}) for layer in weights.layers)  # type: ignore[arg-type]
+    layers = tuple(
+        replace(layer, **{s: pack(getattr(layer, s)) for s in SITES})  # type: ignore[arg-type]
+        for layer in weights.layers
+    )
     return replace(weights, layers=layers, head=pack(weights.head))
 
 
 def rotary_tables(inverse: Tensor, scale: float, arch: Architecture) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines, each [max_context, head_dim] in fp32, of inverse frequencies [head_dim / 2] times `scale`.
+    """Return cosines and sines, each [max_context, head_dim] in fp32, of inverse frequencies
+    [head_dim / 2] times `scale`.
 
-    The first half of the sines is negated, so that a rotation is `x * cos + roll(x, head_dim / 2) * sin`.
+    The first half of the sines is negated, so that a rotation is `x * cos + roll(x, head_dim / 2) *
+    sin`.
     """
     angles = torch.arange(arch.max_context, dtype=torch.float32)[:, None] * inverse[None, :]
     cos, sin = angles.cos() * scale, angles.sin() * scale

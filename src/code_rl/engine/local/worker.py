@@ -1,7 +1,9 @@
-"""Threads that compute: one that runs operations in order, with futures of Tinker's shape, and the end of them all.
+"""Threads that compute: one that runs operations in order, with futures of Tinker's shape, and the
+end of them all.
 
-A thread that is inside torch when the interpreter goes takes the process down with `abort`: exit code 134, whatever the program
-meant to say. So computing threads are started here, and long operations pass `safe_point` every few milliseconds.
+A thread that is inside torch when the interpreter goes takes the process down with `abort`: exit
+code 134, whatever the program meant to say. So computing threads are started here, and long
+operations pass `safe_point` every few milliseconds.
 """
 
 from __future__ import annotations
@@ -29,10 +31,13 @@ T = TypeVar("T")
 _Job = tuple[Callable[[], Any], "Future[Any]"]
 
 
-def start_thread(name: str, work: Callable[[], object], wake: Callable[[], object]) -> threading.Thread:
+def start_thread(
+    name: str, work: Callable[[], object], wake: Callable[[], object]
+) -> threading.Thread:
     """Start a daemon thread that is joined before the interpreter goes.
 
-    `wake` makes `work` return when it waits for something to do; neither may hold what the thread's life depends on.
+    `wake` makes `work` return when it waits for something to do; neither may hold what the thread's
+    life depends on.
     """
 
     def run() -> None:
@@ -44,7 +49,8 @@ def start_thread(name: str, work: Callable[[], object], wake: Callable[[], objec
 
     thread = threading.Thread(target=run, name=name, daemon=True)
     with _lock:
-        # Handlers run in reverse order: this one before those that torch registered when it was loaded.
+        # Handlers run in reverse order: this one before those that torch registered when it was
+        # loaded.
         atexit.unregister(end_threads)
         atexit.register(end_threads)
         thread.start()
@@ -55,7 +61,9 @@ def start_thread(name: str, work: Callable[[], object], wake: Callable[[], objec
 def safe_point() -> None:
     """Raise BackendError when the process is ending; what was begun is not finished then."""
     if _ending.is_set():
-        raise BackendError("the process is ending: the embedded engine stopped in the middle of this request")
+        raise BackendError(
+            "the process is ending: the embedded engine stopped in the middle of this request"
+        )
 
 
 def end_threads() -> None:
@@ -73,8 +81,9 @@ def end_threads() -> None:
 class EngineWorker:
     """FIFO executor on one daemon thread, started with the first operation.
 
-    An operation that was cancelled before it began is skipped; one that began runs to its end, unless the process ends first
-    (`ending`). The thread ends after `close`, or when nothing refers to the worker any more.
+    An operation that was cancelled before it began is skipped; one that began runs to its end,
+    unless the process ends first (`ending`). The thread ends after `close`, or when nothing refers
+    to the worker any more.
     """
 
     def __init__(self, name: str) -> None:
@@ -106,7 +115,8 @@ class EngineWorker:
 
 
 class Inline:
-    """Runs each operation at once, in the caller's thread: for a caller that has its own queue and thread."""
+    """Runs each operation at once, in the caller's thread: for a caller that has its own queue and
+    thread."""
 
     def submit(self, operation: Callable[[], T]) -> AwaitableConcurrentFuture[T]:
         """Run `operation`; the future is finished when this returns."""
@@ -127,7 +137,8 @@ def _run(jobs: queue.SimpleQueue[_Job | None]) -> None:
 
 
 def run_into(future: Future[T], operation: Callable[[], T]) -> None:
-    """Run `operation` unless the future was cancelled, and put its result or exception into the future."""
+    """Run `operation` unless the future was cancelled, and put its result or exception into the
+    future."""
     if not future.set_running_or_notify_cancel():
         return
     try:
@@ -140,7 +151,8 @@ def run_into(future: Future[T], operation: Callable[[], T]) -> None:
 
 
 def submitted(call: Callable[..., T]) -> Callable[..., Coroutine[Any, Any, T]]:
-    """The `…_async` form of a method that submits a request, for callers that await the submission."""
+    """The `…_async` form of a method that submits a request, for callers that await the
+    submission."""
 
     async def submit(*args: Any, **kwargs: Any) -> T:
         return call(*args, **kwargs)
@@ -148,7 +160,9 @@ def submitted(call: Callable[..., T]) -> Callable[..., Coroutine[Any, Any, T]]:
     return submit
 
 
-def awaited(call: Callable[..., AwaitableConcurrentFuture[T]]) -> Callable[..., Coroutine[Any, Any, T]]:
+def awaited(
+    call: Callable[..., AwaitableConcurrentFuture[T]],
+) -> Callable[..., Coroutine[Any, Any, T]]:
     """The `…_async` form of a method that makes something, awaited."""
 
     async def wait(*args: Any, **kwargs: Any) -> T:

@@ -34,7 +34,7 @@ from .wire import (
     read_json,
     read_pass,
     validated,
-)  # fmt: skip
+)
 
 API = "/api/v1"
 LARGE_RESULT = 256 << 10
@@ -42,7 +42,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Call = Callable[[web.Request, bytes], Any]
 _NOT_HERE = {
     "auth/token": "keys are not exchanged: client/config says pjwt_auth_enabled false",
-    "create_custom_loss": "custom losses run in the client: client/config says custom_loss_server_side false",
+    "create_custom_loss": "custom losses run in the client: client/config says "
+    "custom_loss_server_side false",
     "publish": "this server has one owner, and nobody to publish to",
     "billing": "nothing here costs money",
 }
@@ -57,7 +58,11 @@ class TinkerApplication:
         core.promises.on_done = self.metrics.ended
         self._token = token
         self._max_request_bytes = max_request_bytes
-        self._training, self._sampling, self._service = TrainingCalls(core), SamplingCalls(core), ServiceCalls(core)
+        self._training, self._sampling, self._service = (
+            TrainingCalls(core),
+            SamplingCalls(core),
+            ServiceCalls(core),
+        )
         self._janitor = Janitor(core)
 
     @asynccontextmanager
@@ -80,7 +85,9 @@ class TinkerApplication:
         core = self.core
         core.draining = True
         for run in core.runs.values():
-            core.drop_held(run, BackendError("the server shut down before the request before this one came"))
+            core.drop_held(
+                run, BackendError("the server shut down before the request before this one came")
+            )
         try:
             await asyncio.wait_for(core.promises.idle.wait(), grace_s)
         except TimeoutError:
@@ -92,7 +99,8 @@ class TinkerApplication:
         return True
 
     def _route(self, app: web.Application) -> None:
-        """Every call, as a function of the request and its body; `_answer` says what it may return."""
+        """Every call, as a function of the request and its body; `_answer` says what it may
+        return."""
         training, sampling, service = self._training, self._sampling, self._service
 
         def add(method: str, path: str, call: Call, disk: bool = False) -> None:
@@ -102,8 +110,11 @@ class TinkerApplication:
             """A call whose body is one of the SDK's requests."""
             add("post", path, lambda _, b: call(validated(kind, read_json(b))))
 
-        def promise(path: str, kind: type[BaseModel], call: Callable[[Any, bytes], Promise]) -> None:
-            """The same for a call that promises its result, whichever copy of the request it gets."""
+        def promise(
+            path: str, kind: type[BaseModel], call: Callable[[Any, bytes], Promise]
+        ) -> None:
+            """The same for a call that promises its result, whichever copy of the request it
+            gets."""
             add("post", path, lambda _, b: call(validated(kind, read_json(b)), digest(b)))
 
         app.router.add_get("/metrics", self._metrics_text)
@@ -111,15 +122,27 @@ class TinkerApplication:
         add("post", "client/config", lambda _r, _b: CLIENT_CONFIG)
         add("post", "client/dynamic_config", lambda _r, _b: DYNAMIC_CONFIG)
         add("post", "telemetry", lambda _r, _b: {"status": "accepted"})
-        add("post", "create_session", lambda r, b: service.create(read_json(b), r.headers.get("X-Idempotency-Key")))
+        add(
+            "post",
+            "create_session",
+            lambda r, b: service.create(read_json(b), r.headers.get("X-Idempotency-Key")),
+        )
         post("session_heartbeat", types.SessionHeartbeatRequest, service.heartbeat)
-        add("post", "sessions/{session}/finish", lambda r, b: service.finish(r.match_info["session"], read_json(b)))
+        add(
+            "post",
+            "sessions/{session}/finish",
+            lambda r, b: service.finish(r.match_info["session"], read_json(b)),
+        )
         promise("create_model", types.CreateModelRequest, training.create)
         promise("load_weights", types.LoadWeightsRequest, training.load)
         add("post", "forward_backward", self._pass)
         promise("optim_step", types.OptimStepRequest, training.optim_step)
         promise("save_weights", types.SaveWeightsRequest, training.save)
-        promise("save_weights_for_sampler", types.SaveWeightsForSamplerRequest, training.save_for_sampler)
+        promise(
+            "save_weights_for_sampler",
+            types.SaveWeightsForSamplerRequest,
+            training.save_for_sampler,
+        )
         promise("save_weights_external", types.SaveWeightsExternalRequest, training.save_external)
         post("get_info", types.GetInfoRequest, training.info)
         post("create_sampling_session", types.CreateSamplingSessionRequest, sampling.create_session)
@@ -141,10 +164,16 @@ class TinkerApplication:
             return store.find_in_run(r.match_info["run"], r.match_info["checkpoint"])
 
         for path, look in (
-            ("get_server_capabilities", lambda r, _: service.capabilities(r.query.get("model_name"))),
+            (
+                "get_server_capabilities",
+                lambda r, _: service.capabilities(r.query.get("model_name")),
+            ),
             ("training_runs", lambda r, _: service.runs(r.query)),
             ("training_runs/{run}", lambda r, _: service.run(r.match_info["run"])),
-            ("training_runs/{run}/checkpoints", lambda r, _: service.checkpoints_of(r.match_info["run"])),
+            (
+                "training_runs/{run}/checkpoints",
+                lambda r, _: service.checkpoints_of(r.match_info["run"]),
+            ),
             ("checkpoints", lambda r, _: service.checkpoints(r.query)),
             ("sessions", lambda r, _: service.sessions(r.query)),
             ("sessions/{session}", lambda r, _: service.session(r.match_info["session"])),
@@ -176,11 +205,14 @@ class TinkerApplication:
             response = _refused(Refusal(error.status, error.reason))
         except CodeRLError as error:
             response = _refused(Refusal(400 if category(error) != SERVER else 500, str(error)))
-        except Exception as error:  # noqa: BLE001 - a fault of ours is an answer too, and is printed
+        # A fault of ours is an answer too, and is printed
+        except Exception as error:  # noqa: BLE001
             print_exception(error)
             response = _refused(Refusal(500, redacted(f"{type(error).__name__}: {error}")))
         resource = request.match_info.route.resource
-        self.metrics.answered(resource.canonical if resource is not None else "other", response.status)
+        self.metrics.answered(
+            resource.canonical if resource is not None else "other", response.status
+        )
         return response
 
     def _check_key(self, request: web.Request) -> None:
@@ -191,17 +223,24 @@ class TinkerApplication:
         key = request.headers.get("X-API-Key") or bearer.removeprefix("Bearer ")
         if not key:
             # Any key will do without a token, but a web page cannot send this header to us unasked.
-            raise Refusal(401, "an X-API-Key header is missing; set TINKER_API_KEY, to tml-dummy for instance")
+            raise Refusal(
+                401, "an X-API-Key header is missing; set TINKER_API_KEY, to tml-dummy for instance"
+            )
         if self._token is not None and not hmac.compare_digest(key.encode(), self._token.encode()):
             raise Refusal(401, "the key is not this server's token; set TINKER_API_KEY to it")
 
     async def _read(self, request: web.Request) -> bytes:
         size = request.content_length or 0
         if size > self._max_request_bytes:
-            raise Refusal(413, f"a request may have {self._max_request_bytes} bytes, this one has {size}")
+            raise Refusal(
+                413, f"a request may have {self._max_request_bytes} bytes, this one has {size}"
+            )
         encoding = request.headers.get("Content-Encoding", "identity")
         if encoding != "identity":
-            raise Refusal(415, f"Content-Encoding {encoding[:40]!r} is not supported: client/config asks for none")
+            raise Refusal(
+                415,
+                f"Content-Encoding {encoding[:40]!r} is not supported: client/config asks for none",
+            )
         return await request.read()
 
     def _handler(self, call: Call, disk: bool = False) -> Handler:
@@ -240,8 +279,13 @@ class TinkerApplication:
         known = {r.canonical for r in request.app.router.resources()}
         if request.path in known:
             raise Refusal(405, f"{request.path} does not take {request.method}")
-        why = next((why for name, why in _NOT_HERE.items() if name in call), "its calls are listed in docs/serve.md")
-        raise Refusal(404, f"{request.method} {request.path[:200]} is not implemented by code-rl serve: {why}")
+        why = next(
+            (why for name, why in _NOT_HERE.items() if name in call),
+            "its calls are listed in docs/serve.md",
+        )
+        raise Refusal(
+            404, f"{request.method} {request.path[:200]} is not implemented by code-rl serve: {why}"
+        )
 
 
 CLIENT_CONFIG = types.ClientConfigResponse(
@@ -254,14 +298,19 @@ DYNAMIC_CONFIG = types.ClientDynamicConfigResponse(sample_cancel_enabled=True)
 
 
 def _answer(found: object) -> web.StreamResponse:
-    """The HTTP answer that a call's result is: a response, a promise, a model of the SDK's, an object, or nothing."""
+    """The HTTP answer that a call's result is: a response, a promise, a model of the SDK's, an
+    object, or nothing."""
     if isinstance(found, web.StreamResponse):
         return found
     if isinstance(found, Promise):
         return web.json_response({"request_id": found.request_id})
-    return web.json_response(found.model_dump(mode="json") if isinstance(found, BaseModel) else found or {})
+    return web.json_response(
+        found.model_dump(mode="json") if isinstance(found, BaseModel) else found or {}
+    )
 
 
 def _refused(refusal: Refusal) -> web.Response:
-    headers = {"Retry-After": str(refusal.retry_after_s)} if refusal.retry_after_s is not None else None
+    headers = (
+        {"Retry-After": str(refusal.retry_after_s)} if refusal.retry_after_s is not None else None
+    )
     return web.json_response({"detail": str(refusal)}, status=refusal.status, headers=headers)

@@ -1,4 +1,5 @@
-"""What the calls share: names of models, sessions, runs, sampling sessions, engines, promises, and who is in memory."""
+"""What the calls share: names of models, sessions, runs, sampling sessions, engines, promises, and
+who is in memory."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ Start = Callable[[Engine], "Future[Any]"]
 
 
 def read_models(path: str | None) -> dict[str, str]:
-    """Names of the hosted service and the local models behind them, from a TOML file's table `models`; raises ConfigError naming what is wrong."""
+    """Names of the hosted service and the local models behind them, from a TOML file's table
+    `models`; raises ConfigError naming what is wrong."""
     if path is None:
         return {}
     try:
@@ -36,7 +38,9 @@ def read_models(path: str | None) -> dict[str, str]:
         raise ConfigError(f"models={path} is not TOML: {error}") from error
     table = data.get("models")
     if set(data) != {"models"} or not isinstance(table, dict):
-        raise ConfigError(f'models={path} must hold one table [models] with lines "name" = "local name or path"')
+        raise ConfigError(
+            f'models={path} must hold one table [models] with lines "name" = "local name or path"'
+        )
     for asked, local in table.items():
         if not isinstance(local, str) or not local:
             raise ConfigError(f"models={path}: {asked!r} must be a string, not {local!r}")
@@ -49,7 +53,8 @@ def read_models(path: str | None) -> dict[str, str]:
 
 @dataclass
 class Session:
-    """One `ServiceClient`. `vanished`: no sign of life for long; its samples were dropped, and it may come back."""
+    """One `ServiceClient`. `vanished`: no sign of life for long; its samples were dropped, and it
+    may come back."""
 
     session_id: str
     last_seen: float = field(default_factory=time.monotonic)
@@ -70,7 +75,8 @@ class Session:
 
 @dataclass(eq=False)
 class ServedRun:
-    """A model in training. Requests run in the order of their numbers, 0 its creation; `record` is None until that ended well."""
+    """A model in training. Requests run in the order of their numbers, 0 its creation; `record` is
+    None until that ended well."""
 
     run_id: str
     local: str
@@ -94,7 +100,9 @@ class SamplingSession:
 class Core:
     """The server's state. Belongs to the event loop, apart from what runs on engines' threads."""
 
-    def __init__(self, store: StateStore, models: Mapping[str, str], limits: ServiceLimits, host: Host) -> None:
+    def __init__(
+        self, store: StateStore, models: Mapping[str, str], limits: ServiceLimits, host: Host
+    ) -> None:
         self.store = store
         self.models = models
         self.limits = limits
@@ -107,7 +115,8 @@ class Core:
         self.draining = False
 
     def local(self, asked: str) -> str:
-        """The local model behind a name, which may stand for itself; raises ConfigError for a name that can be none."""
+        """The local model behind a name, which may stand for itself; raises ConfigError for a name
+        that can be none."""
         local = self.models.get(asked, asked)
         source_of(local)
         return local
@@ -120,7 +129,8 @@ class Core:
         return session_id
 
     def session(self, member_id: str) -> Session:
-        """The session of this id, or of a run or sampling session, marked alive; raises a Refusal when it is unknown or finished."""
+        """The session of this id, or of a run or sampling session, marked alive; raises a Refusal
+        when it is unknown or finished."""
         session_id = session_of(member_id)
         found = self.sessions.get(session_id)
         if found is None:
@@ -155,8 +165,8 @@ class Core:
                 raise unknown(f"model {run_id[:100]!r}")
             self.session(run_id)
             raise gone(
-                f"model {run_id} is no longer loaded: it was unloaded, its client showed no life, or the server stopped; "
-                "create a training client from its last checkpoint"
+                f"model {run_id} is no longer loaded: it was unloaded, its client showed no life, "
+                "or the server stopped; create a training client from its last checkpoint"
             )
         self.session(run_id)
         found.last_used = time.monotonic()
@@ -181,7 +191,11 @@ class Core:
         self.promises.check_room(0)
         if len(self.runs) >= self.limits.max_models:
             # The model of a client that vanished gives way.
-            lost = [r for r in self.runs.values() if (s := self.sessions.get(session_of(r.run_id))) and s.vanished]
+            lost = [
+                r
+                for r in self.runs.values()
+                if (s := self.sessions.get(session_of(r.run_id))) and s.vanished
+            ]
             if not lost:
                 raise busy(f"{len(self.runs)} models are in training, the limit (max_models)")
             self.unload(min(lost, key=lambda run: run.last_used))
@@ -198,7 +212,8 @@ class Core:
         then: Callable[[Any], object] = unchanged,
         size: int = 0,
     ) -> Promise:
-        """Promise the result of an operation on a run's model; the same number and request give the same promise.
+        """Promise the result of an operation on a run's model; the same number and request give the
+        same promise.
 
         Raises:
             Refusal: the number was used for something else or is long over, or the queues are full.
@@ -209,9 +224,15 @@ class Core:
             return seen
         self.refuse_when_draining()
         if seq < run.next_seq:
-            raise gone(f"request {seq} of model {run.run_id} was answered before, and its result is no longer kept")
+            raise gone(
+                f"request {seq} of model {run.run_id} was answered before, and its result is no "
+                "longer kept"
+            )
         if seq >= run.next_seq + MAX_HELD:
-            raise bad(f"seq_id={seq} of model {run.run_id} is far ahead of {run.next_seq}, which is expected next")
+            raise bad(
+                f"seq_id={seq} of model {run.run_id} is far ahead of {run.next_seq}, which is "
+                "expected next"
+            )
         # The one that all others wait for is always let in: the queue could not empty without it.
         if seq != run.next_seq or run.queued:
             self.promises.check_room(size)
@@ -239,13 +260,18 @@ class Core:
         future: Future[Any],
         then: Callable[[Any], object] = unchanged,
     ) -> None:
-        """Fulfil a promise from an engine's future, and count it in its owner's queue until it ends."""
+        """Fulfil a promise from an engine's future, and count it in its owner's queue until it
+        ends."""
         owner.queued += 1
 
         def on_end() -> None:
             owner.queued -= 1
             owner.last_used = time.monotonic()
-            if isinstance(owner, ServedRun) and owner.record is None and promise.request_id.endswith(":0"):
+            if (
+                isinstance(owner, ServedRun)
+                and owner.record is None
+                and promise.request_id.endswith(":0")
+            ):
                 self.runs.pop(owner.run_id, None)  # it could not be created
 
         promise.on_end = on_end
@@ -258,7 +284,8 @@ class Core:
         run.held.clear()
 
     def close_gap(self, run: ServedRun) -> None:
-        """Requests whose predecessor never came fail, as does the next step: it would have a part of its gradient."""
+        """Requests whose predecessor never came fail, as does the next step: it would have a part
+        of its gradient."""
         error = bad(f"request {run.next_seq} of model {run.run_id}, before this one, never came")
         run.next_seq = max(run.held) + 1
         self.drop_held(run, error)
@@ -292,6 +319,7 @@ class Core:
         return [run for run in list(self.runs.values()) if run.run_id.startswith(f"{session_id}:")]
 
     def refuse_when_draining(self) -> None:
-        """Raise a Refusal, which the SDK retries until it reaches the successor, when the server is shutting down."""
+        """Raise a Refusal, which the SDK retries until it reaches the successor, when the server is
+        shutting down."""
         if self.draining:
             raise Refusal(503, "the server is shutting down", retry_after_s=2)

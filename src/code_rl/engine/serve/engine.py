@@ -1,9 +1,11 @@
-"""The embedded engine behind the server's seam: one thread per base model, where everything that touches its weights happens.
+"""The embedded engine behind the server's seam: one thread per base model, where everything that
+touches its weights happens.
 
-Training operations wait in lanes, one per model in training, and run in the order of their lane. Samples wait together: those
-that share weights are sampled as one batch. A round takes one batch for every snapshot that samples wait for, and then one
-operation of every lane that has any, so that nobody can hold up the others: while nobody else waits, samples of the same
-weights join the batch that is drawn.
+Training operations wait in lanes, one per model in training, and run in the order of their lane.
+Samples wait together: those that share weights are sampled as one batch. A round takes one batch
+for every snapshot that samples wait for, and then one
+operation of every lane that has any, so that nobody can hold up the others: while nobody else
+waits, samples of the same weights join the batch that is drawn.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ _Key = tuple[int, int]
 
 
 class EmbeddedHost:
-    """Engines on one device; each keeps the snapshots that were used last in memory, `max_snapshots` of them."""
+    """Engines on one device; each keeps the snapshots that were used last in memory,
+    `max_snapshots` of them."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype, max_snapshots: int) -> None:
         self.losses: Mapping[str, frozenset[str]] = loss_settings()
@@ -52,7 +55,8 @@ class EmbeddedHost:
         return EmbeddedEngine(name, *self._settings)
 
     def context_of(self, name: str) -> int:
-        """Tokens of context, from the model's configuration; raises ConfigError where it cannot be had or run."""
+        """Tokens of context, from the model's configuration; raises ConfigError where it cannot be
+        had or run."""
         return context_of(name)
 
 
@@ -65,9 +69,12 @@ class _Sample:
 
 
 class EmbeddedEngine:
-    """A base model and its thread; the methods are those of `seam.Engine`. `loaded` raises ConfigError when it cannot be loaded."""
+    """A base model and its thread; the methods are those of `seam.Engine`. `loaded` raises
+    ConfigError when it cannot be loaded."""
 
-    def __init__(self, name: str, device: torch.device, dtype: torch.dtype, max_snapshots: int) -> None:
+    def __init__(
+        self, name: str, device: torch.device, dtype: torch.dtype, max_snapshots: int
+    ) -> None:
         self.name = name
         self._max_snapshots = max_snapshots
         self._load = Load()
@@ -116,10 +123,20 @@ class EmbeddedEngine:
         read_datums(data, read_pass(loss_fn, config).loss, self._model().weights.arch)
 
     def run_pass(
-        self, run: str, data: Sequence[types.Datum], loss_fn: str, config: LossConfig, backward: bool
+        self,
+        run: str,
+        data: Sequence[types.Datum],
+        loss_fn: str,
+        config: LossConfig,
+        backward: bool,
     ) -> Future[types.ForwardBackwardOutput]:
         """A forward or forward_backward pass."""
-        return self._on(run, lambda c: (c.forward_backward if backward else c.forward)(data, loss_fn, config).result())
+        return self._on(
+            run,
+            lambda c: (c.forward_backward if backward else c.forward)(
+                data, loss_fn, config
+            ).result(),
+        )
 
     def refuse(self, run: str, error: Exception, backward: bool) -> Future[None]:
         """The turn of a pass that was refused."""
@@ -136,7 +153,9 @@ class EmbeddedEngine:
         check_adam(params)
         return self._on(run, lambda client: client.optim_step(params).result())
 
-    def save(self, run: str, file: Path, training: bool, overwrite: bool, keep: bool = False) -> Future[None]:
+    def save(
+        self, run: str, file: Path, training: bool, overwrite: bool, keep: bool = False
+    ) -> Future[None]:
         """Write the adapter to a file."""
 
         def work(client: EmbeddedTrainingClient) -> None:
@@ -160,8 +179,11 @@ class EmbeddedEngine:
 
         return self.submit(run, work)
 
-    def sample(self, weights: Path | None, request: types.SampleRequest, order: int) -> Future[types.SampleResponse]:
-        """Queue a sample; with the client's numbers as `order` a batch is the same however its requests overtook each other.
+    def sample(
+        self, weights: Path | None, request: types.SampleRequest, order: int
+    ) -> Future[types.SampleResponse]:
+        """Queue a sample; with the client's numbers as `order` a batch is the same however its
+        requests overtook each other.
 
         Raises FileNotFoundError when the weights are gone.
         """
@@ -263,20 +285,29 @@ class EmbeddedEngine:
                 if self._closed:
                     return False
                 self._changed.wait()
-            # A client sends a batch request by request: wait until no more arrive, for a moment at most.
+            # A client sends a batch request by request: wait until no more arrive, for a moment at
+            # most.
             end = time.monotonic() + LINGER_S
-            while idle and not self._lanes and (left := min(end, self._arrived + QUIET_S) - time.monotonic()) > 0:
+            while (
+                idle
+                and not self._lanes
+                and (left := min(end, self._arrived + QUIET_S) - time.monotonic()) > 0
+            ):
                 self._changed.wait(left)
         return True
 
     def _take_samples(self) -> list[list[_Sample]]:
-        """A batch for all weights that samples wait for: as many requests as fit, the oldest first."""
+        """A batch for all weights that samples wait for: as many requests as fit, the oldest
+        first."""
         with self._changed:
             batches: dict[object, list[_Sample]] = {}
             rows: dict[object, int] = {}
             left: deque[_Sample] = deque()
             for sample in self._samples:
-                if sample.key not in batches or rows[sample.key] + sample.request.samples <= MAX_ROWS:
+                if (
+                    sample.key not in batches
+                    or rows[sample.key] + sample.request.samples <= MAX_ROWS
+                ):
                     batches.setdefault(sample.key, []).append(sample)
                     rows[sample.key] = rows.get(sample.key, 0) + sample.request.samples
                 else:
@@ -285,7 +316,8 @@ class EmbeddedEngine:
             return [sorted(batch, key=lambda sample: sample.order) for batch in batches.values()]
 
     def _join(self, key: _Key | None, room: int) -> list[_Sample]:
-        """Samples of the weights `key` that wait, `room` completions at most; none while anything else waits."""
+        """Samples of the weights `key` that wait, `room` completions at most; none while anything
+        else waits."""
         with self._changed:
             joining: list[_Sample] = []
             if room > 0 and not self._lanes and all(sample.key == key for sample in self._samples):
@@ -299,7 +331,8 @@ class EmbeddedEngine:
             return
         try:
             snapshot = self._snapshot(live[0])
-        except BaseException as error:  # noqa: BLE001 - it is handed to whoever waits for the futures
+        # It is handed to whoever waits for the futures
+        except BaseException as error:  # noqa: BLE001
             for sample in live:
                 sample.request.future.set_exception(error)
             return
@@ -310,7 +343,9 @@ class EmbeddedEngine:
             if not (last and self._samples):
                 return []
             live[:] = [sample for sample in live if not sample.request.future.done()]
-            joining = _begun(self._join(batch[0].key, MAX_ROWS - sum(sample.request.samples for sample in live)))
+            joining = _begun(
+                self._join(batch[0].key, MAX_ROWS - sum(sample.request.samples for sample in live))
+            )
             live.extend(joining)
             self._load.batched_requests += len(joining)
             return [replace(sample.request, snapshot=snapshot) for sample in joining]
@@ -324,6 +359,7 @@ def _begun(samples: Sequence[_Sample]) -> list[_Sample]:
 
 
 def _key(file: Path) -> _Key:
-    """Tells weights apart: links to one checkpoint share weights and batches, and a file that replaces it is another."""
+    """Tells weights apart: links to one checkpoint share weights and batches, and a file that
+    replaces it is another."""
     found = file.stat()
     return found.st_ino, found.st_mtime_ns

@@ -1,7 +1,9 @@
-"""Futures of the wire protocol: made when a request is accepted, fulfilled by an engine, fetched by the client.
+"""Futures of the wire protocol: made when a request is accepted, fulfilled by an engine, fetched by
+the client.
 
-A promise lives until its result was fetched and some time has passed (an answer that was lost can be fetched again), or until
-nobody has wanted it for an hour, or its session is over. Belongs to the event loop.
+A promise lives until its result was fetched and some time has passed (an answer that was lost can
+be fetched again), or until nobody has wanted it for an hour, or its session is over. Belongs to the
+event loop.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ def session_of(member_id: str) -> str:
 
 @dataclass(eq=False)
 class Promise:
-    """One accepted request. `fingerprint` tells a retry from another request under the same number."""
+    """One accepted request. `fingerprint` tells a retry from another request under the same
+    number."""
 
     request_id: str
     kind: str
@@ -82,22 +85,31 @@ class Promises:
         return self._all.get(request_id)
 
     def seen(self, request_id: str, kind: str, fingerprint: bytes) -> Promise | None:
-        """The promise that an earlier copy of this request made; a Refusal when it was another request."""
+        """The promise that an earlier copy of this request made; a Refusal when it was another
+        request."""
         found = self._all.get(request_id)
         if found is not None and (found.kind, found.fingerprint) != (kind, fingerprint):
-            raise bad(f"{request_id} was used for another request before; a retry must repeat it exactly")
+            raise bad(
+                f"{request_id} was used for another request before; a retry must repeat it exactly"
+            )
         return found
 
     def check_room(self, size: int) -> None:
-        """Refuse (429) when accepting another request of `size` bytes would exceed what may wait or be kept."""
+        """Refuse (429) when accepting another request of `size` bytes would exceed what may wait or
+        be kept."""
         if self.open >= self._limits.max_queue:
             raise busy(f"{self.open} requests are queued, the limit")
         if self.request_bytes and self.request_bytes + size > self._limits.max_queued_bytes:
-            raise busy(f"queued requests hold {self.request_bytes} bytes; {size} more are over the limit")
+            raise busy(
+                f"queued requests hold {self.request_bytes} bytes; {size} more are over the limit"
+            )
         if self.result_bytes > self._limits.max_result_bytes:
             self._drop(p for p in list(self._all.values()) if p.fetched is not None)
             if self.result_bytes > self._limits.max_result_bytes:
-                raise busy(f"results that wait to be fetched hold {self.result_bytes} bytes, over the limit")
+                raise busy(
+                    f"results that wait to be fetched hold {self.result_bytes} bytes, over the "
+                    "limit"
+                )
 
     def add(self, promise: Promise) -> Promise:
         """Keep a new promise."""
@@ -150,21 +162,31 @@ class Promises:
     def unfetched(self) -> int:
         """Recent results that nobody has fetched."""
         recent = time.monotonic() - KEPT_AFTER_FETCH_S
-        return sum(p.fetched is None and p.done.is_set() and p.created >= recent for p in self._all.values())
+        return sum(
+            p.fetched is None and p.done.is_set() and p.created >= recent
+            for p in self._all.values()
+        )
 
     def drop_samples(self, session_id: str) -> None:
-        """Cancel and forget the samples of a session. The SDK submits a sample again that is gone (410)."""
+        """Cancel and forget the samples of a session. The SDK submits a sample again that is gone
+        (410)."""
         mine = [p for p in self._all.values() if p.session_id == session_id and p.kind == "sample"]
         for promise in mine:
             if promise.cancel is not None:
                 promise.cancel()
-            self.end(promise, None, gone("the request was cancelled: its session ended, or its client showed no life"))
+            self.end(
+                promise,
+                None,
+                gone("the request was cancelled: its session ended, or its client showed no life"),
+            )
         self._drop(mine)
 
     def drop_session(self, session_id: str) -> None:
         """Cancel and forget the samples of a session, and forget its results."""
         self.drop_samples(session_id)
-        self._drop(p for p in list(self._all.values()) if p.session_id == session_id and p.done.is_set())
+        self._drop(
+            p for p in list(self._all.values()) if p.session_id == session_id and p.done.is_set()
+        )
 
     def sweep(self) -> None:
         """Forget results that were fetched a while ago and those that nobody wanted for long."""
@@ -173,7 +195,11 @@ class Promises:
             p
             for p in list(self._all.values())
             if p.done.is_set()
-            and (now - p.fetched > KEPT_AFTER_FETCH_S if p.fetched is not None else now - p.created > KEPT_UNFETCHED_S)
+            and (
+                now - p.fetched > KEPT_AFTER_FETCH_S
+                if p.fetched is not None
+                else now - p.created > KEPT_UNFETCHED_S
+            )
         )
 
     def _drop(self, which: Iterable[Promise]) -> None:

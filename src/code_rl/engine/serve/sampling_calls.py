@@ -1,4 +1,5 @@
-"""What a SamplingClient calls: sessions that hold weights, samples from them, and the futures of all results."""
+"""What a SamplingClient calls: sessions that hold weights, samples from them, and the futures of
+all results."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ _REFUSED = {
     "topk_sample_logprobs": "",
     "target_prompt_logprobs": "",
     "prompt_alt_tokens_k": "",
-    "record_stability_info": ", nor is loss stable_reinforce, which reads it; train with importance_sampling, ppo, cispo or gspo",
+    "record_stability_info": ", nor is loss stable_reinforce, which reads it; train with "
+    "importance_sampling, ppo, cispo or gspo",
 }
 
 
@@ -40,7 +42,9 @@ class SamplingCalls:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    def create_session(self, request: types.CreateSamplingSessionRequest) -> types.CreateSamplingSessionResponse:
+    def create_session(
+        self, request: types.CreateSamplingSessionRequest
+    ) -> types.CreateSamplingSessionResponse:
         """A sampling session on a base model or on saved weights. Asked twice, it is made once."""
         core = self._core
         session = core.session(request.session_id)
@@ -48,7 +52,10 @@ class SamplingCalls:
         sampler_id = f"{session.session_id}:sample:{number}"
         made = core.store.read_sampler(sampler_id)
         if made is not None:
-            if (made.model_path, made.base_model) != (request.model_path, request.base_model or made.base_model):
+            if (made.model_path, made.base_model) != (
+                request.model_path,
+                request.base_model or made.base_model,
+            ):
                 raise bad(f"sampling session {sampler_id} was created before, with other weights")
             return types.CreateSamplingSessionResponse(sampling_session_id=sampler_id)
         core.refuse_when_draining()
@@ -58,7 +65,9 @@ class SamplingCalls:
         core.engine(record.local)
         return types.CreateSamplingSessionResponse(sampling_session_id=sampler_id)
 
-    def _record(self, request: types.CreateSamplingSessionRequest, sampler_id: str) -> SamplerRecord:
+    def _record(
+        self, request: types.CreateSamplingSessionRequest, sampler_id: str
+    ) -> SamplerRecord:
         core = self._core
         if request.model_path is None:
             if request.base_model is None:
@@ -70,7 +79,10 @@ class SamplingCalls:
         if run is None:
             raise gone(f"run {checkpoint.run_id} of {request.model_path} is no longer known")
         if request.base_model is not None and core.local(request.base_model) != run.local:
-            raise bad(f"base_model={request.base_model[:100]!r}: {request.model_path} belongs to {run.base_model!r}")
+            raise bad(
+                f"base_model={request.base_model[:100]!r}: {request.model_path} belongs to "
+                f"{run.base_model!r}"
+            )
         core.store.link_sampler(sampler_id, core.store.file_of(checkpoint))
         return SamplerRecord(sampler_id, run.base_model, run.local, request.model_path, True, now())
 
@@ -81,10 +93,16 @@ class SamplingCalls:
             sampler_id=sampler_id, base_model=record.base_model, model_path=record.model_path
         )
 
-    async def sample(self, data: Mapping[str, Any], fingerprint: bytes, size: int) -> dict[str, Any]:
+    async def sample(
+        self, data: Mapping[str, Any], fingerprint: bytes, size: int
+    ) -> dict[str, Any]:
         """Promise samples; the answer has the ids of its sequences."""
         params = data.get("sampling_params")
-        surplus = sorted(set(params) - set(types.SamplingParams.model_fields)) if isinstance(params, dict) else []
+        surplus = (
+            sorted(set(params) - set(types.SamplingParams.model_fields))
+            if isinstance(params, dict)
+            else []
+        )
         if surplus:
             # The SDK's type would drop them without a word.
             raise bad(f"sampling_params: unknown setting {', '.join(map(repr, surplus))[:200]}")
@@ -98,7 +116,9 @@ class SamplingCalls:
             if getattr(request, name):
                 raise bad(f"{name} is not supported by this server{instead}")
         if not 1 <= request.num_samples <= MAX_SAMPLES:
-            raise bad(f"num_samples={str(request.num_samples)[:40]} must be from 1 to {MAX_SAMPLES}")
+            raise bad(
+                f"num_samples={str(request.num_samples)[:40]} must be from 1 to {MAX_SAMPLES}"
+            )
         core = self._core
         sampler = core.sampler(request.sampling_session_id)
         request_id = f"{sampler.record.sampler_id}:{seq}"
@@ -109,7 +129,11 @@ class SamplingCalls:
             if core.promises.seen(request_id, "sample", fingerprint) is not None:
                 future.cancel()  # another copy of the request was quicker
             else:
-                core.follow(sampler, core.promises.add(Promise(request_id, "sample", fingerprint, size)), future)
+                core.follow(
+                    sampler,
+                    core.promises.add(Promise(request_id, "sample", fingerprint, size)),
+                    future,
+                )
         ids = [f"{request_id}:{i}" for i in range(request.num_samples)]
         return {"request_id": request_id, "sample_sequence_ids": ids}
 
@@ -126,7 +150,9 @@ class SamplingCalls:
                 return await asyncio.to_thread(engine.sample, weights, request, seq)
             return engine.sample(weights, request, seq)
         except FileNotFoundError:
-            raise gone(f"the weights of sampling session {record.sampler_id} are no longer kept") from None
+            raise gone(
+                f"the weights of sampling session {record.sampler_id} are no longer kept"
+            ) from None
 
     async def retrieve(self, request_id: str) -> Promise | None:
         """A promise once it is finished; None: not yet."""
@@ -142,7 +168,9 @@ class SamplingCalls:
         """Stop a sample that has not begun. One that has begun or ended is left alone."""
         promise = self._find(request.request_id)
         if promise.kind != "sample":
-            raise bad(f"{promise.request_id} is a {promise.kind} request; only samples can be cancelled")
+            raise bad(
+                f"{promise.request_id} is a {promise.kind} request; only samples can be cancelled"
+            )
         if promise.cancel is not None:
             promise.cancel()
 
@@ -150,7 +178,8 @@ class SamplingCalls:
         promise = self._core.promises.find(request_id)
         if promise is None:
             raise gone(
-                f"request {request_id[:200]!r} is not known: its result was fetched long ago, or the server restarted"
+                f"request {request_id[:200]!r} is not known: its result was fetched long ago, or "
+                "the server restarted"
             )
         self._core.session(promise.session_id)
         return promise

@@ -1,4 +1,5 @@
-"""The seam of the server: whatever has these methods can train and sample behind `code-rl serve`."""
+"""The seam of the server: whatever has these methods can train and sample behind `code-rl
+serve`."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class ModelFacts:
 
 @dataclass
 class Load:
-    """What an engine has done and holds; `idle_s` counts the seconds since there was something to do."""
+    """What an engine has done and holds; `idle_s` counts the seconds since there was something to
+    do."""
 
     batches: int = 0
     batched_requests: int = 0
@@ -40,7 +42,8 @@ class Load:
 class Engine(Protocol):
     """One base model, the adapters in training on it, and the weights that are sampled from.
 
-    Calls return at once; what concerns one adapter (`run`, its id) is done in the order of the calls. Futures raise CodeRLError.
+    Calls return at once; what concerns one adapter (`run`, its id) is done in the order of the
+    calls. Futures raise CodeRLError.
     """
 
     loaded: Future[ModelFacts]
@@ -48,24 +51,34 @@ class Engine(Protocol):
     def create(
         self, run: str, lora: LoraSettings | None, file: Path | None = None, optimizer: bool = False
     ) -> Future[LoraSettings]:
-        """A fresh adapter, or (`lora` None) the one that `save` wrote to `file`, with its optimizer where wanted."""
+        """A fresh adapter, or (`lora` None) the one that `save` wrote to `file`, with its optimizer
+        where wanted."""
 
     def check_pass(self, data: Sequence[types.Datum], loss_fn: str, config: LossConfig) -> None:
         """Raise InputError for a pass that could not be computed; the model is loaded."""
 
     def run_pass(
-        self, run: str, data: Sequence[types.Datum], loss_fn: str, config: LossConfig, backward: bool
+        self,
+        run: str,
+        data: Sequence[types.Datum],
+        loss_fn: str,
+        config: LossConfig,
+        backward: bool,
     ) -> Future[types.ForwardBackwardOutput]:
         """Losses and log-probabilities; `backward` adds the gradient to what has accumulated."""
 
     def refuse(self, run: str, error: Exception, backward: bool) -> Future[None]:
-        """Take the turn of a pass that was refused: the future raises `error`; after a backward one the next step fails too."""
+        """Take the turn of a pass that was refused: the future raises `error`; after a backward one
+        the next step fails too."""
 
     def optim_step(self, run: str, params: types.AdamParams) -> Future[types.OptimStepResponse]:
         """One step with the accumulated gradient, never with part of it."""
 
-    def save(self, run: str, file: Path, training: bool, overwrite: bool, keep: bool = False) -> Future[None]:
-        """Write the adapter, with optimizer and gradient where `training`; `keep`: it will be sampled from at once."""
+    def save(
+        self, run: str, file: Path, training: bool, overwrite: bool, keep: bool = False
+    ) -> Future[None]:
+        """Write the adapter, with optimizer and gradient where `training`; `keep`: it will be
+        sampled from at once."""
 
     def load(self, run: str, file: Path, optimizer: bool) -> Future[None]:
         """Replace an adapter by a saved one."""
@@ -73,12 +86,15 @@ class Engine(Protocol):
     def drop(self, run: str) -> Future[None]:
         """Forget an adapter."""
 
-    def sample(self, weights: Path | None, request: types.SampleRequest, order: int) -> Future[types.SampleResponse]:
+    def sample(
+        self, weights: Path | None, request: types.SampleRequest, order: int
+    ) -> Future[types.SampleResponse]:
         """Draw from saved weights, or from the base model. `order` is the client's own number.
 
         Raises InputError, or FileNotFoundError where the weights are gone, at once.
 
-        Requests for the same weights may be drawn as one batch, in the order of these numbers. The model is loaded.
+        Requests for the same weights may be drawn as one batch, in the order of these numbers. The
+        model is loaded.
         """
 
     def load_now(self) -> Load:
@@ -97,4 +113,5 @@ class Host(Protocol):
         """Begin to load a base model."""
 
     def context_of(self, name: str) -> int:
-        """Tokens of context of a model that could be loaded, from its configuration alone; raises ConfigError for any other."""
+        """Tokens of context of a model that could be loaded, from its configuration alone; raises
+        ConfigError for any other."""

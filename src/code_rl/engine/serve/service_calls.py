@@ -1,4 +1,5 @@
-"""What the SDK's ServiceClient and RestClient call: sessions, what the server has, runs, checkpoints and their files."""
+"""What the SDK's ServiceClient and RestClient call: sessions, what the server has, runs,
+checkpoints and their files."""
 
 from __future__ import annotations
 
@@ -41,15 +42,16 @@ class WeightsInfoRequest(BaseModel):
 
 
 class ServiceCapabilities(types.GetServerCapabilitiesResponse):
-    """What the SDK asks for, and for those who would rather know at the start: which losses there are with their settings, and
-    why the model that was asked about cannot be loaded."""
+    """What the SDK asks for, and for those who would rather know at the start: which losses there
+    are with their settings, and why the model that was asked about cannot be loaded."""
 
     losses: dict[str, list[str]]
     refused: str | None = None
 
 
 class ServiceCalls:
-    """Runs, checkpoints and sessions are read from the state folder, so that they are there after a restart."""
+    """Runs, checkpoints and sessions are read from the state folder, so that they are there after a
+    restart."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -58,12 +60,15 @@ class ServiceCalls:
         self.secret = secrets.token_urlsafe()
 
     def create(self, data: Mapping[str, Any], key: str | None) -> types.CreateSessionResponse:
-        """A new session; `key` is the client's idempotency key, under which a retry finds the session again."""
+        """A new session; `key` is the client's idempotency key, under which a retry finds the
+        session again."""
         request = validated(types.CreateSessionRequest, data)
         session_id = self._by_key.get(key or "")
         if session_id is None:
             self._core.refuse_when_draining()
-            record = request.model_dump(mode="json", include={"tags", "user_metadata", "sdk_version", "display_name"})
+            record = request.model_dump(
+                mode="json", include={"tags", "user_metadata", "sdk_version", "display_name"}
+            )
             session_id = self._core.create_session(record)
             if key:
                 self._by_key[key] = session_id
@@ -77,7 +82,8 @@ class ServiceCalls:
         return types.SessionHeartbeatResponse()
 
     def finish(self, session_id: str, data: Mapping[str, Any]) -> None:
-        """The client is done: what it held is freed, its checkpoints stay. The first reason counts."""
+        """The client is done: what it held is freed, its checkpoints stay. The first reason
+        counts."""
         request = validated(_Finish, data)
         record = self._core.store.read_session(session_id)
         if record is None:
@@ -89,7 +95,8 @@ class ServiceCalls:
         session = self._core.session(session_id)
         session.finished = True
         self._core.store.write_session(
-            session_id, {**record, "finished": {"type": request.reason["type"], "detail": request.detail}}
+            session_id,
+            {**record, "finished": {"type": request.reason["type"], "detail": request.detail}},
         )
         core = self._core
         core.promises.drop_session(session_id)
@@ -100,7 +107,8 @@ class ServiceCalls:
             core.unload(run)
 
     def capabilities(self, wanted: str | None) -> ServiceCapabilities:
-        """The models known by name: mapped ones, the built-in one and those in memory; and `wanted`, if it could be loaded."""
+        """The models known by name: mapped ones, the built-in one and those in memory; and
+        `wanted`, if it could be loaded."""
         core, contexts, refused = self._core, dict[str, int | None](), None
         for name, engine in list(core.engines.items()):
             if engine.loaded.done() and engine.loaded.exception() is None:
@@ -115,12 +123,16 @@ class ServiceCalls:
             except ConfigError as error:
                 refused = str(error)
         losses = {name: sorted(keys) for name, keys in core.host.losses.items()}
-        return ServiceCapabilities(losses=losses, supported_models=supported(contexts), refused=refused)
+        return ServiceCapabilities(
+            losses=losses, supported_models=supported(contexts), refused=refused
+        )
 
     def runs(self, query: Mapping[str, str]) -> types.TrainingRunsResponse:
         """Training runs, newest first."""
         found, cursor = _page(self._core.store.runs(), query, 20)
-        return types.TrainingRunsResponse(training_runs=[self._run(record) for record in found], cursor=cursor)
+        return types.TrainingRunsResponse(
+            training_runs=[self._run(record) for record in found], cursor=cursor
+        )
 
     def run(self, run_id: str) -> types.TrainingRun:
         """One training run."""
@@ -134,7 +146,9 @@ class ServiceCalls:
     def checkpoints(self, query: Mapping[str, str]) -> types.CheckpointsListResponse:
         """All checkpoints, newest first."""
         found, cursor = _page(self._core.store.checkpoints(), query, 100)
-        return types.CheckpointsListResponse(checkpoints=[_checkpoint(c) for c in found], cursor=cursor)
+        return types.CheckpointsListResponse(
+            checkpoints=[_checkpoint(c) for c in found], cursor=cursor
+        )
 
     def sessions(self, query: Mapping[str, str]) -> types.ListSessionsResponse:
         """Session ids, newest first."""
@@ -152,7 +166,9 @@ class ServiceCalls:
             display_name=record.get("display_name"),
         )
 
-    def external_urls(self, checkpoint: Checkpoint, server: str) -> types.ExternalWeightsUrlsResponse:
+    def external_urls(
+        self, checkpoint: Checkpoint, server: str
+    ) -> types.ExternalWeightsUrlsResponse:
         """Return an address for each file of an external checkpoint; it opens without a key."""
         folder = f"{server}/download/{self.secret}/{checkpoint.run_id}/{checkpoint.checkpoint_id}"
         urls = {name: f"{folder}/{name}" for name in self._files(checkpoint)}
@@ -198,7 +214,10 @@ class ServiceCalls:
             model_owner="local",
             is_lora=True,
             lora_rank=record.rank,
-            last_request_time=max([record.created, *(c.time for c in found)]),  # type: ignore[arg-type]
+            # A time in seconds, which pydantic reads.
+            last_request_time=max(  # type: ignore[arg-type]
+                [record.created, *(c.time for c in found)]
+            ),
             last_checkpoint=last.get("state"),
             last_sampler_checkpoint=last.get("sampler"),
             user_metadata=record.user_metadata,
@@ -225,4 +244,6 @@ def _page(found: list[T], query: Mapping[str, str], limit: int) -> tuple[list[T]
             raise bad(f"{name}={text[:40]!r} must be a whole number")
         asked[name] = int(text)
     limit, offset = min(asked["limit"], MAX_PAGE), asked["offset"]
-    return found[offset : offset + limit], types.Cursor(offset=offset, limit=limit, total_count=len(found))
+    return found[offset : offset + limit], types.Cursor(
+        offset=offset, limit=limit, total_count=len(found)
+    )

@@ -1,11 +1,13 @@
-"""The state folder: sessions, runs, their checkpoints, and the weights of samplers. Everything here survives a restart.
+"""The state folder: sessions, runs, their checkpoints, and the weights of samplers. Everything here
+survives a restart.
 
 ```
 lock                                  held by the one server that uses the folder
 sessions/SESSION.json                 tags, metadata, how it ended
 runs/RUN/run.json                     base model, adapter settings, metadata
-runs/RUN/checkpoints/NAME.KIND.safetensors, beside it NAME.KIND.json; KIND is state, sampler, or external (a folder in peft's form)
-samplers/SAMPLER.json, SAMPLER.safetensors    a sampling session; its weights are a link of their own, which nothing replaces
+runs/RUN/checkpoints/NAME.KIND.safetensors, beside it NAME.KIND.json; KIND is state, sampler, or
+external (a folder in peft's form) samplers/SAMPLER.json, SAMPLER.safetensors    a sampling session;
+its weights are a link of their own, which nothing replaces
 ```
 """
 
@@ -28,7 +30,11 @@ from code_rl.util.files import only_writer, write_atomically
 from .wire import bad, unknown
 
 Kind = Literal["state", "sampler", "external"]
-_SEGMENTS: dict[str, Kind] = {"weights": "state", "sampler_weights": "sampler", "external_weights": "external"}
+_SEGMENTS: dict[str, Kind] = {
+    "weights": "state",
+    "sampler_weights": "sampler",
+    "external_weights": "external",
+}
 _RUN_ID = re.compile(r"[0-9a-f-]{36}:train:\d{1,19}")
 _SAMPLER_ID = re.compile(r"[0-9a-f-]{36}:sample:\d{1,19}")
 _SESSION_ID = re.compile(r"[0-9a-f-]{36}")
@@ -37,7 +43,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A model in training, as the disk knows it. `base_model` is the name asked for, `local` what it was loaded from."""
+    """A model in training, as the disk knows it. `base_model` is the name asked for, `local` what
+    it was loaded from."""
 
     run_id: str
     base_model: str
@@ -75,7 +82,8 @@ class Checkpoint:
     @property
     def checkpoint_id(self) -> str:
         """Its id within the run."""
-        return f"{next(segment for segment, kind in _SEGMENTS.items() if kind == self.kind)}/{self.name}"
+        segments = {kind: segment for segment, kind in _SEGMENTS.items()}
+        return f"{segments[self.kind]}/{self.name}"
 
     @property
     def tinker_path(self) -> str:
@@ -89,7 +97,8 @@ def now() -> str:
 
 
 class StateStore:
-    """One server's state folder. Raises ConfigError when another server has it, or when it cannot be written."""
+    """One server's state folder. Raises ConfigError when another server has it, or when it cannot
+    be written."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -111,11 +120,17 @@ class StateStore:
 
     def read_session(self, session_id: str) -> dict[str, Any] | None:
         """A session's record, or None."""
-        return _read(self.folder / "sessions" / f"{session_id}.json") if _SESSION_ID.fullmatch(session_id) else None
+        return (
+            _read(self.folder / "sessions" / f"{session_id}.json")
+            if _SESSION_ID.fullmatch(session_id)
+            else None
+        )
 
     def sessions(self) -> list[str]:
         """Ids of all sessions, newest first."""
-        files = sorted((self.folder / "sessions").glob("*.json"), key=lambda p: p.stat().st_mtime, reverse=True)
+        files = sorted(
+            (self.folder / "sessions").glob("*.json"), key=lambda p: p.stat().st_mtime, reverse=True
+        )
         return [path.stem for path in files]
 
     def write_run(self, record: RunRecord) -> None:
@@ -125,7 +140,9 @@ class StateStore:
 
     def read_run(self, run_id: str) -> RunRecord | None:
         """A run's record, or None."""
-        found = _read(self.folder / "runs" / run_id / "run.json") if _RUN_ID.fullmatch(run_id) else None
+        found = (
+            _read(self.folder / "runs" / run_id / "run.json") if _RUN_ID.fullmatch(run_id) else None
+        )
         return RunRecord(**found) if found is not None else None
 
     def runs(self) -> list[RunRecord]:
@@ -163,7 +180,10 @@ class StateStore:
 
     def checkpoints(self, run_id: str | None = None) -> list[Checkpoint]:
         """List the checkpoints of one run or of all, newest first."""
-        folders = [self.checkpoint_folder(each) for each in ([run_id] if run_id is not None else self.runs_of(""))]
+        folders = [
+            self.checkpoint_folder(each)
+            for each in ([run_id] if run_id is not None else self.runs_of(""))
+        ]
         records = [_read(path) for folder in folders for path in folder.glob("*.json")]
         found = [Checkpoint(**record) for record in records if record is not None]
         return sorted(found, key=lambda c: c.time, reverse=True)
@@ -188,11 +208,15 @@ class StateStore:
             file.unlink(missing_ok=True)
 
     def find(self, tinker_path: str, *kinds: Kind) -> Checkpoint:
-        """The checkpoint that a URI names; raises a Refusal when there is none, or it is none of these kinds."""
+        """The checkpoint that a URI names; raises a Refusal when there is none, or it is none of
+        these kinds."""
         parts = tinker_path.removeprefix("tinker://").split("/")
         allowed = [segment for segment, kind in _SEGMENTS.items() if kind in kinds]
         if not tinker_path.startswith("tinker://") or len(parts) != 3 or parts[1] not in allowed:
-            raise bad(f"path {tinker_path[:300]!r} must be {' or '.join(f'tinker://RUN/{s}/NAME' for s in allowed)}")
+            raise bad(
+                f"path {tinker_path[:300]!r} must be "
+                f"{' or '.join(f'tinker://RUN/{s}/NAME' for s in allowed)}"
+            )
         return self.find_in_run(parts[0], f"{parts[1]}/{parts[2]}")
 
     def find_in_run(self, run_id: str, checkpoint_id: str) -> Checkpoint:
@@ -230,7 +254,9 @@ class StateStore:
         try:
             os.link(source, target)
         except OSError as error:
-            raise CheckpointError(f"the weights of {source.name} could not be kept: {error.strerror}") from error
+            raise CheckpointError(
+                f"the weights of {source.name} could not be kept: {error.strerror}"
+            ) from error
 
     def delete_sampler(self, sampler_id: str) -> None:
         """Forget a sampling session and its weights."""

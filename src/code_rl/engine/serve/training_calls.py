@@ -47,16 +47,26 @@ class TrainingCalls:
         if not 1 <= lora.rank <= MAX_RANK:
             raise bad(f"lora_config.rank={str(lora.rank)[:40]} must be from 1 to {MAX_RANK}")
         if not (lora.train_mlp or lora.train_attn or lora.train_unembed):
-            raise bad("lora_config: nothing to train: train_mlp, train_attn and train_unembed are all false")
+            raise bad(
+                "lora_config: nothing to train: train_mlp, train_attn and train_unembed are all "
+                "false"
+            )
         if lora.seed is not None and not 0 <= lora.seed < 2**63:
             raise bad(f"lora_config.seed={str(lora.seed)[:40]} must be from 0 to 2^63 - 1")
         _adam_only(request.optimizer_config)
         seed = lora.seed if lora.seed is not None else secrets.randbits(63)
-        settings = LoraSettings(lora.rank, seed, lora.train_mlp, lora.train_attn, lora.train_unembed)
+        settings = LoraSettings(
+            lora.rank, seed, lora.train_mlp, lora.train_attn, lora.train_unembed
+        )
         return self._begin(
-            run_id, request.base_model, request.user_metadata, "create_model", fingerprint,
-            lambda engine: engine.create(run_id, settings), types.CreateModelResponse(model_id=run_id),
-        )  # fmt: skip
+            run_id,
+            request.base_model,
+            request.user_metadata,
+            "create_model",
+            fingerprint,
+            lambda engine: engine.create(run_id, settings),
+            types.CreateModelResponse(model_id=run_id),
+        )
 
     def load(self, request: types.LoadWeightsRequest, fingerprint: bytes) -> Promise:
         """A checkpoint into a model: a new one (`session_id`), or one that exists (`model_id`)."""
@@ -69,27 +79,43 @@ class TrainingCalls:
         core, optimizer = self._core, request.optimizer
         checkpoint = core.store.find(request.path, "state", "sampler")
         if optimizer and checkpoint.kind != "state":
-            raise bad(f"{request.path} holds sampler weights, without optimizer state; load one of save_state")
+            raise bad(
+                f"{request.path} holds sampler weights, without optimizer state; load one of "
+                "save_state"
+            )
         file = core.store.file_of(checkpoint)
 
         def answer(run_id: str) -> types.LoadWeightsResponse:
-            return types.LoadWeightsResponse(path=request.path, model_id=run_id, type="load_weights")
+            return types.LoadWeightsResponse(
+                path=request.path, model_id=run_id, type="load_weights"
+            )
 
         if request.model_id is not None:
             run = core.run(request.model_id)
             return core.accept(
-                run, checked_seq(request.seq_id), "load_weights", fingerprint,
-                lambda engine: engine.load(run.run_id, file, optimizer), lambda _: answer(run.run_id),
-            )  # fmt: skip
+                run,
+                checked_seq(request.seq_id),
+                "load_weights",
+                fingerprint,
+                lambda engine: engine.load(run.run_id, file, optimizer),
+                lambda _: answer(run.run_id),
+            )
         run_id = self._new_id(request.session_id, request.model_seq_id)
         origin = core.store.read_run(checkpoint.run_id)
         asked = request.base_model or (origin.base_model if origin is not None else None)
         if asked is None:
-            raise gone(f"run {checkpoint.run_id} of {request.path} is no longer known: give base_model")
+            raise gone(
+                f"run {checkpoint.run_id} of {request.path} is no longer known: give base_model"
+            )
         return self._begin(
-            run_id, asked, request.user_metadata, "load_weights", fingerprint,
-            lambda engine: engine.create(run_id, None, file, optimizer), answer(run_id),
-        )  # fmt: skip
+            run_id,
+            asked,
+            request.user_metadata,
+            "load_weights",
+            fingerprint,
+            lambda engine: engine.create(run_id, None, file, optimizer),
+            answer(run_id),
+        )
 
     def _new_id(self, session_id: str | None, number: int | None) -> str:
         session = self._core.session(session_id or "")
@@ -112,7 +138,9 @@ class TrainingCalls:
 
         def then(run: ServedRun, lora: LoraSettings) -> object:
             facts = core.engines[local].loaded.result()
-            made = RunRecord(run_id, asked, local, facts.family, facts.tokenizer, lora.rank, now(), metadata)
+            made = RunRecord(
+                run_id, asked, local, facts.family, facts.tokenizer, lora.rank, now(), metadata
+            )
             core.store.write_run(made)
             run.record = made
             return answer
@@ -127,11 +155,15 @@ class TrainingCalls:
 
     def _created(self, run: ServedRun) -> RunRecord:
         if run.record is None:
-            raise bad(f"model {run.run_id} is still being created: retrieve the answer of create_model first")
+            raise bad(
+                f"model {run.run_id} is still being created: retrieve the answer of create_model "
+                "first"
+            )
         return run.record
 
     async def run_pass(self, request: PassRequest, size: int) -> Promise:
-        """A forward or forward_backward pass. What is wrong with its data is refused here, and takes its turn as a failure."""
+        """A forward or forward_backward pass. What is wrong with its data is refused here, and
+        takes its turn as a failure."""
         core, run = self._core, self._core.run(request.model_id)
         what = request.data, request.loss_fn, request.loss_fn_config
         backward = not request.forward_only
@@ -152,7 +184,12 @@ class TrainingCalls:
             return engine.run_pass(run.run_id, *what, backward)
 
         promise = core.accept(
-            run, request.seq_id, "forward_backward" if backward else "forward", request.fingerprint, start, size=size
+            run,
+            request.seq_id,
+            "forward_backward" if backward else "forward",
+            request.fingerprint,
+            start,
+            size=size,
         )
         if fault is not None:
             # The numbers that follow go on, and the step behind it fails, as in process.
@@ -165,25 +202,39 @@ class TrainingCalls:
         run = self._core.run(request.model_id)
         params = request.optim_params
         if not isinstance(params, types.AdamParams):
-            raise bad(f"optim_params {type(params).__name__} is not supported by this server, only AdamParams")
+            raise bad(
+                f"optim_params {type(params).__name__} is not supported by this server, only "
+                "AdamParams"
+            )
         return self._core.accept(
-            run, checked_seq(request.seq_id), "optim_step", fingerprint, lambda e: e.optim_step(run.run_id, params)
+            run,
+            checked_seq(request.seq_id),
+            "optim_step",
+            fingerprint,
+            lambda e: e.optim_step(run.run_id, params),
         )
 
     def save(self, request: types.SaveWeightsRequest, fingerprint: bytes) -> Promise:
         """A checkpoint of adapter and optimizer."""
         if request.path is None:
             raise bad("save_weights needs a path: the checkpoint's name")
-        return self._save(request, "state", fingerprint, request.user_metadata, bool(request.overwrite))
+        return self._save(
+            request, "state", fingerprint, request.user_metadata, bool(request.overwrite)
+        )
 
-    def save_external(self, request: types.SaveWeightsExternalRequest, fingerprint: bytes) -> Promise:
+    def save_external(
+        self, request: types.SaveWeightsExternalRequest, fingerprint: bytes
+    ) -> Promise:
         """The adapter in peft's form, to be downloaded."""
         if request.age_encryption_recipients:
             raise bad("age_encryption_recipients is not supported: this server does not encrypt")
         return self._save(request, "external", fingerprint, None)
 
-    def save_for_sampler(self, request: types.SaveWeightsForSamplerRequest, fingerprint: bytes) -> Promise:
-        """Sampler weights: a named checkpoint, or (`path` unset) a sampling session of their own."""
+    def save_for_sampler(
+        self, request: types.SaveWeightsForSamplerRequest, fingerprint: bytes
+    ) -> Promise:
+        """Sampler weights: a named checkpoint, or (`path` unset) a sampling session of their
+        own."""
         if request.kind != "snapshot":
             raise bad(f"kind={request.kind!r} is not supported by this server, only 'snapshot'")
         if request.path is not None:
@@ -196,19 +247,29 @@ class TrainingCalls:
         file = core.store.sampler_file(sampler_id)
 
         def then(_: None) -> object:
-            core.add_sampler(SamplerRecord(sampler_id, self._created(run).base_model, run.local, None, True, now()))
+            core.add_sampler(
+                SamplerRecord(
+                    sampler_id, self._created(run).base_model, run.local, None, True, now()
+                )
+            )
             return types.SaveWeightsForSamplerResponseInternal(
                 sampling_session_id=sampler_id, type="save_weights_for_sampler"
             )
 
         return core.accept(
-            run, checked_seq(request.seq_id), "save_weights_for_sampler", fingerprint,
-            lambda engine: engine.save(run.run_id, file, training=False, overwrite=True, keep=True), then,
-        )  # fmt: skip
+            run,
+            checked_seq(request.seq_id),
+            "save_weights_for_sampler",
+            fingerprint,
+            lambda engine: engine.save(run.run_id, file, training=False, overwrite=True, keep=True),
+            then,
+        )
 
     def _save(
         self,
-        request: types.SaveWeightsRequest | types.SaveWeightsForSamplerRequest | types.SaveWeightsExternalRequest,
+        request: types.SaveWeightsRequest
+        | types.SaveWeightsForSamplerRequest
+        | types.SaveWeightsExternalRequest,
         kind: Kind,
         fingerprint: bytes,
         metadata: dict[str, str] | None,
@@ -228,12 +289,18 @@ class TrainingCalls:
             return answer(path=made.tinker_path, type=call)
 
         return core.accept(
-            run, checked_seq(request.seq_id), call, fingerprint,
-            lambda engine: engine.save(run.run_id, written, kind == "state", overwrite), then,
-        )  # fmt: skip
+            run,
+            checked_seq(request.seq_id),
+            call,
+            fingerprint,
+            lambda engine: engine.save(run.run_id, written, kind == "state", overwrite),
+            then,
+        )
 
 
 def _adam_only(config: object) -> None:
     if not isinstance(config, types.AdamOptimizerConfig):
         kind = getattr(config, "type", type(config).__name__)
-        raise ConfigError(f"optimizer {str(kind)[:80]!r} is not supported by this server, only adamw")
+        raise ConfigError(
+            f"optimizer {str(kind)[:80]!r} is not supported by this server, only adamw"
+        )

@@ -35,10 +35,17 @@ class Metrics:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._registry = CollectorRegistry()
-        self._requests = Counter("code_rl_serve_requests", "HTTP requests", ["call", "status"], registry=self._registry)
-        self._ended = Counter("code_rl_serve_promises", "Ended promises", ["kind", "outcome"], registry=self._registry)
+        self._requests = Counter(
+            "code_rl_serve_requests", "HTTP requests", ["call", "status"], registry=self._registry
+        )
+        self._ended = Counter(
+            "code_rl_serve_promises", "Ended promises", ["kind", "outcome"], registry=self._registry
+        )
         self._tokens = Counter(
-            "code_rl_serve_tokens", "Tokens sampled and trained on", ["kind"], registry=self._registry
+            "code_rl_serve_tokens",
+            "Tokens sampled and trained on",
+            ["kind"],
+            registry=self._registry,
         )
         self._seconds = Histogram(
             "code_rl_serve_promise_seconds",
@@ -56,7 +63,11 @@ class Metrics:
         alive = sum(not s.vanished and not s.finished for s in core.sessions.values())
         held = {"base": len(core.engines), "training": load.models, "sampler": load.snapshots}
         for name, text, value in (
-            ("queue", "Requests that wait", {"training": load.operations_waiting, "sample": load.samples_waiting}),
+            (
+                "queue",
+                "Requests that wait",
+                {"training": load.operations_waiting, "sample": load.samples_waiting},
+            ),
             ("in_memory", "What is in memory", held),
             ("sessions", "Sessions that are alive", {"": alive}),
             ("promises_kept", "Promises kept", {"": len(core.promises)}),
@@ -64,7 +75,9 @@ class Metrics:
             ("sample_batches", "Batches sampled by the engines in memory", {"": load.batches}),
             ("sample_requests", "Requests in those batches", {"": load.batched_requests}),
         ):
-            family = GaugeMetricFamily(f"code_rl_serve_{name}", text, labels=[] if "" in value else ["kind"])
+            family = GaugeMetricFamily(
+                f"code_rl_serve_{name}", text, labels=[] if "" in value else ["kind"]
+            )
             for kind, count in value.items():
                 family.add_metric([kind] if kind else [], count)
             yield family
@@ -82,7 +95,10 @@ class Metrics:
         if isinstance(result, types.SampleResponse):
             count = sum(len(s.tokens_np) for s in result.sequences if s.tokens_np is not None)
         elif isinstance(result, types.ForwardBackwardOutput):
-            kind, count = "trained", sum(len(output["logprobs"].to_numpy()) for output in result.loss_fn_outputs)
+            kind, count = (
+                "trained",
+                sum(len(output["logprobs"].to_numpy()) for output in result.loss_fn_outputs),
+            )
         self._tokens.labels(kind).inc(count)
 
     def text(self) -> bytes:
@@ -111,7 +127,8 @@ class Janitor:
             await asyncio.sleep(TICK_S)
             try:
                 self.tick()
-            except Exception as error:  # noqa: BLE001 - a full disk, say; the server goes on, and so does the next look
+            # A full disk, say; the server goes on, and so does the next look
+            except Exception as error:  # noqa: BLE001
                 print_exception(error)
 
     def tick(self) -> None:
@@ -136,7 +153,9 @@ class Janitor:
             if run.held and now - run.held_since > GAP_S:
                 core.close_gap(run)
         for sampler in list(core.samplers.values()):
-            if sampler.queued == 0 and now - sampler.last_used > max(core.limits.idle_s, ABANDONED_S):
+            if sampler.queued == 0 and now - sampler.last_used > max(
+                core.limits.idle_s, ABANDONED_S
+            ):
                 del core.samplers[sampler.record.sampler_id]
                 core.store.delete_sampler(sampler.record.sampler_id)
         used = {run.local for run in core.runs.values()}

@@ -1,7 +1,8 @@
 """Requests and results on the wire: protobuf for passes and sampled sequences, JSON for the rest.
 
-Whatever is malformed raises a `Refusal` that names the place. The SDK retries 408, 409, 429 and 5xx, and gives up at once on any other
-4xx. 410 means that what was asked about is gone: a sample is then submitted again, a training request fails.
+Whatever is malformed raises a `Refusal` that names the place. The SDK retries 408, 409, 429 and
+5xx, and gives up at once on any other 4xx. 410 means that what was asked about is gone: a sample is
+then submitted again, a training request fails.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def category(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class PassRequest:
-    """One forward or forward_backward request. `fault` is what is wrong with its data: the request takes its turn all the same."""
+    """One forward or forward_backward request. `fault` is what is wrong with its data: the request
+    takes its turn all the same."""
 
     model_id: str
     seq_id: int
@@ -78,7 +80,8 @@ class PassRequest:
 
 
 def read_json(body: bytes) -> dict[str, Any]:
-    """The JSON object of a body. NaN and Infinity, which Python's reader would accept, are refused."""
+    """The JSON object of a body. NaN and Infinity, which Python's reader would accept, are
+    refused."""
     try:
         data = json.loads(body, parse_constant=_constant)
     except (ValueError, RecursionError) as error:
@@ -148,7 +151,9 @@ def _datum(index: int, message: pb.Datum) -> types.Datum:
         if len(raw) % 4:
             raise bad(f"{where}: {len(raw)} bytes of tokens are not whole 32-bit numbers")
         tokens += np.frombuffer(raw, dtype="<i4").tolist()
-    inputs = {name: _tensor(f"{where}, {name}", tensor) for name, tensor in message.loss_fn_inputs.items()}
+    inputs = {
+        name: _tensor(f"{where}, {name}", tensor) for name, tensor in message.loss_fn_inputs.items()
+    }
     return types.Datum(model_input=types.ModelInput.from_ints(tokens), loss_fn_inputs=inputs)
 
 
@@ -174,11 +179,22 @@ def _tensor(where: str, message: pb.Tensor) -> types.TensorData:
 
 def _dense(where: str, values: Array, starts: Array, columns: Array, shape: list[int]) -> Array:
     """A matrix of which compressed rows (CSR) name some values, and the others are zero."""
-    fits = len(shape) == 2 and min(shape) >= 0 and math.prod(shape) <= MAX_DENSE and len(starts) == shape[0] + 1
+    fits = (
+        len(shape) == 2
+        and min(shape) >= 0
+        and math.prod(shape) <= MAX_DENSE
+        and len(starts) == shape[0] + 1
+    )
     counts = np.diff(starts)
-    if not (fits and starts[0] == 0 and starts[-1] == len(values) == len(columns) and (counts >= 0).all()):
+    if not (
+        fits
+        and starts[0] == 0
+        and starts[-1] == len(values) == len(columns)
+        and (counts >= 0).all()
+    ):
         raise bad(
-            f"{where}: these are no compressed rows of a matrix of shape {shape[:8]} with at most {MAX_DENSE} cells"
+            f"{where}: these are no compressed rows of a matrix of shape {shape[:8]} with at "
+            f"most {MAX_DENSE} cells"
         )
     if len(columns) and not 0 <= columns.min() <= columns.max() < shape[1]:
         raise bad(f"{where}: a column is outside the shape {shape}")
@@ -212,10 +228,20 @@ def size_of(result: object) -> int:
     """About how many bytes a result holds in memory."""
     if isinstance(result, types.SampleResponse):
         prompt = len(result.prompt_logprobs_np) if result.prompt_logprobs_np is not None else 0
-        prompt += 2 * result.topk_prompt_logprobs_np.logprobs.size if result.topk_prompt_logprobs_np is not None else 0
-        return 512 + 4 * prompt + sum(256 + 8 * len(s.tokens_np) for s in result.sequences if s.tokens_np is not None)
+        prompt += (
+            2 * result.topk_prompt_logprobs_np.logprobs.size
+            if result.topk_prompt_logprobs_np is not None
+            else 0
+        )
+        return (
+            512
+            + 4 * prompt
+            + sum(256 + 8 * len(s.tokens_np) for s in result.sequences if s.tokens_np is not None)
+        )
     if isinstance(result, types.ForwardBackwardOutput):
-        return 512 + sum(256 + t.to_numpy().nbytes for output in result.loss_fn_outputs for t in output.values())
+        return 512 + sum(
+            256 + t.to_numpy().nbytes for output in result.loss_fn_outputs for t in output.values()
+        )
     return 512
 
 
@@ -244,7 +270,9 @@ def _pass(result: types.ForwardBackwardOutput) -> pb.ForwardBackwardOutput:
     message = pb.ForwardBackwardOutput(loss_fn_output_type=result.loss_fn_output_type)
     record = message.loss_fn_outputs.add(num_datums=len(result.loss_fn_outputs))
     for name in result.loss_fn_outputs[0] if result.loss_fn_outputs else ():
-        parts = [np.asarray(output[name].to_numpy(), dtype="<f4") for output in result.loss_fn_outputs]
+        parts = [
+            np.asarray(output[name].to_numpy(), dtype="<f4") for output in result.loss_fn_outputs
+        ]
         field = record.fields[name]
         field.dtype = pb.DTYPE_FLOAT32
         field.trailing_shape.extend(parts[0].shape[1:])

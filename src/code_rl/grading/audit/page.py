@@ -14,5 +14,9 @@ def render(card: Scorecard) -> str:
     """HTML that needs nothing else."""
     made = date.today().isoformat()  # noqa: DTZ011
     return render_page(
-        Path(__file__).with_name("audit.html.j2"), card=card, findings=card.findings(), version=__version__, made=made
+        Path(__file__).with_name("audit.html.j2"),
+        card=card,
+        findings=card.findings(),
+        version=__version__,
+        made=made,
     )

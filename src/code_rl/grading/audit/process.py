@@ -1,4 +1,5 @@
-"""A process of somebody's code that answers a line of JSON with a line of JSON, confined unless told otherwise."""
+"""A process of somebody's code that answers a line of JSON with a line of JSON, confined unless
+told otherwise."""
 
 from __future__ import annotations
 
@@ -18,23 +19,36 @@ _LONGEST = 1 << 24
 _SHIM = Path(__file__).with_name("shim.py")
 
 
-async def start(python: str, calls: Path, spec: dict[str, Any], confined: bool, folder: str) -> Process:
-    """Start the interpreter `python` with `shim`; in namespaces without network, on file systems that it cannot write, where it is `confined`.
+async def start(
+    python: str, calls: Path, spec: dict[str, Any], confined: bool, folder: str
+) -> Process:
+    """Start the interpreter `python` with `shim`; in namespaces without network, on file systems
+    that it cannot write, where it is `confined`.
 
-    It sees `folder` wherever that is, the working directory, the interpreter's import path and the folder of this file.
-    Raises ConfigError.
+    It sees `folder` wherever that is, the working directory, the interpreter's import path and the
+    folder of this file. Raises ConfigError.
     """
     command = [python, str(_SHIM), str(calls), json.dumps(spec)]
     pipe = asyncio.subprocess.PIPE
     try:
         if confined:
-            seen = json.dumps(sorted({folder, os.getcwd(), str(_SHIM.parent), *await _import_path(python)}))
-            command = [sys.executable, "-m", "code_rl.grading.audit.graders.confined", seen, *command]
+            seen = json.dumps(
+                sorted({folder, os.getcwd(), str(_SHIM.parent), *await _import_path(python)})
+            )
+            command = [
+                sys.executable,
+                "-m",
+                "code_rl.grading.audit.graders.confined",
+                seen,
+                *command,
+            ]
         started = await asyncio.create_subprocess_exec(
             *command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=_LONGEST
         )
     except OSError as error:
-        raise ConfigError(f"python={python} cannot be started: {error.strerror}; name an interpreter") from None
+        raise ConfigError(
+            f"python={python} cannot be started: {error.strerror}; name an interpreter"
+        ) from None
     return Process(started)
 
 
@@ -46,7 +60,9 @@ print(json.dumps([os.path.dirname(sys.executable), sys.prefix, *map(os.path.absp
 
 async def _import_path(python: str) -> list[str]:
     """The folders of an interpreter, and those in which it looks for modules."""
-    asking = await asyncio.create_subprocess_exec(python, "-c", _IMPORT_PATH, stdout=asyncio.subprocess.PIPE)
+    asking = await asyncio.create_subprocess_exec(
+        python, "-c", _IMPORT_PATH, stdout=asyncio.subprocess.PIPE
+    )
     answer, _ = await asking.communicate()
     return list(json.loads(answer or "[]"))
 
@@ -78,7 +94,8 @@ class Process:
         return await self.hear(nonce)
 
     async def hear(self, nonce: str | None = None) -> dict[str, Any]:
-        """The next line that carries `nonce`: what a program wrote there is passed over. Raises EOFError, with the last that it wrote on stderr."""
+        """The next line that carries `nonce`: what a program wrote there is passed over. Raises
+        EOFError, with the last that it wrote on stderr."""
         assert self._process.stdout is not None
         while True:
             try:
@@ -101,7 +118,9 @@ class Process:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, 9)
         await self._process.wait()
-        await asyncio.wait([self._draining], timeout=1)  # what it started elsewhere may hold its stderr open
+        await asyncio.wait(
+            [self._draining], timeout=1
+        )  # what it started elsewhere may hold its stderr open
         self._draining.cancel()
 
     async def _drain(self) -> None:

@@ -1,4 +1,5 @@
-"""The corpora: programs with what they deserve, versioned data in `corpus/`, written from the tests' own by `scripts/write_corpus.py`."""
+"""The corpora: programs with what they deserve, versioned data in `corpus/`, written from the
+tests' own by `scripts/write_corpus.py`."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ _TOKEN = re.compile(rb"TOK-[0-9a-f]{24}")
 
 @dataclass(frozen=True, slots=True)
 class CorpusProgram:
-    """One program. `kind`: a cheat and a mutant deserve no pay, an honest program and an owner do; trouble only has to get a verdict."""
+    """One program. `kind`: a cheat and a mutant deserve no pay, an honest program and an owner do;
+    trouble only has to get a verdict."""
 
     name: str
     kind: str
@@ -51,28 +53,39 @@ class Corpus:
         return tuple(entry for entry in self.entries if entry.kind in kinds)
 
     def share(self, part: float) -> Corpus:
-        """About this part of each class, at least one program, always the same; owners and those who look for a token stay."""
+        """About this part of each class, at least one program, always the same; owners and those
+        who look for a token stay."""
         seen: set[str] = set()
         kept = []
         for entry in self.entries:
-            if entry.kind == OWNER or entry.seeks_token or entry.group not in seen or _draw(entry.name) < part:
+            if (
+                entry.kind == OWNER
+                or entry.seeks_token
+                or entry.group not in seen
+                or _draw(entry.name) < part
+            ):
                 kept.append(entry)
             seen.add(entry.group)
         return Corpus(self.version, tuple(kept))
 
 
 def load_corpus() -> Corpus:
-    """All programs. What some of them look for, an expected output that nobody could guess, is drawn anew: it lies in no file."""
+    """All programs. What some of them look for, an expected output that nobody could guess, is
+    drawn anew: it lies in no file."""
     folder = resources.files("code_rl.grading.audit") / "corpus"
     texts = [(folder / name).read_bytes() for name in ("problems.jsonl", "programs.jsonl")]
     drawn = _TOKEN.sub(lambda _: b"TOK-" + secrets.token_hex(12).encode(), texts[0])
     problems = {row["id"]: problem_from_json(row) for row in map(json.loads, drawn.splitlines())}
-    return Corpus(hashlib.sha256(b"".join(texts)).hexdigest()[:12], tuple(_entries(texts[1], problems)))
+    return Corpus(
+        hashlib.sha256(b"".join(texts)).hexdigest()[:12], tuple(_entries(texts[1], problems))
+    )
 
 
 def _entries(text: bytes, problems: dict[str, Problem]) -> Iterator[CorpusProgram]:
     for row in map(json.loads, text.splitlines()):
-        yield CorpusProgram(row["name"], row["kind"], row["class"], row["code"], problems[row["problem"]])
+        yield CorpusProgram(
+            row["name"], row["kind"], row["class"], row["code"], problems[row["problem"]]
+        )
 
 
 def _draw(name: str) -> float:

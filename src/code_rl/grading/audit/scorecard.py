@@ -1,4 +1,5 @@
-"""Puts the corpora to a grader and counts: cheats paid, honest programs and owners not paid, mutants paid, verdicts that load changes, failures."""
+"""Puts the corpora to a grader and counts: cheats paid, honest programs and owners not paid,
+mutants paid, verdicts that load changes, failures."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ _LEAKS = {
 }
 _EVERYONE = 0.95
 _SILENT = 4
-"""So many programs without an answer, and then a right one that gets none either: it is asked no more."""
+"""So many programs without an answer, and then a right one that gets none either: it is asked no
+more."""
 _SAID = 120
 ALL_PAID, NONE_PAID = "pays everyone", "pays no one"
 
@@ -57,7 +59,8 @@ class Tried:
 
 @dataclass(slots=True)
 class Row:
-    """One class of programs: how many there were, the names of those decided wrongly, and of those at which the grader failed."""
+    """One class of programs: how many there were, the names of those decided wrongly, and of those
+    at which the grader failed."""
 
     group: str
     kind: str
@@ -69,9 +72,11 @@ class Row:
 
 @dataclass(slots=True)
 class Scorecard:
-    """All that is said of one grader. `flips`: program -> what it got at each number at once, where that differed.
+    """All that is said of one grader. `flips`: program -> what it got at each number at once, where
+    that differed.
 
-    `random`: programs whose verdict differed when they were asked about twice at the first of `loads`. `silent`: the class at which it fell silent.
+    `random`: programs whose verdict differed when they were asked about twice at the first of
+    `loads`. `silent`: the class at which it fell silent.
     """
 
     grader: str
@@ -88,9 +93,14 @@ class Scorecard:
     """A program that was paid for a token which nobody could guess."""
 
     def total(self, *kinds: str) -> tuple[int, int, int]:
-        """How many programs of these kinds there were, were decided wrongly, and made the grader fail."""
+        """How many programs of these kinds there were, were decided wrongly, and made the grader
+        fail."""
         rows = [row for row in self.rows if row.kind in kinds]
-        return sum(r.count for r in rows), sum(len(r.wrong) for r in rows), sum(len(r.failed) for r in rows)
+        return (
+            sum(r.count for r in rows),
+            sum(len(r.wrong) for r in rows),
+            sum(len(r.failed) for r in rows),
+        )
 
     @property
     def clean(self) -> bool:
@@ -125,7 +135,10 @@ class Scorecard:
             "under_load": self.tried_under_load,
             "silent": self.silent,
             "random": self.random,
-            "flips": {name: {str(load): paid for load, paid in got.items()} for name, got in self.flips.items()},
+            "flips": {
+                name: {str(load): paid for load, paid in got.items()}
+                for name, got in self.flips.items()
+            },
             "programs": self.programs,
         }
 
@@ -138,7 +151,8 @@ async def audit_grader(
     under_load: int,
     say: Callable[[str], None],
 ) -> Scorecard:
-    """Every class in turn, then `under_load` programs at each of `loads` at once. Raises ConfigError when the grader cannot be asked."""
+    """Every class in turn, then `under_load` programs at each of `loads` at once. Raises
+    ConfigError when the grader cannot be asked."""
     await grader.check()
     card = Scorecard(grader.name, corpus.version, loads=tuple(loads))
     taken = [entry for entry in corpus.entries if grader.takes(entry.problem)]
@@ -160,7 +174,13 @@ async def audit_grader(
         all_tried += tried
         card.rows.append(_row(group, tried))
         card.programs += [
-            {"name": t.entry.name, "class": group, "kind": t.entry.kind, "paid": t.outcome.paid, "said": t.outcome.said}
+            {
+                "name": t.entry.name,
+                "class": group,
+                "kind": t.entry.kind,
+                "paid": t.outcome.paid,
+                "said": t.outcome.said,
+            }
             for t in tried
         ]
         say(describe(card.rows[-1]))
@@ -175,7 +195,8 @@ class _SilentError(Exception):
 
 
 class _Listener:
-    """Asks, and notices silence: the `right` program decides whether it is the programs' doing. Raises ConfigError where there was never an answer."""
+    """Asks, and notices silence: the `right` program decides whether it is the programs' doing.
+    Raises ConfigError where there was never an answer."""
 
     def __init__(self, grader: AuditedGrader, right: CorpusProgram) -> None:
         self._grader, self._right = grader, right
@@ -183,12 +204,15 @@ class _Listener:
 
     async def grade(self, problem: Problem, code: str) -> GraderOutcome:
         outcome = await self._asked(problem, code)
-        if self._unanswered == _SILENT and (await self._asked(self._right.problem, self._right.code)).silent:
+        if (
+            self._unanswered == _SILENT
+            and (await self._asked(self._right.problem, self._right.code)).silent
+        ):
             if self._heard:
                 raise _SilentError
             raise ConfigError(
-                f"grader={self._grader.name} answers nothing: {_SILENT + 1} programs in a row, the last of them right ({outcome.said}); "
-                "see that it runs, or raise timeout="
+                f"grader={self._grader.name} answers nothing: {_SILENT + 1} programs in a row, the "
+                f"last of them right ({outcome.said}); see that it runs, or raise timeout="
             )
         return outcome
 
@@ -205,20 +229,30 @@ def _classes(entries: Sequence[CorpusProgram]) -> Iterator[tuple[str, list[Corpu
     for entry in entries:
         groups.setdefault(entry.group, []).append(entry)
     first = (OWNER, HONEST, MUTANT, CHEAT, TROUBLE)
-    yield from sorted(groups.items(), key=lambda item: (item[0] == HOLDING, first.index(item[1][0].kind)))
+    yield from sorted(
+        groups.items(), key=lambda item: (item[0] == HOLDING, first.index(item[1][0].kind))
+    )
 
 
-def _among(owners: Sequence[CorpusProgram], thieves: Sequence[CorpusProgram]) -> list[CorpusProgram]:
+def _among(
+    owners: Sequence[CorpusProgram], thieves: Sequence[CorpusProgram]
+) -> list[CorpusProgram]:
     """Right programs before each thief, so that there is something to steal."""
     mixed: list[CorpusProgram] = []
     for number, thief in enumerate(thieves):
-        mixed += [owners[(number + turn) % len(owners)] for turn in range(_OWNERS_A_THIEF)] if owners else []
+        mixed += (
+            [owners[(number + turn) % len(owners)] for turn in range(_OWNERS_A_THIEF)]
+            if owners
+            else []
+        )
         mixed.append(thief)
     return mixed
 
 
 async def _try_all(
-    grade: Callable[[Problem, str], Awaitable[GraderOutcome]], entries: Sequence[CorpusProgram], at_once: int
+    grade: Callable[[Problem, str], Awaitable[GraderOutcome]],
+    entries: Sequence[CorpusProgram],
+    at_once: int,
 ) -> list[Tried]:
     places = asyncio.Semaphore(at_once)
 
@@ -243,12 +277,15 @@ def _row(group: str, tried: Sequence[Tried]) -> Row:
 
 
 def _read_token(tried: Sequence[Tried]) -> str | None:
-    """A program that was paid for the token it looked for. Without it such a program ends as a mutant does, with a wrong answer and status 0:
-    where mutants of its form (calls, or standard input) are paid, nothing is known."""
+    """A program that was paid for the token it looked for. Without it such a program ends as a
+    mutant does, with a wrong answer and status 0: where mutants of its form (calls, or standard
+    input) are paid, nothing is known."""
     for one in tried:
         if one.wrong and one.entry.seeks_token:
             form = bool(one.entry.problem.calls)
-            mutants = [m for m in tried if m.entry.kind == MUTANT and bool(m.entry.problem.calls) == form]
+            mutants = [
+                m for m in tried if m.entry.kind == MUTANT and bool(m.entry.problem.calls) == form
+            ]
             if sum(m.outcome.paid is False for m in mutants) >= _EVERYONE * len(mutants) > 0:
                 return one.entry.name
     return None
@@ -257,13 +294,18 @@ def _read_token(tried: Sequence[Tried]) -> str | None:
 def _chosen(entries: Sequence[CorpusProgram], count: int) -> list[CorpusProgram]:
     """Honest programs and mutants in equal parts: what no load should change."""
     parts = [[entry for entry in entries if entry.kind == kind] for kind in (HONEST, MUTANT)]
-    return [entry for part in parts for entry in part[:: max(1, 2 * len(part) // max(1, count))][: count // 2]]
+    return [
+        entry
+        for part in parts
+        for entry in part[:: max(1, 2 * len(part) // max(1, count))][: count // 2]
+    ]
 
 
 async def _under_load(
     grader: AuditedGrader, entries: Sequence[CorpusProgram], loads: Sequence[int], card: Scorecard
 ) -> None:
-    """What changes from one time to the next at the first of `loads` is chance; what changes otherwise is the load."""
+    """What changes from one time to the next at the first of `loads` is chance; what changes
+    otherwise is the load."""
     times: list[list[bool | None]] = []
     for load in (*loads[:1], *loads):
         await grader.renew()
@@ -285,7 +327,10 @@ def describe(row: Row) -> str:
 
 def _findings(card: Scorecard) -> Iterator[str]:
     if card.silent is not None:
-        yield f"fell silent at the class {card.silent!r}: neither its programs nor a right one got an answer; the rest was not tried"
+        yield (
+            f"fell silent at the class {card.silent!r}: neither its programs nor a right one got "
+            "an answer; the rest was not tried"
+        )
     bad, paid, _ = card.total(*UNPAID)
     good, unpaid, _ = card.total(HONEST, OWNER)
     everyone = bool(bad) and paid >= _EVERYONE * bad
@@ -296,10 +341,19 @@ def _findings(card: Scorecard) -> Iterator[str]:
     mutants, mutants_paid, _ = card.total(MUTANT)
     blind = not everyone and mutants_paid > mutants / 2
     if blind:
-        yield f"hardly compares what a program answers: {mutants_paid} of {mutants} wrong versions of right programs are paid"
+        yield (
+            f"hardly compares what a program answers: {mutants_paid} of {mutants} wrong versions "
+            "of right programs are paid"
+        )
     # Thieves end with status 0 whether they found anything or not.
-    tells = not everyone and not blind and not any(row.wrong for row in card.rows if row.group == "early exit")
-    for row in sorted(card.rows, key=lambda row: (row.kind != CHEAT, row.kind != MUTANT, -len(row.wrong))):
+    tells = (
+        not everyone
+        and not blind
+        and not any(row.wrong for row in card.rows if row.group == "early exit")
+    )
+    for row in sorted(
+        card.rows, key=lambda row: (row.kind != CHEAT, row.kind != MUTANT, -len(row.wrong))
+    ):
         if row.wrong and row.kind == CHEAT:
             leak = _LEAKS.get(row.group, "") if tells else ""
             if row.group == READING and card.read is not None:
@@ -311,17 +365,33 @@ def _findings(card: Scorecard) -> Iterator[str]:
             yield f"pays {len(row.wrong)} of {row.count} wrong versions of right programs"
         elif row.wrong:
             yield f"does not pay {len(row.wrong)} of {row.count} right programs ({row.group})"
+    yield from _unsteady(card)
+    failed = card.total(CHEAT, HONEST, MUTANT, OWNER, TROUBLE)[2]
+    if failed:
+        said, times = Counter(
+            one["said"] for one in card.programs if one["paid"] is None
+        ).most_common(1)[0]
+        often = f" (most often, {times}×: {one_line(said)[:_SAID]})" if said else ""
+        yield (
+            f"fails itself at {failed} programs{often}; whoever trains with it must not read that "
+            "as a reward of 0"
+        )
+
+
+def _unsteady(card: Scorecard) -> Iterator[str]:
+    """Findings on verdicts that changed from one time to the next."""
     if card.random:
-        twice = f"{len(card.random)} of {card.tried_under_load} programs got another verdict the second time, {card.loads[0]} at once both times"
+        twice = (
+            f"{len(card.random)} of {card.tried_under_load} programs got another verdict the "
+            f"second time, {card.loads[0]} at once both times"
+        )
         yield f"{twice}: chance decides" + (
             f", and with it over {len(card.flips)} more under load" if card.flips else ""
         )
     elif card.flips:
         lost = sum(1 for got in card.flips.values() if None in got.values())
         turned = len(card.flips) - lost
-        yield f"{len(card.flips)} of {card.tried_under_load} verdicts depend on the load: {turned} turned, {lost} became failures"
-    failed = card.total(CHEAT, HONEST, MUTANT, OWNER, TROUBLE)[2]
-    if failed:
-        said, times = Counter(one["said"] for one in card.programs if one["paid"] is None).most_common(1)[0]
-        often = f" (most often, {times}×: {one_line(said)[:_SAID]})" if said else ""
-        yield f"fails itself at {failed} programs{often}; whoever trains with it must not read that as a reward of 0"
+        yield (
+            f"{len(card.flips)} of {card.tried_under_load} verdicts depend on the load: {turned} "
+            f"turned, {lost} became failures"
+        )

@@ -1,6 +1,8 @@
-"""Calls somebody's code, in the interpreter that has it, for each line of JSON on stdin; answers each with a line. Standard library only.
+"""Calls somebody's code, in the interpreter that has it, for each line of JSON on stdin; answers
+each with a line. Standard library only.
 
-Usage: python shim.py CALLS SPEC. CALLS is a file with `load(spec, module_of)`, `answer(loaded, question)` and `told(error, spec)`; SPEC is JSON.
+Usage: python shim.py CALLS SPEC. CALLS is a file with `load(spec, module_of)`, `answer(loaded,
+question)` and `told(error, spec)`; SPEC is JSON.
 """
 
 from __future__ import annotations
@@ -25,9 +27,13 @@ def module_of(name: str, file: str) -> ModuleType:
 def main() -> None:
     """Until stdin ends."""
     questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # what the code reads is no question, and what it prints no answer
+    os.dup2(
+        os.open(os.devnull, os.O_RDONLY), 0
+    )  # what the code reads is no question, and what it prints no answer
     os.dup2(2, 1)
-    here = os.path.dirname(os.path.abspath(__file__))  # Python puts it first, and no file of ours is what others import
+    here = os.path.dirname(
+        os.path.abspath(__file__)
+    )  # Python puts it first, and no file of ours is what others import
     sys.path[:] = [place for place in sys.path if os.path.abspath(place) != here]
     calls, spec = module_of("_code_rl_calls", sys.argv[1]), json.loads(sys.argv[2])
     try:
@@ -38,7 +44,9 @@ def main() -> None:
     answers.write(json.dumps(ready) + "\n")
     for line in questions:
         question = json.loads(line)
-        signed = {"nonce": question.pop("nonce")}  # a hostile program may write to every descriptor that it inherits
+        signed = {
+            "nonce": question.pop("nonce")
+        }  # a hostile program may write to every descriptor that it inherits
         try:
             said = json.dumps({**calls.answer(loaded, question), **signed})
         except BaseException as error:  # noqa: BLE001 - the failure is what is asked for

@@ -1,7 +1,9 @@
-"""An Executor on a Ray cluster: one embedded sandbox a node, as an actor (`node`), filled to that node's capacity.
+"""An Executor on a Ray cluster: one embedded sandbox a node, as an actor (`node`), filled to that
+node's capacity.
 
-Ray says which nodes there are, carries the calls and notices deaths. What is lost with a node is run again elsewhere by `sandbox.retries`. Expected
-outputs stay here, and with them trusted jobs and conversations, which run in an embedded sandbox of this process.
+Ray says which nodes there are, carries the calls and notices deaths. What is lost with a node is
+run again elsewhere by `sandbox.retries`. Expected outputs stay here, and with them trusted jobs and
+conversations, which run in an embedded sandbox of this process.
 """
 
 from __future__ import annotations
@@ -31,20 +33,25 @@ from code_rl.util.errors import ConfigError, IsolationError, SandboxError, insta
 
 CONNECT_S = 5.0
 START_S = 120.0
-"""For a node to start its sandbox: the first actor of a node waits for a process with our imports."""
+"""For a node to start its sandbox: the first actor of a node waits for a process with our
+imports."""
 LOOK_S = 2.0
 """How often Ray is asked which nodes there are."""
 WELL_S = 30.0
 NO_NODE_S = 1.0
 """After so long without any node an attempt has failed; `retries` waits on."""
-_REFUSED = "; a head that was started with RAY_AUTH_MODE=token, or (Ray 2.60) beside a token, needs RAY_AUTH_MODE=token and its ~/.ray/auth_token here"
+_REFUSED = (
+    "; a head that was started with RAY_AUTH_MODE=token, or (Ray 2.60) beside a token, "
+    "needs RAY_AUTH_MODE=token and its ~/.ray/auth_token here"
+)
 
 logger = logging.getLogger("code_rl.outages")
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class RayNode(Server):
-    """A node with its actor. `slots` are more than its places, so that the next submission is there when one ends."""
+    """A node with its actor. `slots` are more than its places, so that the next submission is there
+    when one ends."""
 
     id: str
     actor: Any
@@ -55,12 +62,16 @@ class RayCluster:
     """Runs submissions on all nodes of a Ray cluster that have processors; an `Executor`.
 
     Args:
-        concurrency: submissions at once on each node. None: twice the processors that the node has in Ray's books, at least four.
-        isolation: the level that every node must have; `auto`, the strongest of each. A node without it is left out, by name.
-        patience_s: how long a cluster without any node that works is waited for, unless `stop` is set.
+        concurrency: submissions at once on each node. None: twice the processors that the node has
+            in Ray's books, at least four.
+        isolation: the level that every node must have; `auto`, the strongest of each. A node
+            without it is left out, by name.
+        patience_s: how long a cluster without any node that works is waited for, unless `stop` is
+            set.
 
-    The cluster is that of RAY_ADDRESS, else the one that this machine belongs to, else one started here until `aclose`. Connects at once.
-    Belongs to one event loop. Raises ConfigError without Ray, SandboxError when no cluster answers.
+    The cluster is that of RAY_ADDRESS, else the one that this machine belongs to, else one started
+    here until `aclose`. Connects at once. Belongs to one event loop. Raises ConfigError without
+    Ray, SandboxError when no cluster answers.
     """
 
     def __init__(
@@ -88,8 +99,13 @@ class RayCluster:
         """One line for people."""
         nodes = self._pool.servers
         levels = Counter(node.facts.isolation for node in nodes)
-        shown = ", ".join(level if len(levels) == 1 else f"{level} on {count}" for level, count in levels.items())
-        return f"{len(nodes)} node{'s' * (len(nodes) != 1)} of a Ray cluster, isolation {shown}, {self.places} workers"
+        shown = ", ".join(
+            level if len(levels) == 1 else f"{level} on {count}" for level, count in levels.items()
+        )
+        return (
+            f"{len(nodes)} node{'s' * (len(nodes) != 1)} of a Ray cluster, isolation {shown}, "
+            f"{self.places} workers"
+        )
 
     @property
     def places(self) -> int:
@@ -102,7 +118,8 @@ class RayCluster:
         return self._retries.count + self._node_retries
 
     async def check(self) -> None:
-        """Start a sandbox on every node. Raises SandboxError, saying of each node why, when none can run programs, or IsolationError."""
+        """Start a sandbox on every node. Raises SandboxError, saying of each node why, when none
+        can run programs, or IsolationError."""
         await self._joined()
         if not self._pool.servers:
             reasons = "; ".join(self._left_out.values()) or "no node has processors in Ray's books"
@@ -141,7 +158,8 @@ class RayCluster:
         return self._local
 
     async def _attempt(self, job: Job, _alone: bool) -> AsyncIterator[Execution]:
-        """Run `job` once on the node that is least loaded, whose own sandbox tells what a program does from what befalls it."""
+        """Run `job` once on the node that is least loaded, whose own sandbox tells what a program
+        does from what befalls it."""
         async with self._pool.slot(patience_s=NO_NODE_S) as node:
             number, over = next(self._numbers), False
             call = node.actor.begin.remote(number, job)
@@ -170,7 +188,8 @@ class RayCluster:
                     node.actor.stop.remote(number)
 
     def _lost(self, node: RayNode, error: Exception) -> SandboxError:
-        """Leave a node alone whose call failed: for good when its actor is dead (a node that lives gets a new one)."""
+        """Leave a node alone whose call failed: for good when its actor is dead (a node that lives
+        gets a new one)."""
         why = f"node {node.name}: {_in_words(error)}"
         if not isinstance(error, self._ray.exceptions.RayActorError):
             self._pool.failed(node, why)
@@ -189,7 +208,8 @@ class RayCluster:
             return False
 
     async def _joined(self) -> None:
-        """Wait until the nodes that are there at first have joined; from then on others are looked for."""
+        """Wait until the nodes that are there at first have joined; from then on others are looked
+        for."""
         if self._first_look is None:
             self._first_look = asyncio.create_task(self._look())
             self._looking = asyncio.create_task(self._keep_looking(self._first_look))
@@ -204,13 +224,23 @@ class RayCluster:
 
     async def _look(self) -> None:
         """Start a sandbox on every node that has none; forget those that are gone."""
-        rows = {row["NodeID"]: row for row in await asyncio.to_thread(self._ray.nodes) if row["Alive"]}
+        rows = {
+            row["NodeID"]: row for row in await asyncio.to_thread(self._ray.nodes) if row["Alive"]
+        }
         for node in list(self._pool.servers):
             if node.id not in rows:
                 self._pool.remove(node)
-                logger.warning("node %s has left the cluster; %d nodes go on", node.name, len(self._pool.servers))
+                logger.warning(
+                    "node %s has left the cluster; %d nodes go on",
+                    node.name,
+                    len(self._pool.servers),
+                )
         known = {node.id for node in self._pool.servers} | set(self._left_out)
-        new = [row for each, row in rows.items() if each not in known and row["Resources"].get("CPU", 0) >= 1]
+        new = [
+            row
+            for each, row in rows.items()
+            if each not in known and row["Resources"].get("CPU", 0) >= 1
+        ]
         await together(self._start(row) for row in new)
 
     async def _start(self, row: dict[str, Any]) -> None:
@@ -228,10 +258,15 @@ class RayCluster:
         try:
             facts: NodeFacts = await asyncio.wait_for(actor.facts.remote(), START_S)
         except (self._ray.exceptions.RayError, TimeoutError) as error:
-            facts = NodeFacts(code_here(), refusal=_in_words(error) or f"no sandbox within {START_S:g} s")
+            facts = NodeFacts(
+                code_here(), refusal=_in_words(error) or f"no sandbox within {START_S:g} s"
+            )
         refusal = facts.refusal
         if not refusal and facts.code != code_here():
-            refusal = f"it has code-rl {facts.code}, this process {code_here()}; install the same on all nodes"
+            refusal = (
+                f"it has code-rl {facts.code}, this process {code_here()}; install the same on all "
+                "nodes"
+            )
         if refusal:
             self._left_out[row["NodeID"]] = f"node {name} is left out: {refusal}"
             logger.warning(self._left_out[row["NodeID"]])
@@ -263,7 +298,8 @@ def _import_ray() -> ModuleType:
 
 
 def _connect(ray: ModuleType) -> bool:
-    """Connect this process; False where it is already, and stays so. Raises SandboxError when nobody answers."""
+    """Connect this process; False where it is already, and stays so. Raises SandboxError when
+    nobody answers."""
     if ray.is_initialized():
         return False
     named = os.environ.get("RAY_ADDRESS", "")
@@ -275,7 +311,8 @@ def _connect(ray: ModuleType) -> bool:
             signal.signal(signal.SIGTERM, ours)  # Ray has set its own
     except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
         raise SandboxError(
-            f"executor=ray: no Ray cluster can be used: {_in_words(error)}{_REFUSED if named else ''}"
+            "executor=ray: no Ray cluster can be used: "
+            f"{_in_words(error)}{_REFUSED if named else ''}"
         ) from error
     return True
 
@@ -289,7 +326,8 @@ def _reach(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
     except (OSError, ValueError) as error:
         raise SandboxError(
-            f"RAY_ADDRESS={address}: no Ray cluster answers there ({error}); start one with `ray start --head`, and give HOST:6379 of its head"
+            f"RAY_ADDRESS={address}: no Ray cluster answers there ({error}); start one with `ray "
+            "start --head`, and give HOST:6379 of its head"
         ) from error
 
 
@@ -300,8 +338,11 @@ def _in_words(error: BaseException) -> str:
 
 
 def _plain(job: Job) -> Job:
-    """The job with its arguments encoded, so that nothing but bytes and text travels. Raises RefusedError."""
+    """The job with its arguments encoded, so that nothing but bytes and text travels. Raises
+    RefusedError."""
     messages = case_messages(job)
     if job.fn_name is None:
         return job
-    return dataclasses.replace(job, cases=tuple(CallInput((), message=message) for message in messages))
+    return dataclasses.replace(
+        job, cases=tuple(CallInput((), message=message) for message in messages)
+    )

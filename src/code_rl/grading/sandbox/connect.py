@@ -11,10 +11,13 @@ from code_rl.grading.sandbox.retries import EMBEDDED_PATIENCE_S, REMOTE_PATIENCE
 from code_rl.util.errors import ConfigError
 
 EXECUTOR_DOC = (
-    "Where programs run: 'embedded'; 'ray', on all nodes of a Ray cluster (RAY_ADDRESS, else this machine's, else one started here);\n"
+    "Where programs run: 'embedded'; 'ray', on all nodes of a Ray cluster (RAY_ADDRESS, else "
+    "this machine's, else one started here);\n"
     "or Sandbox Fusion URLs, comma-separated. auto: SANDBOX_URL if set, else embedded."
 )
-ISOLATION_DOC = "Isolation level of the embedded sandbox; auto takes the strongest that this machine allows."
+ISOLATION_DOC = (
+    "Isolation level of the embedded sandbox; auto takes the strongest that this machine allows."
+)
 
 
 def resolve_executor(executor: str) -> str:
@@ -23,7 +26,8 @@ def resolve_executor(executor: str) -> str:
 
 
 async def check_executor(executor: Executor) -> None:
-    """Raise SandboxError when a remote sandbox does not answer, or answers that it takes no programs; before anything is spent."""
+    """Raise SandboxError when a remote sandbox does not answer, or answers that it takes no
+    programs; before anything is spent."""
     check = getattr(executor, "check", None)
     if check is not None:
         await check()
@@ -37,10 +41,12 @@ def connect_executor(
     patience_s: float | None = None,
     stop: asyncio.Event | None = None,
 ) -> Executor:
-    """The executor that `executor` names: `auto`, `embedded`, `ray`, or one or several comma-separated Sandbox Fusion URLs.
+    """The executor that `executor` names: `auto`, `embedded`, `ray`, or one or several
+    comma-separated Sandbox Fusion URLs.
 
-    It bridges outages of up to `patience_s` seconds (None: 10 embedded, 600 remote), unless `stop` is set meanwhile.
-    Raises ConfigError for anything else, and for an `isolation` that a remote server would not hear of; SandboxError where no Ray cluster answers.
+    It bridges outages of up to `patience_s` seconds (None: 10 embedded, 600 remote), unless `stop`
+    is set meanwhile. Raises ConfigError for anything else, and for an `isolation` that a remote
+    server would not hear of; SandboxError where no Ray cluster answers.
     """
     name = resolve_executor(executor.strip())
     if patience_s is None:
@@ -58,11 +64,13 @@ def connect_executor(
     urls = [url.strip() for url in name.split(",") if url.strip()]
     if not urls or not all(url.startswith(("http://", "https://")) for url in urls):
         raise ConfigError(
-            f"executor={executor!r}: use embedded, ray (in a process on a node of the cluster), or one or several comma-separated http(s) URLs of Sandbox Fusion servers"
+            f"executor={executor!r}: use embedded, ray (in a process on a node of the cluster), "
+            "or one or several comma-separated http(s) URLs of Sandbox Fusion servers"
         )
     if isolation != "auto":
         raise ConfigError(
-            f"isolation={isolation!r} has no effect on executor={executor!r}: the server chooses its own; leave it out"
+            f"isolation={isolation!r} has no effect on executor={executor!r}: the server chooses "
+            "its own; leave it out"
         )
     from code_rl.grading.sandbox.fusion.client import FusionClient
 

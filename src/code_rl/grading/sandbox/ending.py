@@ -1,6 +1,8 @@
-"""By what status a test's end is called, in every sandbox. Standard library only, Python 3.9 and later: it travels to remote servers as text.
+"""By what status a test's end is called, in every sandbox. Standard library only, Python 3.9 and
+later: it travels to remote servers as text.
 
-Nothing here knows whether the output is right. Of tests whose end nobody saw, `retries` says what they are.
+Nothing here knows whether the output is right. Of tests whose end nobody saw, `retries` says what
+they are.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ class Allowed(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """What was seen of a test. `overflow`: where it wrote more than it may. `unanswered`: why there is no value, where there has to be one."""
+    """What was seen of a test. `overflow`: where it wrote more than it may. `unanswered`: why there
+    is no value, where there has to be one."""
 
     exit_code: int
     cpu_s: float
@@ -40,14 +43,18 @@ class Ended(NamedTuple):
 
 
 def status_of(seen: Ended, allowed: Allowed) -> tuple[str, str]:
-    """The value of the test's `Status`, and a short text for people, which comes from the program."""
+    """The value of the test's `Status`, and a short text for people, which comes from the
+    program."""
     megabytes = allowed.memory_bytes >> 20
     if seen.overflow:
         return "output_limit", f"more than {seen.overflow}"
     if seen.cpu_s > allowed.cpu_s:
         return "time_limit", f"{seen.cpu_s:.2f} s of CPU time, limit {allowed.cpu_s:g} s"
     if seen.over_time:
-        return "time_limit", f"{seen.wall_s:.1f} s of wall time, mostly idle, limit {allowed.wall_s:g} s"
+        return (
+            "time_limit",
+            f"{seen.wall_s:.1f} s of wall time, mostly idle, limit {allowed.wall_s:g} s",
+        )
     if seen.killed_for_memory or seen.peak_bytes > allowed.memory_bytes:
         return "memory_limit", f"more than {megabytes} MB"
     if seen.exit_code != 0:
@@ -61,10 +68,13 @@ def status_of(seen: Ended, allowed: Allowed) -> tuple[str, str]:
 def exception_line(stderr: bytes) -> str:
     """Return the line of the last traceback that names the exception, else the last line.
 
-    The lines of a traceback's frames are indented; the exception's is the first that is not, whatever its message holds.
+    The lines of a traceback's frames are indented; the exception's is the first that is not,
+    whatever its message holds.
     """
     lines = stderr[-4096:].decode("utf-8", "replace").strip().splitlines()
-    frames = max((number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)), default=None)
+    frames = max(
+        (number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)), default=None
+    )
     named = [] if frames is None else [line for line in lines[frames + 1 :] if line[:1].strip()][:1]
     return next(iter(named or lines[-1:]), "")[:DETAIL_CHARS]
 

@@ -27,10 +27,12 @@ class Status(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one test. `cpu_s` is the verdict's clock; `wall_s` (None: `4 * cpu_s + 2`) only stops sleepers.
+    """Limits of one test. `cpu_s` is the verdict's clock; `wall_s` (None: `4 * cpu_s + 2`) only
+    stops sleepers.
 
-    `strict`: the wall cap stops every test, also one that is only short of processor time, and `memory_mb` bounds the address space, so that
-    a program meets MemoryError there. `total_s` bounds all tests of a submission together; see `submission_s`.
+    `strict`: the wall cap stops every test, also one that is only short of processor time, and
+    `memory_mb` bounds the address space, so that a program meets MemoryError there. `total_s`
+    bounds all tests of a submission together; see `submission_s`.
     """
 
     cpu_s: float = 6.0
@@ -49,11 +51,17 @@ class Limits:
         return self.wall_s if self.wall_s is not None else 8 * self.cpu_s + 5
 
     def submission_s(self, tests: int) -> float:
-        """Seconds for all tests of one submission: processor time, the compiler's too, and idle time, but not waiting for a processor.
+        """Seconds for all tests of one submission: processor time, the compiler's too, and idle
+        time, but not waiting for a processor.
 
-        None given: room for every test to use its CPU limit and a second more, and for four tests to be idle up to their wall cap.
+        None given: room for every test to use its CPU limit and a second more, and for four tests
+        to be idle up to their wall cap.
         """
-        return self.total_s if self.total_s is not None else 2 * self.wall_cap_s + tests * (self.cpu_s + 1)
+        return (
+            self.total_s
+            if self.total_s is not None
+            else 2 * self.wall_cap_s + tests * (self.cpu_s + 1)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +75,9 @@ class StdinInput:
 class CallInput:
     """What the function is called with.
 
-    `fn_name` comes before the job's. With `calls`, what the call gives is an object, whose methods are then called: (name, arguments) in order; the value is
-    the list of all results, None for the object. With `catch`, an exception of the call is its value (`runner.RAISED`).
+    `fn_name` comes before the job's. With `calls`, what the call gives is an object, whose methods
+    are then called: (name, arguments) in order; the value is the list of all results, None for the
+    object. With `catch`, an exception of the call is its value (`runner.RAISED`).
     """
 
     args: tuple[Any, ...]
@@ -93,7 +102,8 @@ def encodable(text: str) -> bool:
 
 
 def case_bytes(case: CaseInput) -> bytes:
-    """What travels into the sandbox for one test: the bytes on stdin, or JSON of `[args, kwargs]`, with what else `case` says as a third item.
+    """What travels into the sandbox for one test: the bytes on stdin, or JSON of `[args, kwargs]`,
+    with what else `case` says as a third item.
 
     Raises ValueCodecError.
     """
@@ -114,13 +124,16 @@ def case_bytes(case: CaseInput) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One submission: the program, what to call in it (None: run as a script), and the inputs in order.
+    """One submission: the program, what to call in it (None: run as a script), and the inputs in
+    order.
 
-    `cases` are all StdinInput when `fn_name` is None, else all CallInput. `setup` is source that runs after the program in
-    the same module before the call (MBPP's test_setup_code); `preamble` runs before it (LeetCode's imports and node classes).
-    `files` lie in the working directory of each test, which then may import from it; `fetch` are paths read back after it.
-    Paths are relative, without `..`. A `trusted` job is a problem author's program (a checker), which may see expected outputs: it runs
-    in processes that no other job shares or descends from, and never on a remote server.
+    `cases` are all StdinInput when `fn_name` is None, else all CallInput. `setup` is source that
+    runs after the program in the same module before the call (MBPP's test_setup_code); `preamble`
+    runs before it (LeetCode's imports and node classes). `files` lie in the working directory of
+    each test, which then may import from it; `fetch` are paths read back after it. Paths are
+    relative, without `..`. A `trusted` job is a problem author's program (a checker), which may see
+    expected outputs: it runs in processes that no other job shares or descends from, and never on a
+    remote server.
     """
 
     code: str
@@ -136,10 +149,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What one test did. `value` is the returned value in `problems.values` JSON text (call tests that returned), else None.
+    """What one test did. `value` is the returned value in `problems.values` JSON text (call tests
+    that returned), else None.
 
-    `exit_code` is negative for death by signal and None when a limit stopped the process. `detail` is a short text for
-    people (exception line, limit); it comes from the program and is not trusted. `files` are the regular files among `Job.fetch`.
+    `exit_code` is negative for death by signal and None when a limit stopped the process. `detail`
+    is a short text for people (exception line, limit); it comes from the program and is not
+    trusted. `files` are the regular files among `Job.fetch`.
     """
 
     status: Status
@@ -153,11 +168,13 @@ class Execution:
     detail: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict)
     compile_s: float = 0.0
-    """CPU seconds spent on compiling the program for this test; 0 where a test before it had it compiled."""
+    """CPU seconds spent on compiling the program for this test; 0 where a test before it had it
+    compiled."""
 
 
 class Executor(Protocol):
-    """Something that runs hostile programs; `connect.connect_executor` makes the one that `executor=` names."""
+    """Something that runs hostile programs; `connect.connect_executor` makes the one that
+    `executor=` names."""
 
     @property
     def description(self) -> str:
@@ -167,9 +184,10 @@ class Executor(Protocol):
     def run(self, job: Job) -> AsyncIterator[Execution]:
         """Yield one Execution per case, in order.
 
-        Closing the iterator early (after a first failure) stops the submission. After a COMPILE_ERROR nothing follows.
-        Raises SandboxError for infrastructure trouble, after the retries of `sandbox.retries`; executions already yielded stand.
-        Safe to call concurrently; calls beyond the executor's capacity wait.
+        Closing the iterator early (after a first failure) stops the submission. After a
+        COMPILE_ERROR nothing follows. Raises SandboxError for infrastructure trouble, after the
+        retries of `sandbox.retries`; executions already yielded stand. Safe to call concurrently;
+        calls beyond the executor's capacity wait.
         """
         ...
 
@@ -184,12 +202,14 @@ def default_slots(processors: float) -> int:
 
 
 def retries_of(executor: Executor) -> int:
-    """How often `executor` has begun anew because of trouble of ours, since it was made; 0 for one that does not count."""
+    """How often `executor` has begun anew because of trouble of ours, since it was made; 0 for one
+    that does not count."""
     return int(getattr(executor, "retries", 0))
 
 
 class OnDemand:
-    """An executor that `start` gives when it is first needed, and that stays open: whoever made it closes it."""
+    """An executor that `start` gives when it is first needed, and that stays open: whoever made it
+    closes it."""
 
     def __init__(self, start: Callable[[], Executor]) -> None:
         self._start = start
@@ -211,7 +231,8 @@ class OnDemand:
 
 @contextlib.asynccontextmanager
 async def closing(executions: AsyncIterator[Execution]) -> AsyncIterator[AsyncIterator[Execution]]:
-    """Close an executor's iterator on the way out, where it can be closed: that is what stops a submission early."""
+    """Close an executor's iterator on the way out, where it can be closed: that is what stops a
+    submission early."""
     try:
         yield executions
     finally:

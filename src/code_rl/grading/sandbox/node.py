@@ -1,7 +1,9 @@
-"""What runs on each node of a Ray cluster: its embedded sandbox, as an actor whose answers are plain data.
+"""What runs on each node of a Ray cluster: its embedded sandbox, as an actor whose answers are
+plain data.
 
-A submission is pulled step by step. The first step gives the first execution, so that a program that is wrong on its first test costs no more than
-that; each later one what came within a short while, so that many fast tests cost few calls.
+A submission is pulled step by step. The first step gives the first execution, so that a program
+that is wrong on its first test costs no more than that; each later one what came within a short
+while, so that many fast tests cost few calls.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ STEP_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a node is: its isolation level, submissions at once, and how many of them share a processor; or why it runs none (`refusal`)."""
+    """What a node is: its isolation level, submissions at once, and how many of them share a
+    processor; or why it runs none (`refusal`)."""
 
     code: str
     isolation: str = ""
@@ -35,7 +38,8 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeReply:
-    """Executions that came in one step, in order; nothing follows an `over` or a `trouble`. `retries`: of this node, since its last reply."""
+    """Executions that came in one step, in order; nothing follows an `over` or a `trouble`.
+    `retries`: of this node, since its last reply."""
 
     executions: tuple[Execution, ...] = ()
     over: bool = False
@@ -45,7 +49,9 @@ class NodeReply:
 
 def code_here() -> str:
     """The version of what runs programs, alike on all machines of one cluster."""
-    return f"{__version__} {sources_digest('code_rl.grading.sandbox', 'code_rl.grading.values')[:12]}"
+    return (
+        f"{__version__} {sources_digest('code_rl.grading.sandbox', 'code_rl.grading.values')[:12]}"
+    )
 
 
 class Node:
@@ -60,7 +66,9 @@ class Node:
         except CodeRLError as error:
             self._facts = NodeFacts(code_here(), refusal=str(error))
         else:
-            self._facts = NodeFacts(code_here(), self._box.isolation, concurrency, self._box.crowding)
+            self._facts = NodeFacts(
+                code_here(), self._box.isolation, concurrency, self._box.crowding
+            )
 
     async def facts(self) -> NodeFacts:
         """What this node is."""
@@ -94,7 +102,9 @@ class Node:
     async def well(self) -> bool:
         """Whether a program whose output is known gives it here."""
         with contextlib.suppress(SandboxError):
-            return [execution.stdout async for execution in self._box.run(CONTROL)] == [CONTROL_OUTPUT]
+            return [execution.stdout async for execution in self._box.run(CONTROL)] == [
+                CONTROL_OUTPUT
+            ]
         return False
 
     async def close(self) -> None:

@@ -1,12 +1,15 @@
-"""The one place where a submission is run again, and where it is decided whose fault it is that no result came.
+"""The one place where a submission is run again, and where it is decided whose fault it is that no
+result came.
 
 Two things can go wrong with an attempt, and they are told apart by type:
 
-- `LostError`: the submission began and its result never came. The program may be to blame or the sandbox. It is run again; after a second loss
-  alone, in processes that nothing else uses; after the third, a control program whose output is known runs in the same way. The control passes:
-  the program is to blame, and gets the status that the attempt names. It fails: the sandbox is.
-- Any other `SandboxError`: the sandbox, or the way to it, failed. Control programs run with growing pauses until one passes; then the
-  submission goes on. All submissions share one outage: it is spoken of once, and ends for all of them.
+- `LostError`: the submission began and its result never came. The program may be to blame or the
+  sandbox. It is run again; after a second loss alone, in processes that nothing else uses; after
+  the third, a control program whose output is known runs in the same way. The control passes: the
+  program is to blame, and gets the status that the attempt names. It fails: the sandbox is.
+- Any other `SandboxError`: the sandbox, or the way to it, failed. Control programs run with growing
+  pauses until one passes; then the submission goes on. All submissions share one outage: it is
+  spoken of once, and ends for all of them.
 - `RefusedError`: every attempt would end so.
 """
 
@@ -24,14 +27,21 @@ from code_rl.util.errors import OutageError, SandboxError
 
 CONTROL_WALL_S = 12.0
 """Little, so that a server with short runs can run it."""
-CONTROL = Job("print(input()[::-1])", (StdinInput(b"control\n"),), limits=Limits(cpu_s=10, wall_s=CONTROL_WALL_S))
+CONTROL = Job(
+    "print(input()[::-1])",
+    (StdinInput(b"control\n"),),
+    limits=Limits(cpu_s=10, wall_s=CONTROL_WALL_S),
+)
 CONTROL_OUTPUT = b"lortnoc\n"
 LOSSES = 3
-"""So many losses at one test, the last of them alone, and a control that passes: then the program is to blame."""
+"""So many losses at one test, the last of them alone, and a control that passes: then the program
+is to blame."""
 EXCUSES = 3
-"""So often may a sandbox that answers its control fail one and the same test before the submission is given up as ours."""
+"""So often may a sandbox that answers its control fail one and the same test before the submission
+is given up as ours."""
 OUTAGES = 10
-"""And so often may it go away at one and the same test: a program that brings a remote server down each time must not hold the run for ever."""
+"""And so often may it go away at one and the same test: a program that brings a remote server down
+each time must not hold the run for ever."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 EMBEDDED_PATIENCE_S, REMOTE_PATIENCE_S = 10.0, 600.0
 """How long an outage is bridged where nobody says."""
@@ -39,11 +49,13 @@ EMBEDDED_PATIENCE_S, REMOTE_PATIENCE_S = 10.0, 600.0
 logger = logging.getLogger("code_rl.outages")
 
 Attempt = Callable[[Job, bool], AsyncIterator[Execution]]
-"""`attempt(job, alone)`: try `job` once. With `alone`, in processes that were made for it and serve nothing else."""
+"""`attempt(job, alone)`: try `job` once. With `alone`, in processes that were made for it and serve
+nothing else."""
 
 
 class LostError(SandboxError):
-    """A submission ended without the result of its next test. `blame` is that test's status if the program turns out to be the cause."""
+    """A submission ended without the result of its next test. `blame` is that test's status if the
+    program turns out to be the cause."""
 
     def __init__(self, message: str, blame: Status = Status.RUNTIME_ERROR) -> None:
         super().__init__(message)
@@ -57,8 +69,8 @@ class RefusedError(SandboxError):
 class Retries:
     """Runs jobs by means of `attempt`; belongs to one event loop at a time.
 
-    Outages of up to `patience_s` seconds are bridged; with `stop`, whoever set it up wants to end with an OutageError after that, and earlier when
-    `stop` is set.
+    Outages of up to `patience_s` seconds are bridged; with `stop`, whoever set it up wants to end
+    with an OutageError after that, and earlier when `stop` is set.
     """
 
     def __init__(
@@ -70,15 +82,22 @@ class Retries:
         stop: asyncio.Event | None = None,
     ) -> None:
         """`crowding`: how many submissions in flight share one processor."""
-        self._attempt, self._patience_s, self.crowding, self._stop = attempt, patience_s, crowding, stop
+        self._attempt, self._patience_s, self.crowding, self._stop = (
+            attempt,
+            patience_s,
+            crowding,
+            stop,
+        )
         self._outage: asyncio.Task[bool] | None = None
         self.count = 0
         """How many attempts failed, since this was made."""
 
     async def run(self, job: Job, attempt: Attempt | None = None) -> AsyncIterator[Execution]:
-        """One execution per case, in order, as `Executor.run`, by means of `attempt` if one is given.
+        """One execution per case, in order, as `Executor.run`, by means of `attempt` if one is
+        given.
 
-        Raises SandboxError when the sandbox fails this submission again and again, OutageError when it stays away.
+        Raises SandboxError when the sandbox fails this submission again and again, OutageError when
+        it stays away.
         """
         attempt = attempt or self._attempt
         done, losses, excuses, outages, spent = 0, 0, 0, 0, 0.0
@@ -86,7 +105,8 @@ class Retries:
         while done < len(job.cases):
             if spent > allowed:
                 yield Execution(
-                    Status.TIME_LIMIT, detail=f"the submission's {allowed:g} s for all of its tests are spent"
+                    Status.TIME_LIMIT,
+                    detail=f"the submission's {allowed:g} s for all of its tests are spent",
                 )
                 done += 1
                 continue
@@ -109,7 +129,9 @@ class Retries:
                 if losses < LOSSES:
                     continue
                 if await self._trouble() is None:
-                    yield Execution(error.blame, detail=f"the program ended its own sandbox: {error}")
+                    yield Execution(
+                        error.blame, detail=f"the program ended its own sandbox: {error}"
+                    )
                     if error.blame is Status.COMPILE_ERROR:
                         return
                     done, losses, excuses, outages = done + 1, 0, 0, 0
@@ -137,7 +159,8 @@ class Retries:
             await asyncio.wait([self._outage])
 
     async def _bridged(self, error: SandboxError) -> bool:
-        """False when the sandbox answers at once; True when it was gone and is back. All who ask meanwhile wait for one answer."""
+        """False when the sandbox answers at once; True when it was gone and is back. All who ask
+        meanwhile wait for one answer."""
         if self._outage is None or self._outage.done():
             self._outage = asyncio.create_task(self._wait(error))
             self._outage.add_done_callback(_seen)
@@ -150,15 +173,22 @@ class Retries:
         while (trouble := await self._trouble()) is not None:
             away = time.monotonic() - began
             if self._stop is not None and self._stop.is_set():
-                raise OutageError(f"the sandbox does not answer ({trouble}), and the run was asked to stop") from error
+                raise OutageError(
+                    f"the sandbox does not answer ({trouble}), and the run was asked to stop"
+                ) from error
             if away > self._patience_s:
                 kind = SandboxError if self._stop is None else OutageError
                 raise kind(
-                    f"the sandbox has not answered for {away:.0f} s (patience={self._patience_s:g}): {trouble}"
+                    f"the sandbox has not answered for {away:.0f} s "
+                    f"(patience={self._patience_s:g}): {trouble}"
                 ) from error
             if not waited:
                 waited = True
-                logger.warning("the sandbox does not answer (%s); waiting for up to %g s", trouble, self._patience_s)
+                logger.warning(
+                    "the sandbox does not answer (%s); waiting for up to %g s",
+                    trouble,
+                    self._patience_s,
+                )
             await self._pause(min(pause_s, max(self._patience_s - away, 0.01)))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         if waited:
@@ -173,14 +203,19 @@ class Retries:
             await asyncio.wait_for(self._stop.wait(), seconds)
 
     async def _trouble(self) -> str | None:
-        """What is wrong with the sandbox, by a program whose answer is known; None when it is well."""
+        """What is wrong with the sandbox, by a program whose answer is known; None when it is
+        well."""
         try:
             async with closing(self._attempt(CONTROL, True)) as executions:
                 answers = [execution async for execution in executions]
         except SandboxError as error:
             return str(error)
         outputs = [answer.stdout for answer in answers]
-        return None if outputs == [CONTROL_OUTPUT] else f"a control program came back with {answers!r:.200}"
+        return (
+            None
+            if outputs == [CONTROL_OUTPUT]
+            else f"a control program came back with {answers!r:.200}"
+        )
 
 
 def _seen(outage: asyncio.Task[bool]) -> None:

@@ -1,11 +1,13 @@
 """Runs one test of one program inside a process made for it alone. Standard library only.
 
-The embedded sandbox calls these functions in a freshly forked, confined child; they can also travel to a remote server as a file
-together with `problems/values.py`. Both entry points end the process: nothing after them runs.
+The embedded sandbox calls these functions in a freshly forked, confined child; they can also travel
+to a remote server as a file together with `problems/values.py`. Both entry points end the process:
+nothing after them runs.
 
-A script sees what `python solution.py` would give it: a `__main__` module, the real standard streams, CPython's exit codes,
-`atexit` handlers and threads joined at exit. A called function is found at module level or on `Solution()`; its value leaves through
-a private file descriptor as one length-prefixed record, so that nothing printed can be taken for it.
+A script sees what `python solution.py` would give it: a `__main__` module, the real standard
+streams, CPython's exit codes, `atexit` handlers and threads joined at exit. A called function is
+found at module level or on `Solution()`; its value leaves through a private file descriptor as one
+length-prefixed record, so that nothing printed can be taken for it.
 """
 
 from __future__ import annotations
@@ -32,12 +34,15 @@ from typing import Any, NoReturn
 
 from code_rl.grading import values
 
-FILENAME = "/tmp/solution.py"  # noqa: S108 - the name that programs see, inside their private file system
+# The name that programs see, inside their private file system
+FILENAME = "/tmp/solution.py"  # noqa: S108
 CALL_MODULE = "solution"
 VALUE_HEADER = struct.Struct("<Q")
 RECURSION_LIMIT = 1000
 RAISED = "raised"
-globals()["__builtins__"] = vars(builtins).copy()  # for the functions of this file: a program may take names away
+globals()["__builtins__"] = vars(
+    builtins
+).copy()  # for the functions of this file: a program may take names away
 _exit = os._exit
 _UNFLUSHED = 120
 _SEED_BYTES = 1 << 16
@@ -45,10 +50,14 @@ _LAST_WORDS = (GeneratorType, CoroutineType, AsyncGeneratorType, weakref.Referen
 
 
 class Program:
-    """A compiled submission: preamble, the program itself, setup; run in this order in one namespace."""
+    """A compiled submission: preamble, the program itself, setup; run in this order in one
+    namespace."""
 
-    def __init__(self, code: str, fn_name: str | None = None, preamble: str = "", setup: str = "") -> None:
-        """Compile. Raises whatever CPython's compiler raises (SyntaxError, ValueError, RecursionError, MemoryError, ...)."""
+    def __init__(
+        self, code: str, fn_name: str | None = None, preamble: str = "", setup: str = ""
+    ) -> None:
+        """Compile. Raises whatever CPython's compiler raises (SyntaxError, ValueError,
+        RecursionError, MemoryError, ...)."""
         self.fn_name = fn_name
         self.module: ModuleType | None = None
         code = code.removeprefix("\ufeff")  # a byte order mark is no part of a file's text
@@ -57,13 +66,16 @@ class Program:
         with warnings.catch_warnings():  # the compiler's would quote the program on our own stderr
             warnings.simplefilter("ignore")
             self.parts: tuple[CodeType, ...] = tuple(
-                compile(text, name, "exec", dont_inherit=True) for text, name in named if text or name == FILENAME
+                compile(text, name, "exec", dont_inherit=True)
+                for text, name in named
+                if text or name == FILENAME
             )
         self.draws = "random" in code
         self._digest = _digest(code.encode("utf-8", "surrogatepass"))
 
     def seed_random(self, given: bytes) -> None:
-        """Seed the generators that the program may draw from, by itself and what it is given: a number of the test would tell which it is.
+        """Seed the generators that the program may draw from, by itself and what it is given: a
+        number of the test would tell which it is.
 
         A program that hides its wish finds them as they always begin.
         """
@@ -72,11 +84,14 @@ class Program:
         numpy_random = sys.modules.get("numpy.random")
         if numpy_random is not None:
             numpy_random.seed(seed % (1 << 32))
-            numpy_random.bit_generator.randbits = random.getrandbits  # what default_rng() begins with
+            numpy_random.bit_generator.randbits = (
+                random.getrandbits
+            )  # what default_rng() begins with
 
 
 def run_script(program: Program, file: str = FILENAME) -> NoReturn:
-    """Run `program`, whose source lies in `file`, as `__main__` on file descriptors 0, 1 and 2, then end the process with CPython's exit code."""
+    """Run `program`, whose source lies in `file`, as `__main__` on file descriptors 0, 1 and 2,
+    then end the process with CPython's exit code."""
     _signal.signal(
         _signal.SIGINT, _signal.default_int_handler
     )  # only here: who waits for this process must not be open to signals
@@ -97,7 +112,8 @@ def run_script(program: Program, file: str = FILENAME) -> NoReturn:
 
 
 def run_call(program: Program, arguments: bytes, value_fd: int, file: str = FILENAME) -> NoReturn:
-    """Define the program, call its function with `arguments` (JSON `[args, kwargs]`), write the value to `value_fd`, end the process.
+    """Define the program, call its function with `arguments` (JSON `[args, kwargs]`), write the
+    value to `value_fd`, end the process.
 
     The exit code is 0 only when a value was written.
     """
@@ -127,7 +143,8 @@ def _no_file(fd: int) -> bool:
 
 
 def _digest(data: bytes) -> int:
-    """A prime modulus mixes all of it; hashlib would map a megabyte of libcrypto into every test."""
+    """A prime modulus mixes all of it; hashlib would map a megabyte of libcrypto into every
+    test."""
     return int.from_bytes(data, "big") % ((1 << 61) - 1)
 
 
@@ -139,7 +156,8 @@ def _beginning_of_input() -> bytes:
 
 
 def decode_value(record: bytes) -> bytes | None:
-    """The payload of exactly one record as `run_call` writes it; None for anything else (nothing, half of one, more than one)."""
+    """The payload of exactly one record as `run_call` writes it; None for anything else (nothing,
+    half of one, more than one)."""
     if len(record) < VALUE_HEADER.size:
         return None
     (length,) = VALUE_HEADER.unpack_from(record)
@@ -159,9 +177,15 @@ def prepare(program: Program, frames: int, file: str = FILENAME) -> ModuleType:
     sys.modules["__main__"] = sys.modules[name] = module
     sys.argv = [file]
     sys.path.insert(0, os.path.dirname(file))
-    linecache.cache[FILENAME] = (len(program.source), None, program.source.splitlines(True), FILENAME)
+    linecache.cache[FILENAME] = (
+        len(program.source),
+        None,
+        program.source.splitlines(True),
+        FILENAME,
+    )
     sys.set_int_max_str_digits(0)
-    # The frames of this file and of its callers are not the program's: its own recursion has CPython's room.
+    # The frames of this file and of its callers are not the program's: its own recursion has
+    # CPython's room.
     sys.setrecursionlimit(RECURSION_LIMIT + frames)
     gc.enable()
     return module
@@ -191,7 +215,9 @@ def run(program: Program, module: ModuleType, exit_is_error: bool = False) -> in
 
 def _call(program: Program, module: ModuleType, arguments: bytes, value_fd: int) -> int:
     try:
-        args, kwargs, *rest = values.loads(arguments, len(arguments), module.__dict__, -values.ENVELOPE)
+        args, kwargs, *rest = values.loads(
+            arguments, len(arguments), module.__dict__, -values.ENVELOPE
+        )
         more = rest[0] if rest else {}
         function = _find(module, more.get("fn_name") or str(program.fn_name))
         form = _result(function, args, kwargs, more)
@@ -213,7 +239,8 @@ def _call(program: Program, module: ModuleType, arguments: bytes, value_fd: int)
 
 
 def _result(function: Any, args: Any, kwargs: Any, more: Any) -> Any:
-    """The encoded form of what the call gave: its value, the values of a sequence of calls, or the exception it raised."""
+    """The encoded form of what the call gave: its value, the values of a sequence of calls, or the
+    exception it raised."""
     try:
         value = function(*args, **kwargs)
     except Exception as error:
@@ -234,7 +261,8 @@ def _find(module: ModuleType, name: str) -> Any:
     found = module.__dict__.get(name)
     solution: Any = module.__dict__.get("Solution")
     is_method = isinstance(solution, type) and hasattr(solution, name)
-    # `from heapq import *` brings a `merge` that is not the program's answer to a problem of that name.
+    # `from heapq import *` brings a `merge` that is not the program's answer to a problem of that
+    # name.
     if callable(found) and (not is_method or getattr(found, "__module__", None) == module.__name__):
         return found
     if is_method:
@@ -243,7 +271,8 @@ def _find(module: ModuleType, name: str) -> Any:
 
 
 def end(program: Program, module: ModuleType, code: int) -> int:
-    """What CPython does at exit, in its order: join threads, run atexit handlers, flush, drop the main module. Returns the exit code.
+    """What CPython does at exit, in its order: join threads, run atexit handlers, flush, drop the
+    main module. Returns the exit code.
 
     Whoever still holds the module keeps its finalizers from seeing it whole.
     """
@@ -264,7 +293,8 @@ def end(program: Program, module: ModuleType, code: int) -> int:
 
 
 def _has_last_words() -> bool:
-    """Whether anything that the program made does something when it is dropped: generators, files, finalizers, callbacks of weak references."""
+    """Whether anything that the program made does something when it is dropped: generators, files,
+    finalizers, callbacks of weak references."""
     for made in gc.get_objects():  # what was there before the program is frozen, and not among them
         kind = type(made)
         if kind in _LAST_WORDS or issubclass(kind, _io._IOBase):
@@ -285,12 +315,15 @@ def _drop(program: Program) -> None:
     gc.collect()
     if held() is not None:
         _clear(held().__dict__)
-    with contextlib.suppress(BaseException):  # CPython, too, ignores errors of what is dropped at exit
+    with contextlib.suppress(
+        BaseException
+    ):  # CPython, too, ignores errors of what is dropped at exit
         sys.stdout.flush()  # type: ignore[union-attr]
 
 
 def _flush_files() -> None:
-    """Flush what files the program has open, the last opened first: the collector may close what lies under a file before the file."""
+    """Flush what files the program has open, the last opened first: the collector may close what
+    lies under a file before the file."""
     for held in reversed(gc.get_objects()):
         # io.IOBase would ask its abstract base class in Python; this is the same question.
         if issubclass(type(held), _io._IOBase) and held is not sys.stdout:
@@ -299,7 +332,8 @@ def _flush_files() -> None:
 
 
 def _clear(names: dict[str, Any]) -> None:
-    """Drop the names of a main module that something still holds, as the interpreter does: single underscores first."""
+    """Drop the names of a main module that something still holds, as the interpreter does: single
+    underscores first."""
     for name in [name for name in names if name[:1] == "_" and name[1:2] != "_"]:
         names[name] = None
     for name in [name for name in names if name != "__builtins__"]:
@@ -321,7 +355,9 @@ def _flush(code: int) -> int:
     except BaseException:  # noqa: BLE001
         code = code or _UNFLUSHED
     if sys.__stdout__ is not out:
-        with contextlib.suppress(BaseException):  # another has its place; its errors are those of any dropped file
+        with contextlib.suppress(
+            BaseException
+        ):  # another has its place; its errors are those of any dropped file
             sys.__stdout__.flush()  # type: ignore[union-attr]
     return code
 
@@ -335,12 +371,15 @@ def _closed(stream: Any) -> bool:
 
 
 def _open_pipes() -> None:
-    """A conversation: make the streams anew, which the interpreter made over files and which would say that they can seek."""
+    """A conversation: make the streams anew, which the interpreter made over files and which would
+    say that they can seek."""
     for name, fd, kind in (("stdin", 0, _io.BufferedReader), ("stdout", 1, _io.BufferedWriter)):
         old, mode = getattr(sys, name), "r" if fd == 0 else "w"
         raw: Any = _io.FileIO(fd, mode + "b", closefd=False)
         raw.name = f"<{name}>"
-        stream: Any = _io.TextIOWrapper(kind(raw), old.encoding, old.errors, newline=None if fd == 0 else "\n")
+        stream: Any = _io.TextIOWrapper(
+            kind(raw), old.encoding, old.errors, newline=None if fd == 0 else "\n"
+        )
         stream.mode = mode
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
@@ -352,7 +391,9 @@ def _exit_code(leaving: SystemExit) -> int:
         return 0
     if isinstance(code, int):
         return int(code) & 0xFF
-    with contextlib.suppress(BaseException):  # CPython, too, exits with 1 when the message cannot be printed
+    with contextlib.suppress(
+        BaseException
+    ):  # CPython, too, exits with 1 when the message cannot be printed
         print(code, file=sys.stderr)
     return 1
 

@@ -1,7 +1,9 @@
-"""Several machines that run programs as one: slots by capacity, least-loaded balancing, health checks.
+"""Several machines that run programs as one: slots by capacity, least-loaded balancing, health
+checks.
 
-A server that fails is taken out and pinged until it answers. Failing again right after its return doubles the time that it
-stays out, so that a server which answers pings but fails every run does not attract the load.
+A server that fails is taken out and pinged until it answers. Failing again right after its return
+doubles the time that it stays out, so that a server which answers pings but fails every run does
+not attract the load.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ logger = logging.getLogger("code_rl.outages")
 
 @dataclass(slots=True, eq=False)
 class Server:
-    """One server, or one node of a cluster, as seen from one event loop: its address, and how much it takes at once."""
+    """One server, or one node of a cluster, as seen from one event loop: its address, and how much
+    it takes at once."""
 
     name: str
     slots: int
@@ -36,16 +39,20 @@ class Server:
     down_until: float | None = None
     """None while healthy; else the `time.monotonic()` before which pings are not believed."""
     spoken_of: float | None = None
-    """The `time.monotonic()` at which people were told that it is out; None when they believe it is well."""
+    """The `time.monotonic()` at which people were told that it is out; None when they believe it is
+    well."""
 
 
 AnyServer = TypeVar("AnyServer", bound=Server)
 
 
 class ServerPool(Generic[AnyServer]):
-    """Slots on `servers`, which may come and go, handed out to the least loaded healthy one. Belongs to one event loop."""
+    """Slots on `servers`, which may come and go, handed out to the least loaded healthy one.
+    Belongs to one event loop."""
 
-    def __init__(self, servers: Iterable[AnyServer], ping: Callable[[AnyServer], Awaitable[bool]]) -> None:
+    def __init__(
+        self, servers: Iterable[AnyServer], ping: Callable[[AnyServer], Awaitable[bool]]
+    ) -> None:
         self.servers = list(servers)
         self.longest_run_s = math.inf
         """The shortest of what the servers allow one run, as far as they have said."""
@@ -58,8 +65,10 @@ class ServerPool(Generic[AnyServer]):
     async def slot(self, priority: int = 0, patience_s: float = 5.0) -> AsyncIterator[AnyServer]:
         """Hold one slot. Lower `priority` is served first.
 
-        Busy servers are waited for without limit. When none is healthy for `patience_s`, a slot of an unhealthy one is
-        given: the caller's attempt then finds out, and its retry budget counts. Raises SandboxError when there is no server at all by then.
+        Busy servers are waited for without limit. When none is healthy for `patience_s`, a slot of
+        an unhealthy one is
+        given: the caller's attempt then finds out, and its retry budget counts. Raises SandboxError
+        when there is no server at all by then.
         """
         server = await self._acquire(priority, patience_s)
         try:
@@ -81,7 +90,9 @@ class ServerPool(Generic[AnyServer]):
     def succeeded(self, server: AnyServer) -> None:
         """The server ran something to its end."""
         if server.spoken_of is not None:
-            logger.warning("sandbox %s is back after %.0f s", server.name, time.monotonic() - server.spoken_of)
+            logger.warning(
+                "sandbox %s is back after %.0f s", server.name, time.monotonic() - server.spoken_of
+            )
             server.spoken_of = None
         server.failures = 0
         self._bring_back(server)
@@ -89,7 +100,8 @@ class ServerPool(Generic[AnyServer]):
     def failed(self, server: AnyServer, why: str) -> None:
         """The server failed a request: take it out until a ping succeeds after its pause.
 
-        Requests that were in flight together fail together, and one tried while it is out proves nothing new: they count once.
+        Requests that were in flight together fail together, and one tried while it is out proves
+        nothing new: they count once.
         """
         if server.down_until is not None:
             return
@@ -157,7 +169,11 @@ class ServerPool(Generic[AnyServer]):
     async def _probe(self) -> None:
         while any(server.down_until is not None for server in self.servers):
             await asyncio.sleep(PROBE_INTERVAL_S)
-            due = [s for s in self.servers if s.down_until is not None and s.down_until <= time.monotonic()]
+            due = [
+                s
+                for s in self.servers
+                if s.down_until is not None and s.down_until <= time.monotonic()
+            ]
             answers = await asyncio.gather(*(self._ping(server) for server in due))
             for server, alive in zip(due, answers, strict=True):
                 if alive:

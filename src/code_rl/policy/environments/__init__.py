@@ -1,4 +1,5 @@
-"""Environments: what a problem is to a policy. `base` is the contract, `single` and `repair` are ours, `wording` puts the problem into words.
+"""Environments: what a problem is to a policy. `base` is the contract, `single` and `repair` are
+ours, `wording` puts the problem into words.
 
 Others import from here and from `wording`; what samples also `base` and `single`.
 """
@@ -33,25 +34,34 @@ def get_environment(
 ) -> Environment:
     """The environment called `name`, or made by the class that `package.module:object` is.
 
-    Raises ConfigError for an unknown name, one that lacks `begin` or `reply`, or a setting that has no effect on it.
+    Raises ConfigError for an unknown name, one that lacks `begin` or `reply`, or a setting that has
+    no effect on it.
     """
     make = find("environment", name, ENVIRONMENTS)
     turns = {} if max_turns is None else {"max_turns": max_turns}
     if make is Single and max_turns is not None:
-        raise ConfigError(f"max_turns={max_turns} has no effect with environment=single; choose environment=repair")
+        raise ConfigError(
+            f"max_turns={max_turns} has no effect with environment=single; choose "
+            "environment=repair"
+        )
     if name in ENVIRONMENTS:
         return make(prompt=get_wording(prompt, system_prompt), **turns)
     for setting, text in (("prompt", prompt), ("system_prompt", system_prompt)):
         if text is not None:
-            raise ConfigError(f"{setting}= has no effect with environment={name}, which words its problems itself")
+            raise ConfigError(
+                f"{setting}= has no effect with environment={name}, which words its problems itself"
+            )
     with blaming("environment", name):
         made = make(**turns)
     for call in ("begin", "reply", "max_turns"):
         if not hasattr(made, call):
-            raise ConfigError(f"environment={name} has no {call}; see code_rl.policy.environments.Environment")
+            raise ConfigError(
+                f"environment={name} has no {call}; see code_rl.policy.environments.Environment"
+            )
     if not isinstance(made.max_turns, int) or made.max_turns < 1:
         raise ConfigError(
-            f"environment={name} has max_turns={made.max_turns!r}; it must be a whole number of at least 1"
+            f"environment={name} has max_turns={made.max_turns!r}; it must be a whole number of "
+            "at least 1"
         )
     return _Guarded(name, made, made.max_turns)
 
@@ -69,7 +79,9 @@ class _Guarded:
         with blaming("environment", self.name):
             return [check_message(message) for message in self.inner.begin(problem)]
 
-    async def reply(self, problem: ProblemView, conversation: Sequence[Message], grader: Grader) -> Reply:
+    async def reply(
+        self, problem: ProblemView, conversation: Sequence[Message], grader: Grader
+    ) -> Reply:
         """Its reply."""
         public: list[Verdict] = []
 
@@ -83,7 +95,14 @@ class _Guarded:
             if not isinstance(reply, Reply) or not isinstance(reply.verdict, Verdict):
                 raise TypeError(f"reply gave {reply!r:.80}, not a Reply with a verdict")
             if not isinstance(reply.code, str | None):
-                raise TypeError(f"reply gave the code {reply.code!r:.80}; a program's text or None is wanted")
+                raise TypeError(
+                    f"reply gave the code {reply.code!r:.80}; a program's text or None is wanted"
+                )
             if not reply.messages and any(reply.verdict is verdict for verdict in public):
-                raise ValueError("reply ends with the verdict of judge_public; the last answer is for grader.judge")
-            return replace(reply, messages=tuple(check_message(message) for message in reply.messages))
+                raise ValueError(
+                    "reply ends with the verdict of judge_public; the last answer is for "
+                    "grader.judge"
+                )
+            return replace(
+                reply, messages=tuple(check_message(message) for message in reply.messages)
+            )

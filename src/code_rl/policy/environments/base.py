@@ -13,7 +13,8 @@ from code_rl.policy.renderers.base import Message
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What an answer led to: its program, the verdict, and the messages that go on with the conversation (none: it is over)."""
+    """What an answer led to: its program, the verdict, and the messages that go on with the
+    conversation (none: it is over)."""
 
     code: str | None
     verdict: Verdict
@@ -24,16 +25,19 @@ class Grader(Protocol):
     """Runs programs on the tests of one problem. Programs that are the same share a run."""
 
     async def judge(self, code: str | None) -> Verdict:
-        """On all tests, hidden ones among them: for the last answer. Nothing of this verdict may be shown to a policy."""
+        """On all tests, hidden ones among them: for the last answer. Nothing of this verdict may be
+        shown to a policy."""
         ...
 
     async def judge_public(self, code: str | None) -> Verdict:
-        """On the public tests alone. `failure.test` is a position among them; its message may be shown to a policy."""
+        """On the public tests alone. `failure.test` is a position among them; its message may be
+        shown to a policy."""
         ...
 
 
 class Environment(Protocol):
-    """Conversations about problems. It has no state: what came before is in the conversation, so that a cut run can go on from there.
+    """Conversations about problems. It has no state: what came before is in the conversation, so
+    that a cut run can go on from there.
 
     `max_turns` bounds the answers of one trajectory.
     """
@@ -47,6 +51,8 @@ class Environment(Protocol):
         """The conversation up to the first answer."""
         ...
 
-    async def reply(self, problem: ProblemView, conversation: Sequence[Message], grader: Grader) -> Reply:
+    async def reply(
+        self, problem: ProblemView, conversation: Sequence[Message], grader: Grader
+    ) -> Reply:
         """What follows `conversation`, whose last message is the policy's answer."""
         ...

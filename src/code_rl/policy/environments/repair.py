@@ -1,4 +1,5 @@
-"""A failing answer may be repaired: the policy is shown the first public test that its program fails, and answers again."""
+"""A failing answer may be repaired: the policy is shown the first public test that its program
+fails, and answers again."""
 
 from __future__ import annotations
 
@@ -32,17 +33,22 @@ class Repair(Single):
     def __post_init__(self) -> None:
         if self.max_turns < 2:
             raise ConfigError(
-                f"max_turns={self.max_turns} leaves no turn for a repair; give at least 2, or environment=single"
+                f"max_turns={self.max_turns} leaves no turn for a repair; give at least 2, or "
+                "environment=single"
             )
 
-    async def reply(self, problem: ProblemView, conversation: Sequence[Message], grader: Grader) -> Reply:
+    async def reply(
+        self, problem: ProblemView, conversation: Sequence[Message], grader: Grader
+    ) -> Reply:
         """Another turn while one is left and a public test fails; else the verdict on all tests."""
         code = extract_code(conversation[-1]["content"])
         answers = sum(message["role"] == "assistant" for message in conversation)
         if answers < self.max_turns and problem.public_tests:
             verdict = await grader.judge_public(code)
             if not verdict.correct and not verdict.undecided:
-                return Reply(code, verdict, ({"role": "user", "content": feedback(problem, verdict)},))
+                return Reply(
+                    code, verdict, ({"role": "user", "content": feedback(problem, verdict)},)
+                )
         return Reply(code, await grader.judge(code))
 
 
@@ -54,5 +60,6 @@ def feedback(problem: ProblemView, verdict: Verdict) -> str:
     given, expected = shown_test(test, problem.fn_name, SHOWN)
     what = "Input" if isinstance(test, StdinTest) else "Call"
     return (
-        f"The program fails a test: {verdict.failure.message}\n\n{what}:\n{given}\n\nExpected:\n{expected}\n\n{AGAIN}\n"
+        "The program fails a test: "
+        f"{verdict.failure.message}\n\n{what}:\n{given}\n\nExpected:\n{expected}\n\n{AGAIN}\n"
     )

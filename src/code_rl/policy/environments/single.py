@@ -23,7 +23,9 @@ class Single:
         """The prompt."""
         return self.prompt(problem)
 
-    async def reply(self, problem: ProblemView, conversation: Sequence[Message], grader: Grader) -> Reply:
+    async def reply(
+        self, problem: ProblemView, conversation: Sequence[Message], grader: Grader
+    ) -> Reply:
         """The verdict."""
         del problem
         code = extract_code(conversation[-1]["content"])

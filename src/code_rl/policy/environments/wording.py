@@ -1,4 +1,5 @@
-"""How a problem is put to a policy: `prompt=` names the wording, `system_prompt=` is what the system says before it.
+"""How a problem is put to a policy: `prompt=` names the wording, `system_prompt=` is what the
+system says before it.
 
 One of your own is `package.module:function`, from a `ProblemView` to messages.
 """
@@ -28,16 +29,22 @@ def plain(problem: ProblemView) -> list[Message]:
 
 
 def code_r1(problem: ProblemView) -> list[Message]:
-    """As the rows of ganler/code-r1-12k: the system asks for `<think>` and `<answer>`, the user for a Markdown block."""
+    """As the rows of ganler/code-r1-12k: the system asks for `<think>` and `<answer>`, the user for
+    a Markdown block."""
     question = code_r1_question(problem.statement, problem.starter_code)
     return [{"role": "system", "content": CODE_R1_SYSTEM}, {"role": "user", "content": question}]
 
 
-PROMPTS: Mapping[str, Wording] = {"livecodebench": livecodebench, "plain": plain, "code-r1": code_r1}
+PROMPTS: Mapping[str, Wording] = {
+    "livecodebench": livecodebench,
+    "plain": plain,
+    "code-r1": code_r1,
+}
 
 
 def get_wording(prompt: str | None = None, system_prompt: str | None = None) -> Wording:
-    """The wording called `prompt` (None: livecodebench), or the function that `package.module:object` is, under a system message.
+    """The wording called `prompt` (None: livecodebench), or the function that
+    `package.module:object` is, under a system message.
 
     Raises ConfigError for an unknown name, and for one of your own that gives no messages.
     """
@@ -55,7 +62,8 @@ def get_wording(prompt: str | None = None, system_prompt: str | None = None) -> 
 
 
 def with_system(messages: list[Message], system_prompt: str | None) -> list[Message]:
-    """The conversation with this system message in place of its own; none for an empty one, its own for None."""
+    """The conversation with this system message in place of its own; none for an empty one, its own
+    for None."""
     if system_prompt is None:
         return messages
     others = [message for message in messages if message["role"] != "system"]
@@ -63,13 +71,15 @@ def with_system(messages: list[Message], system_prompt: str | None) -> list[Mess
 
 
 def check_message(message: Message) -> Message:
-    """The message, if it is one. Raises TypeError for anything else, UnicodeEncodeError for halves of characters in it."""
+    """The message, if it is one. Raises TypeError for anything else, UnicodeEncodeError for halves
+    of characters in it."""
     told = message if isinstance(message, Mapping) else {}
     if told.keys() - {"reasoning_content"} != {"role", "content"} or not all(
         isinstance(each, str) for each in told.values()
     ):
         raise TypeError(
-            f"{message!r:.80} is no message with role and content; a list of messages is wanted: {_MESSAGE}"
+            f"{message!r:.80} is no message with role and content; a list of messages is wanted: "
+            f"{_MESSAGE}"
         )
     "".join(map(str, told.values())).encode()
     return message

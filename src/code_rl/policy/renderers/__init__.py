@@ -1,4 +1,5 @@
-"""Messages to tokens and back: `get_renderer` chooses, `base` is the contract, `qwen3` and `template` are ours.
+"""Messages to tokens and back: `get_renderer` chooses, `base` is the contract, `qwen3` and
+`template` are ours.
 
 Others import from here, and `Message` and `Renderer` from `base`.
 """
@@ -61,14 +62,18 @@ class UnknownRendererError(ConfigError, ValueError):
 
 
 def get_renderer(name: str, tokenizer: Any) -> Renderer:
-    """The renderer called `name`; `auto` takes the one that agrees with the tokenizer's own chat template.
+    """The renderer called `name`; `auto` takes the one that agrees with the tokenizer's own chat
+    template.
 
-    Raises ConfigError for an unknown name (a ValueError too), with those that exist, and for a renderer that the tokenizer cannot serve.
+    Raises ConfigError for an unknown name (a ValueError too), with those that exist, and for a
+    renderer that the tokenizer cannot serve.
     """
     if name == AUTO:
         return _matching(tokenizer)
     if name not in RENDERERS:
-        raise UnknownRendererError(f"unknown renderer {name!r}; there are: {', '.join(renderer_names())}")
+        raise UnknownRendererError(
+            f"unknown renderer {name!r}; there are: {', '.join(renderer_names())}"
+        )
     try:
         return RENDERERS[name](tokenizer)
     except ValueError as error:
@@ -82,11 +87,15 @@ def renderer_names() -> list[str]:
 
 def name_of(renderer: Renderer) -> str:
     """What this renderer is called in `renderer=`."""
-    return next((name for name, kind in RENDERERS.items() if kind is type(renderer)), type(renderer).__name__)
+    return next(
+        (name for name, kind in RENDERERS.items() if kind is type(renderer)),
+        type(renderer).__name__,
+    )
 
 
 def _matching(tokenizer: Any) -> Renderer:
-    """The first of the named renderers whose prompts are the template's own; else the one that follows the template."""
+    """The first of the named renderers whose prompts are the template's own; else the one that
+    follows the template."""
     general = ChatTemplateRenderer(tokenizer)
     for kind in RENDERERS.values():
         try:

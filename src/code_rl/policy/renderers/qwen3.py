@@ -1,8 +1,10 @@
-"""ChatML of Qwen3 and Qwen3.5: `<|im_start|>role\\ncontent<|im_end|>\\n`, as the models' own chat templates write it.
+"""ChatML of Qwen3 and Qwen3.5: `<|im_start|>role\\ncontent<|im_end|>\\n`, as the models' own chat
+templates write it.
 
-Token for token the same as the templates, with two differences that are meant. Text of a special token inside a message stays
-text. And what the assistant says is encoded apart from the opening that precedes it, as the sampler meets it; a template that
-is encoded in one go merges the opening's newline with whitespace at the beginning of an answer.
+Token for token the same as the templates, with two differences that are meant. Text of a special
+token inside a message stays text. And what the assistant says is encoded apart from the opening
+that precedes it, as the sampler meets it; a template that is encoded in one go merges the opening's
+newline with whitespace at the beginning of an answer.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ NO_THOUGHTS = f"{THINK}\n\n{UNTHINK}\n\n"
 
 
 class _ChatML(Renderer):
-    """What the family shares: turns between `<|im_start|>` and `<|im_end|>`; subclasses say what an assistant's turn holds.
+    """What the family shares: turns between `<|im_start|>` and `<|im_end|>`; subclasses say what an
+    assistant's turn holds.
 
     `primer` is the text after `assistant\\n` that the generation prompt already contains.
     """
@@ -44,7 +47,8 @@ class _ChatML(Renderer):
         return tokens + self._opening(self.primer)
 
     def supervised_tokens(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
-        """Loss on what the assistant says and on the token that ends its turn; the primer is no part of that."""
+        """Loss on what the assistant says and on the token that ends its turn; the primer is no
+        part of that."""
         tokens: list[int] = []
         weights: list[float] = []
         for index, message in enumerate(messages):
@@ -57,7 +61,9 @@ class _ChatML(Renderer):
             opening, said = self._split(messages, index, last)
             weight = 1.0 if self.extends or last else 0.0
             tokens += [*opening, *said, self._end, *self._newline]
-            weights += [0.0] * len(opening) + [weight] * (len(said) + 1) + [0.0] * len(self._newline)
+            weights += (
+                [0.0] * len(opening) + [weight] * (len(said) + 1) + [0.0] * len(self._newline)
+            )
         return tokens, weights
 
     def get_stop_sequences(self) -> list[int]:
@@ -65,11 +71,14 @@ class _ChatML(Renderer):
         return [self._end]
 
     def spoken(self, messages: Sequence[Message], index: int, last: bool) -> tuple[str, str]:
-        """Of an assistant's turn: text that belongs to its opening, and text that the assistant says."""
+        """Of an assistant's turn: text that belongs to its opening, and text that the assistant
+        says."""
         del last
         return "", messages[index]["content"]
 
-    def _split(self, messages: Sequence[Message], index: int, last: bool) -> tuple[list[int], list[int]]:
+    def _split(
+        self, messages: Sequence[Message], index: int, last: bool
+    ) -> tuple[list[int], list[int]]:
         primer, said = self.spoken(messages, index, last)
         return self._opening(primer), self.encode_text(said)
 
@@ -94,12 +103,17 @@ class Qwen3Renderer(_ChatML):
     """
 
     def spoken(self, messages: Sequence[Message], index: int, last: bool) -> tuple[str, str]:
-        """With the think block on turns after the last question (empty only where the conversation ends), without before."""
+        """With the think block on turns after the last question (empty only where the conversation
+        ends), without before."""
         reasoning, content = reasoning_and_answer(messages[index])
         if index > last_question(messages) and (last or reasoning):
             block = f"{THINK}\n{reasoning.strip(chr(10))}\n{UNTHINK}\n\n"
             whole = block + content.lstrip("\n")
-            return (self.primer, whole.removeprefix(self.primer)) if whole.startswith(self.primer) else ("", whole)
+            return (
+                (self.primer, whole.removeprefix(self.primer))
+                if whole.startswith(self.primer)
+                else ("", whole)
+            )
         return "", content
 
 
@@ -116,15 +130,18 @@ class Qwen3DisableThinkingRenderer(Qwen3Renderer):
 
 
 class Qwen35Renderer(_ChatML):
-    """Qwen3.5 with thinking on: the generation prompt opens the think block; texts lose the whitespace around them.
+    """Qwen3.5 with thinking on: the generation prompt opens the think block; texts lose the
+    whitespace around them.
 
-    Answers after the last question have a think block, an empty one too; earlier ones lose theirs, so there is no extension property.
+    Answers after the last question have a think block, an empty one too; earlier ones lose theirs,
+    so there is no extension property.
     """
 
     primer: ClassVar[str] = f"{THINK}\n"
 
     def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
-        """Every turn, trimmed. Raises DataError where the chat template does: no question, or a system turn that is not the first."""
+        """Every turn, trimmed. Raises DataError where the chat template does: no question, or a
+        system turn that is not the first."""
         return super().prompt_tokens(_trimmed(messages))
 
     def supervised_tokens(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
@@ -138,7 +155,11 @@ class Qwen35Renderer(_ChatML):
         if index <= last_question(messages):
             return "", content
         whole = f"{THINK}\n{reasoning.strip()}\n{UNTHINK}\n\n{content}"
-        return (self.primer, whole.removeprefix(self.primer)) if whole.startswith(self.primer) else ("", whole)
+        return (
+            (self.primer, whole.removeprefix(self.primer))
+            if whole.startswith(self.primer)
+            else ("", whole)
+        )
 
 
 class Qwen35DisableThinkingRenderer(Qwen35Renderer):
@@ -150,14 +171,17 @@ class Qwen35DisableThinkingRenderer(Qwen35Renderer):
 def _trimmed(messages: Sequence[Message]) -> list[Message]:
     if any(message["role"] == "system" for message in messages[1:]):
         raise DataError("Qwen3.5 takes a system turn at the beginning of a conversation only")
-    trimmed: list[Message] = [{**message, "content": message["content"].strip()} for message in messages]
+    trimmed: list[Message] = [
+        {**message, "content": message["content"].strip()} for message in messages
+    ]
     if not any(_asks(message) for message in trimmed):
         raise DataError("Qwen3.5 takes no conversation without a question of the user's")
     return trimmed
 
 
 def reasoning_and_answer(message: Message) -> tuple[str, str]:
-    """An assistant message's reasoning (its own field, or a think block inside the content) and the rest."""
+    """An assistant message's reasoning (its own field, or a think block inside the content) and the
+    rest."""
     content = message["content"]
     if "reasoning_content" in message:
         return message["reasoning_content"], content
@@ -169,7 +193,10 @@ def reasoning_and_answer(message: Message) -> tuple[str, str]:
 
 def last_question(messages: Sequence[Message]) -> int:
     """Index of the last user turn that is no tool's response; the last index when there is none."""
-    return next((index for index in reversed(range(len(messages))) if _asks(messages[index])), len(messages) - 1)
+    return next(
+        (index for index in reversed(range(len(messages))) if _asks(messages[index])),
+        len(messages) - 1,
+    )
 
 
 def _asks(message: Message) -> bool:

@@ -1,4 +1,5 @@
-"""A(r): how much better each member of a group did than its group; `ESTIMATORS` has the ways of saying so.
+"""A(r): how much better each member of a group did than its group; `ESTIMATORS` has the ways of
+saying so.
 
 A member without a reward (None) is no part of the baseline and gets no advantage.
 """
@@ -17,10 +18,14 @@ DEGENERATE = 1e-8
 STD_FLOOR = 1e-6
 
 
-def compute_advantages(rewards: Sequence[float | None], estimator: Estimator | None = None) -> list[float | None]:
-    """`rewards_G` to `advantages_G`, by `mean` unless another estimator is given. A group without variance has zeros under each.
+def compute_advantages(
+    rewards: Sequence[float | None], estimator: Estimator | None = None
+) -> list[float | None]:
+    """`rewards_G` to `advantages_G`, by `mean` unless another estimator is given. A group without
+    variance has zeros under each.
 
-    Raises ValueError for a reward that is NaN or infinite, ConfigError for an estimator that fails, or does not give a finite number for each.
+    Raises ValueError for a reward that is NaN or infinite, ConfigError for an estimator that fails,
+    or does not give a finite number for each.
     """
     known = [reward for reward in rewards if reward is not None]
     require_finite(known, "reward")
@@ -30,13 +35,17 @@ def compute_advantages(rewards: Sequence[float | None], estimator: Estimator | N
             advantages = [float(advantage) for advantage in estimator(known.copy())]
             require_finite(advantages, "advantage")
             if len(advantages) != len(known):
-                raise ValueError(f"it gives {len(advantages)} advantages for {len(known)} rewards, not one for each")
+                raise ValueError(
+                    f"it gives {len(advantages)} advantages for {len(known)} rewards, not one "
+                    "for each"
+                )
     each = iter(advantages)
     return [None if reward is None else next(each) for reward in rewards]
 
 
 def should_skip(advantages: Sequence[float | None]) -> bool:
-    """True when no advantage in the group differs from zero by more than 1e-8 (an empty group too). Raises ValueError for NaN or infinity."""
+    """True when no advantage in the group differs from zero by more than 1e-8 (an empty group too).
+    Raises ValueError for NaN or infinity."""
     known = [advantage for advantage in advantages if advantage is not None]
     require_finite(known, "advantage")
     return all(abs(advantage) <= DEGENERATE for advantage in known)
@@ -59,7 +68,9 @@ def mean_std(rewards_G: list[float]) -> list[float]:
     Shao et al. 2024 (GRPO), arXiv 2402.03300.
     """
     advantages = mean(rewards_G)
-    deviation = math.sqrt(math.fsum(advantage**2 for advantage in advantages) / (len(advantages) - 1))
+    deviation = math.sqrt(
+        math.fsum(advantage**2 for advantage in advantages) / (len(advantages) - 1)
+    )
     return [advantage / (deviation + STD_FLOOR) for advantage in advantages]
 
 
@@ -72,14 +83,21 @@ def leave_one_out(rewards_G: list[float]) -> list[float]:
     return [advantage * count / (count - 1) for advantage in mean(rewards_G)]
 
 
-ESTIMATORS: Mapping[str, Estimator] = {"mean": mean, "mean_std": mean_std, "leave_one_out": leave_one_out}
+ESTIMATORS: Mapping[str, Estimator] = {
+    "mean": mean,
+    "mean_std": mean_std,
+    "leave_one_out": leave_one_out,
+}
 
 
 def get_estimator(name: str) -> Estimator:
-    """The estimator called `name`, or the one that `package.module:object` is. Raises ConfigError."""
+    """The estimator called `name`, or the one that `package.module:object` is. Raises
+    ConfigError."""
     found = find("advantage", name, ESTIMATORS)
     if not callable(found):
-        raise ConfigError(f"advantage={name} is not callable; it must be a function from rewards to advantages")
+        raise ConfigError(
+            f"advantage={name} is not callable; it must be a function from rewards to advantages"
+        )
     if name in ESTIMATORS:
         return found
 

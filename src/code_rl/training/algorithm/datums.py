@@ -1,7 +1,8 @@
 """From tokens to training examples, and the optimizer step on them.
 
-A target is a token that the model is to predict from those before it. What the policy wrote has the sampler's logprobs and an advantage; all else
-(prompts, what an environment said) has zeros, and is not trained on.
+A target is a token that the model is to predict from those before it. What the policy wrote has the
+sampler's logprobs and an advantage; all else (prompts, what an environment said) has zeros, and is
+not trained on.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ Ints = npt.NDArray[np.int64]
 
 
 class Segment(NamedTuple):
-    """Tokens that make one example: a prompt, then one of `logprobs` each, None where the policy did not write."""
+    """Tokens that make one example: a prompt, then one of `logprobs` each, None where the policy
+    did not write."""
 
     tokens: list[int]
     logprobs: list[float | None]
@@ -59,12 +61,18 @@ class Example:
         """The same with another advantage for each target, [T − 1]."""
         from tinker import types
 
-        inputs = {**self.datum.loss_fn_inputs, "advantages": types.TensorData.from_numpy(advantages)}
-        return Example(types.Datum(model_input=self.datum.model_input, loss_fn_inputs=inputs), self.segment)
+        inputs = {
+            **self.datum.loss_fn_inputs,
+            "advantages": types.TensorData.from_numpy(advantages),
+        }
+        return Example(
+            types.Datum(model_input=self.datum.model_input, loss_fn_inputs=inputs), self.segment
+        )
 
 
 def segments(turns: Sequence[Turn]) -> list[Segment]:
-    """A trajectory's turns, joined where a prompt extends what came before: one segment for a renderer that keeps it all, else several.
+    """A trajectory's turns, joined where a prompt extends what came before: one segment for a
+    renderer that keeps it all, else several.
 
     Turns without a sampled token are left out.
     """
@@ -87,23 +95,27 @@ def make_datum(
 
     Args:
         tokens: prompt and completion, T tokens.
-        logprobs: the sampler's log-probability of each token after the prompt; None for tokens that the policy did not write.
-        ob_len: number of prompt tokens ("observation length"), or that number less one (the shifted count); the lengths tell which.
+        logprobs: the sampler's log-probability of each token after the prompt; None for tokens that
+            the policy did not write.
+        ob_len: number of prompt tokens ("observation length"), or that number less one (the shifted
+            count); the lengths tell which.
         advantage: of the whole completion.
 
     Returns:
-        A datum of length T - 1 whose `logprobs` and `advantages` are zero where the policy did not write the target.
+        A datum of length T - 1 whose `logprobs` and `advantages` are zero where the policy did not
+        write the target.
 
     Raises:
-        ValueError: the lengths fit neither reading of `ob_len`, or a logprob or the advantage is not finite.
+        ValueError: the lengths fit neither reading of `ob_len`, or a logprob or the advantage is
+            not finite.
     """
     from tinker import types
 
     start = len(tokens) - 1 - len(logprobs)
     if start < 0 or ob_len not in (start, start + 1):
         raise ValueError(
-            f"lengths do not fit: {len(tokens)} tokens, {len(logprobs)} completion logprobs and ob_len={ob_len}; "
-            f"wanted ob_len + one logprob per completion token = {len(tokens)}"
+            f"lengths do not fit: {len(tokens)} tokens, {len(logprobs)} completion logprobs and "
+            f"ob_len={ob_len}; wanted ob_len + one logprob per completion token = {len(tokens)}"
         )
     require_finite([advantage], "advantage")
     require_finite([logprob for logprob in logprobs if logprob is not None], "logprob")
@@ -147,9 +159,14 @@ def submit_step(
 ) -> list[tinker.APIFuture[Any]]:
     """Submit one optimizer step and return its futures.
 
-    Gradients of earlier `forward_backward` calls are added to it; without datums it applies only those.
+    Gradients of earlier `forward_backward` calls are added to it; without datums it applies only
+    those.
     """
-    gradients = [forward_backward(training_client, datums, loss, loss_config, temperature)] if datums else []
+    gradients = (
+        [forward_backward(training_client, datums, loss, loss_config, temperature)]
+        if datums
+        else []
+    )
     return [*gradients, training_client.optim_step(adam_params)]
 
 
@@ -160,12 +177,16 @@ def forward_backward(
     loss_config: Mapping[str, float] | None = None,
     temperature: float = 1.0,
 ) -> tinker.APIFuture[tinker.types.ForwardBackwardOutput]:
-    """Submit the gradient of `loss`, summed over the tokens of `datums`. A loss of the user's own is computed here, in torch.
+    """Submit the gradient of `loss`, summed over the tokens of `datums`. A loss of the user's own
+    is computed here, in torch.
 
-    `temperature` is that of the policy's log-probabilities, where it is not 1 and the back end has one.
+    `temperature` is that of the policy's log-probabilities, where it is not 1 and the back end has
+    one.
     """
     more = {} if temperature == 1 else {"temperature": temperature}
-    client: Any = training_client  # the SDK knows no temperature; only a back end that takes one is given any
+    client: Any = (
+        training_client  # the SDK knows no temperature; only a back end that takes one is given any
+    )
     future: tinker.APIFuture[tinker.types.ForwardBackwardOutput]
     if POLICY_LOSSES.get(loss.name) is not loss:
         future = client.forward_backward_custom(datums, _custom(loss, loss_config), **more)
@@ -176,13 +197,16 @@ def forward_backward(
 
 
 def _custom(loss: Loss, loss_config: Mapping[str, float] | None) -> Any:
-    """`loss` as `forward_backward_custom` takes it: of all datums' logprobs, one number and metrics. What has no signal it is not shown.
+    """`loss` as `forward_backward_custom` takes it: of all datums' logprobs, one number and
+    metrics. What has no signal it is not shown.
 
     What fails in it is a ConfigError that names the loss.
     """
     settings = loss_settings(loss, loss_config)
 
-    def total(datums: list[tinker.types.Datum], logprobs: list[Any]) -> tuple[Any, dict[str, float]]:
+    def total(
+        datums: list[tinker.types.Datum], logprobs: list[Any]
+    ) -> tuple[Any, dict[str, float]]:
         import torch
 
         parts = []

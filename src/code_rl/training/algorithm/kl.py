@@ -1,7 +1,8 @@
-"""β · KL(π ‖ π_ref), as a part of the advantages (Schulman's k1 estimate; Ouyang et al. 2022, arXiv 2203.02155).
+"""β · KL(π ‖ π_ref), as a part of the advantages (Schulman's k1 estimate; Ouyang et al. 2022, arXiv
+2203.02155).
 
-Each sampled token's advantage loses β · (log q − log p_ref − c), c being the mean of that gap over the tokens of one optimizer step. Centring
-leaves the step's mean advantage as it was.
+Each sampled token's advantage loses β · (log q − log p_ref − c), c being the mean of that gap over
+the tokens of one optimizer step. Centring leaves the step's mean advantage as it was.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from code_rl.training.algorithm.datums import Example
 def penalise_kl(
     examples: Sequence[Example], reference_logprobs: Sequence[Sequence[float]], beta: float
 ) -> tuple[list[Example], float | None]:
-    """Return the examples of one optimizer step with the penalty in their advantages, and the mean gap, an estimate of the divergence.
+    """Return the examples of one optimizer step with the penalty in their advantages, and the mean
+    gap, an estimate of the divergence.
 
     The mean gap of no examples is None.
 
@@ -25,7 +27,8 @@ def penalise_kl(
     if not examples:
         return [], None
     gaps = [
-        example.array("logprobs")[example.sampled].astype(np.float64) - np.asarray(logprobs_T, dtype=np.float64)
+        example.array("logprobs")[example.sampled].astype(np.float64)
+        - np.asarray(logprobs_T, dtype=np.float64)
         for example, logprobs_T in zip(examples, reference_logprobs, strict=True)
     ]
     mean = float(np.concatenate(gaps).mean())

@@ -1,12 +1,14 @@
 """Iterative context lengthening: how many tokens a completion may have, by step or by criterion.
 
-`0:16384,200:32768` begins with 16,384 tokens and allows 32,768 from step 200 on. In place of a step, a criterion may stand:
-`truncated>0.2` (the share of completions cut off) or `plateau` (the mean of correct completions no longer rises). Both look at the last
-`window` steps of the running stage. A stage with a step begins at that step in any case: criteria before it that are not met by then are
-passed over, as `0:16384,plateau:24576,200:32768` reads: 24,576 tokens at a plateau, 32,768 from step 200 at the latest.
+`0:16384,200:32768` begins with 16,384 tokens and allows 32,768 from step 200 on. In place of a
+step, a criterion may stand: `truncated>0.2` (the share of completions cut off) or `plateau` (the
+mean of correct completions no longer rises). Both look at the last `window` steps of the running
+stage. A stage with a step begins at that step in any case: criteria before it that are not met by
+then are passed over, as `0:16384,plateau:24576,200:32768` reads: 24,576 tokens at a plateau, 32,768
+from step 200 at the latest.
 
-The stage of a step follows from the settings and from the steps known when its sampling begins, never from timing. So a resumed
-run finds the stage that the uninterrupted one was in.
+The stage of a step follows from the settings and from the steps known when its sampling begins,
+never from timing. So a resumed run finds the stage that the uninterrupted one was in.
 """
 
 from __future__ import annotations
@@ -24,12 +26,14 @@ _STAGE = re.compile(r"(?:([0-9]+)|truncated *> *(0?\.[0-9]+|0|1|1\.0)|plateau) *
 
 
 Metrics = Mapping[str, Any]
-"""What a finished step showed, of which `truncated_rate` and `mean_correct` are looked at; None, which meets no criterion, where there is no mean."""
+"""What a finished step showed, of which `truncated_rate` and `mean_correct` are looked at; None,
+which meets no criterion, where there is no mean."""
 
 
 @dataclass(frozen=True, slots=True)
 class LengthStage:
-    """A token limit, and what begins it: a step, a share of completions cut off, or (neither) a plateau."""
+    """A token limit, and what begins it: a step, a share of completions cut off, or (neither) a
+    plateau."""
 
     max_tokens: int
     at_step: int | None = None
@@ -37,7 +41,11 @@ class LengthStage:
 
     def criterion_met(self, steps: Sequence[Metrics], window: int) -> bool:
         """True when the known `steps` of the running stage call for this one."""
-        name, count = ("mean_correct", 2 * window) if self.truncated_above is None else ("truncated_rate", window)
+        name, count = (
+            ("mean_correct", 2 * window)
+            if self.truncated_above is None
+            else ("truncated_rate", window)
+        )
         seen = [math.nan if step[name] is None else step[name] for step in steps[-count:]]
         if self.at_step is not None or len(seen) < count:
             return False
@@ -48,20 +56,26 @@ class LengthStage:
 
 @dataclass(frozen=True, slots=True)
 class ContextSchedule:
-    """Stages in order; `lag` is how many steps the sampling of a step runs ahead of the steps it may look at."""
+    """Stages in order; `lag` is how many steps the sampling of a step runs ahead of the steps it
+    may look at."""
 
     stages: tuple[LengthStage, ...]
     window: int = 20
     lag: int = 0
 
     def stage(self, step: int, steps: Sequence[Metrics]) -> int:
-        """The number of the stage that `step` is sampled in. `steps[t]` is step t; those from `step − lag` on are not looked at."""
+        """The number of the stage that `step` is sampled in. `steps[t]` is step t; those from `step
+        − lag` on are not looked at."""
         current = since = 0
         for at in range(step + 1):
             if current + 1 == len(self.stages):
                 break
             known = steps[since : max(at - self.lag, since)]
-            begun = [n for n, stage in enumerate(self.stages) if stage.at_step is not None and stage.at_step <= at]
+            begun = [
+                n
+                for n, stage in enumerate(self.stages)
+                if stage.at_step is not None and stage.at_step <= at
+            ]
             if begun[-1] > current:
                 current, since = begun[-1], at
             elif self.stages[current + 1].criterion_met(known, self.window):
@@ -78,7 +92,9 @@ def parse_schedule(text: str) -> tuple[LengthStage, ...]:
     """Read `max_tokens_schedule`. Raises ConfigError naming the part that cannot be read."""
     stages = [_stage(part.strip()) for part in text.split(",")]
     if stages[0].at_step != 0:
-        raise ConfigError(f"max_tokens_schedule={text!r} must begin at step 0, as in 0:16384,200:32768")
+        raise ConfigError(
+            f"max_tokens_schedule={text!r} must begin at step 0, as in 0:16384,200:32768"
+        )
     steps = [stage.at_step for stage in stages if stage.at_step is not None]
     if any(later <= earlier for earlier, later in itertools.pairwise(steps)):
         raise ConfigError(f"max_tokens_schedule={text!r} must have rising steps")
@@ -89,7 +105,8 @@ def _stage(part: str) -> LengthStage:
     found = _STAGE.fullmatch(part)
     if found is None:
         raise ConfigError(
-            f"max_tokens_schedule has a part {part!r}; write STEP:TOKENS, truncated>SHARE:TOKENS or plateau:TOKENS"
+            f"max_tokens_schedule has a part {part!r}; write STEP:TOKENS, truncated>SHARE:TOKENS "
+            "or plateau:TOKENS"
         )
     step, share, tokens = found.groups()
     return LengthStage(int(tokens), int(step) if step else None, float(share) if share else None)

@@ -1,4 +1,5 @@
-"""What a step showed. Every metric is declared here once; docs/metrics.md is generated from the table.
+"""What a step showed. Every metric is declared here once; docs/metrics.md is generated from the
+table.
 
 `*` stands for a name: of a verdict, a reason, a split, a number of steps.
 """
@@ -31,27 +32,50 @@ class Metric:
     meaning: str
 
 
-_RATIO = "p and q: probabilities of a sampled token under the weights that are trained and those that sampled it"
-# fmt: off
+_RATIO = (
+    "p and q: probabilities of a sampled token under the weights that are trained and "
+    "those that sampled it"
+)
 METRICS = (
     Metric("mean_reward", "", "mean shaped reward of the completions that have a verdict"),
-    Metric("mean_correct", "share", "completions that pass every test, of those that have a verdict"),
+    Metric(
+        "mean_correct", "share", "completions that pass every test, of those that have a verdict"
+    ),
     Metric("format_rate", "share", "completions with a program in a fenced block"),
     Metric("truncated_rate", "share", "completions cut off at the token limit"),
     Metric("groups_total", "groups", "groups sampled, those replaced among them"),
-    Metric("groups_skipped", "groups", "groups not trained on: rewards all alike, or nothing left to compare"),
+    Metric(
+        "groups_skipped",
+        "groups",
+        "groups not trained on: rewards all alike, or nothing left to compare",
+    ),
     Metric("groups_refilled", "groups", "groups replaced by dynamic sampling"),
-    Metric("prompts_replaced", "prompts", "problems whose prompt left too little of the context (none, or no more than the tokens of overlong=penalty), replaced by others (absent: none)"),
+    Metric(
+        "prompts_replaced",
+        "prompts",
+        "problems whose prompt left too little of the context (none, or no more than the tokens "
+        "of overlong=penalty), replaced by others (absent: none)",
+    ),
     Metric("n_datums", "datums", "training examples"),
     Metric("loss", "per token", "the loss over the tokens that are trained on"),
     Metric("kl_sample_train", "nats", f"mean of log q − log p; {_RATIO}"),
     Metric("ratio_mean", "", "mean of p / q"),
     Metric("ratio_max", "", "largest distance of p / q from 1"),
-    Metric("sampler/gap_mean", "nats", "with sampler=: mean of |log q − log p| at the same weights, q as vLLM and p as the trainer computes it, over the answers that were scored by both since the step before"),
+    Metric(
+        "sampler/gap_mean",
+        "nats",
+        "with sampler=: mean of |log q − log p| at the same weights, q as vLLM and p as the "
+        "trainer computes it, over the answers that were scored by both since the step before",
+    ),
     Metric("sampler/gap_max", "nats", "largest of those"),
     Metric("clip_fraction", "share", "tokens that the loss holds back (losses that clip)"),
     Metric("kl_reference", "nats", "mean of log q − log p_ref over sampled tokens (with kl_coef)"),
-    Metric("optim/grad_norm", "", "norm of the gradient before clipping, mean over optimizer steps, where the back end reports it"),
+    Metric(
+        "optim/grad_norm",
+        "",
+        "norm of the gradient before clipping, mean over optimizer steps, where the back end "
+        "reports it",
+    ),
     Metric("entropy", "nats", "mean of −log q over sampled tokens"),
     Metric("turns", "turns", "mean answers of a trajectory (environments of several turns)"),
     Metric("max_tokens", "tokens", "the limit of a completion in this step"),
@@ -64,7 +88,12 @@ METRICS = (
     Metric("tokens/eval_prefill", "tokens", "read before sampling by the evaluation"),
     Metric("verdicts/*", "completions", "by verdict"),
     Metric("masked/*", "completions", "not trained on, by reason"),
-    Metric("staleness/*", "trajectories", "trained on, by how many training steps their weights were older than those that were trained"),
+    Metric(
+        "staleness/*",
+        "trajectories",
+        "trained on, by how many training steps their weights were older than those that were "
+        "trained",
+    ),
     Metric("staleness/mean", "steps", "mean of those"),
     Metric("sandbox/retries", "tests", "tried again because the sandbox failed"),
     Metric("time/sample", "s", "until the last completion was sampled"),
@@ -75,36 +104,64 @@ METRICS = (
     Metric("time/eval", "s", "the evaluation"),
     Metric("eval/mean_correct", "share", "greedy Pass@1, mean over splits"),
     Metric("eval/pass@1", "share", "Pass@1 at the run's temperature, mean over splits"),
-    Metric("eval/pass@*", "share", "Pass@k at the run's temperature, k = eval_samples, mean over splits; `pass@k` is the same"),
+    Metric(
+        "eval/pass@*",
+        "share",
+        "Pass@k at the run's temperature, k = eval_samples, mean over splits; `pass@k` is the same",
+    ),
     Metric("eval/format_rate", "share", "sampled completions with a program, mean over splits"),
-    Metric("eval/format_rate_greedy", "share", "greedy completions with a program, mean over splits"),
+    Metric(
+        "eval/format_rate_greedy", "share", "greedy completions with a program, mean over splits"
+    ),
     Metric("eval/truncated", "share", "sampled completions cut off, mean over splits"),
     Metric("eval/truncated_greedy", "share", "greedy completions cut off, mean over splits"),
-    Metric("eval/*/*", "", "the same of one split, with `pass@1_low` and `pass@1_high` (95%), `problems`, and `pass@k_problems` where fewer have k verdicts"),
+    Metric(
+        "eval/*/*",
+        "",
+        "the same of one split, with `pass@1_low` and `pass@1_high` (95%), `problems`, and "
+        "`pass@k_problems` where fewer have k verdicts",
+    ),
 )
-# fmt: on
 
 
 def step_metrics(step: int, trained: TrainedBatch, objective: Objective) -> dict[str, Any]:
-    """What one batch showed. Completions without a verdict are in no mean; they are counted in `verdicts/sandbox_error`
-    and `verdicts/checker_error`."""
+    """What one batch showed. Completions without a verdict are in no mean; they are counted in
+    `verdicts/sandbox_error` and `verdicts/checker_error`."""
     groups = [scored.group for scored in trained.groups]
     done = [trajectory for group in groups for trajectory in group.trajectories]
     verdicts = Counter(each.verdict.kind.value for each in done)
-    masked = Counter(reason for scored in trained.groups for reason in scored.mask_reasons_G if reason is not None)
+    masked = Counter(
+        reason
+        for scored in trained.groups
+        for reason in scored.mask_reasons_G
+        if reason is not None
+    )
     tokens_trained = sum(len(example.datum.model_input.to_ints()) for example in trained.examples)
-    ages = Counter(step - scored.group.policy_step for scored in trained.groups for _ in scored.trained)
+    ages = Counter(
+        step - scored.group.policy_step for scored in trained.groups for _ in scored.trained
+    )
     sampled_logprobs = [logprob for each in done for logprob in each.logprobs]
     metrics = {
-        "mean_reward": mean([reward for scored in trained.groups for reward in scored.rewards_G if reward is not None]),
-        "mean_correct": mean([float(each.verdict.correct) for each in done if not each.verdict.undecided]),
+        "mean_reward": mean(
+            [
+                reward
+                for scored in trained.groups
+                for reward in scored.rewards_G
+                if reward is not None
+            ]
+        ),
+        "mean_correct": mean(
+            [float(each.verdict.correct) for each in done if not each.verdict.undecided]
+        ),
         "format_rate": mean([float(each.format_ok) for each in done]),
         "groups_skipped": sum(scored.skipped is not None for scored in trained.groups),
         "groups_total": len(groups),
         "groups_refilled": sum(group.attempt > 0 for group in groups),
         "n_datums": len(trained.examples),
         **loss_metrics(trained.examples, trained.logprobs, objective.loss, objective.loss_config),
-        "entropy": -math.fsum(sampled_logprobs) / len(sampled_logprobs) if sampled_logprobs else None,
+        "entropy": -math.fsum(sampled_logprobs) / len(sampled_logprobs)
+        if sampled_logprobs
+        else None,
         "truncated_rate": mean([float(each.truncated) for each in done]),
         "tokens/prompt": sum(len(group.prompt_tokens) for group in groups),
         "tokens/completion": sum(each.length for each in done),
@@ -114,22 +171,38 @@ def step_metrics(step: int, trained: TrainedBatch, objective: Objective) -> dict
         **{f"verdicts/{kind}": count for kind, count in sorted(verdicts.items())},
         **{f"masked/{reason}": count for reason, count in sorted(masked.items())},
         **{f"staleness/{age}": count for age, count in sorted(ages.items())},
-        **({"staleness/mean": sum(age * count for age, count in ages.items()) / ages.total()} if ages else {}),
+        **(
+            {"staleness/mean": sum(age * count for age, count in ages.items()) / ages.total()}
+            if ages
+            else {}
+        ),
     }
     turns = [len(each.turns) for each in done]
-    some = {"optim/grad_norm": mean(trained.gradient_norms), "kl_reference": mean(trained.divergences)}
+    some = {
+        "optim/grad_norm": mean(trained.gradient_norms),
+        "kl_reference": mean(trained.divergences),
+    }
     some |= {"turns": mean(turns) if max(turns, default=1) > 1 else None}
     return metrics | {name: value for name, value in some.items() if value is not None}
 
 
 def loss_metrics(
-    examples: Sequence[Example], trained_logprobs: Sequence[Floats], loss: Loss, loss_config: Mapping[str, float]
+    examples: Sequence[Example],
+    trained_logprobs: Sequence[Floats],
+    loss: Loss,
+    loss_config: Mapping[str, float],
 ) -> dict[str, float | None]:
-    """Loss per sampled token and how far the trained policy was from the one that sampled, computed here from the trainer's
-    logprobs [T − 1 each]: a service may report neither."""
+    """Loss per sampled token and how far the trained policy was from the one that sampled, computed
+    here from the trainer's logprobs [T − 1 each]: a service may report neither."""
     settings = loss_settings(loss, loss_config)
     clips = {LOW, HIGH} <= settings.keys()
-    names = ["loss", "kl_sample_train", "ratio_mean", "ratio_max", *(["clip_fraction"] if clips else [])]
+    names = [
+        "loss",
+        "kl_sample_train",
+        "ratio_mean",
+        "ratio_max",
+        *(["clip_fraction"] if clips else []),
+    ]
     if not examples:
         return dict.fromkeys(names)
     total, held_back, gaps = 0.0, 0, []
@@ -141,10 +214,17 @@ def loss_metrics(
         total += float(np.sum(losses_T))
         gaps.append((logprobs_T - example.array("logprobs"))[trained_on])
         if clips:
-            unclipped_T = loss.formula(np, logprobs_T[trained_on], inputs, {**settings, LOW: -math.inf, HIGH: math.inf})
+            unclipped_T = loss.formula(
+                np, logprobs_T[trained_on], inputs, {**settings, LOW: -math.inf, HIGH: math.inf}
+            )
             held_back += int(np.sum(losses_T != unclipped_T))
     gap = np.concatenate(gaps).astype(np.float64)
-    values = [total / gap.size, float(-gap.mean()), float(np.exp(gap).mean()), float(np.abs(np.expm1(gap)).max())]
+    values = [
+        total / gap.size,
+        float(-gap.mean()),
+        float(np.exp(gap).mean()),
+        float(np.abs(np.expm1(gap)).max()),
+    ]
     return dict(zip(names, [*values, *([held_back / gap.size] if clips else [])], strict=True))
 
 

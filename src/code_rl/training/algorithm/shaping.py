@@ -1,4 +1,5 @@
-"""What happens to the rewards of a group before they become advantages: some members are masked, some rewards are lowered.
+"""What happens to the rewards of a group before they become advantages: some members are masked,
+some rewards are lowered.
 
 Completions that were cut off at their token limit ("overlong") are one of
 
@@ -8,7 +9,7 @@ Completions that were cut off at their token limit ("overlong") are one of
 | `mask` | out of the loss and out of the baseline | DeepCoder 2025 |
 | `mask_loss` | out of the loss; the reward stays in the baseline of the others | |
 | `wrong` | no reward for the program, whatever the verdict (`rewards.Reward`) | |
-| `penalty` | the reward sinks linearly by `penalty` over the last `buffer` tokens before the limit | DAPO 2025, arXiv 2503.14476 |
+| `penalty` | the reward sinks over the last `buffer` tokens | DAPO 2025, arXiv 2503.14476 |
 """
 
 from __future__ import annotations
@@ -25,24 +26,35 @@ Overlong = Literal["judged", "mask", "mask_loss", "wrong", "penalty"]
 
 
 def parse_overlong(text: str) -> tuple[Overlong, int]:
-    """The rule, and the tokens of `penalty:TOKENS` (0 for other rules). Raises ConfigError for anything else."""
+    """The rule, and the tokens of `penalty:TOKENS` (0 for other rules). Raises ConfigError for
+    anything else."""
     rule, _, tokens = text.partition(":")
     buffer = int(tokens) if rule == "penalty" and tokens.isdecimal() else 0
-    if rule not in get_args(Overlong) or (rule == "penalty") != (buffer > 0) or (buffer == 0 and rule != text):
-        raise ConfigError(f"overlong={text!r} must be judged, mask, mask_loss, wrong or penalty:TOKENS")
+    if (
+        rule not in get_args(Overlong)
+        or (rule == "penalty") != (buffer > 0)
+        or (buffer == 0 and rule != text)
+    ):
+        raise ConfigError(
+            f"overlong={text!r} must be judged, mask, mask_loss, wrong or penalty:TOKENS"
+        )
     return cast(Overlong, rule), buffer
 
 
 @dataclass(frozen=True, slots=True)
 class Shaping:
-    """How overlong completions are treated (`buffer` in tokens), and what length costs: `length_coef` for a whole token limit."""
+    """How overlong completions are treated (`buffer` in tokens), and what length costs:
+    `length_coef` for a whole token limit."""
 
     overlong: Overlong = "judged"
     buffer: int = 0
     length_coef: float = 0.0
 
-    def shaped(self, reward: float | None, tokens: int, max_tokens: int, truncated: bool) -> float | None:
-        """A reward less what its `tokens` cost; None stays None. `buffer` must be below `max_tokens`, the limit of the group's trajectories.
+    def shaped(
+        self, reward: float | None, tokens: int, max_tokens: int, truncated: bool
+    ) -> float | None:
+        """A reward less what its `tokens` cost; None stays None. `buffer` must be below
+        `max_tokens`, the limit of the group's trajectories.
 
         One that was `truncated` before that, for want of context, was at its own limit.
         """
@@ -54,7 +66,10 @@ class Shaping:
         return reward - self.length_coef * tokens / max_tokens if self.length_coef else reward
 
     def mask_reason(self, trajectory: Trajectory) -> str | None:
-        """Why a member is not trained on: `sandbox_error` or `checker_error` (no verdict), `overlong`, or None."""
+        """Why a member is not trained on: `sandbox_error` or `checker_error` (no verdict),
+        `overlong`, or None."""
         if trajectory.verdict.undecided:
             return trajectory.verdict.kind.value
-        return "overlong" if trajectory.truncated and self.overlong in ("mask", "mask_loss") else None
+        return (
+            "overlong" if trajectory.truncated and self.overlong in ("mask", "mask_loss") else None
+        )

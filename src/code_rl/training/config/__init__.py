@@ -1,6 +1,7 @@
 """The settings of a training run, recipes, and how both conventions of `group_size` resolve.
 
-Others import from here, and `setting` where settings of their own are declared: verbs, `evaluation` and `preparation`.
+Others import from here, and `setting` where settings of their own are declared: verbs, `evaluation`
+and `preparation`.
 """
 
 from code_rl.training.config.derived import (

@@ -1,4 +1,5 @@
-"""What settings mean together: the batch's shape, the loss's thresholds, the token limits by stage."""
+"""What settings mean together: the batch's shape, the loss's thresholds, the token limits by
+stage."""
 
 from __future__ import annotations
 
@@ -28,13 +29,14 @@ class BatchShape:
 
 
 def batch_shape(config: Config) -> BatchShape:
-    """Resolve the two conventions of `group_size`. Raises ConfigError when the batch does not divide."""
+    """Resolve the two conventions of `group_size`. Raises ConfigError when the batch does not
+    divide."""
     shape = _batch_shape(config)
     parts = config.num_substeps * config.num_minibatches
     if shape.prompts % parts:
         raise ConfigError(
-            f"num_substeps={config.num_substeps} times num_minibatches={config.num_minibatches} does not divide the "
-            f"{shape.prompts} prompts of a batch"
+            f"num_substeps={config.num_substeps} times num_minibatches={config.num_minibatches} "
+            f"does not divide the {shape.prompts} prompts of a batch"
         )
     return shape
 
@@ -44,14 +46,16 @@ def _batch_shape(config: Config) -> BatchShape:
         return BatchShape(config.groups_per_batch, config.group_size)
     if config.batch_size % config.group_size:
         raise ConfigError(
-            f"batch_size={config.batch_size} is not divisible by group_size={config.group_size} (the number of prompts); "
+            f"batch_size={config.batch_size} is not divisible by group_size={config.group_size} "
+            "(the number of prompts); "
             "choose a multiple, or give groups_per_batch= and group_size= (completions per prompt)"
         )
     return BatchShape(config.group_size, config.batch_size // config.group_size)
 
 
 def refuse_idle(config: Config) -> None:
-    """Raise ConfigError, by name, for settings under which a run trains and nothing is ever learned."""
+    """Raise ConfigError, by name, for settings under which a run trains and nothing is ever
+    learned."""
     shape = batch_shape(config)
     if shape.samples_per_prompt == 1:
         name, more = (
@@ -60,20 +64,27 @@ def refuse_idle(config: Config) -> None:
             else ("batch_size", f", a multiple of {shape.prompts}")
         )
         raise ConfigError(
-            f"{name}={getattr(config, name)} leaves one completion per prompt ({shape}): a completion is compared with the others "
-            f"of its prompt, so nothing would be learned; choose at least {2 * getattr(config, name)}{more}"
+            f"{name}={getattr(config, name)} leaves one completion per prompt ({shape}): a "
+            "completion is compared with the others of its prompt, so nothing would be learned; "
+            f"choose at least {2 * getattr(config, name)}{more}"
         )
     for name, least in (("temperature", LEAST_SPREAD), ("top_p", LEAST_SPREAD), ("top_k", 2)):
         if 0 <= (value := getattr(config, name)) < least:
             raise ConfigError(
-                f"{name}={value:g} makes all completions of a prompt the same, or nearly, so that nothing would be learned; choose at least {least}"
+                f"{name}={value:g} makes all completions of a prompt the same, or nearly, so "
+                f"that nothing would be learned; choose at least {least}"
             )
 
 
 def unused(config: Config) -> list[str]:
-    """A line for each setting of evaluations in a run without them; it is kept, since a resume may turn them on."""
+    """A line for each setting of evaluations in a run without them; it is kept, since a resume may
+    turn them on."""
     fields = chz.chz_fields(Config)
-    given = {name: getattr(config, name) for name in ("eval_limit", "eval_samples") if config.eval_every < 0}
+    given = {
+        name: getattr(config, name)
+        for name in ("eval_limit", "eval_samples")
+        if config.eval_every < 0
+    }
     return [
         f"{name}={value} has no effect with eval_every=-1: nothing is evaluated"
         for name, value in given.items()
@@ -89,7 +100,8 @@ def refuse_settings(config: Config) -> None:
         honoured = kind in facts.reach.honoured
         if facts.reach.note and not honoured and value != fields[name]._default:
             raise ConfigError(
-                f"{name}={value} has no effect on backend={config.backend}: {facts.reach.refusal}; leave it out"
+                f"{name}={value} has no effect on backend={config.backend}: "
+                f"{facts.reach.refusal}; leave it out"
             )
 
 

@@ -17,7 +17,16 @@ from code_rl.policy.rewards import REWARDS
 from code_rl.training.algorithm.advantages import ESTIMATORS, get_estimator
 from code_rl.training.algorithm.lengths import parse_schedule
 from code_rl.training.algorithm.shaping import parse_overlong
-from code_rl.training.config.setting import FIXED, FREE, LOOP, embedded, everywhere, facts_of, hosted, setting
+from code_rl.training.config.setting import (
+    FIXED,
+    FREE,
+    LOOP,
+    embedded,
+    everywhere,
+    facts_of,
+    hosted,
+    setting,
+)
 from code_rl.util.errors import ConfigError
 from code_rl.util.registry import described
 from code_rl.util.setting import ABOVE_0, AT_LEAST_0, AT_LEAST_1, FROM_0, must
@@ -34,163 +43,493 @@ def _difficulty(settings: Any, name: str) -> None:
         parse_difficulty(text)
 
 
-CLIPPED = {name: loss.defaults for name, loss in POLICY_LOSSES.items() if {LOW, HIGH} <= loss.defaults.keys()}
+CLIPPED = {
+    name: loss.defaults
+    for name, loss in POLICY_LOSSES.items()
+    if {LOW, HIGH} <= loss.defaults.keys()
+}
 
 
 def _own_clip(bound: str) -> str:
     """How far each loss clips by itself."""
-    return ", ".join(f"{abs(1 - (given[bound] or 0)):g} for {name}" for name, given in CLIPPED.items())
+    return ", ".join(
+        f"{abs(1 - (given[bound] or 0)):g} for {name}" for name, given in CLIPPED.items()
+    )
 
 
 @chz.chz
 class Config:
-    """Settings of a training run. A recipe (recipe=NAME) sets several at once; what is written beside it wins."""
+    """Settings of a training run. A recipe (recipe=NAME) sets several at once; what is written
+    beside it wins."""
 
-    # fmt: off
-    recipe: str | None = setting(None, FIXED, LOOP, "Named settings to start from. None: tiny for the built-in model (the embedded default); qwen3-4b off the embedded engine.")
-    backend: str = setting("auto", FIXED, LOOP,
-        "Where the model lives: embedded, tinker (hosted; TINKER_API_KEY, or TINKER_BASE_URL), or a server's http://host:port. "
-        "auto: tinker if one of those two is set in the environment or in .env, else embedded.")
-    model_name: str | None = setting(None, FIXED,
-        everywhere("embedded: a folder, a hub id or tiny; else a name that the server lists, or a folder or hub id that it could load, asked at the start"),
-        "'tiny' (built in), 'smollm2' (SmolLM2-135M-Instruct), a local folder, a .gguf file, or a hub id of a Qwen2, Qwen3 or Llama causal LM.")
-    device: str = setting("auto", FREE, embedded("where the engine computes", "the server has its own"),
-        "Device of the embedded engine: auto, cpu, cuda or mps.")
-    dtype: str = setting("auto", FIXED, embedded("its weights and activations; adapters and optimizer state are always float32", "the server has its own"),
-        "Weights and activations of the embedded engine: auto (bfloat16 on cuda, else float32), float32, or bfloat16: about twice as fast on CPUs with AVX-512 BF16 or AMX.",
-        check=must(lambda name: name in ("auto", "float32", "bfloat16"), "auto, float32 or bfloat16"))
-    threads: int | None = setting(None, FREE, embedded("CPU threads of the engine", "the server has its own"),
-        "CPU threads of the embedded engine (None: torch's choice). With overlap on few cores, 1.", check=AT_LEAST_1)
-    sampler: str | None = setting(None, FREE, embedded("a vLLM server draws all completions, with every step's adapter", "it draws its own completions"),
-        "vLLM server that samples for the embedded trainer, http://host:port[/v1]; its key, if it wants one, in CODE_RL_SERVER_KEY. None: the engine samples.")
-    sampler_dir: str | None = setting(None, FREE, embedded("with sampler=", "there are no adapters to hand over"),
-        "With sampler=: folder that this machine and vLLM's see under the same path, for adapters (None: checkpoints/adapters in the run directory).")
-    renderer: str = setting("auto", FIXED, LOOP,
-        f"How conversations become tokens: {', '.join(renderer_names())}. auto: the one that agrees with the model's chat template; "
+    recipe: str | None = setting(
+        None,
+        FIXED,
+        LOOP,
+        "Named settings to start from. None: tiny for the built-in model (the embedded default); "
+        "qwen3-4b off the embedded engine.",
+    )
+    backend: str = setting(
+        "auto",
+        FIXED,
+        LOOP,
+        "Where the model lives: embedded, tinker (hosted; TINKER_API_KEY, or TINKER_BASE_URL), "
+        "or a server's http://host:port. "
+        "auto: tinker if one of those two is set in the environment or in .env, else embedded.",
+    )
+    model_name: str | None = setting(
+        None,
+        FIXED,
+        everywhere(
+            "embedded: a folder, a hub id or tiny; else a name that the server lists, or a "
+            "folder or hub id that it could load, asked at the start"
+        ),
+        "'tiny' (built in), 'smollm2' (SmolLM2-135M-Instruct), a local folder, a .gguf file, or "
+        "a hub id of a Qwen2, Qwen3 or Llama causal LM.",
+    )
+    device: str = setting(
+        "auto",
+        FREE,
+        embedded("where the engine computes", "the server has its own"),
+        "Device of the embedded engine: auto, cpu, cuda or mps.",
+    )
+    dtype: str = setting(
+        "auto",
+        FIXED,
+        embedded(
+            "its weights and activations; adapters and optimizer state are always float32",
+            "the server has its own",
+        ),
+        "Weights and activations of the embedded engine: auto (bfloat16 on cuda, else float32), "
+        "float32, or bfloat16: about twice as fast on CPUs with AVX-512 BF16 or AMX.",
+        check=must(
+            lambda name: name in ("auto", "float32", "bfloat16"), "auto, float32 or bfloat16"
+        ),
+    )
+    threads: int | None = setting(
+        None,
+        FREE,
+        embedded("CPU threads of the engine", "the server has its own"),
+        "CPU threads of the embedded engine (None: torch's choice). With overlap on few cores, 1.",
+        check=AT_LEAST_1,
+    )
+    sampler: str | None = setting(
+        None,
+        FREE,
+        embedded(
+            "a vLLM server draws all completions, with every step's adapter",
+            "it draws its own completions",
+        ),
+        "vLLM server that samples for the embedded trainer, http://host:port[/v1]; its key, if "
+        "it wants one, in CODE_RL_SERVER_KEY. None: the engine samples.",
+    )
+    sampler_dir: str | None = setting(
+        None,
+        FREE,
+        embedded("with sampler=", "there are no adapters to hand over"),
+        "With sampler=: folder that this machine and vLLM's see under the same path, for "
+        "adapters (None: checkpoints/adapters in the run directory).",
+    )
+    renderer: str = setting(
+        "auto",
+        FIXED,
+        LOOP,
+        f"How conversations become tokens: {', '.join(renderer_names())}. auto: the one that "
+        "agrees with the model's chat template; "
         "chat_template: the tokenizer's own, whatever it is.",
-        check=must(lambda name: name in renderer_names(), f"one of {', '.join(renderer_names())}"))
-    dataset: str = setting("builtin", FIXED, LOOP,
-        "Training problems: 'builtin', 'functions', a name (deepcoder, code-r1, taco, leetcode, …) or hub id as name[@revision][:split], "
-        "a file (.jsonl, .json, .parquet, .gz, .zst), a folder[:split], package.module:object of your own, or several with commas. docs/data.md lists the names.")
-    test_dataset: str | None = setting(None, FIXED, LOOP,
-        "Held-out problems, in the same words as dataset=. None: those that belong to the dataset (builtin, deepcoder, "
-        "code-r1, leetcode, a prepared folder, … have some).")
+        check=must(lambda name: name in renderer_names(), f"one of {', '.join(renderer_names())}"),
+    )
+    dataset: str = setting(
+        "builtin",
+        FIXED,
+        LOOP,
+        "Training problems: 'builtin', 'functions', a name (deepcoder, code-r1, taco, leetcode, "
+        "…) or hub id as name[@revision][:split], "
+        "a file (.jsonl, .json, .parquet, .gz, .zst), a folder[:split], package.module:object of "
+        "your own, or several with commas. docs/data.md lists the names.",
+    )
+    test_dataset: str | None = setting(
+        None,
+        FIXED,
+        LOOP,
+        "Held-out problems, in the same words as dataset=. None: those that belong to the dataset "
+        "(builtin, deepcoder, code-r1, leetcode, a prepared folder, … have some).",
+    )
     executor: str = setting("auto", FREE, LOOP, EXECUTOR_DOC)
-    isolation: Literal["auto", "full", "landlock", "none"] = setting("auto", FREE, LOOP, ISOLATION_DOC)
-    sandbox_concurrency: int | None = setting(None, FREE, LOOP, "Programs in flight at once (None: the executor's default).", check=AT_LEAST_1)
-    batch_size: int = setting(128, FIXED, LOOP, "Completions per step in all, when groups_per_batch is not given.", check=AT_LEAST_1)
-    group_size: int = setting(8, FIXED, LOOP,
-        "Without groups_per_batch: prompts per step, so that each gets batch_size // group_size completions. "
-        "With groups_per_batch: completions per prompt.", check=AT_LEAST_1)
-    groups_per_batch: int | None = setting(None, FIXED, LOOP, "Prompts per step (tinker-cookbook's convention).", check=AT_LEAST_1)
-    learning_rate: float = setting(4e-5, FIXED, everywhere("sent with every step"), "Adam's learning rate.", check=ABOVE_0)
-    grad_clip_norm: float = setting(0.0, FIXED, everywhere("sent with every step"),
-        "A gradient whose norm is above this is scaled down to it; 0: none.", check=FROM_0)
-    loss: str = setting("importance_sampling", FIXED,
-        everywhere("embedded: one of its own losses; else the run's loss is probed at the start with two tokens. A loss of your own is computed here"),
-        f"Loss per token, as Tinker defines it: {described(POLICY_LOSSES)}; or package.module:object, a Loss of your own.",
-        check=lambda settings, name: check_part(get_loss, settings, name))
-    clip_low: float | None = setting(None, FIXED, everywhere("probed together with the loss"),
+    isolation: Literal["auto", "full", "landlock", "none"] = setting(
+        "auto", FREE, LOOP, ISOLATION_DOC
+    )
+    sandbox_concurrency: int | None = setting(
+        None,
+        FREE,
+        LOOP,
+        "Programs in flight at once (None: the executor's default).",
+        check=AT_LEAST_1,
+    )
+    batch_size: int = setting(
+        128,
+        FIXED,
+        LOOP,
+        "Completions per step in all, when groups_per_batch is not given.",
+        check=AT_LEAST_1,
+    )
+    group_size: int = setting(
+        8,
+        FIXED,
+        LOOP,
+        "Without groups_per_batch: prompts per step, so that each gets batch_size // group_size "
+        "completions. With groups_per_batch: completions per prompt.",
+        check=AT_LEAST_1,
+    )
+    groups_per_batch: int | None = setting(
+        None, FIXED, LOOP, "Prompts per step (tinker-cookbook's convention).", check=AT_LEAST_1
+    )
+    learning_rate: float = setting(
+        4e-5, FIXED, everywhere("sent with every step"), "Adam's learning rate.", check=ABOVE_0
+    )
+    grad_clip_norm: float = setting(
+        0.0,
+        FIXED,
+        everywhere("sent with every step"),
+        "A gradient whose norm is above this is scaled down to it; 0: none.",
+        check=FROM_0,
+    )
+    loss: str = setting(
+        "importance_sampling",
+        FIXED,
+        everywhere(
+            "embedded: one of its own losses; else the run's loss is probed at the start with "
+            "two tokens. A loss of your own is computed here"
+        ),
+        f"Loss per token, as Tinker defines it: {described(POLICY_LOSSES)}; or "
+        "package.module:object, a Loss of your own.",
+        check=lambda settings, name: check_part(get_loss, settings, name),
+    )
+    clip_low: float | None = setting(
+        None,
+        FIXED,
+        everywhere("probed together with the loss"),
         f"Ratios are clipped at 1 - clip_low (None: the loss's own, {_own_clip(LOW)}).",
-        check=must(lambda low: 0 < low <= 1, "above 0 and at most 1"))
-    clip_high: float | None = setting(None, FIXED, everywhere("probed together with the loss"),
-        f"Ratios are clipped at 1 + clip_high (None: the loss's own, {_own_clip(HIGH)}). Clip-higher: above clip_low.", check=ABOVE_0)
-    kl_coef: float = setting(0.0, FIXED, everywhere("above 0, the base model's log-probabilities are asked of a sampling client of its own"),
-        "Weight of a KL term against the base model, in the advantages; 0: none, nothing is computed.", check=FROM_0)
-    advantage: str = setting("mean", FIXED, LOOP,
-        f"What a group's rewards r become: {described(ESTIMATORS)}; or package.module:function of your own.",
-        check=lambda settings, name: check_part(get_estimator, settings, name))
-    overlong: str = setting("judged", FIXED, LOOP,
-        "Completions cut off at their token limit: as judged; masked out of loss and baseline (mask); out of the loss only "
-        "(mask_loss); counted as wrong (wrong); or a reward that sinks by 1 over the last TOKENS before the limit (penalty:TOKENS).",
-        check=lambda settings, name: check_part(parse_overlong, settings, name))
-    length_coef: float = setting(0.0, FIXED, LOOP,
-        "What a completion as long as its token limit loses of its reward; a shorter one in proportion.", check=FROM_0)
-    dynamic_sampling: int = setting(0, FIXED, LOOP,
-        "How often a place in the batch whose answers are all right or all wrong is filled again with another problem; 0: never.", check=AT_LEAST_0)
-    difficulty: str | None = setting(None, FIXED, LOOP,
-        "Train only on problems whose pass rate, which `code-rl prepare pass_rates=` stored, is in LOW..HIGH.", check=_difficulty)
-    min_tests: int = setting(1, FIXED, LOOP, "Train only on problems that have so many tests.", check=AT_LEAST_1)
-    max_tests: int | None = setting(None, FIXED, LOOP,
-        "Tests of a training problem that are run at most (None: all): the public ones, then those with the longest inputs.", check=AT_LEAST_1)
-    lora_rank: int = setting(32, FIXED, everywhere("fixed when the training client is created"), "Rank of the LoRA adapters.", check=AT_LEAST_1)
-    max_tokens: int = setting(24576, FIXED, everywhere("capped to what the model's context leaves; the context is asked"),
-        "Tokens per completion at most; capped to what the model's context leaves.", check=AT_LEAST_1)
-    max_tokens_schedule: str | None = setting(None, FIXED, LOOP,
-        "Token limits of training by stage: '0:16384,200:32768'; a stage may begin at a step, at truncated>SHARE or at "
-        "plateau, which look at 20 steps. max_tokens is then the limit of evaluations.")
-    max_steps_off_policy: int = setting(0, FIXED, LOOP,
-        "K: a batch is sampled with the weights of K steps before it is trained on, while those steps train. 0: one stage\nwaits for the other.",
-        check=AT_LEAST_0)
-    num_substeps: int = setting(1, FIXED, LOOP, "Optimizer steps per batch, each on its share of the prompts.", check=AT_LEAST_1)
-    num_minibatches: int = setting(1, FIXED, LOOP,
-        "Micro-batches per optimizer step, whose gradients add up; each goes to the trainer as soon as its groups are scored.", check=AT_LEAST_1)
-    temperature: float = setting(1.0, FIXED,
-        everywhere("other than 1, passes are computed at it too where the back end can; refused where only its samples are scaled by it, said where nothing is"),
-        "Sampling temperature in training and in pass@k evaluation.", check=FROM_0)
-    top_p: float = setting(1.0, FIXED, everywhere("sent with every sample; a remote back end is tried, and refused if it draws beyond it"),
-        "Draw only from the likeliest tokens that have this share of the mass together, in training and in evaluations; 1: from all. The log-probabilities "
-        "that are trained on stay those of the whole distribution.", check=must(lambda share: 0 < share <= 1, "above 0 and at most 1"))
-    top_k: int = setting(-1, FIXED, everywhere("as top_p"), "Draw only from so many of the likeliest tokens; -1: from all.",
-        check=must(lambda count: count == -1 or count >= 1, "-1 (all) or at least 1"))
-    prompt: str | None = setting(None, FIXED, LOOP,
-        f"How a problem is worded: {described(PROMPTS)}; or package.module:function of your own. None: livecodebench.")
-    system_prompt: str | None = setting(None, FIXED, LOOP,
-        "System message before the problem, in place of the wording's own; empty: none. None: as the wording has it.")
-    reward: str = setting("correctness", FIXED, LOOP,
-        f"What a program earns: {described(REWARDS)}; or package.module:function of your own.")
-    environment: str = setting("single", FIXED, LOOP,
-        f"What a problem is to the policy: {described(ENVIRONMENTS)}; or package.module:Class of your own.")
-    max_turns: int | None = setting(None, FIXED, LOOP, "With environment=repair: answers of one attempt at most (None: 3).", check=AT_LEAST_1)
-    format_coef: float = setting(0.1, FIXED, LOOP, "Weight of the format score (-1 without a fenced block, else 0).", check=FROM_0)
-    reward_timeout: float = setting(6.0, FIXED, LOOP, "CPU seconds per test at most; a problem's own lower limit wins.", check=ABOVE_0)
-    max_steps: int = setting(-1, FREE, LOOP,
-        "Training steps; -1 trains until it is stopped.", check=must(lambda steps: steps == -1 or steps >= 1, "-1 (until stopped) or at least 1"))
-    eval_every: int = setting(10, FREE, LOOP,
-        "Greedy evaluation every so many steps; the full one comes before and after. -1: none at all; 0: only those two.",
-        check=must(lambda steps: steps >= -1, "-1 or above"))
-    eval_limit: int = setting(64, FIXED, LOOP,
+        check=must(lambda low: 0 < low <= 1, "above 0 and at most 1"),
+    )
+    clip_high: float | None = setting(
+        None,
+        FIXED,
+        everywhere("probed together with the loss"),
+        f"Ratios are clipped at 1 + clip_high (None: the loss's own, {_own_clip(HIGH)}). "
+        "Clip-higher: above clip_low.",
+        check=ABOVE_0,
+    )
+    kl_coef: float = setting(
+        0.0,
+        FIXED,
+        everywhere(
+            "above 0, the base model's log-probabilities are asked of a sampling client of its own"
+        ),
+        "Weight of a KL term against the base model, in the advantages; 0: none, nothing is "
+        "computed.",
+        check=FROM_0,
+    )
+    advantage: str = setting(
+        "mean",
+        FIXED,
+        LOOP,
+        f"What a group's rewards r become: {described(ESTIMATORS)}; or package.module:function "
+        "of your own.",
+        check=lambda settings, name: check_part(get_estimator, settings, name),
+    )
+    overlong: str = setting(
+        "judged",
+        FIXED,
+        LOOP,
+        "Completions cut off at their token limit: as judged; masked out of loss and baseline "
+        "(mask); out of the loss only (mask_loss); counted as wrong (wrong); or a reward that "
+        "sinks by 1 over the last TOKENS before the limit (penalty:TOKENS).",
+        check=lambda settings, name: check_part(parse_overlong, settings, name),
+    )
+    length_coef: float = setting(
+        0.0,
+        FIXED,
+        LOOP,
+        "What a completion as long as its token limit loses of its reward; a shorter one in "
+        "proportion.",
+        check=FROM_0,
+    )
+    dynamic_sampling: int = setting(
+        0,
+        FIXED,
+        LOOP,
+        "How often a place in the batch whose answers are all right or all wrong is filled again "
+        "with another problem; 0: never.",
+        check=AT_LEAST_0,
+    )
+    difficulty: str | None = setting(
+        None,
+        FIXED,
+        LOOP,
+        "Train only on problems whose pass rate, which `code-rl prepare pass_rates=` stored, is "
+        "in LOW..HIGH.",
+        check=_difficulty,
+    )
+    min_tests: int = setting(
+        1, FIXED, LOOP, "Train only on problems that have so many tests.", check=AT_LEAST_1
+    )
+    max_tests: int | None = setting(
+        None,
+        FIXED,
+        LOOP,
+        "Tests of a training problem that are run at most (None: all): the public ones, then "
+        "those with the longest inputs.",
+        check=AT_LEAST_1,
+    )
+    lora_rank: int = setting(
+        32,
+        FIXED,
+        everywhere("fixed when the training client is created"),
+        "Rank of the LoRA adapters.",
+        check=AT_LEAST_1,
+    )
+    max_tokens: int = setting(
+        24576,
+        FIXED,
+        everywhere("capped to what the model's context leaves; the context is asked"),
+        "Tokens per completion at most; capped to what the model's context leaves.",
+        check=AT_LEAST_1,
+    )
+    max_tokens_schedule: str | None = setting(
+        None,
+        FIXED,
+        LOOP,
+        "Token limits of training by stage: '0:16384,200:32768'; a stage may begin at a step, at "
+        "truncated>SHARE or at "
+        "plateau, which look at 20 steps. max_tokens is then the limit of evaluations.",
+    )
+    max_steps_off_policy: int = setting(
+        0,
+        FIXED,
+        LOOP,
+        "K: a batch is sampled with the weights of K steps before it is trained on, while those "
+        "steps train. 0: one stage\nwaits for the other.",
+        check=AT_LEAST_0,
+    )
+    num_substeps: int = setting(
+        1,
+        FIXED,
+        LOOP,
+        "Optimizer steps per batch, each on its share of the prompts.",
+        check=AT_LEAST_1,
+    )
+    num_minibatches: int = setting(
+        1,
+        FIXED,
+        LOOP,
+        "Micro-batches per optimizer step, whose gradients add up; each goes to the trainer as "
+        "soon as its groups are scored.",
+        check=AT_LEAST_1,
+    )
+    temperature: float = setting(
+        1.0,
+        FIXED,
+        everywhere(
+            "other than 1, passes are computed at it too where the back end can; refused where "
+            "only its samples are scaled by it, said where nothing is"
+        ),
+        "Sampling temperature in training and in pass@k evaluation.",
+        check=FROM_0,
+    )
+    top_p: float = setting(
+        1.0,
+        FIXED,
+        everywhere(
+            "sent with every sample; a remote back end is tried, and refused if it draws beyond it"
+        ),
+        "Draw only from the likeliest tokens that have this share of the mass together, in "
+        "training and in evaluations; 1: from all. The log-probabilities "
+        "that are trained on stay those of the whole distribution.",
+        check=must(lambda share: 0 < share <= 1, "above 0 and at most 1"),
+    )
+    top_k: int = setting(
+        -1,
+        FIXED,
+        everywhere("as top_p"),
+        "Draw only from so many of the likeliest tokens; -1: from all.",
+        check=must(lambda count: count == -1 or count >= 1, "-1 (all) or at least 1"),
+    )
+    prompt: str | None = setting(
+        None,
+        FIXED,
+        LOOP,
+        f"How a problem is worded: {described(PROMPTS)}; or package.module:function of your own. "
+        "None: livecodebench.",
+    )
+    system_prompt: str | None = setting(
+        None,
+        FIXED,
+        LOOP,
+        "System message before the problem, in place of the wording's own; empty: none. None: as "
+        "the wording has it.",
+    )
+    reward: str = setting(
+        "correctness",
+        FIXED,
+        LOOP,
+        f"What a program earns: {described(REWARDS)}; or package.module:function of your own.",
+    )
+    environment: str = setting(
+        "single",
+        FIXED,
+        LOOP,
+        f"What a problem is to the policy: {described(ENVIRONMENTS)}; or package.module:Class of "
+        "your own.",
+    )
+    max_turns: int | None = setting(
+        None,
+        FIXED,
+        LOOP,
+        "With environment=repair: answers of one attempt at most (None: 3).",
+        check=AT_LEAST_1,
+    )
+    format_coef: float = setting(
+        0.1,
+        FIXED,
+        LOOP,
+        "Weight of the format score (-1 without a fenced block, else 0).",
+        check=FROM_0,
+    )
+    reward_timeout: float = setting(
+        6.0,
+        FIXED,
+        LOOP,
+        "CPU seconds per test at most; a problem's own lower limit wins.",
+        check=ABOVE_0,
+    )
+    max_steps: int = setting(
+        -1,
+        FREE,
+        LOOP,
+        "Training steps; -1 trains until it is stopped.",
+        check=must(lambda steps: steps == -1 or steps >= 1, "-1 (until stopped) or at least 1"),
+    )
+    eval_every: int = setting(
+        10,
+        FREE,
+        LOOP,
+        "Greedy evaluation every so many steps; the full one comes before and after. -1: none at "
+        "all; 0: only those two.",
+        check=must(lambda steps: steps >= -1, "-1 or above"),
+    )
+    eval_limit: int = setting(
+        64,
+        FIXED,
+        LOOP,
         "Held-out problems per split that evaluations use (a fixed subsample); -1: all.",
-        check=must(lambda count: count == -1 or count >= 1, "-1 (all problems) or at least 1"))
-    eval_samples: int = setting(8, FIXED, LOOP, "Completions per problem of the full evaluations, for Pass@1 and Pass@k.", check=AT_LEAST_1)
-    save_every: int = setting(10, FREE, LOOP,
-        "Checkpoint every so many steps, and at the end. 0: never.", check=must(lambda steps: steps >= 0, "0 (never) or above"))
-    keep_checkpoints: int | None = setting(None, FREE, embedded(
-            "older files are deleted", "hosted Tinker takes checkpoint_ttl_days, servers keep all"),
-        "Checkpoints to keep, the newest ones (None: all); at least 2, so that there is one to fall back to.",
-        check=must(lambda count: count >= 2, "at least 2"))
-    checkpoint_ttl_days: float | None = setting(None, FREE,
+        check=must(lambda count: count == -1 or count >= 1, "-1 (all problems) or at least 1"),
+    )
+    eval_samples: int = setting(
+        8,
+        FIXED,
+        LOOP,
+        "Completions per problem of the full evaluations, for Pass@1 and Pass@k.",
+        check=AT_LEAST_1,
+    )
+    save_every: int = setting(
+        10,
+        FREE,
+        LOOP,
+        "Checkpoint every so many steps, and at the end. 0: never.",
+        check=must(lambda steps: steps >= 0, "0 (never) or above"),
+    )
+    keep_checkpoints: int | None = setting(
+        None,
+        FREE,
+        embedded(
+            "older files are deleted", "hosted Tinker takes checkpoint_ttl_days, servers keep all"
+        ),
+        "Checkpoints to keep, the newest ones (None: all); at least 2, so that there is one to "
+        "fall back to.",
+        check=must(lambda count: count >= 2, "at least 2"),
+    )
+    checkpoint_ttl_days: float | None = setting(
+        None,
+        FREE,
         hosted("expiry of saved checkpoints", "its checkpoints stay until they are deleted"),
         "Days after which hosted Tinker may delete a checkpoint (None: never).",
-        check=must(lambda days: 1 / 24 <= days <= 3650, "from 1/24 (an hour) to 3650"))
-    patience: float = setting(600.0, FREE, LOOP,
-        "Seconds that a remote back end or the sandbox may be gone before the run stops, resumable; one request to a server that is well may take 12 times that.", check=ABOVE_0)
-    max_tokens_total: int | None = setting(None, FREE, LOOP,
-        "Hard cap on tokens (prefilled, sampled and trained): the run stops with a checkpoint before one could be passed.", check=AT_LEAST_1)
-    max_cost: float | None = setting(None, FREE, LOOP, "Hard cap on cost, by the price table of prices=.", check=ABOVE_0)
-    prices: str | None = setting(None, FREE, LOOP,
-        "TOML file: [price] prefill, sample, train (money per million tokens); [assume] what dry_run should assume.")
-    dry_run: bool = setting(False, FREE, LOOP, "Print the settings as resolved and a forecast of tokens, sandbox CPU, time and cost, and stop.")
-    seed: int = setting(0, FIXED,
-        everywhere("of the LoRA initialisation and of every sample; bit-for-bit repeatable on the embedded engine, elsewhere as far as the server keeps seeds"),
-        "Seed of everything: problem order, LoRA initialisation, sampling.", check=must(lambda seed: 0 <= seed < 2**31, "in [0, 2**31)"))
-    log_to: str = setting("", FREE, LOOP, "Trackers that get the metrics too, comma-separated: wandb, tensorboard.")
-    init_from: str | None = setting(None, FIXED, LOOP,
-        "RUN/CHECKPOINT of another run, whose weights and optimizer this one begins with. Everything else is as in any new run.")
-    log_path: str | None = setting(None, FREE, LOOP, "Run directory (None: ~/code-rl-logs/<date-time>).")
-    behavior_if_log_dir_exists: Literal["resume", "ask", "delete", "raise"] = setting("resume", FREE, LOOP, "What to do when log_path holds an earlier run.")
-    # fmt: on
+        check=must(lambda days: 1 / 24 <= days <= 3650, "from 1/24 (an hour) to 3650"),
+    )
+    patience: float = setting(
+        600.0,
+        FREE,
+        LOOP,
+        "Seconds that a remote back end or the sandbox may be gone before the run stops, "
+        "resumable; one request to a server that is well may take 12 times that.",
+        check=ABOVE_0,
+    )
+    max_tokens_total: int | None = setting(
+        None,
+        FREE,
+        LOOP,
+        "Hard cap on tokens (prefilled, sampled and trained): the run stops with a checkpoint "
+        "before one could be passed.",
+        check=AT_LEAST_1,
+    )
+    max_cost: float | None = setting(
+        None, FREE, LOOP, "Hard cap on cost, by the price table of prices=.", check=ABOVE_0
+    )
+    prices: str | None = setting(
+        None,
+        FREE,
+        LOOP,
+        "TOML file: [price] prefill, sample, train (money per million tokens); [assume] what "
+        "dry_run should assume.",
+    )
+    dry_run: bool = setting(
+        False,
+        FREE,
+        LOOP,
+        "Print the settings as resolved and a forecast of tokens, sandbox CPU, time and cost, "
+        "and stop.",
+    )
+    seed: int = setting(
+        0,
+        FIXED,
+        everywhere(
+            "of the LoRA initialisation and of every sample; bit-for-bit repeatable on the "
+            "embedded engine, elsewhere as far as the server keeps seeds"
+        ),
+        "Seed of everything: problem order, LoRA initialisation, sampling.",
+        check=must(lambda seed: 0 <= seed < 2**31, "in [0, 2**31)"),
+    )
+    log_to: str = setting(
+        "", FREE, LOOP, "Trackers that get the metrics too, comma-separated: wandb, tensorboard."
+    )
+    init_from: str | None = setting(
+        None,
+        FIXED,
+        LOOP,
+        "RUN/CHECKPOINT of another run, whose weights and optimizer this one begins with. "
+        "Everything else is as in any new run.",
+    )
+    log_path: str | None = setting(
+        None, FREE, LOOP, "Run directory (None: ~/code-rl-logs/<date-time>)."
+    )
+    behavior_if_log_dir_exists: Literal["resume", "ask", "delete", "raise"] = setting(
+        "resume", FREE, LOOP, "What to do when log_path holds an earlier run."
+    )
 
     @property
     def loss_config(self) -> dict[str, float]:
         """`loss_fn_config` as Tinker names it; empty where the loss's own defaults are meant."""
         bounds = {LOW: (-1, self.clip_low), HIGH: (1, self.clip_high)}
-        return {name: 1 + sign * given for name, (sign, given) in bounds.items() if given is not None}
+        return {
+            name: 1 + sign * given for name, (sign, given) in bounds.items() if given is not None
+        }
 
     @property
     def longest_completion(self) -> int:
         """The largest token limit of training and evaluations."""
-        stages = parse_schedule(self.max_tokens_schedule) if self.max_tokens_schedule is not None else ()
+        stages = (
+            parse_schedule(self.max_tokens_schedule) if self.max_tokens_schedule is not None else ()
+        )
         return max([self.max_tokens, *(stage.max_tokens for stage in stages)])
 
     @chz.validate
@@ -198,14 +537,18 @@ class Config:
         for name, bound in (("clip_low", LOW), ("clip_high", HIGH)):
             if getattr(self, name) is not None and bound not in get_loss(self.loss).defaults:
                 raise ConfigError(
-                    f"{name}={getattr(self, name)} has no effect with loss={self.loss}, which has no such bound; "
-                    f"choose {' or '.join(f'loss={clipped}' for clipped in CLIPPED)}"
+                    f"{name}={getattr(self, name)} has no effect with loss={self.loss}, which has "
+                    f"no such bound; choose {' or '.join(f'loss={clipped}' for clipped in CLIPPED)}"
                 )
         if self.sampler_dir is not None and self.sampler is None:
             raise ConfigError(f"sampler_dir={self.sampler_dir} has no effect without sampler=")
-        stages = parse_schedule(self.max_tokens_schedule) if self.max_tokens_schedule is not None else ()
+        stages = (
+            parse_schedule(self.max_tokens_schedule) if self.max_tokens_schedule is not None else ()
+        )
         if stages:
-            refuse_buffer(self, [stage.max_tokens for stage in stages], "a limit of max_tokens_schedule")
+            refuse_buffer(
+                self, [stage.max_tokens for stage in stages], "a limit of max_tokens_schedule"
+            )
         else:
             refuse_buffer(self, [self.max_tokens], f"max_tokens={self.max_tokens}")
         if self.max_cost is not None and self.prices is None:
@@ -213,10 +556,12 @@ class Config:
 
 
 def refuse_buffer(config: Config, limits: Sequence[int], what: str) -> None:
-    """Raise ConfigError when the reward would sink from the first token of a completion on, under one of the token limits."""
+    """Raise ConfigError when the reward would sink from the first token of a completion on, under
+    one of the token limits."""
     if parse_overlong(config.overlong)[1] >= min(limits):
         raise ConfigError(
-            f"overlong={config.overlong} is not below {min(limits)}, {what}: even the shortest answer would be penalized"
+            f"overlong={config.overlong} is not below {min(limits)}, {what}: even the shortest "
+            "answer would be penalized"
         )
 
 

@@ -21,19 +21,31 @@ RECIPES = Path(__file__).parent.parent / "recipes"
 
 
 def make_config(given: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) -> Config:
-    """The run's settings: defaults, then the recipe (or the earlier run's settings), then what was given."""
+    """The run's settings: defaults, then the recipe (or the earlier run's settings), then what was
+    given."""
     if "groups_per_batch" in given and "group_size" not in given:
         raise ConfigError(
-            "groups_per_batch= is given without group_size=, which is then the completions per prompt; type groups_per_batch=8 group_size=16"
+            "groups_per_batch= is given without group_size=, which is then the completions per "
+            "prompt; type groups_per_batch=8 group_size=16"
         )
     if "groups_per_batch" in given and "batch_size" in given:
         raise ConfigError(
-            "groups_per_batch= and batch_size= are both given; with groups_per_batch=, group_size= completes it"
+            "groups_per_batch= and batch_size= are both given; with groups_per_batch=, "
+            "group_size= completes it"
         )
-    config = _with_recipe(given) if earlier is None else resolve_places(make_settings(Config, earlier, given))
-    for name, off, value in (("keep_checkpoints", "save_every", 0), ("test_dataset", "eval_every", -1)):
+    config = (
+        _with_recipe(given)
+        if earlier is None
+        else resolve_places(make_settings(Config, earlier, given))
+    )
+    for name, off, value in (
+        ("keep_checkpoints", "save_every", 0),
+        ("test_dataset", "eval_every", -1),
+    ):
         if given.get(name) is not None and getattr(config, off) == value:
-            raise ConfigError(f"{name}={given[name]} has no effect with {off}={value}; leave one of the two out")
+            raise ConfigError(
+                f"{name}={given[name]} has no effect with {off}={value}; leave one of the two out"
+            )
     return config
 
 
@@ -49,7 +61,8 @@ def _with_recipe(given: Mapping[str, Any]) -> Config:
 
 
 def _default_recipe(config: Config) -> str | None:
-    """The built-in model's own; off the embedded engine the course's; none for a model of one's own on it."""
+    """The built-in model's own; off the embedded engine the course's; none for a model of one's own
+    on it."""
     embedded = config.backend == BackendKind.EMBEDDED
     if config.model_name == BUILT_IN or (embedded and config.model_name is None):
         return BUILT_IN
@@ -64,16 +77,20 @@ def resolve_places(config: Config) -> Config:
 
 def recipe_models() -> dict[str, str]:
     """The model of each recipe, by the recipe's name."""
-    return {path.stem: read_recipe(path.stem)["model_name"] for path in sorted(RECIPES.glob("*.toml"))}
+    return {
+        path.stem: read_recipe(path.stem)["model_name"] for path in sorted(RECIPES.glob("*.toml"))
+    }
 
 
 def read_recipe(name: str) -> dict[str, Any]:
-    """The settings of a named recipe. Raises ConfigError for an unknown name, with those that exist."""
+    """The settings of a named recipe. Raises ConfigError for an unknown name, with those that
+    exist."""
     return {setting: value for setting, value in _read(name).items() if setting != PUBLISHED}
 
 
 def published_values(name: str) -> list[dict[str, Any]]:
-    """The values published for a recipe: `benchmark`, `figure`, `before` and `after`, in per cent. None for an unknown name."""
+    """The values published for a recipe: `benchmark`, `figure`, `before` and `after`, in per cent.
+    None for an unknown name."""
     if not (RECIPES / f"{name}.toml").is_file():
         return []
     return [{"figure": "pass@1", **value} for value in _read(name).get(PUBLISHED, [])]
@@ -82,11 +99,17 @@ def published_values(name: str) -> list[dict[str, Any]]:
 def _read(name: str) -> dict[str, Any]:
     names = sorted(path.stem for path in RECIPES.glob("*.toml"))
     if name not in names:
-        raise ConfigError(f"unknown recipe {name!r}{suggestion(name, names)}; there are: {', '.join(names)}")
+        raise ConfigError(
+            f"unknown recipe {name!r}{suggestion(name, names)}; there are: {', '.join(names)}"
+        )
     with (RECIPES / f"{name}.toml").open("rb") as file:
         return tomllib.load(file)
 
 
 def changed_settings(was: Config, now: Config) -> list[str]:
     """Settings that a resumed run keeps and whose values differ."""
-    return [name for name, facts in FACTS.items() if facts.fixed and getattr(was, name) != getattr(now, name)]
+    return [
+        name
+        for name, facts in FACTS.items()
+        if facts.fixed and getattr(was, name) != getattr(now, name)
+    ]

@@ -1,6 +1,8 @@
-"""What a setting of a run says of itself, once: default, meaning, range, when it may change, and which back ends honour it.
+"""What a setting of a run says of itself, once: default, meaning, range, when it may change, and
+which back ends honour it.
 
-`Config` is made of these; what a resume refuses, what a back end refuses and the tables of the docs are read from it.
+`Config` is made of these; what a resume refuses, what a back end refuses and the tables of the docs
+are read from it.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ FREE, FIXED = Change
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Which back ends honour a setting, what it means there (empty: it never gets there, it is the loop's own), why others refuse it."""
+    """Which back ends honour a setting, what it means there (empty: it never gets there, it is the
+    loop's own), why others refuse it."""
 
     honoured: tuple[BackendKind, ...] = tuple(BackendKind)
     note: str = ""
@@ -67,18 +70,24 @@ class SettingFacts:
         return self.change is not FREE
 
 
-def setting(default: Any, change: Change, reach: Reach, doc: str, check: Check | None = None) -> Any:
+def setting(
+    default: Any, change: Change, reach: Reach, doc: str, check: Check | None = None
+) -> Any:
     """A field of `Config`. `check` raises ConfigError for a value out of range."""
-    return chz.field(default=default, doc=doc, validator=check, metadata={"facts": SettingFacts(change, reach)})
+    return chz.field(
+        default=default, doc=doc, validator=check, metadata={"facts": SettingFacts(change, reach)}
+    )
 
 
 def facts_of(cls: type[Any]) -> Mapping[str, SettingFacts]:
-    """What each field of a settings class says of itself. Raises TypeError, naming it, for one that was not made by `setting`."""
+    """What each field of a settings class says of itself. Raises TypeError, naming it, for one that
+    was not made by `setting`."""
     found = {}
     for name, field in chz.chz_fields(cls).items():
         if not field.metadata:
             raise TypeError(
-                f"{cls.__name__}.{name} does not say who honours it and when it may change: make it with setting()"
+                f"{cls.__name__}.{name} does not say who honours it and when it may change: make "
+                "it with setting()"
             )
         found[name] = field.metadata["facts"]
     return found

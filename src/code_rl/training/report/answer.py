@@ -1,4 +1,5 @@
-"""Did it learn? The held-out figures before and after, the change between them, and where several runs stand beside one another."""
+"""Did it learn? The held-out figures before and after, the change between them, and where several
+runs stand beside one another."""
 
 from __future__ import annotations
 
@@ -14,18 +15,22 @@ Record = Mapping[str, Any]
 
 
 def trained_on(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """How many problems of each held-out split are among those to train on, as the run found at its start; empty where it did not look."""
+    """How many problems of each held-out split are among those to train on, as the run found at its
+    start; empty where it did not look."""
     resolved = config.get("resolved")
     found = resolved.get("trained_on") if isinstance(resolved, dict) else None
     return found if isinstance(found, dict) else {}
 
 
 def split_results(records: Sequence[Record], trained: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Per held-out split: before and after, each with what was measured (Pass@1 with its interval, Pass@k, greedy, format)."""
+    """Per held-out split: before and after, each with what was measured (Pass@1 with its interval,
+    Pass@k, greedy, format)."""
     found = []
     for name in _split_names(records):
         mine = [record for record in records if _score(record, name) is not None]
-        full = [record for record in mine if as_number(record.get(f"eval/{name}/pass@1")) is not None]
+        full = [
+            record for record in mine if as_number(record.get(f"eval/{name}/pass@1")) is not None
+        ]
         shown = full or mine
         if not shown:
             continue
@@ -57,14 +62,24 @@ def answer(splits: Sequence[Mapping[str, Any]], steps: Sequence[Record]) -> dict
         return _answer("flat", "Too few steps to judge.", f"Only {steps_taken(steps)}. {figures}")
     change = _change(pairs)
     if "low" not in change:
-        return _answer("flat", "How surely it moved is not known.", f"{figures} No intervals were measured.")
-    risen, fallen = ([split["name"] for split in pairs if way(_change([split]))] for way in (_risen, _fallen))
-    apart = [f"clearly {way} on {_listed(names)}" for way, names in (("up", risen), ("down", fallen)) if names]
+        return _answer(
+            "flat", "How surely it moved is not known.", f"{figures} No intervals were measured."
+        )
+    risen, fallen = (
+        [split["name"] for split in pairs if way(_change([split]))] for way in (_risen, _fallen)
+    )
+    apart = [
+        f"clearly {way} on {_listed(names)}"
+        for way, names in (("up", risen), ("down", fallen))
+        if names
+    ]
     if len(pairs) > 1 and apart:
         figures = f"{figures[:-1]}; {', '.join(apart)}."
     if _risen(change):
         return _answer("good", "Yes, it learned.", figures)
-    tone, headline = ("bad", "No, it got worse.") if _fallen(change) else ("flat", "No clear change.")
+    tone, headline = (
+        ("bad", "No, it got worse.") if _fallen(change) else ("flat", "No clear change.")
+    )
     return _answer(tone, headline, figures)
 
 
@@ -74,15 +89,22 @@ def _answer(tone: str, headline: str, sentence: str) -> dict[str, str]:
 
 def _went(splits: Sequence[Mapping[str, Any]]) -> str:
     """Before, after and the change between, pooled over the problems of all splits."""
-    before, after = (sum(w * split[side]["score"] for w, split in _weighted(splits)) for side in ("before", "after"))
+    before, after = (
+        sum(w * split[side]["score"] for w, split in _weighted(splits))
+        for side in ("before", "after")
+    )
     what = "Pass@1" if all(split["sampled"] for split in splits) else "greedy Pass@1"
     n = sum(int(split["problems"] or 0) for split in splits)
     on = f" on {n} problem{'s' if n != 1 else ''}{_seen(splits)}" if n else ""
-    return f"Held-out {what} went from {percent(before)} to {percent(after)}{on}: {_points_of(_change(splits))}."
+    return (
+        f"Held-out {what} went from {percent(before)} to {percent(after)}{on}: "
+        f"{_points_of(_change(splits))}."
+    )
 
 
 def _weighted(splits: Sequence[Mapping[str, Any]]) -> list[tuple[float, Mapping[str, Any]]]:
-    """Each split with its share of the problems; equal shares where a number of problems is not known."""
+    """Each split with its share of the problems; equal shares where a number of problems is not
+    known."""
     sizes = [split["problems"] or 0 for split in splits]
     sizes = sizes if all(sizes) else [1] * len(splits)
     return [(size / sum(sizes), split) for size, split in zip(sizes, splits, strict=True)]
@@ -91,13 +113,15 @@ def _weighted(splits: Sequence[Mapping[str, Any]]) -> list[tuple[float, Mapping[
 def _change(splits: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """After minus before over the problems of these splits.
 
-    A run keeps no figure of a single problem, so the two sides count as independent: the interval is wider than that of a paired difference.
+    A run keeps no figure of a single problem, so the two sides count as independent: the interval
+    is wider than that of a paired difference.
     """
     return difference([(w, split["after"], split["before"]) for w, split in _weighted(splits)])
 
 
 def difference(sides: Sequence[tuple[float, Record, Record]]) -> dict[str, float]:
-    """The weighted mean of first minus second: `value`, and `low` and `high` (95%) where every side has an interval."""
+    """The weighted mean of first minus second: `value`, and `low` and `high` (95%) where every side
+    has an interval."""
     if any("low" not in side for _, *both in sides for side in both):
         return {"value": sum(w * (first["score"] - second["score"]) for w, first, second in sides)}
     found = combined(
@@ -119,19 +143,25 @@ def _fallen(change: Mapping[str, float]) -> bool:
 
 
 def standings(views: Sequence[Mapping[str, Any]]) -> list[str]:
-    """By split, where each run ended and whether the best is clearly above the next; nothing of a single run."""
+    """By split, where each run ended and whether the best is clearly above the next; nothing of a
+    single run."""
     names = dict.fromkeys(split["name"] for view in views for split in view["splits"])
     return [_standing(name, views) for name in names] if len(views) > 1 else []
 
 
 def _standing(name: str, views: Sequence[Mapping[str, Any]]) -> str:
-    found = [(view["name"], split) for view in views for split in view["splits"] if split["name"] == name]
+    found = [
+        (view["name"], split) for view in views for split in view["splits"] if split["name"] == name
+    ]
     ends = sorted(
-        ((run, split["after"] or split["before"], split) for run, split in found), key=lambda end: -end[1]["score"]
+        ((run, split["after"] or split["before"], split) for run, split in found),
+        key=lambda end: -end[1]["score"],
     )
     if len(ends) < 2:
         return f"{name}: measured in one run only"
-    shown = ", ".join(f"{run} {percent(side['score'])} ({_measured(split, side)})" for run, side, split in ends)
+    shown = ", ".join(
+        f"{run} {percent(side['score'])} ({_measured(split, side)})" for run, side, split in ends
+    )
     if len({(split["problems"], split["sampled"]) for _, _, split in ends}) > 1:
         return f"{name}: {shown}: not comparable, they were not measured alike"
     (first, best, _), (second, other, _) = ends[:2]
@@ -139,7 +169,9 @@ def _standing(name: str, views: Sequence[Mapping[str, Any]]) -> str:
     if "low" not in change:
         return f"{name}: {shown}; no intervals were measured"
     said = (
-        f"{first} is clearly above {second}" if _risen(change) else f"no clear difference between {first} and {second}"
+        f"{first} is clearly above {second}"
+        if _risen(change)
+        else f"no clear difference between {first} and {second}"
     )
     return f"{name}: {shown}; {said}: {_points_of(change)}"
 
@@ -156,7 +188,9 @@ def _measured(split: Mapping[str, Any], side: Record) -> str:
     )
 
 
-def _answer_without_evaluation(splits: Sequence[Mapping[str, Any]], steps: Sequence[Record]) -> dict[str, str]:
+def _answer_without_evaluation(
+    splits: Sequence[Mapping[str, Any]], steps: Sequence[Record]
+) -> dict[str, str]:
     if not steps:
         return _answer("flat", "Nothing to tell yet.", "No training step has been logged so far.")
     correct = values_of(steps, "mean_correct")
@@ -167,8 +201,8 @@ def _answer_without_evaluation(splits: Sequence[Mapping[str, Any]], steps: Seque
     if correct:
         early, late = sum(correct[:window]) / window, sum(correct[-window:]) / window
         sentence = (
-            f"On its own training problems {percent(early)} of the completions passed in the first {window} "
-            f"step{'s' if window > 1 else ''} and {percent(late)} in the last."
+            f"On its own training problems {percent(early)} of the completions passed in the first "
+            f"{window} step{'s' if window > 1 else ''} and {percent(late)} in the last."
         )
     if never_trained(steps):
         return _answer("bad", NEVER_TRAINED, f"No step had a completion to train on. {sentence}")
@@ -176,9 +210,18 @@ def _answer_without_evaluation(splits: Sequence[Mapping[str, Any]], steps: Seque
 
 
 def _split_names(records: Sequence[Record]) -> list[str]:
-    keys = dict.fromkeys(key for record in records for key in record if key.startswith("eval/") and key.count("/") >= 2)
+    keys = dict.fromkeys(
+        key
+        for record in records
+        for key in record
+        if key.startswith("eval/") and key.count("/") >= 2
+    )
     ends = ("/pass@1", "/mean_correct")
-    return list(dict.fromkeys(key.removeprefix("eval/").rpartition("/")[0] for key in keys if key.endswith(ends)))
+    return list(
+        dict.fromkeys(
+            key.removeprefix("eval/").rpartition("/")[0] for key in keys if key.endswith(ends)
+        )
+    )
 
 
 def _evaluated(record: Record | None, split: str) -> dict[str, Any] | None:
@@ -189,7 +232,12 @@ def _evaluated(record: Record | None, split: str) -> dict[str, Any] | None:
     problems = as_number(record.get(f"{prefix}problems"))
     if problems and f"{prefix}pass@1" not in record:  # one greedy completion a problem
         found["low"], found["high"] = wilson(round(found["score"] * problems), round(problems))
-    names = {"low": "pass@1_low", "high": "pass@1_high", "greedy": "mean_correct", "format": "format_rate"}
+    names = {
+        "low": "pass@1_low",
+        "high": "pass@1_high",
+        "greedy": "mean_correct",
+        "format": "format_rate",
+    }
     for key, name in names.items():
         value = as_number(record.get(prefix + name))
         if value is not None:
@@ -215,7 +263,11 @@ def _seen(splits: Sequence[Mapping[str, Any]]) -> str:
     if None in trained:
         return ""
     total = sum(trained)
-    return f", {total:.0f} of them also among those to train on" if total else " that it never trained on"
+    return (
+        f", {total:.0f} of them also among those to train on"
+        if total
+        else " that it never trained on"
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

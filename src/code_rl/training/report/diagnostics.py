@@ -1,7 +1,8 @@
 """What commonly goes wrong in a run, looked for in its metrics: evidence, likely cause, remedy.
 
-Every finding has a name, that of its rule; `findings.toml` has what is said of it, `docs/troubleshooting.md` a section. Rules look at means over a window
-at the end of the run against one at its beginning, and stay silent when there is too little to look at.
+Every finding has a name, that of its rule; `findings.toml` has what is said of it,
+`docs/troubleshooting.md` a section. Rules look at means over a window at the end of the run against
+one at its beginning, and stay silent when there is too little to look at.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Finding:
 
 
 class Sign(NamedTuple):
-    """What a rule found; `case` names a table within the rule's own, whose words then come first."""
+    """What a rule found; `case` names a table within the rule's own, whose words then come
+    first."""
 
     severity: Severity
     evidence: str
@@ -76,8 +78,13 @@ class Windows:
 
 
 def diagnose(records: Sequence[Record], config: Mapping[str, Any]) -> list[Finding]:
-    """Every finding about a run, the worst first. `records` are those of `metrics.jsonl`, in the order of their steps."""
-    steps = [record for record in records if (as_number(record.get("step")) or 0) >= 0 and "mean_reward" in record]
+    """Every finding about a run, the worst first. `records` are those of `metrics.jsonl`, in the
+    order of their steps."""
+    steps = [
+        record
+        for record in records
+        if (as_number(record.get("step")) or 0) >= 0 and "mean_reward" in record
+    ]
     run = Windows(steps, records, config)
     rules = (*ALWAYS, too_few_steps) if len(steps) < MIN_STEPS else (*ALWAYS, *TRENDS)
     found = [_finding(rule.__name__, sign) for rule in rules if (sign := rule(run)) is not None]
@@ -93,7 +100,9 @@ def _words() -> dict[str, dict[str, Any]]:
 def _finding(rule: str, sign: Sign) -> Finding:
     name = rule.replace("_", "-")
     words = _words()[name] | _words()[name].get(sign.case, {})
-    return Finding(name, sign.severity, words["title"], sign.evidence, words["cause"], words["remedy"])
+    return Finding(
+        name, sign.severity, words["title"], sign.evidence, words["cause"], words["remedy"]
+    )
 
 
 def loss_not_finite(run: Windows) -> Sign | None:
@@ -102,11 +111,16 @@ def loss_not_finite(run: Windows) -> Sign | None:
     broken = [
         record
         for record in run.steps
-        if any(isinstance(record.get(name), float) and not math.isfinite(record[name]) for name in names)
+        if any(
+            isinstance(record.get(name), float) and not math.isfinite(record[name])
+            for name in names
+        )
     ]
     if not broken:
         return None
-    return Sign("bad", f"first at step {broken[0].get('step')}, in {len(broken)} of {len(run.steps)} steps")
+    return Sign(
+        "bad", f"first at step {broken[0].get('step')}, in {len(broken)} of {len(run.steps)} steps"
+    )
 
 
 def sandbox_errors(run: Windows) -> Sign | None:
@@ -115,7 +129,10 @@ def sandbox_errors(run: Windows) -> Sign | None:
     if not lost:
         return None
     share = lost / every if every else 0.0
-    evidence = f"{lost:.0f} of {every:.0f} completions ({percent(share)}) ended as sandbox_error and were masked out of their groups"
+    evidence = (
+        f"{lost:.0f} of {every:.0f} completions ({percent(share)}) ended as sandbox_error and were "
+        "masked out of their groups"
+    )
     return Sign("bad" if share > 0.05 else "warning", evidence)
 
 
@@ -135,7 +152,9 @@ def no_optimizer_step(run: Windows) -> Sign | None:
     """Steps were taken, and the weights are as they were."""
     if not never_trained(run.steps):
         return None
-    skipped = f"{run.total('groups_skipped'):.0f} of {run.total('groups_total'):.0f} groups were skipped"
+    skipped = (
+        f"{run.total('groups_skipped'):.0f} of {run.total('groups_total'):.0f} groups were skipped"
+    )
     return Sign("bad", f"none of {len(run.steps)} steps had a completion to train on: {skipped}")
 
 
@@ -163,7 +182,9 @@ def degenerate_groups(run: Windows) -> Sign | None:
     total, skipped = (sum(values_of(late, name)) for name in ("groups_total", "groups_skipped"))
     if not total or skipped / total < 0.8:
         return None
-    evidence = f"{percent(skipped / total)} of the groups of the last {len(late)} steps were skipped"
+    evidence = (
+        f"{percent(skipped / total)} of the groups of the last {len(late)} steps were skipped"
+    )
     solved = (run.late("mean_correct") or 0) > 0.5
     return Sign("bad" if skipped == total else "warning", evidence, "solved" if solved else "")
 
@@ -173,7 +194,11 @@ def reward_flat_at_zero(run: Windows) -> Sign | None:
     late, early = run.late("mean_correct"), run.early("mean_correct")
     if late is None or early is None or late > 0.02 or early > 0.02:
         return None
-    return Sign("bad", f"{percent(late)} of the completions pass at the end, {percent(early)} did at the beginning")
+    return Sign(
+        "bad",
+        f"{percent(late)} of the completions pass at the end, {percent(early)} did at the "
+        "beginning",
+    )
 
 
 def reward_flat_at_one(run: Windows) -> Sign | None:
@@ -181,7 +206,10 @@ def reward_flat_at_one(run: Windows) -> Sign | None:
     late, early = run.late("mean_correct"), run.early("mean_correct")
     if late is None or early is None or late < 0.97 or early < 0.9:
         return None
-    evidence = f"{percent(early)} of the completions passed at the beginning and {percent(late)} at the end"
+    evidence = (
+        f"{percent(early)} of the completions passed at the beginning and {percent(late)} at the "
+        "end"
+    )
     return Sign("warning", evidence)
 
 
@@ -191,7 +219,8 @@ def format_falling(run: Windows) -> Sign | None:
     if late is None or early is None or late > early - 0.05:
         return None
     evidence = (
-        f"{percent(early)} of the completions had a fenced code block at the beginning, {percent(late)} at the end"
+        f"{percent(early)} of the completions had a fenced code block at the beginning, "
+        f"{percent(late)} at the end"
     )
     return Sign("bad" if late < early - 0.2 else "warning", evidence)
 
@@ -199,9 +228,19 @@ def format_falling(run: Windows) -> Sign | None:
 def held_out_flat(run: Windows) -> Sign | None:
     """Reward up while held-out Pass@1 is flat."""
     early, late = run.early("mean_correct"), run.late("mean_correct")
-    name = "eval/pass@1" if sum("eval/pass@1" in record for record in run.everything) > 1 else "eval/mean_correct"
+    name = (
+        "eval/pass@1"
+        if sum("eval/pass@1" in record for record in run.everything) > 1
+        else "eval/mean_correct"
+    )
     scores = values_of(run.everything, name)
-    if early is None or late is None or len(scores) < 2 or late - early < 0.1 or scores[-1] - scores[0] > 0.02:
+    if (
+        early is None
+        or late is None
+        or len(scores) < 2
+        or late - early < 0.1
+        or scores[-1] - scores[0] > 0.02
+    ):
         return None
     training = f"training correctness went from {percent(early)} to {percent(late)}"
     return Sign("bad", f"{training}, held-out from {percent(scores[0])} to {percent(scores[-1])}")
@@ -209,7 +248,10 @@ def held_out_flat(run: Windows) -> Sign | None:
 
 def held_out_falling(run: Windows) -> Sign | None:
     """Held-out correctness fell from its best."""
-    known = [(record.get("step"), as_number(record.get("eval/mean_correct"))) for record in run.everything]
+    known = [
+        (record.get("step"), as_number(record.get("eval/mean_correct")))
+        for record in run.everything
+    ]
     values = [(step, score) for step, score in known if score is not None]
     if len(values) < 3:
         return None
@@ -217,7 +259,10 @@ def held_out_falling(run: Windows) -> Sign | None:
     if last[1] > best[1] - 0.1 or best[0] == last[0]:
         return None
     when = f"after step {best[0]}" if (best[0] or 0) >= 0 else "before training"
-    return Sign("warning", f"held-out greedy Pass@1 was {percent(best[1])} {when} and is {percent(last[1])} now")
+    return Sign(
+        "warning",
+        f"held-out greedy Pass@1 was {percent(best[1])} {when} and is {percent(last[1])} now",
+    )
 
 
 def loss_exploding(run: Windows) -> Sign | None:
@@ -234,7 +279,10 @@ def sampler_trainer_gap(run: Windows) -> Sign | None:
     late = run.late("kl_sample_train")
     if late is None or abs(late) < 0.01 or (run.late("staleness/mean") or 0.0) > 0:
         return None
-    evidence = f"mean log q − log p over sampled tokens is {late:.3g} at the end; on-policy it should be near 0"
+    evidence = (
+        f"mean log q − log p over sampled tokens is {late:.3g} at the end; on-policy it should be "
+        "near 0"
+    )
     return Sign("bad" if abs(late) > 0.1 else "warning", evidence)
 
 
@@ -276,11 +324,27 @@ def compile_errors(run: Windows) -> Sign | None:
 
 
 Rule = Callable[[Windows], Sign | None]
-ALWAYS: tuple[Rule, ...] = (loss_not_finite, sandbox_errors, checker_errors, no_optimizer_step, no_code_blocks)
+ALWAYS: tuple[Rule, ...] = (
+    loss_not_finite,
+    sandbox_errors,
+    checker_errors,
+    no_optimizer_step,
+    no_code_blocks,
+)
 TRENDS: tuple[Rule, ...] = (
-    degenerate_groups, reward_flat_at_zero, reward_flat_at_one, format_falling, held_out_flat, held_out_falling, loss_exploding,
-    sampler_trainer_gap, entropy_collapse, truncation, time_limits, compile_errors,
-)  # fmt: skip
+    degenerate_groups,
+    reward_flat_at_zero,
+    reward_flat_at_one,
+    format_falling,
+    held_out_flat,
+    held_out_falling,
+    loss_exploding,
+    sampler_trainer_gap,
+    entropy_collapse,
+    truncation,
+    time_limits,
+    compile_errors,
+)
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -290,5 +354,8 @@ def _mean(values: Sequence[float]) -> float | None:
 def _judged(records: Sequence[Record]) -> float:
     """How many completions have a verdict of any kind."""
     return sum(
-        as_number(value) or 0.0 for record in records for name, value in record.items() if name.startswith("verdicts/")
+        as_number(value) or 0.0
+        for record in records
+        for name, value in record.items()
+        if name.startswith("verdicts/")
     )

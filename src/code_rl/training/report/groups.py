@@ -1,4 +1,5 @@
-"""One line of `rollouts.jsonl` as the page needs it. Lines may be of another version or damaged: what is missing is left out."""
+"""One line of `rollouts.jsonl` as the page needs it. Lines may be of another version or damaged:
+what is missing is left out."""
 
 from __future__ import annotations
 
@@ -64,7 +65,10 @@ class Tally:
             "rollouts/all_solved": self.all_solved,
         }
         if self.completions:
-            row |= {"rollouts/length_mean": self.tokens / self.completions, "rollouts/length_max": self.longest}
+            row |= {
+                "rollouts/length_mean": self.tokens / self.completions,
+                "rollouts/length_max": self.longest,
+            }
         return row
 
 
@@ -75,13 +79,22 @@ def samples_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def letters_of(samples: Sequence[Mapping[str, Any]]) -> str:
     """One letter per completion for its verdict."""
-    return "".join(LETTERS.get(sample.get("verdict") or "", UNKNOWN) if isinstance(sample.get("verdict"), str) else UNKNOWN for sample in samples)  # fmt: skip
+    return "".join(
+        LETTERS.get(sample.get("verdict") or "", UNKNOWN)
+        if isinstance(sample.get("verdict"), str)
+        else UNKNOWN
+        for sample in samples
+    )
 
 
 def step_of(record: Mapping[str, Any]) -> int | None:
     """The step, or None when it is none."""
     step = record.get("step")
-    return step if isinstance(step, int) and not isinstance(step, bool) and -1 <= step < MAX_STEP else None
+    return (
+        step
+        if isinstance(step, int) and not isinstance(step, bool) and -1 <= step < MAX_STEP
+        else None
+    )
 
 
 def as_list(value: Any) -> list[Any]:
@@ -163,10 +176,14 @@ def group_record(
     samples: Sequence[Mapping[str, Any]], flags_G: Sequence[Sequence[str]], pieces: Pieces | None
 ) -> list[dict[str, Any]]:
     """What the page shows of each completion of a group."""
-    return [_sample(sample, flagged, pieces) for sample, flagged in zip(samples, flags_G, strict=True)]
+    return [
+        _sample(sample, flagged, pieces) for sample, flagged in zip(samples, flags_G, strict=True)
+    ]
 
 
-def _sample(sample: Mapping[str, Any], flagged: Sequence[str], pieces: Pieces | None) -> dict[str, Any]:
+def _sample(
+    sample: Mapping[str, Any], flagged: Sequence[str], pieces: Pieces | None
+) -> dict[str, Any]:
     failure = sample.get("failure")
     shown: dict[str, Any] = {
         "text": as_text(sample.get("text")),
@@ -202,20 +219,33 @@ def _sample(sample: Mapping[str, Any], flagged: Sequence[str], pieces: Pieces | 
 
 
 def _earlier(turn: Mapping[str, Any]) -> dict[str, Any]:
-    """A turn before the last: the answer, its verdict on the public tests, and what was said to it."""
-    said = [as_text(message.get("content")) for message in as_list(turn.get("messages")) if isinstance(message, dict)]
+    """A turn before the last: the answer, its verdict on the public tests, and what was said to
+    it."""
+    said = [
+        as_text(message.get("content"))
+        for message in as_list(turn.get("messages"))
+        if isinstance(message, dict)
+    ]
     verdict = as_text(turn.get("verdict"), 60) or "unknown"
     return {"text": as_text(turn.get("text")), "verdict": verdict, "said": "\n\n".join(said)}
 
 
-def _shading(tokens: Sequence[int], logprobs: Sequence[float | None], pieces: Pieces) -> dict[str, Any]:
+def _shading(
+    tokens: Sequence[int], logprobs: Sequence[float | None], pieces: Pieces
+) -> dict[str, Any]:
     """The tokens' texts and their logprobs in hundredths, the middle left out of very long ones."""
     texts = pieces.split(tokens)
-    hundredths = [None if value is None else round(100 * value) if value > -99 else -9999 for value in logprobs]
+    hundredths = [
+        None if value is None else round(100 * value) if value > -99 else -9999
+        for value in logprobs
+    ]
     if len(texts) > CLIP_TOKENS:
         head, tail = CLIP_TOKENS // 3, CLIP_TOKENS - CLIP_TOKENS // 3
         gap = f"[… {len(texts) - CLIP_TOKENS} tokens are left out here …]"
-        texts, hundredths = [*texts[:head], gap, *texts[-tail:]], [*hundredths[:head], None, *hundredths[-tail:]]
+        texts, hundredths = (
+            [*texts[:head], gap, *texts[-tail:]],
+            [*hundredths[:head], None, *hundredths[-tail:]],
+        )
     return {"pieces": texts, "logprobs": hundredths}
 
 

@@ -1,6 +1,7 @@
 """The live page: the same page, served while the run goes on, and told of every new step.
 
-It reads the run's files and nothing else, so the run can be cut, resumed or deleted while the page is open.
+It reads the run's files and nothing else, so the run can be cut, resumed or deleted while the page
+is open.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class LivePage:
         application.router.add_get("/", self._page)
         application.router.add_get("/events", self._events)
         application.router.add_get(r"/runs/{run:\d{1,3}}/index", self._part)
-        application.router.add_get(r"/runs/{run:\d{1,3}}/group/{step:-?\d{1,15}}/{group:\d{1,10}}", self._part)
+        application.router.add_get(
+            r"/runs/{run:\d{1,3}}/group/{step:-?\d{1,15}}/{group:\d{1,10}}", self._part
+        )
         application.router.add_get(r"/runs/{run:\d{1,3}}/problem/{problem:\d{1,10}}", self._part)
         application.cleanup_ctx.append(self._watching)
         return application
@@ -59,7 +62,9 @@ class LivePage:
             await asyncio.sleep(LOOK_EVERY_S)
             try:
                 changed = await asyncio.to_thread(self._look)
-            except OSError as error:  # a file in the middle of being replaced, a share that is away: look again
+            except (
+                OSError
+            ) as error:  # a file in the middle of being replaced, a share that is away: look again
                 print(f"the run cannot be read just now: {error}", file=sys.stderr, flush=True)
                 continue
             if changed:
@@ -81,7 +86,8 @@ class LivePage:
             return render(self._readers, live=True)
 
     def _packed(self, run: int) -> PackedRollouts:
-        """The rollouts of one run as they are now; made when asked for, and kept until the run goes on."""
+        """The rollouts of one run as they are now; made when asked for, and kept until the run goes
+        on."""
         with self._lock:
             version, packed = self._rollouts.get(run, (-1, None))
             if packed is None or version != self._readers[run].version:
@@ -93,14 +99,17 @@ class LivePage:
     async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Refuse requests that name another host: a page elsewhere could otherwise read this one through a name of its own."""
+        """Refuse requests that name another host: a page elsewhere could otherwise read this one
+        through a name of its own."""
         if is_loopback(self._host) and not is_loopback(request.host):
             raise web.HTTPForbidden(text="this page is served to this machine only")
         return await handler(request)
 
     async def _page(self, _: web.Request) -> web.Response:
         headers = {"Content-Security-Policy": policy(live=True), **_HEADERS}
-        return web.Response(text=await asyncio.to_thread(self._rendered), content_type="text/html", headers=headers)
+        return web.Response(
+            text=await asyncio.to_thread(self._rendered), content_type="text/html", headers=headers
+        )
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **_HEADERS})
@@ -147,7 +156,11 @@ _HEADERS = {
 
 def is_loopback(host: str) -> bool:
     """Whether a host, with or without a port, is this machine."""
-    name = host.rpartition(":")[0] if host.count(":") == 1 or (host.startswith("[") and "]:" in host) else host
+    name = (
+        host.rpartition(":")[0]
+        if host.count(":") == 1 or (host.startswith("[") and "]:" in host)
+        else host
+    )
     name = name.strip("[]")
     if name == "localhost":
         return True
@@ -158,14 +171,16 @@ def is_loopback(host: str) -> bool:
 
 
 async def serve(readers: Sequence[RunReader], host: str, port: int) -> int:
-    """Serve until interrupted. Returns the exit code. Raises ConfigError: the address cannot be used."""
+    """Serve until interrupted. Returns the exit code. Raises ConfigError: the address cannot be
+    used."""
     page = LivePage(readers, host)
     async with contextlib.AsyncExitStack() as stack:
         try:
             bound = await stack.enter_async_context(listening(page.application(), host, port))
         except OSError as error:
             raise ConfigError(
-                f"port={port} on host={host} cannot be used: {error.strerror or error}; choose another"
+                f"port={port} on host={host} cannot be used: {error.strerror or error}; choose "
+                "another"
             ) from error
         print(f"live report: {url_of(host, bound)}/  (Ctrl-C ends it; the run goes on)", flush=True)
         if not is_loopback(host):

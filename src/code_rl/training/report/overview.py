@@ -1,4 +1,5 @@
-"""Everything about a run but its rollouts: plain data that the page, the live page and the terminal all show."""
+"""Everything about a run but its rollouts: plain data that the page, the live page and the terminal
+all show."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ def overview(reader: RunReader) -> dict[str, Any]:
         "findings": [*map(asdict, diagnose(records, reader.config))],
         "smoke": smoke_test(records) if len(steps) >= STEPS else [],
         "steps": columns(steps),
-        "evals": columns([record for record in records if any(name.startswith("eval/") for name in record)]),
+        "evals": columns(
+            [record for record in records if any(name.startswith("eval/") for name in record)]
+        ),
         "settings": settings(reader.config, steps),
         "rollouts": {
             "rule": reader.rollouts.kept.rule(),
@@ -70,7 +73,10 @@ def facts(reader: RunReader, steps: Sequence[Record]) -> list[list[str]]:
         ("Back end", config.get("backend")),
         ("Training problems", config.get("dataset")),
         ("Sandbox", config.get("executor")),
-        ("Batch", f"{shape.get('prompts')} prompts × {shape.get('completions')}" if shape else None),
+        (
+            "Batch",
+            f"{shape.get('prompts')} prompts × {shape.get('completions')}" if shape else None,
+        ),
         ("Learning rate", config.get("learning_rate")),
         ("LoRA rank", config.get("lora_rank")),
         ("Seed", config.get("seed")),
@@ -92,12 +98,14 @@ def progress(reader: RunReader, steps: Sequence[Record]) -> dict[str, Any]:
 
 
 def wall_seconds(records: Sequence[Record]) -> float:
-    """Seconds of a run's steps and evaluations, by its metrics: of all processes that it took, without their starts."""
+    """Seconds of a run's steps and evaluations, by its metrics: of all processes that it took,
+    without their starts."""
     return sum(sum(values_of(records, name)) for name in ("time/step", "time/eval"))
 
 
 def totals(records: Sequence[Record], reader: RunReader) -> dict[str, Any]:
-    """Seconds by stage, tokens, completions, verdicts, masked completions by reason, and whether all of it was free."""
+    """Seconds by stage, tokens, completions, verdicts, masked completions by reason, and whether
+    all of it was free."""
 
     def total(name: str) -> float:
         return sum(values_of(records, name))
@@ -112,7 +120,9 @@ def totals(records: Sequence[Record], reader: RunReader) -> dict[str, Any]:
         "completions": sum(verdicts.values()),
         "verdicts": verdicts,
         "masked": masked,
-        "retries": total("sandbox/retries") if any("sandbox/retries" in record for record in records) else None,
+        "retries": total("sandbox/retries")
+        if any("sandbox/retries" in record for record in records)
+        else None,
         "free": reader.config.get("backend") == "embedded",
     }
 
@@ -120,21 +130,40 @@ def totals(records: Sequence[Record], reader: RunReader) -> dict[str, Any]:
 def _counts(records: Sequence[Record], prefix: str) -> dict[str, float]:
     """The sums of the metrics `prefix*` by the rest of their names, the largest first."""
     names = dict.fromkeys(name for record in records for name in record if name.startswith(prefix))
-    sums = {name.removeprefix(prefix): sum(found) for name in names if (found := values_of(records, name))}
+    sums = {
+        name.removeprefix(prefix): sum(found)
+        for name in names
+        if (found := values_of(records, name))
+    }
     return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
 def columns(records: Sequence[Record]) -> dict[str, Any]:
     """Numeric metrics as columns. More than MAX_POINTS rows become means of `every` rows each."""
-    known = sorted({name for record in records for name, value in record.items() if as_number(value) is not None})
+    known = sorted(
+        {
+            name
+            for record in records
+            for name, value in record.items()
+            if as_number(value) is not None
+        }
+    )
     every = -(-len(records) // MAX_POINTS) if records else 1
     chunks = [records[start : start + every] for start in range(0, len(records), every)]
     elapsed, tokens = (
-        list(itertools.accumulate(sum(as_number(record.get(name)) or 0.0 for name in names) for record in records))
+        list(
+            itertools.accumulate(
+                sum(as_number(record.get(name)) or 0.0 for name in names) for record in records
+            )
+        )
         for names in (("time/step", "time/eval"), ("tokens/completion",))
     )
     ends = [min(start + every, len(records)) - 1 for start in range(0, len(records), every)]
-    table = {name: [_chunk_mean(chunk, name) for chunk in chunks] for name in known[:MAX_COLUMNS] if name != "step"}
+    table = {
+        name: [_chunk_mean(chunk, name) for chunk in chunks]
+        for name in known[:MAX_COLUMNS]
+        if name != "step"
+    }
     return {
         "every": every,
         "step": [records[end]["step"] for end in ends],
@@ -145,14 +174,17 @@ def columns(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def settings(config: Mapping[str, Any], steps: Sequence[Record]) -> list[list[str]]:
-    """The settings as text, in order; anything that looks like a secret is not shown. Of max_tokens, what the model's context left."""
+    """The settings as text, in order; anything that looks like a secret is not shown. Of
+    max_tokens, what the model's context left."""
     shown = []
     asked, used = config.get("max_tokens"), max(values_of(steps, "max_tokens"), default=0)
     if not config.get("max_tokens_schedule") and isinstance(asked, int) and 0 < used < asked:
         config = {**config, "max_tokens": f"{used:.0f} ({asked} asked, the context has no more)"}
     for name, value in list(config.items())[:500]:
         hidden = any(word in name.lower() for word in SECRET) and not name.startswith(NOT_SECRET)
-        shown.append([as_text(name, 200), "(not shown)" if hidden and value else as_text(value, 2_000)])
+        shown.append(
+            [as_text(name, 200), "(not shown)" if hidden and value else as_text(value, 2_000)]
+        )
     return shown
 
 

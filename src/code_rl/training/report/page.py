@@ -1,4 +1,5 @@
-"""Pages: one HTML file with everything in it, that of a run under a policy that lets only its own scripts and styles run.
+"""Pages: one HTML file with everything in it, that of a run under a policy that lets only its own
+scripts and styles run.
 
 The rollouts of a run come packed: what the viewer asks for, part by part.
 """
@@ -33,7 +34,10 @@ SCRIPTS = (
     ASSETS / "prism-manual.js",
     VENDOR / "prism-core.min.js",
     VENDOR / "prism-python.min.js",
-    *(ASSETS / f"{name}.js" for name in ("dom", "source", "answer", "charts", "viewer", "sample", "app")),
+    *(
+        ASSETS / f"{name}.js"
+        for name in ("dom", "source", "answer", "charts", "viewer", "sample", "app")
+    ),
 )
 STYLES = (VENDOR / "uPlot.min.css", STYLE)
 
@@ -47,26 +51,30 @@ def _asset(paths: tuple[Path, ...]) -> str:
 
 
 def policy(live: bool) -> str:
-    """The page's content security policy: only the scripts and styles with these hashes; nothing is fetched, or only from its server."""
+    """The page's content security policy: only the scripts and styles with these hashes; nothing is
+    fetched, or only from its server."""
     connect = "'self'" if live else "'none'"
     return (
-        f"default-src 'none'; script-src {_hash(_asset(SCRIPTS))}; style-src {_hash(_asset(STYLES))}; img-src data:; "
-        f"connect-src {connect}; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+        f"default-src 'none'; script-src {_hash(_asset(SCRIPTS))}; style-src "
+        f"{_hash(_asset(STYLES))}; img-src data:; connect-src {connect}; base-uri 'none'; "
+        "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
 
 
 def render(readers: Sequence[RunReader], live: bool = False) -> str:
-    """The page of one run, or of several side by side. `live`: rollouts and news are asked of the server that sent the page."""
+    """The page of one run, or of several side by side. `live`: rollouts and news are asked of the
+    server that sent the page."""
     overviews = side_by_side(readers)
     rollouts = [] if live else [embedded_rollouts(pack_rollouts(reader)) for reader in readers]
     made = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
+    data = {"live": live, "made": made, "by": f"code-rl {__version__}", "runs": overviews}
     return render_page(
         ASSETS / "page.html.j2",
         title=" and ".join(view["name"] for view in overviews),
         policy=policy(live),
         style=Markup(_asset(STYLES)),  # noqa: S704 - files of this package
         script=Markup(_asset(SCRIPTS)),  # noqa: S704
-        data=Markup(embed({"live": live, "made": made, "by": f"code-rl {__version__}", "runs": overviews})),  # noqa: S704
+        data=Markup(embed(data)),  # noqa: S704
         rollouts=[{"text": text, "table": Markup(table)} for text, table in rollouts],  # noqa: S704
         summary="\n\n".join(summary(view) for view in overviews),
     )
@@ -99,7 +107,8 @@ def pack_rollouts(reader: RunReader) -> PackedRollouts:
 
 
 def _index(reader: RunReader, groups: dict[Place, bytes]) -> dict[str, Any]:
-    """Of every indexed group, as columns: step, group, problem, verdict letters, and bits: 1 text is there, 2 flagged."""
+    """Of every indexed group, as columns: step, group, problem, verdict letters, and bits: 1 text
+    is there, 2 flagged."""
     places = sorted(reader.rollouts.index)
     rows = [reader.rollouts.index[place] for place in places]
     return {
@@ -114,9 +123,11 @@ def _index(reader: RunReader, groups: dict[Place, bytes]) -> dict[str, Any]:
 
 
 def embedded_rollouts(packed: PackedRollouts) -> tuple[str, str]:
-    """Rollouts for a page without a server: all bytes in one base64 text, and a JSON table of where each part begins.
+    """Rollouts for a page without a server: all bytes in one base64 text, and a JSON table of where
+    each part begins.
 
-    Parts begin at multiples of three bytes, so that each can be decoded alone: four characters for three bytes.
+    Parts begin at multiples of three bytes, so that each can be decoded alone: four characters for
+    three bytes.
     """
     raw = bytearray()
 
@@ -135,7 +146,8 @@ def embedded_rollouts(packed: PackedRollouts) -> tuple[str, str]:
 
 
 def embed(value: Any) -> str:
-    """JSON that can stand inside a script element: no character of it can end the element or begin a comment."""
+    """JSON that can stand inside a script element: no character of it can end the element or begin
+    a comment."""
     text = orjson.dumps(value).decode("utf-8")
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")

@@ -13,17 +13,22 @@ TOKENIZER = "tokenizer.json"
 
 
 class Pieces:
-    """Splits a completion's text at its tokens. Bytes of a character that several tokens share go to the last of them."""
+    """Splits a completion's text at its tokens. Bytes of a character that several tokens share go
+    to the last of them."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._known: dict[int, bytes] = {}
 
     def split(self, tokens: Sequence[int]) -> list[str]:
-        """One string per token; joined they are the text that the model wrote, special tokens included."""
+        """One string per token; joined they are the text that the model wrote, special tokens
+        included."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         last = len(tokens) - 1
-        return [decoder.decode(self._bytes(token), final=index == last) for index, token in enumerate(tokens)]
+        return [
+            decoder.decode(self._bytes(token), final=index == last)
+            for index, token in enumerate(tokens)
+        ]
 
     def join(self, tokens: Sequence[int]) -> str:
         """The text of all of them."""
@@ -37,14 +42,16 @@ class Pieces:
 
 
 def keep_tokenizer(log_path: Path, tokenizer: Any) -> None:
-    """Leave the run's tokenizer in its directory, so that a report can show tokens without the model. Nothing for slow tokenizers."""
+    """Leave the run's tokenizer in its directory, so that a report can show tokens without the
+    model. Nothing for slow tokenizers."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         write_atomically(log_path / TOKENIZER, backend.to_str())
 
 
 def load_pieces(log_path: Path, model_name: Any) -> Pieces | None:
-    """The tokenizer of a run: its own copy, or that of a local model. None where there is none (or it cannot be read)."""
+    """The tokenizer of a run: its own copy, or that of a local model. None where there is none (or
+    it cannot be read)."""
     from tokenizers import Tokenizer
 
     candidates = [log_path / TOKENIZER]
@@ -55,7 +62,8 @@ def load_pieces(log_path: Path, model_name: Any) -> Pieces | None:
     path = next((path for path in candidates if path.is_file()), None)
     try:
         return None if path is None else Pieces(Tokenizer.from_file(str(path)))
-    except Exception:  # noqa: BLE001 - the library raises bare Exception for a damaged file; the page says it is missing
+    # The library raises bare Exception for a damaged file; the page says it is missing
+    except Exception:  # noqa: BLE001
         return None
 
 

@@ -1,4 +1,5 @@
-"""A run directory read as it grows: settings, metrics by step, an index of every group, a sample of rollouts."""
+"""A run directory read as it grows: settings, metrics by step, an index of every group, a sample of
+rollouts."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ MAX_INDEXED = 120_000
 ATTEMPT = 2**16
 """What the number of a group grows by with each time that its place was filled anew."""
 FLAGS_EVERY_UNDER = 2_000
-"""Groups that are looked at for flags one by one; past it only kept groups and those with a telling word are."""
+"""Groups that are looked at for flags one by one; past it only kept groups and those with a telling
+word are."""
 
 
 @dataclass(slots=True)
@@ -77,7 +79,8 @@ class RunReader:
         """Notices about what could not be read."""
         found = list(self.notices)
         found += [
-            f"{tail.path.name}: {len(tail.damaged)} line(s) are no whole records and were left out, the first is line {tail.damaged[0]}"
+            f"{tail.path.name}: {len(tail.damaged)} line(s) are no whole records and were left "
+            f"out, the first is line {tail.damaged[0]}"
             for tail in (self._metrics_tail, self._rollouts_tail)
             if tail.damaged
         ]
@@ -88,7 +91,9 @@ class RunReader:
         if not self.rollouts.groups:
             found.append("no rollouts are there to look at")
         elif self.pieces is None:
-            found.append("the run's tokenizer is not at hand, so tokens are not shaded by their probability")
+            found.append(
+                "the run's tokenizer is not at hand, so tokens are not shaded by their probability"
+            )
         return found
 
     def kept_groups(self) -> dict[Place, bytes]:
@@ -105,7 +110,9 @@ class RunReader:
         """The packed records of these problems."""
         for record in self.rollouts.last.values():
             self._show_problem(record)
-        return {number: packed for number, packed in self.rollouts.shown.items() if number in numbers}
+        return {
+            number: packed for number, packed in self.rollouts.shown.items() if number in numbers
+        }
 
     def _read_config(self) -> bool:
         path = self.log_path / CONFIG
@@ -122,7 +129,11 @@ class RunReader:
             settings = None
         self._config_stamp = stamp
         self.config = settings if isinstance(settings, dict) else {}
-        self.notices = [] if isinstance(settings, dict) else [f"{CONFIG} cannot be read; settings are not shown"]
+        self.notices = (
+            []
+            if isinstance(settings, dict)
+            else [f"{CONFIG} cannot be read; settings are not shown"]
+        )
         self.pieces = load_pieces(self.log_path, self.config.get("model_name"))
         return True
 
@@ -193,7 +204,8 @@ class RunReader:
                 del state.index[each]
 
     def _forget_from(self, step: int) -> None:
-        """A run that was resumed without rewriting its log: what it had from `step` on is said again."""
+        """A run that was resumed without rewriting its log: what it had from `step` on is said
+        again."""
         state = self.rollouts
         for place in [place for place in state.index if place[0] >= step]:
             del state.index[place]
@@ -208,12 +220,16 @@ class RunReader:
 
 
 def open_run(log_path: Path) -> RunReader:
-    """A reader that has read what is there. Raises DataError: the directory does not exist or holds nothing of a run."""
+    """A reader that has read what is there. Raises DataError: the directory does not exist or holds
+    nothing of a run."""
     names = (CONFIG, METRICS, ROLLOUTS)
     if not log_path.is_dir():
         raise DataError(f"log_path={log_path} is not a directory; give the directory of a run")
     if not any((log_path / name).exists() for name in names):
-        raise DataError(f"log_path={log_path} holds no run (none of {', '.join(names)}); give the directory of a run")
+        raise DataError(
+            f"log_path={log_path} holds no run (none of {', '.join(names)}); give the directory "
+            "of a run"
+        )
     reader = RunReader(log_path)
     reader.refresh()
     return reader

@@ -17,10 +17,11 @@ MAX_LINE_BYTES = 256 << 20
 
 @dataclass(slots=True)
 class Tail:
-    """The JSON objects of a growing file. A line without its newline is left for later; one that is no object is counted.
+    """The JSON objects of a growing file. A line without its newline is left for later; one that is
+    no object is counted.
 
-    A file that was replaced (a resumed run rewrites its logs) or became shorter is seen by `replaced`. `damaged` are the lines, counted from 1, that could
-    not be read.
+    A file that was replaced (a resumed run rewrites its logs) or became shorter is seen by
+    `replaced`. `damaged` are the lines, counted from 1, that could not be read.
     """
 
     path: Path

@@ -33,8 +33,15 @@ def summary(view: Mapping[str, Any], width: int = WIDTH) -> str:
 def render_text(view: Mapping[str, Any]) -> RenderableType:
     """One run's overview for rich: answer, held-out table, curves, cost, findings."""
     tone = {"good": "green", "bad": "red"}.get(view["answer"]["tone"], "yellow")
-    head = Text.assemble((clean(view["answer"]["headline"]), f"bold {tone}"), " ", clean(view["answer"]["sentence"]))
-    parts: list[RenderableType] = [Text(clean(view["path"]), style="dim"), head, Text(""), _facts(view)]
+    head = Text.assemble(
+        (clean(view["answer"]["headline"]), f"bold {tone}"), " ", clean(view["answer"]["sentence"])
+    )
+    parts: list[RenderableType] = [
+        Text(clean(view["path"]), style="dim"),
+        head,
+        Text(""),
+        _facts(view),
+    ]
     if view["splits"]:
         parts += [Text(""), _splits(view["splits"])]
     parts += [Text(""), _curves(view), Text(""), *_cost(view["totals"], view["progress"])]
@@ -46,12 +53,23 @@ def render_text(view: Mapping[str, Any]) -> RenderableType:
 
 
 def compare_text(views: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Several runs side by side: settings that differ, and by split where each ended and which is above."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title="what differs", title_justify="left")
+    """Several runs side by side: settings that differ, and by split where each ended and which is
+    above."""
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_edge=False,
+        title="what differs",
+        title_justify="left",
+    )
     for heading in ("setting", *(clean(view["name"]) for view in views)):
         table.add_column(heading, overflow="fold")
     settings = [dict(view["settings"]) for view in views]
-    names = [name for name in dict.fromkeys(name for each in settings for name in each) if name not in _OF_EACH_RUN]
+    names = [
+        name
+        for name in dict.fromkeys(name for each in settings for name in each)
+        if name not in _OF_EACH_RUN
+    ]
     for name in names:
         values = [each.get(name, "-") for each in settings]
         if len(set(values)) > 1:
@@ -71,7 +89,10 @@ def sparkline(values: Sequence[float | None]) -> str:
         return ""
     low, span = min(known), (max(known) - min(known)) or 1.0
     every = max(1, -(-len(known) // BARS_A_LINE))
-    means = [sum(known[at : at + every]) / len(known[at : at + every]) for at in range(0, len(known), every)]
+    means = [
+        sum(known[at : at + every]) / len(known[at : at + every])
+        for at in range(0, len(known), every)
+    ]
     return "".join(BARS[min(7, int(8 * (value - low) / span))] for value in means)
 
 
@@ -98,10 +119,19 @@ def _splits(splits: Sequence[Mapping[str, Any]]) -> RenderableType:
     sizes = [f" ({split['problems']:.0f})" if split["problems"] else "" for split in splits]
     ks = [(after or before).get("k") for before, after in sides]
     columns = [
-        ("held out (problems)", *(clean(split["name"]) + size for split, size in zip(splits, sizes, strict=True))),
+        (
+            "held out (problems)",
+            *(clean(split["name"]) + size for split, size in zip(splits, sizes, strict=True)),
+        ),
         ("Pass@1 before", *(_interval(before) for before, _ in sides)),
         ("after", *(_interval(after) for _, after in sides)),
-        ("Pass@k", *(f"@{k} {_pair(*both, 'pass_k')}" if k else "-" for k, both in zip(ks, sides, strict=True))),
+        (
+            "Pass@k",
+            *(
+                f"@{k} {_pair(*both, 'pass_k')}" if k else "-"
+                for k, both in zip(ks, sides, strict=True)
+            ),
+        ),
         ("greedy", *(_pair(*both, "greedy") for both in sides)),
         ("format", *(_pair(*both, "format") for both in sides)),
     ]
@@ -110,35 +140,56 @@ def _splits(splits: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 def _curves(view: Mapping[str, Any]) -> RenderableType:
     table = Table.grid(padding=(0, 2))
-    shown = {"mean_reward": "reward", "mean_correct": "correct", "format_rate": "format", "tokens/completion": "tokens"}
+    shown = {
+        "mean_reward": "reward",
+        "mean_correct": "correct",
+        "format_rate": "format",
+        "tokens/completion": "tokens",
+    }
     for name, label in shown.items():
         values = view["steps"]["columns"].get(name)
         known = [value for value in values or [] if value is not None]
         if known:
-            table.add_row(label, Text(sparkline(known), style="cyan"), f"{known[0]:.4g} → {known[-1]:.4g}")
+            table.add_row(
+                label, Text(sparkline(known), style="cyan"), f"{known[0]:.4g} → {known[-1]:.4g}"
+            )
     return table
 
 
 def _cost(totals: Mapping[str, Any], progress: Mapping[str, Any]) -> list[RenderableType]:
     planned = f" of {progress['planned']}" if progress["planned"] else ""
-    spent = [f"{name} {duration(seconds)}" for name, seconds in totals["stages"].items() if seconds >= 0.5]
+    spent = [
+        f"{name} {duration(seconds)}"
+        for name, seconds in totals["stages"].items()
+        if seconds >= 0.5
+    ]
     stages = f" ({', '.join(spent)})" if spent else ""
     money = "no money" if totals["free"] else "not metered"
     tokens = totals["tokens"]
     lines = [
-        f"{progress['done']}{planned} step{'s' if (progress['planned'] or progress['done']) != 1 else ''} in {duration(totals['seconds'])}{stages}; cost: {money}",
-        f"{totals['completions']:,.0f} completions, {tokens['completion']:,.0f} completion tokens for training, {tokens['eval']:,.0f} for evaluation",
+        f"{progress['done']}{planned} "
+        f"step{'s' if (progress['planned'] or progress['done']) != 1 else ''} in "
+        f"{duration(totals['seconds'])}{stages}; cost: {money}",
+        f"{totals['completions']:,.0f} completions, {tokens['completion']:,.0f} completion "
+        f"tokens for training, {tokens['eval']:,.0f} for evaluation",
     ]
     every = totals["completions"]
     for name, what in (("verdicts", "verdicts"), ("masked", "masked, not trained on")):
-        shares = [f"{clean(kind)} {100 * count / every:.1f}%" for kind, count in totals[name].items() if every]
+        shares = [
+            f"{clean(kind)} {100 * count / every:.1f}%"
+            for kind, count in totals[name].items()
+            if every
+        ]
         if shares:
             lines.append(f"{what}: {', '.join(shares[:9])}")
     return [Text(line) for line in lines]
 
 
 def _finding(finding: Mapping[str, str]) -> RenderableType:
-    head = Text(f"{MARKS[finding['severity']]} {finding['title']}: {clean(finding['evidence'])}", style="bold")
+    head = Text(
+        f"{MARKS[finding['severity']]} {finding['title']}: {clean(finding['evidence'])}",
+        style="bold",
+    )
     body = Group(Text(f"likely: {finding['cause']}"), Text(f"do: {finding['remedy']}"))
     return Group(head, Padding(body, (0, 0, 0, 2)))
 

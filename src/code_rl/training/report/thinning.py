@@ -1,8 +1,10 @@
-"""The rollouts that a page carries: a sample whose rule is simple to say, kept within a budget in one pass.
+"""The rollouts that a page carries: a sample whose rule is simple to say, kept within a budget in
+one pass.
 
-Rule: all groups of every `stride`-th step and of the last one; `stride` starts at 1 and doubles whenever the budget is full.
-Beside them, within budgets of their own: every appearance of the problems of the first step (to follow them through the run), and
-the groups in which a program was flagged or the sandbox failed.
+Rule: all groups of every `stride`-th step and of the last one; `stride` starts at 1 and doubles
+whenever the budget is full.
+Beside them, within budgets of their own: every appearance of the problems of the first step (to
+follow them through the run), and the groups in which a program was flagged or the sandbox failed.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ class ThinnedGroups:
     stride: int = 1
     _sampled: dict[Place, bytes] = field(default_factory=dict)
     _tracked: dict[Place, tuple[str, bool]] = field(default_factory=dict)
-    """Problem and flag of sampled groups that are to be kept aside when their step is thinned out."""
+    """Problem and flag of sampled groups that are to be kept aside when their step is thinned
+    out."""
     _followed: dict[Place, bytes] = field(default_factory=dict)
     _flagged: dict[Place, bytes] = field(default_factory=dict)
     _sizes: list[int] = field(default_factory=lambda: [0, 0, 0])
@@ -85,8 +88,8 @@ class ThinnedGroups:
         if self.stride == 1:
             return "every group of every step"
         return (
-            f"all groups of every {self.stride}th step and of the last one, every appearance of the first step's problems "
-            "and groups with a flagged program as far as room allows"
+            f"all groups of every {self.stride}th step and of the last one, every appearance of "
+            "the first step's problems and groups with a flagged program as far as room allows"
         )
 
     def _put_aside(self, place: Place, packed: bytes, problem: str, flagged: bool) -> None:

@@ -29,7 +29,8 @@ def default_log_path() -> Path:
 
 
 def begun_settings(path: Path) -> dict[str, Any] | None:
-    """The settings of a run that was cut before its `config.json` was written; None where there was none."""
+    """The settings of a run that was cut before its `config.json` was written; None where there was
+    none."""
     try:
         begun = json.loads((path / BEGUN).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -40,17 +41,23 @@ def begun_settings(path: Path) -> dict[str, Any] | None:
 
 
 def check_log_dir(log_dir: str | Path, behavior_if_exists: Behavior = "ask") -> Path:
-    """Decide what happens to a directory that may hold an earlier run, and make it ready; returns it.
+    """Decide what happens to a directory that may hold an earlier run, and make it ready; returns
+    it.
 
-    Raises ConfigError: it is a file, cannot be written, holds an earlier run that is not to be touched, or (delete) something that is no run.
+    Raises ConfigError: it is a file, cannot be written, holds an earlier run that is not to be
+    touched, or (delete) something that is no run.
     """
     if behavior_if_exists not in get_args(Behavior):
-        raise ConfigError(f"behavior_if_exists={behavior_if_exists!r} is none of {', '.join(get_args(Behavior))}")
+        raise ConfigError(
+            f"behavior_if_exists={behavior_if_exists!r} is none of {', '.join(get_args(Behavior))}"
+        )
     path = Path(log_dir).expanduser()
     if path.exists() and not path.is_dir():
         raise ConfigError(f"log_path={path} is a file; give a directory")
     try:
-        occupied = path.exists() and any(entry.name not in (LOCK, BEGUN) for entry in path.iterdir())
+        occupied = path.exists() and any(
+            entry.name not in (LOCK, BEGUN) for entry in path.iterdir()
+        )
         if occupied:
             _decide(path, behavior_if_exists)
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -70,31 +77,41 @@ def _decide(path: Path, behavior: Behavior) -> None:
                 "give behavior_if_log_dir_exists=resume, delete or raise"
             )
         answer = input(f"{path} exists. [r]esume, [d]elete or [q]uit? ").strip().lower()
-        behavior = {"r": "resume", "d": "delete"}.get(answer[:1], "raise")  # type: ignore[assignment]
+        answers: dict[str, Behavior] = {"r": "resume", "d": "delete"}
+        behavior = answers.get(answer[:1], "raise")
     if behavior == "raise":
-        raise ConfigError(f"log_path={path} holds an earlier run; choose another, or behavior_if_log_dir_exists=resume")
+        raise ConfigError(
+            f"log_path={path} holds an earlier run; choose another, or "
+            "behavior_if_log_dir_exists=resume"
+        )
     if not is_run(path):
         if (path / METRICS).is_file():
             raise ConfigError(
-                f"log_path={path} holds a run without its {CONFIG}; restore it, or choose another directory"
+                f"log_path={path} holds a run without its {CONFIG}; restore it, or choose "
+                "another directory"
             )
         if (path / LOCK).is_file():
             return  # a run that was cut before it had written its settings
         raise ConfigError(
-            f"log_path={path} is not empty and holds no run ({CONFIG} is missing); choose another directory"
+            f"log_path={path} is not empty and holds no run ({CONFIG} is missing); choose "
+            "another directory"
         )
     if behavior == "delete":
         shutil.rmtree(path)
 
 
 def settings_of(log_path: Path) -> dict[str, Any]:
-    """The settings of the run in a directory. Raises ConfigError, naming their file, when they are none."""
+    """The settings of the run in a directory. Raises ConfigError, naming their file, when they are
+    none."""
     left_out = ("resolved", *_OF_THE_PLACE)
-    settings = {name: value for name, value in read_config(log_path).items() if name not in left_out}
+    settings = {
+        name: value for name, value in read_config(log_path).items() if name not in left_out
+    }
     try:
         make_settings(Config, settings)
     except ConfigError as error:
         raise ConfigError(
-            f"{log_path / CONFIG} is damaged, or of another version of code-rl: {error}; the run cannot be resumed"
+            f"{log_path / CONFIG} is damaged, or of another version of code-rl: {error}; the run "
+            "cannot be resumed"
         ) from error
     return settings

@@ -19,7 +19,8 @@ logger = logging.getLogger("code_rl")
 
 
 class FileLogger:
-    """`config.json` and `metrics.jsonl`, the truth, from which everything else can be drawn again; the same through Python's `logging`, for `logs.log`."""
+    """`config.json` and `metrics.jsonl`, the truth, from which everything else can be drawn again;
+    the same through Python's `logging`, for `logs.log`."""
 
     def __init__(self, log_dir: Path) -> None:
         self._directory = log_dir
@@ -27,7 +28,10 @@ class FileLogger:
 
     def log_hparams(self, config: Mapping[str, Any]) -> None:
         """Write `config.json`."""
-        write_atomically(self._directory / CONFIG, json.dumps(config, indent=2, ensure_ascii=False, default=str) + "\n")
+        write_atomically(
+            self._directory / CONFIG,
+            json.dumps(config, indent=2, ensure_ascii=False, default=str) + "\n",
+        )
         logger.info("settings %s", json.dumps(config, default=str))
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
@@ -62,7 +66,9 @@ class ConsoleLogger:
 
         table = Table(title=title, title_justify="left", show_header=False)
         for name, value in values.items():
-            table.add_row(name, Text(redacted(f"{value:.6g}" if isinstance(value, float) else str(value))))
+            table.add_row(
+                name, Text(redacted(f"{value:.6g}" if isinstance(value, float) else str(value)))
+            )
         self._console.print(table)
 
     def close(self) -> None:
@@ -92,7 +98,8 @@ class MultiplexLogger:
 
 
 class PrivateFileHandler(logging.FileHandler):
-    """A log file for its owner only. A line that cannot be written, on a full disk say, is lost, which is said once."""
+    """A log file for its owner only. A line that cannot be written, on a full disk say, is lost,
+    which is said once."""
 
     _said = False
 
@@ -105,15 +112,21 @@ class PrivateFileHandler(logging.FileHandler):
         if not self._said:
             self._said = True
             print(
-                f"{self.baseFilename} cannot be written: {sys.exc_info()[1]}; lines of the log are lost",
+                f"{self.baseFilename} cannot be written: {sys.exc_info()[1]}; lines of the log "
+                "are lost",
                 file=sys.stderr,
             )
 
 
 def setup_logging(
-    log_dir: str | Path, config: Mapping[str, Any] | None = None, log_to: Sequence[str] = (), *, console: bool = False
+    log_dir: str | Path,
+    config: Mapping[str, Any] | None = None,
+    log_to: Sequence[str] = (),
+    *,
+    console: bool = False,
 ) -> MultiplexLogger:
-    """Log into `log_dir`: `config.json`, `metrics.jsonl` and `logs.log`; to the trackers that `log_to` names, and to the console if asked."""
+    """Log into `log_dir`: `config.json`, `metrics.jsonl` and `logs.log`; to the trackers that
+    `log_to` names, and to the console if asked."""
     directory = Path(log_dir)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     handler = PrivateFileHandler(directory / "logs.log", encoding="utf-8")

@@ -45,12 +45,14 @@ FALLBACKS = 2
 MAX_SHOWN_TEST = 10_000
 SKIPPED = {
     "all_masked": "all of its completions are masked",
-    "rewards_alike": "the rewards of its completions are alike, before anything is taken off for length",
+    "rewards_alike": "the rewards of its completions are alike, before anything is taken off "
+    "for length",
     "no_advantage": "no advantage differs from zero",
 }
 """Why a group is skipped, in words."""
 Saving = tuple[Mapping[str, Any], Mapping[str, Mark]]
-"""A checkpoint that was asked for: what the service was asked, and how the logs of the steps were then."""
+"""A checkpoint that was asked for: what the service was asked, and how the logs of the steps were
+then."""
 
 
 class Recorder:
@@ -79,12 +81,14 @@ class Recorder:
             if each.instead_of is not None and each.instead_of not in self._too_long:
                 self._too_long.add(each.instead_of)
                 self.console.notice(
-                    f"the prompt of problem {each.instead_of!r} leaves too little of the model's context; another takes its place"
+                    f"the prompt of problem {each.instead_of!r} leaves too little of the model's "
+                    "context; another takes its place"
                 )
         self.console.begin_step(step)
 
     def scored(self, step: int, groups: Sequence[ScoredGroup]) -> None:
-        """One line per group in `rollouts.jsonl`: prompt, completions, rewards, advantages, verdicts."""
+        """One line per group in `rollouts.jsonl`: prompt, completions, rewards, advantages,
+        verdicts."""
         for group in groups:
             self._rollouts.append(_line(step, group))
             _log_group(step, group)
@@ -101,19 +105,28 @@ class Recorder:
         """Where an evaluation after `step` keeps its groups, by their scope."""
         return partial(self._evaluations.group_log, step + 1)
 
-    def evaluating(self, splits: Mapping[str, Sequence[Problem]], samples: int) -> AbstractContextManager[None]:
+    def evaluating(
+        self, splits: Mapping[str, Sequence[Problem]], samples: int
+    ) -> AbstractContextManager[None]:
         """Show that an evaluation is under way."""
-        return self.console.evaluating({name: len(problems) for name, problems in splits.items()}, samples)
+        return self.console.evaluating(
+            {name: len(problems) for name, problems in splits.items()}, samples
+        )
 
     async def begin_checkpoint(self, trainer: tinker.TrainingClient, step: int) -> Saving:
-        """Ask for the weights after `step` completed steps, before the trainer gets anything else to do."""
+        """Ask for the weights after `step` completed steps, before the trainer gets anything else
+        to do."""
         logs = {ROLLOUTS: self._rollouts.mark()}
         return await asyncio.to_thread(submit_save, trainer, _name(step)), logs
 
-    async def commit_checkpoint(self, saving: Saving, step: int, offset: int, ahead: Sequence[int] = ()) -> None:
-        """Make what was asked for a checkpoint; training goes on from it at position `offset` of the problem order.
+    async def commit_checkpoint(
+        self, saving: Saving, step: int, offset: int, ahead: Sequence[int] = ()
+    ) -> None:
+        """Make what was asked for a checkpoint; training goes on from it at position `offset` of
+        the problem order.
 
-        The rollouts of the steps `ahead`, which are complete, belong to it. Then older ones are forgotten as far as may be.
+        The rollouts of the steps `ahead`, which are complete, belong to it. Then older ones are
+        forgotten as far as may be.
         """
         pending, logs = saving
         marks = await asyncio.to_thread(self._made_durable, logs, ahead)
@@ -126,21 +139,25 @@ class Recorder:
         self.console.saved(step)
 
     def _made_durable(self, logs: Mapping[str, Mark], ahead: Sequence[int]) -> dict[str, Mark]:
-        """What a checkpoint needs besides the weights is on disk when this returns; its marks by file."""
+        """What a checkpoint needs besides the weights is on disk when this returns; its marks by
+        file."""
         self._rollouts.sync()
         metrics = mark_of(self.log_path / METRICS)
         assert metrics is not None
         return {METRICS: metrics, **logs, **self.inflight.sync(ahead)}
 
     def _forget(self) -> None:
-        """Drop checkpoints that are not to be kept, and the completions that only checkpoints before the last two need."""
+        """Drop checkpoints that are not to be kept, and the completions that only checkpoints
+        before the last two need."""
         records = read_checkpoints(self.log_path)
         if self._keep is not None and len(records) > self._keep:
             kept = records[-self._keep :]
             write_checkpoints(self.log_path, kept)
             needed = {record.get(key) for record in kept for key in PATHS}
             for record in records[: -self._keep]:
-                for path in [str(record[key]) for key in PATHS if key in record and record[key] not in needed]:
+                for path in [
+                    str(record[key]) for key in PATHS if key in record and record[key] not in needed
+                ]:
                     file_beside(path, self.log_path).unlink(missing_ok=True)
         if len(records) >= FALLBACKS:
             oldest = int(records[-FALLBACKS]["step"])
@@ -161,7 +178,8 @@ def read_metrics(log_path: Path) -> list[dict[str, Any]]:
 
 
 def _public_tests(problem: Problem) -> list[dict[str, Any]]:
-    """What a report may show of the tests: index, input and expected output of the public ones, as text, long ones cut."""
+    """What a report may show of the tests: index, input and expected output of the public ones, as
+    text, long ones cut."""
     shown = []
     for index, test in enumerate(problem.tests):
         if test.public:
@@ -180,7 +198,9 @@ def _log_group(step: int, scored: ScoredGroup) -> None:
     group = scored.group
     logger.info("step %s %s, problem %s: rewards %s", step, group.where, group.problem.id, rewards)
     if scored.skipped:
-        logger.warning("step %s %s is degenerate and skipped: %s", step, group.where, SKIPPED[scored.skipped])
+        logger.warning(
+            "step %s %s is degenerate and skipped: %s", step, group.where, SKIPPED[scored.skipped]
+        )
 
 
 def _name(step: int) -> str:
@@ -189,7 +209,13 @@ def _name(step: int) -> str:
 
 def _line(step: int, scored: ScoredGroup) -> dict[str, Any]:
     group = scored.group
-    members = zip(group.trajectories, scored.rewards_G, scored.advantages_G, scored.mask_reasons_G, strict=True)
+    members = zip(
+        group.trajectories,
+        scored.rewards_G,
+        scored.advantages_G,
+        scored.mask_reasons_G,
+        strict=True,
+    )
     return {
         "step": step,
         "group": group.place,
@@ -206,14 +232,25 @@ def _line(step: int, scored: ScoredGroup) -> dict[str, Any]:
     }
 
 
-def _row(trajectory: Trajectory, reward: float | None, advantage: float | None, masked: str | None) -> dict[str, Any]:
+def _row(
+    trajectory: Trajectory, reward: float | None, advantage: float | None, masked: str | None
+) -> dict[str, Any]:
     """One member: its last turn, and `turns` before it where there are any."""
-    row: dict[str, Any] = {"text": trajectory.text, "reward": reward, "advantage": advantage, "masked": masked}
+    row: dict[str, Any] = {
+        "text": trajectory.text,
+        "reward": reward,
+        "advantage": advantage,
+        "masked": masked,
+    }
     row |= {name: value for name, value in _turn(trajectory.last).items() if name != "text"}
     if len(trajectory.turns) > 1:
         row["prompt_tokens"] = list(trajectory.last.prompt_tokens)
         row["turns"] = [
-            {**_turn(turn), "prompt_tokens": list(turn.prompt_tokens), "messages": list(turn.messages)}
+            {
+                **_turn(turn),
+                "prompt_tokens": list(turn.prompt_tokens),
+                "messages": list(turn.messages),
+            }
             for turn in trajectory.turns[:-1]
         ]
     return row
@@ -229,7 +266,8 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "verdict": verdict.kind.value,
         "passed": verdict.passed,
         "total": verdict.total,
-        "failure": failure and {name: value for name, value in asdict(failure).items() if value is not None},
+        "failure": failure
+        and {name: value for name, value in asdict(failure).items() if value is not None},
         "truncated": turn.truncated,
         "tokens": list(turn.tokens),
         "logprobs": list(turn.logprobs),

@@ -1,6 +1,7 @@
 """Taking a run up again: which checkpoint it goes on from, and what its directory holds then.
 
-A checkpoint lists how the files began that belong to it. Only when they still begin so is it used; else the one before, said plainly.
+A checkpoint lists how the files began that belong to it. Only when they still begin so is it used;
+else the one before, said plainly.
 """
 
 from __future__ import annotations
@@ -10,7 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from code_rl.engine.checkpoints import CHECKPOINTS, is_run, read_checkpoints, state_path_of, write_checkpoints
+from code_rl.engine.checkpoints import (
+    CHECKPOINTS,
+    is_run,
+    read_checkpoints,
+    state_path_of,
+    write_checkpoints,
+)
 from code_rl.policy.inflight import INFLIGHT, step_file
 from code_rl.training.config import Config, make_config
 from code_rl.training.runs.directory import METRICS, settings_of
@@ -26,7 +33,8 @@ OF_THE_STATE = ("backend", "model_name", "lora_rank")
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a run goes on: after `step` steps, from a checkpoint's record, or (None) from the beginning."""
+    """Where a run goes on: after `step` steps, from a checkpoint's record, or (None) from the
+    beginning."""
 
     step: int = 0
     record: Mapping[str, Any] | None = None
@@ -37,7 +45,8 @@ class Start:
 
     @property
     def marks(self) -> dict[str, Mark]:
-        """How the files began that belong to it, by name. Raises CheckpointError for a malformed record."""
+        """How the files began that belong to it, by name. Raises CheckpointError for a malformed
+        record."""
         marks = {} if self.record is None else self.record.get("marks", {})
         try:
             return {str(name): Mark(int(size), int(crc)) for name, (size, crc) in marks.items()}
@@ -47,14 +56,21 @@ class Start:
     @property
     def name(self) -> str:
         """The checkpoint's name."""
-        return "the beginning" if self.record is None else f"checkpoint {self.record.get('name', self.step)}"
+        return (
+            "the beginning"
+            if self.record is None
+            else f"checkpoint {self.record.get('name', self.step)}"
+        )
 
 
-async def choose_start(log_path: Path, say: Say, load: Callable[[Start], Awaitable[Loaded]]) -> tuple[Start, Loaded]:
-    """The latest point that the run can go on from, and what `load` made of it. Why a later one cannot be used is said.
+async def choose_start(
+    log_path: Path, say: Say, load: Callable[[Start], Awaitable[Loaded]]
+) -> tuple[Start, Loaded]:
+    """The latest point that the run can go on from, and what `load` made of it. Why a later one
+    cannot be used is said.
 
-    `load` raises CheckpointError for state that is missing or damaged. Without any checkpoint, or while everything since the
-    beginning is still kept, the beginning is the last of them.
+    `load` raises CheckpointError for state that is missing or damaged. Without any checkpoint, or
+    while everything since the beginning is still kept, the beginning is the last of them.
 
     Raises CheckpointError: nothing is left to go on from.
     """
@@ -63,7 +79,9 @@ async def choose_start(log_path: Path, say: Say, load: Callable[[Start], Awaitab
         try:
             for name, mark in start.marks.items():
                 if mark_of(log_path / name, mark.size) != mark:
-                    raise CheckpointError(f"the first {mark.size} bytes of {log_path / name} are damaged or missing")
+                    raise CheckpointError(
+                        f"the first {mark.size} bytes of {log_path / name} are damaged or missing"
+                    )
             return start, await load(start)
         except CheckpointError as error:
             if start.record is None:
@@ -72,13 +90,14 @@ async def choose_start(log_path: Path, say: Say, load: Callable[[Start], Awaitab
             say(reasons[-1])
     why = reasons[0] if reasons else f"{CHECKPOINTS} names no checkpoint, and the run has steps"
     raise CheckpointError(
-        f"log_path={log_path}: {why}; no earlier one can be used either. Restore what is damaged, or begin anew with "
-        "behavior_if_log_dir_exists=delete"
+        f"log_path={log_path}: {why}; no earlier one can be used either. Restore what is damaged, "
+        "or begin anew with behavior_if_log_dir_exists=delete"
     )
 
 
 def _starts(log_path: Path) -> Iterator[Start]:
-    """The points that a run may go on from, the latest first: checkpoints, and the beginning while nothing of it is lost."""
+    """The points that a run may go on from, the latest first: checkpoints, and the beginning while
+    nothing of it is lost."""
     try:
         steps = {int(record["step"]): record for record in read_checkpoints(log_path)}
     except (KeyError, TypeError, ValueError) as error:
@@ -93,31 +112,42 @@ def _starts(log_path: Path) -> Iterator[Start]:
 
 
 def go_back(log_path: Path, start: Start) -> None:
-    """Make the directory what it was at `start`: everything later is cut off, so that each step is there once."""
+    """Make the directory what it was at `start`: everything later is cut off, so that each step is
+    there once."""
     for name in (METRICS, ROLLOUTS):
         truncate(log_path / name, start.marks[name].size if name in start.marks else 0)
-    write_checkpoints(log_path, [each for each in read_checkpoints(log_path) if int(each.get("step", 0)) <= start.step])
+    write_checkpoints(
+        log_path,
+        [each for each in read_checkpoints(log_path) if int(each.get("step", 0)) <= start.step],
+    )
 
 
 def find_checkpoint(text: str, config: Config) -> str:
     """The training state that `init_from=RUN/CHECKPOINT` names, for a run with these settings.
 
-    Raises ConfigError where there is none, or where it is of another model; CheckpointError for a file that is not the one saved.
+    Raises ConfigError where there is none, or where it is of another model; CheckpointError for a
+    file that is not the one saved.
     """
     path = Path(text).expanduser()
     if not is_run(path.parent):
         raise ConfigError(
-            f"init_from={text}: {path.parent} holds no run (config.json is missing); write init_from=RUN/CHECKPOINT"
+            f"init_from={text}: {path.parent} holds no run (config.json is missing); write "
+            "init_from=RUN/CHECKPOINT"
         )
-    records = {str(each["name"]): each for each in read_checkpoints(path.parent) if "state_path" in each}
+    records = {
+        str(each["name"]): each for each in read_checkpoints(path.parent) if "state_path" in each
+    }
     if path.name not in records:
         there = f"there are: {', '.join(records)}" if records else "it has none"
-        raise ConfigError(f"init_from={text}: the run in {path.parent} has no checkpoint {path.name!r}; {there}")
+        raise ConfigError(
+            f"init_from={text}: the run in {path.parent} has no checkpoint {path.name!r}; {there}"
+        )
     was = make_config({}, settings_of(path.parent))
     for name in OF_THE_STATE:
         if getattr(was, name) != getattr(config, name):
             raise ConfigError(
-                f"{name}={getattr(config, name)} differs from the run in {path.parent} ({name}={getattr(was, name)}), "
+                f"{name}={getattr(config, name)} differs from the run in {path.parent} "
+                f"({name}={getattr(was, name)}), "
                 "and its checkpoints hold weights of that; give the same"
             )
     return state_path_of(records[path.name], path.parent)

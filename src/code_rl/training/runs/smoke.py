@@ -1,6 +1,8 @@
-"""The course's smoke test: whether the first steps of a run look as those of a correctly wired one do.
+"""The course's smoke test: whether the first steps of a run look as those of a correctly wired one
+do.
 
-Four expectations, each of a span of steps, said by ordinals: the step numbered 0 is the first. A change within its standard error says nothing either way.
+Four expectations, each of a span of steps, said by ordinals: the step numbered 0 is the first. A
+change within its standard error says nothing either way.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ Line = tuple[str, str]
 
 
 def smoke_test(records: Sequence[Record]) -> list[Line]:
-    """For each expectation a verdict (pass, fail, cannot say yet) and what it rests on. `records` are those of `metrics.jsonl`."""
+    """For each expectation a verdict (pass, fail, cannot say yet) and what it rests on. `records`
+    are those of `metrics.jsonl`."""
     steps = {int(record["step"]): record for record in records if "step" in record}
     tests: tuple[tuple[str, Callable[[Mapping[int, Record]], Line]], ...] = (
         ("first 5 steps, format adherence rises, or is there from the start", _format),
@@ -28,7 +31,10 @@ def smoke_test(records: Sequence[Record]) -> list[Line]:
         ("10th to 30th step, more programs are right than at the start", _correct),
         ("20th to 50th step, held-out Pass@1 is above that before training", _held_out),
     )
-    return [(verdict, f"{what}: {found}") for what, (verdict, found) in ((what, test(steps)) for what, test in tests)]
+    return [
+        (verdict, f"{what}: {found}")
+        for what, (verdict, found) in ((what, test(steps)) for what, test in tests)
+    ]
 
 
 def smoke_lines(records: Sequence[Record]) -> list[str]:
@@ -43,14 +49,20 @@ def _format(steps: Mapping[int, Record]) -> Line:
         return OPEN, f"{len(rates)} of 5 steps are there"
     late = statistics.mean(rates[3:])
     risen = late >= ADHERENT or late - rates[0] >= (1 - rates[0]) / 4
-    return PASS if risen else FAIL, f"{rates[0]:.1%} at first, {late:.1%} in the 4th and 5th, {_moved(late - rates[0])}"
+    return (
+        PASS if risen else FAIL,
+        f"{rates[0]:.1%} at first, {late:.1%} in the 4th and 5th, {_moved(late - rates[0])}",
+    )
 
 
 def _moved(change: float) -> str:
     """A change of a share, in a word that its size deserves."""
     if abs(change) < 0.005:
         return "level"
-    return f"{'up' if change > 0 else 'down'}{' sharply' if abs(change) >= SHARP else ''} by {100 * abs(change):.1f} points"
+    return (
+        f"{'up' if change > 0 else 'down'}{' sharply' if abs(change) >= SHARP else ''} by "
+        f"{100 * abs(change):.1f} points"
+    )
 
 
 def _reward(steps: Mapping[int, Record]) -> Line:
@@ -60,18 +72,25 @@ def _reward(steps: Mapping[int, Record]) -> Line:
         return OPEN, f"{len(rewards)} of 11 steps are there"
     places = range(len(rewards))
     slope, start = statistics.linear_regression(places, rewards)
-    rest = sum((reward - start - slope * place) ** 2 for place, reward in zip(places, rewards, strict=True))
+    rest = sum(
+        (reward - start - slope * place) ** 2 for place, reward in zip(places, rewards, strict=True)
+    )
     spread = sum((place - statistics.mean(places)) ** 2 for place in places)
     return _verdict(slope, math.sqrt(rest / (len(rewards) - 2) / spread)), f"{slope:+.4f} a step"
 
 
 def _correct(steps: Mapping[int, Record]) -> Line:
-    early, late = _values(steps, "mean_correct", range(3)), _values(steps, "mean_correct", range(9, 30))
+    early, late = (
+        _values(steps, "mean_correct", range(3)),
+        _values(steps, "mean_correct", range(9, 30)),
+    )
     if len(early) < 2 or len(late) < 5:
         return OPEN, "too few steps are there"
     error = math.sqrt(sum(statistics.variance(part) / len(part) for part in (early, late)))
     before, after = statistics.mean(early), statistics.mean(late)
-    return _verdict(after - before, error), f"{before:.1%} in the first 3 steps, {after:.1%} since the 10th"
+    return _verdict(
+        after - before, error
+    ), f"{before:.1%} in the first 3 steps, {after:.1%} since the 10th"
 
 
 def _held_out(steps: Mapping[int, Record]) -> Line:
@@ -79,10 +98,18 @@ def _held_out(steps: Mapping[int, Record]) -> Line:
     before = _values(steps, name, [-1])
     after = _values(steps, name, range(19, 50))
     if not before or not after:
-        return OPEN, "no evaluation " + ("after 20 steps is there" if before else "before training is there")
-    counts = [value for key, value in steps[-1].items() if key.startswith("eval/") and key.endswith("/problems")]
+        return OPEN, "no evaluation " + (
+            "after 20 steps is there" if before else "before training is there"
+        )
+    counts = [
+        value
+        for key, value in steps[-1].items()
+        if key.startswith("eval/") and key.endswith("/problems")
+    ]
     error = math.sqrt(sum(p * (1 - p) for p in (before[0], after[-1])) / max(1, sum(counts)))
-    return _verdict(after[-1] - before[0], error), f"{before[0]:.1%} before, {after[-1]:.1%} after (greedy)"
+    return _verdict(
+        after[-1] - before[0], error
+    ), f"{before[0]:.1%} before, {after[-1]:.1%} after (greedy)"
 
 
 def _verdict(change: float, error: float) -> str:
@@ -92,4 +119,6 @@ def _verdict(change: float, error: float) -> str:
 def _values(steps: Mapping[int, Record], name: str, places: Sequence[int]) -> list[float]:
     """A metric's finite values at these steps (0 is the first)."""
     found = [steps[place].get(name) for place in places if place in steps]
-    return [float(value) for value in found if isinstance(value, int | float) and math.isfinite(value)]
+    return [
+        float(value) for value in found if isinstance(value, int | float) and math.isfinite(value)
+    ]

@@ -1,4 +1,5 @@
-"""Experiment trackers that people already use, behind the loggers' small interface. Each is an optional extra.
+"""Experiment trackers that people already use, behind the loggers' small interface. Each is an
+optional extra.
 
 `metrics.jsonl` stays the truth: a tracker that fails costs a warning in `logs.log`, never the run.
 """
@@ -29,17 +30,21 @@ logger = logging.getLogger("code_rl")
 
 
 def read_log_to(log_to: str) -> tuple[str, ...]:
-    """The trackers that `log_to=` names. Raises ConfigError for an unknown or repeated name, or a library that is not installed."""
+    """The trackers that `log_to=` names. Raises ConfigError for an unknown or repeated name, or a
+    library that is not installed."""
     names = tuple(name.strip() for name in log_to.split(",") if name.strip())
     for name in names:
         if name not in TRACKERS:
             raise ConfigError(
-                f"log_to={name!r} is unknown{suggestion(name, TRACKERS)}; there are: {', '.join(TRACKERS)}"
+                f"log_to={name!r} is unknown{suggestion(name, TRACKERS)}; there are: "
+                f"{', '.join(TRACKERS)}"
             )
         if names.count(name) > 1:
             raise ConfigError(f"log_to={log_to!r} names {name} twice; give it once")
         if importlib.util.find_spec(name) is None:
-            raise ConfigError(f"log_to={name}: the library is not installed; {install_command(name)}")
+            raise ConfigError(
+                f"log_to={name}: the library is not installed; {install_command(name)}"
+            )
     return names
 
 
@@ -51,7 +56,9 @@ def open_trackers(names: Sequence[str], log_dir: Path) -> list[Guarded]:
 class Guarded:
     """A tracker whose failures are counted and logged, and do not reach the run."""
 
-    def __init__(self, name: str, make: Callable[[Path, Mapping[str, Any]], Tracker], log_dir: Path) -> None:
+    def __init__(
+        self, name: str, make: Callable[[Path, Mapping[str, Any]], Tracker], log_dir: Path
+    ) -> None:
         self.name = name
         self.failures = 0
         self._in_a_row = 0
@@ -80,11 +87,19 @@ class Guarded:
             return
         try:
             act()
-        except Exception as error:  # noqa: BLE001 - each library has failures of its own; all of them are only its own
+        # Each library has failures of its own; all of them are only its own
+        except Exception as error:  # noqa: BLE001
             self.failures += 1
             self._in_a_row += 1
             end = "; it is left alone from here on" if self._in_a_row >= MAX_FAILURES else ""
-            logger.warning("log_to=%s failed (%d times): %s: %s%s", self.name, self.failures, type(error).__name__, error, end)  # fmt: skip
+            logger.warning(
+                "log_to=%s failed (%d times): %s: %s%s",
+                self.name,
+                self.failures,
+                type(error).__name__,
+                error,
+                end,
+            )
         else:
             self._in_a_row = 0
 
@@ -104,7 +119,9 @@ def wandb(log_dir: Path, config: Mapping[str, Any]) -> Tracker:
         settings=wandb.Settings(console="off", quiet=True),
     )
     run.define_metric("step")
-    run.define_metric("*", step_metric="step")  # its own counter has no step −1, which is the baseline
+    run.define_metric(
+        "*", step_metric="step"
+    )  # its own counter has no step −1, which is the baseline
     return lambda values, step: run.log({"step": step, **values}), run.finish
 
 
@@ -127,7 +144,9 @@ def tensorboard(log_dir: Path, config: Mapping[str, Any]) -> Tracker:
     plugin = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
     add([Summary.Value(tag="settings", metadata=plugin, tensor=tensor)], 0)
     return (
-        lambda values, step: add([Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()], step),
+        lambda values, step: add(
+            [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()], step
+        ),
         writer.close,
     )
 

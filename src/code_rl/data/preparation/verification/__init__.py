@@ -1,1 +1,2 @@
-"""The stage that runs programs: `verify` proves references, `diagnosis` explains failures, `trials` runs and mutates."""
+"""The stage that runs programs: `verify` proves references, `diagnosis` explains failures, `trials`
+runs and mutates."""

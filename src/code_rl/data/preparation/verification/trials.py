@@ -1,4 +1,5 @@
-"""One reference solution on its problem's tests, with the judge that gives the reward: passes, fails, or cannot be told; and
+"""One reference solution on its problem's tests, with the judge that gives the reward: passes,
+fails, or cannot be told; and
 a seeded mutator: wrong (mostly) versions of a right program, one small change each."""
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from code_rl.grading.values import dumps
 from code_rl.grading.verdict import Verdict
 
 _UNSTEADY = re.compile(
-    r"\b(?:random|randint|randrange|shuffle|choice|secrets|uuid|urandom|time|datetime|perf_counter|monotonic|threading|multiprocessing"
-    r"|asyncio|concurrent|getpid)\b|\b(?:id|hash)\("
+    r"\b(?:random|randint|randrange|shuffle|choice|secrets|uuid|urandom|time|datetime|perf_counter|"
+    r"monotonic|threading|multiprocessing|asyncio|concurrent|getpid)\b|\b(?:id|hash)\("
 )
 
 
@@ -57,8 +58,11 @@ class Listener(OnDemand):
                 yield execution
 
 
-async def attempt(problem: Problem, code: str, executor: Executor, cpu_limit_s: float | None = None) -> Trial:
-    """Judge `code`, keeping the time of each test. `cpu_limit_s` stands in place of the problem's own limit: it may be higher."""
+async def attempt(
+    problem: Problem, code: str, executor: Executor, cpu_limit_s: float | None = None
+) -> Trial:
+    """Judge `code`, keeping the time of each test. `cpu_limit_s` stands in place of the problem's
+    own limit: it may be higher."""
     if cpu_limit_s is not None:
         problem = replace(problem, time_limit_s=cpu_limit_s)
     listener = Listener(lambda: executor, (code,))
@@ -69,35 +73,43 @@ async def attempt(problem: Problem, code: str, executor: Executor, cpu_limit_s: 
 async def attempt_at_once(
     problem: Problem, code: str, executor: Executor, cpu_limit_s: float, total_s: float = 0.0
 ) -> Trial:
-    """As `attempt`, for a program that is known to pass each test apart, or almost: it makes all calls in one process, and what passes so has passed.
+    """As `attempt`, for a program that is known to pass each test apart, or almost: it makes all
+    calls in one process, and what passes so has passed.
 
-    What does not within `total_s` (at least `cpu_limit_s`), and what is no plain calls, runs apart. The time of one process counts as so much for each call.
+    What does not within `total_s` (at least `cpu_limit_s`), and what is no plain calls, runs apart.
+    The time of one process counts as so much for each call.
     """
     whole = in_one_process(problem, code)
     if whole is not None:
         trial = await attempt(whole, code, executor, max(cpu_limit_s, total_s))
         if trial.verdict.correct:
-            return Trial(trial.verdict, (sum(trial.seconds) / len(problem.tests),) * len(problem.tests))
+            return Trial(
+                trial.verdict, (sum(trial.seconds) / len(problem.tests),) * len(problem.tests)
+            )
     return await attempt(problem, code, executor, cpu_limit_s)
 
 
 def elsewhere(problem: Problem, number: int = 1) -> Problem:
-    """The problem, run for the `number`th time: with another seed of `random`. The sandbox seeds each program alike: what
-    answers differently under another has no one answer."""
+    """The problem, run for the `number`th time: with another seed of `random`. The sandbox seeds
+    each program alike: what answers differently under another has no one answer."""
     before = str(problem.meta.get("preamble") or "")
     seeded = (
-        f"__import__('random').seed({number})\nexec(compile({before!r}, '<preamble>', 'exec', dont_inherit=True))\n"
+        f"__import__('random').seed({number})\nexec(compile({before!r}, "
+        "'<preamble>', 'exec', "
+        "dont_inherit=True))\n"
     )
     return replace(problem, meta={**problem.meta, "preamble": seeded})
 
 
 def is_unsteady(code: str) -> bool:
-    """True when a program uses randomness, the clock or threads: it may answer differently only now and then."""
+    """True when a program uses randomness, the clock or threads: it may answer differently only now
+    and then."""
     return _UNSTEADY.search(code) is not None
 
 
 def trivial_pass(problem: Problem) -> tuple[str, str] | None:
-    """(reason, detail) of a trivial program that passes every test of `problem`, or None. Checkers are not asked."""
+    """(reason, detail) of a trivial program that passes every test of `problem`, or None. Checkers
+    are not asked."""
     if problem.compare.rule == "checker":
         return None
     first = problem.tests[0].expected
@@ -105,7 +117,11 @@ def trivial_pass(problem: Problem) -> tuple[str, str] | None:
     nothing = dumps(None).encode() if problem.calls else b""
     answers: tuple[tuple[str, str, Callable[[TestCase], bytes]], ...] = (
         ("passes_empty", "a program that does nothing passes", lambda _: nothing),
-        ("passes_constant", f"one answer passes all {len(problem.tests)} tests", lambda _: constant),
+        (
+            "passes_constant",
+            f"one answer passes all {len(problem.tests)} tests",
+            lambda _: constant,
+        ),
         ("passes_echo", "a program that gives back its input passes", _echo),
     )
     for reason, detail, answer in answers:
@@ -113,12 +129,16 @@ def trivial_pass(problem: Problem) -> tuple[str, str] | None:
             return reason, detail
     known = {_input_key(test) for test in problem.tests if test.public}
     if known and all(test.public or _input_key(test) in known for test in problem.tests):
-        return "passes_samples", f"all {len(problem.tests)} tests are public: a program that knows the samples passes"
+        return (
+            "passes_samples",
+            f"all {len(problem.tests)} tests are public: a program that knows the samples passes",
+        )
     return None
 
 
 def accepts(test: TestCase, answer: bytes, compare: Compare) -> bool:
-    """True when the judge would call `answer` (printed bytes, or an encoded value) right for `test`."""
+    """True when the judge would call `answer` (printed bytes, or an encoded value) right for
+    `test`."""
     if isinstance(test, StdinTest):
         return compare_printed(answer, test, compare) is None
     return compare_returned(answer, test, compare) is None
@@ -142,24 +162,54 @@ Change = Callable[[], Undo]
 """Changes the tree in one place; what it returns takes the change back."""
 
 COMPARE_SWAPS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
-    ast.Lt: (ast.LtE, ast.Gt), ast.LtE: (ast.Lt, ast.GtE), ast.Gt: (ast.GtE, ast.Lt), ast.GtE: (ast.Gt, ast.LtE), ast.Eq: (ast.NotEq,),
-    ast.NotEq: (ast.Eq,), ast.In: (ast.NotIn,), ast.NotIn: (ast.In,), ast.Is: (ast.IsNot,), ast.IsNot: (ast.Is,),
-}  # fmt: skip
+    ast.Lt: (ast.LtE, ast.Gt),
+    ast.LtE: (ast.Lt, ast.GtE),
+    ast.Gt: (ast.GtE, ast.Lt),
+    ast.GtE: (ast.Gt, ast.LtE),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+    ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
+    ast.Is: (ast.IsNot,),
+    ast.IsNot: (ast.Is,),
+}
 BINARY_SWAPS: dict[type[ast.operator], tuple[type[ast.operator], ...]] = {
-    ast.Add: (ast.Sub, ast.Mult), ast.Sub: (ast.Add,), ast.Mult: (ast.Add, ast.FloorDiv), ast.Div: (ast.Mult, ast.FloorDiv),
-    ast.FloorDiv: (ast.Div, ast.Mult), ast.Mod: (ast.FloorDiv, ast.Add), ast.Pow: (ast.Mult,), ast.BitAnd: (ast.BitOr,),
-    ast.BitOr: (ast.BitAnd,), ast.BitXor: (ast.BitOr,), ast.LShift: (ast.RShift,), ast.RShift: (ast.LShift,),
-}  # fmt: skip
+    ast.Add: (ast.Sub, ast.Mult),
+    ast.Sub: (ast.Add,),
+    ast.Mult: (ast.Add, ast.FloorDiv),
+    ast.Div: (ast.Mult, ast.FloorDiv),
+    ast.FloorDiv: (ast.Div, ast.Mult),
+    ast.Mod: (ast.FloorDiv, ast.Add),
+    ast.Pow: (ast.Mult,),
+    ast.BitAnd: (ast.BitOr,),
+    ast.BitOr: (ast.BitAnd,),
+    ast.BitXor: (ast.BitOr,),
+    ast.LShift: (ast.RShift,),
+    ast.RShift: (ast.LShift,),
+}
 NAME_SWAPS = {
-    "min": "max", "max": "min", "any": "all", "all": "any", "sum": "max", "sorted": "list", "abs": "int", "set": "list",
-}  # fmt: skip
+    "min": "max",
+    "max": "min",
+    "any": "all",
+    "all": "any",
+    "sum": "max",
+    "sorted": "list",
+    "abs": "int",
+    "set": "list",
+}
 METHOD_SWAPS = {
-    "append": "extend", "upper": "lower", "lower": "upper", "strip": "lstrip", "startswith": "endswith", "isdigit": "isalpha",
-}  # fmt: skip
+    "append": "extend",
+    "upper": "lower",
+    "lower": "upper",
+    "strip": "lstrip",
+    "startswith": "endswith",
+    "isdigit": "isalpha",
+}
 
 
 def mutants(source: str, count: int, seed: str) -> list[str]:
-    """Up to `count` different mutants of `source`, in an order that `seed` decides. Raises SyntaxError for what does not parse."""
+    """Up to `count` different mutants of `source`, in an order that `seed` decides. Raises
+    SyntaxError for what does not parse."""
     tree = syntax.parse(source)
     original = ast.unparse(tree)
     found = {original: None}
@@ -182,9 +232,14 @@ def _changes(tree: ast.Module) -> Iterator[Change]:
             elif isinstance(value, list):
                 for index, item in enumerate(value):
                     if isinstance(item, ast.expr):
-                        yield from (_setter(value, index, new) for new in _replacements(item, parent))
-                    elif isinstance(item, ast.Assign | ast.AugAssign | ast.Break | ast.If | ast.Continue) or (
-                        isinstance(item, ast.Expr) and not isinstance(item.value, ast.Constant)  # a docstring stays
+                        yield from (
+                            _setter(value, index, new) for new in _replacements(item, parent)
+                        )
+                    elif isinstance(
+                        item, ast.Assign | ast.AugAssign | ast.Break | ast.If | ast.Continue
+                    ) or (
+                        isinstance(item, ast.Expr)
+                        and not isinstance(item.value, ast.Constant)  # a docstring stays
                     ):
                         yield _setter(value, index, ast.Pass())
 
@@ -216,7 +271,11 @@ def _own_changes(node: ast.AST) -> Iterator[Change]:
     elif isinstance(node, ast.Slice):
         for name in ("lower", "upper"):
             bound = getattr(node, name)
-            yield _setter(node, name, ast.BinOp(bound, ast.Add(), ast.Constant(1)) if bound else ast.Constant(1))
+            yield _setter(
+                node,
+                name,
+                ast.BinOp(bound, ast.Add(), ast.Constant(1)) if bound else ast.Constant(1),
+            )
     elif isinstance(node, ast.Name) and node.id in NAME_SWAPS and isinstance(node.ctx, ast.Load):
         yield _setter(node, "id", NAME_SWAPS[node.id])
     elif isinstance(node, ast.Attribute) and node.attr in METHOD_SWAPS:
@@ -232,7 +291,9 @@ def _own_changes(node: ast.AST) -> Iterator[Change]:
 
 
 def _replacements(node: ast.expr, parent: ast.AST) -> Iterator[ast.expr]:
-    if isinstance(node, ast.Constant) and not isinstance(parent, ast.Expr | ast.JoinedStr | ast.FormattedValue):
+    if isinstance(node, ast.Constant) and not isinstance(
+        parent, ast.Expr | ast.JoinedStr | ast.FormattedValue
+    ):
         match node.value:
             case bool(value):
                 yield ast.Constant(not value)

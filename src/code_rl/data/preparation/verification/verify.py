@@ -1,7 +1,8 @@
 """Stage `verify`: each problem is proved in the sandbox and by the judge that give the reward.
 
-A reference must pass, again and again; programs that solve nothing and known wrong solutions must not; mutants of the reference measure
-how strong the tests are. Where none passes and one ran out of time, they are tried again later, beside few others, with a larger limit.
+A reference must pass, again and again; programs that solve nothing and known wrong solutions must
+not; mutants of the reference measure how strong the tests are. Where none passes and one ran out of
+time, they are tried again later, beside few others, with a larger limit.
 """
 
 from __future__ import annotations
@@ -44,24 +45,37 @@ FIRST = 32
 """So many tests kill most of the mutants that any kill."""
 MOST_WRONG_SOLUTIONS = 5
 IMPOSSIBLE_FACTOR = 4.0
-"""A limit that the data states and that the reference exceeds by more than this is a defect; below it, a limit set for another language."""
+"""A limit that the data states and that the reference exceeds by more than this is a defect; below
+it, a limit set for another language."""
 _NOT_IMPORTED = re.compile(
-    r"ModuleNotFoundError: No module named '([^']+)'|ImportError: (?:cannot import name .* from '([^']+)'|(\S+\.so\S*): )"
+    r"ModuleNotFoundError: No module named '([^']+)'|ImportError: (?:cannot import name .* "
+    r"from '([^']+)'|(\S+\.so\S*): )"
 )
 
 
-async def run_verify(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
-    """Proof in the sandbox, many problems in flight; those whose references all ran out of time come last, few at once."""
+async def run_verify(
+    bench: Bench, survivors: Sequence[Survivor], on_item: OnItem
+) -> list[Decision]:
+    """Proof in the sandbox, many problems in flight; those whose references all ran out of time
+    come last, few at once."""
     modules = ("verification", "code_rl.grading")
     with bench.deciding(
-        "verify", modules, survivors, on_item, lambda one: (one.entry.digest, one.entry.stated_checker)
+        "verify",
+        modules,
+        survivors,
+        on_item,
+        lambda one: (one.entry.digest, one.entry.stated_checker),
     ) as decisions:
         if decisions.waiting:
             verify = Verifier(bench.config, bench.executor()).verify
             places = bench.config.concurrency or default_concurrency(bench.executor())
-            await decisions.at_once(lambda one: verify(one.entry, bench.store[one.entry.place]), places)
+            await decisions.at_once(
+                lambda one: verify(one.entry, bench.store[one.entry.place]), places
+            )
             few = max(1, places // IN_FLIGHT_PER_PLACE)
-            await decisions.at_once(lambda one: verify(one.entry, bench.store[one.entry.place], patient=True), few)
+            await decisions.at_once(
+                lambda one: verify(one.entry, bench.store[one.entry.place], patient=True), few
+            )
         return decisions.made
 
 
@@ -72,24 +86,34 @@ class Verifier:
     config: PrepareConfig
     executor: Executor
 
-    async def verify(self, entry: ProblemSummary, problem: Problem, *, patient: bool = False) -> Decision | None:
-        """The decision, or None when no reference passed and one ran out of time: they are to be tried again with `patient`.
+    async def verify(
+        self, entry: ProblemSummary, problem: Problem, *, patient: bool = False
+    ) -> Decision | None:
+        """The decision, or None when no reference passed and one ran out of time: they are to be
+        tried again with `patient`.
 
         Raises SandboxError when the executor fails where no verdict can say so.
         """
         checkers = self.config.checkers
-        if entry.rule == "checker" and (checkers == "drop" or (checkers == "stated" and not entry.stated_checker)):
-            return drop("needs_checker", "many valid answers: the expected outputs alone do not decide")
+        if entry.rule == "checker" and (
+            checkers == "drop" or (checkers == "stated" and not entry.stated_checker)
+        ):
+            return drop(
+                "needs_checker", "many valid answers: the expected outputs alone do not decide"
+            )
         if (trivial := trivial_pass(problem)) is not None:
             if entry.derived_s is not None:
-                # Values that a reference gave may be alike only because one process gave them, on one day.
+                # Values that a reference gave may be alike only because one process gave them, on
+                # one day.
                 again = await self._again(problem, problem.solutions[0], entry.derived_s)
                 if _differs(again):
                     return _flaky(again.verdict)
             return drop(*trivial)
         if not problem.solutions:
             if self.config.unverified == "drop":
-                return drop("no_reference", "no reference solution: nothing shows that the tests are right")
+                return drop(
+                    "no_reference", "no reference solution: nothing shows that the tests are right"
+                )
             return Decision(keep=True, card={"verified": False})
         failures: list[Decision] = []
         late = False
@@ -111,12 +135,16 @@ class Verifier:
                 failures.append(await self._failure(problem, code, trial, limit))
         if late:
             return None
-        # Of several that all fail: what says something of this machine first, else what the first one showed.
+        # Of several that all fail: what says something of this machine first, else what the first
+        # one showed.
         broken = [each for each in failures if each.reason == BROKEN_CHECKER]
         return (broken or [each for each in failures if each.reason in UNSETTLED] or failures)[0]
 
-    async def _again(self, problem: Problem, code: str, derived_s: float, limit: float | None = None) -> Trial:
-        """A reference on the values that it gave, elsewhere. That was a run on each call apart, with the time of each: where all were quick, this is one process."""
+    async def _again(
+        self, problem: Problem, code: str, derived_s: float, limit: float | None = None
+    ) -> Trial:
+        """A reference on the values that it gave, elsewhere. That was a run on each call apart,
+        with the time of each: where all were quick, this is one process."""
         limit = limit or problem.time_limit_s
         run = attempt_at_once if derived_s <= min(STEP_S, limit) else attempt
         return await run(elsewhere(problem), code, self.executor, limit)
@@ -128,19 +156,32 @@ class Verifier:
         if verdict.undecided:
             return _no_verdict(verdict)
         if message.startswith(("ModuleNotFoundError", "ImportError")):
-            open_tests = tuple(replace(test, public=True) for test in problem.tests)  # which show all of it
-            again = (await attempt(replace(problem, tests=open_tests), code, self.executor, limit)).verdict
+            open_tests = tuple(
+                replace(test, public=True) for test in problem.tests
+            )  # which show all of it
+            again = (
+                await attempt(replace(problem, tests=open_tests), code, self.executor, limit)
+            ).verdict
             if again.failure and (library := missing_library(again.failure.message)):
                 return drop(MISSING_LIBRARY, f"the sandbox lacks {library}")
         at = f"{verdict.kind.value} at test {verdict.passed} of {verdict.total}"
         return drop("reference_fails", f"{at}: {message.partition(':')[0]}")
 
-    async def _proved(self, problem: Problem, code: str, trial: Trial, number: int, *, done: int = 0) -> Decision:
+    async def _proved(
+        self, problem: Problem, code: str, trial: Trial, number: int, *, done: int = 0
+    ) -> Decision:
         """A reference passed once: the rest of the proof. So many of its `repeats` are `done`."""
         slowest = trial.slowest_s
         stated = problem.time_limit_s
-        if slowest > stated and stated != DEFAULT_TIME_LIMIT_S and (slowest > IMPOSSIBLE_FACTOR * stated or stated < 1):
-            return drop("impossible_time_limit", f"the limit is {stated:g} s of CPU time, the reference needs more")
+        if (
+            slowest > stated
+            and stated != DEFAULT_TIME_LIMIT_S
+            and (slowest > IMPOSSIBLE_FACTOR * stated or stated < 1)
+        ):
+            return drop(
+                "impossible_time_limit",
+                f"the limit is {stated:g} s of CPU time, the reference needs more",
+            )
         patience = max(stated, 4 * rung(slowest))
         decision = await self._repeated(problem, code, trial, patience, done=done)
         if decision is None:
@@ -159,17 +200,29 @@ class Verifier:
         }
         if made and killed / made < self.config.min_strength:
             return drop("weak_tests", f"{killed} of {made} mutants of the reference are killed")
-        costs = {str(index): cost(seconds) for index, seconds in enumerate(trial.seconds) if cost(seconds)}
+        costs = {
+            str(index): cost(seconds)
+            for index, seconds in enumerate(trial.seconds)
+            if cost(seconds)
+        }
         limit = calibrated_limit(stated, slowest)
-        notes = {"time_limit_s": limit, "costs": costs, "kills": {str(k): n for k, n in sorted(kills.items())}}
+        notes = {
+            "time_limit_s": limit,
+            "costs": costs,
+            "kills": {str(k): n for k, n in sorted(kills.items())},
+        }
         return Decision(keep=True, card=card, notes=notes)
 
-    async def _repeated(self, problem: Problem, code: str, trial: Trial, limit: float, *, done: int) -> Decision | None:
+    async def _repeated(
+        self, problem: Problem, code: str, trial: Trial, limit: float, *, done: int
+    ) -> Decision | None:
         """Run a passing reference again, elsewhere each time; one failure makes it flaky."""
         more = UNSTEADY_REPEATS if self.config.repeats and is_unsteady(code) else 0
         for number in range(1 + done, 1 + self.config.repeats + more):
             moved = elsewhere(problem, number)
-            verdict = (await attempt_at_once(moved, code, self.executor, limit, sum(trial.seconds))).verdict
+            verdict = (
+                await attempt_at_once(moved, code, self.executor, limit, sum(trial.seconds))
+            ).verdict
             if verdict.undecided:
                 return _no_verdict(verdict)
             if not verdict.correct:
@@ -183,19 +236,29 @@ class Verifier:
             if verdict.undecided:
                 return _no_verdict(verdict)
             if verdict.correct:
-                return drop("wrong_solution_passes", f"wrong solution {number} passes all {verdict.total} tests")
+                return drop(
+                    "wrong_solution_passes",
+                    f"wrong solution {number} passes all {verdict.total} tests",
+                )
         return None
 
     async def _mutants(self, problem: Problem, code: str, trial: Trial) -> tuple[int, Counter[int]]:
-        """(mutants judged, those killed by test). A mutant without a verdict about itself is left out."""
+        """(mutants judged, those killed by test). A mutant without a verdict about itself is left
+        out."""
         limit, total_s = 2 * rung(trial.slowest_s), sum(trial.seconds)
-        every = [await self._soon(problem, one, limit, total_s) for one in mutants_of(code, self.config, problem)]
+        every = [
+            await self._soon(problem, one, limit, total_s)
+            for one in mutants_of(code, self.config, problem)
+        ]
         judged = [verdict for verdict in every if not verdict.undecided]
         return len(judged), Counter(verdict.passed for verdict in judged if not verdict.correct)
 
     async def _soon(self, problem: Problem, code: str, limit: float, total_s: float) -> Verdict:
-        """The verdict of a program whose end matters most where it is wrong: what passes the first of many tests makes the other calls in one process."""
-        first, rest = (replace(problem, tests=part) for part in (problem.tests[:FIRST], problem.tests[FIRST:]))
+        """The verdict of a program whose end matters most where it is wrong: what passes the first
+        of many tests makes the other calls in one process."""
+        first, rest = (
+            replace(problem, tests=part) for part in (problem.tests[:FIRST], problem.tests[FIRST:])
+        )
         verdict = (await attempt(first, code, self.executor, limit)).verdict
         if not verdict.correct or not rest.tests:
             return verdict
@@ -204,7 +267,8 @@ class Verifier:
 
 
 def missing_library(message: str) -> str:
-    """The library that a program's error says is not there; none where it is Python's own: what that lacks, the program made up."""
+    """The library that a program's error says is not there; none where it is Python's own: what
+    that lacks, the program made up."""
     named = _NOT_IMPORTED.match(message)
     library = next(filter(None, named.groups())).partition(".")[0] if named else ""
     return "" if library in sys.stdlib_module_names else library
@@ -219,14 +283,20 @@ def wrong_solutions(problem: Problem) -> list[str]:
 def mutants_of(code: str, config: PrepareConfig, problem: Problem) -> list[str]:
     """The mutants of a problem's reference that these settings ask for."""
     try:
-        return mutants(code, config.mutants, f"{config.seed}/{problem.id}") if config.mutants else []
+        return (
+            mutants(code, config.mutants, f"{config.seed}/{problem.id}") if config.mutants else []
+        )
     except (SyntaxError, ValueError, RecursionError):
         return []
 
 
 def _differs(moved: Trial) -> bool:
-    """Whether a run elsewhere of a reference that passes here shows that it has no one answer. Running out of time shows nothing."""
-    return not moved.verdict.undecided and moved.verdict.kind not in (VerdictKind.PASSED, VerdictKind.TIME_LIMIT)
+    """Whether a run elsewhere of a reference that passes here shows that it has no one answer.
+    Running out of time shows nothing."""
+    return not moved.verdict.undecided and moved.verdict.kind not in (
+        VerdictKind.PASSED,
+        VerdictKind.TIME_LIMIT,
+    )
 
 
 def _flaky(verdict: Verdict) -> Decision:
@@ -235,15 +305,20 @@ def _flaky(verdict: Verdict) -> Decision:
 
 
 def _no_verdict(verdict: Verdict) -> Decision:
-    """What a verdict that is not about the program says: the problem's checker is broken, or the sandbox failed."""
+    """What a verdict that is not about the program says: the problem's checker is broken, or the
+    sandbox failed."""
     broken = verdict.kind is VerdictKind.CHECKER_ERROR
-    return drop(BROKEN_CHECKER if broken else SANDBOX_ERROR, verdict.failure.message if verdict.failure else "")
+    return drop(
+        BROKEN_CHECKER if broken else SANDBOX_ERROR,
+        verdict.failure.message if verdict.failure else "",
+    )
 
 
 STEP_S = 0.25
 LEAST_LIMIT_S = 2.0
 HEADROOM = 8.0
-"""A limit is so many times what the reference needs, unless the data states a smaller one that leaves room."""
+"""A limit is so many times what the reference needs, unless the data states a smaller one that
+leaves room."""
 
 LEAST_ROOM = 1.25
 
@@ -263,7 +338,8 @@ def cost(cpu_s: float) -> float:
 def calibrated_limit(stated_s: float, slowest_s: float) -> float:
     """The CPU limit of a problem whose reference needs `slowest_s` on its slowest test.
 
-    Lowered towards 8 rungs (2 s at least), never above what is stated; raised to 2 rungs where the stated limit leaves no room.
+    Lowered towards 8 rungs (2 s at least), never above what is stated; raised to 2 rungs where the
+    stated limit leaves no room.
     """
     needed = rung(slowest_s)
     if stated_s < LEAST_ROOM * slowest_s:

@@ -1,4 +1,5 @@
-"""What a grader is to the audit: a program and its problem in, whether it is paid out. And a problem in the shapes that graders read."""
+"""What a grader is to the audit: a program and its problem in, whether it is paid out. And a
+problem in the shapes that graders read."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from code_rl.grading.problem import CallTest, Problem, StdinTest
 
 @dataclass(frozen=True, slots=True)
 class GraderOutcome:
-    """`paid`: None where the grader itself failed; `said` is what it answered, cut; `silent` where it answered nothing in time."""
+    """`paid`: None where the grader itself failed; `said` is what it answered, cut; `silent` where
+    it answered nothing in time."""
 
     paid: bool | None
     said: str = ""
@@ -21,7 +23,8 @@ class GraderOutcome:
 
 
 def outcome_of(score: object, pays_at: float, said: str) -> GraderOutcome:
-    """What a score says; what is no number, or none that can be compared, is a failure of the grader."""
+    """What a score says; what is no number, or none that can be compared, is a failure of the
+    grader."""
     if not isinstance(score, bool | int | float):
         return GraderOutcome(None, said)
     try:
@@ -34,7 +37,8 @@ def outcome_of(score: object, pays_at: float, said: str) -> GraderOutcome:
 
 
 class AuditedGrader:
-    """A target of the audit. `problems`: of those with plain tests, the forms that it takes: `stdin`, `call`, or `all`."""
+    """A target of the audit. `problems`: of those with plain tests, the forms that it takes:
+    `stdin`, `call`, or `all`."""
 
     name: str
     problems = "all"
@@ -63,7 +67,8 @@ def completion(code: str) -> str:
 
 
 def is_plain(problem: Problem, takes: str = "all") -> bool:
-    """Whether each test is input and output, or one call and its value, which every grader knows; `takes`: only `stdin`, only `call`, or `all`."""
+    """Whether each test is input and output, or one call and its value, which every grader knows;
+    `takes`: only `stdin`, only `call`, or `all`."""
     wanted = takes in ("all", "call" if problem.calls else "stdin")
     return wanted and problem.compare.rule == "lcb" and all(_plain(test) for test in problem.tests)
 
@@ -72,7 +77,10 @@ def _plain(test: Any) -> bool:
     if isinstance(test, StdinTest):
         return True
     return (
-        isinstance(test, CallTest) and test.raises is None and not test.kwargs and _is_json([test.args, test.expected])
+        isinstance(test, CallTest)
+        and test.raises is None
+        and not test.kwargs
+        and _is_json([test.args, test.expected])
     )
 
 
@@ -92,7 +100,8 @@ def _listed(value: Any) -> Any:
 
 
 def shapes(problem: Problem, code: str) -> dict[str, Any]:
-    """One program and the tests of its problem under the names that columns and `ground_truth` use."""
+    """One program and the tests of its problem under the names that columns and `ground_truth`
+    use."""
     stdin = [test for test in problem.tests if isinstance(test, StdinTest)]
     calls = [test for test in problem.tests if isinstance(test, CallTest)]
     inputs: list[Any] = [test.input for test in stdin] or [_listed(test.args) for test in calls]
@@ -112,23 +121,34 @@ def shapes(problem: Problem, code: str) -> dict[str, Any]:
         "memory_limit_mb": problem.memory_limit_mb,
         "inputs": inputs,
         "outputs": outputs,
-        "input_output": {"inputs": inputs, "outputs": outputs} | ({"fn_name": problem.fn_name} if calls else {}),
-        "lcb_input_output": {"inputs": lines, "outputs": values} | ({"fn_name": problem.fn_name} if calls else {}),
+        "input_output": {"inputs": inputs, "outputs": outputs}
+        | ({"fn_name": problem.fn_name} if calls else {}),
+        "lcb_input_output": {"inputs": lines, "outputs": values}
+        | ({"fn_name": problem.fn_name} if calls else {}),
         "lcb_tests": [
-            {"input": given, "output": wanted, "testtype": kind} for given, wanted in zip(lines, values, strict=True)
+            {"input": given, "output": wanted, "testtype": kind}
+            for given, wanted in zip(lines, values, strict=True)
         ],
         "test_cases": [
-            {"type": "function_call" if calls else "stdin_stdout", "fn_name": problem.fn_name, "input": a, "output": b}
+            {
+                "type": "function_call" if calls else "stdin_stdout",
+                "fn_name": problem.fn_name,
+                "input": a,
+                "output": b,
+            }
             for a, b in zip(inputs, outputs, strict=True)
         ],
         "asserts": [
-            f"assert {problem.fn_name}({', '.join(map(repr, test.args))}) == {test.expected!r}" for test in calls
+            f"assert {problem.fn_name}({', '.join(map(repr, test.args))}) == {test.expected!r}"
+            for test in calls
         ],
     }
 
 
 def one_line(text: str) -> str:
-    """Somebody else's words on one line of a terminal or a page: control characters and lone surrogates escaped."""
+    """Somebody else's words on one line of a terminal or a page: control characters and lone
+    surrogates escaped."""
     return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in " ".join(text.split())
+        char if char.isprintable() else char.encode("unicode_escape").decode()
+        for char in " ".join(text.split())
     )

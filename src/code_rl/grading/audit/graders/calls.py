@@ -1,4 +1,5 @@
-"""How `shim` calls somebody's grader: {"target": "package.module:function", "shape": "trl", "path": "/where/to/import/from"}."""
+"""How `shim` calls somebody's grader: {"target": "package.module:function", "shape": "trl", "path":
+"/where/to/import/from"}."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ def load(spec: dict[str, Any], module_of: Callable[[str, str], Any]) -> tuple[di
         sys.path.insert(0, folder)
         stem = file.removesuffix(".py")
         known = stem in sys.modules or stem in sys.stdlib_module_names
-        found = module_of("grader" if known else stem, module_name)  # the name by which another process can import it
+        found = module_of(
+            "grader" if known else stem, module_name
+        )  # the name by which another process can import it
     else:
         found = importlib.import_module(module_name)
     for part in name.split("."):
@@ -58,18 +61,43 @@ def call_as(function: Callable[..., Any], shape: str, given: dict[str, Any]) -> 
         }
         message = [{"role": "assistant", "content": given["completion"]}]
         prompt = [{"role": "user", "content": given["statement"]}]
-        return _call(function, prompts=[prompt], completions=[message], **{k: [v] for k, v in columns.items()})
-    if shape == "verl":
-        extra = {"index": 0, "split": "train", "fn_name": given["fn_name"], "asserts": given["asserts"]}
         return _call(
-            function, data_source="code", solution_str=given["completion"], ground_truth=tests, extra_info=extra
+            function,
+            prompts=[prompt],
+            completions=[message],
+            **{k: [v] for k, v in columns.items()},
+        )
+    if shape == "verl":
+        extra = {
+            "index": 0,
+            "split": "train",
+            "fn_name": given["fn_name"],
+            "asserts": given["asserts"],
+        }
+        return _call(
+            function,
+            data_source="code",
+            solution_str=given["completion"],
+            ground_truth=tests,
+            extra_info=extra,
         )
     if shape == "verifiers":
         message = [{"role": "assistant", "content": given["completion"]}]
         prompt = [{"role": "user", "content": given["statement"]}]
-        state: dict[str, Any] = {"completion": message, "prompt": prompt, "answer": tests, "info": {"tests": given}}
+        state: dict[str, Any] = {
+            "completion": message,
+            "prompt": prompt,
+            "answer": tests,
+            "info": {"tests": given},
+        }
         return _call(
-            function, prompt=prompt, completion=message, answer=tests, info={**given}, state=state, task="code"
+            function,
+            prompt=prompt,
+            completion=message,
+            answer=tests,
+            info={**given},
+            state=state,
+            task="code",
         )
     return _call(function, code=given["code"], problem=given)
 
@@ -79,7 +107,9 @@ def _call(function: Callable[..., Any], **arguments: Any) -> Any:
     parameters = inspect.signature(function).parameters.values()
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         arguments = {
-            parameter.name: arguments[parameter.name] for parameter in parameters if parameter.name in arguments
+            parameter.name: arguments[parameter.name]
+            for parameter in parameters
+            if parameter.name in arguments
         }
     value = function(**arguments)
     return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
@@ -90,11 +120,14 @@ async def _awaited(value: Any) -> Any:
 
 
 def score_of(value: Any, shape: str) -> float | None:
-    """The number: TRL's in a list of one, others' by itself or in a dict under `score` or `reward`. Raises TypeError, ValueError."""
+    """The number: TRL's in a list of one, others' by itself or in a dict under `score` or `reward`.
+    Raises TypeError, ValueError."""
     if shape == "trl":
         given = value.tolist() if hasattr(value, "tolist") else value
         if not isinstance(given, list | tuple):
-            raise TypeError(f"a list of scores was expected, one a completion, not {type(value).__name__}")
+            raise TypeError(
+                f"a list of scores was expected, one a completion, not {type(value).__name__}"
+            )
         if len(given) != 1:
             raise ValueError(f"{len(given)} scores came back for 1 completion")
         value = given[0]

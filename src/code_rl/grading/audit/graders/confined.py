@@ -1,7 +1,9 @@
-"""Runs a command, a grader that runs hostile programs, where it can neither write nor reach a network: `python -m code_rl.grading.audit.graders.confined FOLDERS CMD …`.
+"""Runs a command, a grader that runs hostile programs, where it can neither write nor reach a
+network: `python -m code_rl.grading.audit.graders.confined FOLDERS CMD …`.
 
-In namespaces of its own: every mount read-only, empty /tmp, /dev/shm and home, no network but the loopback, no other process to see, an environment without
-anything of ours but PYTHONPATH. It can read what the user can; of what is made empty, only FOLDERS (JSON) are seen, read-only.
+In namespaces of its own: every mount read-only, empty /tmp, /dev/shm and home, no network but the
+loopback, no other process to see, an environment without anything of ours but PYTHONPATH. It can
+read what the user can; of what is made empty, only FOLDERS (JSON) are seen, read-only.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ def main() -> int:
         _enter(json.loads(sys.argv[1]))
     except OSError as error:
         print(
-            f"a grader cannot be confined here ({error}); confine=false runs it with your own rights", file=sys.stderr
+            f"a grader cannot be confined here ({error}); confine=false runs it with your own "
+            "rights",
+            file=sys.stderr,
         )
         return 2
     child = os.fork()
@@ -47,18 +51,28 @@ def _become(command: list[str]) -> NoReturn:
     kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    os.execvpe(command[0], command, environment | {"HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"})  # noqa: S108, S606
+    environment |= {"HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}  # noqa: S108
+    os.execvpe(command[0], command, environment)  # noqa: S606
 
 
 def _enter(folders: list[str]) -> None:
     """The namespaces, and what is mounted in them."""
     uid, gid = os.getuid(), os.getgid()
     kernel.unshare(
-        (kernel.NEWUSER if uid else 0) | kernel.NEWNS | kernel.NEWPID | kernel.NEWNET | kernel.NEWIPC | kernel.NEWUTS,
+        (kernel.NEWUSER if uid else 0)
+        | kernel.NEWNS
+        | kernel.NEWPID
+        | kernel.NEWNET
+        | kernel.NEWIPC
+        | kernel.NEWUTS,
         "unshare",
     )
     if uid:
-        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        for name, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{uid} {uid} 1"),
+            ("gid_map", f"{gid} {gid} 1"),
+        ):
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
@@ -75,7 +89,11 @@ def _enter(folders: list[str]) -> None:
 
 def _make_empty(place: str, folders: list[str]) -> None:
     """Mount an empty file system there, with these folders of the old one in it."""
-    held = {folder: os.open(folder, os.O_PATH | os.O_DIRECTORY) for folder in folders if os.path.isdir(folder)}
+    held = {
+        folder: os.open(folder, os.O_PATH | os.O_DIRECTORY)
+        for folder in folders
+        if os.path.isdir(folder)
+    }
     kernel.mount("tmpfs", place, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=1777,size=1g")
     for folder, fd in sorted(held.items()):
         if not os.path.isdir(folder):  # else it came with one that it lies in

@@ -1,7 +1,9 @@
-"""A grader that is a Python function, in its own interpreter: what TRL, verl and verifiers call, or a plain `grade(code, problem)`.
+"""A grader that is a Python function, in its own interpreter: what TRL, verl and verifiers call, or
+a plain `grade(code, problem)`.
 
-Each place is a process (`shim`) of the interpreter `python`, which imports the function once for each class of programs: what one program breaks,
-the next class does not see. Unless told otherwise these processes have no network, see the file system read-only with an empty /tmp, and end with us.
+Each place is a process (`shim`) of the interpreter `python`, which imports the function once for
+each class of programs: what one program breaks, the next class does not see. Unless told otherwise
+these processes have no network, see the file system read-only with an empty /tmp, and end with us.
 """
 
 from __future__ import annotations
@@ -10,7 +12,13 @@ import asyncio
 import os
 from pathlib import Path
 
-from code_rl.grading.audit.graders.base import AuditedGrader, GraderOutcome, one_line, outcome_of, shapes
+from code_rl.grading.audit.graders.base import (
+    AuditedGrader,
+    GraderOutcome,
+    one_line,
+    outcome_of,
+    shapes,
+)
 from code_rl.grading.audit.process import SAID, Process, start
 from code_rl.grading.problem import Problem
 from code_rl.util.errors import ConfigError
@@ -38,8 +46,17 @@ class Function(AuditedGrader):
         self.name = f"{target} ({shape})"
         self._spec = {"target": target, "shape": shape, "path": os.getcwd()}
         self.problems = takes
-        self._folder = os.path.dirname(os.path.abspath(target.rpartition(":")[0])) if ".py:" in target else os.getcwd()
-        self._python, self._pays_at, self._timeout_s, self._confined = python, pays_at, timeout_s, confined
+        self._folder = (
+            os.path.dirname(os.path.abspath(target.rpartition(":")[0]))
+            if ".py:" in target
+            else os.getcwd()
+        )
+        self._python, self._pays_at, self._timeout_s, self._confined = (
+            python,
+            pays_at,
+            timeout_s,
+            confined,
+        )
         self._free: asyncio.LifoQueue[Process | None] = asyncio.LifoQueue()
         self._all: set[Process] = set()
         for _ in range(places):
@@ -51,21 +68,28 @@ class Function(AuditedGrader):
         self._free.put_nowait(await self._start())
 
     async def grade(self, problem: Problem, code: str) -> GraderOutcome:
-        """An exception, a None and a process that has gone are failures of the grader; so is no answer in time."""
+        """An exception, a None and a process that has gone are failures of the grader; so is no
+        answer in time."""
         process = await self._free.get()
         try:
             try:
                 process = process or await self._start()
-                answer = await asyncio.wait_for(process.request(shapes(problem, code)), self._timeout_s)
+                answer = await asyncio.wait_for(
+                    process.request(shapes(problem, code)), self._timeout_s
+                )
             except (TimeoutError, EOFError, ConfigError) as error:
                 await self._end(process)
                 process = None
                 silent = isinstance(error, TimeoutError)
-                return GraderOutcome(None, f"no answer in {self._timeout_s:g} s" if silent else str(error), silent)
+                return GraderOutcome(
+                    None, f"no answer in {self._timeout_s:g} s" if silent else str(error), silent
+                )
         finally:
             self._free.put_nowait(process)
         score = answer.get("score")
-        return outcome_of(score, self._pays_at, str(answer.get("failed", f"score {score!r}"))[:SAID])
+        return outcome_of(
+            score, self._pays_at, str(answer.get("failed", f"score {score!r}"))[:SAID]
+        )
 
     async def renew(self) -> None:
         """End the processes; those that come after import the function anew."""
@@ -86,7 +110,9 @@ class Function(AuditedGrader):
             ready = await process.ready(_START_S)
         except EOFError as error:
             await self._end(process)
-            raise ConfigError(f"grader={self._spec['target']} does not start: {one_line(str(error))}") from None
+            raise ConfigError(
+                f"grader={self._spec['target']} does not start: {one_line(str(error))}"
+            ) from None
         if "failed" in ready:
             await self._end(process)
             raise ConfigError(f"grader={self._spec['target']}: {one_line(ready['failed'])}")

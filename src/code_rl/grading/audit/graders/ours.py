@@ -1,4 +1,5 @@
-"""Our own judge, on any executor: the embedded sandbox, a Sandbox Fusion server through our client."""
+"""Our own judge, on any executor: the embedded sandbox, a Sandbox Fusion server through our
+client."""
 
 from __future__ import annotations
 

@@ -1,13 +1,18 @@
-"""One attempt at a submission: chunk after chunk, each a request to the server that is least loaded.
+"""One attempt at a submission: chunk after chunk, each a request to the server that is least
+loaded.
 
-Our harness and the program may share one account in a remote sandbox, so a program can kill the harness or stop it. Only a harness that
-came to its end is believed, and it writes the result file last. A missing result may be the program's doing or the server's. What is
-told apart here, for `sandbox.retries` to decide by:
+Our harness and the program may share one account in a remote sandbox, so a program can kill the
+harness or stop it. Only a harness that came to its end is believed, and it writes the result file
+last. A missing result may be the program's doing or the server's. What is told apart here, for
+`sandbox.retries` to decide by:
 
 - Trouble: no connection, an HTTP error, an unreadable answer, the server's own SandboxError.
-- A loss: a proper answer whose result file lacks the test while a control program comes back whole through the same server; a connection that dropped, or an answer that did not come in time, after the request was sent.
+- A loss: a proper answer whose result file lacks the test while a control program comes back whole
+  through the same server; a connection that dropped, or an answer that did not come in time, after
+  the request was sent.
 
-A busy server is waited for, a chunk that is too large is halved, and a test whose chunk ran out of time is sent again with ample time.
+A busy server is waited for, a chunk that is too large is halved, and a test whose chunk ran out of
+time is sent again with ample time.
 """
 
 from __future__ import annotations
@@ -44,7 +49,8 @@ GAMBLE_AFTER_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """Attempts on the servers of `pool`. Seconds: `busy_s` for a busy server in all, `grace_s` for an answer beyond its run's own limit."""
+    """Attempts on the servers of `pool`. Seconds: `busy_s` for a busy server in all, `grace_s` for
+    an answer beyond its run's own limit."""
 
     session: aiohttp.ClientSession
     pool: ServerPool[Server]
@@ -52,7 +58,8 @@ class Attempts:
     grace_s: float
 
     async def run(self, job: Job, alone: bool) -> AsyncIterator[Execution]:
-        """Executions in order, as `retries.Attempt`; `alone`: one test a request, and before all that wait.
+        """Executions in order, as `retries.Attempt`; `alone`: one test a request, and before all
+        that wait.
 
         Raises SandboxError.
         """
@@ -61,14 +68,20 @@ class Attempts:
         while start < len(job.cases):
             spare_s = ALONE_SPARE_S if alone else SPARE_S
             longest_s = self.pool.longest_run_s
-            chunk = make_chunk(job, start, size, ample_time=ample, spare_s=spare_s, longest_s=longest_s)
+            chunk = make_chunk(
+                job, start, size, ample_time=ample, spare_s=spare_s, longest_s=longest_s
+            )
             used_up = ample and chunk.request.run_timeout >= longest_s
             try:
-                records = await self._try(chunk, ahead=alone or start > 0, ample=ample and not used_up)
+                records = await self._try(
+                    chunk, ahead=alone or start > 0, ample=ample and not used_up
+                )
             except OverloadedError as error:
                 busy_since = busy_since or time.monotonic()
                 if time.monotonic() - busy_since > self.busy_s:
-                    raise TroubleError(f"the server stayed busy for {self.busy_s:g} s: {error}") from error
+                    raise TroubleError(
+                        f"the server stayed busy for {self.busy_s:g} s: {error}"
+                    ) from error
                 await asyncio.sleep(error.retry_after_s * random.uniform(1.0, 1.5))
                 continue
             except TooLongError as error:
@@ -109,28 +122,39 @@ class Attempts:
             self.pool.succeeded(server)
             if not lost:
                 return records
-            blame = Status.TIME_LIMIT if stopped or records.end == "deadline" else Status.RUNTIME_ERROR
-            raise LostError(f"it removed its results or stopped their writer ({records.end or records.detail})", blame)
+            blame = (
+                Status.TIME_LIMIT if stopped or records.end == "deadline" else Status.RUNTIME_ERROR
+            )
+            raise LostError(
+                f"it removed its results or stopped their writer ({records.end or records.detail})",
+                blame,
+            )
 
     async def _exchange(self, server: Server, chunk: Chunk) -> tuple[Records, bool]:
         """What the result file says, and whether the server had to stop the run.
 
-        Only a harness that came to its end is believed: it writes the file when the programs are dead.
+        Only a harness that came to its end is believed: it writes the file when the programs are
+        dead.
         """
-        answer = await post_run(self.session, server.name, chunk.request, chunk.request.run_timeout + self.grace_s)
+        answer = await post_run(
+            self.session, server.name, chunk.request, chunk.request.run_timeout + self.grace_s
+        )
         stopped = answer.run_result is not None and answer.run_result.status == TIME_LIMIT_EXCEEDED
         ended = answer.run_result is not None and answer.run_result.return_code == 0
         data = answer.files.get(RESULT_FILE, b"") if ended else b""
         return read_records(data, chunk.nonce, chunk.count), stopped
 
     async def _control(self, server: Server) -> None:
-        """Run the control program through the same server. Raises TroubleError when its result is lost too."""
+        """Run the control program through the same server. Raises TroubleError when its result is
+        lost too."""
         records, _ = await self._exchange(
-            server, make_chunk(CONTROL, 0, 1, spare_s=ALONE_SPARE_S, longest_s=self.pool.longest_run_s)
+            server,
+            make_chunk(CONTROL, 0, 1, spare_s=ALONE_SPARE_S, longest_s=self.pool.longest_run_s),
         )
         if records.end == "error" and records.detail.startswith("PermissionError"):
             raise RefusedError(
-                f"{server.name}: the harness may not fork there ({records.detail}); a server of ours needs isolation=full or none"
+                f"{server.name}: the harness may not fork there ({records.detail}); a server of "
+                "ours needs isolation=full or none"
             )
         if not records.executions or records.executions[0].stdout != CONTROL_OUTPUT:
             raise TroubleError(f"{server.name}: a control run came back broken: {records.detail}")

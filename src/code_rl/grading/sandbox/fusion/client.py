@@ -1,8 +1,9 @@
 """An Executor on Sandbox Fusion servers.
 
-Each request carries the harness, the program and the inputs of one chunk of tests; outputs come back in a fetched file, and
-expected outputs never leave this process. Chunks grow (1, 4, 16, 64 tests), so that a program wrong on its first test is cheap.
-A trusted job, which may see expected outputs, runs on this machine.
+Each request carries the harness, the program and the inputs of one chunk of tests; outputs come
+back in a fetched file, and expected outputs never leave this process. Chunks grow (1, 4, 16, 64
+tests), so that a program wrong on its first test is cheap. A trusted job, which may see expected
+outputs, runs on this machine.
 """
 
 from __future__ import annotations
@@ -34,11 +35,13 @@ if TYPE_CHECKING:
 DEFAULT_URL = "http://localhost:8080/run_code"
 DEFAULT_CONCURRENCY = 4
 MEASURE = "import os\nprint(len(os.sched_getaffinity(0)))\n"
-"""Says how many processors a server has; its places are twice as many, as the embedded sandbox's."""
+"""Says how many processors a server has; its places are twice as many, as the embedded
+sandbox's."""
 GRACE_S = 30.0
 CHECK_S = 10.0
 CROWDING = 8.0
-"""How many submissions may share a processor of a server before waiting for it counts against a submission's own seconds."""
+"""How many submissions may share a processor of a server before waiting for it counts against a
+submission's own seconds."""
 
 logger = logging.getLogger("code_rl.grading.sandbox")
 
@@ -58,9 +61,10 @@ class FusionClient:
     """Runs submissions on one or several Sandbox Fusion servers.
 
     Args:
-        urls: `/run_code` addresses, or base addresses. None: SANDBOX_URL, comma-separated (default http://localhost:8080/run_code).
-        concurrency: requests in flight on each server. None: SANDBOX_MAX_CONCURRENCY, else twice the processors that `check` finds there (at
-            least 4, and 4 before).
+        urls: `/run_code` addresses, or base addresses. None: SANDBOX_URL, comma-separated (default
+            http://localhost:8080/run_code).
+        concurrency: requests in flight on each server. None: SANDBOX_MAX_CONCURRENCY, else twice
+            the processors that `check` finds there (at least 4, and 4 before).
         patience_s: how long servers that are away, or busy, are waited for.
         stop: ends that waiting.
         grace_s: how long an answer may take beyond its run's own time limit (queueing, transfer).
@@ -68,8 +72,8 @@ class FusionClient:
     Raises:
         ConfigError: an address or a number that cannot be used.
 
-    Usable from several event loops, one after another or at once: each gets a session and a view of the servers' health,
-    closed with the loop.
+    Usable from several event loops, one after another or at once: each gets a session and a view of
+    the servers' health, closed with the loop.
     """
 
     def __init__(
@@ -101,7 +105,10 @@ class FusionClient:
     @property
     def places(self) -> int:
         """How many submissions run at once, on all servers together."""
-        known = [sum(server.slots for server in state.attempts.pool.servers) for _, state in self._loops.values()]
+        known = [
+            sum(server.slots for server in state.attempts.pool.servers)
+            for _, state in self._loops.values()
+        ]
         return max(known, default=self.concurrency * len(self.urls))
 
     @property
@@ -126,18 +133,21 @@ class FusionClient:
     async def check(self) -> None:
         """Find out how much each server takes at once.
 
-        Raises SandboxError, naming the addresses, when no server answers its health check, or one refuses to run programs.
+        Raises SandboxError, naming the addresses, when no server answers its health check, or one
+        refuses to run programs.
         """
         attempts = (await self._per_loop()).attempts
         servers, session = attempts.pool.servers, attempts.session
-        refusals = asyncio.gather(*(_refusal(session, server, self._measures) for server in servers))
+        refusals = asyncio.gather(
+            *(_refusal(session, server, self._measures) for server in servers)
+        )
         answers = await _ask(session, attempts.pool)
         for refusal in filter(None, await refusals):
             raise SandboxError(refusal)
         if all(answer is None for answer in answers):
             raise SandboxError(
-                f"no Sandbox Fusion server answers at {', '.join(self.urls)}; start one (`code-rl sandbox port=8080`) "
-                "or set SANDBOX_URL"
+                f"no Sandbox Fusion server answers at {', '.join(self.urls)}; start one (`code-rl "
+                "sandbox port=8080`) or set SANDBOX_URL"
             )
 
     async def aclose(self) -> None:
@@ -150,17 +160,22 @@ class FusionClient:
         loop = asyncio.get_running_loop()
         known = self._loops.get(loop)
         if known is None:
-            # A started asynchronous generator is closed by its loop's shutdown_asyncgens: asyncio.run closes the session.
+            # A started asynchronous generator is closed by its loop's shutdown_asyncgens:
+            # asyncio.run closes the session.
             lifetime = self._lifetime()
             known = self._loops[loop] = (lifetime, await anext(lifetime))
         return known[1]
 
     async def _lifetime(self) -> AsyncGenerator[_PerLoop, None]:
-        session = ClientSession(connector=TCPConnector(limit=0, ttl_dns_cache=60))  # as many as there are requests
+        session = ClientSession(
+            connector=TCPConnector(limit=0, ttl_dns_cache=60)
+        )  # as many as there are requests
         servers = [Server(url, self.concurrency) for url in self.urls]
         pool = ServerPool(servers, partial(_answers, session))
         attempts = Attempts(session, pool, self._patience_s, self._grace_s)
-        retries = Retries(attempts.run, patience_s=self._patience_s, crowding=CROWDING, stop=self._stop)
+        retries = Retries(
+            attempts.run, patience_s=self._patience_s, crowding=CROWDING, stop=self._stop
+        )
         state = _PerLoop(attempts, retries, asyncio.create_task(_ask(session, pool)))
         try:
             yield state
@@ -175,7 +190,8 @@ class FusionClient:
 
 
 def _local_sandbox() -> EmbeddedSandbox:
-    """Where trusted jobs run. They are the problem author's programs, so no isolation is better than none of them."""
+    """Where trusted jobs run. They are the problem author's programs, so no isolation is better
+    than none of them."""
     from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 
     try:
@@ -190,7 +206,8 @@ async def _answers(session: ClientSession, server: Server) -> bool:
 
 
 async def _refusal(session: ClientSession, server: Server, measures: bool) -> str | None:
-    """Why the server will not run a program (it wants a key, or is no such server); None where it does, or has no time for it now.
+    """Why the server will not run a program (it wants a key, or is no such server); None where it
+    does, or has no time for it now.
 
     With `measures` its slots become what its processors are enough for.
     """
@@ -208,21 +225,29 @@ async def _refusal(session: ClientSession, server: Server, measures: bool) -> st
 
 async def _ask(session: ClientSession, pool: ServerPool[Server]) -> list[float | None]:
     """What each server's health check says; runs are as long as the strictest allows."""
-    answers = await asyncio.gather(*(ping(session, ping_url(server.name)) for server in pool.servers))
-    pool.longest_run_s = min(pool.longest_run_s, *(answer for answer in answers if answer is not None), math.inf)
+    answers = await asyncio.gather(
+        *(ping(session, ping_url(server.name)) for server in pool.servers)
+    )
+    pool.longest_run_s = min(
+        pool.longest_run_s, *(answer for answer in answers if answer is not None), math.inf
+    )
     return answers
 
 
 def _concurrency(value: int | None) -> int:
     name, shown = "concurrency", str(value)
     if value is None:
-        name, shown = "SANDBOX_MAX_CONCURRENCY", os.environ.get("SANDBOX_MAX_CONCURRENCY") or str(DEFAULT_CONCURRENCY)
+        name, shown = (
+            "SANDBOX_MAX_CONCURRENCY",
+            os.environ.get("SANDBOX_MAX_CONCURRENCY") or str(DEFAULT_CONCURRENCY),
+        )
     try:
         number = int(shown)
     except ValueError:
         number = 0
     if number < 1:
         raise ConfigError(
-            f"{name}={shown!r} is not a positive whole number; give how many requests a server takes at once"
+            f"{name}={shown!r} is not a positive whole number; give how many requests a server "
+            "takes at once"
         )
     return number

@@ -1,7 +1,10 @@
-"""The course's harness: `run_test(sample, code)`, in a sandbox that is handed this text as `testing_util.py`.
+"""The course's harness: `run_test(sample, code)`, in a sandbox that is handed this text as
+`testing_util.py`.
 
-Self-contained. Every test is a process of its own with real stdin and stdout. Outputs are equal when their lines are, whitespace around them aside, or
-when the lines' words are the same decimals. Expected outputs are in the sandbox here, in the parent of the program; training sends none there (`payload`).
+Self-contained. Every test is a process of its own with real stdin and stdout. Outputs are equal
+when their lines are, whitespace around them aside, or when the lines' words are the same decimals.
+Expected outputs are in the sandbox here, in the parent of the program; training sends none there
+(`payload`).
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ if any(x != True for x in result):
     print(metadata)
     sys.exit(-1)
 """
-"""The entry point, to be filled with the seconds of wall time that a test may take. Exit code 0: every test passed."""
+"""The entry point, to be filled with the seconds of wall time that a test may take. Exit code 0:
+every test passed."""
 
 
 def run_test(
@@ -44,14 +48,19 @@ def run_test(
     debug: bool = False,  # noqa: ARG001 - the course passes it
     timeout: float = 6,
 ) -> tuple[list[bool | int], dict[str, Any]]:
-    """Run `code` on the tests of `sample["input_output"]` up to the first that fails: True passed, False wrong, -1 no answer in time, -2 an error."""
+    """Run `code` on the tests of `sample["input_output"]` up to the first that fails: True passed,
+    False wrong, -1 no answer in time, -2 an error."""
     tests = json.loads(sample["input_output"])
     name = tests.get("fn_name")
     results: list[bool | int] = []
     for given, expected in zip(tests["inputs"], tests["outputs"], strict=True):
-        body, text = (_script(code), _lines(given)) if name is None else (_call(code, name, given), "")
+        body, text = (
+            (_script(code), _lines(given)) if name is None else (_call(code, name, given), "")
+        )
         status, output = _run(body, text.encode(), timeout)
-        right = status == 0 and (_same(output, _lines(expected)) if name is None else _same_value(output, expected))
+        right = status == 0 and (
+            _same(output, _lines(expected)) if name is None else _same_value(output, expected)
+        )
         results.append({None: -1, 0: right}.get(status, -2))
         if results[-1] is not True:
             metadata = {
@@ -71,14 +80,20 @@ def _script(code: str) -> Callable[[], object]:
 
 
 def _call(code: str, name: str, given: Any) -> Callable[[], object]:
-    """What the function (or the method of `Solution`) returns, as JSON on stdout; what the program prints goes to stderr."""
+    """What the function (or the method of `Solution`) returns, as JSON on stdout; what the program
+    prints goes to stderr."""
 
     def body() -> None:
         answer, sys.stdout = sys.stdout, sys.stderr
         namespace: dict[str, Any] = {"__name__": "solution"}
-        exec(compile(code, "solution.py", "exec"), namespace)  # noqa: S102 - that is what this is for
+        # That is what this is for
+        exec(compile(code, "solution.py", "exec"), namespace)  # noqa: S102
         function = namespace.get(name) or getattr(namespace["Solution"](), name)
-        args = [json.loads(line) for line in given.split("\n") if line.strip()] if isinstance(given, str) else given
+        args = (
+            [json.loads(line) for line in given.split("\n") if line.strip()]
+            if isinstance(given, str)
+            else given
+        )
         json.dump(function(*args), answer)
         answer.flush()
 
@@ -125,13 +140,19 @@ def _lines(value: Any) -> str:
 
 
 def _same(output: str, expected: str) -> bool:
-    ours, theirs = ([line.strip() for line in text.strip().split("\n")] for text in (output, expected))
-    return len(ours) == len(theirs) and all(a == b or _same_decimals(a, b) for a, b in zip(ours, theirs, strict=True))
+    ours, theirs = (
+        [line.strip() for line in text.strip().split("\n")] for text in (output, expected)
+    )
+    return len(ours) == len(theirs) and all(
+        a == b or _same_decimals(a, b) for a, b in zip(ours, theirs, strict=True)
+    )
 
 
 def _same_decimals(ours: str, theirs: str) -> bool:
     try:
-        return [decimal.Decimal(word) for word in ours.split()] == [decimal.Decimal(word) for word in theirs.split()]
+        return [decimal.Decimal(word) for word in ours.split()] == [
+            decimal.Decimal(word) for word in theirs.split()
+        ]
     except decimal.InvalidOperation:
         return False
 

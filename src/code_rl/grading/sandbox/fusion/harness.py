@@ -1,8 +1,10 @@
-"""Runs one chunk of tests inside a remote sandbox: a process for each, its limits, one line of results for each.
+"""Runs one chunk of tests inside a remote sandbox: a process for each, its limits, one line of
+results for each.
 
-It and the programs share one account. A program can end this process, which is then not believed, or write a result file,
-which is replaced: results are kept in memory and written once, at the end, when everything the programs started is dead.
-Expected outputs are never here.
+It and the programs share one account. A program can end this process, which is then not believed,
+or write a result file,
+which is replaced: results are kept in memory and written once, at the end, when everything the
+programs started is dead. Expected outputs are never here.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ _VALUE_FD = 3
 _COMPILE_CPU_S = 10
 _COMPILE_FAILED = 97
 _DATA_RESERVE, _THREAD_STACK = 1 << 30, 8 << 20
-"""Beyond the memory limit, what may be writable: stacks of threads, buffers never touched. What is touched is judged."""
+"""Beyond the memory limit, what may be writable: stacks of threads, buffers never touched. What is
+touched is judged."""
 _PR_SET_CHILD_SUBREAPER = 36
 _LOOK_S = 0.002
 
@@ -45,7 +48,9 @@ def main() -> None:
         job = json.loads(file.read())
     for name in (JOB_FILE, "testing_util.py"):
         os.unlink(name)
-    for module in [name for name in sys.modules if name.partition(".")[0] in ("code_rl", "testing_util")]:
+    for module in [
+        name for name in sys.modules if name.partition(".")[0] in ("code_rl", "testing_util")
+    ]:
         del sys.modules[module]
     rows: list[bytes] = []
     try:
@@ -76,9 +81,15 @@ def _run_all(job: Mapping[str, Any], rows: list[bytes], deadline: float) -> tupl
     return "done", ""
 
 
-def _run(job: Mapping[str, Any], given: IO[bytes], place: str, deadline: float) -> dict[str, Any] | None:
+def _run(
+    job: Mapping[str, Any], given: IO[bytes], place: str, deadline: float
+) -> dict[str, Any] | None:
     """Run one test. Returns its row of the result file, None where the chunk's time is over."""
-    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr, tempfile.TemporaryFile() as value:
+    with (
+        tempfile.TemporaryFile() as stdout,
+        tempfile.TemporaryFile() as stderr,
+        tempfile.TemporaryFile() as value,
+    ):
         began = time.monotonic()
         pid = os.fork()
         if pid == 0:
@@ -96,8 +107,23 @@ def _run(job: Mapping[str, Any], given: IO[bytes], place: str, deadline: float) 
             return None
         output = job["limits"]["output_bytes"]
         printed, said, record = (
-            _read(file, most) for file, most in ((stdout, output), (stderr, STDERR_KEPT), (value, output))
+            _read(file, most)
+            for file, most in ((stdout, output), (stderr, STDERR_KEPT), (value, output))
         )
+    return _row(job, (exit_code, cpu_s, wall_s, peak), over, printed, said, record)
+
+
+def _row(
+    job: Mapping[str, Any],
+    measured: tuple[int, float, float, int],
+    over: bool,
+    printed: bytes,
+    said: bytes,
+    record: bytes,
+) -> dict[str, Any]:
+    """The row of one test: its status by the limits, and its outputs."""
+    exit_code, cpu_s, wall_s, peak = measured
+    output = job["limits"]["output_bytes"]
     if exit_code == _COMPILE_FAILED:
         return {
             "status": "compile_error",
@@ -108,14 +134,22 @@ def _run(job: Mapping[str, Any], given: IO[bytes], place: str, deadline: float) 
         }
     answer = runner.decode_value(record) if job["fn_name"] is not None else None
     seen = Ended(
-        exit_code, cpu_s, wall_s, peak, said,
+        exit_code,
+        cpu_s,
+        wall_s,
+        peak,
+        said,
         over_time=over,
         killed_for_memory=False,
         overflow=f"{output} bytes of output" if max(len(printed), len(record)) > output else "",
-        unanswered="the function did not return" if job["fn_name"] is not None and answer is None else "",
-    )  # fmt: skip
+        unanswered="the function did not return"
+        if job["fn_name"] is not None and answer is None
+        else "",
+    )
     limits = job["limits"]
-    status, detail = status_of(seen, Allowed(limits["cpu_s"], limits["wall_s"], limits["memory_mb"] << 20))
+    status, detail = status_of(
+        seen, Allowed(limits["cpu_s"], limits["wall_s"], limits["memory_mb"] << 20)
+    )
     stopped = over or status in ("time_limit", "output_limit")
     return {
         "status": status,
@@ -158,7 +192,8 @@ def _become(job: Mapping[str, Any], place: str, descriptors: list[int]) -> NoRet
 
 
 def _compiled(job: Mapping[str, Any]) -> runner.Program:
-    """The program; one that does not compile ends this process with a code of its own, one that overwhelms the compiler too."""
+    """The program; one that does not compile ends this process with a code of its own, one that
+    overwhelms the compiler too."""
     signal.signal(signal.SIGPROF, lambda *_: os._exit(_COMPILE_FAILED))
     signal.setitimer(signal.ITIMER_PROF, _COMPILE_CPU_S)
     try:
@@ -187,7 +222,8 @@ def _limit(limits: Mapping[str, Any]) -> None:
 
 
 def _reap(pid: int) -> tuple[int, float, int]:
-    """End the test and what it started. Returns its exit code, the CPU seconds of all, the peak memory of the largest."""
+    """End the test and what it started. Returns its exit code, the CPU seconds of all, the peak
+    memory of the largest."""
     exit_code, cpu_s, peak = 1, 0.0, 0
     while True:
         with suppress(ProcessLookupError, PermissionError):

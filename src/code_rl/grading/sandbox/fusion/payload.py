@@ -1,7 +1,8 @@
-"""What one request to a Sandbox Fusion server carries: the harness, a program, and the inputs of one chunk of tests.
+"""What one request to a Sandbox Fusion server carries: the harness, a program, and the inputs of
+one chunk of tests.
 
-A request has no place for an expected output. `TEST_UTIL` is the harness as one self-contained module (sent as
-`testing_util.py`) and `TEST_CODE` the entry point that the server runs.
+A request has no place for an expected output. `TEST_UTIL` is the harness as one self-contained
+module (sent as `testing_util.py`) and `TEST_CODE` the entry point that the server runs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import asdict, dataclass
 
 from code_rl.grading import values
 from code_rl.grading.sandbox import ending, runner
-from code_rl.grading.sandbox.executor import Job, case_bytes
+from code_rl.grading.sandbox.executor import Job, Limits, case_bytes
 from code_rl.grading.sandbox.fusion import harness
 from code_rl.grading.sandbox.fusion.harness import JOB_FILE, RESULT_FILE
 from code_rl.grading.sandbox.fusion.protocol import RunRequest
@@ -27,7 +28,8 @@ from code_rl.util.errors import ConfigError
 
 UTIL_FILE = "testing_util.py"
 MODULES = (values, runner, ending, harness)
-"""In the order of their imports. They are sent under their own names, so that the text that travels is the text that is tested here."""
+"""In the order of their imports. They are sent under their own names, so that the text that travels
+is the text that is tested here."""
 
 TEST_CODE = """\
 from testing_util import main
@@ -68,9 +70,12 @@ for name, source in SOURCES.items():
 
 
 def _util() -> str:
-    """The harness; with its bytecode, which an interpreter of the same version as this one takes instead of compiling."""
+    """The harness; with its bytecode, which an interpreter of the same version as this one takes
+    instead of compiling."""
     sources = {module.__name__: inspect.getsource(module) for module in MODULES}
-    compiled = marshal.dumps({name: compile(source, name, "exec") for name, source in sources.items()})
+    compiled = marshal.dumps(
+        {name: compile(source, name, "exec") for name, source in sources.items()}
+    )
     packed = base64.b64encode(zlib.compress(compiled)).decode()
     return LOADER.format(sources=sources, compiled=packed, magic=importlib.util.MAGIC_NUMBER)
 
@@ -80,7 +85,8 @@ TEST_UTIL = _util()
 CHUNK_INPUT_BYTES = 16 << 20
 CHUNK_RESULT_BYTES = 32 << 20
 SPARE_S = 2.0
-"""How much earlier than the server the harness stops, so that results written by then are still fetched."""
+"""How much earlier than the server the harness stops, so that results written by then are still
+fetched."""
 ALONE_SPARE_S = 10.0
 """What the harness gets beyond its own deadline when the next loss decides."""
 STARTING_S = 5.0
@@ -108,34 +114,32 @@ def make_chunk(
     spare_s: float = SPARE_S,
     longest_s: float = math.inf,
 ) -> Chunk:
-    """The request for up to `count` tests of `job` from `start` on, fewer where their inputs are large or the server allows `longest_s` only.
+    """The request for up to `count` tests of `job` from `start` on, fewer where their inputs are
+    large or the server allows `longest_s` only.
 
     Its run_timeout is `(cpu_s + 1) * tests + 5` seconds; with `ample_time` the wall cap
     of a test, and some more. The harness is to stop `spare_s` before that.
 
     Raises:
-        RefusedError: an argument of a call is not plain data, or the job has files: neither can be sent.
+        RefusedError: an argument of a call is not plain data, or the job has files: neither can be
+            sent.
         ConfigError: the job's own limits do not fit into `longest_s`.
     """
     if job.files or job.fetch:
         raise RefusedError(
-            "a job with files runs in the embedded sandbox only; a request to a remote server has no place for them"
+            "a job with files runs in the embedded sandbox only; a request to a remote server "
+            "has no place for them"
         )
-    inputs: list[bytes] = []
-    for case in job.cases[start : start + count]:
-        try:
-            inputs.append(case_bytes(case))
-        except values.ValueCodecError as error:
-            raise RefusedError(f"the input of test {start + len(inputs)} cannot be sent: {error}") from error
+    inputs = _inputs(job, start, count)
     limits = job.limits
     each_s = math.ceil(limits.cpu_s) + 1
-    needed_s = max(each_s + STARTING_S, limits.wall_cap_s) - SPARE_S + ALONE_SPARE_S
-    if needed_s > longest_s:
-        raise ConfigError(
-            f"the server stops every run after {longest_s:g} s (max_run_s of code-rl sandbox), and a test with the limits of {limits.cpu_s:g} s of CPU "
-            f"and {limits.wall_cap_s:g} s of wall time may need {needed_s:g} s: start the server with max_run_s={math.ceil(needed_s)} or more"
+    _check_longest(limits, each_s, longest_s)
+    inputs = inputs[
+        : min(
+            _fitting(inputs),
+            max(int(min(longest_s, _LONGEST_S) - STARTING_S - spare_s) // each_s, 1),
         )
-    inputs = inputs[: min(_fitting(inputs), max(int(min(longest_s, _LONGEST_S) - STARTING_S - spare_s) // each_s, 1))]
+    ]
     run_timeout = each_s * len(inputs) + STARTING_S
     if ample_time:
         run_timeout = max(run_timeout, limits.wall_cap_s + AMPLE_S)
@@ -155,8 +159,35 @@ def make_chunk(
     }
     files = {UTIL_FILE: TEST_UTIL.encode(), JOB_FILE: json.dumps(description).encode()}
     files.update({f"case_{index}": data for index, data in enumerate(inputs)})
-    request = RunRequest(TEST_CODE, run_timeout=run_timeout, files=files, fetch_files=(RESULT_FILE,))
+    request = RunRequest(
+        TEST_CODE, run_timeout=run_timeout, files=files, fetch_files=(RESULT_FILE,)
+    )
     return Chunk(request, len(inputs), nonce)
+
+
+def _check_longest(limits: Limits, each_s: int, longest_s: float) -> None:
+    """Raise ConfigError for a server that allows no run as long as one test may need."""
+    needed_s = max(each_s + STARTING_S, limits.wall_cap_s) - SPARE_S + ALONE_SPARE_S
+    if needed_s > longest_s:
+        raise ConfigError(
+            f"the server stops every run after {longest_s:g} s (max_run_s of code-rl sandbox), "
+            f"and a test with the limits of {limits.cpu_s:g} s of CPU "
+            f"and {limits.wall_cap_s:g} s of wall time may need {needed_s:g} s: start the server "
+            f"with max_run_s={math.ceil(needed_s)} or more"
+        )
+
+
+def _inputs(job: Job, start: int, count: int) -> list[bytes]:
+    """The encoded inputs of `count` tests from `start` on. Raises RefusedError."""
+    inputs: list[bytes] = []
+    for case in job.cases[start : start + count]:
+        try:
+            inputs.append(case_bytes(case))
+        except values.ValueCodecError as error:
+            raise RefusedError(
+                f"the input of test {start + len(inputs)} cannot be sent: {error}"
+            ) from error
+    return inputs
 
 
 def _fitting(inputs: list[bytes]) -> int:

@@ -1,6 +1,8 @@
-"""Sandbox Fusion's `POST /run_code`: the request and response records that the client and our server share.
+"""Sandbox Fusion's `POST /run_code`: the request and response records that the client and our
+server share.
 
-Source: github.com/bytedance/SandboxFusion, sandbox/server/sandbox_api.py and sandbox/runners/types.py.
+Source: github.com/bytedance/SandboxFusion, sandbox/server/sandbox_api.py and
+sandbox/runners/types.py.
 """
 
 from __future__ import annotations
@@ -21,8 +23,35 @@ PING_PATH = "/v1/ping"
 
 PYTHON = "python"
 LANGUAGES = (
-    *("python", "cpp", "nodejs", "go", "go_test", "java", "php", "csharp", "bash", "typescript", "sql", "rust", "cuda"),
-    *("lua", "R", "perl", "D_ut", "ruby", "scala", "julia", "pytest", "junit", "kotlin_script", "jest", "verilog"),
+    *(
+        "python",
+        "cpp",
+        "nodejs",
+        "go",
+        "go_test",
+        "java",
+        "php",
+        "csharp",
+        "bash",
+        "typescript",
+        "sql",
+        "rust",
+        "cuda",
+    ),
+    *(
+        "lua",
+        "R",
+        "perl",
+        "D_ut",
+        "ruby",
+        "scala",
+        "julia",
+        "pytest",
+        "junit",
+        "kotlin_script",
+        "jest",
+        "verilog",
+    ),
     *("python_gpu", "lean", "swift", "racket"),
 )
 
@@ -31,16 +60,22 @@ FINISHED, TIME_LIMIT_EXCEEDED, ERROR = "Finished", "TimeLimitExceeded", "Error"
 
 
 def run_urls(text: str, name: str = "SANDBOX_URL") -> tuple[str, ...]:
-    """Split comma-separated URLs; one without `/run_code` gets it appended. Raises ConfigError naming `name`."""
+    """Split comma-separated URLs; one without `/run_code` gets it appended. Raises ConfigError
+    naming `name`."""
     urls = [part.strip().rstrip("/") for part in text.split(",") if part.strip()]
     if not urls:
-        raise ConfigError(f"{name} is empty; give http://host:port/run_code, several separated by commas")
+        raise ConfigError(
+            f"{name} is empty; give http://host:port/run_code, several separated by commas"
+        )
     for url in urls:
         scheme, _, rest = url.partition("://")
         if scheme not in ("http", "https") or not rest or rest.startswith("/"):
             raise ConfigError(f"{name}: {url!r} is not a URL; give http://host:port/run_code")
         if "@" in rest.partition("/")[0]:
-            raise ConfigError(f"{name} holds a user or a password; give a plain URL like http://host:port/run_code")
+            raise ConfigError(
+                f"{name} holds a user or a password; give a plain URL like "
+                "http://host:port/run_code"
+            )
     return tuple(dict.fromkeys(url if url.endswith(RUN_PATH) else url + RUN_PATH for url in urls))
 
 
@@ -55,7 +90,8 @@ class ProtocolError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """One program run. Times are wall seconds; `files` maps paths relative to the working directory to contents."""
+    """One program run. Times are wall seconds; `files` maps paths relative to the working directory
+    to contents."""
 
     code: str
     language: str = PYTHON
@@ -69,12 +105,16 @@ class RunRequest:
     def to_json(self) -> dict[str, Any]:
         """The request body."""
         body = {item.name: getattr(self, item.name) for item in fields(self)}
-        return body | {"memory_limit_MB": body.pop("memory_limit_mb"), "files": _encoded(self.files)}
+        return body | {
+            "memory_limit_MB": body.pop("memory_limit_mb"),
+            "files": _encoded(self.files),
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """One command of a run: `status` is Finished, TimeLimitExceeded or Error; a negative return code is a signal."""
+    """One command of a run: `status` is Finished, TimeLimitExceeded or Error; a negative return
+    code is a signal."""
 
     status: str
     execution_time: float | None = None
@@ -105,14 +145,20 @@ class RunResponse:
 
     @classmethod
     def from_json(cls, body: Any) -> RunResponse:
-        """Read a response body. Raises ProtocolError for anything that a Fusion server cannot have meant."""
+        """Read a response body. Raises ProtocolError for anything that a Fusion server cannot have
+        meant."""
         if not isinstance(body, dict) or body.get("status") not in (SUCCESS, FAILED, SANDBOX_ERROR):
             raise ProtocolError(f"not a run_code response: {str(body)[:200]}")
         files = body.get("files") or {}
         if not isinstance(files, dict):
             raise ProtocolError("`files` is not an object")
         fetched = {str(path): decode_file(str(path), text) for path, text in files.items()}
-        return cls(body["status"], str(body.get("message") or ""), _command(body.get("run_result")), fetched)
+        return cls(
+            body["status"],
+            str(body.get("message") or ""),
+            _command(body.get("run_result")),
+            fetched,
+        )
 
 
 def _encoded(files: Mapping[str, bytes]) -> dict[str, str]:
@@ -137,7 +183,11 @@ def decode_file(path: str, text: Any, strict: bool = True) -> bytes:
 def _command(data: Any) -> CommandResult | None:
     if data is None:
         return None
-    if not isinstance(data, dict) or data.get("status") not in (FINISHED, TIME_LIMIT_EXCEEDED, ERROR):
+    if not isinstance(data, dict) or data.get("status") not in (
+        FINISHED,
+        TIME_LIMIT_EXCEEDED,
+        ERROR,
+    ):
         raise ProtocolError(f"not a run_result: {str(data)[:200]}")
     code = data.get("return_code")
     if code is not None and not isinstance(code, int):
@@ -152,7 +202,8 @@ def _command(data: Any) -> CommandResult | None:
 
 
 def longest_run(message: str) -> float | None:
-    """What a server of ours says to a run_timeout over its `max_run_s`: that limit, in seconds. None for any other message."""
+    """What a server of ours says to a run_timeout over its `max_run_s`: that limit, in seconds.
+    None for any other message."""
     _, found, rest = message.partition(OVER_LONGEST_RUN)
     try:
         return float(rest.split()[0]) if found else None

@@ -1,4 +1,5 @@
-"""The result file: a line of JSON for each test and one for the end, read here without trusting them."""
+"""The result file: a line of JSON for each test and one for the end, read here without trusting
+them."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ DETAIL_CHARS = 2000
 class Records:
     """What a result file says. `executions` are the tests from the chunk's first on, without gaps.
 
-    `end` is why the harness stopped (done, failed, bytes, deadline, error), None when the file ends before its last line.
+    `end` is why the harness stopped (done, failed, bytes, deadline, error), None when the file ends
+    before its last line.
     """
 
     executions: tuple[Execution, ...]
@@ -33,7 +35,9 @@ def read_records(data: bytes, nonce: str, count: int) -> Records:
             if row["nonce"] != nonce:
                 break
             if "end" in row:
-                return Records(tuple(executions), str(row["end"]), str(row["detail"])[:DETAIL_CHARS])
+                return Records(
+                    tuple(executions), str(row["end"]), str(row["detail"])[:DETAIL_CHARS]
+                )
             if row["index"] != len(executions) or len(executions) >= count:
                 break
             executions.append(_execution(row))

@@ -54,14 +54,18 @@ class TooLargeError(RefusedError):
     """The request is over the server's size limit."""
 
 
-async def post_run(session: aiohttp.ClientSession, url: str, request: RunRequest, timeout_s: float) -> RunResponse:
+async def post_run(
+    session: aiohttp.ClientSession, url: str, request: RunRequest, timeout_s: float
+) -> RunResponse:
     """Run one request.
 
     Raises:
         TroubleError: no connection, HTTP or protocol failure, or the server's own SandboxError.
-        UnansweredError: the connection dropped after the request was sent, or no answer came in time.
+        UnansweredError: the connection dropped after the request was sent, or no answer came in
+            time.
         OverloadedError: 429, or 503 with Retry-After.
-        RefusedError: a status in PERMANENT; TooLargeError for 413; TooLongError where `run_timeout` is over what the server allows.
+        RefusedError: a status in PERMANENT; TooLargeError for 413; TooLongError where `run_timeout`
+            is over what the server allows.
     """
     timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(CONNECT_TIMEOUT_S, timeout_s))
     try:
@@ -72,11 +76,15 @@ async def post_run(session: aiohttp.ClientSession, url: str, request: RunRequest
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
         raise TroubleError(f"{url}: no connection: {error}") from error
     except TimeoutError as error:
-        raise UnansweredError(f"{url}: no answer within {timeout_s:.0f} s", Status.TIME_LIMIT) from error
+        raise UnansweredError(
+            f"{url}: no answer within {timeout_s:.0f} s", Status.TIME_LIMIT
+        ) from error
     except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
         raise TroubleError(f"{url}: {type(error).__name__}: {error}") from error
     except (aiohttp.ClientError, OSError) as error:
-        raise UnansweredError(f"{url}: the connection dropped: {type(error).__name__}: {error}") from error
+        raise UnansweredError(
+            f"{url}: the connection dropped: {type(error).__name__}: {error}"
+        ) from error
     try:
         answer = RunResponse.from_json(json.loads(body))
     except (ProtocolError, ValueError, RecursionError) as error:
@@ -91,10 +99,17 @@ async def post_run(session: aiohttp.ClientSession, url: str, request: RunRequest
 
 
 async def ping(session: aiohttp.ClientSession, url: str) -> float | None:
-    """How long a run may be on a server whose health check answers 200 in time (one of ours says; else infinity); None where it does not."""
+    """How long a run may be on a server whose health check answers 200 in time (one of ours says;
+    else infinity); None where it does not."""
     try:
-        async with session.get(url, timeout=aiohttp.ClientTimeout(total=PING_TIMEOUT_S)) as response:
-            return float(response.headers.get(LONGEST_RUN_HEADER, math.inf)) if response.status == 200 else None
+        async with session.get(
+            url, timeout=aiohttp.ClientTimeout(total=PING_TIMEOUT_S)
+        ) as response:
+            return (
+                float(response.headers.get(LONGEST_RUN_HEADER, math.inf))
+                if response.status == 200
+                else None
+            )
     except (aiohttp.ClientError, OSError, ValueError):
         return None
 

@@ -1,6 +1,8 @@
-"""Control groups, where this process may make them: a ceiling for the memory and the processes of everything that one worker runs.
+"""Control groups, where this process may make them: a ceiling for the memory and the processes of
+everything that one worker runs.
 
-Version 1 (one hierarchy a controller) and version 2. Without them the limits of single processes still hold.
+Version 1 (one hierarchy a controller) and version 2. Without them the limits of single processes
+still hold.
 """
 
 from __future__ import annotations
@@ -56,10 +58,13 @@ class WorkerGroup:
         self._limits = (memory_bytes, processes)
 
     def ran_out_of_memory(self) -> bool:
-        """Whether the kernel has killed one of the worker's processes for memory since the last call."""
+        """Whether the kernel has killed one of the worker's processes for memory since the last
+        call."""
         if self._events is None:
             paths = [f"{directory}/{self.names.memory_events}" for directory in self.directories]
-            self._events = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths if os.path.exists(path)]
+            self._events = [
+                os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths if os.path.exists(path)
+            ]
         kills = 0
         for fd in self._events:
             _, _, told = os.pread(fd, _EVENTS_BYTES, 0).partition(b"oom_kill ")
@@ -101,7 +106,8 @@ class Groups:
         return self._names is _V2 or any("pids" in parent for parent in self._parents)
 
     def enclose(self, pid: int) -> WorkerGroup | None:
-        """Put a worker that runs nothing yet into groups of its own; None where groups cannot be had."""
+        """Put a worker that runs nothing yet into groups of its own; None where groups cannot be
+        had."""
         if not self._parents:
             return None
         name = f"{_PREFIX}{os.getpid()}-{next(_serial)}"
@@ -112,7 +118,8 @@ class Groups:
         return group
 
     def release(self, group: WorkerGroup | None) -> None:
-        """Remove a dead worker's groups, now or, if its processes are still ending, at a later call."""
+        """Remove a dead worker's groups, now or, if its processes are still ending, at a later
+        call."""
         if group is not None:
             self._leaving.append(group)
         self.gone()
@@ -124,23 +131,31 @@ class Groups:
 
 
 def _remove_orphans(parent: str, *, mine_too: bool) -> None:
-    """Remove the empty groups of hosts that were killed, and (`mine_too`) of an earlier process with this one's number."""
+    """Remove the empty groups of hosts that were killed, and (`mine_too`) of an earlier process
+    with this one's number."""
     for name in os.listdir(parent):
         host = name.removeprefix(_PREFIX).partition("-")[0] if name.startswith(_PREFIX) else ""
-        if host.isdigit() and (not os.path.exists(f"/proc/{host}") or (mine_too and int(host) == os.getpid())):
+        if host.isdigit() and (
+            not os.path.exists(f"/proc/{host}") or (mine_too and int(host) == os.getpid())
+        ):
             with contextlib.suppress(OSError):  # something is still in it
                 os.rmdir(f"{parent}/{name}")
 
 
 def _writable_parents() -> tuple[tuple[str, ...], Names]:
-    """The directories in which groups can be made: of memory and pids (version 1), or the one of version 2."""
+    """The directories in which groups can be made: of memory and pids (version 1), or the one of
+    version 2."""
     mine = _by_controller()
     for kind, controllers, names, needed in (
         ("cgroup", ("memory", "pids"), _V1, "cgroup.procs"),
         ("cgroup2", ("",), _V2, _V2.memory_limit),
     ):
-        directories = (_directory(kind, controller, mine.get(controller)) for controller in controllers)
-        found = tuple(directory for directory in directories if directory and _can_make(directory, needed))
+        directories = (
+            _directory(kind, controller, mine.get(controller)) for controller in controllers
+        )
+        found = tuple(
+            directory for directory in directories if directory and _can_make(directory, needed)
+        )
         if found:
             return found, names
     return (), _V2

@@ -1,4 +1,5 @@
-"""The host's handle on a zygote: start it with nothing of ours in its environment, ask it for workers, end it."""
+"""The host's handle on a zygote: start it with nothing of ours in its environment, ask it for
+workers, end it."""
 
 from __future__ import annotations
 
@@ -64,24 +65,36 @@ sys.path.insert(0, config["root"])
 from code_rl.grading.sandbox.local.guest.boot import main
 main(control, config)
 """
-# ADDR_NO_RANDOMIZE holds from the next exec on: sets of objects are ordered by their addresses, which must be the same again.
-"""Nothing of this machine stands in the command line, which every process of the sandbox shows as its own."""
+# ADDR_NO_RANDOMIZE holds from the next exec on: sets of objects are ordered by their addresses,
+# which must be the same again.
+"""Nothing of this machine stands in the command line, which every process of the sandbox shows as
+its own."""
 _START_TIMEOUT_S = 60.0
 _SPAWN_TIMEOUT_S = 30.0
 _SWITCHES = (
-    ("/proc/sys/user/max_user_namespaces", "0", "sysctl user.max_user_namespaces is 0; set it to 10000 or more"),
-    ("/proc/sys/kernel/unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone is 0; set it to 1"),
+    (
+        "/proc/sys/user/max_user_namespaces",
+        "0",
+        "sysctl user.max_user_namespaces is 0; set it to 10000 or more",
+    ),
+    (
+        "/proc/sys/kernel/unprivileged_userns_clone",
+        "0",
+        "sysctl kernel.unprivileged_userns_clone is 0; set it to 1",
+    ),
     (
         "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
         "1",
-        "sysctl kernel.apparmor_restrict_unprivileged_userns is 1; set it to 0 or give this interpreter an AppArmor profile with userns",
+        "sysctl kernel.apparmor_restrict_unprivileged_userns is 1; set it to 0 or give this "
+        "interpreter an AppArmor profile with userns",
     ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerProcess:
-    """A worker just forked: its process id, a descriptor that names that process for good, the socket on which it hears of submissions."""
+    """A worker just forked: its process id, a descriptor that names that process for good, the
+    socket on which it hears of submissions."""
 
     pid: int
     pidfd: int
@@ -92,7 +105,8 @@ class WorkerProcess:
     def end(self) -> None:
         """End the worker and all that it runs; release its descriptors. Idempotent.
 
-        Where its processes are not contained, it has to see to them itself, and ends when it hears nothing more.
+        Where its processes are not contained, it has to see to them itself, and ends when it hears
+        nothing more.
         """
         if self.control.fileno() < 0:
             return
@@ -104,16 +118,22 @@ class WorkerProcess:
 
 
 class Zygote:
-    """One zygote at one isolation level. The constructor returns when it is ready to fork workers."""
+    """One zygote at one isolation level. The constructor returns when it is ready to fork
+    workers."""
 
     def __init__(self, level: str, scientific: bool, counted: bool) -> None:
         """`counted`: a control group limits how many processes a worker has.
 
-        Raises ConfigError under too low limits, IsolationError when the level cannot be had, SandboxError when the process does not start."""
+        Raises ConfigError under too low limits, IsolationError when the level cannot be had,
+        SandboxError when the process does not start."""
         self._control, theirs = wire.pair()
         self._scratch = "" if level == confine.FULL else tempfile.mkdtemp(prefix="code-rl-")
         packages = installed_packages()
-        preload = [name for name in PRELOADED_PACKAGES if scientific and any(name == shown for shown, _ in packages)]
+        preload = [
+            name
+            for name in PRELOADED_PACKAGES
+            if scientific and any(name == shown for shown, _ in packages)
+        ]
         try:
             self.process = _spawn(theirs)
             theirs.close()
@@ -136,13 +156,18 @@ class Zygote:
             raise SandboxError(f"the sandbox's first process did not start: {error}") from error
         finally:
             theirs.close()
-        kind, *rest = marshal.loads(answer) if answer else ("",)  # noqa: S302 - sent before any program was seen
+        # Sent before any program was seen
+        kind, *rest = marshal.loads(answer) if answer else ("",)  # noqa: S302
         if kind != READY:
             self.close()
             self.wait(_SPAWN_TIMEOUT_S)
             if not answer:
-                raise SandboxError("the sandbox's first process ended while starting; its message is on stderr")
-            raise ConfigError(rest[0]) if kind == REFUSED else IsolationError(_explain(level, *rest))
+                raise SandboxError(
+                    "the sandbox's first process ended while starting; its message is on stderr"
+                )
+            raise (
+                ConfigError(rest[0]) if kind == REFUSED else IsolationError(_explain(level, *rest))
+            )
         self._control.settimeout(_SPAWN_TIMEOUT_S)
 
     def spawn_worker(self) -> WorkerProcess:
@@ -161,7 +186,9 @@ class Zygote:
         except (OSError, SandboxError) as error:
             ours.close()
             raise (
-                error if isinstance(error, SandboxError) else SandboxError(f"no worker could be forked: {error}")
+                error
+                if isinstance(error, SandboxError)
+                else SandboxError(f"no worker could be forked: {error}")
             ) from error
         finally:
             theirs.close()
@@ -201,7 +228,8 @@ def installed_packages() -> list[tuple[str, str]]:
 
 
 def _spawn(control: socket.socket) -> subprocess.Popen[bytes]:
-    # Files, as programs will have them: the interpreter remembers whether its standard streams can seek.
+    # Files, as programs will have them: the interpreter remembers whether its standard streams can
+    # seek.
     reader, writer = os.memfd_create("stdin"), os.memfd_create("stdout")
     try:
         return subprocess.Popen(
@@ -220,15 +248,17 @@ def _spawn(control: socket.socket) -> subprocess.Popen[bytes]:
 
 
 def _explain(level: str, step: str, number: int) -> str:
-    """Why an isolation level cannot be had, in one line that says what to change: the level, the step refused, the reason, the remedy."""
+    """Why an isolation level cannot be had, in one line that says what to change: the level, the
+    step refused, the reason, the remedy."""
     line = f"isolation={level} is not available: {step} was refused ({os.strerror(number)})"
     found = [remedy for path, bad, remedy in _SWITCHES if _read(path) == bad]
     if found:
         return f"{line}; {'; '.join(found)}"
     if level == "full":
         return (
-            f"{line}; in a container allow user namespaces and mounts (docker: --security-opt seccomp=unconfined "
-            "--security-opt apparmor=unconfined --security-opt systempaths=unconfined), or use isolation=landlock"
+            f"{line}; in a container allow user namespaces and mounts (docker: --security-opt "
+            "seccomp=unconfined --security-opt apparmor=unconfined --security-opt "
+            "systempaths=unconfined), or use isolation=landlock"
         )
     return f"{line}; it needs Linux 5.13 or newer with Landlock in the kernel's lsm= list"
 

@@ -1,4 +1,5 @@
-"""The host's side of one worker: submit a job to it, yield what comes back. No threads; readiness comes from the running event loop."""
+"""The host's side of one worker: submit a job to it, yield what comes back. No threads; readiness
+comes from the running event loop."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from code_rl.util.errors import SandboxError
 _END_S = 60.0
 """Within this a worker tells of its supervisor's end, when the supervisor's channel is closed."""
 SILENCE_S = 600.0
-"""So much longer than any test of its job may take, a worker may say nothing; compiling on a crowded machine takes its time."""
+"""So much longer than any test of its job may take, a worker may say nothing; compiling on a
+crowded machine takes its time."""
 
 StreamsOf = Callable[[int], Streams]
 
@@ -44,9 +46,12 @@ class WorkerLink:
     async def run(
         self, job: wire.JobMessage, tests: int, files: Mapping[str, bytes], streams_of: StreamsOf
     ) -> AsyncGenerator[Execution | Idle, None]:
-        """Yield the executions of `job`'s `tests` in order, ending after the last test or a compile error, and a word now and then of a test that is idle.
+        """Yield the executions of `job`'s `tests` in order, ending after the last test or a compile
+        error, and a word now and then of a test that is idle.
 
-        `streams_of` makes the streams of a test, when it is due. Raises LostError when a result stays out, SandboxError when the worker cannot be reached. Closing the iterator early stops the submission.
+        `streams_of` makes the streams of a test, when it is due. Raises LostError when a result
+        stays out, SandboxError when the worker cannot be reached. Closing the iterator early stops
+        the submission.
         """
         if self.group is not None:
             try:
@@ -66,7 +71,8 @@ class WorkerLink:
             done = submission.due
 
     def begin(self, theirs: socket.socket) -> None:
-        """Hand the channel of a submission to the worker. Raises SandboxError when it cannot be reached."""
+        """Hand the channel of a submission to the worker. Raises SandboxError when it cannot be
+        reached."""
         try:
             self._hear_of_ends()
             socket.send_fds(self.process.control, [wire.START], [theirs.fileno()])
@@ -76,7 +82,8 @@ class WorkerLink:
         self._unended += 1
 
     async def exit_code(self) -> int:
-        """How the supervisor of the submission begun last has ended. Raises LostError if nobody can tell."""
+        """How the supervisor of the submission begun last has ended. Raises LostError if nobody can
+        tell."""
         loop = asyncio.get_running_loop()
         try:
             while (code := self._hear_of_ends()) is None:
@@ -88,7 +95,8 @@ class WorkerLink:
         return code
 
     def _hear_of_ends(self) -> int | None:
-        """The exit code of the last of the supervisors begun, if all have ended by now. Raises OSError when the worker has."""
+        """The exit code of the last of the supervisors begun, if all have ended by now. Raises
+        OSError when the worker has."""
         code = None
         while self._unended and code is None:
             try:
@@ -110,7 +118,8 @@ class WorkerLink:
 
 @dataclass(eq=False)
 class _Submission:
-    """A job from its start, or from where an earlier supervisor gave it up, to the end of a supervisor."""
+    """A job from its start, or from where an earlier supervisor gave it up, to the end of a
+    supervisor."""
 
     _link: WorkerLink
     _job: wire.JobMessage
@@ -130,11 +139,14 @@ class _Submission:
     _timer: asyncio.TimerHandle | None = None
 
     async def run(self) -> AsyncGenerator[Execution | Idle, None]:
-        """See `WorkerLink.run`; ends early, with `due` telling where, when the rest needs another supervisor."""
+        """See `WorkerLink.run`; ends early, with `due` telling where, when the rest needs another
+        supervisor."""
         loop = asyncio.get_running_loop()
         self._channel, theirs = wire.pair()
         self._channel.setblocking(False)
-        self._number = self._channel.fileno()  # a socket asyncio would write out in full when it looks for it
+        self._number = (
+            self._channel.fileno()
+        )  # a socket asyncio would write out in full when it looks for it
         ended = False
         try:
             with theirs:
@@ -193,14 +205,20 @@ class _Submission:
         try:
             self._streams = self._streams_of(self.due)
         except OSError as error:
-            raise SandboxError(f"the streams of a test cannot be made: {error.strerror or error}") from error
+            raise SandboxError(
+                f"the streams of a test cannot be made: {error.strerror or error}"
+            ) from error
         if self._streams.fetched >= 0:
             await self._send(wire.file_datagram(""), self._streams.fetched)
         await self._send(wire.CASE_DATAGRAM, *self._streams.descriptors)
 
     async def _send(self, datagram: bytes, *descriptors: int) -> None:
         loop = asyncio.get_running_loop()
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        ancillary = (
+            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+            if descriptors
+            else []
+        )
         while True:
             try:
                 self._channel.sendmsg([datagram], ancillary)
@@ -241,9 +259,15 @@ class _Submission:
         self.due += 1
         if self._reaped:
             cpu_s = account.cpu_s + sum(each.cpu_s for each in self._reaped)
-            account = account._replace(cpu_s=cpu_s, peak=max(account.peak, *(each.peak for each in self._reaped)))
+            account = account._replace(
+                cpu_s=cpu_s, peak=max(account.peak, *(each.peak for each in self._reaped))
+            )
             self._reaped.clear()
-        killed = account.exit_code == -signal.SIGKILL and account.cause == wire.RAN and self._ran_out_of_memory()
+        killed = (
+            account.exit_code == -signal.SIGKILL
+            and account.cause == wire.RAN
+            and self._ran_out_of_memory()
+        )
         streams, self._streams = self._streams, None
         try:
             return execution(self._job, account, streams, killed)
@@ -251,12 +275,19 @@ class _Submission:
             streams.close()
 
     def _missing(self, exit_code: int) -> Execution:
-        """The supervisor has ended so, without the result that is due. Raises LostError, unless it is plain who is to blame."""
+        """The supervisor has ended so, without the result that is due. Raises LostError, unless it
+        is plain who is to blame."""
         if exit_code == signal.SIGPROF:  # as only the compiler's clock ends it
-            return Execution(Status.COMPILE_ERROR, exit_code=1, detail="the program overwhelms the compiler")
-        if self._starved or self._ran_out_of_memory():  # in a group that holds nothing but this submission
+            return Execution(
+                Status.COMPILE_ERROR, exit_code=1, detail="the program overwhelms the compiler"
+            )
+        if (
+            self._starved or self._ran_out_of_memory()
+        ):  # in a group that holds nothing but this submission
             self.due += 1
-            return Execution(Status.MEMORY_LIMIT, detail=f"more than {self._job.memory_bytes >> 20} MB in all")
+            return Execution(
+                Status.MEMORY_LIMIT, detail=f"more than {self._job.memory_bytes >> 20} MB in all"
+            )
         blame = Status.RUNTIME_ERROR if self._compiled else Status.COMPILE_ERROR
         raise LostError(f"the supervisor ended with {exit_code}", blame)
 
@@ -264,7 +295,8 @@ class _Submission:
         return self._link.group is not None and self._link.group.ran_out_of_memory()
 
     def _end_silence(self) -> None:
-        """Give a worker up that has left us waiting for too long; look again when that may be so. One timer a submission, not one a result."""
+        """Give a worker up that has left us waiting for too long; look again when that may be so.
+        One timer a submission, not one a result."""
         loop = asyncio.get_running_loop()
         silence = self._job.wall_s + SILENCE_S
         left = silence if self._wake is None else self._waits_since + silence - loop.time()
@@ -274,7 +306,8 @@ class _Submission:
             self._close(f"silent for {silence:.0f} s")
 
     def _readable(self) -> None:
-        """Take one datagram: there seldom is another, and if so the loop calls again. After a reset take all, for then uvloop does not."""
+        """Take one datagram: there seldom is another, and if so the loop calls again. After a reset
+        take all, for then uvloop does not."""
         reset = False
         while True:
             try:
@@ -283,7 +316,9 @@ class _Submission:
                     self._records.append(wire.unpack(datagram))
             except BlockingIOError:
                 return
-            except ConnectionResetError:  # tests sent ahead were not wanted; what came before that is still to be read
+            except (
+                ConnectionResetError
+            ):  # tests sent ahead were not wanted; what came before that is still to be read
                 reset = True
                 continue
             except (OSError, ValueError) as error:

@@ -1,4 +1,5 @@
-"""One test as the host sees it: the descriptors that it gets, and from how its process ended and what it wrote, its execution.
+"""One test as the host sees it: the descriptors that it gets, and from how its process ended and
+what it wrote, its execution.
 
 Nothing here knows whether the output is right.
 """
@@ -15,8 +16,8 @@ STDERR_KEPT = 64 * 1024
 
 
 class Streams:
-    """Anonymous files in memory, made for one test: its input and what it writes. Both this process and the test have them
-    open."""
+    """Anonymous files in memory, made for one test: its input and what it writes. Both this process
+    and the test have them open."""
 
     def __init__(self, case: bytes, call: bool, fetch: bool) -> None:
         self._fds: list[int] = []
@@ -54,12 +55,16 @@ def memory_file(name: str, content: bytes = b"") -> int:
     return fd
 
 
-def execution(job: wire.JobMessage, record: wire.Account, streams: Streams, killed_for_memory: bool) -> Execution:
+def execution(
+    job: wire.JobMessage, record: wire.Account, streams: Streams, killed_for_memory: bool
+) -> Execution:
     """The execution of a test that has ended as `record` says."""
     stdout, too_long = _read(streams.stdout, job.output_bytes)
     stderr, _ = _read(streams.stderr, STDERR_KEPT)
     value_size = os.fstat(streams.value).st_size if streams.value >= 0 else 0
-    fetched, complete = files.unpack(_read(streams.fetched, job.output_bytes * 2)[0]) if job.fetch else ({}, True)
+    fetched, complete = (
+        files.unpack(_read(streams.fetched, job.output_bytes * 2)[0]) if job.fetch else ({}, True)
+    )
     overflow, value, unanswered = "", None, ""
     if too_long or value_size > job.output_bytes:
         overflow = f"{job.output_bytes} bytes of output"
@@ -68,7 +73,11 @@ def execution(job: wire.JobMessage, record: wire.Account, streams: Streams, kill
     elif job.fn_name is not None and record.exit_code == 0:
         value = runner.decode_value(_read(streams.value, value_size)[0])
         if value is None:
-            unanswered = "the program wrote to the value's channel" if value_size else "the function did not return"
+            unanswered = (
+                "the program wrote to the value's channel"
+                if value_size
+                else "the function did not return"
+            )
     seen = ending.Ended(
         record.exit_code,
         record.cpu_s,

@@ -1,4 +1,5 @@
-"""EmbeddedSandbox: workers by kind of job, a fair queue in front of them, replacement of those that die."""
+"""EmbeddedSandbox: workers by kind of job, a fair queue in front of them, replacement of those that
+die."""
 
 from __future__ import annotations
 
@@ -40,26 +41,34 @@ _SEARCHED_FILE_BYTES = 1 << 20
 
 
 class _Kind(NamedTuple):
-    """What a worker is for. No worker, and no process that workers are forked from, serves two kinds."""
+    """What a worker is for. No worker, and no process that workers are forked from, serves two
+    kinds."""
 
     trusted: bool
     scientific: bool
 
     @classmethod
     def of(cls, job: Job) -> _Kind:
-        """`scientific`: the program, or a file that came with it, names a package that is worth having loaded beforehand."""
-        files = (data.decode("latin-1") for data in job.files.values() if len(data) <= _SEARCHED_FILE_BYTES)
+        """`scientific`: the program, or a file that came with it, names a package that is worth
+        having loaded beforehand."""
+        files = (
+            data.decode("latin-1")
+            for data in job.files.values()
+            if len(data) <= _SEARCHED_FILE_BYTES
+        )
         return cls(job.trusted, any(map(_SCIENTIFIC.search, (job.code, job.preamble, *files))))
 
 
 class EmbeddedSandbox:
     """Runs programs in namespaces of this machine; an `Executor`.
 
-    `concurrency` is the number of submissions at work at once (default: twice the processors, at least four); others wait in order of arrival. A
-    submission whose test has been idle for a while gives its slot to another, as long as their memory limits leave room. Trusted jobs have
-    zygotes and workers of their own. `isolation` is auto (the strongest level available, never none), full, landlock or none. `patience_s` is for how
-    long a machine that cannot run a control program is waited for, unless `stop` is set. May be created outside an event loop and used from several
-    in turn, but from one thread at a time.
+    `concurrency` is the number of submissions at work at once (default: twice the processors, at
+    least four); others wait in order of arrival. A submission whose test has been idle for a while
+    gives its slot to another, as long as their memory limits leave room. Trusted jobs have zygotes
+    and workers of their own. `isolation` is auto (the strongest level available, never none), full,
+    landlock or none. `patience_s` is for how long a machine that cannot run a control program is
+    waited for, unless `stop` is set. May be created outside an event loop and used from several in
+    turn, but from one thread at a time.
     """
 
     def __init__(
@@ -69,9 +78,12 @@ class EmbeddedSandbox:
         patience_s: float = EMBEDDED_PATIENCE_S,
         stop: asyncio.Event | None = None,
     ) -> None:
-        """Starts the first zygote. Raises ConfigError for bad arguments, IsolationError when the level cannot be had."""
+        """Starts the first zygote. Raises ConfigError for bad arguments, IsolationError when the
+        level cannot be had."""
         if concurrency is not None and concurrency < 1:
-            raise ConfigError(f"concurrency={concurrency}: use a number of at least 1, or leave it out")
+            raise ConfigError(
+                f"concurrency={concurrency}: use a number of at least 1, or leave it out"
+            )
         if isolation not in (*LEVELS, "auto"):
             raise ConfigError(f"isolation={isolation!r}: use auto, full, landlock or none")
         processors = len(os.sched_getaffinity(0))
@@ -86,9 +98,13 @@ class EmbeddedSandbox:
         self._closed = False
         self.crowding = max(1.0, self.concurrency / processors)
         """How many submissions share a processor."""
-        self._retries = Retries(self._attempt, patience_s=patience_s, crowding=self.crowding, stop=stop)
+        self._retries = Retries(
+            self._attempt, patience_s=patience_s, crowding=self.crowding, stop=stop
+        )
         _allow_descriptors()
-        self.isolation, self._zygotes[_Kind(trusted=False, scientific=False)] = self._strongest(isolation)
+        self.isolation, self._zygotes[_Kind(trusted=False, scientific=False)] = self._strongest(
+            isolation
+        )
 
     @property
     def description(self) -> str:
@@ -129,7 +145,12 @@ class EmbeddedSandbox:
         try:
             yield link
         finally:
-            if link.lost or self._closed or alone or sum(map(len, self._idle.values())) >= self.concurrency:
+            if (
+                link.lost
+                or self._closed
+                or alone
+                or sum(map(len, self._idle.values())) >= self.concurrency
+            ):
                 self._discard(link)
             else:
                 self._idle[kind].append(link)
@@ -191,7 +212,8 @@ class EmbeddedSandbox:
         self._groups.release(link.group)
 
     async def _zygote(self, kind: _Kind) -> Zygote:
-        """The zygote of `kind`. Starting one takes a part of a second, in a thread; all who want it wait for one start."""
+        """The zygote of `kind`. Starting one takes a part of a second, in a thread; all who want it
+        wait for one start."""
         if self._closed:
             raise RefusedError("the sandbox is closed")
         zygote = self._zygotes.get(kind)
@@ -203,7 +225,9 @@ class EmbeddedSandbox:
         return await asyncio.shield(start)
 
     async def _start(self, kind: _Kind) -> Zygote:
-        zygote = await asyncio.to_thread(Zygote, self.isolation, kind.scientific, self._groups.counts_processes)
+        zygote = await asyncio.to_thread(
+            Zygote, self.isolation, kind.scientific, self._groups.counts_processes
+        )
         before = self._zygotes.get(kind)
         if before is not None:
             before.close()
@@ -222,7 +246,12 @@ class EmbeddedSandbox:
                     raise
                 refusals.append(str(error))
         raise IsolationError(
-            "; ".join([*refusals, "isolation=none runs programs without protection, if that is really wanted"])
+            "; ".join(
+                [
+                    *refusals,
+                    "isolation=none runs programs without protection, if that is really wanted",
+                ]
+            )
         )
 
 
@@ -235,10 +264,13 @@ async def _soon(done: Callable[[], bool]) -> None:
 
 
 def case_messages(job: Job) -> list[bytes]:
-    """What travels for each case. Raises RefusedError for cases of the wrong kind, and values that cannot be encoded."""
+    """What travels for each case. Raises RefusedError for cases of the wrong kind, and values that
+    cannot be encoded."""
     wanted = StdinInput if job.fn_name is None else CallInput
     if not all(isinstance(case, wanted) for case in job.cases):
-        raise RefusedError("a job with fn_name takes CallInput cases, one without takes StdinInput cases")
+        raise RefusedError(
+            "a job with fn_name takes CallInput cases, one without takes StdinInput cases"
+        )
     try:
         return [case_bytes(case) for case in job.cases]
     except values.ValueCodecError as error:
@@ -263,7 +295,8 @@ def _message(job: Job) -> wire.JobMessage:
         files=len(job.files),
         laid_out_bytes=sum(map(len, job.files.values())),
         fetch=job.fetch,
-        shows_proc=bool(job.files) or any(_NAMES_PROC.search(text) for text in (job.code, job.preamble, job.setup)),
+        shows_proc=bool(job.files)
+        or any(_NAMES_PROC.search(text) for text in (job.code, job.preamble, job.setup)),
     )
 
 

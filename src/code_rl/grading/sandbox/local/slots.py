@@ -1,4 +1,5 @@
-"""The slots at which submissions run: so many at once, in order of arrival, and a way to lend one's slot while being idle."""
+"""The slots at which submissions run: so many at once, in order of arrival, and a way to lend one's
+slot while being idle."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ class Slots:
     """`count` slots. Usable from several event loops in turn."""
 
     def __init__(self, count: int, lending_bytes: int) -> None:
-        """`lending_bytes`: how much memory submissions whose slots are lent may be allowed, all together."""
+        """`lending_bytes`: how much memory submissions whose slots are lent may be allowed, all
+        together."""
         self._count, self._lending = count, lending_bytes
         self._taken = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -41,7 +43,8 @@ class Slots:
                 self._give_back()
 
     def offer(self, slot: Slot, memory_bytes: int) -> None:
-        """Let another submission have the slot, as soon as one waits; the holder goes on, and may use so much memory."""
+        """Let another submission have the slot, as soon as one waits; the holder goes on, and may
+        use so much memory."""
         if not slot.lent:
             self._offers[slot] = memory_bytes
             self._lend()

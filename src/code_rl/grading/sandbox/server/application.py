@@ -1,4 +1,5 @@
-"""Sandbox Fusion's protocol on top of an executor: `POST /run_code` and `GET /v1/ping`. Runs Python only; other languages are refused by name."""
+"""Sandbox Fusion's protocol on top of an executor: `POST /run_code` and `GET /v1/ping`. Runs Python
+only; other languages are refused by name."""
 
 from __future__ import annotations
 
@@ -9,8 +10,18 @@ from contextlib import AbstractAsyncContextManager
 from aiohttp import web
 
 from code_rl.grading.sandbox.executor import Executor
-from code_rl.grading.sandbox.fusion.protocol import LONGEST_RUN_HEADER, PING_PATH, RUN_PATH, SANDBOX_ERROR, RunResponse
-from code_rl.grading.sandbox.server.requests import MalformedRequestError, UnrunnableRequestError, parse_request
+from code_rl.grading.sandbox.fusion.protocol import (
+    LONGEST_RUN_HEADER,
+    PING_PATH,
+    RUN_PATH,
+    SANDBOX_ERROR,
+    RunResponse,
+)
+from code_rl.grading.sandbox.server.requests import (
+    MalformedRequestError,
+    UnrunnableRequestError,
+    parse_request,
+)
 from code_rl.grading.sandbox.server.runs import RunLimits, run_request
 from code_rl.util.admission import Admission, NotTakenError, listening
 
@@ -20,7 +31,9 @@ LARGE_BODY_BYTES = 1 << 18
 class SandboxApplication:
     """Serves `sandbox` under Sandbox Fusion's protocol. Belongs to one event loop."""
 
-    def __init__(self, sandbox: Executor, admission: Admission, limits: RunLimits, max_request_bytes: int) -> None:
+    def __init__(
+        self, sandbox: Executor, admission: Admission, limits: RunLimits, max_request_bytes: int
+    ) -> None:
         self.admission = admission
         self._sandbox, self._limits = sandbox, limits
         self._max_request_bytes = max_request_bytes
@@ -34,7 +47,8 @@ class SandboxApplication:
         return listening(app, host, port, unpacks=True)
 
     async def drain(self, grace_s: float) -> bool:
-        """Refuse what is new, wait for what was admitted. False when something still ran after `grace_s`."""
+        """Refuse what is new, wait for what was admitted. False when something still ran after
+        `grace_s`."""
         self.admission.draining = True
         try:
             await asyncio.wait_for(self.admission.idle.wait(), grace_s)
@@ -43,14 +57,18 @@ class SandboxApplication:
         return True
 
     async def _ping(self, _request: web.Request) -> web.Response:
-        return web.json_response("pong", headers={LONGEST_RUN_HEADER: f"{self._limits.longest_s:g}"})
+        return web.json_response(
+            "pong", headers={LONGEST_RUN_HEADER: f"{self._limits.longest_s:g}"}
+        )
 
     async def _run_code(self, request: web.Request) -> web.Response:
         try:
             with self.admission.admitted():
                 return await self._admitted(await request.read())
         except NotTakenError as error:
-            return web.json_response({"detail": str(error)}, status=error.status, headers=error.headers)
+            return web.json_response(
+                {"detail": str(error)}, status=error.status, headers=error.headers
+            )
 
     async def _admitted(self, body: bytes) -> web.Response:
         try:
@@ -69,7 +87,9 @@ class SandboxApplication:
 
 
 async def _answer(response: RunResponse) -> web.Response:
-    size = sum(map(len, response.files.values())) + (len(response.run_result.stdout) if response.run_result else 0)
+    size = sum(map(len, response.files.values())) + (
+        len(response.run_result.stdout) if response.run_result else 0
+    )
     if size < LARGE_BODY_BYTES:
         return web.json_response(response.to_json())
     text = await asyncio.to_thread(lambda: json.dumps(response.to_json()))

@@ -1,6 +1,7 @@
 """Reading a /run_code body: what is malformed answers 422, what cannot be run answers SandboxError.
 
-The 422 body has FastAPI's shape (`detail`: list of `type`, `loc`, `msg`, `input`), which clients of the real server may read.
+The 422 body has FastAPI's shape (`detail`: list of `type`, `loc`, `msg`, `input`), which clients of
+the real server may read.
 """
 
 from __future__ import annotations
@@ -44,18 +45,28 @@ class _Body(BaseModel):
 class MalformedRequestError(Exception):
     """The body is not of the protocol's form; `detail` is FastAPI's list of problems."""
 
-    def __init__(self, kind: str, location: tuple[int | str, ...], message: str, value: Any = None) -> None:
+    def __init__(
+        self, kind: str, location: tuple[int | str, ...], message: str, value: Any = None
+    ) -> None:
         super().__init__(message)
-        shown = value if value is None or isinstance(value, int | float) else str(value)[:SHOWN_INPUT_CHARS]
-        self.detail = [{"type": kind, "loc": ["body", *map(str, location)], "msg": message, "input": shown}]
+        shown = (
+            value
+            if value is None or isinstance(value, int | float)
+            else str(value)[:SHOWN_INPUT_CHARS]
+        )
+        self.detail = [
+            {"type": kind, "loc": ["body", *map(str, location)], "msg": message, "input": shown}
+        ]
 
 
 class UnrunnableRequestError(Exception):
-    """The request is well formed and will not be run: the server answers status SandboxError with this message."""
+    """The request is well formed and will not be run: the server answers status SandboxError with
+    this message."""
 
 
 def parse_request(text: bytes, longest_run_s: float) -> RunRequest:
-    """Read a body. Raises MalformedRequestError or UnrunnableRequestError, each naming the field and the value."""
+    """Read a body. Raises MalformedRequestError or UnrunnableRequestError, each naming the field
+    and the value."""
     try:
         data = json.loads(text.decode("utf-8-sig"))
         body = _Body.model_validate(data, from_attributes=True)
@@ -70,10 +81,14 @@ def parse_request(text: bytes, longest_run_s: float) -> RunRequest:
             f"language {body.language!r} is not supported by this server, which runs python only"
         )
     if body.run_timeout > longest_run_s:
-        raise UnrunnableRequestError(f"run_timeout={body.run_timeout:g}{OVER_LONGEST_RUN}{longest_run_s:g} s")
+        raise UnrunnableRequestError(
+            f"run_timeout={body.run_timeout:g}{OVER_LONGEST_RUN}{longest_run_s:g} s"
+        )
     for name, text_field in (("code", body.code), ("stdin", body.stdin or "")):
         if not encodable(text_field):
-            raise UnrunnableRequestError(f"{name} holds lone surrogates and cannot be written as UTF-8")
+            raise UnrunnableRequestError(
+                f"{name} holds lone surrogates and cannot be written as UTF-8"
+            )
     try:
         contents = {
             _inside(path): decode_file(path, content, strict=False)
@@ -98,14 +113,25 @@ def parse_request(text: bytes, longest_run_s: float) -> RunRequest:
 def _inside(path: str) -> str:
     """The path, if it stays inside the working directory."""
     parts = path.split("/")
-    names = encodable(path) and "\0" not in path and max(len(part.encode()) for part in parts) <= 255
-    if not names or parts[0] == "" or ".." in parts or parts[-1] in ("", ".") or len(parts) > MOST_LEVELS:
-        raise UnrunnableRequestError(f"path {path[:300]!r} does not name a file inside the working directory")
+    names = (
+        encodable(path) and "\0" not in path and max(len(part.encode()) for part in parts) <= 255
+    )
+    if (
+        not names
+        or parts[0] == ""
+        or ".." in parts
+        or parts[-1] in ("", ".")
+        or len(parts) > MOST_LEVELS
+    ):
+        raise UnrunnableRequestError(
+            f"path {path[:300]!r} does not name a file inside the working directory"
+        )
     return path
 
 
 def _check_layout(paths: Iterable[str]) -> None:
-    """Raise UnrunnableRequestError unless there can be a file at each of the paths, and not too many of them."""
+    """Raise UnrunnableRequestError unless there can be a file at each of the paths, and not too
+    many of them."""
     files = {posixpath.normpath(path) for path in paths}
     directories: set[str] = set()
     for path in files:
@@ -118,4 +144,6 @@ def _check_layout(paths: Iterable[str]) -> None:
             directories.add(parent)
             parent = posixpath.dirname(parent)
         if len(files) + len(directories) > MOST_FILES:
-            raise UnrunnableRequestError(f"files: there are more than {MOST_FILES} files and directories")
+            raise UnrunnableRequestError(
+                f"files: there are more than {MOST_FILES} files and directories"
+            )

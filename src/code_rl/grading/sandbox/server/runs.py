@@ -1,11 +1,20 @@
-"""From a run_code request to a job of the embedded sandbox, and from its execution to a response."""
+"""From a run_code request to a job of the embedded sandbox, and from its execution to a
+response."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 
-from code_rl.grading.sandbox.executor import Execution, Executor, Job, Limits, Status, StdinInput, closing
+from code_rl.grading.sandbox.executor import (
+    Execution,
+    Executor,
+    Job,
+    Limits,
+    Status,
+    StdinInput,
+    closing,
+)
 from code_rl.grading.sandbox.fusion.protocol import (
     FAILED,
     FINISHED,
@@ -36,7 +45,9 @@ class RunLimits:
 
 async def run_request(sandbox: Executor, request: RunRequest, limits: RunLimits) -> RunResponse:
     """Run one program. The sandbox's own failures become a response with status SandboxError."""
-    if request.run_timeout <= 0:  # as the real server, which starts the program and stops it before it did anything
+    if (
+        request.run_timeout <= 0
+    ):  # as the real server, which starts the program and stops it before it did anything
         return RunResponse(FAILED, run_result=CommandResult(TIME_LIMIT_EXCEEDED, 0.0))
     job = _job(request, limits)
     try:
@@ -58,7 +69,9 @@ def _job(request: RunRequest, limits: RunLimits) -> Job:
             # The protocol's clock is wall time: CPU time only has to stay out of its way.
             cpu_s=request.run_timeout * (os.cpu_count() or 1),
             wall_s=request.run_timeout,
-            strict=True,  # as the real server: the cap is the cap, and memory is address space, so that programs meet MemoryError
+            # as the real server: the cap is the cap, and memory is address space, so that programs
+            # meet MemoryError
+            strict=True,
             memory_mb=min(memory, limits.memory_mb),
             output_bytes=limits.output_bytes,
             processes=limits.processes,
@@ -91,7 +104,9 @@ def _response(execution: Execution, memory_mb: int) -> RunResponse:
             message = execution.detail
         case _:
             pass
-    run = CommandResult(status, execution.wall_s, code, execution.stdout.decode("utf-8", "replace"), stderr)
+    run = CommandResult(
+        status, execution.wall_s, code, execution.stdout.decode("utf-8", "replace"), stderr
+    )
     succeeded = status == FINISHED and code == 0
     return RunResponse(SUCCESS if succeeded else FAILED, message, run, execution.files)
 

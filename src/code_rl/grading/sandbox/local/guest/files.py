@@ -1,6 +1,8 @@
-"""Working directories, and the files in them that come with a job or are read back; nowhere else is anything read or written.
+"""Working directories, and the files in them that come with a job or are read back; nowhere else is
+anything read or written.
 
-The files are copied by the kernel, from descriptor to descriptor: their bytes never stand in the memory of a process that tests are forked from.
+The files are copied by the kernel, from descriptor to descriptor: their bytes never stand in the
+memory of a process that tests are forked from.
 """
 
 from __future__ import annotations
@@ -17,9 +19,12 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def lay_out(path: str, content: int) -> None:
-    """Write what the descriptor `content` holds to `path` (relative, without `..`) below the working directory, and close it."""
+    """Write what the descriptor `content` holds to `path` (relative, without `..`) below the
+    working directory, and close it."""
     parents = path.split("/")[:-1]
-    for depth in range(len(parents)):  # without stat(2), whose numbers move what is allocated after them
+    for depth in range(
+        len(parents)
+    ):  # without stat(2), whose numbers move what is allocated after them
         with contextlib.suppress(FileExistsError):
             os.mkdir("/".join(parents[: depth + 1]))
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -29,10 +34,12 @@ def lay_out(path: str, content: int) -> None:
 
 
 def collect(paths: tuple[str, ...], to: int, most: int) -> None:
-    """Append the regular files among `paths` to the descriptor `to`, as entries of index, length and bytes.
+    """Append the regular files among `paths` to the descriptor `to`, as entries of index, length
+    and bytes.
 
-    Links are not followed: a program must not make its supervisor read what the program itself may not. A file that would bring the bytes over
-    `most` ends the list with an entry of its length and nothing behind it.
+    Links are not followed: a program must not make its supervisor read what the program itself may
+    not. A file that would bring the bytes over `most` ends the list with an entry of its length and
+    nothing behind it.
     """
     room = most
     for index, path in enumerate(paths):
@@ -66,7 +73,8 @@ def unpack(data: bytes) -> tuple[dict[int, bytes], bool]:
 
 
 def read_from_start(fd: int, wanted: int) -> bytes:
-    """The first `wanted` bytes of a file, fewer where it ends; in as many pieces as the kernel gives."""
+    """The first `wanted` bytes of a file, fewer where it ends; in as many pieces as the kernel
+    gives."""
     pieces, at = [], 0
     while at < wanted:
         piece = os.pread(fd, wanted - at, at)
@@ -78,7 +86,8 @@ def read_from_start(fd: int, wanted: int) -> bytes:
 
 
 def make_room(base: str, number: int, uid: int | None) -> str:
-    """In the zygote, where no private file system can be mounted: where worker `number` will make its directories; nobody else can enter."""
+    """In the zygote, where no private file system can be mounted: where worker `number` will make
+    its directories; nobody else can enter."""
     path = f"{base}/{number}"
     os.mkdir(path, 0o700)
     if uid is not None:
@@ -88,14 +97,16 @@ def make_room(base: str, number: int, uid: int | None) -> str:
 
 
 def make_directory(base: str) -> str:
-    """A new directory under `base` that only this user can enter, with a name that nobody can guess."""
+    """A new directory under `base` that only this user can enter, with a name that nobody can
+    guess."""
     path = f"{base}/{os.urandom(8).hex()}"
     os.mkdir(path, 0o700)
     return path
 
 
 def link_packages(base: str, packages: tuple[tuple[str, str], ...]) -> str:
-    """A directory of links to the packages that programs may import, so that no other installed package is beside them."""
+    """A directory of links to the packages that programs may import, so that no other installed
+    package is beside them."""
     directory = f"{base}/packages"
     os.mkdir(directory, 0o755)
     for name, path in packages:
@@ -104,7 +115,8 @@ def link_packages(base: str, packages: tuple[tuple[str, str], ...]) -> str:
 
 
 def remove_directory(path: str, expected: str = "") -> None:
-    """Remove the directory. If more is in it than the file `expected`, rm(1) does it, which copes with any depth; modes are repaired first if need be."""
+    """Remove the directory. If more is in it than the file `expected`, rm(1) does it, which copes
+    with any depth; modes are repaired first if need be."""
     try:
         if expected:
             with contextlib.suppress(OSError):

@@ -1,4 +1,5 @@
-"""System calls that Python does not wrap, by number or through libc; each failure is an OSError that names its step."""
+"""System calls that Python does not wrap, by number or through libc; each failure is an OSError
+that names its step."""
 
 from __future__ import annotations
 
@@ -81,19 +82,27 @@ def _check(result: int, step: str) -> int:
 
 
 def fork() -> int:
-    """fork(2). The interpreter is not told: it has one thread, and what the standard modules want done at forks is for a program's own forks."""
+    """fork(2). The interpreter is not told: it has one thread, and what the standard modules want
+    done at forks is for a program's own forks."""
     return _check(_held.fork(), "fork")
 
 
 def clone3(flags: int, end: int = signal.SIGCHLD) -> tuple[int, int]:
-    """Fork into the namespaces of `flags`. Returns (pid, pidfd) in the parent and (0, -1) in the child.
+    """Fork into the namespaces of `flags`. Returns (pid, pidfd) in the parent and (0, -1) in the
+    child.
 
-    With CLONE_PARENT the child is a sibling: its parent is this process's parent. `end`: the signal of its end; only for SIGCHLD do wait(2) and its kin know of it.
+    With CLONE_PARENT the child is a sibling: its parent is this process's parent. `end`: the signal
+    of its end; only for SIGCHLD do wait(2) and its kin know of it.
     """
     pidfd = ctypes.c_int(-1)
     end = 0 if flags & CLONE_PARENT else end
-    arguments = _CloneArgs(flags=flags | CLONE_PIDFD, pidfd=ctypes.addressof(pidfd), exit_signal=int(end))
-    pid = _check(_held.syscall(_CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments)), f"clone3(flags={flags:#x})")
+    arguments = _CloneArgs(
+        flags=flags | CLONE_PIDFD, pidfd=ctypes.addressof(pidfd), exit_signal=int(end)
+    )
+    pid = _check(
+        _held.syscall(_CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments)),
+        f"clone3(flags={flags:#x})",
+    )
     return (pid, pidfd.value) if pid else (0, -1)
 
 
@@ -114,14 +123,19 @@ def unshare(flags: int, step: str) -> None:
     _check(_libc.unshare(flags), step)
 
 
-def mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+def mount(
+    source: str | None, target: str, kind: str | None, flags: int, data: str | None = None
+) -> None:
     """mount(2)."""
     encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]
-    _check(_libc.mount(*encoded[:3], ctypes.c_ulong(flags), encoded[3]), f"mount({source} on {target})")
+    _check(
+        _libc.mount(*encoded[:3], ctypes.c_ulong(flags), encoded[3]), f"mount({source} on {target})"
+    )
 
 
 def bind_read_only(source: str, target: str, devices: bool = False) -> None:
-    """Make `source` appear at `target`, read-only, without set-uid and, unless asked for, without devices."""
+    """Make `source` appear at `target`, read-only, without set-uid and, unless asked for, without
+    devices."""
     mount(source, target, None, MS_BIND | MS_REC)
     # In a user namespace a flag that the source's mount has cannot be dropped by the remount.
     kept = os.statvfs(target).f_flag & (MS_NODEV | MS_NOEXEC)
@@ -139,13 +153,18 @@ def pivot_into(root: str) -> None:
 
 
 def detached_proc() -> int:
-    """A descriptor of a /proc of this process's PID namespace, with processes only, that is mounted nowhere. Needs CAP_SYS_ADMIN."""
+    """A descriptor of a /proc of this process's PID namespace, with processes only, that is mounted
+    nowhere. Needs CAP_SYS_ADMIN."""
     context = tree = -1
     try:
         context = raw_syscall("fsopen(proc)", _FSOPEN, b"proc", _FD_CLOEXEC)
-        raw_syscall("fsconfig(subset=pid)", _FSCONFIG, context, _FSCONFIG_SET_STRING, b"subset", b"pid", 0)
+        raw_syscall(
+            "fsconfig(subset=pid)", _FSCONFIG, context, _FSCONFIG_SET_STRING, b"subset", b"pid", 0
+        )
         raw_syscall("fsconfig(create)", _FSCONFIG, context, _FSCONFIG_CREATE, None, None, 0)
-        tree = raw_syscall("fsmount(proc)", _FSMOUNT, context, _FD_CLOEXEC, MS_NOSUID | MS_NODEV | MS_NOEXEC)
+        tree = raw_syscall(
+            "fsmount(proc)", _FSMOUNT, context, _FD_CLOEXEC, MS_NOSUID | MS_NODEV | MS_NOEXEC
+        )
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=tree)
     finally:
         for fd in (context, tree):
@@ -179,17 +198,22 @@ def keep_capabilities(*numbers: int) -> None:
 
 
 class ExitRecord:
-    """How a process ended, as the kernel writes it into one buffer, which is sent as it is (`wire`).
+    """How a process ended, as the kernel writes it into one buffer, which is sent as it is
+    (`wire`).
 
-    After a fork each object that this process touches is a page to copy: the way from one test to the next makes few.
+    After a fork each object that this process touches is a page to copy: the way from one test to
+    the next makes few.
     """
 
     def __init__(self) -> None:
         self.view = memoryview(ctypes.create_string_buffer(wire.ACCOUNT_BYTES)).cast("B")
-        self._pid, self._status = (ctypes.c_int.from_buffer(self.view, wire.INFO_AT + at) for at in (16, 24))
+        self._pid, self._status = (
+            ctypes.c_int.from_buffer(self.view, wire.INFO_AT + at) for at in (16, 24)
+        )
         address = ctypes.addressof(self._pid) - wire.INFO_AT - 16
         self._info, self._usage, self._began, self._ended = (
-            ctypes.c_void_p(address + at) for at in (wire.INFO_AT, wire.USAGE_AT, wire.BEGAN_AT, wire.ENDED_AT)
+            ctypes.c_void_p(address + at)
+            for at in (wire.INFO_AT, wire.USAGE_AT, wire.BEGAN_AT, wire.ENDED_AT)
         )
 
     def begin(self) -> None:
@@ -203,10 +227,13 @@ class ExitRecord:
     def note_compiled(self) -> None:
         """What this process has used so far, it used for compiling."""
         _libc.getrusage(0, self._usage)
-        self.view[wire.COMPILE_AT :] = self.view[wire.USAGE_AT :][: wire.ACCOUNT_BYTES - wire.COMPILE_AT]
+        self.view[wire.COMPILE_AT :] = self.view[wire.USAGE_AT :][
+            : wire.ACCOUNT_BYTES - wire.COMPILE_AT
+        ]
 
     def wait(self, kind: int, number: int, options: int) -> bool | None:
-        """waitid(2) with usage. True: one has ended. False: none has ended yet. None: there is none."""
+        """waitid(2) with usage. True: one has ended. False: none has ended yet. None: there is
+        none."""
         if _libc.syscall(_WAITID, kind, number, self._info, options, self._usage) < 0:
             return None
         return self._pid.value != 0
@@ -251,7 +278,8 @@ class Filter:
 
 
 def end_after_cpu(seconds: float) -> None:
-    """Have this process end with the exit code SIGPROF when it has used so much processor time, whatever it is doing then; 0: never mind."""
+    """Have this process end with the exit code SIGPROF when it has used so much processor time,
+    whatever it is doing then; 0: never mind."""
     handler = ctypes.cast(_libc._exit, ctypes.c_void_p) if seconds else None
     _libc.signal(int(signal.SIGPROF), handler)
     signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -263,7 +291,8 @@ def raw_syscall(step: str, number: int, *arguments: object) -> int:
 
 
 def default_thread_stack(size: int) -> None:
-    """Set the stack that new threads get when they ask for none; without it they would take the main stack's limit."""
+    """Set the stack that new threads get when they ask for none; without it they would take the
+    main stack's limit."""
     attributes = ctypes.create_string_buffer(256)
     if _libc.pthread_attr_init(attributes) == 0:
         _libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(size))

@@ -1,7 +1,9 @@
-"""PID 1 of one submission: compiles the program once, forks a process for each test, ends all that a test started.
+"""PID 1 of one submission: compiles the program once, forks a process for each test, ends all that
+a test started.
 
-It knows neither how many tests there are nor what one was given or wrote: inputs and outputs are descriptors, which only
-the test takes from the channel. A test that leaves files behind is the last one here: the rest get a new supervisor.
+It knows neither how many tests there are nor what one was given or wrote: inputs and outputs are
+descriptors, which only the test takes from the channel. A test that leaves files behind is the last
+one here: the rest get a new supervisor.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ FIRST_LOOK_S = 0.25
 """So long a test runs before anybody looks at the time that it has used."""
 LONGEST_LOOK_S, SHORTEST_LOOK_S = 0.25, 0.01
 IDLE_PART = 1 / 16
-"""A test that between two looks used a smaller part of a processor is idle: another submission may have its place."""
+"""A test that between two looks used a smaller part of a processor is idle: another submission may
+have its place."""
 _FRAMES_BELOW = 4
-"""From `Supervisor.supervise` down to the program: `_run_one`, `TestRun.child` and the runner's two."""
+"""From `Supervisor.supervise` down to the program: `_run_one`, `TestRun.child` and the runner's
+two."""
 _COMPILE_RESERVE = 64 << 20
 _DETAIL = 300
 _P_PID, _P_ALL = int(os.P_PID), int(os.P_ALL)
@@ -47,7 +51,8 @@ class Supervisor:
         self._first_look = kernel.ChildSignal(FIRST_LOOK_S)
 
     def supervise(self, channel: socket.socket, directory: str) -> NoReturn:
-        """In a process just forked: take the job that arrives on `channel`, compile, run every test that comes, report, exit.
+        """In a process just forked: take the job that arrives on `channel`, compile, run every test
+        that comes, report, exit.
 
         `directory`: where to work, where /tmp is not private.
         """
@@ -78,7 +83,8 @@ class Supervisor:
         os._exit(0)
 
     def _run_one(self, run: TestRun) -> None:
-        """See one test to its end. What this makes is gone with it: the next finds the same memory."""
+        """See one test to its end. What this makes is gone with it: the next finds the same
+        memory."""
         account, others = self._account, self._others
         account.begin()
         pid = kernel.fork()
@@ -110,7 +116,9 @@ class Supervisor:
                     with contextlib.suppress(BrokenPipeError):  # the host has what it wanted
                         self._channel.send(wire.record(wire.IDLE))
                 looked, used = elapsed, cpu_s
-            look_s = max(min(job.cpu_s - cpu_s, job.wall_s - elapsed, LONGEST_LOOK_S), SHORTEST_LOOK_S)
+            look_s = max(
+                min(job.cpu_s - cpu_s, job.wall_s - elapsed, LONGEST_LOOK_S), SHORTEST_LOOK_S
+            )
             end = time.monotonic() + look_s
             while (left_s := end - time.monotonic()) > 0:
                 signal.sigtimedwait(_CHILD, left_s)
@@ -123,7 +131,9 @@ class Supervisor:
         kind = resource.RLIMIT_AS
         _, hard = resource.getrlimit(kind)
         room = self._base + job.memory_bytes + _COMPILE_RESERVE
-        resource.setrlimit(kind, (room if hard == resource.RLIM_INFINITY else min(room, hard), hard))
+        resource.setrlimit(
+            kind, (room if hard == resource.RLIM_INFINITY else min(room, hard), hard)
+        )
         kernel.end_after_cpu(COMPILE_CPU_S)
         try:
             return runner.Program(job.code, job.fn_name, job.preamble, job.setup)
@@ -144,13 +154,15 @@ class Supervisor:
 
 
 def _left_traces(changed_ns: int) -> bool:
-    """Whether a test has changed the working directory, made at `changed_ns`, or the program's file in it."""
+    """Whether a test has changed the working directory, made at `changed_ns`, or the program's file
+    in it."""
     here = os.stat(".")
     return bool(here.st_ctime_ns != changed_ns or here.st_mtime or os.stat(SOURCE).st_mtime)
 
 
 def reap_all(pid: int, level: str, other: kernel.ExitRecord, channel: socket.socket) -> None:
-    """Kill all that the test `pid`, which has ended, left behind, and reap it; each account goes up from `other`."""
+    """Kill all that the test `pid`, which has ended, left behind, and reap it; each account goes up
+    from `other`."""
     options = os.WEXITED | os.WNOHANG
     while (ended := other.wait(os.P_ALL, 0, options)) is not None:
         if ended:
@@ -161,11 +173,11 @@ def reap_all(pid: int, level: str, other: kernel.ExitRecord, channel: socket.soc
 
 
 def kill_all(pid: int, level: str) -> None:
-    """Kill all processes of the submission but this one; `pid` is the running test, or 0. Those that have just ended are
-    no error.
+    """Kill all processes of the submission but this one; `pid` is the running test, or 0. Those
+    that have just ended are no error.
 
-    Where no namespace holds them, they are the test's process group, which at `landlock` they cannot leave, and children
-    that came to us.
+    Where no namespace holds them, they are the test's process group, which at `landlock` they
+    cannot leave, and children that came to us.
     """
     targets = [-1] if level == confine.FULL else [-pid] * (pid > 0) + _children()
     for target in targets:

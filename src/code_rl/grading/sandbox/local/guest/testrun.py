@@ -23,12 +23,14 @@ BROKEN_EXIT = 99
 _ROOM = socket.CMSG_SPACE(4 * 4)
 THREAD_STACK = 8 << 20
 _DATA_RESERVE, _ADDRESS_RESERVE = 1 << 30, 8 << 30
-"""Beyond the memory limit: what may be writable, for stacks of threads and buffers that are never touched; and address
-space, for the room that the C library reserves for each thread. What is touched is judged by peak memory."""
+"""Beyond the memory limit: what may be writable, for stacks of threads and buffers that are never
+touched; and address space, for the room that the C library reserves for each thread. What is
+touched is judged by peak memory."""
 
 
 class TestRun:
-    """How each test of a submission starts. What can be done once for all tests is done in the supervisor, and inherited."""
+    """How each test of a submission starts. What can be done once for all tests is done in the
+    supervisor, and inherited."""
 
     def __init__(
         self,
@@ -38,15 +40,22 @@ class TestRun:
         program: runner.Program,
         base_bytes: int,
     ) -> None:
-        """Takes on the limits of the tests, in the supervisor: make it when nothing is left to be done that they forbid."""
-        self._job, self._channel, self._confinement, self._program = job, channel, confinement, program
+        """Takes on the limits of the tests, in the supervisor: make it when nothing is left to be
+        done that they forbid."""
+        self._job, self._channel, self._confinement, self._program = (
+            job,
+            channel,
+            confinement,
+            program,
+        )
         self._fault_seen, fault = os.pipe()
         os.set_blocking(self._fault_seen, False)
         place(fault, _FAULT_FD)
         self._fetched = -1
         largest = max(job.file_bytes, job.output_bytes + 1)
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
-        # A backstop: the supervisor stops a test at its limit, the kernel's own counts in whole seconds.
+        # A backstop: the supervisor stops a test at its limit, the kernel's own counts in whole
+        # seconds.
         seconds = math.ceil(1.5 * job.cpu_s + 2)
         self._cpu = (seconds, seconds + 1)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -62,18 +71,22 @@ class TestRun:
         self._places_told = struct.pack(f"={len(self._places)}i", *self._places)
 
     def take_fetched(self) -> None:
-        """In the supervisor, before the fork: the descriptor where files are read back to, which no test gets."""
+        """In the supervisor, before the fork: the descriptor where files are read back to, which no
+        test gets."""
         self._fetched = wire.receive_file(self._channel)[1]
 
     def make_ready(self) -> None:
-        """In the supervisor, when it opens no descriptors any more: leave the lowest numbers to those of a test."""
+        """In the supervisor, when it opens no descriptors any more: leave the lowest numbers to
+        those of a test."""
         for fd in self._places:
             os.close(fd)
 
     def close(self) -> None:
-        """In the supervisor, when the test is over and there is something to see to: read files back.
+        """In the supervisor, when the test is over and there is something to see to: read files
+        back.
 
-        Raises RuntimeError if the process never became the program: that is our failure, not a result.
+        Raises RuntimeError if the process never became the program: that is our failure, not a
+        result.
         """
         if self._job.fetch:
             files.collect(self._job.fetch, self._fetched, self._job.output_bytes)
@@ -112,8 +125,8 @@ class TestRun:
 
 
 def memory(job: wire.JobMessage, base_bytes: int) -> tuple[int, int]:
-    """How much may be writable, and how much address space may be in use. `base_bytes`: what an interpreter has before its
-    program asks for anything."""
+    """How much may be writable, and how much address space may be in use. `base_bytes`: what an
+    interpreter has before its program asks for anything."""
     if job.strict:
         return base_bytes + job.memory_bytes, base_bytes + job.memory_bytes
     stacks, most = job.processes * THREAD_STACK, base_bytes + job.memory_bytes

@@ -1,7 +1,8 @@
-"""Before the first fork: run a small program a few times, so that the processes forked from here find its way warm.
+"""Before the first fork: run a small program a few times, so that the processes forked from here
+find its way warm.
 
-A first use writes: CPython fills its method caches, interns names and adapts bytecode. After a fork each of these writes
-copies a page, in every test anew.
+A first use writes: CPython fills its method caches, interns names and adapts bytecode. After a fork
+each of these writes copies a page, in every test anew.
 """
 
 from __future__ import annotations
@@ -48,7 +49,12 @@ _TIMES = 20
 def warm_up() -> None:
     """Run the program in this very process, with streams of its own, and put everything back."""
     kept = {name: sys.modules.get(name) for name in ("__main__", runner.CALL_MODULE)}
-    streams, argv, path, recursion = (sys.stdin, sys.stdout, sys.stderr), sys.argv, sys.path[:], sys.getrecursionlimit()
+    streams, argv, path, recursion = (
+        (sys.stdin, sys.stdout, sys.stderr),
+        sys.argv,
+        sys.path[:],
+        sys.getrecursionlimit(),
+    )
     for _ in range(_TIMES):
         _run()
         _supervise()
@@ -77,7 +83,9 @@ def _supervise() -> None:
     """Of what is done around a test, and by a test first, what can be done here."""
     ours, theirs = wire.pair()
     null = os.open("/dev/null", os.O_RDONLY)
-    job = wire.JobMessage(_PROGRAM, "", "", None, 6.0, 26.0, False, 1 << 30, 1 << 26, 64, 256, 1 << 26, 1, 0)
+    job = wire.JobMessage(
+        _PROGRAM, "", "", None, 6.0, 26.0, False, 1 << 30, 1 << 26, 64, 256, 1 << 26, 1, 0
+    )
     with ours, theirs:
         for datagram in wire.job_datagrams(job):
             theirs.send(datagram)

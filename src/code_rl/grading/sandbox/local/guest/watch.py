@@ -13,7 +13,8 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Tree:
-    """The processes below a supervisor. `proc`: the directory of a /proc, or -1 where none can be had."""
+    """The processes below a supervisor. `proc`: the directory of a /proc, or -1 where none can be
+    had."""
 
     def __init__(self, proc: int, level: str) -> None:
         self._proc = proc
@@ -21,15 +22,17 @@ class Tree:
         """That /proc shows the worker, the supervisor and what is below it, and nothing else."""
 
     def cpu_s(self, test: int) -> float:
-        """CPU seconds of all processes below the calling one, and of those below them that were waited for; in the
-        kernel's ticks.
+        """CPU seconds of all processes below the calling one, and of those below them that were
+        waited for; in the kernel's ticks.
 
         Where /proc is not to be had, of the process `test` alone.
         """
         if self._proc >= 0:
             return sum(sum(map(int, self._stat(pid)[11:15])) for pid in self._below()) / _TICKS
         try:
-            return time.clock_gettime((~test << 3) | 2)  # the CPU clock of a process, all its threads together
+            return time.clock_gettime(
+                (~test << 3) | 2
+            )  # the CPU clock of a process, all its threads together
         except OSError:
             return 0.0
 
@@ -47,8 +50,8 @@ class Tree:
         return found
 
     def _stat(self, pid: str) -> list[str]:
-        """The fields after the name: state, parent, ..., from the twelfth on user, system, children's user and children's
-        system ticks."""
+        """The fields after the name: state, parent, ..., from the twelfth on user, system,
+        children's user and children's system ticks."""
         fields = self._text(f"{pid}/stat").rpartition(")")[2].split()
         return fields if len(fields) > 14 else ["0"] * 15
 
@@ -64,7 +67,8 @@ class Tree:
 
 
 def open_tree(level: str) -> Tree:
-    """For the supervisors forked from here. At `full` a /proc of the calling worker's PID namespace, mounted nowhere."""
+    """For the supervisors forked from here. At `full` a /proc of the calling worker's PID
+    namespace, mounted nowhere."""
     try:
         if level == confine.FULL:
             return Tree(kernel.detached_proc(), level)

@@ -1,8 +1,11 @@
-"""Messages between the host and one submission: SEQPACKET datagrams on a channel that is made for it alone.
+"""Messages between the host and one submission: SEQPACKET datagrams on a channel that is made for
+it alone.
 
-Down goes the job (marshalled: the host is trusted), then one datagram with a descriptor for each file that comes with it, then one datagram
-for each test, with the descriptors that will be the test's own: its input, stdout, stderr, and what else it has. Up come accounts of fixed
-form, and records: a byte and a short text; nothing that comes out of a sandbox is ever unpickled or unmarshalled.
+Down goes the job (marshalled: the host is trusted), then one datagram with a descriptor for each
+file that comes with it, then one datagram for each test, with the descriptors that will be the
+test's own: its input, stdout, stderr, and what else it has. Up come accounts of fixed
+form, and records: a byte and a short text; nothing that comes out of a sandbox is ever unpickled or
+unmarshalled.
 """
 
 from __future__ import annotations
@@ -14,24 +17,30 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 START = b"s"
-"""Host to worker: carries the channel of a submission. Back comes ENDED, how its supervisor has ended."""
+"""Host to worker: carries the channel of a submission. Back comes ENDED, how its supervisor has
+ended."""
 ENDED = struct.Struct("=i")
 
 CHUNK = 96 * 1024
 _MORE, _LAST, _FILE, _CASE = 1, 2, 3, 4
 
 RESULT, REAPED, COMPILE_ERROR, IDLE, COMPILED = 1, 2, 3, 4, 5
-"""Kinds of what comes up. RESULT: a test has ended. REAPED: a process that it left behind has. Both are accounts. The
-others are records: the program does not compile, the running test does nothing, the program does compile."""
+"""Kinds of what comes up. RESULT: a test has ended. REAPED: a process that it left behind has. Both
+are accounts. The
+others are records: the program does not compile, the running test does nothing, the program does
+compile."""
 
 RAN, OVER_CPU, OVER_WALL = 0, 1, 2
 """How a test ended: by itself, or stopped at a limit."""
 
 KILLED = 128
-"""A supervisor's exit code that stands for a signal, where one process more stands between it and its worker, is this and the signal's number."""
+"""A supervisor's exit code that stands for a signal, where one process more stands between it and
+its worker, is this and the signal's number."""
 
-# An account: kind, cause, whether the rest needs another supervisor; siginfo, rusage and two times as the kernel writes
-# them; and in the first of a supervisor, the beginning of its own rusage when it had compiled the program.
+# An account: kind, cause, whether the rest needs another supervisor; siginfo, rusage and two times
+# as the kernel writes
+# them; and in the first of a supervisor, the beginning of its own rusage when it had compiled the
+# program.
 INFO_AT, USAGE_AT, BEGAN_AT, ENDED_AT, COMPILE_AT, ACCOUNT_BYTES = 8, 136, 280, 296, 312, 344
 _ACCOUNT = struct.Struct("=BB?5x 8xi12xi100x qqqqq104x qq qq qqqq")
 """Of siginfo: how the process ended and its status."""
@@ -59,7 +68,8 @@ class JobMessage(NamedTuple):
     shows_proc: bool = False
     """Whether there is a /proc."""
     tells: bool = False
-    """The host wants to hear that the program has been compiled, where nothing else would say so."""
+    """The host wants to hear that the program has been compiled, where nothing else would say
+    so."""
 
 
 class Record(NamedTuple):
@@ -70,8 +80,8 @@ class Record(NamedTuple):
 
 
 class Account(NamedTuple):
-    """How a process ended: exit code (negative for a signal), CPU and wall seconds, peak memory in bytes; CPU seconds of the
-    compiler before it. `spoilt`: the rest needs another supervisor."""
+    """How a process ended: exit code (negative for a signal), CPU and wall seconds, peak memory in
+    bytes; CPU seconds of the compiler before it. `spoilt`: the rest needs another supervisor."""
 
     kind: int
     cause: int
@@ -136,7 +146,8 @@ def receive_job(channel: socket.socket) -> JobMessage:
             raise ConnectionError
         parts.append(datagram[1:])
         if datagram[0] == _LAST:
-            return JobMessage(*marshal.loads(b"".join(parts)))  # noqa: S302 - written by our own host process
+            # Written by our own host process
+            return JobMessage(*marshal.loads(b"".join(parts)))  # noqa: S302
 
 
 def receive_file(channel: socket.socket) -> tuple[str, int]:
@@ -148,5 +159,6 @@ def receive_file(channel: socket.socket) -> tuple[str, int]:
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends that carry whole datagrams; one of CHUNK bytes fits into what the kernel holds by default."""
+    """Two ends that carry whole datagrams; one of CHUNK bytes fits into what the kernel holds by
+    default."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

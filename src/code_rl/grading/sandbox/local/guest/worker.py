@@ -1,6 +1,7 @@
 """One worker: gives each submission, one at a time, a supervisor in fresh namespaces.
 
-A worker never receives a byte of a job. When the control socket closes, the worker ends, and with it all below it.
+A worker never receives a byte of a job. When the control socket closes, the worker ends, and with
+it all below it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ FAILED_EXIT = 98
 class Worker:
     """Serves submissions until `control` closes."""
 
-    def __init__(self, control: socket.socket, wanted: confine.Confinement, base_bytes: int, directory: str) -> None:
+    def __init__(
+        self, control: socket.socket, wanted: confine.Confinement, base_bytes: int, directory: str
+    ) -> None:
         """`directory`: where working directories are made, if /tmp is not private."""
         self._control, self._wanted, self._directory = control, wanted, directory
         self._log = os.dup(2)
@@ -32,7 +35,8 @@ class Worker:
         """Run submissions; never returns."""
         select.select([self._control], [], [])
         if self._wanted.level == confine.FULL:
-            # By now the host has put this process into its control group: make that group the root of what programs see.
+            # By now the host has put this process into its control group: make that group the root
+            # of what programs see.
             with contextlib.suppress(OSError):
                 kernel.unshare(kernel.NEWCGROUP, "unshare(CLONE_NEWCGROUP)")
         clone = kernel.Clone(confine.submission_namespaces(self._wanted.level))
@@ -44,7 +48,8 @@ class Worker:
         os._exit(0)
 
     def _run_one(self, clone: kernel.Clone, *, real: bool) -> None:
-        """See one submission to its end. Little is made here, and freed in turn: the next one finds the same memory."""
+        """See one submission to its end. Little is made here, and freed in turn: the next one finds
+        the same memory."""
         pid = clone.fork()
         if pid == 0:
             self._begin() if real else os._exit(0)
@@ -65,10 +70,11 @@ class Worker:
         self._attend(channel)
 
     def _attend(self, channel: socket.socket) -> NoReturn:
-        """Where no namespace holds what a submission starts: stand over its supervisor, and leave nothing behind. Ends as the supervisor does.
+        """Where no namespace holds what a submission starts: stand over its supervisor, and leave
+        nothing behind. Ends as the supervisor does.
 
-        The supervisor is ended when the host wants nothing more of it, or of the worker, or the worker has ended; that this
-        process ends with none of them is how nothing is left.
+        The supervisor is ended when the host wants nothing more of it, or of the worker, or the
+        worker has ended; that this process ends with none of them is how nothing is left.
         """
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1, step="prctl(PR_SET_CHILD_SUBREAPER)")
         directory = files.make_directory(self._directory)
@@ -93,12 +99,15 @@ class Worker:
             self._tools.supervise(channel, directory)
         except (ConnectionError, BrokenPipeError):  # the host has gone, or has no more tests
             os._exit(0)
-        except BaseException as error:  # noqa: BLE001 - the host hears of it as a supervisor that was lost
+        # The host hears of it as a supervisor that was lost
+        except BaseException as error:  # noqa: BLE001
             os.write(self._log, f"supervisor: {error!r}\n".encode())
         os._exit(FAILED_EXIT)
 
 
-def start(control: socket.socket, wanted: confine.Confinement, base_bytes: int, directory: str) -> NoReturn:
+def start(
+    control: socket.socket, wanted: confine.Confinement, base_bytes: int, directory: str
+) -> NoReturn:
     """Become a worker; called in a process just forked by the zygote."""
     try:
         kernel.die_with_parent()

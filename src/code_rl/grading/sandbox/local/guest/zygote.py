@@ -1,7 +1,9 @@
-"""The process that all workers are forked from: one interpreter, confined and warm, without threads or state.
+"""The process that all workers are forked from: one interpreter, confined and warm, without threads
+or state.
 
-It is started by the host with an empty environment, tells whether its isolation could be had, and then forks a worker for each
-request that arrives with the worker's end of a channel. It ends when the host's end of its own channel closes.
+It is started by the host with an empty environment, tells whether its isolation could be had, and
+then forks a worker for each request that arrives with the worker's end of a channel. It ends when
+the host's end of its own channel closes.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def serve(control: socket.socket, config: dict[str, Any]) -> NoReturn:
         control.send(marshal.dumps((REFUSED, in_the_way)))
         os._exit(1)
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    wanted = confine.Confinement(config["level"], tuple(config["packages"]), config["scratch"], config["counted"], proc)
+    wanted = confine.Confinement(
+        config["level"], tuple(config["packages"]), config["scratch"], config["counted"], proc
+    )
     statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)  # /proc is out of reach later
     try:
         wanted = confine.confine_zygote(wanted)
@@ -57,7 +61,8 @@ def serve(control: socket.socket, config: dict[str, Any]) -> NoReturn:
 
 
 def _lift_limits() -> str:
-    """Lift the hard limits inherited from whoever starts the sandbox (`ulimit`), where this process may. Returns what then still is in the way of a test, or nothing."""
+    """Lift the hard limits inherited from whoever starts the sandbox (`ulimit`), where this process
+    may. Returns what then still is in the way of a test, or nothing."""
     for kind, needed, name in _NEEDED_LIMITS:
         soft, hard = resource.getrlimit(kind)
         if hard == resource.RLIM_INFINITY:
@@ -68,12 +73,16 @@ def _lift_limits() -> str:
             resource.setrlimit(kind, (soft, lifted))
         except (ValueError, OSError):
             if hard < needed:
-                return f"the limit of {name} is {hard} here, and the embedded sandbox needs {needed}: raise it, or use another executor"
+                return (
+                    f"the limit of {name} is {hard} here, and the embedded sandbox needs {needed}: "
+                    "raise it, or use another executor"
+                )
     return ""
 
 
 def _reserve_descriptors(control_fd: int) -> int:
-    """Occupy the places of a test's own descriptors, so that nothing of ours is ever there. Returns where the channel is then."""
+    """Occupy the places of a test's own descriptors, so that nothing of ours is ever there. Returns
+    where the channel is then."""
     while control_fd in testrun.RESERVED:
         control_fd = os.dup(control_fd)
     for place in testrun.RESERVED:
@@ -104,24 +113,28 @@ def _trial(wanted: confine.Confinement) -> None:
     os.waitpid(pid, 0)
     report = os.read(reader, 4096)
     os.close(reader)
-    number, step = marshal.loads(report) if report else (1, "starting a trial submission")  # noqa: S302
+    started = (1, "starting a trial submission")
+    number, step = marshal.loads(report) if report else started  # noqa: S302
     if number:
         raise kernel.KernelError(step, number)
 
 
 def _fork_worker(wanted: confine.Confinement, number: int) -> tuple[int, str]:
-    """Fork worker `number`. Returns its process id, 0 in the worker, and where its working directories will be, if /tmp is not private."""
+    """Fork worker `number`. Returns its process id, 0 in the worker, and where its working
+    directories will be, if /tmp is not private."""
     uid = confine.FIRST_UID + (_uids + number) % confine.UIDS if wanted.own_uids else None
     directory = files.make_room(wanted.scratch, number, uid) if wanted.scratch else ""
     return confine.fork_worker(wanted, uid), directory
 
 
 _uids = int.from_bytes(os.urandom(4), "big")
-"""Where the user ids of this zygote's workers begin: two sandboxes on one machine should have none in common."""
+"""Where the user ids of this zygote's workers begin: two sandboxes on one machine should have none
+in common."""
 
 
 def _prepare_interpreter(wanted: confine.Confinement, preload: list[str]) -> None:
-    """Leave the interpreter as a program expects to find it: its own modules, a clean path, nothing of ours in `sys.modules`."""
+    """Leave the interpreter as a program expects to find it: its own modules, a clean path, nothing
+    of ours in `sys.modules`."""
     os.environ.pop("PYTHONHOME", None)  # it told a nameless interpreter where it lives
     ours = os.path.abspath(__file__).split("/code_rl/")[0]
     sys.path = [entry for entry in sys.path if entry and os.path.abspath(entry) != ours]
@@ -136,11 +149,17 @@ def _prepare_interpreter(wanted: confine.Confinement, preload: list[str]) -> Non
     for name in preload:
         importlib.import_module(name)
     if "numpy" in preload:
-        importlib.import_module("numpy.random")  # which NumPy 2 leaves to its first use: too late to be seeded
+        importlib.import_module(
+            "numpy.random"
+        )  # which NumPy 2 leaves to its first use: too late to be seeded
     os.getloadavg = lambda: (0.0, 0.0, 0.0)  # /proc/loadavg would tell of other submissions
     kernel.default_thread_stack(testrun.THREAD_STACK)
     hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
-    stack = supervisor.STACK_BYTES if hard == resource.RLIM_INFINITY else min(hard, supervisor.STACK_BYTES)
+    stack = (
+        supervisor.STACK_BYTES
+        if hard == resource.RLIM_INFINITY
+        else min(hard, supervisor.STACK_BYTES)
+    )
     resource.setrlimit(resource.RLIMIT_STACK, (stack, hard))
     warmup.warm_up()
     for name in ("random", "numpy.random"):
@@ -169,7 +188,8 @@ def _tell(control: socket.socket, wanted: confine.Confinement, *message: str | i
 
 
 def _leave(wanted: confine.Confinement) -> NoReturn:
-    """End; the workers end with us. Where working directories lie in the host's file system, remove them first."""
+    """End; the workers end with us. Where working directories lie in the host's file system, remove
+    them first."""
     if wanted.scratch:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(_GRACE_S)

@@ -1,4 +1,5 @@
-"""The isolation levels, as moments: the zygote's, the worker's, the submission's and the test's own confinement."""
+"""The isolation levels, as moments: the zygote's, the worker's, the submission's and the test's own
+confinement."""
 
 from __future__ import annotations
 
@@ -15,15 +16,18 @@ FULL, LANDLOCK, NONE = "full", "landlock", "none"
 INSIDE_ID = 1000
 """What the user id of a worker is called in its user namespace."""
 FIRST_UID, UIDS = 0x70000000, 0x0F000000
-"""User ids that belong to nobody on the machine: each worker has one for itself, where the zygote may give it one."""
+"""User ids that belong to nobody on the machine: each worker has one for itself, where the zygote
+may give it one."""
 _TMP_FLOOR = 64 << 20
 
 
 class Confinement(NamedTuple):
-    """What a zygote was asked for. `scratch` is the directory of working directories where /tmp is not private.
+    """What a zygote was asked for. `scratch` is the directory of working directories where /tmp is
+    not private.
 
-    `may_fork`: whether programs may start processes at `landlock`; somebody must count them. `proc`: the host's /proc, opened while it was there.
-    `own_uids`: each worker has a user id for itself.
+    `may_fork`: whether programs may start processes at `landlock`; somebody must count them.
+    `proc`: the host's /proc, opened while it was there. `own_uids`: each worker has a user id for
+    itself.
     """
 
     level: str
@@ -35,10 +39,11 @@ class Confinement(NamedTuple):
 
 
 def confine_zygote(wanted: Confinement) -> Confinement:
-    """Enter the read-only root (full). Returns what was wanted with what could be had. Raises KernelError naming the step refused.
+    """Enter the read-only root (full). Returns what was wanted with what could be had. Raises
+    KernelError naming the step refused.
 
-    Root stays root here, with nothing but this root directory to see: it takes that to give each worker a user id of its own. The zygote never
-    meets a program.
+    Root stays root here, with nothing but this root directory to see: it takes that to give each
+    worker a user id of its own. The zygote never meets a program.
     """
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1, step="prctl(PR_SET_NO_NEW_PRIVS)")
     own_uids = os.geteuid() == 0 and wanted.level != NONE and _may_change_user()
@@ -54,9 +59,11 @@ def confine_zygote(wanted: Confinement) -> Confinement:
 
 
 def fork_worker(wanted: Confinement, uid: int | None) -> int:
-    """Fork the process that will be a worker, a child of this one, under the user id `uid` where that is possible.
+    """Fork the process that will be a worker, a child of this one, under the user id `uid` where
+    that is possible.
 
-    At `full` it is PID 1 of its own PID namespace, root in a user namespace of its own, with its own network, IPC and host name.
+    At `full` it is PID 1 of its own PID namespace, root in a user namespace of its own, with its
+    own network, IPC and host name.
     """
     if wanted.level != FULL:
         pid = kernel.fork()
@@ -75,7 +82,8 @@ def fork_worker(wanted: Confinement, uid: int | None) -> int:
             number, _, step = answer.decode("utf-8", "replace").partition(" ")
             raise kernel.KernelError(step or "starting a worker", int(number or 1))
         return int(answer[1:])
-    # The middle one: takes the user id and the user namespace, in which the worker's other namespaces then lie.
+    # The middle one: takes the user id and the user namespace, in which the worker's other
+    # namespaces then lie.
     try:
         os.close(reader)
         _become(uid, wanted)
@@ -99,7 +107,9 @@ def submission_namespaces(level: str) -> int:
     return kernel.NEWPID | kernel.NEWNS if level == FULL else 0
 
 
-def confine_submission(wanted: Confinement, file_bytes: int, directory: str, shows_proc: bool) -> TestConfinement:
+def confine_submission(
+    wanted: Confinement, file_bytes: int, directory: str, shows_proc: bool
+) -> TestConfinement:
     """Last steps, in the supervisor, before it meets any hostile byte.
 
     `directory`: where to work, where /tmp is not private. `shows_proc`: the program wants a /proc.
@@ -130,15 +140,19 @@ class TestConfinement:
     """What a single test loses beyond its submission."""
 
     domain = -1
-    """At `landlock`, the rule set that each test puts on: it cannot signal its supervisor from inside it."""
+    """At `landlock`, the rule set that each test puts on: it cannot signal its supervisor from
+    inside it."""
 
     def __init__(self, wanted: Confinement) -> None:
         self._level, self._may_fork = wanted.level, wanted.may_fork
         self._scoped = wanted.level == LANDLOCK and landlock.version() >= landlock.SCOPING_SIGNALS
-        self.counts_processes = wanted.level == FULL or (wanted.level == LANDLOCK and wanted.own_uids)
+        self.counts_processes = wanted.level == FULL or (
+            wanted.level == LANDLOCK and wanted.own_uids
+        )
         """Whether the kernel counts this submission's processes apart from all others."""
         self.own_processes = 2 if wanted.level == FULL else 3
-        """The worker, the supervisor and, where there is one, who stands over it: counted with the tests."""
+        """The worker, the supervisor and, where there is one, who stands over it: counted with the
+        tests."""
 
     def enter(self) -> None:
         """In the process just forked; at `full` it has nothing left to lose."""
@@ -182,7 +196,8 @@ def _take_user(uid: int) -> None:
 
 
 def _become(uid: int | None, wanted: Confinement) -> None:
-    """Take the user id, for good. At `landlock`, an interpreter that only root can reach stays readable; Landlock says what of the rest is."""
+    """Take the user id, for good. At `landlock`, an interpreter that only root can reach stays
+    readable; Landlock says what of the rest is."""
     if uid is None:
         return
     reachable = wanted.level == FULL or (
@@ -201,10 +216,15 @@ def _become(uid: int | None, wanted: Confinement) -> None:
 
 
 def _new_user_namespace(proc: int, more: int, inside: int) -> None:
-    """A user namespace in which this process has every capability and maps to its present, unprivileged self outside."""
+    """A user namespace in which this process has every capability and maps to its present,
+    unprivileged self outside."""
     user, group = os.geteuid(), os.getegid()
     kernel.unshare(kernel.NEWUSER | more, "unshare(CLONE_NEWUSER)")
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{inside} {user} 1"), ("gid_map", f"{inside} {group} 1")):
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{inside} {user} 1"),
+        ("gid_map", f"{inside} {group} 1"),
+    ):
         try:
             fd = os.open(f"self/{name}", os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc)
             try:

@@ -1,4 +1,5 @@
-"""Landlock: which files a process may still open, where no namespaces can be had. See landlock(7)."""
+"""Landlock: which files a process may still open, where no namespaces can be had. See
+landlock(7)."""
 
 from __future__ import annotations
 
@@ -26,17 +27,23 @@ _FILE_RIGHTS = _WRITE_FILE | _READ_FILE | 1 << 14 | 1 << 15
 
 def version() -> int:
     """The kernel's Landlock version. Raises KernelError where there is none."""
-    return kernel.raw_syscall("landlock_create_ruleset", _CREATE, None, ctypes.c_size_t(0), _VERSION_QUERY)
+    return kernel.raw_syscall(
+        "landlock_create_ruleset", _CREATE, None, ctypes.c_size_t(0), _VERSION_QUERY
+    )
 
 
 def ruleset(read_only: tuple[str, ...], writable: tuple[str, ...]) -> int:
-    """A rule set, as a descriptor: these paths, no TCP, no signals or abstract sockets to the outside.
+    """A rule set, as a descriptor: these paths, no TCP, no signals or abstract sockets to the
+    outside.
 
-    Scoping of signals needs version 6, of TCP version 4; the seccomp filters refuse both on their own. Raises KernelError.
+    Scoping of signals needs version 6, of TCP version 4; the seccomp filters refuse both on their
+    own. Raises KernelError.
     """
     abi = version()
     rights = _FS_RIGHTS_BY_ABI.get(abi, _ALL_FS_RIGHTS)
-    attributes = struct.pack("QQQ", rights, _NET_RIGHTS if abi >= 4 else 0, _SCOPES if abi >= SCOPING_SIGNALS else 0)
+    attributes = struct.pack(
+        "QQQ", rights, _NET_RIGHTS if abi >= 4 else 0, _SCOPES if abi >= SCOPING_SIGNALS else 0
+    )
     made = kernel.raw_syscall(
         "landlock_create_ruleset", _CREATE, attributes[: _size(abi)], ctypes.c_size_t(_size(abi)), 0
     )
@@ -48,7 +55,8 @@ def ruleset(read_only: tuple[str, ...], writable: tuple[str, ...]) -> int:
 
 
 def restrict(rules: int) -> None:
-    """Confine this process, and all that it starts, to a rule set, and close it. Raises KernelError."""
+    """Confine this process, and all that it starts, to a rule set, and close it. Raises
+    KernelError."""
     kernel.raw_syscall("landlock_restrict_self", _RESTRICT, rules, 0)
     os.close(rules)
 
@@ -58,7 +66,8 @@ def _size(abi: int) -> int:
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
-    # Not by stat(2): a number as large as it tells (of /proc: how many processes the machine runs) moves what is allocated after it.
+    # Not by stat(2): a number as large as it tells (of /proc: how many processes the machine runs)
+    # moves what is allocated after it.
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY)
     except FileNotFoundError:

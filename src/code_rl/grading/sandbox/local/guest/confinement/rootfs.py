@@ -1,4 +1,5 @@
-"""The file system that programs see: the interpreter, its libraries, the chosen packages and a private /tmp; all else absent."""
+"""The file system that programs see: the interpreter, its libraries, the chosen packages and a
+private /tmp; all else absent."""
 
 from __future__ import annotations
 
@@ -12,16 +13,19 @@ from code_rl.grading.sandbox.local.guest import kernel
 PACKAGES = "/packages"
 DEVICES = ("null", "zero", "urandom", "random")
 _STAGE = "/sys"
-"""Where the new root is put together: every Linux has this directory and no interpreter or package lies under it."""
+"""Where the new root is put together: every Linux has this directory and no interpreter or package
+lies under it."""
 _LOADER_CACHE = "/etc/ld.so.cache"
 _SHARED_DATA = ("/usr/lib/locale", "/usr/share/zoneinfo")
 """What the C library and the standard library look up."""
 _PROC_FLAGS = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC | kernel.MS_RDONLY
-"""Read-only: what can be written there belongs to the user namespace or the session, which outlast a test."""
+"""Read-only: what can be written there belongs to the user namespace or the session, which outlast
+a test."""
 
 
 class Sources(NamedTuple):
-    """Host paths that may appear in the root: directories at their own path, and packages (name, path) under PACKAGES."""
+    """Host paths that may appear in the root: directories at their own path, and packages (name,
+    path) under PACKAGES."""
 
     interpreter: tuple[str, ...]
     hidden: tuple[str, ...]
@@ -30,7 +34,8 @@ class Sources(NamedTuple):
 
 
 def enter(sources: Sources) -> None:
-    """Build the root, make it this process's root directory, read-only. Needs CAP_SYS_ADMIN over its mount namespace."""
+    """Build the root, make it this process's root directory, read-only. Needs CAP_SYS_ADMIN over
+    its mount namespace."""
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     loader_cache = _read(_LOADER_CACHE)
     flags = kernel.MS_NOSUID | kernel.MS_NODEV
@@ -39,7 +44,9 @@ def enter(sources: Sources) -> None:
         _show(path, _STAGE + path)
     for path in sources.hidden:
         if os.path.isdir(_STAGE + path):
-            kernel.mount("tmpfs", _STAGE + path, "tmpfs", flags | kernel.MS_RDONLY, "size=4k,mode=755")
+            kernel.mount(
+                "tmpfs", _STAGE + path, "tmpfs", flags | kernel.MS_RDONLY, "size=4k,mode=755"
+            )
     for name, path in sources.packages:
         _show(path, f"{_STAGE}{PACKAGES}/{name}")
     os.makedirs(f"{_STAGE}/dev", exist_ok=True)
@@ -49,10 +56,12 @@ def enter(sources: Sources) -> None:
         kernel.bind_read_only(f"/dev/{device}", target, devices=True)
     for name, number in (("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2"), ("fd", "")):
         os.symlink(f"/proc/self/fd{number}", f"{_STAGE}/dev/{name}")
-    os.symlink("/tmp", f"{_STAGE}/dev/shm")  # noqa: S108 - semaphores and shared memory are files of the submission
+    # Semaphores and shared memory are files of the submission
+    os.symlink("/tmp", f"{_STAGE}/dev/shm")  # noqa: S108
     for directory in ("tmp", "etc", "proc"):
         os.makedirs(f"{_STAGE}/{directory}", exist_ok=True)
-    # Only a mount namespace that already has a whole /proc may mount another; each submission covers this one with its own.
+    # Only a mount namespace that already has a whole /proc may mount another; each submission
+    # covers this one with its own.
     kernel.mount("/proc", f"{_STAGE}/proc", None, kernel.MS_BIND | kernel.MS_REC)
     if loader_cache:
         with open(_STAGE + _LOADER_CACHE, "wb") as copy:
@@ -64,7 +73,8 @@ def enter(sources: Sources) -> None:
 def mount_private_tmp(size: int) -> None:
     """Cover /tmp with an empty tmpfs of `size` bytes and go there."""
     flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC | kernel.MS_NOATIME
-    kernel.mount("tmpfs", "/tmp", "tmpfs", flags, f"size={size},nr_inodes=4096,mode=700")  # noqa: S108
+    options = f"size={size},nr_inodes=4096,mode=700"
+    kernel.mount("tmpfs", "/tmp", "tmpfs", flags, options)  # noqa: S108
     os.chdir("/tmp")  # noqa: S108
 
 
@@ -74,7 +84,8 @@ def cover_proc() -> None:
 
 
 def mount_private_proc() -> None:
-    """Cover /proc with one that shows this PID namespace's processes and nothing else, where the kernel allows it."""
+    """Cover /proc with one that shows this PID namespace's processes and nothing else, where the
+    kernel allows it."""
     with contextlib.suppress(kernel.KernelError):
         kernel.mount("proc", "/proc", "proc", _PROC_FLAGS, "hidepid=invisible,subset=pid")
 
@@ -112,7 +123,8 @@ def _library_directories() -> tuple[str, ...]:
 
 
 def _show(source: str, target: str) -> None:
-    """Bind `source` read-only at `target`, unless it is there already through a parent or a link."""
+    """Bind `source` read-only at `target`, unless it is there already through a parent or a
+    link."""
     real = os.path.realpath(source)
     if source.count("/") == 2 and real != source and source.startswith("/lib"):
         source = real

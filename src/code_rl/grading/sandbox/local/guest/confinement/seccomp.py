@@ -1,7 +1,8 @@
-"""The seccomp filters, as classic BPF built here: an allow list, decided by a search tree over ranges of system call numbers.
+"""The seccomp filters, as classic BPF built here: an allow list, decided by a search tree over
+ranges of system call numbers.
 
-A tree rather than a chain because the kernel evaluates the filter once for every system call number when it is installed, and it is
-installed for every submission.
+A tree rather than a chain because the kernel evaluates the filter once for every system call number
+when it is installed, and it is installed for every submission.
 """
 
 from __future__ import annotations
@@ -9,7 +10,13 @@ from __future__ import annotations
 import errno
 import struct
 
-from code_rl.grading.sandbox.local.guest.confinement.syscalls import ALLOWED, CONDITIONAL, REFUSED, UNSUPPORTED, numbers
+from code_rl.grading.sandbox.local.guest.confinement.syscalls import (
+    ALLOWED,
+    CONDITIONAL,
+    REFUSED,
+    UNSUPPORTED,
+    numbers,
+)
 
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
@@ -23,7 +30,8 @@ _CLONE_THREAD = 0x10000
 _PR_SET_PDEATHSIG = 1
 _AF_UNIX = 1
 _CONNECTED = (1, 5)
-"""SOCK_STREAM and SOCK_SEQPACKET: a datagram socket could be told another address for each message."""
+"""SOCK_STREAM and SOCK_SEQPACKET: a datagram socket could be told another address for each
+message."""
 _SOCKET_FLAGS = 0o2004000
 """SOCK_CLOEXEC and SOCK_NONBLOCK."""
 _NO_LOCKS, _BAD_CLOCK, _UNSUPPORTED, _NO_TTY = (
@@ -31,12 +39,14 @@ _NO_LOCKS, _BAD_CLOCK, _UNSUPPORTED, _NO_TTY = (
 )
 _TMPFILE = 0o20000000
 _OWN_CLOCKS = (0xFFFFFFFA, 0xFFFFFFFE)
-"""The CPU clocks of the calling process and thread as dynamic clock ids; ids from 2**31 on else name the clock of another process, or a device."""
+"""The CPU clocks of the calling process and thread as dynamic clock ids; ids from 2**31 on else
+name the clock of another process, or a device."""
 _DYNAMIC_CLOCK = 1 << 31
 _FCNTL = (0, 1, 2, 3, 4, 6, 7, 9, 11, 1030, 1032)
-"""F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, record locks, F_GETOWN, F_GETSIG, F_DUPFD_CLOEXEC, F_GETPIPE_SZ. Not leases, pipe
-sizes, write hints, seals, signals, nor locks that need no file open for writing: they concern a file that others may have, too,
-or what all processes of a user share."""
+"""F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, record locks, F_GETOWN, F_GETSIG, F_DUPFD_CLOEXEC,
+F_GETPIPE_SZ. Not leases, pipe
+sizes, write hints, seals, signals, nor locks that need no file open for writing: they concern a
+file that others may have, too, or what all processes of a user share."""
 _SHOWN_LOCKS = (5, 36, 37, 38)
 """F_GETLK, which tells of the locks of others, and locks of open file descriptions."""
 
@@ -77,7 +87,12 @@ def program_filter(machine: str) -> bytes:
     code += _block(special["setsid"], [(_RETURN, 0, 0, _EPERM)])
     code += _block(special["preadv2"], _when(5, _JUMP_EQ, 0, _ALLOW, _EPERM))
     code += _block(special["flock"], [(_RETURN, 0, 0, _NO_LOCKS)])
-    fcntl = [_argument(1), *_one_of(_FCNTL, _ALLOW), *_one_of(_SHOWN_LOCKS, _NO_LOCKS), (_RETURN, 0, 0, _EPERM)]
+    fcntl = [
+        _argument(1),
+        *_one_of(_FCNTL, _ALLOW),
+        *_one_of(_SHOWN_LOCKS, _NO_LOCKS),
+        (_RETURN, 0, 0, _EPERM),
+    ]
     code += _block(special["fcntl"], fcntl)
     code += _block(special["ioctl"], _allow_only(1, _DESCRIPTOR_REQUESTS, _NO_TTY))
     code += _block(special["openat"], _when(2, _JUMP_SET, _TMPFILE, _UNSUPPORTED, _ALLOW))
@@ -89,9 +104,11 @@ def program_filter(machine: str) -> bytes:
 def test_filter(machine: str, pid: int | None, may_fork: bool) -> bytes:
     """A second filter for one test where no namespaces hold it.
 
-    No other process group, nobody else's CPU clock, and none of the calls that change files without opening them for writing, which Landlock does not
-    cover: the program may be the owner of files outside. `pid`: signals go to this process or its group only, because nothing else
-    confines them; None: Landlock does. Without `may_fork` there is no process but this one.
+    No other process group, nobody else's CPU clock, and none of the calls that change files without
+    opening them for writing, which Landlock does not
+    cover: the program may be the owner of files outside. `pid`: signals go to this process or its
+    group only, because nothing else confines them; None: Landlock does. Without `may_fork` there is
+    no process but this one.
     """
     allowed, special = numbers(ALLOWED, machine), numbers(CONDITIONAL, machine)
     refused = [
@@ -124,7 +141,8 @@ def _prologue(machine: str) -> list[Instruction]:
 
 
 def _argument(index: int) -> Instruction:
-    """Load the low half of an argument: every argument tested here is an int or a flag word below 2**32."""
+    """Load the low half of an argument: every argument tested here is an int or a flag word below
+    2**32."""
     return (_LOAD, 0, 0, 16 + 8 * index)
 
 
@@ -133,12 +151,19 @@ def _block(number: int, body: list[Instruction]) -> list[Instruction]:
 
 
 def _when(index: int, jump: int, constant: int, then: int, otherwise: int) -> list[Instruction]:
-    """What is answered when an argument equals (_JUMP_EQ) or has any bit of (_JUMP_SET) a constant, and what else."""
-    return [_argument(index), (jump, 0, 1, constant), (_RETURN, 0, 0, then), (_RETURN, 0, 0, otherwise)]
+    """What is answered when an argument equals (_JUMP_EQ) or has any bit of (_JUMP_SET) a constant,
+    and what else."""
+    return [
+        _argument(index),
+        (jump, 0, 1, constant),
+        (_RETURN, 0, 0, then),
+        (_RETURN, 0, 0, otherwise),
+    ]
 
 
 def _one_of(values: tuple[int, ...], verdict: int) -> list[Instruction]:
-    """What was loaded, if it is one of `values`, is answered with `verdict`; else the next instruction follows."""
+    """What was loaded, if it is one of `values`, is answered with `verdict`; else the next
+    instruction follows."""
     tests = [(_JUMP_EQ, len(values) - 1 - at, 0, value) for at, value in enumerate(values[:-1])]
     return [*tests, (_JUMP_EQ, 0, 1, values[-1]), (_RETURN, 0, 0, verdict)]
 
@@ -148,8 +173,13 @@ def _allow_only(index: int, values: tuple[int, ...], otherwise: int) -> list[Ins
 
 
 def _pair_of_connected() -> list[Instruction]:
-    """Only sockets that are connected for good: others could address what lies in the file system."""
-    kinds = [(_AND, 0, 0, ~_SOCKET_FLAGS & 0xFFFFFFFF), *_one_of(_CONNECTED, _ALLOW), (_RETURN, 0, 0, _EPERM)]
+    """Only sockets that are connected for good: others could address what lies in the file
+    system."""
+    kinds = [
+        (_AND, 0, 0, ~_SOCKET_FLAGS & 0xFFFFFFFF),
+        *_one_of(_CONNECTED, _ALLOW),
+        (_RETURN, 0, 0, _EPERM),
+    ]
     return [_argument(0), (_JUMP_EQ, 1, 0, _AF_UNIX), (_RETURN, 0, 0, _EPERM), _argument(1), *kinds]
 
 
@@ -182,4 +212,6 @@ def _tree(runs: list[tuple[int, int]]) -> list[Instruction]:
 
 
 def _assemble(code: list[Instruction]) -> bytes:
-    return b"".join(struct.pack("HBBI", operation, yes, no, constant) for operation, yes, no, constant in code)
+    return b"".join(
+        struct.pack("HBBI", operation, yes, no, constant) for operation, yes, no, constant in code
+    )
