@@ -1,10 +1,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CORE := .venv-core
 # Where bytecode may not be kept, each of the many processes of the tests compiles the package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: train train-real check test lint types unit slow audit bench docs clean
+.PHONY: train train-real check test lint types unit core slow audit bench docs clean
 
 $(VENV)/.installed: requirements.txt pyproject.toml
 	@echo "installing the pinned packages into $(VENV): a few minutes, once"
@@ -35,6 +36,19 @@ types: $(VENV)/.installed
 unit: $(VENV)/.installed
 	$(BIN)/pytest -n 4 --dist worksteal
 
+$(CORE)/.installed: requirements.txt pyproject.toml
+	$(PYTHON) -m venv --clear $(CORE)
+	grep -v '^-' requirements.txt >$(CORE)/constraints.txt
+	$(CORE)/bin/pip install --quiet --disable-pip-version-check -c $(CORE)/constraints.txt -e . pytest pytest-timeout pytest-xdist hypothesis
+	touch $@
+
+# The core distribution alone, as in an environment of TRL or verl: nothing of the extras can be imported, and grading works. What runs is a subset for
+# the sake of time (a minute with the installation): how values and verdicts are found, but for one test of 15 s; calls and walls of the sandbox, the client
+# of Sandbox Fusion against servers that misbehave, rows. `unit` has all the tests.
+core: $(CORE)/.installed
+	$(CORE)/bin/python -c "from importlib.util import find_spec; there = [*filter(find_spec, ('torch', 'transformers', 'tinker', 'chz'))]; assert not there, there"
+	$(CORE)/bin/pytest -q -n 2 --deselect tests/judging/test_checkers.py::test_a_reference_that_gives_no_answer_excuses_no_program tests/test_core.py tests/judging tests/integrations tests/problems/test_native.py tests/sandbox/test_ending.py tests/sandbox/test_runner_values.py tests/sandbox/test_embedded_calls.py tests/sandbox/test_isolation_levels.py tests/fusion/test_fusion_faults.py
+
 slow: $(VENV)/.installed
 	$(BIN)/pytest -m slow --junitxml=build/slow.xml
 
@@ -51,4 +65,4 @@ docs: $(VENV)/.installed
 	$(BIN)/python scripts/write_settings.py
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(CORE) build dist .mypy_cache .ruff_cache .pytest_cache

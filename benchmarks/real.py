@@ -127,9 +127,9 @@ def read_prompts(model: str, count: int) -> list[list[int]]:
     """Token ids of the first problems' prompts."""
     from transformers import AutoTokenizer
 
+    from code_rl.data.library import load_problems
     from code_rl.policy.environments.wording import get_wording
     from code_rl.policy.renderers import get_renderer
-    from code_rl.training.library import load_problems
 
     renderer, worded = get_renderer("auto", AutoTokenizer.from_pretrained(model)), get_wording()
     return [renderer.prompt_tokens(worded(problem.view())) for problem in load_problems("functions", count)]

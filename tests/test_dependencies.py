@@ -1,4 +1,4 @@
-"""What the package imports is what `pyproject.toml` asks for: in the core, or in the extra of the room that imports it."""
+"""What the package imports is what `pyproject.toml` asks for: in the core, or in the extra of the room that imports it; the core's own rooms load the core alone."""
 
 from __future__ import annotations
 
@@ -16,10 +16,21 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NAMES = {"dotenv": "python-dotenv", "google": "protobuf", "yaml": "pyyaml"}
 """Distributions that are not called as the module that they bring."""
 FRAMEWORKS = ("nemo-gym", "openenv", "verifiers")
-ROOMS = {"engine/local": "embedded", "engine/serve": "serve"} | {
+ROOMS = {"engine/local": "engine", "engine/serve": "serve"} | {
     f"integrations/{name.replace('-', '_')}": name for name in FRAMEWORKS
 }
-"""Places that nobody enters without the packages of an extra."""
+"""Places that nobody enters without the packages of an extra; `train` is that of all the others."""
+CORE = [
+    "code_rl",
+    "code_rl.cli.main",
+    "code_rl.data.library",
+    "code_rl.policy.sample",
+    "tinker_utils.env",
+    "tinker_utils.lcb",
+]
+"""What is there without any extra, beside grading and the integrations."""
+VERBS_OF_GRADING = ("audit/", "sandbox/server/")
+"""Rooms of grading that are entered by a verb, which needs the extra `train`."""
 
 
 def declared(*extras: str) -> set[str]:
@@ -52,6 +63,50 @@ def test_every_import_is_declared_where_it_is_needed(package):
         place = path.relative_to(folder).as_posix()
         room = [extra for prefix, extra in ROOMS.items() if place.startswith(prefix)]
         for name, loaded in imports(path):
-            if name not in declared(*(room if loaded else extras)):
+            if name not in declared("train", *(room if loaded else extras)):
                 missing.add((place, name))
     assert missing == set()
+
+
+def file_of(module: str) -> Path | None:
+    """Where a module of ours is; None for what is none."""
+    base = (ROOT if module.startswith("tinker_utils") else ROOT / "src") / module.replace(".", "/")
+    return next((path for path in (base / "__init__.py", base.with_suffix(".py")) if path.is_file()), None)
+
+
+def loaded_with(module: str) -> set[str]:
+    """The modules of ours that importing `module` loads, itself included."""
+    found, waiting = set[str](), [module]
+    while waiting:
+        name = waiting.pop()
+        if name in found or (path := file_of(name)) is None:
+            continue
+        found.add(name)
+        waiting.append(name.rpartition(".")[0])
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ImportFrom) and node.module:
+                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                waiting += [alias.name for alias in node.names]
+    return found
+
+
+def core_modules() -> Iterator[str]:
+    yield from CORE
+    for wing in ("grading", "integrations"):
+        folder = ROOT / "src" / "code_rl" / wing
+        for path in folder.rglob("*.py"):
+            if not path.relative_to(folder).as_posix().startswith(VERBS_OF_GRADING):
+                yield ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
+
+
+@pytest.mark.parametrize("module", sorted(core_modules()))
+def test_a_room_of_the_core_loads_nothing_that_the_core_does_not_bring(module):
+    room = [extra for extra in FRAMEWORKS if module == f"code_rl.integrations.{extra.replace('-', '_')}"]
+    outside = {
+        (each, name)
+        for each in loaded_with(module.removesuffix(".__init__"))
+        for name, loaded in imports(file_of(each))
+        if loaded and name not in declared(*room)
+    }
+    assert outside == set()

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
-
-import tinker
+from typing import TYPE_CHECKING, Any, Protocol
 
 from code_rl.data.sources.testcases import read_tests
 from code_rl.grading.extract import extract_code
@@ -20,6 +18,9 @@ from code_rl.grading.sandbox.executor import Executor
 from code_rl.grading.shared import shared_executor
 from code_rl.grading.verdict import Verdict
 from code_rl.util.errors import SandboxError
+
+if TYPE_CHECKING:
+    import tinker
 
 
 class StepRenderer(Protocol):
@@ -117,6 +118,8 @@ class CodeEnv:
         when the sandbox gave no verdict: such a completion has no reward, and its caller leaves it
         out.
         """
+        import tinker
+
         message, _ = self.renderer.parse_response(action)
         content = text_of(message)
         format_score = 0.0 if self.check_format(content) else -1.0

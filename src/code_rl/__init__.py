@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from code_rl.util.version import __version__
 
 if TYPE_CHECKING:
+    from code_rl.data.library import load_problems
     from code_rl.engine.losses import Loss
     from code_rl.grading.extract import extract_code
     from code_rl.grading.problem import (
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
         SequenceTest,
         StdinTest,
     )
+    from code_rl.grading.shared import judge, judge_async
     from code_rl.grading.verdict import Verdict
     from code_rl.policy.environments import Environment, Grader, Repair, Reply, Single
     from code_rl.policy.sample import Policy, Sampling
@@ -29,9 +31,6 @@ if TYPE_CHECKING:
         TrainingResult,
         evaluate,
         evaluate_async,
-        judge,
-        judge_async,
-        load_problems,
         train,
         train_async,
     )
@@ -73,6 +72,7 @@ __all__ = [
     "train_step",
 ]
 _NAMES = {
+    "data.library": ("load_problems",),
     "engine.losses": ("Loss",),
     "grading.extract": ("extract_code",),
     "grading.problem": (
@@ -83,6 +83,7 @@ _NAMES = {
         "SequenceTest",
         "StdinTest",
     ),
+    "grading.shared": ("judge", "judge_async"),
     "grading.verdict": ("Verdict",),
     "policy.environments": ("Environment", "Grader", "Repair", "Reply", "Single"),
     "policy.sample": ("Policy", "Sampling"),
@@ -99,7 +100,12 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of ours
     def __getattr__(name: str) -> Any:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module = importlib.import_module(f"{__name__}.{_WHERE.get(name, 'training.library')}")
+        where = _WHERE.get(name, "training.library")
+        if where.startswith("training."):
+            from code_rl.util.errors import TRAIN, require
+
+            require("train", f"{__name__}.{name}", *TRAIN)
+        module = importlib.import_module(f"{__name__}.{where}")
         value = globals()[name] = getattr(module, name)
         return value
 

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
+import pytest
 from aiohttp import web
 
 from code_rl.grading.sandbox.executor import CallInput, Execution, Job, Limits, StdinInput
@@ -41,6 +42,7 @@ class ServerProcess:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> ServerProcess:
+        pytest.importorskip("chz", reason="the verb `sandbox` needs the extra train")
         words = [f"{name}={value}" for name, value in self.settings.items()]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "code_rl.cli", "sandbox", *words],

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
 
-from code_rl.cli.judge import Judged, check_programs, judge_programs, open_problems
-from code_rl.grading.sandbox.executor import Execution, Executor, Job, Status
+from code_rl.grading.sandbox.executor import Execution, Job, Status
 from code_rl.util.errors import SandboxError
 
 Answer = Execution | SandboxError
@@ -51,10 +49,3 @@ class ScriptedExecutor:
 
     async def aclose(self) -> None:
         self.closed = True
-
-
-async def judge_files(problems: str, programs: str, out: str, executor: Executor, **options: Any) -> Judged:
-    """What the verb does with an executor of the test's."""
-    store = await open_problems(problems, executor, lambda _: None)
-    check_programs(programs, store)
-    return await judge_programs(store, programs, out, executor, **options)

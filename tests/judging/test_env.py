@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+
+pytest.importorskip("tinker")
+
 import tinker
 
 from code_rl.grading.shared import SharedExecutor

@@ -85,6 +85,7 @@ def verdicts(problems: Mapping[str, tuple[str, object]], rule: str = "lcb"):
 
 
 def test_values_that_are_equal_are_right():
+    pytest.importorskip("numpy")
     found = verdicts(HONEST)
     assert {name: (v.kind.value, v.failure) for name, v in found.items() if not v.correct} == {}
 
@@ -108,5 +109,6 @@ def test_strict_rules_take_no_range_for_a_list(rule):
 
 
 def test_a_bool_of_numpy_is_no_number():
+    pytest.importorskip("numpy")
     found = verdicts({"numpy_bool_for_1": (NUMPY + "def f(): return np.bool_(True)", 1)})
     assert found["numpy_bool_for_1"].kind is VerdictKind.WRONG_ANSWER

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("chz")
+
 from code_rl.cli.main import main
 from code_rl.cli.verdict_files import open_verdicts
 from code_rl.grading.native import write_problems
@@ -19,7 +21,8 @@ from code_rl.grading.problem import Compare, Problem, StdinTest
 from code_rl.grading.verdict import VerdictKind
 from code_rl.util.errors import DataError, SandboxError
 
-from .fakes import ScriptedExecutor, judge_files, printed
+from .fakes import ScriptedExecutor, printed
+from .verb import judge_files
 
 OLDER = json.dumps({"problem_id": "0", "program_id": "older", "verdict": "passed", "key": "k"}) + "\n"
 

@@ -17,9 +17,9 @@ import pytest
 
 from code_rl.cli.export import export_command
 from code_rl.cli.train import train_command
+from code_rl.data.library import load_problems
 from code_rl.engine.names import PACKAGE, SMOLLM2, source_of
 from code_rl.policy.renderers import get_renderer
-from code_rl.training.library import load_problems
 from code_rl.training.runs.recorder import read_metrics
 from tests.remote.test_vllm import given
 

@@ -16,18 +16,18 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any, NoReturn
 
-from dotenv import find_dotenv, load_dotenv
-
 from code_rl.util.errors import (
     OF_THE_MACHINE,
+    TRAIN,
     CodeRLError,
     ConfigError,
     ResourceError,
     in_words,
     lacks_something,
+    require,
 )
 from code_rl.util.redaction import install_hooks, redacted
-from code_rl.util.settings import describe, make_settings, read_arguments, suggestion
+from code_rl.util.suggestion import suggestion
 from code_rl.util.version import __version__
 
 HELP = ("--help", "-h", "help")
@@ -138,6 +138,14 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
     verb = VERBS[name]
     if VERSION in words:
         return _show(f"code-rl {__version__}")
+    try:
+        require("train", program, *TRAIN)
+    except ConfigError as error:
+        return _fail(error)
+    from dotenv import find_dotenv, load_dotenv
+
+    from code_rl.util.settings import describe, read_arguments
+
     if any(word in HELP for word in words):
         return _show(describe(verb.settings_class(), f"{program} key=value …"))
     install_hooks()
@@ -197,6 +205,8 @@ def _of_a_setting(error: BaseException, words: Sequence[str]) -> ConfigError | N
 def run_script(settings: type[Any], main: Callable[[Any], int], description: str) -> NoReturn:
     """Entry of a script with settings of its own (a benchmark, a build script): the same spellings,
     errors and exit codes."""
+    from code_rl.util.settings import describe, make_settings, read_arguments
+
     words = sys.argv[1:]
     if any(word in HELP for word in words):
         usage = describe(settings, f"python {sys.argv[0]} key=value …")

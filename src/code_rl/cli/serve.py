@@ -7,7 +7,6 @@ TINKER_API_KEY=tml-dummy.
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 import sys
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ import chz
 
 from code_rl.engine.local import share_cores
 from code_rl.util.admission import LOOPBACK, stop_signal, url_of
-from code_rl.util.errors import ConfigError, install_command
+from code_rl.util.errors import ConfigError, require
 from code_rl.util.setting import ABOVE_0, AT_LEAST_1, FROM_0, PORT, must, option
 from code_rl.util.settings import make_settings
 
@@ -90,11 +89,7 @@ def serve_command(given: Mapping[str, str]) -> int:
     """`code-rl serve` with its settings as written; returns when it was told to stop."""
     config = make_settings(ServeConfig, given)
     token = read_token(config.host)
-    for module, extra in (("torch", "embedded"), ("prometheus_client", "serve")):
-        if importlib.util.find_spec(module) is None:
-            raise ConfigError(
-                f"serve needs {module}, which is not installed; run: {install_command(extra)}"
-            )
+    require("serve", "serve", "torch", "prometheus_client")
     share_cores()
     return asyncio.run(_serve(config, token, Path(config.state_dir).expanduser().absolute()))
 

@@ -36,7 +36,7 @@ from code_rl.grading.problem import Problem
 from code_rl.util import registry
 from code_rl.util.data_files import count_rows, describe_files, is_data_file, stream_rows
 from code_rl.util.errors import ConfigError, DataError
-from code_rl.util.settings import suggestion
+from code_rl.util.suggestion import suggestion
 from code_rl.util.version import __version__
 
 T = TypeVar("T")

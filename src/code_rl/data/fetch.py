@@ -19,7 +19,7 @@ from typing import Any
 
 from code_rl.util.concurrency import interruptible
 from code_rl.util.data_files import DATA_SUFFIXES, data_folder, file_sha256, is_data_file
-from code_rl.util.errors import ConfigError, DataError
+from code_rl.util.errors import ConfigError, DataError, require
 from code_rl.util.files import write_lines_atomically
 
 MAIN, README = "main", "README.md"
@@ -65,6 +65,7 @@ def open_repository(name: str, revision: str | None = None) -> Repository:
     Raises ConfigError for a repository or revision that does not exist or may not be read, and when
     neither hub nor cache can answer.
     """
+    require("train", f"dataset {name}", "huggingface_hub", "httpx", "yaml")
     from huggingface_hub import HfApi
     from huggingface_hub.errors import (
         GatedRepoError,

@@ -7,12 +7,14 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import TypeVar, overload
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, TypeVar, overload
 
 from code_rl.grading.problem import Problem
+from code_rl.util.errors import require
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 T = TypeVar("T")
 
@@ -35,6 +37,8 @@ class ProblemOrder:
         ]
 
     def _shuffle(self, epoch: int) -> npt.NDArray[np.int64]:
+        import numpy as np
+
         return np.random.default_rng([self._seed, epoch]).permutation(len(self.problems))
 
 
@@ -80,6 +84,9 @@ def subsample(items: Sequence[T], limit: int) -> Sequence[T]:
     """A fixed random subset of `limit` items in their own order, or all of them."""
     if limit < 0 or limit >= len(items):
         return items
+    require("train", f"a draw of {limit} from {len(items)} problems", "numpy")
+    import numpy as np
+
     chosen = np.random.default_rng(0).permutation(len(items))[:limit]
     return Selected(items, sorted(map(int, chosen)))
 

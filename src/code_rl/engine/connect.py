@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from code_rl.engine.losses import POLICY_LOSSES
 from code_rl.engine.places import BackendKind, Capabilities, place_of
 from code_rl.engine.settings import EngineSettings
 from code_rl.util.concurrency import interruptible
-from code_rl.util.errors import BackendError, CheckpointError, ConfigError, install_command
+from code_rl.util.errors import BackendError, CheckpointError, ConfigError, require
 
 if TYPE_CHECKING:
     import tinker
@@ -67,11 +66,7 @@ async def preflight(
     from code_rl.engine.preflight import sdk_is_newer, survey
 
     if config.backend == BackendKind.EMBEDDED:
-        if importlib.util.find_spec("torch") is None:
-            raise ConfigError(
-                "backend=embedded needs torch, which is not installed; run: "
-                f"{install_command('embedded')}"
-            )
+        require("engine", "backend=embedded", "torch")
         if not sdk_is_newer():
             raise ConfigError(
                 "backend=embedded needs a newer tinker SDK than the one installed; run: pip "

@@ -42,7 +42,7 @@ from code_rl.grading.problem import (
 from code_rl.grading.values import ValueCodecError, decode, encode
 from code_rl.util.data_files import read_object, short
 from code_rl.util.errors import DataError
-from code_rl.util.settings import suggestion
+from code_rl.util.suggestion import suggestion
 
 REQUIRED = ("id", "statement", "tests")
 MOST_SECONDS, MOST_MEGABYTES = 3600.0, 1 << 20

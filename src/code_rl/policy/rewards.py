@@ -29,8 +29,7 @@ def fraction(trajectory: Trajectory) -> float:
 
 
 def think_answer(trajectory: Trajectory) -> float:
-    """Correctness; −1.2 unless a think block comes first and the program stands in
-    `<answer>…</answer>`, which ends the text.
+    """Correctness; −1.2 unless a think block comes first and `<answer>` with the program ends it.
 
     Code-R1's reward (−1.1, 0.1 or 1.1) less 0.1, with `format_coef=0`: its prompt asks for the
     tags.

@@ -1,4 +1,4 @@
-"""What a notebook or a script of one's own wants: judge, load, evaluate, train.
+"""What a notebook or a script of one's own wants: evaluate, train.
 
 Each function that takes time can be called plainly, also where an event loop runs already (a
 notebook's waits then), and most have a twin to be awaited. What the twins import for themselves
@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from code_rl.grading.judge import judge as judge_on
 from code_rl.grading.problem import Problem
 from code_rl.grading.shared import shared_executor
-from code_rl.grading.verdict import Verdict
 from code_rl.util.concurrency import wait_for
 from code_rl.util.errors import ConfigError, DataError
 
@@ -42,53 +40,6 @@ OF_AN_EVALUATION = (
     ),
     *("sandbox_concurrency", "threads"),
 )
-
-
-async def judge_async(
-    problem: Problem, code: str | None, *, cpu_limit_s: float | None = None, all_tests: bool = False
-) -> Verdict:
-    """Run the program `code` on the tests of `problem` in the process's own sandbox (SANDBOX_URL,
-    else the embedded one).
-
-    `cpu_limit_s` lowers the problem's CPU limit per test. With `all_tests` the first failure does
-    not end it. Raises DataError for a problem that cannot be judged, or code that is no text;
-    trouble of the sandbox is the verdict `sandbox_error`.
-    """
-    if not isinstance(problem, Problem):
-        raise DataError(f"problem={problem!r:.80} is no code_rl.Problem")
-    if code is not None and not isinstance(code, str):
-        raise DataError(
-            f"code={code!r:.80} is no text; give a program, or None for an answer without one"
-        )
-    return await shared_executor.run(
-        lambda executor: judge_on(
-            problem, code, executor, cpu_limit_s=cpu_limit_s, all_tests=all_tests
-        )
-    )
-
-
-def judge(
-    problem: Problem, code: str | None, *, cpu_limit_s: float | None = None, all_tests: bool = False
-) -> Verdict:
-    """`judge_async`, waited for."""
-    return wait_for(judge_async(problem, code, cpu_limit_s=cpu_limit_s, all_tests=all_tests))
-
-
-def load_problems(dataset: str | Path, limit: int | None = None) -> Sequence[Problem]:
-    """The problems that `dataset=` would train on: `builtin`, a name, a hub id, files, a folder;
-    with `limit`, always the same subset.
-
-    They are read when they are asked for. Raises ConfigError for an unknown name, DataError for
-    files that cannot be used.
-    """
-    from code_rl.data.load import find_data, load_train_problems
-    from code_rl.data.order import subsample
-
-    if limit is not None and limit < 1:
-        raise ConfigError(f"limit={limit} must be at least 1, or None for all problems")
-    data = find_data(str(dataset), None, evaluates=False)
-    problems = wait_for(shared_executor.run(lambda executor: load_train_problems(data, executor)))
-    return subsample(problems, -1 if limit is None else limit)
 
 
 async def evaluate_async(

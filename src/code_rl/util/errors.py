@@ -5,6 +5,7 @@ one line on stderr and exits with `exit_code`: 2 when the input was bad, 1 when 
 failed.
 """
 
+import importlib.util
 import re
 import shlex
 import shutil
@@ -75,6 +76,21 @@ def install_command(extra: str) -> str:
         else f"'{DISTRIBUTION}[{extra}]'"
     )
     return f"{sys.executable} -m pip install {what}"
+
+
+TRAIN = ("chz", "dotenv", "numpy", "rich")
+"""Modules by which the extra `train` is known to be installed."""
+
+
+def require(extra: str, what: str, *modules: str) -> None:
+    """Raise ConfigError, with the command that installs `extra`, where one of its `modules` cannot
+    be imported by `what`."""
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise ConfigError(
+                f"{what} needs the extra {extra} ({module} is not installed); run: "
+                f"{install_command(extra)}"
+            )
 
 
 def typed(verb: str) -> str:

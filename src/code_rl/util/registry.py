@@ -10,7 +10,7 @@ from pkgutil import resolve_name
 from typing import TypeVar, cast
 
 from code_rl.util.errors import CodeRLError, ConfigError
-from code_rl.util.settings import suggestion
+from code_rl.util.suggestion import suggestion
 
 T = TypeVar("T")
 LARGEST = 1e38

@@ -7,10 +7,9 @@ settings are described.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import chz
@@ -18,10 +17,9 @@ from chz.blueprint import Blueprint, Castable, InvalidBlueprintArg, MissingBluep
 
 from code_rl.util.errors import ConfigError
 from code_rl.util.redaction import holds_key
+from code_rl.util.suggestion import suggestion
 
 Settings = TypeVar("Settings")
-OF_A_RUN = ("log_path", "checkpoint", "run")
-"""What verbs call a run, and what may be tried in its place."""
 
 
 def read_arguments(argv: Sequence[str], bare: Sequence[str] = ()) -> dict[str, str]:
@@ -97,20 +95,6 @@ def make_settings(cls: type[Settings], *layers: Mapping[str, Any]) -> Settings:
         raise ConfigError(f"missing: {names}; --help says what each is for") from None
     except (TypeError, ValueError) as error:
         raise ConfigError(str(error)) from error
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """`, did you mean 'x'?` for the known name of a run in place of another, that with these
-    initials (`lr`), the closest, or nothing."""
-    known = list(known)
-    meant = [each for each in OF_A_RUN if name in OF_A_RUN and each in known]
-    meant += [
-        each
-        for each in known
-        if "_" in each and name == "".join(word[:1] for word in each.split("_"))
-    ]
-    close = meant or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f", did you mean {close[0]!r}?" if close else ""
 
 
 def describe(cls: type[Any], usage: str) -> str:

@@ -11,7 +11,7 @@ import chz
 from code_rl.grading.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 from code_rl.util.errors import ConfigError
 from code_rl.util.setting import ABOVE_0, AT_LEAST_0, AT_LEAST_1, must, option
-from code_rl.util.settings import suggestion
+from code_rl.util.suggestion import suggestion
 
 
 @dataclass(frozen=True, slots=True)

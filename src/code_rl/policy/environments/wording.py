@@ -29,8 +29,7 @@ def plain(problem: ProblemView) -> list[Message]:
 
 
 def code_r1(problem: ProblemView) -> list[Message]:
-    """As the rows of ganler/code-r1-12k: the system asks for `<think>` and `<answer>`, the user for
-    a Markdown block."""
+    """As in ganler/code-r1-12k: the system asks for `<think>` and `<answer>`, the user for code."""
     question = code_r1_question(problem.statement, problem.starter_code)
     return [{"role": "system", "content": CODE_R1_SYSTEM}, {"role": "user", "content": question}]
 

@@ -13,7 +13,8 @@ from code_rl.engine.places import BUILT_IN, BackendKind, resolve_backend
 from code_rl.grading.sandbox.connect import resolve_executor
 from code_rl.training.config.fields import FACTS, Config
 from code_rl.util.errors import ConfigError
-from code_rl.util.settings import make_settings, suggestion
+from code_rl.util.settings import make_settings
+from code_rl.util.suggestion import suggestion
 
 HOSTED_RECIPE = "qwen3-4b"
 PUBLISHED = "published"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from code_rl.util.errors import ConfigError, install_command
-from code_rl.util.settings import suggestion
+from code_rl.util.suggestion import suggestion
 
 PROJECT = "code-rl"
 MAX_FAILURES = 5
