@@ -30,7 +30,7 @@ MINUTE = 60.0
 def interrupted(
     words: Sequence[str], seen: str, *, again: str | None = None, until: Path | None = None
 ) -> tuple[int, str]:
-    """Exit code and everything said by a command and its children, which get SIGINT when `seen` was said and the file `until` is there, and once more at `again`."""
+    """Exit code and everything said by a command and its children, which get SIGINT when `seen` was said and the file `until` holds something, and once more at `again`."""
     process = subprocess.Popen(
         [sys.executable, *words],
         cwd=ROOT, env={**os.environ, "PYTHONUNBUFFERED": "1"}, start_new_session=True, text=True,
@@ -44,7 +44,7 @@ def interrupted(
         said.append(line)
         if wanted and re.search(wanted[0], line):
             wanted.pop(0)
-            while until is not None and not until.is_file() and process.poll() is None:
+            while until is not None and not (until.is_file() and until.stat().st_size) and process.poll() is None:
                 time.sleep(0.02)
             time.sleep(0.2)
             os.killpg(process.pid, signal.SIGINT)

@@ -146,7 +146,7 @@ def test_nothing_of_a_submission_is_found_by_those_that_run_beside_it(name: str)
     assert sorted(asyncio.run(attack())) == []
 
 
-@pytest.mark.parametrize("name", [n if n in BY_DEFAULT else pytest.param(n, marks=SLOW) for n in CALLS])
+@pytest.mark.parametrize("name", [n if n in BY_DEFAULT else pytest.param(n, marks=SLOW) for n in LEVELS])
 def test_a_test_finds_nothing_of_the_other_tests_of_its_submission(name: str) -> None:
     """Each test of a script must find its own input, which shows that it is not blind, and no other input and no earlier output."""
     canaries = Canaries()
@@ -175,7 +175,7 @@ def test_a_test_finds_nothing_of_the_other_tests_of_its_submission(name: str) ->
     assert seen == [{f"input{n}"} for n in range(3)]
 
 
-@pytest.mark.parametrize("name", [n if n in BY_DEFAULT else pytest.param(n, marks=SLOW) for n in CALLS])
+@pytest.mark.parametrize("name", [n if n in BY_DEFAULT else pytest.param(n, marks=SLOW) for n in LEVELS])
 def test_a_call_finds_nothing_of_the_other_calls_of_its_submission(name: str) -> None:
     canaries = Canaries()
     arguments = [[canaries.field(f"argument{n}"), canaries.field(f"value{n}")[::-1]] for n in range(3)]
