@@ -73,3 +73,11 @@ def test_a_state_that_is_not_the_one_saved_is_refused_by_its_name(run, tmp_path,
     given = small(tmp_path / "new", init_from=copy / "000002")
     assert main(["train", *(f"{name}={value}" for name, value in given.items())]) == 1
     assert "000002.state.safetensors" in capsys.readouterr().err
+
+
+def test_a_run_that_is_asked_about_and_deleted_begins_anew(run, tmp_path, monkeypatch):
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda _: "d")
+    assert train_command(small(copy, eval_every=0, max_steps=1, behavior_if_log_dir_exists="ask")) == 0
+    assert [record["step"] for record in untimed(copy)] == [-1, 0]

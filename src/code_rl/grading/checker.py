@@ -8,7 +8,7 @@ themselves.
 
 The older protocol: a source that defines no such function is run as a script for each test, reads
 one JSON object, `{"input", "expected", "output"}` (strings) or `{"args", "kwargs", "expected",
-"value"}` in the encoding of `problems.values`, and prints one line: `ok`, or `wrong: why`.
+"value"}` in the encoding of `grading.values`, and prints one line: `ok`, or `wrong: why`.
 
 An answer that the checker cannot read is wrong, unless the checker is broken: it does not decide on
 what the problem's first reference solution answers either. An expected output that it cannot read

@@ -44,7 +44,7 @@ def compare_printed(stdout: bytes, test: StdinTest, compare: Compare) -> str | N
 
 
 def compare_returned(value: bytes, test: CallTest | SequenceTest, compare: Compare) -> str | None:
-    """None when `value` (encoded by `problems.values`) is right for `test`, else why not, holding
+    """None when `value` (encoded by `grading.values`) is right for `test`, else why not, holding
     nothing of the test."""
     if isinstance(test, CallTest) and test.raises is not None:
         names = raised_names(value)

@@ -13,7 +13,7 @@ is strict: anything else is a DataError that names file, line, field, value and 
 | `sequence` | `class`, `calls`: `[[name, [argument, …]], …]`, `expected` |
 
 and `public`, `abs_tol`, `rel_tol` on each. Values are plain JSON or the `{"__type__": …}` forms of
-`problems.values`.
+`grading.values`.
 """
 
 from __future__ import annotations

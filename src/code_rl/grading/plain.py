@@ -1,6 +1,6 @@
 """Compare rules for returned values.
 
-Values are compared in the encoded form of `problems.values`, as JSON left them: nothing that a
+Values are compared in the encoded form of `grading.values`, as JSON left them: nothing that a
 program returned is ever built into a set, a dict of our own or an object, so no hash and no
 `__eq__` of its choosing runs here. Nesting is walked with a list, not with recursion; an integer of
 thousands of digits stays text.

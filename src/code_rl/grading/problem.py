@@ -1,5 +1,5 @@
 """Problems and their tests: frozen records, and what makes a `Compare` usable (the rules themselves
-live in `judging.compare`).
+live in `grading.compare`).
 
 What a policy may see (`ProblemView`) is a type of its own.
 """

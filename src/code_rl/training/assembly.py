@@ -95,6 +95,7 @@ class Directory:
 
     path: Path
     problems: str
+    goes_on: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +175,15 @@ def take_directory(launch: Launch, data: Data) -> Directory:
     problems = digest(
         all_keys(data.train), {name: all_keys(split) for name, split in data.test.items()}
     )
-    if not launch.goes_on:
+    goes_on = launch.goes_on and is_run(log_path)  # a question may have been answered by "delete"
+    if not goes_on:
         write_atomically(log_path / BEGUN, json.dumps(chz.asdict(config)))
     elif _resolved(log_path).get("problems") != problems:
         raise ConfigError(
             f"dataset= or test_dataset= has other problems than when the run in {log_path} "
             "began; restore them, or begin a new run"
         )
-    return Directory(log_path, problems)
+    return Directory(log_path, problems, goes_on)
 
 
 async def load_weights(launch: Launch, directory: Directory) -> tuple[Start, Backend]:
@@ -197,7 +199,7 @@ async def load_weights(launch: Launch, directory: Directory) -> tuple[Start, Bac
         launch.stack.callback(backend.close)
         return backend
 
-    if not launch.goes_on:
+    if not directory.goes_on:
         return Start(), await load(Start())
     start, backend = await choose_start(log_path, launch.console.notice, load)
     if not start.step > config.max_steps > 0:

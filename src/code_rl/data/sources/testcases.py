@@ -13,7 +13,7 @@ as JSON text) are exact. The other call shapes
 hold values and leave open what is wrapped in what: `read_tests` takes a list for the arguments and
 a result that is a list of one item for that item; `with_tests_of` gives every `Reading`: a way to
 take arguments and result that holds for all tests of a row or not at all. Which one is meant is not
-decided here: `loading.resolve` runs the row's own solutions.
+decided here: `data.resolve` runs the row's own solutions.
 """
 
 from __future__ import annotations

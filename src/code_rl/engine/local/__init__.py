@@ -1,10 +1,7 @@
 """The in-process PyTorch engine with Tinker's client shape.
 
 `EmbeddedService` is imported on first use: the built-in model's files can be found without loading
-torch. Others import from here, the verb `serve` also `service`. Of its files `backends.server`
-imports those that its engine and its calls are made of (`decode`, `learner`, `lora`, `models`,
-`passes`, `sampling`, `state`, `training`, `worker`); `vllm` the two clients, `adapters` and
-`connect` what they must agree on.
+torch.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
-"""Running hostile programs: `executor` is the contract, `connect` makes the executor that a setting
-names.
+"""How a program is run: `executor` is the contract, `connect` makes the executor of `executor=`.
 
-`embedded` is ours (namespaces, seccomp, landlock), `fusion` speaks to Sandbox Fusion servers,
-`cluster` puts one of ours on each node of Ray, `serving` is our own server. Others import
-`executor` and `connect`. The other servers here (`backends.server`, `reports.live`) take
-`serving.admission`, verbs its other parts and `embedded.pool`, `audit` parts of `fusion` and
-`embedded.guest.kernel`.
+`local/` is the embedded sandbox (namespaces, seccomp, Landlock), `fusion/` speaks to Sandbox Fusion
+servers, `cluster` puts a sandbox on each node of Ray (`node`), `server/` is `code-rl sandbox`.
 """

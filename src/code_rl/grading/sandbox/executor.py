@@ -149,7 +149,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What one test did. `value` is the returned value in `problems.values` JSON text (call tests
+    """What one test did. `value` is the returned value in `grading.values` JSON text (call tests
     that returned), else None.
 
     `exit_code` is negative for death by signal and None when a limit stopped the process. `detail`
