@@ -209,31 +209,18 @@ async def _evaluate(
         view.say(f"{what}; nothing was asked, nothing judged")
         return True
     make_folder(out)
-    official = benchmark.name == "livecodebench"
     earlier = read_manifest(out)
     speed = (earlier or {}).get("speed") or await measure(executor)
-    plan = Plan(
-        n,
-        greedy,
-        config.seed,
-        config.reward_timeout,
-        speed["cpu_limit_factor"],
-        official,
-        config.concurrency,
-    )
-    first_counts = {"problems": len(benchmark.entries), "skipped": benchmark.facts["skipped"]}
+    limits = config.reward_timeout, speed["cpu_limit_factor"]
+    official = benchmark.name == LIVECODEBENCH
+    plan = Plan(n, greedy, config.seed, *limits, official, config.concurrency)
     manifest = {
         "identity": identity(config, benchmark, completer, plan),
         "code": code_version(),
         "executor": executor.description,
         "speed": speed,
-        "counts": first_counts,
-        "started": (earlier or {}).get("started")
-        or datetime.now().astimezone().isoformat(timespec="seconds"),
     }
-    if earlier is not None:
-        check_same(earlier, manifest, out)
-    write_manifest(out, manifest)
+    manifest = _begun(manifest, benchmark, earlier, out)
     folder = Folder(out)
     questions = Questions(benchmark.entries, benchmark.problem, benchmark.messages)
     evaluation = Evaluation(questions, completer, plan, executor, folder, folder.group_log)
@@ -245,8 +232,27 @@ async def _evaluate(
         view.say(f"{found.resumed} of {evaluation.total} samples were here from before")
     results = make_results(benchmark, found, plan, ks, completer.description, config)
     results["how"] = how(config, plan)
-    write_manifest(out, {**manifest, "counts": {**first_counts, **counts(found, evaluation.total)}})
+    done = {**manifest["counts"], **counts(found, evaluation.total)}
+    write_manifest(out, {**manifest, "counts": done})
     return _shown(results, found, out, view)
+
+
+def _begun(
+    manifest: dict[str, Any], benchmark: Benchmark, earlier: Mapping[str, Any] | None, out: Path
+) -> dict[str, Any]:
+    """Write the manifest of an evaluation that begins or goes on.
+
+    Raises ConfigError for the folder of another evaluation.
+    """
+    now = datetime.now().astimezone().isoformat(timespec="seconds")
+    manifest = manifest | {
+        "counts": {"problems": len(benchmark.entries), "skipped": benchmark.facts["skipped"]},
+        "started": (earlier or {}).get("started") or now,
+    }
+    if earlier is not None:
+        check_same(earlier, manifest, out)
+    write_manifest(out, manifest)
+    return manifest
 
 
 def _shown(results: dict[str, Any], found: Found, out: Path, view: EvalView) -> bool:
