@@ -12,7 +12,7 @@ from typing import Any
 from code_rl.data.dataset import MANIFEST
 from code_rl.data.preparation.ngrams import problem_text
 from code_rl.data.preparation.normalise import open_source
-from code_rl.data.sources.records import Skipped
+from code_rl.data.sources.records import Skipped, item_id
 from code_rl.grading.problem import Problem
 from code_rl.util.data_files import DATA_SUFFIXES, is_data_file, stream_rows
 from code_rl.util.errors import ConfigError, DataError
@@ -113,15 +113,9 @@ def _read_ids(file: Path) -> list[str]:
     """The ids that the file's reader gives its rows, as training data have them; none for rows of
     an unknown shape."""
     try:
-        items = list(open_source(str(file), "test").items())
+        return [item_id(item) for item in open_source(str(file), "test").items()]
     except (ConfigError, DataError):
         return []
-    return [
-        item.row_id
-        if isinstance(item, Skipped)
-        else (item if isinstance(item, Problem) else item.problem).id
-        for item in items
-    ]
 
 
 def _problem(name: str, row: Mapping[str, Any], file: Path, number: int) -> EvaluationProblem:

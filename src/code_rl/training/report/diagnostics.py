@@ -21,7 +21,6 @@ Severity = Literal["bad", "warning", "note"]
 Record = Mapping[str, Any]
 
 MIN_STEPS = 5
-MAX_NAMED = 12
 
 
 @dataclass(frozen=True, slots=True)

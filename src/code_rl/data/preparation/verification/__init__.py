@@ -1,2 +1,1 @@
-"""The stage that runs programs: `verify` proves references, `diagnosis` explains failures, `trials`
-runs and mutates."""
+"""The stage that runs programs: `verify` proves references, `trials` runs and mutates."""
