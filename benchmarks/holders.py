@@ -25,7 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from code_rl.grading.judge import judge
+from code_rl.grading.judging import judge
 from code_rl.grading.sandbox.executor import Job, Limits, Status, StdinInput
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.grading.verdict import VerdictKind

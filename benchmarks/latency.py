@@ -18,7 +18,7 @@ from typing import Any
 
 from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
-from code_rl.engine.connect import Backend
+from code_rl.engine.backends import Backend
 from code_rl.grading.sandbox.executor import Execution, Executor, Job
 from code_rl.policy.sample import derive_seed
 

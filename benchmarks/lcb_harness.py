@@ -29,7 +29,7 @@ from code_rl.cli.main import run_script
 from code_rl.data.builtin import SPLITS, test_split
 from code_rl.data.sources.livecodebench import LCB_PRELUDE
 from code_rl.evaluation.runner import judge_official
-from code_rl.grading.judge import judge
+from code_rl.grading.judging import judge
 from code_rl.grading.problem import CallTest, Problem, StdinTest
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.util.errors import ConfigError

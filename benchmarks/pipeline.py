@@ -26,7 +26,7 @@ import chz
 from rich.console import Console as Rich
 from rich.table import Table
 
-import code_rl.evaluation.evaluate
+import code_rl.evaluation.held_out
 from code_rl.cli.main import run_script
 from code_rl.engine.local import share_cores
 from code_rl.loop import train
@@ -122,7 +122,7 @@ def measure(config: PipelineConfig, lag: int, seed: int) -> Result:
 @contextlib.contextmanager
 def _evaluations_at_once(spent: Spent) -> Iterator[None]:
     """Evaluations are no part of what is measured: before the first step and after the last, programs are not delayed."""
-    evaluate = code_rl.evaluation.evaluate.evaluate
+    evaluate = code_rl.evaluation.held_out.evaluate
 
     async def undelayed(*args: Any, **kwargs: Any) -> dict[str, Any]:
         spent.evaluating = True
@@ -131,7 +131,7 @@ def _evaluations_at_once(spent: Spent) -> Iterator[None]:
         finally:
             spent.evaluating = False
 
-    with patch.object(code_rl.evaluation.evaluate, "evaluate", undelayed):
+    with patch.object(code_rl.evaluation.held_out, "evaluate", undelayed):
         yield
 
 

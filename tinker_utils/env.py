@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from code_rl.data.sources.testcases import read_tests
 from code_rl.grading.extract import extract_code
-from code_rl.grading.judge import judge
+from code_rl.grading.judging import judge
 from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.executor import Executor
-from code_rl.grading.shared import shared_executor
+from code_rl.grading.sandbox.shared import shared_executor
 from code_rl.grading.verdict import Verdict
 from code_rl.util.errors import SandboxError
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         SequenceTest,
         StdinTest,
     )
-    from code_rl.grading.shared import judge, judge_async
+    from code_rl.grading.sandbox.shared import judge, judge_async
     from code_rl.grading.verdict import Verdict
     from code_rl.policy.environments import Environment, Grader, Repair, Reply, Single
     from code_rl.policy.sample import Policy, Sampling

@@ -19,7 +19,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import cast
 
-from code_rl.engine.connect import logprobs_of
+from code_rl.engine.backends import logprobs_of
 from code_rl.policy.trajectory import Group
 from code_rl.training.algorithm.advantages import compute_advantages, should_skip
 from code_rl.training.algorithm.datums import Example, forward_backward, make_datum, segments

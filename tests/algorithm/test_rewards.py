@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from code_rl.grading.extract import extract_code
-from code_rl.grading.judge import judge
+from code_rl.grading.judging import judge
 from code_rl.grading.problem import Problem, StdinTest
 from code_rl.grading.verdict import Verdict, VerdictKind
 from code_rl.policy.renderers import Renderer

@@ -11,7 +11,7 @@ from code_rl.data.preparation.verification.trials import mutants
 from code_rl.data.resolve import with_expected
 from code_rl.data.sources.mbpp import FOUND_VIEWS, SET_VIEWS
 from code_rl.data.sources.records import Draft
-from code_rl.grading.judge import judge
+from code_rl.grading.judging import judge
 from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.executor import Executor
 from tests.corpus.oracle import KILLED, SURVIVED, Question, fates

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from code_rl.data.resolve import with_expected
 from code_rl.data.sources.records import Draft, Row, Skipped
-from code_rl.grading.judge import judge
+from code_rl.grading.judging import judge
 from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.executor import Executor
 from code_rl.grading.verdict import Verdict, VerdictKind

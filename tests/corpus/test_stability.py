@@ -8,7 +8,7 @@ from itertools import cycle, islice
 
 import pytest
 
-from code_rl.grading.judge import judge
+from code_rl.grading.judging import judge
 from code_rl.grading.verdict import VerdictKind
 from tests.corpus.cheats_call import CHEATS_CALL
 from tests.corpus.cheats_stdin import CHEATS_STDIN

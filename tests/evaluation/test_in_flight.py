@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from code_rl.evaluation.evaluate import IN_FLIGHT, evaluate
+from code_rl.evaluation.held_out import IN_FLIGHT, evaluate
 from code_rl.grading.problem import Problem
 from code_rl.policy.sample import Sampling
 from code_rl.policy.trajectory import Group

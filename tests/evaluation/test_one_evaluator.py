@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from code_rl.evaluation.completers import EvalEntry, PolicyCompleter
-from code_rl.evaluation.evaluate import evaluate
+from code_rl.evaluation.held_out import evaluate
 from code_rl.evaluation.runner import Evaluation, Plan, Questions
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Folder, sample_from_json
 from code_rl.policy.environments import Repair, Reply, Single

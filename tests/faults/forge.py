@@ -91,7 +91,7 @@ def import_everything() -> None:
     import code_rl.cli.train
     import code_rl.data.builtin
     import code_rl.data.load
-    import code_rl.engine.connect
+    import code_rl.engine.backends
     import code_rl.engine.local
     import code_rl.engine.local.sampling
     import code_rl.engine.local.training

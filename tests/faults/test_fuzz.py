@@ -26,7 +26,7 @@ from code_rl.cli.main import Verb
 from code_rl.data.builtin import BuiltinTrainSet
 from code_rl.engine.checkpoints import append_checkpoint, read_checkpoints
 from code_rl.engine.local.state import read_state, write_state
-from code_rl.grading.judge import judge
+from code_rl.grading.judging import judge
 from code_rl.grading.native import format_problem, problem_to_json
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.grading.verdict import Verdict, VerdictKind

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from code_rl.grading.judge import judge
+from code_rl.grading.judging import judge
 from code_rl.grading.problem import CallTest, Problem, SequenceTest
 from code_rl.grading.submission import limits_of
 from code_rl.grading.values import BinaryTree, LinkedList

@@ -11,7 +11,7 @@ import pytest
 
 from code_rl.grading import values
 from code_rl.grading.checker import read_answer
-from code_rl.grading.judge import judge
+from code_rl.grading.judging import judge
 from code_rl.grading.problem import CallTest, Compare, Problem, SequenceTest, StdinTest
 from code_rl.grading.sandbox.executor import Execution, Status, case_bytes
 from code_rl.grading.verdict import VerdictKind

@@ -10,7 +10,7 @@ pytest.importorskip("tinker")
 
 import tinker
 
-from code_rl.grading.shared import SharedExecutor
+from code_rl.grading.sandbox.shared import SharedExecutor
 from code_rl.util.errors import DataError, SandboxError
 from tinker_utils import env as env_module
 from tinker_utils.env import CodeEnv, StepResult, sandbox_check_correctness, text_of

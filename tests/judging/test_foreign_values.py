@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from code_rl.grading.judge import judge
+from code_rl.grading.judging import judge
 from code_rl.grading.problem import CallTest, Compare, Problem
 from code_rl.grading.verdict import VerdictKind
 from tests.boxes import shared_box

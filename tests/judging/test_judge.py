@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from code_rl.grading.judge import judge
+from code_rl.grading.judging import judge
 from code_rl.grading.problem import CallTest, Compare, Problem, StdinTest
 from code_rl.grading.sandbox.executor import CallInput, Execution, Job, Status, StdinInput
 from code_rl.grading.verdict import VerdictKind

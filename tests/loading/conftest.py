@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from code_rl.data.resolve import resolve
-from code_rl.grading.judge import judge
+from code_rl.grading.judging import judge
 from code_rl.grading.problem import Problem
 from tests.boxes import shared_box
 

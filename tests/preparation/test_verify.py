@@ -16,7 +16,7 @@ from code_rl.data.preparation.normalise import normalise, open_source
 from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.data.preparation.verification.trials import mutants
 from code_rl.data.preparation.verification.verify import Verifier, run_verify
-from code_rl.grading.judge import judge
+from code_rl.grading.judging import judge
 from code_rl.grading.native import write_problems
 from code_rl.grading.problem import CallTest, Compare, Problem, SequenceTest, StdinTest
 from code_rl.grading.sandbox.executor import Execution, Executor, Job, OnDemand, Status

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from code_rl.data.dataset import open_dataset, own_test_setting
-from code_rl.grading.judge import judge
+from code_rl.grading.judging import judge
 from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.connect import connect_executor
 from tests.kinds import each_is

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from code_rl.grading import syntax
+from code_rl.util import syntax
 
 DEEP = "x = " + "(" * 60 + "1" + ")" * 60 + "\n"
 

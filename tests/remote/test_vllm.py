@@ -15,7 +15,7 @@ from aiohttp import web
 
 from code_rl.cli.train import train_command
 from code_rl.engine import remote
-from code_rl.engine.connect import connect
+from code_rl.engine.backends import connect
 from code_rl.training.config import make_config
 from code_rl.training.runs.recorder import read_metrics
 from code_rl.util.errors import BackendError, ConfigError

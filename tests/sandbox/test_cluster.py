@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from code_rl.grading.judge import judge
+from code_rl.grading.judging import judge
 from code_rl.grading.problem import CallTest, Compare, Problem, StdinTest
 from code_rl.grading.sandbox.connect import connect_executor
 from code_rl.grading.sandbox.executor import Job, Limits, Status, StdinInput

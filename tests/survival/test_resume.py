@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.cli.train import train_command
+from code_rl.engine.backends import _restored
 from code_rl.engine.checkpoints import CONFIG, append_checkpoint, get_last_checkpoint, read_checkpoints
-from code_rl.engine.connect import _restored
 from code_rl.grading.verdict import Failure, Verdict, VerdictKind
 from code_rl.policy.inflight import Drawn, InFlight, SampledAnswer, SamplingRequest
 from code_rl.training.config import make_config

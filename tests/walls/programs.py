@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from code_rl.grading.judge import judge
+from code_rl.grading.judging import judge
 from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.executor import Executor
 from code_rl.grading.verdict import Verdict, VerdictKind

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from code_rl.grading.judge import judge
+from code_rl.grading.judging import judge
 from code_rl.grading.problem import CallTest, Compare, Problem, StdinTest
 from code_rl.grading.sandbox.executor import CallInput, Executor, Job, StdinInput
 from tests.corpus.rooms import FUSION, LEVELS, room

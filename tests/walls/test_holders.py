@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from code_rl.grading.judge import judge
+from code_rl.grading.judging import judge
 from code_rl.grading.sandbox.executor import Limits
 from tests.corpus.rooms import room
 from tests.walls.holders import CEILING, HOLDERS, MANY, PATIENT, SHORT, WALL_CAP_S

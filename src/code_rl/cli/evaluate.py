@@ -25,7 +25,7 @@ from code_rl.evaluation.benchmarks import (
     load_benchmark,
     reworded,
 )
-from code_rl.evaluation.compare import SUMMARY, compare, summary, summary_table
+from code_rl.evaluation.comparison import SUMMARY, compare, summary, summary_table
 from code_rl.evaluation.completers import Completer, connect_completer, read_samples_file
 from code_rl.evaluation.manifest import (
     MANIFEST,

@@ -22,7 +22,7 @@ from code_rl.data.dataset import open_dataset
 from code_rl.data.load import load_problems
 from code_rl.data.on_disk import ProblemStore
 from code_rl.grading.extract import extract_code
-from code_rl.grading.judge import judge
+from code_rl.grading.judging import judge
 from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 from code_rl.grading.sandbox.executor import Executor, OnDemand

@@ -184,7 +184,7 @@ async def connect_weights(
 ) -> PolicyCompleter:
     """The model's weights on their back end, in their environment: a base model, or what a run's
     checkpoint holds."""
-    from code_rl.engine.connect import connect, preflight
+    from code_rl.engine.backends import connect, preflight
     from code_rl.engine.local import share_cores
     from code_rl.policy.environments import get_environment
     from code_rl.policy.renderers import get_renderer

@@ -21,7 +21,7 @@ from code_rl.evaluation.samples import (
     Sample,
     verdict_row,
 )
-from code_rl.grading.judge import judge
+from code_rl.grading.judging import judge
 from code_rl.grading.problem import Compare, Problem
 from code_rl.grading.sandbox.executor import Executor
 from code_rl.grading.submission import in_one_process

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from code_rl.grading import syntax
+from code_rl.util import syntax
 from code_rl.util.errors import DataError
 
 DEFAULT_TIME_LIMIT_S = 6.0

@@ -11,7 +11,7 @@ import openenv.core.env_server as server
 
 from code_rl.data.library import load_problems
 from code_rl.grading.problem import Problem
-from code_rl.grading.shared import shared_executor
+from code_rl.grading.sandbox.shared import shared_executor
 from code_rl.integrations.rows import why
 from code_rl.policy import environments
 from code_rl.policy.sample import GroupGrader

@@ -11,8 +11,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from code_rl.engine.connect import ready
-from code_rl.grading.judge import judge
+from code_rl.engine.backends import ready
+from code_rl.grading.judging import judge
 from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.executor import Executor
 from code_rl.grading.verdict import Verdict

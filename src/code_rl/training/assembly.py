@@ -24,8 +24,8 @@ from code_rl.data.load import (
     within_difficulty,
 )
 from code_rl.data.order import ProblemOrder, all_keys, trained_on
+from code_rl.engine.backends import Backend, connect, preflight
 from code_rl.engine.checkpoints import is_run, read_config
-from code_rl.engine.connect import Backend, connect, preflight
 from code_rl.engine.losses import POLICY_LOSSES, check_loss
 from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.connect import check_executor, connect_executor

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from code_rl.grading.problem import Problem
-from code_rl.grading.shared import shared_executor
+from code_rl.grading.sandbox.shared import shared_executor
 from code_rl.util.concurrency import wait_for
 from code_rl.util.errors import ConfigError, DataError
 
@@ -60,8 +60,8 @@ async def evaluate_async(
 
     Raises ConfigError for a setting that is unknown or would have no effect.
     """
-    from code_rl.evaluation.evaluate import evaluate as evaluate_splits
-    from code_rl.evaluation.evaluate import evaluation_metrics
+    from code_rl.evaluation.held_out import evaluate as evaluate_splits
+    from code_rl.evaluation.held_out import evaluation_metrics
     from code_rl.policy.lengths import cap_max_tokens
     from code_rl.training.run import sampling_of
 
@@ -197,7 +197,7 @@ async def _splits(
 @contextlib.asynccontextmanager
 async def _policy(config: Config, state_path: str | None, trained: bool) -> AsyncIterator[Policy]:
     """A policy of these settings, with a sandbox of its own."""
-    from code_rl.engine.connect import connect
+    from code_rl.engine.backends import connect
     from code_rl.grading.sandbox.connect import check_executor, connect_executor
     from code_rl.policy.renderers import get_renderer
     from code_rl.policy.sample import Policy

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from code_rl.engine.connect import ready
+from code_rl.engine.backends import ready
 from code_rl.grading.sandbox.executor import retries_of
 from code_rl.policy.sample import Policy, Sampling
 from code_rl.policy.trajectory import Group

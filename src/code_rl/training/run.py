@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from code_rl.data.order import ProblemOrder
-from code_rl.engine.connect import Backend
+from code_rl.engine.backends import Backend
 from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.executor import Executor
 from code_rl.policy.environments import Environment

@@ -4,7 +4,7 @@ client."""
 from __future__ import annotations
 
 from code_rl.grading.audit.graders.base import AuditedGrader, GraderOutcome
-from code_rl.grading.judge import judge
+from code_rl.grading.judging import judge
 from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.connect import check_executor
 from code_rl.grading.sandbox.executor import Executor

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from code_rl.grading.judge import judge as judge_on
+from code_rl.grading.judging import judge as judge_on
 from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.executor import Executor
 from code_rl.grading.verdict import Verdict
