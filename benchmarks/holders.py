@@ -25,7 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.sandbox.executor import Job, Limits, Status, StdinInput
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.grading.verdict import VerdictKind
@@ -205,7 +205,7 @@ async def stream(settings: dict[str, str]) -> None:
 
         async def lane() -> None:
             for kind, entry in work:
-                verdict = (await judge(entry.problem, entry.code, box)).kind
+                verdict = (await judge_async(entry.problem, entry.code, box)).kind
                 counts[kind, verdict.value] += 1
                 name = f"{kind}/{entry.name}"
                 if verdict not in entry.allowed:

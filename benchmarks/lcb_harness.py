@@ -29,7 +29,7 @@ from code_rl.cli.main import run_script
 from code_rl.data.builtin import SPLITS, test_split
 from code_rl.data.sources.livecodebench import LCB_PRELUDE
 from code_rl.evaluation.runner import judge_official
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import CallTest, Problem, StdinTest
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.util.errors import ConfigError
@@ -240,7 +240,7 @@ async def ours(programs: Sequence[Program]) -> list[tuple[bool, bool]]:
 
         async def one(program: Program) -> tuple[bool, bool]:
             async with places:
-                own = await judge(program.problem, program.code, sandbox, cpu_limit_s=TIMEOUT_S)
+                own = await judge_async(program.problem, program.code, sandbox, cpu_limit_s=TIMEOUT_S)
                 official = await judge_official(program.problem, program.code, sandbox, cpu_limit_s=TIMEOUT_S)
             return own.correct, official.correct
 

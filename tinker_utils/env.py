@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from code_rl.data.sources.testcases import read_tests
 from code_rl.grading.extract import extract_code
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.executor import Executor
 from code_rl.grading.sandbox.shared import shared_executor
@@ -149,9 +149,9 @@ async def sandbox_check_correctness(
     tests, fn_name = read_tests(sample)
     problem = Problem(id="sample", statement="", tests=tests, fn_name=fn_name, time_limit_s=timeout)
     if executor is None:
-        verdict = await shared_executor.run(lambda shared: judge(problem, generation, shared))
+        verdict = await shared_executor.run(lambda shared: judge_async(problem, generation, shared))
     else:
-        verdict = await judge(problem, generation, executor)
+        verdict = await judge_async(problem, generation, executor)
     if verdict.undecided:
         raise SandboxError(verdict.failure.message if verdict.failure else "no verdict")
     return verdict.correct, _details(verdict)

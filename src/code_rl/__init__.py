@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from code_rl.data.library import load_problems
     from code_rl.engine.losses import Loss
     from code_rl.grading.extract import extract_code
+    from code_rl.grading.judging import judge, judge_async
     from code_rl.grading.problem import (
         CallTest,
         Compare,
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
         SequenceTest,
         StdinTest,
     )
-    from code_rl.grading.sandbox.shared import judge, judge_async
     from code_rl.grading.verdict import Verdict
     from code_rl.policy.environments import Environment, Grader, Repair, Reply, Single
     from code_rl.policy.sample import Policy, Sampling

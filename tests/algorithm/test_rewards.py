@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from code_rl.grading.extract import extract_code
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import Problem, StdinTest
 from code_rl.grading.verdict import Verdict, VerdictKind
 from code_rl.policy.renderers import Renderer
@@ -28,7 +28,7 @@ def judged(text, *answers, reward=None, turns=1):
     """The reward of an answer whose program prints these."""
     reward = reward or Reward()
     executor, code = ScriptedExecutor(answers), extract_code(text)
-    verdict = asyncio.run(judge(PROBLEM, code, executor, all_tests=reward.all_tests))
+    verdict = asyncio.run(judge_async(PROBLEM, code, executor, all_tests=reward.all_tests))
     turn = Turn((1,), (2,), (-0.1,), text, False, code, verdict)
     return reward.of(Trajectory((turn,) * turns)), executor
 

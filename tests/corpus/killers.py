@@ -11,7 +11,7 @@ from code_rl.data.preparation.verification.trials import mutants
 from code_rl.data.resolve import with_expected
 from code_rl.data.sources.mbpp import FOUND_VIEWS, SET_VIEWS
 from code_rl.data.sources.records import Draft
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.executor import Executor
 from tests.corpus.oracle import KILLED, SURVIVED, Question, fates
@@ -72,7 +72,7 @@ async def _ask(problem: Problem, asked: Question, executor: Executor, tally: Tal
     if answers[0] != SURVIVED:
         tally.references_lost.append(f"{problem.id}: {answers[0]}")
     for number, (source, fate) in enumerate(zip(asked.mutants[1:], answers[1:], strict=True)):
-        verdict = await judge(problem, source, executor)
+        verdict = await judge_async(problem, source, executor)
         tally.fates[fate] += 1
         tally.verdicts[verdict.kind.value] += 1
         name = f"{problem.id} mutant {number}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from code_rl.data.resolve import with_expected
 from code_rl.data.sources.records import Draft, Row, Skipped
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.executor import Executor
 from code_rl.grading.verdict import Verdict, VerdictKind
@@ -133,7 +133,7 @@ async def judge_references(items: Iterable[Item], executor: Executor, at_once: i
             if isinstance(ready, Skipped):
                 report.add(ready.row_id, ready)
                 continue
-            verdict = await judge(ready, ready.solutions[0], executor)
+            verdict = await judge_async(ready, ready.solutions[0], executor)
             if verdict.kind is VerdictKind.TIME_LIMIT:
                 late.append(ready)
             else:
@@ -143,6 +143,6 @@ async def judge_references(items: Iterable[Item], executor: Executor, at_once: i
     for problem in late:
         report.slow.append(problem.id)
         report.add(
-            problem.id, await judge(replace(problem, time_limit_s=PATIENT_CPU_S), problem.solutions[0], executor)
+            problem.id, await judge_async(replace(problem, time_limit_s=PATIENT_CPU_S), problem.solutions[0], executor)
         )
     return report

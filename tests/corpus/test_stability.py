@@ -8,7 +8,7 @@ from itertools import cycle, islice
 
 import pytest
 
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.verdict import VerdictKind
 from tests.corpus.cheats_call import CHEATS_CALL
 from tests.corpus.cheats_stdin import CHEATS_STDIN
@@ -39,7 +39,7 @@ def _entries() -> list[Entry]:
 
 async def _verdicts(entries: Sequence[Entry], concurrency: int) -> list[VerdictKind]:
     async with room("full", concurrency) as executor:
-        verdicts = await asyncio.gather(*(judge(entry.problem, entry.code, executor) for entry in entries))
+        verdicts = await asyncio.gather(*(judge_async(entry.problem, entry.code, executor) for entry in entries))
     return [verdict.kind for verdict in verdicts]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.sandbox.executor import Executor
 from tests.corpus.entries import Entry
 
@@ -16,7 +16,7 @@ async def misjudged(entries: Iterable[Entry], executor: Executor, at_once: int =
 
     async def check(entry: Entry) -> tuple[str, str] | None:
         async with places:
-            verdict = await judge(entry.problem, entry.code, executor)
+            verdict = await judge_async(entry.problem, entry.code, executor)
         if verdict.kind in entry.allowed:
             return None
         return entry.name, f"{verdict.kind.value}: {verdict.failure.message if verdict.failure else ''}"

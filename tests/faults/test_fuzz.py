@@ -26,7 +26,7 @@ from code_rl.cli.main import Verb
 from code_rl.data.builtin import BuiltinTrainSet
 from code_rl.engine.checkpoints import append_checkpoint, read_checkpoints
 from code_rl.engine.local.state import read_state, write_state
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.native import format_problem, problem_to_json
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.grading.verdict import Verdict, VerdictKind
@@ -291,7 +291,7 @@ def fuzz_programs(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, 
 
     async def verdicts() -> list[Any]:
         async with EmbeddedSandbox(2) as box:
-            return await asyncio.gather(*(judge(problem, source, box, cpu_limit_s=0.3) for source in sources))
+            return await asyncio.gather(*(judge_async(problem, source, box, cpu_limit_s=0.3) for source in sources))
 
     for verdict in asyncio.run(verdicts()):
         assert not verdict.undecided, verdict

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import CallTest, Problem, SequenceTest
 from code_rl.grading.submission import limits_of
 from code_rl.grading.values import BinaryTree, LinkedList
@@ -34,7 +34,7 @@ KINDS = VerdictKind
 
 
 def verdict_of(problem: Problem, code: str, **options):
-    return asyncio.run(judge(problem, code, shared_box(), **options))
+    return asyncio.run(judge_async(problem, code, shared_box(), **options))
 
 
 def test_a_sequence_of_calls_sees_each_result_as_it_was():

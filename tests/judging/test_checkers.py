@@ -11,7 +11,7 @@ import pytest
 
 from code_rl.grading import values
 from code_rl.grading.checker import read_answer
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import CallTest, Compare, Problem, SequenceTest, StdinTest
 from code_rl.grading.sandbox.executor import Execution, Status, case_bytes
 from code_rl.grading.verdict import VerdictKind
@@ -25,7 +25,7 @@ STDIN = Problem("s", "", (StdinTest("3", "5"),), compare=Compare("checker", chec
 
 
 def verdict_of(problem: Problem, code: str, **options):
-    return asyncio.run(judge(problem, code, shared_box(), **options))
+    return asyncio.run(judge_async(problem, code, shared_box(), **options))
 
 
 def test_a_check_function_sees_values_and_says_why():
@@ -71,7 +71,7 @@ def test_the_older_protocol_carries_integers_of_any_length():
 def test_a_checker_runs_trusted_and_under_its_own_limits():
     executor = ScriptedExecutor([printed("6")], [returned("true")])
     compare = replace(STDIN.compare, checker_time_limit_s=3.0, checker_memory_limit_mb=77)
-    assert asyncio.run(judge(replace(STDIN, compare=compare), "x", executor)).correct
+    assert asyncio.run(judge_async(replace(STDIN, compare=compare), "x", executor)).correct
     program, checker = executor.jobs
     assert (program.trusted, checker.trusted) == (False, True)
     assert (checker.limits.cpu_s, checker.limits.memory_mb) == (3.0, 77)
@@ -105,7 +105,7 @@ def test_an_answer_is_made_ready_for_its_checker_once_and_beside_the_event_loop(
         "c", "", (CallTest(((1,),), [1]),), "", "f", compare=Compare("checker", checker=CHECK + "return True")
     )
     monkeypatch.setattr(values, "encode", watched)
-    assert asyncio.run(judge(call, "x", executor)).correct
+    assert asyncio.run(judge_async(call, "x", executor)).correct
     made = len(encoded)
     assert made
     assert threading.main_thread().name not in encoded
@@ -197,7 +197,7 @@ def test_answers_that_a_checker_does_not_decide_have_one_budget_over_all_tests(k
     compare = replace(STDIN.compare, checker_time_limit_s=9.0)
     executor = ScriptedExecutor(script)
     verdict = asyncio.run(
-        judge(replace(STDIN, tests=tests, compare=compare, solutions=("r",)), "x", executor, all_tests=True)
+        judge_async(replace(STDIN, tests=tests, compare=compare, solutions=("r",)), "x", executor, all_tests=True)
     )
     assert (verdict.kind, verdict.passed, verdict.failure.test) == (VerdictKind.WRONG_ANSWER, 0, 0)
     assert sum(job.trusted for job in executor.jobs) == 2 * 4
@@ -210,10 +210,10 @@ def test_what_a_checker_decides_is_not_bounded_by_that_budget():
     tests = tuple(StdinTest(str(n), "6") for n in range(40))
     compare = replace(STDIN.compare, checker_time_limit_s=9.0)
     problem = replace(STDIN, tests=tests, compare=compare, solutions=("r",))
-    assert asyncio.run(judge(problem, "x", ScriptedExecutor(script), all_tests=True)).passed == 40
+    assert asyncio.run(judge_async(problem, "x", ScriptedExecutor(script), all_tests=True)).passed == 40
 
 
 @pytest.mark.parametrize("value", ["null", "1", '{"__type__":"set","items":[]}', "[", '"' + "x" * 10 + '"'])
 def test_only_true_is_right(value):
     executor = ScriptedExecutor([printed("6")], [returned(value)], [Execution(Status.RUNTIME_ERROR)])
-    assert not asyncio.run(judge(STDIN, "x", executor)).correct
+    assert not asyncio.run(judge_async(STDIN, "x", executor)).correct

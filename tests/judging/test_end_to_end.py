@@ -15,7 +15,7 @@ pytest.importorskip("chz")
 
 import tinker_utils.lcb
 from code_rl.cli.main import main
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.native import write_problems
 from code_rl.grading.problem import CallTest, Compare, Problem, StdinTest
 from code_rl.grading.sandbox.connect import connect_executor
@@ -86,7 +86,7 @@ def verdicts():
     async def judge_all():
         executor = connect_executor("embedded")
         try:
-            return await asyncio.gather(*(judge(problem, code, executor) for problem, code, _ in FATES))
+            return await asyncio.gather(*(judge_async(problem, code, executor) for problem, code, _ in FATES))
         finally:
             await executor.aclose()
 
@@ -118,7 +118,7 @@ def test_no_program_can_put_a_hidden_input_into_its_verdict():
     async def judge_all():
         executor = connect_executor("embedded")
         try:
-            return await asyncio.gather(*(judge(secret, code, executor) for code in programs))
+            return await asyncio.gather(*(judge_async(secret, code, executor) for code in programs))
         finally:
             await executor.aclose()
 

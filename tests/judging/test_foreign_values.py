@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import CallTest, Compare, Problem
 from code_rl.grading.verdict import VerdictKind
 from tests.boxes import shared_box
@@ -71,7 +71,7 @@ def verdicts(problems: Mapping[str, tuple[str, object]], rule: str = "lcb"):
 
     async def go():
         runs = {
-            name: judge(
+            name: judge_async(
                 Problem(name, "", (CallTest((), expected),), "", "f", compare=Compare(rule)),
                 code,
                 shared_box(concurrency=2),

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import CallTest, Compare, Problem, StdinTest
 from code_rl.grading.sandbox.executor import CallInput, Execution, Job, Status, StdinInput
 from code_rl.grading.verdict import VerdictKind
@@ -25,7 +25,7 @@ RIGHT = [printed("1"), printed("22"), printed("3")]
 
 def run(problem, *scripts, code="x", **options):
     executor = ScriptedExecutor(*scripts)
-    verdict = asyncio.run(judge(problem, code, executor, **options))
+    verdict = asyncio.run(judge_async(problem, code, executor, **options))
     assert executor.open == 0, "an iterator was left open"
     return verdict, executor
 
@@ -126,7 +126,7 @@ def test_an_outage_is_not_a_verdict():
             yield
 
     with pytest.raises(OutageError):
-        asyncio.run(judge(STDIN, "x", Away([])))
+        asyncio.run(judge_async(STDIN, "x", Away([])))
 
 
 def test_fewer_executions_than_tests_is_a_sandbox_error():
@@ -161,7 +161,7 @@ def test_other_errors_are_not_hidden():
             yield
 
     with pytest.raises(ZeroDivisionError):
-        asyncio.run(judge(STDIN, "x", Broken([])))
+        asyncio.run(judge_async(STDIN, "x", Broken([])))
 
 
 def test_cancelling_closes_the_submission():
@@ -179,7 +179,7 @@ def test_cancelling_closes_the_submission():
 
     async def cancelled():
         executor = Hanging([])
-        task = asyncio.create_task(judge(STDIN, "x", executor))
+        task = asyncio.create_task(judge_async(STDIN, "x", executor))
         await running.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

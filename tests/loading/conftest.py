@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from code_rl.data.resolve import resolve
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import Problem
 from tests.boxes import shared_box
 
@@ -28,7 +28,7 @@ class Court:
     def verdicts(self, item, *programs):
         problem = self.resolve(item)
         assert isinstance(problem, Problem), problem
-        return [self.run(judge(problem, program, self.executor)).kind.value for program in programs]
+        return [self.run(judge_async(problem, program, self.executor)).kind.value for program in programs]
 
     def close(self):
         self._runner.close()

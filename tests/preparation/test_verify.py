@@ -16,7 +16,7 @@ from code_rl.data.preparation.normalise import normalise, open_source
 from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.data.preparation.verification.trials import mutants
 from code_rl.data.preparation.verification.verify import Verifier, run_verify
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.native import write_problems
 from code_rl.grading.problem import CallTest, Compare, Problem, SequenceTest, StdinTest
 from code_rl.grading.sandbox.executor import Execution, Executor, Job, OnDemand, Status
@@ -201,7 +201,7 @@ def test_mutants_have_the_verdicts_that_all_tests_give_and_survivors_take_few_ru
             decision = await Verifier(config, counting).verify(make_entry(problem, 0)[0], problem)
             assert decision is not None
             programs = mutants(reference, 8, "0/abs")
-            return counting.cases, decision, [await judge(problem, code, executor) for code in programs]
+            return counting.cases, decision, [await judge_async(problem, code, executor) for code in programs]
 
     cases, decision, verdicts = asyncio.run(run())
     failing = [str(verdict.passed) for verdict in verdicts if not verdict.correct]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from code_rl.data.dataset import open_dataset, own_test_setting
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.connect import connect_executor
 from tests.kinds import each_is
@@ -33,10 +33,10 @@ def test_solutions_pass_and_no_constant_answer_does():
             for split, every in (("train", 16), ("test", 4)):
                 for problem in list(open_dataset(f"functions:{split}"))[::every]:
                     assert isinstance(problem, Problem)
-                    right = await judge(problem, problem.solutions[0], executor)
+                    right = await judge_async(problem, problem.solutions[0], executor)
                     assert right.kind == "passed", (problem.id, right)
                     for answer in {repr(test.expected) for test in problem.tests}:
-                        wrong = await judge(problem, f"def {problem.fn_name}(x):\n    return {answer}", executor)
+                        wrong = await judge_async(problem, f"def {problem.fn_name}(x):\n    return {answer}", executor)
                         assert wrong.kind != "passed", (problem.id, answer)
         finally:
             await executor.aclose()

@@ -10,7 +10,7 @@ from code_rl.data.resolve import REFERENCE_LIMITS, with_expected
 from code_rl.data.sources.leetcode import binary_tree, linked_list
 from code_rl.data.sources.mbpp import cast_calls
 from code_rl.data.sources.records import Draft, RowError, Skipped
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import CallTest, Problem
 from code_rl.grading.values import BinaryTree, LinkedList
 from code_rl.grading.verdict import VerdictKind
@@ -70,7 +70,7 @@ def only(items):
 
 
 async def _verdict(problem, code):
-    return (await judge(problem, code, shared_box())).kind
+    return (await judge_async(problem, code, shared_box())).kind
 
 
 async def _expected(draft, limits=REFERENCE_LIMITS):

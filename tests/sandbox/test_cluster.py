@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import CallTest, Compare, Problem, StdinTest
 from code_rl.grading.sandbox.connect import connect_executor
 from code_rl.grading.sandbox.executor import Job, Limits, Status, StdinInput
@@ -124,7 +124,7 @@ async def verdicts(executor, corpus, at_once: int = 8, on_verdict=lambda _: None
 
     async def one(problem, code):
         async with places:
-            found = await judge(problem, code, executor, cpu_limit_s=limits)
+            found = await judge_async(problem, code, executor, cpu_limit_s=limits)
         on_verdict(found)
         return found.kind, found.passed, found.total, found.failure and found.failure.test
 

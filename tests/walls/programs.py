@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.executor import Executor
 from code_rl.grading.verdict import Verdict, VerdictKind
@@ -58,7 +58,7 @@ async def verdicts(entries: Sequence[Entry], executor: Executor, at_once: int) -
 
     async def one(entry: Entry) -> Verdict:
         async with places:
-            return await judge(entry.problem, entry.code, executor)
+            return await judge_async(entry.problem, entry.code, executor)
 
     return list(await asyncio.gather(*map(one, entries)))
 

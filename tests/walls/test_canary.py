@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import CallTest, Compare, Problem, StdinTest
 from code_rl.grading.sandbox.executor import CallInput, Executor, Job, StdinInput
 from tests.corpus.rooms import FUSION, LEVELS, room
@@ -83,9 +83,9 @@ async def _judged(canaries: Canaries, executor: Executor, copies: int) -> None:
     called = Problem("called", "called", (CallTest((1,), canaries.field("called_expected", copies)),), fn_name="f")
     compared = Problem("compared", "compared", (StdinTest("1\n", canaries.field("expected", copies)),))
     program = "def f(x):\n    return x\nprint(open(0).read()[::-1])"
-    assert not (await judge(called, program, executor)).correct
-    assert not (await judge(compared, program, executor)).correct
-    assert (await judge(problem, program, executor)).correct
+    assert not (await judge_async(called, program, executor)).correct
+    assert not (await judge_async(compared, program, executor)).correct
+    assert (await judge_async(problem, program, executor)).correct
 
 
 async def _plant(canaries: Canaries, executor: Executor, name: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.sandbox.executor import Limits
 from tests.corpus.rooms import room
 from tests.walls.holders import CEILING, HOLDERS, MANY, PATIENT, SHORT, WALL_CAP_S
@@ -46,7 +46,7 @@ def test_a_crowd_of_holders_is_stopped_as_soon_as_a_single_one() -> None:
 
     async def run() -> dict[str, float]:
         async with room("full", 64) as executor:
-            found = await asyncio.gather(*(judge(SHORT, HOLDERS[n % 4].code, executor) for n in range(64)))
+            found = await asyncio.gather(*(judge_async(SHORT, HOLDERS[n % 4].code, executor) for n in range(64)))
         return {f"{n}": verdict.wall_s for n, verdict in enumerate(found) if verdict.wall_s > CEILING * WALL_CAP_S}
 
     assert asyncio.run(run()) == {}

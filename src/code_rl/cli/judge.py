@@ -22,7 +22,7 @@ from code_rl.data.dataset import open_dataset
 from code_rl.data.load import load_problems
 from code_rl.data.on_disk import ProblemStore
 from code_rl.grading.extract import extract_code
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 from code_rl.grading.sandbox.executor import Executor, OnDemand
@@ -204,7 +204,7 @@ async def judge_programs(
     with open_verdicts(out) as log:
         if earlier := sum(is_judged(log.get(key)) for key in log):
             on_earlier(earlier)
-        ask = partial(judge, executor=executor, cpu_limit_s=cpu_limit_s)
+        ask = partial(judge_async, executor=executor, cpu_limit_s=cpu_limit_s)
         await judge_into(
             log, rows, store.get, ask, concurrency or default_concurrency(executor), on_verdict
         )

@@ -21,7 +21,7 @@ from code_rl.evaluation.samples import (
     Sample,
     verdict_row,
 )
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import Compare, Problem
 from code_rl.grading.sandbox.executor import Executor
 from code_rl.grading.submission import in_one_process
@@ -49,10 +49,10 @@ async def judge_official(
     in_one = None if code is None else in_one_process(official, code)
     if in_one is not None:
         limit = 2 * min(problem.time_limit_s, cpu_limit_s or problem.time_limit_s)
-        verdict = await judge(replace(in_one, time_limit_s=limit), code, executor)
+        verdict = await judge_async(replace(in_one, time_limit_s=limit), code, executor)
         if verdict.kind not in CUT:
             return verdict
-    return await judge(official, code, executor, cpu_limit_s=cpu_limit_s)
+    return await judge_async(official, code, executor, cpu_limit_s=cpu_limit_s)
 
 
 OnVerdict = Callable[[Verdict], None]

@@ -18,8 +18,10 @@ from code_rl.grading.plain import UnreadableError
 from code_rl.grading.problem import CallTest, Problem, StdinTest, TestCase, check_parts
 from code_rl.grading.reasons import Reason, left_by_itself, status_reason, wrong
 from code_rl.grading.sandbox.executor import Execution, Executor, Limits, Status, encodable
+from code_rl.grading.sandbox.shared import shared_executor
 from code_rl.grading.submission import executions_of, limits_of, program_job
 from code_rl.grading.verdict import Failure, Verdict, VerdictKind
+from code_rl.util.concurrency import wait_for
 from code_rl.util.errors import DataError, SandboxError
 
 THREAD_ABOVE_BYTES = 1 << 16
@@ -57,28 +59,53 @@ class _Tally:
         self.wall_s += execution.wall_s
 
 
-async def judge(
+async def judge_async(
     problem: Problem,
     code: str | None,
-    executor: Executor,
+    executor: Executor | None = None,
     *,
     cpu_limit_s: float | None = None,
     all_tests: bool = False,
 ) -> Verdict:
-    """Run `code` on the tests of `problem` in order, up to the first failure, and say how it went.
+    """Run `code` on the tests of `problem` in order, up to the first failure, and return the
+    verdict.
 
+    Without an `executor` the process's own sandbox runs it (SANDBOX_URL, else the embedded one).
     `cpu_limit_s` lowers the problem's own CPU limit per test. With `all_tests` every test runs, and
     `passed` counts all that passed. `cpu_s` and `wall_s` of the verdict are sums over the tests
     that ran. Raises DataError for a problem that cannot be judged (no tests, mixed kinds, unknown
-    rule) and OutageError; no other SandboxError.
+    rule) or code that is no text, and OutageError; any other failure of the sandbox is the verdict
+    `sandbox_error`.
     """
+    if not isinstance(problem, Problem):
+        raise DataError(f"problem={problem!r:.80} is no code_rl.Problem")
+    if code is not None and not isinstance(code, str):
+        raise DataError(
+            f"code={code!r:.80} is no text; give a program, or None for an answer without one"
+        )
     check_problem(problem)
-    tally = _Tally(all_tests)
     if code is None:
         return Verdict(VerdictKind.NO_CODE, 0, len(problem.tests), problem.compare.rule)
+    tally = _Tally(all_tests)
     if not encodable(code):
         tally.note(Reason(VerdictKind.COMPILE_ERROR, "the program is not UTF-8 text"))
-        return _verdict(problem, tally)
+    elif executor is None:
+        await shared_executor.run(lambda shared: _judge(problem, code, shared, cpu_limit_s, tally))
+    else:
+        await _judge(problem, code, executor, cpu_limit_s, tally)
+    return _verdict(problem, tally)
+
+
+def judge(
+    problem: Problem, code: str | None, *, cpu_limit_s: float | None = None, all_tests: bool = False
+) -> Verdict:
+    """`judge_async` in the process's own sandbox, waited for."""
+    return wait_for(judge_async(problem, code, cpu_limit_s=cpu_limit_s, all_tests=all_tests))
+
+
+async def _judge(
+    problem: Problem, code: str, executor: Executor, cpu_limit_s: float | None, tally: _Tally
+) -> None:
     limits = limits_of(problem, cpu_limit_s)
     try:
         if problem.compare.rule == "checker":
@@ -87,7 +114,6 @@ async def judge(
             await _run(problem, code, executor, limits, tally)
     except SandboxError as error:
         tally.reason, tally.failed = Reason(VerdictKind.SANDBOX_ERROR, str(error)), tally.done
-    return _verdict(problem, tally)
 
 
 def check_problem(problem: Problem) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from code_rl.engine.backends import ready
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.executor import Executor
 from code_rl.grading.verdict import Verdict
@@ -155,7 +155,7 @@ class GroupGrader:
 
     async def _run(self, public: bool, code: str | None) -> Verdict:
         every = self._all_tests and not public
-        return await judge(
+        return await judge_async(
             self._views[public],
             code,
             self._executor,

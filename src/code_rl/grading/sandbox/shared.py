@@ -14,12 +14,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from code_rl.grading.judging import judge as judge_on
-from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.executor import Executor
-from code_rl.grading.verdict import Verdict
-from code_rl.util.concurrency import wait_for
-from code_rl.util.errors import DataError
 
 Result = TypeVar("Result")
 CLOSE_TIMEOUT_S = 10.0
@@ -87,33 +82,3 @@ shared_executor = SharedExecutor(_from_environment)
 """The process's own; closed when the interpreter exits."""
 
 atexit.register(shared_executor.close)
-
-
-async def judge_async(
-    problem: Problem, code: str | None, *, cpu_limit_s: float | None = None, all_tests: bool = False
-) -> Verdict:
-    """Run the program `code` on the tests of `problem` in the process's own sandbox (SANDBOX_URL,
-    else the embedded one).
-
-    `cpu_limit_s` lowers the problem's CPU limit per test. With `all_tests` the first failure does
-    not end it. Raises DataError for a problem that cannot be judged, or code that is no text;
-    trouble of the sandbox is the verdict `sandbox_error`.
-    """
-    if not isinstance(problem, Problem):
-        raise DataError(f"problem={problem!r:.80} is no code_rl.Problem")
-    if code is not None and not isinstance(code, str):
-        raise DataError(
-            f"code={code!r:.80} is no text; give a program, or None for an answer without one"
-        )
-    return await shared_executor.run(
-        lambda executor: judge_on(
-            problem, code, executor, cpu_limit_s=cpu_limit_s, all_tests=all_tests
-        )
-    )
-
-
-def judge(
-    problem: Problem, code: str | None, *, cpu_limit_s: float | None = None, all_tests: bool = False
-) -> Verdict:
-    """`judge_async`, waited for."""
-    return wait_for(judge_async(problem, code, cpu_limit_s=cpu_limit_s, all_tests=all_tests))

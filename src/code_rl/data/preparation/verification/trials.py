@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from code_rl.grading.compare import compare_printed, compare_returned
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import Compare, Problem, StdinTest, TestCase
 from code_rl.grading.sandbox.executor import Execution, Executor, Job, OnDemand, closing
 from code_rl.grading.submission import in_one_process
@@ -66,7 +66,7 @@ async def attempt(
     if cpu_limit_s is not None:
         problem = replace(problem, time_limit_s=cpu_limit_s)
     listener = Listener(lambda: executor, (code,))
-    verdict = await judge(problem, code, listener)
+    verdict = await judge_async(problem, code, listener)
     return Trial(verdict, tuple(listener.seconds[code]))
 
 

@@ -4,7 +4,7 @@ client."""
 from __future__ import annotations
 
 from code_rl.grading.audit.graders.base import AuditedGrader, GraderOutcome
-from code_rl.grading.judging import judge
+from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.connect import check_executor
 from code_rl.grading.sandbox.executor import Executor
@@ -29,7 +29,7 @@ class Ours(AuditedGrader):
     async def grade(self, problem: Problem, code: str) -> GraderOutcome:
         """A verdict about the program is one; `sandbox_error` is a failure of ours."""
         try:
-            verdict = await judge(problem, code, self._executor)
+            verdict = await judge_async(problem, code, self._executor)
         except CodeRLError as error:
             return GraderOutcome(None, str(error))
         return GraderOutcome(None if verdict.undecided else verdict.correct, verdict.kind.value)
