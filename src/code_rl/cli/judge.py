@@ -24,14 +24,13 @@ from code_rl.data.on_disk import ProblemStore
 from code_rl.grading.extract import extract_code
 from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import Problem
-from code_rl.grading.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 from code_rl.grading.sandbox.executor import Executor, OnDemand
 from code_rl.grading.verdict import Verdict, VerdictKind
 from code_rl.util.concurrency import abandon, default_concurrency
 from code_rl.util.data_files import read_rows, sources_digest
 from code_rl.util.errors import ConfigError, DataError
 from code_rl.util.files import KeyedLog
-from code_rl.util.setting import ABOVE_0, AT_LEAST_1, option
+from code_rl.util.setting import ABOVE_0, AT_LEAST_1, EXECUTOR_DOC, ISOLATION_DOC, option
 from code_rl.util.settings import make_settings
 
 OnVerdict = Callable[[Verdict], None]

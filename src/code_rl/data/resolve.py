@@ -20,9 +20,9 @@ from code_rl.data.sources.testcases import DOCUMENTED
 from code_rl.grading import values
 from code_rl.grading.compare import compare_returned
 from code_rl.grading.problem import CallTest, Problem, StdinTest
-from code_rl.grading.sandbox.executor import Executor, Limits, Status, closing
+from code_rl.grading.sandbox.executor import Executor, Limits, Status
 from code_rl.grading.submission import program_job
-from code_rl.util.concurrency import abandon
+from code_rl.util.concurrency import abandon, closing
 from code_rl.util.errors import SandboxError
 
 MAX_REFERENCES = 5

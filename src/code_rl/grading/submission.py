@@ -17,9 +17,9 @@ from code_rl.grading.sandbox.executor import (
     Limits,
     Status,
     StdinInput,
-    closing,
 )
 from code_rl.grading.values import MAX_DEPTH, BinaryTree, LinkedList
+from code_rl.util.concurrency import closing
 from code_rl.util.errors import DataError, SandboxError
 
 USUAL, OFFICIAL = Limits(), Limits(processes=1024, open_files=1024)

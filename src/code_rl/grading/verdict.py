@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,3 +73,15 @@ class Verdict:
         failure = self.failure and {name: getattr(self.failure, name) for name in names}
         seconds = {"cpu_s": round(self.cpu_s, 6), "wall_s": round(self.wall_s, 6)}
         return {**row, "failure": failure, **seconds, "rule": self.rule}
+
+    @classmethod
+    def restore(cls, kept: Mapping[str, Any]) -> Verdict:
+        """Return the verdict whose `dataclasses.asdict` went through JSON."""
+        failure = None if kept["failure"] is None else Failure(**kept["failure"])
+        values = {name: _tuples(value) for name, value in kept.items()}
+        return cls(**{**values, "kind": VerdictKind(kept["kind"]), "failure": failure})
+
+
+def _tuples(value: Any) -> Any:
+    """`value` as a frozen record has it: JSON has lists for its tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -14,7 +14,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from code_rl.grading.verdict import Failure, Verdict, VerdictKind
+from code_rl.grading.verdict import Verdict
 from code_rl.util.files import KeyedLog, Mark, digest, mark_of, sync_directory
 
 INFLIGHT = "inflight"
@@ -127,7 +127,7 @@ class GroupLog:
     def verdict(self, program: Program) -> Verdict | None:
         """The verdict of a program, None without one."""
         row = self._get("judged", program)
-        return None if row is None else _verdict(row["verdict"])
+        return None if row is None else Verdict.restore(row["verdict"])
 
     def keep_verdict(self, program: Program, verdict: Verdict) -> None:
         """Keep the verdict of a program, unless it says nothing of it: a resumed run asks again."""
@@ -158,14 +158,3 @@ def step_file(folder: Path, step: int) -> Path:
 def steps_in(folder: Path) -> list[int]:
     """The steps that have a file, in order."""
     return sorted(int(path.stem) for path in folder.glob("*.jsonl") if path.stem.isdigit())
-
-
-def _verdict(kept: Mapping[str, Any]) -> Verdict:
-    failure = None if kept["failure"] is None else Failure(**kept["failure"])
-    values = {name: _tuples(value) for name, value in kept.items()}
-    return Verdict(**{**values, "kind": VerdictKind(kept["kind"]), "failure": failure})
-
-
-def _tuples(value: Any) -> Any:
-    """`value` as a frozen record has it: JSON has lists for its tuples."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -8,7 +8,15 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from typing import Any, TypeVar
 
 from code_rl.util.errors import BackendError
@@ -158,3 +166,14 @@ def default_concurrency(executor: object = None) -> int:
         or 2 * (os.cpu_count() or 1)
     )
     return max(LEAST_IN_FLIGHT, IN_FLIGHT_PER_PLACE * int(places))
+
+
+@contextlib.asynccontextmanager
+async def closing(items: AsyncIterator[Result]) -> AsyncIterator[AsyncIterator[Result]]:
+    """Close an iterator on the way out if it can be closed, which stops its producer early."""
+    try:
+        yield items
+    finally:
+        close = getattr(items, "aclose", None)
+        if close is not None:
+            await close()

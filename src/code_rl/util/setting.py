@@ -37,3 +37,13 @@ AT_LEAST_1 = must(lambda count: count >= 1, "at least 1")
 FROM_0 = must(lambda value: 0 <= value <= LARGEST, "a number from 0 to 1e9")
 PORT = must(lambda port: 0 <= port < 2**16, "a TCP port, 0 to 65535")
 ABOVE_0 = must(lambda value: 0 < value <= LARGEST, "a number above 0, at most 1e9")
+
+# Documentation of the settings that several verbs share.
+EXECUTOR_DOC = (
+    "Where programs run: 'embedded'; 'ray', on all nodes of a Ray cluster (RAY_ADDRESS, else "
+    "this machine's, else one started here);\n"
+    "or Sandbox Fusion URLs, comma-separated. auto: SANDBOX_URL if set, else embedded."
+)
+ISOLATION_DOC = (
+    "Isolation level of the embedded sandbox; auto takes the strongest that this machine allows."
+)

@@ -8,9 +8,16 @@ from typing import Any, Literal
 
 import chz
 
-from code_rl.grading.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 from code_rl.util.errors import ConfigError
-from code_rl.util.setting import ABOVE_0, AT_LEAST_0, AT_LEAST_1, must, option
+from code_rl.util.setting import (
+    ABOVE_0,
+    AT_LEAST_0,
+    AT_LEAST_1,
+    EXECUTOR_DOC,
+    ISOLATION_DOC,
+    must,
+    option,
+)
 from code_rl.util.suggestion import suggestion
 
 

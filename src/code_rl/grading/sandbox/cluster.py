@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from code_rl.grading.sandbox.executor import CallInput, Execution, Job, closing, default_slots
+from code_rl.grading.sandbox.executor import CallInput, Execution, Job, default_slots
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox, case_messages
 from code_rl.grading.sandbox.node import Node, NodeFacts, NodeReply, code_here
 from code_rl.grading.sandbox.retries import RefusedError, Retries
 from code_rl.grading.sandbox.servers import Server, ServerPool
-from code_rl.util.concurrency import IN_FLIGHT_PER_PLACE, abandon, together
+from code_rl.util.concurrency import IN_FLIGHT_PER_PLACE, abandon, closing, together
 from code_rl.util.errors import ConfigError, IsolationError, SandboxError, install_command
 
 CONNECT_S = 5.0

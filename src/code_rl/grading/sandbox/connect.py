@@ -10,15 +10,6 @@ from code_rl.grading.sandbox.fusion.protocol import run_urls
 from code_rl.grading.sandbox.retries import EMBEDDED_PATIENCE_S, REMOTE_PATIENCE_S
 from code_rl.util.errors import ConfigError
 
-EXECUTOR_DOC = (
-    "Where programs run: 'embedded'; 'ray', on all nodes of a Ray cluster (RAY_ADDRESS, else "
-    "this machine's, else one started here);\n"
-    "or Sandbox Fusion URLs, comma-separated. auto: SANDBOX_URL if set, else embedded."
-)
-ISOLATION_DOC = (
-    "Isolation level of the embedded sandbox; auto takes the strongest that this machine allows."
-)
-
 
 def resolve_executor(executor: str) -> str:
     """`executor=` without `auto`, which is SANDBOX_URL, else the embedded sandbox."""

@@ -5,13 +5,13 @@ The types enforce it: a `Job` has no place for an expected output.
 
 from __future__ import annotations
 
-import contextlib
 import enum
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from code_rl.grading import values
+from code_rl.util.concurrency import closing
 
 
 class Status(enum.StrEnum):
@@ -227,15 +227,3 @@ class OnDemand:
 
     async def aclose(self) -> None:
         """Hold nothing."""
-
-
-@contextlib.asynccontextmanager
-async def closing(executions: AsyncIterator[Execution]) -> AsyncIterator[AsyncIterator[Execution]]:
-    """Close an executor's iterator on the way out, where it can be closed: that is what stops a
-    submission early."""
-    try:
-        yield executions
-    finally:
-        close = getattr(executions, "aclose", None)
-        if close is not None:
-            await close()

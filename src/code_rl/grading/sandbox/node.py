@@ -14,9 +14,10 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from code_rl.grading.sandbox.executor import Execution, Job, closing
+from code_rl.grading.sandbox.executor import Execution, Job
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.grading.sandbox.retries import CONTROL, CONTROL_OUTPUT
+from code_rl.util.concurrency import closing
 from code_rl.util.data_files import sources_digest
 from code_rl.util.errors import CodeRLError, SandboxError
 from code_rl.util.version import __version__

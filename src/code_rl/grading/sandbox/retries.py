@@ -22,7 +22,8 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 
-from code_rl.grading.sandbox.executor import Execution, Job, Limits, Status, StdinInput, closing
+from code_rl.grading.sandbox.executor import Execution, Job, Limits, Status, StdinInput
+from code_rl.util.concurrency import closing
 from code_rl.util.errors import OutageError, SandboxError
 
 CONTROL_WALL_S = 12.0

@@ -9,7 +9,6 @@ import chz
 
 from code_rl.data.load import parse_difficulty
 from code_rl.engine.losses import HIGH, LOW, POLICY_LOSSES, get_loss
-from code_rl.grading.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 from code_rl.policy.environments import ENVIRONMENTS
 from code_rl.policy.environments.wording import PROMPTS
 from code_rl.policy.renderers import renderer_names
@@ -29,7 +28,15 @@ from code_rl.training.config.setting import (
 )
 from code_rl.util.errors import ConfigError
 from code_rl.util.registry import described
-from code_rl.util.setting import ABOVE_0, AT_LEAST_0, AT_LEAST_1, FROM_0, must
+from code_rl.util.setting import (
+    ABOVE_0,
+    AT_LEAST_0,
+    AT_LEAST_1,
+    EXECUTOR_DOC,
+    FROM_0,
+    ISOLATION_DOC,
+    must,
+)
 
 
 def check_part(find: Callable[[str], object], settings: Any, name: str) -> None:

@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING
 
 from aiohttp import ClientSession, TCPConnector
 
-from code_rl.grading.sandbox.executor import Execution, Job, closing, default_slots
+from code_rl.grading.sandbox.executor import Execution, Job, default_slots
 from code_rl.grading.sandbox.fusion.attempts import Attempts
 from code_rl.grading.sandbox.fusion.protocol import RunRequest, ping_url, run_urls
 from code_rl.grading.sandbox.fusion.transport import ping, post_run
 from code_rl.grading.sandbox.retries import REMOTE_PATIENCE_S, RefusedError, Retries
 from code_rl.grading.sandbox.servers import Server, ServerPool
+from code_rl.util.concurrency import closing
 from code_rl.util.errors import ConfigError, IsolationError, SandboxError
 
 if TYPE_CHECKING:

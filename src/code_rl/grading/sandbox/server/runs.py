@@ -6,15 +6,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from code_rl.grading.sandbox.executor import (
-    Execution,
-    Executor,
-    Job,
-    Limits,
-    Status,
-    StdinInput,
-    closing,
-)
+from code_rl.grading.sandbox.executor import Execution, Executor, Job, Limits, Status, StdinInput
 from code_rl.grading.sandbox.fusion.protocol import (
     FAILED,
     FINISHED,
@@ -25,6 +17,7 @@ from code_rl.grading.sandbox.fusion.protocol import (
     RunRequest,
     RunResponse,
 )
+from code_rl.util.concurrency import closing
 from code_rl.util.errors import SandboxError
 
 KILLED = -9
