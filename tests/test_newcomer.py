@@ -14,7 +14,7 @@ from code_rl.data.preparation import bench, pipeline, settings
 from code_rl.data.preparation.settings import STAGES, Stage
 from code_rl.data.sources import shapes
 from code_rl.data.sources.records import Skipped
-from code_rl.engine.preflight import load_tokenizer
+from code_rl.engine.probes import load_tokenizer
 from code_rl.grading.problem import Problem
 from code_rl.grading.verdict import Verdict, VerdictKind
 from code_rl.policy import inflight

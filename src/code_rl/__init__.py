@@ -9,30 +9,32 @@ from typing import TYPE_CHECKING, Any
 from code_rl.util.version import __version__
 
 if TYPE_CHECKING:
-    from code_rl.data.library import load_problems
-    from code_rl.engine.losses import Loss
-    from code_rl.grading.extract import extract_code
-    from code_rl.grading.judging import judge, judge_async
-    from code_rl.grading.problem import (
+    from code_rl.data import load_problems
+    from code_rl.engine import Loss
+    from code_rl.grading import (
         CallTest,
         Compare,
         Problem,
         ProblemView,
         SequenceTest,
         StdinTest,
+        Verdict,
+        extract_code,
+        judge,
+        judge_async,
     )
-    from code_rl.grading.verdict import Verdict
+    from code_rl.policy import Policy, Sampling, Trajectory
     from code_rl.policy.environments import Environment, Grader, Repair, Reply, Single
-    from code_rl.policy.sample import Policy, Sampling
-    from code_rl.policy.trajectory import Trajectory
-    from code_rl.training.algorithm.advantages import compute_advantages, should_skip
-    from code_rl.training.algorithm.datums import make_datum, train_step
-    from code_rl.training.library import (
+    from code_rl.training import (
         TrainingResult,
+        compute_advantages,
         evaluate,
         evaluate_async,
+        make_datum,
+        should_skip,
         train,
         train_async,
+        train_step,
     )
     from code_rl.util.errors import CodeRLError, ConfigError, DataError
 

@@ -19,8 +19,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import cast
 
-from code_rl.engine.backends import logprobs_of
-from code_rl.policy.trajectory import Group
+from code_rl.engine import logprobs_of
+from code_rl.policy import Group
 from code_rl.training.algorithm.advantages import compute_advantages, should_skip
 from code_rl.training.algorithm.datums import Example, forward_backward, make_datum, segments
 from code_rl.training.algorithm.kl import penalise_kl

@@ -9,7 +9,7 @@ import pytest
 
 from code_rl.cli.train import train_command
 from code_rl.data.prompts import build_prompt
-from code_rl.engine.preflight import load_tokenizer
+from code_rl.engine.probes import load_tokenizer
 from code_rl.grading.problem import ProblemView
 from code_rl.policy.environments import get_environment
 from code_rl.policy.environments.wording import PROMPTS, get_wording

@@ -16,7 +16,7 @@ from code_rl.engine.backends import logprobs_of
 from code_rl.engine.local import EmbeddedService
 from code_rl.engine.names import BUILT_IN_FOLDER
 from code_rl.engine.places import KEYLESS, BackendKind, Place
-from code_rl.engine.preflight import context_of, load_tokenizer, probe_narrowing, probe_scaling
+from code_rl.engine.probes import context_of, load_tokenizer, probe_narrowing, probe_scaling
 from code_rl.engine.remote import Link, RemoteSamplingClient
 from code_rl.util.errors import BackendError, ConfigError
 from tests.remote.remote_support import FaultyProxy, settings

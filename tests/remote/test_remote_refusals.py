@@ -14,7 +14,7 @@ from aiohttp import web
 from code_rl.cli.main import main
 from code_rl.cli.train import train_command
 from code_rl.engine.places import BackendKind, Place
-from code_rl.engine.preflight import Survey, _instead, survey
+from code_rl.engine.probes import Survey, _instead, survey
 from code_rl.training.config import recipe_models
 from tests.remote.remote_support import FaultyProxy, OtherServer, settings
 from tests.serve.serve_support import ServerThread

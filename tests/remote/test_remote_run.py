@@ -14,7 +14,7 @@ from aiohttp import web
 from code_rl.cli.train import train_command
 from code_rl.engine.names import BUILT_IN_FOLDER, built_in_context
 from code_rl.engine.places import KEYLESS, BackendKind, Place
-from code_rl.engine.preflight import survey
+from code_rl.engine.probes import survey
 from code_rl.util.errors import ConfigError
 from tests.remote.remote_support import FaultyProxy, OtherServer, records, sampled, settings
 from tests.serve.serve_support import ServerThread

@@ -19,9 +19,7 @@ from code_rl.util.setting import AT_LEAST_1, must, option
 from code_rl.util.settings import make_settings
 
 if TYPE_CHECKING:
-    from code_rl.grading.audit.graders.base import AuditedGrader
-    from code_rl.grading.audit.programs import Corpus
-    from code_rl.grading.audit.scorecard import Scorecard
+    from code_rl.grading.audit import AuditedGrader, Corpus, Scorecard
 
 SHARES = {"quick": 0.2, "full": 1.0}
 OURS = "ours"
@@ -117,7 +115,7 @@ def audit_command(given: Mapping[str, str]) -> int:
 
 
 def _audit_grader(config: AuditConfig) -> Scorecard:
-    from code_rl.grading.audit.programs import load_corpus
+    from code_rl.grading.audit import load_corpus
 
     corpus = load_corpus().share(SHARES[config.corpus])
     grader = open_grader(config)
@@ -142,7 +140,7 @@ _say = functools.partial(print, flush=True)
 
 
 async def _asked(config: AuditConfig, corpus: Corpus, grader: AuditedGrader) -> Scorecard:
-    from code_rl.grading.audit.scorecard import audit_grader
+    from code_rl.grading.audit import audit_grader
 
     async with contextlib.aclosing(grader):
         return await audit_grader(
@@ -153,11 +151,11 @@ async def _asked(config: AuditConfig, corpus: Corpus, grader: AuditedGrader) -> 
 def open_grader(config: AuditConfig) -> AuditedGrader:
     """The grader that the settings name. Raises ConfigError."""
     if config.grader == OURS:
-        from code_rl.grading.audit.graders.ours import Ours
-        from code_rl.grading.sandbox.connect import connect_executor
+        from code_rl.grading.audit import Ours
+        from code_rl.grading.sandbox import connect_executor
 
         return Ours(connect_executor(config.executor, isolation=config.isolation))
-    from code_rl.grading.audit.graders.function import Function
+    from code_rl.grading.audit import Function
 
     if not config.grader.partition(":")[2]:
         raise ConfigError(f"grader={config.grader} is none; use ours or package.module:function")
@@ -174,7 +172,7 @@ def open_grader(config: AuditConfig) -> AuditedGrader:
 
 
 def _write(card: Scorecard, out: Path) -> None:
-    from code_rl.grading.audit.page import render
+    from code_rl.grading.audit import render
 
     with writes(out):
         write_atomically(out / "audit.json", json.dumps(card.to_json(), indent=1) + "\n")

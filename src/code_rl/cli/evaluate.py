@@ -15,8 +15,8 @@ from typing import Any
 
 import chz
 
+from code_rl.engine import BUILT_IN
 from code_rl.engine.checkpoints import read_config, run_of
-from code_rl.engine.places import BUILT_IN
 from code_rl.evaluation.benchmarks import (
     BENCHMARKS,
     Benchmark,
@@ -48,7 +48,7 @@ from code_rl.evaluation.settings import (
     wanted_ks,
 )
 from code_rl.evaluation.view import EvalView, markdown
-from code_rl.grading.sandbox.executor import Executor
+from code_rl.grading.sandbox import Executor
 from code_rl.training.config import Config, make_config, published_values, refuse_settings
 from code_rl.training.runs.directory import default_log_path
 from code_rl.util.errors import ConfigError
@@ -135,7 +135,7 @@ async def _evaluate_each(config: EvalConfig, data: Mapping[str, str | None], out
 
 
 async def _evaluate_all(config: EvalConfig, data: Mapping[str, str | None], out: Path) -> int:
-    from code_rl.grading.sandbox.connect import check_executor, connect_executor
+    from code_rl.grading.sandbox import check_executor, connect_executor
 
     view = EvalView()
     async with contextlib.AsyncExitStack() as stack:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import chz
 
+from code_rl.engine import place_of, resolve_backend
 from code_rl.engine.adapters import (
     Adapter,
     download_adapter,
@@ -24,7 +25,6 @@ from code_rl.engine.adapters import (
 )
 from code_rl.engine.checkpoints import is_run, read_config
 from code_rl.engine.names import source_of
-from code_rl.engine.places import place_of, resolve_backend
 from code_rl.training.runs.recorder import read_metrics
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import writes

@@ -21,11 +21,8 @@ from code_rl.cli.verdict_files import is_judged, open_verdicts, put_in_order
 from code_rl.data.dataset import open_dataset
 from code_rl.data.load import load_problems
 from code_rl.data.on_disk import ProblemStore
-from code_rl.grading.extract import extract_code
-from code_rl.grading.judging import judge_async
-from code_rl.grading.problem import Problem
-from code_rl.grading.sandbox.executor import Executor, OnDemand
-from code_rl.grading.verdict import Verdict, VerdictKind
+from code_rl.grading import Problem, Verdict, VerdictKind, extract_code, judge_async
+from code_rl.grading.sandbox import Executor, OnDemand
 from code_rl.util.concurrency import abandon, default_concurrency
 from code_rl.util.data_files import read_rows, sources_digest
 from code_rl.util.errors import ConfigError, DataError
@@ -271,7 +268,7 @@ def _program_code(row: Mapping[str, Any], where: str) -> str | None:
 async def sandbox_on_demand(config: Any) -> AsyncIterator[Callable[[], Executor]]:
     """The executor that a verb's settings name, started when it is first asked for, and stopped at
     the end."""
-    from code_rl.grading.sandbox.connect import connect_executor
+    from code_rl.grading.sandbox import connect_executor
 
     @cache
     def executor() -> Executor:
@@ -297,7 +294,7 @@ async def _run(config: JudgeConfig) -> Judged | None:
     """None: dry. Raises SandboxError before anything is written when a remote executor does not
     answer at all."""
     from code_rl.evaluation.progress import JudgingView
-    from code_rl.grading.sandbox.connect import check_executor
+    from code_rl.grading.sandbox import check_executor
 
     async with sandbox_on_demand(config) as executor:
         store = await open_problems(config.problems, OnDemand(executor))

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from code_rl.engine.places import BUILT_IN, BackendKind
-from code_rl.training.trainer import confirm, prepare, train_run
+from code_rl.engine import BUILT_IN, BackendKind
+from code_rl.training import confirm, prepare, train_run
 
 
 def train_command(given: Mapping[str, Any]) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from code_rl.grading.verdict import VerdictKind
+from code_rl.grading import VerdictKind
 from code_rl.util.errors import DataError
 from code_rl.util.files import KeyedLog, only_writer, sized_lines, writes
 

@@ -31,8 +31,8 @@ from code_rl.data.fetch import fetch_file, open_repository, select_files
 from code_rl.data.sources.livecodebench import release_shards
 from code_rl.data.sources.records import Item, Origin
 from code_rl.data.sources.shapes import read_row, shape_of
+from code_rl.grading import Problem
 from code_rl.grading.native import format_problem
-from code_rl.grading.problem import Problem
 from code_rl.util import registry
 from code_rl.util.data_files import count_rows, describe_files, is_data_file, stream_rows
 from code_rl.util.errors import ConfigError, DataError

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from code_rl.data.load import find_data, load_train_problems
 from code_rl.data.order import subsample
-from code_rl.grading.problem import Problem
-from code_rl.grading.sandbox.shared import shared_executor
+from code_rl.grading import Problem
+from code_rl.grading.sandbox import shared_executor
 from code_rl.util.concurrency import wait_for
 from code_rl.util.errors import ConfigError
 

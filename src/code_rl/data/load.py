@@ -17,8 +17,8 @@ from code_rl.data.order import Selected, subsample
 from code_rl.data.resolve import resolve_all
 from code_rl.data.sources.records import Skipped
 from code_rl.data.sources.shapes import NATIVE
-from code_rl.grading.problem import Problem, StdinTest, TestCase
-from code_rl.grading.sandbox.executor import Executor
+from code_rl.grading import Problem, StdinTest, TestCase
+from code_rl.grading.sandbox import Executor
 from code_rl.util.errors import ConfigError, DataError
 
 Say = Callable[[str], None]

@@ -23,8 +23,8 @@ from filelock import AsyncFileLock
 
 from code_rl.data.order import Indexed, keys_of
 from code_rl.data.sources.records import Skipped
+from code_rl.grading import Problem
 from code_rl.grading.native import format_problem, parse_problem
-from code_rl.grading.problem import Problem
 from code_rl.grading.values import ValueCodecError
 from code_rl.util.data_files import cache_folder, sources_digest
 from code_rl.util.errors import DataError

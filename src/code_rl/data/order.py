@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar, overload
 
-from code_rl.grading.problem import Problem
+from code_rl.grading import Problem
 from code_rl.util.errors import require
 
 if TYPE_CHECKING:

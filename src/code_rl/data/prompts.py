@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from code_rl.grading.problem import ProblemView, SequenceTest, StdinTest, TestCase
+from code_rl.grading import ProblemView, SequenceTest, StdinTest, TestCase
 from code_rl.grading.values import dumps
 
 COMPLETE = "Complete the following function."

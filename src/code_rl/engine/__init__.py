@@ -5,3 +5,16 @@ sampler beside the engine, `serve/` is `code-rl serve`. `losses` are computed he
 `checkpoints` are the saved states of a run; `adapters` exports; `places` says what each back end
 can do.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from code_rl.util.door import door
+
+if TYPE_CHECKING:
+    from code_rl.engine.backends import Backend, connect, logprobs_of, preflight, ready
+    from code_rl.engine.losses import Loss
+    from code_rl.engine.places import BUILT_IN, BackendKind, kind_of, place_of, resolve_backend
+else:  # a type checker would take any name for one of ours
+    __getattr__ = door(__name__)

@@ -227,7 +227,7 @@ def download_adapter(place: Place, path: str, folder: Path) -> str:
         )
     import tinker
 
-    from code_rl.engine.preflight import require_downloads
+    from code_rl.engine.probes import require_downloads
 
     require_downloads(place)
     link = Link(place, _PATIENCE_S)

@@ -17,7 +17,7 @@ from code_rl.util.errors import BackendError, CheckpointError, ConfigError, requ
 if TYPE_CHECKING:
     import tinker
 
-    from code_rl.engine.preflight import Survey
+    from code_rl.engine.probes import Survey
     from code_rl.engine.remote import RemoteService, RemoteTrainingClient
     from code_rl.engine.vllm import Vllm
 
@@ -63,7 +63,7 @@ async def preflight(
     Raises ConfigError within seconds: no connection, a refused key, an unknown model, another
     generation of the protocol, or a package that the embedded engine needs missing or too old.
     """
-    from code_rl.engine.preflight import sdk_is_newer, survey
+    from code_rl.engine.probes import sdk_is_newer, survey
 
     if config.backend == BackendKind.EMBEDDED:
         require("engine", "backend=embedded", "torch")
@@ -171,7 +171,7 @@ async def _sampled_by_vllm(
 
 
 async def _connect_remote(config: EngineSettings, state_path: str | None, found: Survey) -> Backend:
-    from code_rl.engine import preflight as asking
+    from code_rl.engine import probes as asking
     from code_rl.engine.remote import RemoteService
 
     place, name, ttl = place_of(config.backend), config.model_name or "", config.checkpoint_ttl_days

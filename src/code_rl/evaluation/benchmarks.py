@@ -19,12 +19,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from code_rl.data import subsample
 from code_rl.data.builtin import SPLITS, test_split
 from code_rl.data.dataset import MANIFEST, Dataset, digest_of, open_dataset, problems_of
 from code_rl.data.fetch import Pinned, fetch, fetch_file
 from code_rl.data.load import TAGS, labels, load_problems
 from code_rl.data.on_disk import ProblemStore, cached_store
-from code_rl.data.order import subsample
 from code_rl.data.prompts import CLOSING, LCB_SYSTEM_MESSAGE_GENERIC, STARTER_FORMAT, STDIN_FORMAT
 from code_rl.data.resolve import resolve_all
 from code_rl.data.sources import humaneval, livecodebench, mbpp
@@ -33,8 +33,8 @@ from code_rl.data.sources.shapes import ReadRow, read_as
 from code_rl.data.sources.testcases import read_tests
 from code_rl.evaluation.completers import EvalEntry
 from code_rl.evaluation.settings import RowSelection
-from code_rl.grading.problem import Problem, ProblemView
-from code_rl.grading.sandbox.executor import Executor
+from code_rl.grading import Problem, ProblemView
+from code_rl.grading.sandbox import Executor
 from code_rl.policy.environments.wording import get_wording, with_system
 from code_rl.policy.renderers.base import Message
 from code_rl.util import registry

@@ -20,7 +20,7 @@ from code_rl.evaluation.figures import (
 from code_rl.evaluation.manifest import MANIFEST, read_manifest
 from code_rl.evaluation.results import RESULTS
 from code_rl.evaluation.samples import GREEDY, SAMPLED, VERDICTS, Mode
-from code_rl.grading.verdict import VerdictKind
+from code_rl.grading import VerdictKind
 from code_rl.util.data_files import short
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import read_lines

@@ -14,14 +14,12 @@ from code_rl.engine.checkpoints import checkpoint_record, read_config
 from code_rl.engine.settings import EngineSettings
 from code_rl.evaluation.samples import GREEDY, SAMPLED, STATE, Mode, Sample, read_stored
 from code_rl.evaluation.settings import EvalConfig
-from code_rl.grading.extract import extract_code
-from code_rl.grading.problem import Problem
-from code_rl.grading.sandbox.executor import Executor
+from code_rl.grading import Problem, extract_code
+from code_rl.grading.sandbox import Executor
+from code_rl.policy import Group, GroupGrader, Policy, Sampling
 from code_rl.policy.environments.single import Single
 from code_rl.policy.inflight import GroupLog
 from code_rl.policy.renderers.base import Message
-from code_rl.policy.sample import GroupGrader, Policy, Sampling
-from code_rl.policy.trajectory import Group
 from code_rl.util.data_files import file_sha256
 from code_rl.util.errors import CodeRLError, ConfigError
 
@@ -184,7 +182,7 @@ async def connect_weights(
 ) -> PolicyCompleter:
     """The model's weights on their back end, in their environment: a base model, or what a run's
     checkpoint holds."""
-    from code_rl.engine.backends import connect, preflight
+    from code_rl.engine import connect, preflight
     from code_rl.engine.local import share_cores
     from code_rl.policy.environments import get_environment
     from code_rl.policy.renderers import get_renderer

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from code_rl.evaluation.completers import Completer, CompletionError, CompletionRequest
 from code_rl.evaluation.samples import GREEDY, Sample
 from code_rl.evaluation.settings import EvalConfig, narrowed
-from code_rl.policy.sample import derive_seed
+from code_rl.policy import derive_seed
 from code_rl.util.errors import BackendError, ConfigError, install_command
 from code_rl.util.redaction import HIDDEN
 

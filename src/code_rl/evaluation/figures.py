@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from code_rl.grading.verdict import VerdictKind
+from code_rl.grading import VerdictKind
 from code_rl.util.errors import SandboxError
 
 Floats = npt.NDArray[np.float64]

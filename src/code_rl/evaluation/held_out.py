@@ -11,9 +11,9 @@ from code_rl.evaluation.completers import EvalEntry, PolicyCompleter
 from code_rl.evaluation.figures import Figures, figures
 from code_rl.evaluation.runner import Evaluation, Plan, Questions
 from code_rl.evaluation.samples import GREEDY, SAMPLED
-from code_rl.grading.problem import Problem
+from code_rl.grading import Problem
+from code_rl.policy import Policy, Sampling
 from code_rl.policy.inflight import GroupLog
-from code_rl.policy.sample import Policy, Sampling
 
 IN_FLIGHT = 256
 """Groups sampled and judged at once, over all splits: problems of a split of any size are in memory

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from code_rl.grading.sandbox.executor import Executor, Job, Limits, Status, StdinInput
+from code_rl.grading.sandbox import Executor, Job, Limits, Status, StdinInput
 from code_rl.util.data_files import sources_digest
 from code_rl.util.errors import ConfigError, SandboxError
 from code_rl.util.files import write_atomically

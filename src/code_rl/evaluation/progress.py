@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from rich.console import Console
 
-from code_rl.grading.verdict import Verdict, VerdictKind
+from code_rl.grading import Verdict, VerdictKind
 from code_rl.util.progress import View, progress
 
 BROKEN_CHECKER = (

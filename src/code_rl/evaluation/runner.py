@@ -21,14 +21,12 @@ from code_rl.evaluation.samples import (
     Sample,
     verdict_row,
 )
-from code_rl.grading.judging import judge_async
-from code_rl.grading.problem import Compare, Problem
-from code_rl.grading.sandbox.executor import Executor
+from code_rl.grading import Compare, Problem, Verdict, VerdictKind, judge_async
+from code_rl.grading.sandbox import Executor
 from code_rl.grading.submission import in_one_process
-from code_rl.grading.verdict import Verdict, VerdictKind
+from code_rl.policy import GroupGrader, derive_seed
 from code_rl.policy.inflight import GroupLog
 from code_rl.policy.renderers.base import Message
-from code_rl.policy.sample import GroupGrader, derive_seed
 from code_rl.util.concurrency import default_concurrency, together
 
 CUT = (VerdictKind.TIME_LIMIT, VerdictKind.MEMORY_LIMIT, VerdictKind.OUTPUT_LIMIT)

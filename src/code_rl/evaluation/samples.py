@@ -11,8 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
-from code_rl.grading.extract import extract_code
-from code_rl.grading.verdict import Verdict, VerdictKind
+from code_rl.grading import Verdict, VerdictKind, extract_code
 from code_rl.policy.inflight import INFLIGHT, GroupLog, open_kept
 from code_rl.util.data_files import read_rows
 from code_rl.util.errors import DataError

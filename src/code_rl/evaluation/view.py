@@ -10,7 +10,7 @@ from typing import Any
 
 from code_rl.evaluation.figures import rate
 from code_rl.evaluation.progress import judging
-from code_rl.grading.verdict import Verdict
+from code_rl.grading import Verdict
 from code_rl.util.progress import View
 
 

@@ -5,3 +5,25 @@
 programs: `local`, on Sandbox Fusion servers (`fusion`), on Ray (`cluster`), or for others
 (`server`). `audit/` checks other graders.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from code_rl.util.door import door
+
+if TYPE_CHECKING:
+    from code_rl.grading.extract import extract_code
+    from code_rl.grading.judging import judge, judge_async
+    from code_rl.grading.problem import (
+        CallTest,
+        Compare,
+        Problem,
+        ProblemView,
+        SequenceTest,
+        StdinTest,
+        TestCase,
+    )
+    from code_rl.grading.verdict import Verdict, VerdictKind
+else:  # a type checker would take any name for one of ours
+    __getattr__ = door(__name__)

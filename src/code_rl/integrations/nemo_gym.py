@@ -7,7 +7,7 @@ from typing import Any
 
 import nemo_gym.base_resources_server as gym
 
-from code_rl.grading.problem import Problem
+from code_rl.grading import Problem
 from code_rl.integrations import rows
 from code_rl.policy.environments.wording import Wording, livecodebench
 

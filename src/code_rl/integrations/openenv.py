@@ -9,12 +9,11 @@ from typing import Any
 
 import openenv.core.env_server as server
 
-from code_rl.data.library import load_problems
-from code_rl.grading.problem import Problem
-from code_rl.grading.sandbox.shared import shared_executor
+from code_rl.data import load_problems
+from code_rl.grading import Problem
+from code_rl.grading.sandbox import shared_executor
 from code_rl.integrations.rows import why
-from code_rl.policy import environments
-from code_rl.policy.sample import GroupGrader
+from code_rl.policy import GroupGrader, environments
 from code_rl.util.concurrency import wait_for
 from code_rl.util.errors import DataError, SandboxError
 

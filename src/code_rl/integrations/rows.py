@@ -7,11 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from code_rl.grading.extract import extract_code
-from code_rl.grading.judging import judge_async
+from code_rl.grading import Problem, Verdict, extract_code, judge_async
 from code_rl.grading.native import format_problem, parse_problem
-from code_rl.grading.problem import Problem
-from code_rl.grading.verdict import Verdict
 from code_rl.policy.environments.wording import Wording, livecodebench
 from code_rl.util.errors import DataError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from code_rl.grading.problem import Problem
+from code_rl.grading import Problem
 from code_rl.integrations import rows
 from code_rl.policy.environments.wording import Wording, livecodebench
 from code_rl.util.errors import SandboxError

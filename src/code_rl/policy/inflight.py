@@ -14,7 +14,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from code_rl.grading.verdict import Verdict
+from code_rl.grading import Verdict
 from code_rl.util.files import KeyedLog, Mark, digest, mark_of, sync_directory
 
 INFLIGHT = "inflight"

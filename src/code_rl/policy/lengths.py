@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from code_rl.grading.problem import Problem
+from code_rl.grading import Problem
 from code_rl.policy.environments import Environment
 from code_rl.policy.renderers import Renderer
 from code_rl.util.errors import DataError

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from code_rl.grading.extract import extract_code
+from code_rl.grading import extract_code
 from code_rl.policy.trajectory import Trajectory
 from code_rl.util.errors import ConfigError
 from code_rl.util.registry import blaming, find, require_finite

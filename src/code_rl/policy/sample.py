@@ -11,11 +11,9 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from code_rl.engine.backends import ready
-from code_rl.grading.judging import judge_async
-from code_rl.grading.problem import Problem
-from code_rl.grading.sandbox.executor import Executor
-from code_rl.grading.verdict import Verdict
+from code_rl.engine import ready
+from code_rl.grading import Problem, Verdict, judge_async
+from code_rl.grading.sandbox import Executor
 from code_rl.policy.environments.base import Environment
 from code_rl.policy.environments.single import Single
 from code_rl.policy.inflight import Drawn, GroupLog, Program, SampledAnswer, SamplingRequest

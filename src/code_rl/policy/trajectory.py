@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from code_rl.grading.problem import Problem
-from code_rl.grading.verdict import Verdict
+from code_rl.grading import Problem, Verdict
 from code_rl.policy.renderers.base import Message
 
 

@@ -4,3 +4,23 @@
 `run`, `pipeline` its batches, `trainer` starts it; `runs/` is what a run keeps on disk and how it
 resumes; `report/` is its page; `library` has the functions of `import code_rl`.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from code_rl.util.door import door
+
+if TYPE_CHECKING:
+    from code_rl.training.algorithm.advantages import compute_advantages, should_skip
+    from code_rl.training.algorithm.datums import make_datum, train_step
+    from code_rl.training.library import (
+        TrainingResult,
+        evaluate,
+        evaluate_async,
+        train,
+        train_async,
+    )
+    from code_rl.training.trainer import confirm, prepare, train_run
+else:  # a type checker would take any name for one of ours
+    __getattr__ = door(__name__)

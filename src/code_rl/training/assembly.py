@@ -15,25 +15,25 @@ from typing import TYPE_CHECKING, Any
 
 import chz
 
-from code_rl.data.load import (
+from code_rl.data import (
+    ProblemOrder,
     RunData,
+    all_keys,
     find_data,
     load_test_splits,
     load_train_problems,
+    trained_on,
     with_tests,
     within_difficulty,
 )
-from code_rl.data.order import ProblemOrder, all_keys, trained_on
-from code_rl.engine.backends import Backend, connect, preflight
+from code_rl.engine import Backend, connect, preflight
 from code_rl.engine.checkpoints import is_run, read_config
 from code_rl.engine.losses import POLICY_LOSSES, check_loss
-from code_rl.grading.problem import Problem
-from code_rl.grading.sandbox.connect import check_executor, connect_executor
-from code_rl.grading.sandbox.executor import Executor
+from code_rl.grading import Problem
+from code_rl.grading.sandbox import Executor, check_executor, connect_executor
+from code_rl.policy import Sampling, cap_max_tokens, prompt_length, refuse_prompts
 from code_rl.policy.environments import Environment
-from code_rl.policy.lengths import cap_max_tokens, prompt_length, refuse_prompts
 from code_rl.policy.renderers import Renderer, get_renderer
-from code_rl.policy.sample import Sampling
 from code_rl.training.algorithm.lengths import ContextSchedule
 from code_rl.training.budget import Budget, Tokens, read_prices
 from code_rl.training.config import (
@@ -57,7 +57,7 @@ from code_rl.util.errors import ConfigError
 from code_rl.util.files import TEMPORARY, digest, only_writer, write_atomically
 
 if TYPE_CHECKING:
-    from code_rl.engine.preflight import Survey
+    from code_rl.engine.probes import Survey
 
 
 class NothingLeftError(Exception):

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from code_rl.data.order import ProblemOrder
-from code_rl.grading.problem import Problem
-from code_rl.policy.sample import derive_seed
+from code_rl.data import ProblemOrder
+from code_rl.grading import Problem
+from code_rl.policy import derive_seed
 from code_rl.util.errors import DataError
 
 MAX_TRIES = 1000

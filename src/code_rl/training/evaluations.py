@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from code_rl.evaluation.held_out import evaluate, evaluation_metrics
-from code_rl.policy.sample import Policy
+from code_rl.evaluation import evaluate, evaluation_metrics
+from code_rl.policy import Policy
 from code_rl.training.config import Config
 from code_rl.training.run import Run
 

@@ -17,7 +17,7 @@ from code_rl.data.builtin import SPLITS
 from code_rl.data.catalogue import BUILTIN
 from code_rl.data.dataset import test_split_settings
 from code_rl.data.load import held_out_setting
-from code_rl.engine.places import BUILT_IN, BackendKind
+from code_rl.engine import BUILT_IN, BackendKind
 from code_rl.training.budget import Prices, Tokens, read_prices
 from code_rl.training.config import BatchShape, Config, batch_shape, context_schedule, unused
 from code_rl.util.errors import DataError

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from code_rl.grading.problem import Problem
-from code_rl.grading.sandbox.shared import shared_executor
+from code_rl.grading import Problem
+from code_rl.grading.sandbox import shared_executor
 from code_rl.util.concurrency import wait_for
 from code_rl.util.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from code_rl.policy.sample import Policy
+    from code_rl.policy import Policy
     from code_rl.training.config import Config
 
 OF_A_POLICY = ("eval_limit", "eval_samples", "max_tokens", "seed", "temperature")
@@ -60,9 +60,9 @@ async def evaluate_async(
 
     Raises ConfigError for a setting that is unknown or would have no effect.
     """
-    from code_rl.evaluation.held_out import evaluate as evaluate_splits
-    from code_rl.evaluation.held_out import evaluation_metrics
-    from code_rl.policy.lengths import cap_max_tokens
+    from code_rl.evaluation import evaluate as evaluate_splits
+    from code_rl.evaluation import evaluation_metrics
+    from code_rl.policy import cap_max_tokens
     from code_rl.training.run import sampling_of
 
     settings = _plain(settings)
@@ -179,8 +179,7 @@ async def _splits(
     limit: int,
 ) -> Mapping[str, Sequence[Problem]]:
     """Held-out problems by split: of those that are given, the split `test`, `limit` each."""
-    from code_rl.data.load import find_data, load_test_splits
-    from code_rl.data.order import subsample
+    from code_rl.data import find_data, load_test_splits, subsample
 
     if isinstance(problems, Problem):
         raise ConfigError("problems= is one problem; give a list: [problem]")
@@ -197,10 +196,10 @@ async def _splits(
 @contextlib.asynccontextmanager
 async def _policy(config: Config, state_path: str | None, trained: bool) -> AsyncIterator[Policy]:
     """A policy of these settings, with a sandbox of its own."""
-    from code_rl.engine.backends import connect
-    from code_rl.grading.sandbox.connect import check_executor, connect_executor
+    from code_rl.engine import connect
+    from code_rl.grading.sandbox import check_executor, connect_executor
+    from code_rl.policy import Policy
     from code_rl.policy.renderers import get_renderer
-    from code_rl.policy.sample import Policy
     from code_rl.training.objective import environment_of
 
     environment = environment_of(config)

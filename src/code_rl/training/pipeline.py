@@ -21,10 +21,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from code_rl.engine.backends import ready
-from code_rl.grading.sandbox.executor import retries_of
-from code_rl.policy.sample import Policy, Sampling
-from code_rl.policy.trajectory import Group
+from code_rl.engine import ready
+from code_rl.grading.sandbox import retries_of
+from code_rl.policy import Group, Policy, Sampling
 from code_rl.training.algorithm.datums import Example, Floats
 from code_rl.training.algorithm.metrics import step_metrics
 from code_rl.training.budget import Tokens

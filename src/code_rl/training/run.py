@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from code_rl.data.order import ProblemOrder
-from code_rl.engine.backends import Backend
-from code_rl.grading.problem import Problem
-from code_rl.grading.sandbox.executor import Executor
+from code_rl.data import ProblemOrder
+from code_rl.engine import Backend
+from code_rl.grading import Problem
+from code_rl.grading.sandbox import Executor
+from code_rl.policy import Policy, Sampling, prompt_length
 from code_rl.policy.environments import Environment
-from code_rl.policy.lengths import prompt_length
 from code_rl.policy.renderers import Renderer
-from code_rl.policy.sample import Policy, Sampling
 from code_rl.training.algorithm.lengths import ContextSchedule
 from code_rl.training.budget import Budget, Tokens
 from code_rl.training.choice import Choices

@@ -12,9 +12,9 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, cast
 
+from code_rl.engine import BUILT_IN, BackendKind, place_of
 from code_rl.engine.checkpoints import is_run
 from code_rl.engine.local import share_cores
-from code_rl.engine.places import BUILT_IN, BackendKind, place_of
 from code_rl.policy.renderers import AUTO, name_of
 from code_rl.training.assembly import NothingLeftError, assemble
 from code_rl.training.config import (

@@ -15,7 +15,7 @@ from code_rl.data.builtin import specs
 from code_rl.data.builtin.cases import DegenerateError, build_tests
 from code_rl.data.builtin.specs import SPLITS, TRAIN, Spec
 from code_rl.data.order import Indexed, keys_of
-from code_rl.grading.problem import Problem
+from code_rl.grading import Problem
 from code_rl.util.errors import ConfigError
 
 __all__ = [

@@ -15,7 +15,7 @@ from operator import eq
 from typing import Any
 
 from code_rl.data.builtin.specs import FUNCTION, WORD, Spec, apply
-from code_rl.grading.problem import CallTest, StdinTest, TestCase
+from code_rl.grading import CallTest, StdinTest, TestCase
 
 CASES = 8
 PUBLIC = 2

@@ -16,9 +16,9 @@ from code_rl.data.dataset import Dataset
 from code_rl.data.on_disk import ProblemStore
 from code_rl.data.preparation.ledger import Decisions, OnItem
 from code_rl.data.preparation.settings import STAGES, PrepareConfig
+from code_rl.grading import Problem, StdinTest, TestCase
 from code_rl.grading.native import format_fields, format_halves, format_problem
-from code_rl.grading.problem import Problem, StdinTest, TestCase
-from code_rl.grading.sandbox.executor import Executor
+from code_rl.grading.sandbox import Executor
 from code_rl.grading.values import ENVELOPE, dumps
 from code_rl.util.data_files import read_object, sources_digest
 from code_rl.util.errors import ConfigError
@@ -192,7 +192,7 @@ class Bench:
         """The executor, started when first asked for. Raises ConfigError or IsolationError when it
         cannot be had."""
         if self._executor is None:
-            from code_rl.grading.sandbox.connect import connect_executor
+            from code_rl.grading.sandbox import connect_executor
 
             self._executor = connect_executor(self.config.executor, isolation=self.config.isolation)
         return self._executor

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from code_rl.data.preparation.bench import Bench, Survivor
 from code_rl.data.preparation.ledger import KEEP, Decision, OnItem, drop, one_by_one
-from code_rl.grading.verdict import VerdictKind
+from code_rl.grading import VerdictKind
 from code_rl.util.data_files import read_rows
 from code_rl.util.errors import ConfigError, DataError
 

@@ -13,7 +13,7 @@ from code_rl.data.dataset import MANIFEST
 from code_rl.data.preparation.ngrams import problem_text
 from code_rl.data.preparation.normalise import open_source
 from code_rl.data.sources.records import Skipped, item_id
-from code_rl.grading.problem import Problem
+from code_rl.grading import Problem
 from code_rl.util.data_files import DATA_SUFFIXES, is_data_file, stream_rows
 from code_rl.util.errors import ConfigError, DataError
 

@@ -14,7 +14,7 @@ from code_rl.data.preparation.bench import Bench, Survivor, entry_from_json, mak
 from code_rl.data.preparation.verification.trials import Listener
 from code_rl.data.resolve import resolve_all
 from code_rl.data.sources.records import Draft, Item, Skipped
-from code_rl.grading.problem import Problem
+from code_rl.grading import Problem
 from code_rl.grading.values import ValueCodecError
 from code_rl.util.data_files import sources_digest
 from code_rl.util.errors import DataError

@@ -27,7 +27,7 @@ async def run_stages(bench: Bench, view: PrepareView) -> int:
 
     Raises DataError for unreadable data and SandboxError when the sandbox fails altogether.
     """
-    from code_rl.grading.sandbox.connect import check_executor
+    from code_rl.grading.sandbox import check_executor
 
     report = Report(bench.config.dataset, chz.asdict(bench.config), bench.dataset.provenance())
     survivors: list[Survivor] = []

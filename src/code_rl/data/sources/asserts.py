@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from code_rl.data.sources.records import Draft, RowError
-from code_rl.grading.problem import CallTest, Compare, Problem
+from code_rl.grading import CallTest, Compare, Problem
 from code_rl.util import syntax
 
 MAX_POWER_BITS = 1 << 16

@@ -24,7 +24,7 @@ from code_rl.data.sources.records import (
     make_problem,
 )
 from code_rl.data.sources.testcases import MAX_SOLUTIONS, solutions, with_tests_of
-from code_rl.grading.problem import Compare, Problem, StdinTest
+from code_rl.grading import Compare, Problem, StdinTest
 
 PYTHON3 = (3, "PYTHON3")
 """How CodeContests marks a solution in Python 3: the class number, or its name."""

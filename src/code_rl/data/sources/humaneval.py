@@ -15,7 +15,7 @@ from typing import Any
 from code_rl.data.prompts import COMPLETE
 from code_rl.data.sources import asserts
 from code_rl.data.sources.records import Draft, Origin, Row, RowError, field, number
-from code_rl.grading.problem import Compare, Problem
+from code_rl.grading import Compare, Problem
 
 FIND_ZERO_CHECKER = """
 import json, math, sys

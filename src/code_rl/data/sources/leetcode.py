@@ -13,7 +13,7 @@ from typing import Any
 from code_rl.data.prompts import REQUEST
 from code_rl.data.sources import asserts
 from code_rl.data.sources.records import Origin, Row, RowError, field
-from code_rl.grading.problem import Compare, Problem
+from code_rl.grading import Compare, Problem
 from code_rl.grading.values import BinaryTree, LinkedList
 
 LEETCODE_ABS_TOL = 1e-5

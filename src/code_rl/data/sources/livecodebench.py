@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from code_rl.data.sources.records import Origin, Row, RowError, Skipped, field, from_json
 from code_rl.data.sources.testcases import CALL_PRELUDE, read_tests
-from code_rl.grading.problem import Problem, TestCase
+from code_rl.grading import Problem, TestCase
 from code_rl.util.data_files import parse_json
 from code_rl.util.errors import ConfigError
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from code_rl.data.sources import asserts, records
 from code_rl.data.sources.records import Draft, Origin, Row, RowError, field, number, strings
-from code_rl.grading.problem import Problem
+from code_rl.grading import Problem
 
 SET_VIEWS = (
     "similar_elements",

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from code_rl.data.sources.records import Origin, RowError, from_json
+from code_rl.grading import Problem
 from code_rl.grading.native import FORMS, NATIVE_FIELDS, NESTED, problem_from_json, wrong_field
-from code_rl.grading.problem import Problem
 from code_rl.util.errors import DataError
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from code_rl.grading.problem import CallTest, Problem, TestCase
+from code_rl.grading import CallTest, Problem, TestCase
 from code_rl.util.data_files import parse_json
 from code_rl.util.errors import DataError
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from code_rl.data.sources.records import Ambiguous, Reading, RowError, from_json
-from code_rl.grading.problem import CallTest, Problem, SequenceTest, StdinTest, TestCase
+from code_rl.grading import CallTest, Problem, SequenceTest, StdinTest, TestCase
 from code_rl.grading.values import ValueCodecError, decode, dumps, loads
 from code_rl.util import syntax
 from code_rl.util.data_files import parse_json, short

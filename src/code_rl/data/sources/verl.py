@@ -27,7 +27,7 @@ from code_rl.data.sources.records import (
     named,
 )
 from code_rl.data.sources.testcases import CALL_PRELUDE, solutions, with_calls, with_tests_of
-from code_rl.grading.problem import CallTest, Compare, Problem
+from code_rl.grading import CallTest, Compare, Problem
 
 NODE_PRELUDE = """\
 class ListNode:

@@ -3,3 +3,19 @@ counts what it pays, `page` draws the card.
 
 The verb imports these; nothing else imports this room.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from code_rl.util.door import door
+
+if TYPE_CHECKING:
+    from code_rl.grading.audit.graders.base import AuditedGrader
+    from code_rl.grading.audit.graders.function import Function
+    from code_rl.grading.audit.graders.ours import Ours
+    from code_rl.grading.audit.page import render
+    from code_rl.grading.audit.programs import Corpus, load_corpus
+    from code_rl.grading.audit.scorecard import Scorecard, audit_grader
+else:  # a type checker would take any name for one of ours
+    __getattr__ = door(__name__)

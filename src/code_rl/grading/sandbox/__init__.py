@@ -3,3 +3,25 @@
 `local/` is the embedded sandbox (namespaces, seccomp, Landlock), `fusion/` speaks to Sandbox Fusion
 servers, `cluster` puts a sandbox on each node of Ray (`node`), `server/` is `code-rl sandbox`.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from code_rl.util.door import door
+
+if TYPE_CHECKING:
+    from code_rl.grading.sandbox.connect import check_executor, connect_executor, resolve_executor
+    from code_rl.grading.sandbox.executor import (
+        Execution,
+        Executor,
+        Job,
+        Limits,
+        OnDemand,
+        Status,
+        StdinInput,
+        retries_of,
+    )
+    from code_rl.grading.sandbox.shared import shared_executor
+else:  # a type checker would take any name for one of ours
+    __getattr__ = door(__name__)

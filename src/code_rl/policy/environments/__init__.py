@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
-from code_rl.grading.problem import ProblemView
-from code_rl.grading.verdict import Verdict
+from code_rl.grading import ProblemView, Verdict
 from code_rl.policy.environments.base import Environment, Grader, Reply
 from code_rl.policy.environments.repair import Repair
 from code_rl.policy.environments.single import Single

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from code_rl.grading.problem import ProblemView
-from code_rl.grading.verdict import Verdict
+from code_rl.grading import ProblemView, Verdict
 from code_rl.policy.renderers.base import Message
 
 

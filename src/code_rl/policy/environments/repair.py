@@ -6,10 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from code_rl.data.prompts import shown_test
-from code_rl.grading.extract import extract_code
-from code_rl.grading.problem import ProblemView, StdinTest
-from code_rl.grading.verdict import Verdict
+from code_rl.data import shown_test
+from code_rl.grading import ProblemView, StdinTest, Verdict, extract_code
 from code_rl.policy.environments.base import Grader, Reply
 from code_rl.policy.environments.single import Single
 from code_rl.policy.renderers.base import Message

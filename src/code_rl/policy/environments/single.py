@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from code_rl.grading.extract import extract_code
-from code_rl.grading.problem import ProblemView
+from code_rl.grading import ProblemView, extract_code
 from code_rl.policy.environments.base import Grader, Reply
 from code_rl.policy.environments.wording import Wording, livecodebench
 from code_rl.policy.renderers.base import Message

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from code_rl.data.prompts import build_prompt
+from code_rl.data import build_prompt
 from code_rl.data.sources.verl import CODE_R1_SYSTEM, code_r1_question
-from code_rl.grading.problem import ProblemView
+from code_rl.grading import ProblemView
 from code_rl.policy.renderers.base import Message
 from code_rl.util.registry import blaming, find
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from code_rl.engine.losses import POLICY_LOSSES, Loss, loss_settings
+from code_rl.engine import Loss
+from code_rl.engine.losses import POLICY_LOSSES, loss_settings
 from code_rl.util.registry import blaming, require_finite
 
 if TYPE_CHECKING:
     import tinker
 
-    from code_rl.policy.trajectory import Turn
+    from code_rl.policy import Turn
 
 Floats = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]

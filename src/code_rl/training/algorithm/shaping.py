@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, cast, get_args
 from code_rl.util.errors import ConfigError
 
 if TYPE_CHECKING:
-    from code_rl.policy.trajectory import Trajectory
+    from code_rl.policy import Trajectory
 
 Overlong = Literal["judged", "mask", "mask_loss", "wrong", "penalty"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import chz
 
-from code_rl.engine.places import kind_of
+from code_rl.engine import kind_of
 from code_rl.training.algorithm.lengths import ContextSchedule, LengthStage, parse_schedule
 from code_rl.training.config.fields import FACTS, Config
 from code_rl.util.errors import ConfigError

@@ -9,8 +9,8 @@ from typing import Any
 
 import chz
 
-from code_rl.engine.places import BUILT_IN, BackendKind, resolve_backend
-from code_rl.grading.sandbox.connect import resolve_executor
+from code_rl.engine import BUILT_IN, BackendKind, resolve_backend
+from code_rl.grading.sandbox import resolve_executor
 from code_rl.training.config.fields import FACTS, Config
 from code_rl.util.errors import ConfigError
 from code_rl.util.settings import make_settings

@@ -14,7 +14,7 @@ from typing import Any
 
 import chz
 
-from code_rl.engine.places import BackendKind
+from code_rl.engine import BackendKind
 from code_rl.util.setting import Check
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from code_rl.grading.extract import extract_code
+from code_rl.grading import extract_code
 from code_rl.training.report.pieces import Pieces
 from code_rl.training.report.suspicion import flags
 

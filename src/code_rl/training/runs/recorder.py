@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from code_rl.data.prompts import shown_test
+from code_rl.data import shown_test
 from code_rl.engine.checkpoints import (
     append_checkpoint,
     digest_of,
@@ -21,8 +21,7 @@ from code_rl.engine.checkpoints import (
     submit_save,
     write_checkpoints,
 )
-from code_rl.grading.extract import extract_code
-from code_rl.grading.problem import Problem, StdinTest
+from code_rl.grading import Problem, StdinTest, extract_code
 from code_rl.policy.inflight import EVALUATIONS, INFLIGHT, GroupLog, InFlight
 from code_rl.training.runs.directory import METRICS
 from code_rl.training.runs.logs import MultiplexLogger
@@ -32,7 +31,7 @@ from code_rl.util.files import JsonLines, Mark, mark_of, read_lines
 if TYPE_CHECKING:
     import tinker
 
-    from code_rl.policy.trajectory import Trajectory, Turn
+    from code_rl.policy import Trajectory, Turn
     from code_rl.training.choice import Chosen
     from code_rl.training.console import Console
     from code_rl.training.objective import ScoredGroup

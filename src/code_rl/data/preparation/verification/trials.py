@@ -13,13 +13,11 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from code_rl.grading import Compare, Problem, StdinTest, TestCase, Verdict, judge_async
 from code_rl.grading.compare import compare_printed, compare_returned
-from code_rl.grading.judging import judge_async
-from code_rl.grading.problem import Compare, Problem, StdinTest, TestCase
-from code_rl.grading.sandbox.executor import Execution, Executor, Job, OnDemand
+from code_rl.grading.sandbox import Execution, Executor, Job, OnDemand
 from code_rl.grading.submission import in_one_process
 from code_rl.grading.values import dumps
-from code_rl.grading.verdict import Verdict
 from code_rl.util import syntax
 from code_rl.util.concurrency import closing
 

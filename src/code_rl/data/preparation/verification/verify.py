@@ -35,9 +35,9 @@ from code_rl.data.preparation.verification.trials import (
     mutants,
     trivial_pass,
 )
-from code_rl.grading.problem import DEFAULT_TIME_LIMIT_S, Problem
-from code_rl.grading.sandbox.executor import Executor
-from code_rl.grading.verdict import Verdict, VerdictKind
+from code_rl.grading import Problem, Verdict, VerdictKind
+from code_rl.grading.problem import DEFAULT_TIME_LIMIT_S
+from code_rl.grading.sandbox import Executor
 from code_rl.util.concurrency import IN_FLIGHT_PER_PLACE, default_concurrency
 
 UNSTEADY_REPEATS = 10
