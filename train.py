@@ -6,11 +6,12 @@ from __future__ import annotations
 import sys
 
 from code_rl.cli.main import run_verb
-from code_rl.training.algorithm.advantages import compute_advantages, should_skip
-from code_rl.training.algorithm.datums import make_datum, train_step
-
-__all__ = ["compute_advantages", "make_datum", "should_skip", "train_step"]
 
 if __name__ == "__main__":
     words = sys.argv[1:]
     sys.exit(run_verb("train", words[1:] if words[:1] == ["main"] else words, "python train.py"))
+
+# For `from train import …`; the verb loads them itself, and says it where the extra is missing.
+from code_rl import compute_advantages, make_datum, should_skip, train_step
+
+__all__ = ["compute_advantages", "make_datum", "should_skip", "train_step"]

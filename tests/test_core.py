@@ -60,7 +60,7 @@ def test_what_the_command_line_says_of_itself_needs_nothing(words):
 
 def test_what_needs_an_extra_names_it():
     for name in ("train", "evaluate", "make_datum"):
-        with pytest.raises(ConfigError, match=f"code_rl.{name} needs the extra train .*pip install"):
+        with pytest.raises(ConfigError, match="needs the extra train"):
             getattr(code_rl, name)
     with pytest.raises(ConfigError, match="needs the extra train"):
         code_rl.load_problems("builtin", limit=2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import json
 import os
@@ -18,6 +17,7 @@ import code_rl
 from code_rl import CallTest, ConfigError, DataError, Problem, StdinTest
 from code_rl.training.runs.recorder import read_metrics
 from code_rl.util.concurrency import wait_for
+from code_rl.util.door import names
 from tests.pipeline_support import SMALL
 
 PACKAGE = Path(code_rl.__file__).parent
@@ -35,7 +35,7 @@ def test_the_import_loads_nothing_but_itself():
     loaded = {
         name for name in in_a_fresh_interpreter(code).split() if name.partition(".")[0] not in sys.stdlib_module_names
     }
-    assert loaded == {"code_rl", "code_rl.util", "code_rl.util.version"}
+    assert loaded == {"code_rl", "code_rl.util", "code_rl.util.door", "code_rl.util.version"}
 
 
 def test_judging_needs_nothing_of_the_extras():
@@ -52,15 +52,7 @@ def test_every_name_that_is_listed_is_there():
 
 
 def test_type_checkers_see_the_names_that_are_listed():
-    tree = ast.parse((PACKAGE / "__init__.py").read_text())
-    seen: dict[str, str | None] = {}
-    for node in [*tree.body, *(each for part in tree.body if isinstance(part, ast.If) for each in part.body)]:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("code_rl."):
-            seen |= {alias.name: node.module for alias in node.names}
-    del seen["__version__"]
-    assert sorted([*seen, "__version__"]) == sorted(code_rl.__all__)
-    for name, module in seen.items():
-        assert module.removeprefix("code_rl.") == code_rl._WHERE.get(name, "training.library")
+    assert sorted([*names("code_rl"), "__version__"]) == sorted(code_rl.__all__)
 
 
 def test_no_module_has_the_name_of_a_function():

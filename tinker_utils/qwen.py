@@ -1,6 +1,6 @@
 """Renderers of the Qwen3 and Qwen3.5 families."""
 
-from code_rl.policy.renderers import (
+from code_rl.policy.renderers.qwen3 import (
     Qwen3DisableThinkingRenderer,
     Qwen3InstructRenderer,
     Qwen3Renderer,

@@ -49,8 +49,8 @@ from code_rl.evaluation.settings import (
 )
 from code_rl.evaluation.view import EvalView, markdown
 from code_rl.grading.sandbox import Executor
+from code_rl.training import default_log_path
 from code_rl.training.config import Config, make_config, published_values, refuse_settings
-from code_rl.training.runs.directory import default_log_path
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import check_out, make_folder, write_atomically
 

@@ -25,7 +25,7 @@ from code_rl.engine.adapters import (
 )
 from code_rl.engine.checkpoints import is_run, read_config
 from code_rl.engine.names import source_of
-from code_rl.training.runs.recorder import read_metrics
+from code_rl.training import read_metrics
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import writes
 from code_rl.util.setting import option

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import chz
 
-from code_rl.training.report.page import REPORT
+from code_rl.training.report import REPORT
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import writes
 from code_rl.util.setting import PORT, option
@@ -51,7 +51,7 @@ class ReportConfig:
 
 def report_command(given: Mapping[str, Any]) -> int:
     """Run `code-rl report`. Returns the exit code."""
-    from code_rl.training.report.run import open_run
+    from code_rl.training.report import open_run
 
     config = make_settings(ReportConfig, given)
     names = [
@@ -64,14 +64,13 @@ def report_command(given: Mapping[str, Any]) -> int:
         )
     readers = [open_run(Path(name).expanduser()) for name in names]
     if config.live:
-        from code_rl.training.report.live import serve
+        from code_rl.training.report import serve
 
         return asyncio.run(serve(readers, config.host, config.port))
     if config.format == "text":
         from rich.console import Console
 
-        from code_rl.training.report.overview import overview
-        from code_rl.training.report.text import WIDTH, compare_text, render_text
+        from code_rl.training.report import WIDTH, compare_text, overview, render_text
 
         console = Console(highlight=False)
         if not console.is_terminal:
@@ -82,7 +81,7 @@ def report_command(given: Mapping[str, Any]) -> int:
         if len(views) > 1:
             console.print(compare_text(views))
         return 0
-    from code_rl.training.report.page import write_report
+    from code_rl.training.report import write_report
 
     path = (
         Path(config.out).expanduser() if config.out else Path(config.log_path).expanduser() / REPORT

@@ -112,11 +112,14 @@ async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int
     import torch
 
     from code_rl.engine.local.service import resolve_device, resolve_dtype
-    from code_rl.engine.serve.application import TinkerApplication
-    from code_rl.engine.serve.core import Core, read_models
-    from code_rl.engine.serve.engine import EmbeddedHost
-    from code_rl.engine.serve.promises import ServiceLimits
-    from code_rl.engine.serve.store import StateStore
+    from code_rl.engine.serve import (
+        Core,
+        EmbeddedHost,
+        ServiceLimits,
+        StateStore,
+        TinkerApplication,
+        read_models,
+    )
 
     if config.threads is not None:
         torch.set_num_threads(config.threads)

@@ -26,9 +26,9 @@ def train_command(given: Mapping[str, Any]) -> int:
             "machine (backend=embedded)"
         )
     if config.dry_run:
-        from code_rl.training.forecast import report
+        from code_rl.training import forecast_lines
 
-        print("\n".join(report(config)))
+        print("\n".join(forecast_lines(config)))
         return 0
     confirm(config, resumes)
     return asyncio.run(train_run(config, log_path, resumes, signals=True))

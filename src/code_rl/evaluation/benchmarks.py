@@ -35,8 +35,8 @@ from code_rl.evaluation.completers import EvalEntry
 from code_rl.evaluation.settings import RowSelection
 from code_rl.grading import Problem, ProblemView
 from code_rl.grading.sandbox import Executor
-from code_rl.policy.environments.wording import get_wording, with_system
-from code_rl.policy.renderers.base import Message
+from code_rl.policy.environments import get_wording, with_system
+from code_rl.policy.renderers import Message
 from code_rl.util import registry
 from code_rl.util.data_files import describe_files, file_sha256, is_data_file, stream_rows
 from code_rl.util.errors import ConfigError, DataError

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from code_rl.engine import EngineSettings
 from code_rl.engine.checkpoints import checkpoint_record, read_config
-from code_rl.engine.settings import EngineSettings
 from code_rl.evaluation.samples import GREEDY, SAMPLED, STATE, Mode, Sample, read_stored
 from code_rl.evaluation.settings import EvalConfig
 from code_rl.grading import Problem, extract_code
 from code_rl.grading.sandbox import Executor
 from code_rl.policy import Group, GroupGrader, Policy, Sampling
-from code_rl.policy.environments.single import Single
+from code_rl.policy.environments import Single
 from code_rl.policy.inflight import GroupLog
-from code_rl.policy.renderers.base import Message
+from code_rl.policy.renderers import Message
 from code_rl.util.data_files import file_sha256
 from code_rl.util.errors import CodeRLError, ConfigError
 

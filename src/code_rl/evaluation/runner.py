@@ -26,7 +26,7 @@ from code_rl.grading.sandbox import Executor
 from code_rl.grading.submission import in_one_process
 from code_rl.policy import GroupGrader, derive_seed
 from code_rl.policy.inflight import GroupLog
-from code_rl.policy.renderers.base import Message
+from code_rl.policy.renderers import Message
 from code_rl.util.concurrency import default_concurrency, together
 
 CUT = (VerdictKind.TIME_LIMIT, VerdictKind.MEMORY_LIMIT, VerdictKind.OUTPUT_LIMIT)

@@ -9,8 +9,7 @@ from typing import Any, Literal
 import chz
 
 from code_rl.engine.checkpoints import read_config, run_of
-from code_rl.policy.environments import ENVIRONMENTS, get_environment
-from code_rl.policy.environments.wording import PROMPTS, get_wording
+from code_rl.policy.environments import ENVIRONMENTS, PROMPTS, get_environment, get_wording
 from code_rl.util.errors import ConfigError
 from code_rl.util.setting import ABOVE_0, AT_LEAST_0, AT_LEAST_1, EXECUTOR_DOC, FROM_0, must, option
 from code_rl.util.settings import make_settings

@@ -9,7 +9,7 @@ from typing import Any
 
 from code_rl.grading import Problem, Verdict, extract_code, judge_async
 from code_rl.grading.native import format_problem, parse_problem
-from code_rl.policy.environments.wording import Wording, livecodebench
+from code_rl.policy.environments import Wording, livecodebench
 from code_rl.util.errors import DataError
 
 _KEPT = 64

@@ -10,10 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from code_rl.util.door import door
+from code_rl.util.errors import TRAIN, require
+
+require("train", __name__, *TRAIN)
 
 if TYPE_CHECKING:
-    from code_rl.training.algorithm.advantages import compute_advantages, should_skip
-    from code_rl.training.algorithm.datums import make_datum, train_step
+    from code_rl.training.forecast import forecast_lines
     from code_rl.training.library import (
         TrainingResult,
         evaluate,
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
         train,
         train_async,
     )
+    from code_rl.training.runs.directory import default_log_path
+    from code_rl.training.runs.recorder import read_metrics
     from code_rl.training.trainer import confirm, prepare, train_run
 else:  # a type checker would take any name for one of ours
     __getattr__ = door(__name__)

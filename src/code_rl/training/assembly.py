@@ -57,7 +57,7 @@ from code_rl.util.errors import ConfigError
 from code_rl.util.files import TEMPORARY, digest, only_writer, write_atomically
 
 if TYPE_CHECKING:
-    from code_rl.engine.probes import Survey
+    from code_rl.engine import Survey
 
 
 class NothingLeftError(Exception):

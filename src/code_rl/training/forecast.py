@@ -112,7 +112,7 @@ def assumptions(config: Config, given: Mapping[str, float]) -> dict[str, float]:
     return {name: given.get(name, values[demo]) for name, (_, *values) in ASSUMED.items()}
 
 
-def report(config: Config) -> list[str]:
+def forecast_lines(config: Config) -> list[str]:
     """The lines that `dry_run=true` prints."""
     prices, given = read_prices(config.prices) if config.prices is not None else (None, {})
     assume = assumptions(config, given)

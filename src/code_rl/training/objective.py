@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from code_rl.engine import Loss
-from code_rl.engine.losses import POLICY_LOSSES, get_loss
+from code_rl.engine.losses import POLICY_LOSSES, Loss, get_loss
 from code_rl.policy import Group
 from code_rl.policy.environments import Environment, get_environment
 from code_rl.policy.rewards import Reward, get_reward

@@ -5,3 +5,18 @@ order; `promises` are their results; `seam` is what an engine must be, `engine` 
 what survives a restart. The verb imports all of these but `wire` and `seam`; nothing else imports
 this room.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from code_rl.util.door import door
+
+if TYPE_CHECKING:
+    from code_rl.engine.serve.application import TinkerApplication
+    from code_rl.engine.serve.core import Core, read_models
+    from code_rl.engine.serve.engine import EmbeddedHost
+    from code_rl.engine.serve.promises import ServiceLimits
+    from code_rl.engine.serve.store import StateStore
+else:  # a type checker would take any name for one of ours
+    __getattr__ = door(__name__)

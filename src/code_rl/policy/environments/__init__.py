@@ -15,12 +15,32 @@ from code_rl.grading import ProblemView, Verdict
 from code_rl.policy.environments.base import Environment, Grader, Reply
 from code_rl.policy.environments.repair import Repair
 from code_rl.policy.environments.single import Single
-from code_rl.policy.environments.wording import check_message, get_wording
+from code_rl.policy.environments.wording import (
+    PROMPTS,
+    Wording,
+    check_message,
+    get_wording,
+    livecodebench,
+    with_system,
+)
 from code_rl.policy.renderers.base import Message
 from code_rl.util.errors import ConfigError
 from code_rl.util.registry import blaming, find
 
-__all__ = ["ENVIRONMENTS", "Environment", "Grader", "Repair", "Reply", "Single", "get_environment"]
+__all__ = [
+    "ENVIRONMENTS",
+    "PROMPTS",
+    "Environment",
+    "Grader",
+    "Repair",
+    "Reply",
+    "Single",
+    "Wording",
+    "get_environment",
+    "get_wording",
+    "livecodebench",
+    "with_system",
+]
 
 ENVIRONMENTS: Mapping[str, Callable[..., Environment]] = {"single": Single, "repair": Repair}
 

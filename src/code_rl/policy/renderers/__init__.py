@@ -20,21 +20,7 @@ from code_rl.policy.renderers.qwen3 import (
 from code_rl.policy.renderers.template import ChatTemplateRenderer
 from code_rl.util.errors import ConfigError
 
-__all__ = [
-    "AUTO",
-    "RENDERERS",
-    "ChatTemplateRenderer",
-    "Message",
-    "Qwen3DisableThinkingRenderer",
-    "Qwen3InstructRenderer",
-    "Qwen3Renderer",
-    "Qwen3ThinkingRenderer",
-    "Qwen35DisableThinkingRenderer",
-    "Qwen35Renderer",
-    "Renderer",
-    "get_renderer",
-    "renderer_names",
-]
+__all__ = ["AUTO", "Message", "Renderer", "get_renderer", "name_of", "renderer_names"]
 
 AUTO = "auto"
 RENDERERS: dict[str, type[Renderer]] = {

@@ -8,3 +8,15 @@ import each. Three functions submit requests to a given trainer: `datums.forward
 (parts that a user names); records (`trajectory`, `objective`, `pipeline.TrainedBatch`) it knows as
 types.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from code_rl.util.door import door
+
+if TYPE_CHECKING:
+    from code_rl.training.algorithm.advantages import compute_advantages, should_skip
+    from code_rl.training.algorithm.datums import make_datum, train_step
+else:  # a type checker would take any name for one of ours
+    __getattr__ = door(__name__)

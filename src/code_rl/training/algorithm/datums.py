@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from code_rl.engine import Loss
-from code_rl.engine.losses import POLICY_LOSSES, loss_settings
+from code_rl.engine.losses import POLICY_LOSSES, Loss, loss_settings
 from code_rl.util.registry import blaming, require_finite
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from code_rl.engine import Loss
-from code_rl.engine.losses import HIGH, LOW, loss_settings
+from code_rl.engine.losses import HIGH, LOW, Loss, loss_settings
 from code_rl.training.algorithm.datums import Example, Floats
 from code_rl.util.registry import blaming
 

@@ -4,3 +4,15 @@ together.
 The verb imports `application`, and for its limits `runs`; every server of ours `admission` (who is
 let in, how it listens and ends).
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from code_rl.util.door import door
+
+if TYPE_CHECKING:
+    from code_rl.grading.sandbox.server.application import SandboxApplication
+    from code_rl.grading.sandbox.server.runs import RunLimits
+else:  # a type checker would take any name for one of ours
+    __getattr__ = door(__name__)

@@ -1,0 +1,42 @@
+"""Front doors of packages: names imported from their files when they are first used.
+
+A process of the sandbox passes through some doors, so that they import next to nothing themselves.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+def names(package: str) -> dict[str, str]:
+    """Return {name: its module} of everything imported under `if TYPE_CHECKING:` in a package's
+    `__init__`."""
+    import ast
+    from pathlib import Path
+
+    tree = ast.parse(Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8"))
+    blocks = (node.body for node in tree.body if isinstance(node, ast.If))
+    imports = (node for body in blocks for node in body if isinstance(node, ast.ImportFrom))
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+
+def door(package: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package whose `if TYPE_CHECKING:` block lists its names."""
+    modules: dict[str, str] = {}
+
+    def get(name: str) -> Any:
+        if not modules:
+            modules.update(names(package))
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(modules[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return get
