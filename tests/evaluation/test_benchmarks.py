@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from code_rl.data.benchmarks import RowSelection
 from code_rl.data.fetch import Pinned, fetch
 from code_rl.data.resolve import AT_ONCE
 from code_rl.evaluation.benchmarks import BENCHMARKS, COURSE, load_benchmark
 from code_rl.evaluation.completers import read_samples_file
 from code_rl.evaluation.runner import judge_official
-from code_rl.evaluation.settings import RowSelection
 from code_rl.grading.problem import CallTest, Problem, StdinTest
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.util.errors import ConfigError, DataError, SandboxError
@@ -362,4 +362,4 @@ def test_no_network_says_to_give_a_local_copy():
 
 def test_every_benchmark_says_what_it_is_and_which_wording_it_uses():
     for kind in BENCHMARKS.values():
-        assert "/" in kind.prompt.version
+        assert "/" in kind.version

@@ -15,12 +15,12 @@ from typing import Any
 
 import chz
 
+from code_rl.data.benchmarks import RowSelection, check_selection
 from code_rl.engine import BUILT_IN
 from code_rl.engine.checkpoints import read_config, run_of
 from code_rl.evaluation.benchmarks import (
     BENCHMARKS,
     Benchmark,
-    check_choice,
     check_name,
     load_benchmark,
     reworded,
@@ -40,7 +40,6 @@ from code_rl.evaluation.runner import Evaluation, Found, Plan, Questions
 from code_rl.evaluation.samples import SAMPLES, STATE, Folder
 from code_rl.evaluation.settings import (
     EvalConfig,
-    RowSelection,
     make_eval_config,
     narrowed,
     sample_count,
@@ -70,7 +69,7 @@ def eval_command(given: Mapping[str, Any]) -> int:
     for name in names:
         check_name(name, data[name])
     if LIVECODEBENCH not in names and len(names) > 1:
-        check_choice(names[0], config.choice)
+        check_selection(names[0], config.choice)
     out = _out(config)
     try:
         return asyncio.run(_evaluate_each(config, data, out))

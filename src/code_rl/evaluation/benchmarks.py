@@ -8,41 +8,36 @@ text of its row: nothing hidden can reach a model.
 
 from __future__ import annotations
 
-import ast
-import hashlib
-import itertools
-import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from code_rl.data import subsample
+from code_rl.data.benchmarks import (
+    PROMPT_TEXT,
+    READERS,
+    RowSelection,
+    check_selection,
+    is_files,
+    read_benchmark,
+    read_files,
+)
 from code_rl.data.builtin import SPLITS, test_split
-from code_rl.data.dataset import MANIFEST, Dataset, digest_of, open_dataset, problems_of
-from code_rl.data.fetch import Pinned, fetch, fetch_file
-from code_rl.data.load import TAGS, labels, load_problems
-from code_rl.data.on_disk import ProblemStore, cached_store
+from code_rl.data.dataset import digest_of, problems_of
+from code_rl.data.load import TAGS, labels
+from code_rl.data.on_disk import ProblemStore
 from code_rl.data.prompts import CLOSING, LCB_SYSTEM_MESSAGE_GENERIC, STARTER_FORMAT, STDIN_FORMAT
-from code_rl.data.resolve import resolve_all
-from code_rl.data.sources import humaneval, livecodebench, mbpp
-from code_rl.data.sources.records import Item, Origin, Row, RowError, Skipped
-from code_rl.data.sources.shapes import ReadRow, read_as
-from code_rl.data.sources.testcases import read_tests
+from code_rl.data.sources import livecodebench
 from code_rl.evaluation.completers import EvalEntry
-from code_rl.evaluation.settings import RowSelection
 from code_rl.grading import Problem, ProblemView
 from code_rl.grading.sandbox import Executor
 from code_rl.policy.environments import get_wording, with_system
 from code_rl.policy.renderers import Message
 from code_rl.util import registry
-from code_rl.util.data_files import describe_files, file_sha256, is_data_file, stream_rows
+from code_rl.util.data_files import is_data_file
 from code_rl.util.errors import ConfigError, DataError
-
-PROMPT_TEXT = "prompt_text"
-"""The field of `meta` that holds what the benchmark's own prompt shows of a row."""
 
 EVALPLUS_SYSTEM = "You are a helpful assistant good at coding."
 EVALPLUS_INSTRUCTION = (
@@ -105,41 +100,15 @@ def reworded(style: PromptStyle, prompt: str | None, system_prompt: str | None) 
     return PromptStyle(f"{prompt or style.version}{said}", build)
 
 
-_LCB_REVISION = "0fe84c3912ea0c4d4a78037083943e8f0c4dd505"
-_LCB_SHA256 = (
-    "2bd02b38beb48e8c46b5b9987095d999ff38cd8efc255ea5d58974317c48f63f",
-    "095df7c5daf15f882c51a9deb84085cff1e073495a5dbcf95015a564d485f3a3",
-    "28ed26cc83363ce3f1fe2d5fad9f8393077beb1907b167a31bd3b32f80801b79",
-    "d711138ddaebfcf5f8ec6a4283ee677298c0f5c5d374a235af92aaf0584510da",
-    "7f77571c2a6df0c2a72a3277650309f67e01e0008e18117e624633df53f81214",
-    "bb4c364f71921c4495a6ad15abe1a927350b720009f4933e2e71f8af0f6fd1f5",
-)
-
-
-HUMANEVAL_PLUS = Pinned(
-    "https://raw.githubusercontent.com/evalplus/humanevalplus_release/"
-    "200defce9e3429d28ca215b6dd061c0f7f31c18b/HumanEvalPlus.jsonl.gz",
-    "272720b90ac375502c8ed23cd791c2a93dfb22a911641a494da74a426c09f101",
-    "humanevalplus/HumanEvalPlus.jsonl.gz",
-)
-MBPP_PLUS = Pinned(
-    "https://raw.githubusercontent.com/evalplus/mbppplus_release/"
-    "dadf43da556a00f7bacd71cb154f2932757d9144/MbppPlus.jsonl.gz",
-    "af43697e8791c4c149bdfd6b489d8b5412507551ac20e28a439f650b8225db63",
-    "mbppplus/MbppPlus.jsonl.gz",
-)
-
-Items = Iterator[Item]
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One benchmark: how it is asked, what reads its files, and which public file that is when no
-    `data=` is given."""
-
-    prompt: PromptStyle
-    read: Callable[[list[Path], RowSelection], Items] | None = None
-    published: Pinned | None = None
+BENCHMARKS: Mapping[str, PromptStyle] = {
+    "livecodebench": LIVECODEBENCH,
+    "humaneval": EVALPLUS,
+    "humaneval+": EVALPLUS,
+    "mbpp": EVALPLUS,
+    "mbpp+": EVALPLUS,
+    "codeforces": COURSE,
+    "builtin": COURSE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,19 +140,11 @@ class Benchmark:
 def check_name(name: str, data: str | None) -> None:
     """Raise ConfigError when `name` is no benchmark, no file or folder of problems, and no object
     that can be had."""
-    files = _is_files(name)
+    files = is_files(name)
     if (files or ":" in name) and data is not None:
         raise ConfigError(f"benchmark={name} is the problems itself; leave out data={data}")
     if not files:
         registry.find("benchmark", name, BENCHMARKS)
-
-
-def _is_files(name: str) -> bool:
-    """True for a file of problems, a folder of them, and FOLDER:split of one that `code-rl prepare`
-    wrote."""
-    folder = Path(name).expanduser()
-    prepared = Path(name.rpartition(":")[0] or name).expanduser() / MANIFEST
-    return name not in BENCHMARKS and (is_data_file(name) or folder.is_dir() or prepared.is_file())
 
 
 async def load_benchmark(
@@ -195,54 +156,19 @@ async def load_benchmark(
     Raises ConfigError for a benchmark that cannot be had, DataError for malformed files.
     """
     if name != "livecodebench":
-        check_choice(name, choice)
-    window = livecodebench.parse_window(choice.start_date, choice.end_date)
-    if _is_files(name) or (name == "codeforces" and data is not None and is_data_file(data)):
-        dataset = _opened(data or name)
-        if "livecodebench" in dataset.shapes():
-            raise ConfigError(
-                f"benchmark={name} holds LiveCodeBench's own rows, whose programs get its "
-                f"imports; write benchmark=livecodebench data={data or name}"
-            )
-        store = await load_problems(dataset, executor, lambda _: None)
-        files = describe_files(file for source in dataset.sources for file in source.files)
-        facts: dict[str, Any] = {"files": files, "revision": "local file"}
-        return _of_store(
-            name if name in BENCHMARKS else Path(name).name, store, COURSE, choice, facts
-        )
-    kind = registry.find("benchmark", name, BENCHMARKS)
-    if not isinstance(kind, Kind) or kind.read is None:
-        return _from_object(name, kind, choice)
-    paths, revision = source_files(name, data, choice)
-    files = describe_files(paths)
-    key = [
-        name,
-        [each["sha256"] for each in files],
-        choice.version,
-        choice.start_date,
-        choice.end_date,
-    ]
-    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:24]
-    read = partial(kind.read, paths, choice)
-    store = await cached_store(
-        f"{name.replace('+', 'plus')}-{digest}",
-        lambda skip: resolve_all(itertools.islice(read(), skip, None), executor),
-        labels,
-        __name__,
-    )
-    facts = {"files": files, "revision": revision}
-    if name == "livecodebench":
-        facts |= {"release": choice.version or "of the file", "window": str(window)}
-    prompt = kind.prompt
+        check_selection(name, choice)
+    if is_files(name) or (name == "codeforces" and data is not None and is_data_file(data)):
+        store, facts = await read_files(name, data, executor)
+        shown = name if name in BENCHMARKS else Path(name).name
+        return _of_store(shown, store, COURSE, choice, facts)
+    found = registry.find("benchmark", name, BENCHMARKS)
+    if name not in READERS:
+        return _from_object(name, found, choice)
+    store, facts = await read_benchmark(name, data, choice, executor)
+    prompt = BENCHMARKS[name]
     if name == "mbpp" and {place.about["source"] for place in store.places} == {"mbpp"}:
         prompt = MBPP
     return _of_store(name, store, prompt, choice, facts)
-
-
-def _opened(given: str) -> Dataset:
-    if is_data_file(given) and not Path(given).expanduser().exists():
-        raise ConfigError(f"{given}: there is no such file")
-    return open_dataset(given, "test")
 
 
 def _of_store(
@@ -332,154 +258,3 @@ def _benchmark(
         if reason != livecodebench.OUTSIDE_WINDOW
     }
     return Benchmark(name, get, prompt, entries, counted, broken, frozenset(others))
-
-
-def check_choice(name: str, choice: RowSelection) -> None:
-    """Raise ConfigError for a release or dates of a benchmark that has none."""
-    if choice.version or choice.start_date or choice.end_date:
-        raise ConfigError(
-            f"version, start_date and end_date belong to benchmark=livecodebench; {name} has none"
-        )
-
-
-def source_files(name: str, data: str | None, choice: RowSelection) -> tuple[list[Path], str]:
-    """The files of a benchmark and the revision they are: local ones (`data`), or downloaded at the
-    pinned revision.
-
-    Raises ConfigError when there is neither, or when the choice does not apply.
-    """
-    path = None if data is None else Path(data).expanduser()
-    if name == "livecodebench":
-        return _livecodebench_files(path, choice)
-    if path is not None:
-        if not path.exists():
-            raise ConfigError(f"data={data}: there is no such file")
-        wanted = [path] if path.is_file() else [path / "codeforces.json", path / "metadata_cf.json"]
-        if path.is_dir() and (name != "codeforces" or not all(each.is_file() for each in wanted)):
-            raise ConfigError(f"data={path} is a folder; benchmark={name} wants a file")
-        return wanted, "local file"
-    published = BENCHMARKS[name].published
-    if published is None:
-        raise ConfigError(f"benchmark={name} is not published as one file; give data=PATH")
-    return [fetch(published)], published.url.split("/")[-2]
-
-
-def _livecodebench_files(path: Path | None, choice: RowSelection) -> tuple[list[Path], str]:
-    if path is not None and path.is_file():
-        if choice.version is not None:
-            raise ConfigError(
-                f"version={choice.version} has no effect on one file (data={path}); give the "
-                "folder of shards"
-            )
-        return [path], "local file"
-    if choice.version is None:
-        raise ConfigError(
-            "benchmark=livecodebench needs version= (release_v5: the first five shards; v6: the "
-            "sixth alone; …): 'v6' alone is ambiguous in the literature"
-        )
-    if path is not None:
-        if not path.is_dir():
-            raise ConfigError(f"data={path}: there is no such file or folder")
-        return livecodebench.shard_paths(path, choice.version), "local files"
-    hashes, files = dict(zip(livecodebench.SHARDS, _LCB_SHA256, strict=True)), []
-    for name in livecodebench.release_shards(choice.version):
-        files.append(fetch_file(livecodebench.REPOSITORY, name, _LCB_REVISION))
-        if file_sha256(files[-1]) != hashes[name]:
-            what = f"{name} of {livecodebench.REPOSITORY} at {_LCB_REVISION}"
-            raise DataError(f"{files[-1]} is not {what}: its SHA-256 differs")
-    return files, _LCB_REVISION
-
-
-def _by_layout(
-    plus: ReadRow, other: ReadRow, *, base_only: bool
-) -> Callable[[list[Path], RowSelection], Items]:
-    """A reader of either layout: rows with `base_input` are evalplus's own, of which `base_only`
-    leaves the extra tests out."""
-
-    def items(paths: list[Path], _choice: RowSelection) -> Items:
-        for index, row in enumerate(stream_rows(paths[0])):
-            theirs = "base_input" in row
-            shown = {**row, "plus_input": []} if theirs and base_only else row
-            yield _with_prompt(
-                row, read_as(plus if theirs else other, shown, Origin("evalplus", "row", index))
-            )
-
-    return items
-
-
-def _with_prompt(row: Row, item: Item) -> Item:
-    """The item with what the benchmark's prompt shows of its row, and what a plain completion would
-    continue."""
-    if isinstance(item, Skipped):
-        return item
-    problem = item if isinstance(item, Problem) else item.problem
-    shown = {}
-    if problem.source.startswith("humaneval") or problem.source == "mbppplus":
-        shown = {PROMPT_TEXT: str(row["prompt"]), "continued": str(row["prompt"])}
-    elif problem.source == "mbppplus-origin":
-        shown = {PROMPT_TEXT: f'"""\n{problem.statement}\n"""'}
-    elif problem.source == "mbpp":
-        text = str(row["text" if "text" in row else "prompt"]).strip()
-        shown = {
-            PROMPT_TEXT: f"{text} Your code should pass these tests:\n\n"
-            + "\n".join(row["test_list"])
-        }
-    return _with_meta(item, shown)
-
-
-def _with_meta(item: Item, more: Mapping[str, Any]) -> Item:
-    if isinstance(item, Skipped):
-        return item
-    if isinstance(item, Problem):
-        return replace(item, meta={**item.meta, **more})
-    return replace(item, problem=_with_meta(item.problem, more))  # type: ignore[arg-type]
-
-
-def _livecodebench(paths: list[Path], choice: RowSelection) -> Items:
-    """With the benchmark's own imports, which it has before every program, those that read stdin
-    too."""
-    window = livecodebench.parse_window(choice.start_date, choice.end_date)
-    read = partial(livecodebench.read_livecodebench, window=window)
-    for index, row in enumerate(itertools.chain.from_iterable(map(stream_rows, paths))):
-        item = read_as(read, row, Origin("livecodebench", "row", index))
-        yield _with_meta(item, {"preamble": livecodebench.LCB_PRELUDE})
-
-
-def _codeforces(paths: list[Path], _choice: RowSelection) -> Items:
-    """A list of `{"problem", "tests"}` with a list of problem names beside it."""
-    rows, names = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
-    if len(rows) != len(names):
-        raise DataError(f"{paths[0]} has {len(rows)} problems, {paths[1].name} {len(names)} names")
-    for index, (row, name) in enumerate(zip(rows, names, strict=True)):
-        yield read_as(
-            _codeforces_problem, {**row, "task_id": name}, Origin("codeforces", "row", index)
-        )
-
-
-def _codeforces_problem(row: Row, _origin: Origin) -> Problem:
-    try:
-        raw = row["tests"]
-        tests, fn_name = read_tests(ast.literal_eval(raw) if isinstance(raw, str) else raw)
-        return Problem(row["task_id"], row["problem"], tests, fn_name=fn_name, source="codeforces")
-    except (DataError, KeyError, ValueError, SyntaxError, TypeError) as error:
-        raise RowError("bad_tests", str(error)) from error
-
-
-_HUMANEVAL, _MBPP = humaneval.read_humaneval_plus, mbpp.read_mbpp_plus
-BENCHMARKS: Mapping[str, Kind] = {
-    "livecodebench": Kind(LIVECODEBENCH, _livecodebench),
-    "humaneval": Kind(
-        EVALPLUS, _by_layout(_HUMANEVAL, humaneval.read_humaneval, base_only=True), HUMANEVAL_PLUS
-    ),
-    "humaneval+": Kind(
-        EVALPLUS,
-        _by_layout(_HUMANEVAL, humaneval.read_humaneval_plus_origin, base_only=False),
-        HUMANEVAL_PLUS,
-    ),
-    "mbpp": Kind(EVALPLUS, _by_layout(_MBPP, mbpp.read_mbpp, base_only=True), MBPP_PLUS),
-    "mbpp+": Kind(
-        EVALPLUS, _by_layout(_MBPP, mbpp.read_mbpp_plus_origin, base_only=False), MBPP_PLUS
-    ),
-    "codeforces": Kind(COURSE, _codeforces),
-    "builtin": Kind(COURSE),
-}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import chz
 
+from code_rl.data.benchmarks import RowSelection
 from code_rl.engine.checkpoints import read_config, run_of
 from code_rl.policy.environments import ENVIRONMENTS, PROMPTS, get_environment, get_wording
 from code_rl.util.errors import ConfigError
@@ -36,16 +36,6 @@ FROM_RUN = {
 }
 """A run's settings and what they are called here: with checkpoint= they are the defaults, so that
 figures agree with the run's own."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowSelection:
-    """Which rows of a benchmark: `limit` per split (-1: all), LiveCodeBench's release and dates."""
-
-    limit: int = -1
-    version: str | None = None
-    start_date: str | None = None
-    end_date: str | None = None
 
 
 @chz.chz
