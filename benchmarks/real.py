@@ -128,10 +128,10 @@ def read_prompts(model: str, count: int) -> list[list[int]]:
     from transformers import AutoTokenizer
 
     from code_rl.data.library import load_problems
-    from code_rl.policy.environments.wording import get_wording
+    from code_rl.policy.prompts import get_prompt_template
     from code_rl.policy.renderers import get_renderer
 
-    renderer, worded = get_renderer("auto", AutoTokenizer.from_pretrained(model)), get_wording()
+    renderer, worded = get_renderer("auto", AutoTokenizer.from_pretrained(model)), get_prompt_template()
     return [renderer.prompt_tokens(worded(problem.view())) for problem in load_problems("functions", count)]
 
 

@@ -47,7 +47,7 @@ SAME_AS_BUILT_IN = Loss("mine", _importance, {})
 
 
 def brief(problem: ProblemView) -> list[Message]:
-    """A wording: the problem, and one request."""
+    """A prompt template: the problem, and one request."""
     return [{"role": "user", "content": f"{problem.statement}\n\nAnswer with one Python program in a code block."}]
 
 

@@ -66,7 +66,7 @@ def test_a_loss_of_ones_own_is_logged_by_its_formula(tmp_path):
     assert record["loss"] == pytest.approx(advantage / tokens, rel=1e-3)
 
 
-def test_a_wording_is_a_function_of_what_a_problem_shows(tmp_path):
+def test_a_prompt_template_is_a_function_of_what_a_problem_shows(tmp_path):
     trained(tmp_path, prompt="tests.newcomer:brief", max_tokens=32)
     words_of = load_tokenizer("tiny").decode
     assert all(

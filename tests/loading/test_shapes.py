@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from code_rl.data.prompts import build_prompt
 from code_rl.data.sources.records import Ambiguous, Origin, Skipped, item_id
 from code_rl.data.sources.shapes import read_row, shape_of
-from code_rl.policy.environments.wording import get_wording
+from code_rl.policy.prompts import build_prompt, get_prompt_template
 from tests.loading.raw_rows import (
     CALLS,
     METHOD,
@@ -207,7 +206,7 @@ def test_every_shape_has_its_own_columns():
 @pytest.mark.parametrize("name", ["verl stdin", "verl functional, LeetCode's check"])
 def test_code_r1_s_wording_gives_the_conversation_that_its_rows_publish(name):
     row = next(sample.row for sample in SAMPLES if sample.name == name)
-    assert get_wording("code-r1")(read(row).view()) == row["prompt"]
+    assert get_prompt_template("code-r1")(read(row).view()) == row["prompt"]
 
 
 BAD_VERL: dict[str, dict[str, Any]] = {

@@ -22,6 +22,6 @@ if TYPE_CHECKING:
         within_difficulty,
     )
     from code_rl.data.order import ProblemOrder, all_keys, subsample, trained_on
-    from code_rl.data.prompts import build_prompt, shown_test
+    from code_rl.policy.prompts import build_prompt, shown_test
 else:  # a type checker would take any name for one of ours
     __getattr__ = door(__name__)

@@ -1,9 +1,8 @@
 """What is evaluated: a benchmark by name, a file of problems or an object of one's own, with its
 prompts, its tags and where it came from.
 
-Each wording of a prompt is as its authors publish it and has a version that goes into the results.
-It is built from a problem's public view and the prompt
-text of its row: nothing hidden can reach a model.
+Each prompt template is as its authors publish it, and its version goes into the results. It sees a
+problem's public view and the prompt text of its row: nothing hidden can reach a model.
 """
 
 from __future__ import annotations
@@ -28,12 +27,18 @@ from code_rl.data.builtin import SPLITS, test_split
 from code_rl.data.dataset import digest_of, problems_of
 from code_rl.data.load import TAGS, labels
 from code_rl.data.on_disk import ProblemStore
-from code_rl.data.prompts import CLOSING, LCB_SYSTEM_MESSAGE_GENERIC, STARTER_FORMAT, STDIN_FORMAT
 from code_rl.data.sources import livecodebench
 from code_rl.evaluation.completers import EvalEntry
 from code_rl.grading import Problem, ProblemView
 from code_rl.grading.sandbox import Executor
-from code_rl.policy.environments import get_wording, with_system
+from code_rl.policy.prompts import (
+    CLOSING,
+    LCB_SYSTEM_MESSAGE_GENERIC,
+    STARTER_FORMAT,
+    STDIN_FORMAT,
+    get_prompt_template,
+    with_system,
+)
 from code_rl.policy.renderers import Message
 from code_rl.util import registry
 from code_rl.util.data_files import is_data_file
@@ -49,7 +54,7 @@ MBPP_INSTRUCTION = "You are an expert Python programmer, and here is your task:"
 
 @dataclass(frozen=True, slots=True)
 class PromptStyle:
-    """`version` names the wording, and where it is from; `build` makes the conversation from a view
+    """`version` names the template and its source; `build` makes the conversation from a view
     and the row's prompt text.
 
     None: the conversation begins as the environment begins it, as in training.
@@ -87,14 +92,17 @@ MBPP = PromptStyle(
 
 
 def reworded(style: PromptStyle, prompt: str | None, system_prompt: str | None) -> PromptStyle:
-    """`style`, or the wording called `prompt` in its place, under another system message where one
+    """`style`, or the template called `prompt` in its place, under another system message where one
     is given."""
     if prompt is None and system_prompt is None:
         return style
-    wording, own = get_wording(prompt, system_prompt), style.build if prompt is None else None
+    template, own = (
+        get_prompt_template(prompt, system_prompt),
+        style.build if prompt is None else None,
+    )
 
     def build(view: ProblemView, text: str) -> list[Message]:
-        return wording(view) if own is None else with_system(own(view, text), system_prompt)
+        return template(view) if own is None else with_system(own(view, text), system_prompt)
 
     said = "" if system_prompt is None else f", system prompt {system_prompt!r}"
     return PromptStyle(f"{prompt or style.version}{said}", build)
@@ -129,7 +137,7 @@ class Benchmark:
         return self.get(entry.problem_id)
 
     def messages(self, problem: Problem) -> list[Message] | None:
-        """The conversation that asks for a solution, where the benchmark has a wording of its
+        """The conversation that asks for a solution, where the benchmark has a template of its
         own."""
         build = self.prompt.build
         return (
@@ -186,7 +194,7 @@ def _of_store(
 
 def _from_object(name: str, own: Any, choice: RowSelection) -> Benchmark:
     """The built-in splits, or an object of the user's: problems, or a function that gives them; its
-    `prompt` is the wording, if it has one."""
+    `prompt` is the template, if it has one."""
     if name == "builtin":
         own = [problem for split in SPLITS for problem in test_split(split)]
     problems = problems_of("benchmark", name, own)

@@ -9,7 +9,8 @@ import chz
 
 from code_rl.data.benchmarks import RowSelection
 from code_rl.engine.checkpoints import read_config, run_of
-from code_rl.policy.environments import ENVIRONMENTS, PROMPTS, get_environment, get_wording
+from code_rl.policy.environments import ENVIRONMENTS, get_environment
+from code_rl.policy.prompts import PROMPTS, get_prompt_template
 from code_rl.util.errors import ConfigError
 from code_rl.util.setting import ABOVE_0, AT_LEAST_0, AT_LEAST_1, EXECUTOR_DOC, FROM_0, must, option
 from code_rl.util.settings import make_settings
@@ -130,8 +131,8 @@ class EvalConfig:
     )
     system_prompt: str | None = option(
         None,
-        "System message before each problem, in place of the wording's own; empty: none. None: "
-        "as the wording has it.",
+        "System message before each problem, in place of the template's own; empty: none. None: "
+        "as the template has it.",
     )
     max_tokens: int = option(24576, "Tokens per completion at most.", AT_LEAST_1)
     sweep: str | None = option(
@@ -269,7 +270,7 @@ def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
         )  # else each benchmark's words, or these, come first
         words = (config.prompt, config.system_prompt) if own else (None, None)
         get_environment(config.environment, config.max_turns, *words)
-    get_wording(config.prompt)
+    get_prompt_template(config.prompt)
     if config.answered_by == "reference" and (config.n not in (None, 1) or config.greedy):
         raise ConfigError("model=reference has one solution per problem; leave out n= and greedy=")
     if config.answered_by == "samples" and config.greedy is not None:

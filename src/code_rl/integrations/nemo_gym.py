@@ -9,7 +9,7 @@ import nemo_gym.base_resources_server as gym
 
 from code_rl.grading import Problem
 from code_rl.integrations import rows
-from code_rl.policy.environments import Wording, livecodebench
+from code_rl.policy.prompts import PromptTemplate, livecodebench
 
 FAILED = "_ng_failure_class"
 """Gym's key of a rollout that has no reward: it goes to the file of failures, out of every figure,
@@ -49,9 +49,9 @@ class CodeServer(gym.SimpleResourcesServer):  # type: ignore[misc]
         )
 
 
-def to_row(problem: Problem, wording: Wording = livecodebench) -> dict[str, Any]:
+def to_row(problem: Problem, template: PromptTemplate = livecodebench) -> dict[str, Any]:
     """A line of Gym's data files, without its `agent_ref`."""
-    row = rows.to_row(problem, wording)
+    row = rows.to_row(problem, template)
     return {
         "responses_create_params": {"input": row["prompt"]},
         "verifier_metadata": {"problem": row["problem"]},

@@ -9,17 +9,17 @@ from typing import Any
 
 from code_rl.grading import Problem, Verdict, extract_code, judge_async
 from code_rl.grading.native import format_problem, parse_problem
-from code_rl.policy.environments import Wording, livecodebench
+from code_rl.policy.prompts import PromptTemplate, livecodebench
 from code_rl.util.errors import DataError
 
 _KEPT = 64
 """Problems that stay parsed: the answers of a group come together."""
 
 
-def to_row(problem: Problem, wording: Wording = livecodebench) -> dict[str, Any]:
+def to_row(problem: Problem, template: PromptTemplate = livecodebench) -> dict[str, Any]:
     """`prompt`, the opening messages, and `problem`, its native JSON: text, which every table keeps
     as it is. The tests in it are for the reward alone."""
-    return {"prompt": wording(problem.view()), "problem": format_problem(problem)}
+    return {"prompt": template(problem.view()), "problem": format_problem(problem)}
 
 
 async def verdict_of(problem: str, answer: str | Sequence[Mapping[str, Any]]) -> Verdict:

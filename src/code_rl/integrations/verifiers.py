@@ -9,7 +9,7 @@ import verifiers.v1 as vf
 
 from code_rl.data import load_problems
 from code_rl.integrations.rows import to_row, verdict_of, why
-from code_rl.policy.environments import get_wording
+from code_rl.policy.prompts import get_prompt_template
 from code_rl.util.errors import SandboxError
 
 __all__ = ["CodeConfig", "CodeData", "CodeTask", "CodeTaskset"]
@@ -35,7 +35,7 @@ class CodeTask(vf.Task[CodeData]):  # type: ignore[misc]
 
 
 class CodeConfig(vf.TasksetConfig):  # type: ignore[misc]
-    """Which problems, and their wording."""
+    """Which problems, and their prompt template."""
 
     dataset: str = "builtin"
     """As `dataset=` of train: a name, a hub id, files, a folder."""
@@ -50,9 +50,9 @@ class CodeTaskset(vf.Taskset[CodeTask, CodeConfig]):  # type: ignore[misc]
 
     def load(self) -> Iterator[CodeTask]:
         """A task a problem."""
-        wording = get_wording(self.config.prompt)
+        template = get_prompt_template(self.config.prompt)
         for problem in load_problems(self.config.dataset, limit=self.config.limit):
-            row = to_row(problem, wording)
+            row = to_row(problem, template)
             yield CodeTask(
                 CodeData(id=problem.id, prompt=row["prompt"], problem=row["problem"]),
                 self.config.task,

@@ -7,17 +7,17 @@ from typing import Any
 
 from code_rl.grading import Problem
 from code_rl.integrations import rows
-from code_rl.policy.environments import Wording, livecodebench
+from code_rl.policy.prompts import PromptTemplate, livecodebench
 from code_rl.util.errors import SandboxError
 
 ATTEMPTS = 3
 
 
 def to_row(
-    problem: Problem, wording: Wording = livecodebench, split: str = "train"
+    problem: Problem, template: PromptTemplate = livecodebench, split: str = "train"
 ) -> dict[str, Any]:
     """A row of verl's Parquet files."""
-    row = rows.to_row(problem, wording)
+    row = rows.to_row(problem, template)
     return {
         "data_source": "code-rl",
         "prompt": row["prompt"],

@@ -6,3 +6,15 @@ Others import `shapes` and `records` (what a reader gives), who reads or judges 
 and `asserts`; a benchmark, a data set and a wording what is known of their own rows: `humaneval`,
 `mbpp`, `livecodebench`, `verl`.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from code_rl.util.door import door
+
+if TYPE_CHECKING:
+    from code_rl.data.sources.records import COMPLETE, REQUEST
+    from code_rl.data.sources.verl import CODE_R1_SYSTEM, code_r1_question
+else:  # a type checker would take any name for one of ours
+    __getattr__ = door(__name__)

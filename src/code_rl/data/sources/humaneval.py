@@ -12,9 +12,8 @@ import ast
 import dataclasses
 from typing import Any
 
-from code_rl.data.prompts import COMPLETE
 from code_rl.data.sources import asserts
-from code_rl.data.sources.records import Draft, Origin, Row, RowError, field, number
+from code_rl.data.sources.records import COMPLETE, Draft, Origin, Row, RowError, field, number
 from code_rl.grading import Compare, Problem
 
 FIND_ZERO_CHECKER = """

@@ -10,9 +10,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from code_rl.data.prompts import REQUEST
 from code_rl.data.sources import asserts
-from code_rl.data.sources.records import Origin, Row, RowError, field
+from code_rl.data.sources.records import REQUEST, Origin, Row, RowError, field
 from code_rl.grading import Compare, Problem
 from code_rl.grading.values import BinaryTree, LinkedList
 

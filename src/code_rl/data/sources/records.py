@@ -18,6 +18,12 @@ from code_rl.grading import CallTest, Problem, TestCase
 from code_rl.util.data_files import parse_json
 from code_rl.util.errors import DataError
 
+COMPLETE = "Complete the following function."
+"""The statement of rows whose prompt is code."""
+REQUEST = "Please complete the following python code precisely:"
+"""What stands before the code in LeetCodeDataset's older layout."""
+
+
 T = TypeVar("T")
 Row = Mapping[str, Any]
 

@@ -13,10 +13,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from code_rl.data.prompts import REQUEST
 from code_rl.data.sources.asserts import fold, read_statements
 from code_rl.data.sources.leetcode import check_tests
 from code_rl.data.sources.records import (
+    REQUEST,
     Ambiguous,
     Origin,
     Row,

@@ -1,7 +1,5 @@
 """Environments: what a problem is to a policy. `base` is the contract, `single` and `repair` are
-ours, `wording` puts the problem into words.
-
-Others import from here and from `wording`; what samples also `base` and `single`.
+ours.
 """
 
 from __future__ import annotations
@@ -15,11 +13,11 @@ from code_rl.grading import ProblemView, Verdict
 from code_rl.policy.environments.base import Environment, Grader, Reply
 from code_rl.policy.environments.repair import Repair
 from code_rl.policy.environments.single import Single
-from code_rl.policy.environments.wording import (
+from code_rl.policy.prompts import (
     PROMPTS,
-    Wording,
+    PromptTemplate,
     check_message,
-    get_wording,
+    get_prompt_template,
     livecodebench,
     with_system,
 )
@@ -29,17 +27,12 @@ from code_rl.util.registry import blaming, find
 
 __all__ = [
     "ENVIRONMENTS",
-    "PROMPTS",
     "Environment",
     "Grader",
     "Repair",
     "Reply",
     "Single",
-    "Wording",
     "get_environment",
-    "get_wording",
-    "livecodebench",
-    "with_system",
 ]
 
 ENVIRONMENTS: Mapping[str, Callable[..., Environment]] = {"single": Single, "repair": Repair}
@@ -64,7 +57,7 @@ def get_environment(
             "environment=repair"
         )
     if name in ENVIRONMENTS:
-        return make(prompt=get_wording(prompt, system_prompt), **turns)
+        return make(prompt=get_prompt_template(prompt, system_prompt), **turns)
     for setting, text in (("prompt", prompt), ("system_prompt", system_prompt)):
         if text is not None:
             raise ConfigError(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from code_rl.grading import ProblemView, extract_code
 from code_rl.policy.environments.base import Grader, Reply
-from code_rl.policy.environments.wording import Wording, livecodebench
+from code_rl.policy.prompts import PromptTemplate, livecodebench
 from code_rl.policy.renderers.base import Message
 
 
@@ -16,7 +16,7 @@ class Single:
     """One answer; its last fenced block is judged on all tests."""
 
     max_turns: int = 1
-    prompt: Wording = livecodebench
+    prompt: PromptTemplate = livecodebench
 
     def begin(self, problem: ProblemView) -> list[Message]:
         """The prompt."""

@@ -9,7 +9,8 @@ import chz
 
 from code_rl.data.load import parse_difficulty
 from code_rl.engine.losses import HIGH, LOW, POLICY_LOSSES, get_loss
-from code_rl.policy.environments import ENVIRONMENTS, PROMPTS
+from code_rl.policy.environments import ENVIRONMENTS
+from code_rl.policy.prompts import PROMPTS
 from code_rl.policy.renderers import renderer_names
 from code_rl.policy.rewards import REWARDS
 from code_rl.training.algorithm.advantages import ESTIMATORS, get_estimator
@@ -372,7 +373,7 @@ class Config:
         None,
         FIXED,
         LOOP,
-        "System message before the problem, in place of the wording's own; empty: none. None: as "
+        "System message before the problem, in place of the template's own; empty: none. None: as "
         "the wording has it.",
     )
     reward: str = setting(

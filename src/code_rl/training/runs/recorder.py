@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from code_rl.data import shown_test
 from code_rl.engine.checkpoints import (
     append_checkpoint,
     digest_of,
@@ -23,6 +22,7 @@ from code_rl.engine.checkpoints import (
 )
 from code_rl.grading import Problem, StdinTest, extract_code
 from code_rl.policy.inflight import EVALUATIONS, INFLIGHT, GroupLog, InFlight
+from code_rl.policy.prompts import shown_test
 from code_rl.training.runs.directory import METRICS
 from code_rl.training.runs.logs import MultiplexLogger
 from code_rl.training.runs.smoke import STEPS, smoke_lines

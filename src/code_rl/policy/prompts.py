@@ -1,22 +1,21 @@
-"""LiveCodeBench's prompt for one problem (lcb_runner/prompts/code_generation.py, the generic model
-style), and tests as text.
+"""Prompt templates: how a problem is put to a policy. `prompt=` names one, `system_prompt=` is the
+system message before it; one of your own is `package.module:function`, from a `ProblemView` to
+messages.
 
-Prompts are built from a `ProblemView`, so that nothing hidden can reach one. `build_question` makes
-the same of a raw row of any source.
+LiveCodeBench's is that of lcb_runner/prompts/code_generation.py, the generic model style. A
+template sees a problem's public view, so that nothing hidden can reach a prompt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from code_rl.data.sources import CODE_R1_SYSTEM, COMPLETE, REQUEST, code_r1_question
 from code_rl.grading import ProblemView, SequenceTest, StdinTest, TestCase
 from code_rl.grading.values import dumps
-
-COMPLETE = "Complete the following function."
-"""The statement of rows whose prompt is code."""
-REQUEST = "Please complete the following python code precisely:"
-"""What stands before the code in LeetCodeDataset's older layout."""
+from code_rl.policy.renderers.base import Message
+from code_rl.util.registry import blaming, find
 
 LCB_SYSTEM_MESSAGE_GENERIC = (
     "You are an expert Python programmer. You will be given a question (problem specification) and "
@@ -38,6 +37,81 @@ STDIN_FORMAT = (
     f"### Format: {LCB_FORMATTING_WITHOUT_STARTER_CODE}\n```python\n# YOUR CODE HERE\n```\n\n"
 )
 CLOSING = "### Answer: (use the provided format with backticks)\n\n"
+
+
+PromptTemplate = Callable[[ProblemView], list[Message]]
+
+
+def livecodebench(problem: ProblemView) -> list[Message]:
+    """Statement and starter code inside LiveCodeBench's instructions, in one message."""
+    return [{"role": "user", "content": build_prompt(problem)}]
+
+
+def plain(problem: ProblemView) -> list[Message]:
+    """The statement, and its starter code in a block."""
+    starter = f"\n\n```python\n{problem.starter_code}\n```" if problem.starter_code else ""
+    return [{"role": "user", "content": problem.statement + starter}]
+
+
+def code_r1(problem: ProblemView) -> list[Message]:
+    """As in ganler/code-r1-12k: the system asks for `<think>` and `<answer>`, the user for code."""
+    question = code_r1_question(problem.statement, problem.starter_code)
+    return [{"role": "system", "content": CODE_R1_SYSTEM}, {"role": "user", "content": question}]
+
+
+PROMPTS: Mapping[str, PromptTemplate] = {
+    "livecodebench": livecodebench,
+    "plain": plain,
+    "code-r1": code_r1,
+}
+
+
+def get_prompt_template(
+    prompt: str | None = None, system_prompt: str | None = None
+) -> PromptTemplate:
+    """The template called `prompt` (None: livecodebench), or the function that
+    `package.module:object` is, under a system message.
+
+    Raises ConfigError for an unknown name, and for one of your own that gives no messages.
+    """
+    name = prompt or "livecodebench"
+    found = find("prompt", name, PROMPTS)
+
+    def worded(problem: ProblemView) -> list[Message]:
+        with blaming("prompt", name):
+            given = found(problem)
+            if not isinstance(given, list | tuple):
+                raise TypeError(f"it gave {given!r:.80}; a list of messages is wanted: {_MESSAGE}")
+            return with_system([check_message(message) for message in given], system_prompt)
+
+    return worded
+
+
+def with_system(messages: list[Message], system_prompt: str | None) -> list[Message]:
+    """The conversation with this system message in place of its own; none for an empty one, its own
+    for None."""
+    if system_prompt is None:
+        return messages
+    others = [message for message in messages if message["role"] != "system"]
+    return [{"role": "system", "content": system_prompt}, *others] if system_prompt else others
+
+
+def check_message(message: Message) -> Message:
+    """The message, if it is one. Raises TypeError for anything else, UnicodeEncodeError for halves
+    of characters in it."""
+    told = message if isinstance(message, Mapping) else {}
+    if told.keys() - {"reasoning_content"} != {"role", "content"} or not all(
+        isinstance(each, str) for each in told.values()
+    ):
+        raise TypeError(
+            f"{message!r:.80} is no message with role and content; a list of messages is wanted: "
+            f"{_MESSAGE}"
+        )
+    "".join(map(str, told.values())).encode()
+    return message
+
+
+_MESSAGE = '[{"role": "user", "content": TEXT}]'
 
 
 def fetch_live_code_bench_system_prompt(prompt: str, starter_code: str | None = None) -> str:

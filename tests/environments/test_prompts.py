@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from code_rl.cli.train import train_command
-from code_rl.data.prompts import build_prompt
 from code_rl.engine.probes import load_tokenizer
 from code_rl.grading.problem import ProblemView
 from code_rl.policy.environments import get_environment
-from code_rl.policy.environments.wording import PROMPTS, get_wording
+from code_rl.policy.prompts import PROMPTS, build_prompt, get_prompt_template
 from code_rl.training.config import make_config
 from code_rl.training.objective import environment_of
 from code_rl.util.errors import ConfigError
@@ -34,15 +33,15 @@ def module(tmp_path, monkeypatch):
 
 
 def test_the_default_is_livecodebench_s_in_one_message():
-    assert get_wording()(VIEW) == [{"role": "user", "content": build_prompt(VIEW)}]
+    assert get_prompt_template()(VIEW) == [{"role": "user", "content": build_prompt(VIEW)}]
 
 
 @pytest.mark.parametrize("name", PROMPTS)
 def test_a_system_prompt_stands_in_place_of_the_wording_s_own_and_an_empty_one_is_none(name):
-    said = get_wording(name, "Be brief.")(VIEW)
+    said = get_prompt_template(name, "Be brief.")(VIEW)
     assert [message["role"] for message in said] == ["system", "user"]
     assert said[0]["content"] == "Be brief."
-    assert [message["role"] for message in get_wording(name, "")(VIEW)] == ["user"]
+    assert [message["role"] for message in get_prompt_template(name, "")(VIEW)] == ["user"]
 
 
 @pytest.mark.parametrize("name", ["single", "repair"])
@@ -55,9 +54,9 @@ def test_every_environment_of_ours_begins_in_the_words_that_are_set(name):
 
 
 def test_a_wording_of_ones_own_is_a_function_by_its_path(module):
-    assert get_wording("my_words:mine")(VIEW) == [{"role": "user", "content": "PRINT 1."}]
+    assert get_prompt_template("my_words:mine")(VIEW) == [{"role": "user", "content": "PRINT 1."}]
     with pytest.raises(ConfigError, match="prompt=my_words:none failed"):
-        get_wording("my_words:none")(VIEW)
+        get_prompt_template("my_words:none")(VIEW)
 
 
 @pytest.mark.parametrize("setting", ["prompt", "system_prompt"])
