@@ -17,7 +17,7 @@ from code_rl.data import dataset as datasets
 from code_rl.data.catalogue import CATALOGUE, MIXTURES
 from code_rl.data.dataset import open_dataset, own_test_setting
 from code_rl.data.fetch import select_files
-from code_rl.data.load import find_data, load_problems, load_test_splits
+from code_rl.data.load import find_data, load_dataset, load_test_splits
 from code_rl.data.on_disk import READERS
 from code_rl.data.preparation.settings import STAGES, PrepareConfig
 from code_rl.data.sources.records import Skipped, item_id
@@ -109,7 +109,7 @@ def test_the_first_row_that_tells_the_shape_is_not_read_again(tmp_path, monkeypa
     monkeypatch.setattr(datasets, "stream_rows", counted)
     parts = [str(write(tmp_path / f"{name}{suffix}", count)) for name, count in (("a", 3), ("b", 2))]
     dataset = open_dataset(",".join(parts))
-    asyncio.run(load_problems(dataset, None))
+    asyncio.run(load_dataset(dataset, None))
     assert sorted(seen) == sorted(["Number 0.", "Number 1.", "Number 2.", "Number 0.", "Number 1."])
     assert statements(dataset) == statements(dataset)
 
@@ -237,27 +237,27 @@ def test_rows_left_out_are_counted_and_said_and_repeated_ids_too(tmp_path):
     named = taco(["1 2"], ["3"], SUM, None) | {"id": 1}
     path.write_text("".join(json.dumps(each) + "\n" for each in (named, {"what": 1}, named, row(3))))
     said: list[str] = []
-    problems = asyncio.run(load_problems(open_dataset(str(path)), None, said.append))
+    problems = asyncio.run(load_dataset(open_dataset(str(path)), None, said.append))
     assert [problem.id for problem in problems] == ["rows/1", "rows/3"]
     assert any("2 problems; left out: 1 duplicate_id, 1 unknown_shape" in line for line in said), said
     again: list[str] = []
-    assert list(asyncio.run(load_problems(open_dataset(str(path)), None, again.append))) == list(problems)
+    assert list(asyncio.run(load_dataset(open_dataset(str(path)), None, again.append))) == list(problems)
     assert not any("reading" in line for line in again)
     assert any("left out" in line for line in again)
 
 
 def test_a_changed_file_is_read_anew(tmp_path):
     path = write(tmp_path / "rows.jsonl", 2)
-    assert len(asyncio.run(load_problems(open_dataset(str(path)), None))) == 2
+    assert len(asyncio.run(load_dataset(open_dataset(str(path)), None))) == 2
     write(path, 5)
-    assert len(asyncio.run(load_problems(open_dataset(str(path)), None))) == 5
+    assert len(asyncio.run(load_dataset(open_dataset(str(path)), None))) == 5
 
 
 def test_a_set_without_any_problem_says_why(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"what": 1}\n')
     with pytest.raises(DataError, match="holds no problems: 1 unknown_shape"):
-        asyncio.run(load_problems(open_dataset(str(path)), None))
+        asyncio.run(load_dataset(open_dataset(str(path)), None))
 
 
 TWO_PLUS_TWO = '{"id": "a1", "statement": "s", "tests": [{"kind": "stdin", "input": "2 2", "expected": "4"}]}\n'
@@ -276,7 +276,7 @@ def test_a_native_file_must_be_right_in_every_row(tmp_path, text, message):
     path = tmp_path / "rows.jsonl"
     path.write_text(text)
     with pytest.raises(DataError, match=message):
-        asyncio.run(load_problems(open_dataset(str(path)), None))
+        asyncio.run(load_dataset(open_dataset(str(path)), None))
 
 
 def test_a_data_set_without_held_out_problems_is_refused_before_anything_runs(tmp_path):

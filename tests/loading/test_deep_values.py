@@ -6,7 +6,7 @@ import asyncio
 import json
 
 from code_rl.data.dataset import open_dataset
-from code_rl.data.load import load_problems
+from code_rl.data.load import load_dataset
 from code_rl.data.preparation.bench import measure
 from code_rl.grading.problem import CallTest
 from code_rl.grading.values import MAX_DEPTH
@@ -26,7 +26,7 @@ def test_a_row_whose_expected_value_is_nested_too_deeply_is_left_out_by_name(tmp
     rows = tmp_path / "rows.jsonl"
     deeper = row("more", MAX_DEPTH + 1) + row("far more", 450, "dict")
     rows.write_text(row("most", MAX_DEPTH) + deeper)
-    store = asyncio.run(load_problems(open_dataset(str(rows)), shared_box(), lambda _: None))
+    store = asyncio.run(load_dataset(open_dataset(str(rows)), shared_box(), lambda _: None))
     assert len(store) == 1
     assert store.left_out() == {"value_not_plain": 2}
 

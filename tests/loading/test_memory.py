@@ -16,7 +16,7 @@ SCRIPT = """
 import asyncio, json, sys
 from pathlib import Path
 import pyarrow.parquet
-from code_rl.data.load import load_problems
+from code_rl.data.load import load_dataset
 from code_rl.data.dataset import open_dataset
 from code_rl.data.order import ProblemOrder
 
@@ -25,11 +25,11 @@ def peak():
     return int(line.split()[1]) / 1024
 
 async def main(small, large):
-    for _ in await load_problems(open_dataset(small), None):
+    for _ in await load_dataset(open_dataset(small), None):
         pass
     Path("/proc/self/clear_refs").write_text("5")  # a process begins with its parent's peak
     before = peak()
-    problems = await load_problems(open_dataset(large), None)
+    problems = await load_dataset(open_dataset(large), None)
     order = ProblemOrder(problems, seed=1)
     seen = set()
     for step in range(len(problems)):

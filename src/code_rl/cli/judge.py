@@ -18,9 +18,7 @@ from typing import Any, Literal
 import chz
 
 from code_rl.cli.verdict_files import is_judged, open_verdicts, put_in_order
-from code_rl.data.dataset import open_dataset
-from code_rl.data.load import load_problems
-from code_rl.data.on_disk import ProblemStore
+from code_rl.data import ProblemStore, load_dataset, open_dataset
 from code_rl.grading import Problem, Verdict, VerdictKind, extract_code, judge_async
 from code_rl.grading.sandbox import Executor, OnDemand
 from code_rl.util.concurrency import abandon, default_concurrency
@@ -172,7 +170,7 @@ async def open_problems(
     """The problems that `problems=` names. Raises ConfigError where there are none of that name,
     DataError for malformed ones."""
     try:
-        return await load_problems(open_dataset(problems), executor, say)
+        return await load_dataset(open_dataset(problems), executor, say)
     except (ConfigError, DataError) as error:
         raise type(error)(str(error).replace("dataset=", "problems=", 1)) from error
 

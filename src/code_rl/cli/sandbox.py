@@ -12,9 +12,7 @@ from collections.abc import Mapping
 
 import chz
 
-from code_rl.grading.sandbox.fusion.protocol import RUN_PATH
-from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
-from code_rl.grading.sandbox.server import RunLimits, SandboxApplication
+from code_rl.grading.sandbox.server import RUN_PATH, EmbeddedSandbox, RunLimits, SandboxApplication
 from code_rl.util.admission import LOOPBACK, Admission, stop_signal, url_of
 from code_rl.util.errors import ConfigError
 from code_rl.util.setting import AT_LEAST_0, AT_LEAST_1, FROM_0, PORT, must, option

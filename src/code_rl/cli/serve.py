@@ -111,7 +111,6 @@ def read_token(host: str) -> str | None:
 async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int:
     import torch
 
-    from code_rl.engine.local.service import resolve_device, resolve_dtype
     from code_rl.engine.serve import (
         Core,
         EmbeddedHost,
@@ -119,6 +118,8 @@ async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int
         StateStore,
         TinkerApplication,
         read_models,
+        resolve_device,
+        resolve_dtype,
     )
 
     if config.threads is not None:

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 from code_rl.util.door import door
 
 if TYPE_CHECKING:
+    from code_rl.data.dataset import open_dataset
     from code_rl.data.library import load_problems
     from code_rl.data.load import (
         RunData,
         find_data,
+        load_dataset,
         load_test_splits,
         load_train_problems,
-        with_tests,
-        within_difficulty,
     )
+    from code_rl.data.on_disk import ProblemStore
     from code_rl.data.order import ProblemOrder, all_keys, subsample, trained_on
-    from code_rl.policy.prompts import build_prompt, shown_test
 else:  # a type checker would take any name for one of ours
     __getattr__ = door(__name__)

@@ -12,17 +12,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from code_rl.data.dataset import MANIFEST, Dataset, open_dataset
+from code_rl.data.builtin import SPLITS, test_split
+from code_rl.data.dataset import MANIFEST, Dataset, digest_of, open_dataset, problems_of
 from code_rl.data.fetch import Pinned, fetch, fetch_file
-from code_rl.data.load import labels, load_problems
+from code_rl.data.load import labels, load_dataset
 from code_rl.data.on_disk import ProblemStore, cached_store
 from code_rl.data.resolve import resolve_all
 from code_rl.data.sources import humaneval, livecodebench, mbpp
 from code_rl.data.sources.records import Item, Origin, Row, RowError, Skipped
 from code_rl.data.sources.shapes import ReadRow, read_as
 from code_rl.data.sources.testcases import read_tests
-from code_rl.grading.problem import Problem
-from code_rl.grading.sandbox.executor import Executor
+from code_rl.grading import Problem
+from code_rl.grading.sandbox import Executor
 from code_rl.util.data_files import describe_files, file_sha256, is_data_file, stream_rows
 from code_rl.util.errors import ConfigError, DataError
 
@@ -54,6 +55,9 @@ MBPP_PLUS = Pinned(
 )
 
 Items = Iterator[Item]
+
+
+OUTSIDE_WINDOW = livecodebench.OUTSIDE_WINDOW
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +105,19 @@ async def read_files(
             f"benchmark={name} holds LiveCodeBench's own rows, whose programs get its "
             f"imports; write benchmark=livecodebench data={data or name}"
         )
-    store = await load_problems(dataset, executor, lambda _: None)
+    store = await load_dataset(dataset, executor, lambda _: None)
     files = describe_files(file for source in dataset.sources for file in source.files)
     return store, {"files": files, "revision": "local file"}
+
+
+def read_object(name: str, own: Any) -> tuple[tuple[Problem, ...], dict[str, Any]]:
+    """The problems of `own`, an object of the user's (of all built-in splits for `builtin`), and
+    facts of the manifest."""
+    if name == "builtin":
+        own = [problem for split in SPLITS for problem in test_split(split)]
+    problems = problems_of("benchmark", name, own)
+    files = [{"name": name, "sha256": digest_of(problems)}]
+    return problems, {"files": files, "revision": "in the package", "skipped": {}}
 
 
 async def read_benchmark(

@@ -83,6 +83,15 @@ def held_out_setting(dataset: str, test_dataset: str | None) -> str:
     return setting
 
 
+def count_splits(dataset: str, test_dataset: str | None) -> int:
+    """The number of held-out splits that a run evaluates on. Raises ConfigError where there are
+    none."""
+    from code_rl.data.builtin import SPLITS
+
+    setting = held_out_setting(dataset, test_dataset)
+    return len(SPLITS) if setting == BUILTIN else len(test_split_settings(setting))
+
+
 async def load_train_problems(
     data: RunData, executor: Executor, say: Say = print
 ) -> Sequence[Problem]:
@@ -91,7 +100,7 @@ async def load_train_problems(
         from code_rl.data.builtin import BuiltinTrainSet
 
         return BuiltinTrainSet()
-    return await load_problems(data.train, executor, say)
+    return await load_dataset(data.train, executor, say)
 
 
 async def load_test_splits(
@@ -105,11 +114,11 @@ async def load_test_splits(
 
         splits = {name: test_split(name) for name in SPLITS}
     for name, dataset in (data.test or {}).items():
-        splits[name] = await load_problems(dataset, executor, say)
+        splits[name] = await load_dataset(dataset, executor, say)
     return {name: subsample(problems, limit) for name, problems in splits.items()}
 
 
-async def load_problems(dataset: Dataset, executor: Executor, say: Say = print) -> ProblemStore:
+async def load_dataset(dataset: Dataset, executor: Executor, say: Say = print) -> ProblemStore:
     """All problems of a data set, by position and by id. The first time, every row is read and call
     rows run their solutions; then a store answers.
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from code_rl.data import subsample
+from code_rl.data import ProblemStore, subsample
 from code_rl.data.benchmarks import (
+    OUTSIDE_WINDOW,
     PROMPT_TEXT,
     READERS,
     RowSelection,
@@ -22,12 +23,9 @@ from code_rl.data.benchmarks import (
     is_files,
     read_benchmark,
     read_files,
+    read_object,
 )
-from code_rl.data.builtin import SPLITS, test_split
-from code_rl.data.dataset import digest_of, problems_of
 from code_rl.data.load import TAGS, labels
-from code_rl.data.on_disk import ProblemStore
-from code_rl.data.sources import livecodebench
 from code_rl.evaluation.completers import EvalEntry
 from code_rl.grading import Problem, ProblemView
 from code_rl.grading.sandbox import Executor
@@ -195,20 +193,13 @@ def _of_store(
 def _from_object(name: str, own: Any, choice: RowSelection) -> Benchmark:
     """The built-in splits, or an object of the user's: problems, or a function that gives them; its
     `prompt` is the template, if it has one."""
-    if name == "builtin":
-        own = [problem for split in SPLITS for problem in test_split(split)]
-    problems = problems_of("benchmark", name, own)
+    problems, facts = read_object(name, own)
     prompt = getattr(own, "prompt", None) or COURSE
     if not isinstance(prompt, PromptStyle):
         raise ConfigError(
             f"benchmark={name}: its prompt is a {type(prompt).__name__}; give a PromptStyle, or "
             "none"
         )
-    facts = {
-        "files": [{"name": name, "sha256": digest_of(problems)}],
-        "revision": "in the package",
-        "skipped": {},
-    }
     seen = [(problem.id, labels(problem)) for problem in problems]
     return _benchmark(
         name,
@@ -260,9 +251,5 @@ def _benchmark(
     others = {problem_id for problem_id, _ in seen}.union(skipped).difference(
         entry.problem_id for entry in entries
     )
-    broken = {
-        row_id: reason
-        for row_id, reason in skipped.items()
-        if reason != livecodebench.OUTSIDE_WINDOW
-    }
+    broken = {row_id: reason for row_id, reason in skipped.items() if reason != OUTSIDE_WINDOW}
     return Benchmark(name, get, prompt, entries, counted, broken, frozenset(others))

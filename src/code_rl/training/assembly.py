@@ -23,9 +23,8 @@ from code_rl.data import (
     load_test_splits,
     load_train_problems,
     trained_on,
-    with_tests,
-    within_difficulty,
 )
+from code_rl.data.load import with_tests, within_difficulty
 from code_rl.engine import Backend, connect, preflight
 from code_rl.engine.checkpoints import is_run, read_config
 from code_rl.engine.losses import POLICY_LOSSES, check_loss

@@ -13,10 +13,7 @@ from dataclasses import dataclass
 
 import chz
 
-from code_rl.data.builtin import SPLITS
-from code_rl.data.catalogue import BUILTIN
-from code_rl.data.dataset import test_split_settings
-from code_rl.data.load import held_out_setting
+from code_rl.data.load import count_splits
 from code_rl.engine import BUILT_IN, BackendKind
 from code_rl.training.budget import Prices, Tokens, read_prices
 from code_rl.training.config import BatchShape, Config, batch_shape, context_schedule, unused
@@ -81,8 +78,7 @@ def _evaluated(config: Config, steps: int, assume: Mapping[str, float]) -> float
     """Completions of all evaluations."""
     if config.eval_every < 0:
         return 0.0
-    setting = held_out_setting(config.dataset, config.test_dataset)
-    splits = len(SPLITS) if setting == BUILTIN else len(test_split_settings(setting))
+    splits = count_splits(config.dataset, config.test_dataset)
     problems = splits * config.eval_limit if config.eval_limit > 0 else assume["eval_problems"]
     between = (steps - 1) // config.eval_every if config.eval_every else 0
     return problems * (2 * (1 + config.eval_samples) + between)

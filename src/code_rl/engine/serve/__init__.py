@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from code_rl.util.door import door
 
 if TYPE_CHECKING:
+    from code_rl.engine.local.service import resolve_device, resolve_dtype
     from code_rl.engine.serve.application import TinkerApplication
     from code_rl.engine.serve.core import Core, read_models
     from code_rl.engine.serve.engine import EmbeddedHost

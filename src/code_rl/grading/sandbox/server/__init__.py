@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from code_rl.util.door import door
 
 if TYPE_CHECKING:
+    from code_rl.grading.sandbox.fusion.protocol import RUN_PATH
+    from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
     from code_rl.grading.sandbox.server.application import SandboxApplication
     from code_rl.grading.sandbox.server.runs import RunLimits
 else:  # a type checker would take any name for one of ours
