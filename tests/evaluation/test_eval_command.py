@@ -12,9 +12,9 @@ import threading
 
 import pytest
 
-from code_rl.cli.evaluate import data_of
 from code_rl.cli.main import main
 from code_rl.evaluation import endpoint as endpoint_module
+from code_rl.evaluation.session import data_of
 from code_rl.util.errors import ConfigError
 from tests.evaluation.chat_server import RIGHT, ChatServer
 

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("chz")
 
 from code_rl.cli.main import main
-from code_rl.cli.verdict_files import open_verdicts
+from code_rl.evaluation.verdict_files import open_verdicts
 from code_rl.grading.native import write_problems
 from code_rl.grading.problem import Compare, Problem, StdinTest
 from code_rl.grading.verdict import VerdictKind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from code_rl.cli.judge import Judged, check_programs, judge_programs, open_problems
+from code_rl.evaluation.programs import Judged, check_programs, judge_programs, open_problems
 from code_rl.grading.sandbox.executor import Executor
 
 

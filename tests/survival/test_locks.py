@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from code_rl.cli.verdict_files import open_verdicts
 from code_rl.data.preparation.bench import Bench
 from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.engine.serve.store import StateStore
+from code_rl.evaluation.verdict_files import open_verdicts
 from code_rl.training.runs.directory import LOCK
 from code_rl.util.errors import InputError
 from code_rl.util.files import only_writer

@@ -1,60 +1,31 @@
-"""The verb `eval`: benchmarks one after the other, each in a folder that holds all it took; or a
-comparison of two such folders."""
+"""The verb `eval`: benchmarks one after the other, or a comparison of two finished evaluations."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import dataclasses
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import chz
-
-from code_rl.data.benchmarks import RowSelection, check_selection
 from code_rl.engine import BUILT_IN
 from code_rl.engine.checkpoints import read_config, run_of
-from code_rl.evaluation.benchmarks import (
-    BENCHMARKS,
-    Benchmark,
-    check_name,
-    load_benchmark,
-    reworded,
-)
-from code_rl.evaluation.comparison import SUMMARY, compare, summary, summary_table
-from code_rl.evaluation.completers import Completer, connect_completer, read_samples_file
-from code_rl.evaluation.manifest import (
-    MANIFEST,
-    check_same,
-    code_version,
-    measure,
-    read_manifest,
-    write_manifest,
-)
-from code_rl.evaluation.results import RESULTS, make_results
-from code_rl.evaluation.runner import Evaluation, Found, Plan, Questions
-from code_rl.evaluation.samples import SAMPLES, STATE, Folder
-from code_rl.evaluation.settings import (
+from code_rl.evaluation import (
+    COMPARISON,
+    SAMPLES,
     EvalConfig,
+    EvalView,
+    check_benchmarks,
+    compare,
+    evaluate_benchmarks,
+    holds_evaluations,
     make_eval_config,
-    narrowed,
-    sample_count,
-    sweep_limits,
-    wanted_ks,
 )
-from code_rl.evaluation.view import EvalView, markdown
-from code_rl.grading.sandbox import Executor
 from code_rl.training import default_log_path
 from code_rl.training.config import Config, make_config, published_values, refuse_settings
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import check_out, make_folder, write_atomically
-
-COMPARISON = "comparison.json"
-LIVECODEBENCH = "livecodebench"
 
 
 def eval_command(given: Mapping[str, Any]) -> int:
@@ -62,17 +33,10 @@ def eval_command(given: Mapping[str, Any]) -> int:
     config = make_eval_config(given)
     if config.compare is not None:
         return _compare(config)
-    names = [name.strip() for name in (config.benchmark or "").split(",") if name.strip()]
-    if not names:
-        raise ConfigError("benchmark= names none")
-    data = data_of(config.data, names)
-    for name in names:
-        check_name(name, data[name])
-    if LIVECODEBENCH not in names and len(names) > 1:
-        check_selection(names[0], config.choice)
-    out = _out(config)
+    data = check_benchmarks(config)
+    out, engine = _out(config), engine_settings(config)
     try:
-        return asyncio.run(_evaluate_each(config, data, out))
+        return asyncio.run(evaluate_benchmarks(config, engine, data, out))
     except KeyboardInterrupt:
         if any(out.rglob(SAMPLES)):
             print(
@@ -93,76 +57,6 @@ def _compare(config: EvalConfig) -> int:
     return 0
 
 
-def data_of(data: str | None, names: Sequence[str]) -> dict[str, str | None]:
-    """What `data=` gives each benchmark: PATH for the one that there is (or all of one file's),
-    NAME:PATH,… for several.
-
-    Raises ConfigError where it does not say which file is whose.
-    """
-    parts = [part.partition(":") for part in (data or "").split(",") if part]
-    if data is not None and all(colon and name.strip() in BENCHMARKS for name, colon, _ in parts):
-        given: dict[str, str | None] = {name.strip(): path for name, _, path in parts}
-        for name in given:
-            if name not in names:
-                raise ConfigError(
-                    f"data={data}: {name} is not among the benchmarks {', '.join(names)}"
-                )
-        return {name: given.get(name) for name in names}
-    one_file = [{"humaneval", "humaneval+"}, {"mbpp", "mbpp+"}]
-    if data is not None and len(names) > 1 and not any(set(names) <= each for each in one_file):
-        raise ConfigError(
-            f"data={data} is for one benchmark, and {len(names)} are named; write "
-            "data=NAME:PATH,NAME:PATH"
-        )
-    return dict.fromkeys(names, data)
-
-
-async def _evaluate_each(config: EvalConfig, data: Mapping[str, str | None], out: Path) -> int:
-    """All benchmarks under each token limit; more than one result end in a table with their
-    average."""
-    limits = sweep_limits(config)
-    folders = {limit: out / str(limit) if config.sweep else out for limit in limits}
-    codes = [
-        await _evaluate_all(chz.replace(config, max_tokens=limit, sweep=None), data, folder)
-        for limit, folder in folders.items()
-    ]
-    if not config.dry_run and len(limits) * len(data) > 1:
-        rows = summary({str(limit): folder for limit, folder in folders.items()})
-        write_atomically(out / SUMMARY, json.dumps(rows, indent=2) + "\n")
-        EvalView().say(summary_table(rows, "max_tokens"))
-    return max(codes)
-
-
-async def _evaluate_all(config: EvalConfig, data: Mapping[str, str | None], out: Path) -> int:
-    from code_rl.grading.sandbox import check_executor, connect_executor
-
-    view = EvalView()
-    async with contextlib.AsyncExitStack() as stack:
-        executor = connect_executor(
-            config.executor, isolation=config.isolation, concurrency=config.concurrency
-        )
-        stack.push_async_callback(executor.aclose)
-        await check_executor(executor)
-        completer = (
-            None
-            if config.dry_run
-            else await connect_completer(config, engine_settings(config), out, executor, stack)
-        )
-        complete = True
-        for name, file in data.items():
-            choice = (
-                config.choice
-                if name == LIVECODEBENCH or len(data) == 1
-                else RowSelection(config.limit)
-            )
-            benchmark = await load_benchmark(name, file, choice, executor)
-            worded = reworded(benchmark.prompt, config.prompt, config.system_prompt)
-            benchmark = dataclasses.replace(benchmark, prompt=worded)
-            folder = out if len(data) == 1 else out / benchmark.name
-            complete &= await _evaluate(config, benchmark, completer, executor, folder, view)
-    return 0 if complete else 1
-
-
 def engine_settings(config: EvalConfig) -> Config | None:
     """The engine's settings, where weights answer. Raises ConfigError for one that the back end
     would ignore."""
@@ -179,159 +73,10 @@ def engine_settings(config: EvalConfig) -> Config | None:
     return made
 
 
-async def _evaluate(
-    config: EvalConfig,
-    benchmark: Benchmark,
-    completer: Completer | None,
-    executor: Executor,
-    out: Path,
-    view: EvalView,
-) -> bool:
-    """One benchmark. True when every sample wanted has a verdict about itself."""
-    n, greedy = sample_count(config), bool(config.greedy)
-    if config.temperature == 0 and config.answered_by in ("endpoint", "weights"):
-        n, greedy = 0, True
-    if config.samples is not None:
-        completer, in_file, greedy, left_out = read_samples_file(
-            config.samples, benchmark.entries, benchmark.others
-        )
-        if left_out:
-            view.say(
-                f"{left_out} samples of problems that dates, limit or broken rows leave out are "
-                "not counted"
-            )
-        n = in_file if config.n is None else config.n
-    ks = wanted_ks(config, n)
-    one = ", and one greedily" if greedy else ""
-    what = f"{benchmark.name}: {len(benchmark.entries)} problems, {n} samples each{one}"
-    if config.dry_run or completer is None:
-        view.say(f"{what}; nothing was asked, nothing judged")
-        return True
-    make_folder(out)
-    earlier = read_manifest(out)
-    speed = (earlier or {}).get("speed") or await measure(executor)
-    limits = config.reward_timeout, speed["cpu_limit_factor"]
-    official = benchmark.name == LIVECODEBENCH
-    plan = Plan(n, greedy, config.seed, *limits, official, config.concurrency)
-    manifest = {
-        "identity": identity(config, benchmark, completer, plan),
-        "code": code_version(),
-        "executor": executor.description,
-        "speed": speed,
-    }
-    manifest = _begun(manifest, benchmark, earlier, out)
-    folder = Folder(out)
-    questions = Questions(benchmark.entries, benchmark.problem, benchmark.messages)
-    evaluation = Evaluation(questions, completer, plan, executor, folder, folder.group_log)
-    view.say(f"{what}; {completer.description}; {executor.description}")
-    with view.progress(evaluation.total) as on_verdict:
-        evaluation.on_verdict = on_verdict
-        found = await evaluation.run()
-    if found.resumed:
-        view.say(f"{found.resumed} of {evaluation.total} samples were here from before")
-    results = make_results(benchmark, found, plan, ks, completer.description, config)
-    results["how"] = how(config, plan)
-    done = {**manifest["counts"], **counts(found, evaluation.total)}
-    write_manifest(out, {**manifest, "counts": done})
-    return _shown(results, found, out, view)
-
-
-def _begun(
-    manifest: dict[str, Any], benchmark: Benchmark, earlier: Mapping[str, Any] | None, out: Path
-) -> dict[str, Any]:
-    """Write the manifest of an evaluation that begins or goes on.
-
-    Raises ConfigError for the folder of another evaluation.
-    """
-    now = datetime.now().astimezone().isoformat(timespec="seconds")
-    manifest = manifest | {
-        "counts": {"problems": len(benchmark.entries), "skipped": benchmark.facts["skipped"]},
-        "started": (earlier or {}).get("started") or now,
-    }
-    if earlier is not None:
-        check_same(earlier, manifest, out)
-    write_manifest(out, manifest)
-    return manifest
-
-
-def _shown(results: dict[str, Any], found: Found, out: Path, view: EvalView) -> bool:
-    """Write and show the results. True when every sample wanted has a verdict about itself."""
-    write_atomically(out / RESULTS, json.dumps(results, indent=2) + "\n")
-    write_atomically(out / "results.md", markdown(results) + "\n")
-    view.results(results)
-    view.say(f"results: {out}")
-    undecided = any(results["verdicts"].get(name) for name in ("sandbox_error", "checker_error"))
-    return not (found.missing or undecided)
-
-
-def identity(
-    config: EvalConfig, benchmark: Benchmark, completer: Completer, plan: Plan
-) -> dict[str, Any]:
-    """What makes this evaluation this one: a folder is gone on with only under the same."""
-    sampled = config.answered_by in ("endpoint", "weights")
-    return {
-        "benchmark": benchmark.name,
-        **{name: value for name, value in benchmark.facts.items() if name != "skipped"},
-        "prompt": benchmark.prompt.version,
-        "asked": dict(completer.facts),
-        "rule": "lcb-official" if plan.official else "each problem's own",
-        "settings": {
-            "n": plan.samples,
-            "greedy": plan.greedy,
-            "limit": config.limit,
-            "temperature": config.temperature if sampled else None,
-            **narrowed(config),
-            "max_tokens": config.max_tokens if sampled else None,
-            "seed": config.seed,
-            "reward_timeout": config.reward_timeout,
-        },
-    }
-
-
-def counts(found: Found, wanted: int) -> dict[str, int]:
-    """Every sample is accounted for: wanted = judged + without a verdict + missing."""
-    judged = sum(outcome.judged for outcome in found.outcomes.values())
-    return {
-        "samples_wanted": wanted,
-        "samples_judged": judged,
-        "samples_without_verdict": len(found.outcomes) - judged,
-        "samples_missing": len(found.missing),
-        "samples_from_before": found.resumed,
-    }
-
-
-def how(config: EvalConfig, plan: Plan) -> str:
-    """The settings that figures depend on, in a few words."""
-    limits = "own CPU limits" if plan.cpu_limit_s is None else f"{plan.cpu_limit_s:g} CPU s a test"
-    if config.answered_by in ("reference", "samples"):
-        return f"n={plan.samples}, {limits}"
-    drawn = f"n={plan.samples}, temperature {config.temperature:g}" if plan.samples else "greedy"
-    drawn += "".join(
-        f", {name} {value:g}" for name, value in narrowed(config).items() if plan.samples
-    )
-    return f"{drawn}, up to {config.max_tokens} tokens, seed {config.seed}, {limits}"
-
-
 def _out(config: EvalConfig) -> Path:
     if config.out is not None:
         out = Path(config.out).expanduser()
-        check_out(out, _holds_evaluations, "evaluation, or other things beside some")
+        check_out(out, holds_evaluations, "evaluation, or other things beside some")
         return out
     path = default_log_path()
     return path.with_name(f"eval-{path.name}")
-
-
-def _holds_evaluations(folder: Path, below: int = 2) -> bool:
-    """True for the folder of an evaluation, and for one that holds nothing but such folders (by
-    limit, by benchmark) and what belongs to several."""
-    if (folder / MANIFEST).is_file():
-        return "identity" in (read_manifest(folder) or {})
-    beside = (SUMMARY, COMPARISON, STATE)
-    try:
-        return all(
-            each.name in beside
-            or (below > 0 and each.is_dir() and _holds_evaluations(each, below - 1))
-            for each in folder.iterdir()
-        )
-    except OSError:
-        return False

@@ -70,12 +70,12 @@ def report_command(given: Mapping[str, Any]) -> int:
     if config.format == "text":
         from rich.console import Console
 
-        from code_rl.training.report import WIDTH, compare_text, overview, render_text
+        from code_rl.training.report import WIDTH, compare_text, render_text, side_by_side
 
         console = Console(highlight=False)
         if not console.is_terminal:
             console = Console(highlight=False, width=WIDTH)
-        views = [overview(reader) for reader in readers]
+        views = side_by_side(readers)
         for view in views:
             console.print(render_text(view))
         if len(views) > 1:

@@ -130,7 +130,7 @@ def _remarks(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     ]
 
 
-SUMMARY = "summary.json"
+COMPARISON, SUMMARY = "comparison.json", "summary.json"
 
 
 def read_results(folder: Path) -> dict[str, dict[str, Any]]:

@@ -10,16 +10,23 @@ from pkgutil import resolve_name
 
 import chz
 
+from code_rl.data.dataset import Dataset
 from code_rl.data.preparation.bench import Bench, Survivor
 from code_rl.data.preparation.ledger import KEEP, MISSING_LIBRARY, SANDBOX_ERROR, Decision, OnItem
-from code_rl.data.preparation.normalise import normalise
+from code_rl.data.preparation.normalise import normalise, store_key
 from code_rl.data.preparation.report import EXCERPT, Dropped, PrepareView, Report, StageReport
-from code_rl.data.preparation.settings import STAGES, skip_note
+from code_rl.data.preparation.settings import STAGES, PrepareConfig, skip_note
 from code_rl.util.errors import install_command
 
 Runner = Callable[[Bench, Sequence[Survivor], OnItem], Awaitable[list[Decision]]]
 """A stage at work: from the survivors so far to one decision for each, resumed from its ledger
 (`Bench.deciding`)."""
+
+
+async def prepare(config: PrepareConfig, source: Dataset, view: PrepareView) -> int:
+    """Run `code-rl prepare` on `source`, which `plan.check` opened; returns the exit code."""
+    with Bench(config, source, store_key(source)) as bench:
+        return await run_stages(bench, view)
 
 
 async def run_stages(bench: Bench, view: PrepareView) -> int:

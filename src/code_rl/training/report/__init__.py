@@ -14,7 +14,7 @@ from code_rl.util.door import door
 
 if TYPE_CHECKING:
     from code_rl.training.report.live import serve
-    from code_rl.training.report.overview import overview
+    from code_rl.training.report.overview import side_by_side
     from code_rl.training.report.page import REPORT, write_report
     from code_rl.training.report.run import open_run
     from code_rl.training.report.text import WIDTH, compare_text, render_text

@@ -36,7 +36,6 @@ from code_rl.data.preparation.verification.trials import (
     trivial_pass,
 )
 from code_rl.grading import Problem, Verdict, VerdictKind
-from code_rl.grading.problem import DEFAULT_TIME_LIMIT_S
 from code_rl.grading.sandbox import Executor
 from code_rl.util.concurrency import IN_FLIGHT_PER_PLACE, default_concurrency
 
@@ -175,7 +174,7 @@ class Verifier:
         stated = problem.time_limit_s
         if (
             slowest > stated
-            and stated != DEFAULT_TIME_LIMIT_S
+            and stated != Limits().cpu_s  # the default, which nobody stated
             and (slowest > IMPOSSIBLE_FACTOR * stated or stated < 1)
         ):
             return drop(
