@@ -198,7 +198,7 @@ def test_bad_sizes_and_splits_are_config_errors():
 
 def test_reference_solutions_pass_and_unguarded_ones_fail_in_the_real_sandbox():
     sandbox = pytest.importorskip("code_rl.grading.sandbox.local.pool").EmbeddedSandbox
-    judge = pytest.importorskip("code_rl.grading.judging").judge
+    judge = pytest.importorskip("code_rl.grading.judging").judge_async
     chosen = [(spec, problem) for spec, problem in sample() if spec.reduce == "max"][:6] + sample()[::60]
 
     async def verdicts():

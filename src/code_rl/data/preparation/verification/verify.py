@@ -36,7 +36,7 @@ from code_rl.data.preparation.verification.trials import (
     trivial_pass,
 )
 from code_rl.grading import Problem, Verdict, VerdictKind
-from code_rl.grading.sandbox import Executor
+from code_rl.grading.sandbox import Executor, Limits
 from code_rl.util.concurrency import IN_FLIGHT_PER_PLACE, default_concurrency
 
 UNSTEADY_REPEATS = 10
