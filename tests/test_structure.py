@@ -1,20 +1,30 @@
-"""Imports go down the wings, whatever kind they are: at the top, within a function, for type checkers alone."""
+"""Imports go down the wings and through their doors, whatever kind they are: at the top, within a function, for type checkers alone."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from code_rl.util.door import names
+
 ROOT = Path(__file__).parent.parent
-UPWARD = {
-    "at the top": "import code_rl.training.config\n",
-    "within a function": "def f():\n    from code_rl.training.config import Config\n    return Config\n",
-    "for type checkers": "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from code_rl.training.config import Config\n",
+WINGS = ("grading", "data", "engine", "policy", "evaluation", "training")
+DOORS = sorted(
+    ".".join(path.relative_to(ROOT / "src").parent.parts)
+    for path in (ROOT / "src").rglob("__init__.py")
+    if "__getattr__ = door(" in path.read_text()
+)
+PLANTED = {
+    "at the top": "import {0}\n",
+    "within a function": "def f():\n    import {0}\n    return {0}\n",
+    "for type checkers": "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    import {0}\n",
 }
+UPWARD, PAST_A_DOOR = "code_rl.training.config", "code_rl.grading.judging"
 
 
 def lint(tree: Path) -> int:
@@ -34,10 +44,31 @@ def test_imports_go_down_the_wings(tree):
     assert lint(tree) == 0
 
 
-@pytest.mark.parametrize("kind", UPWARD)
+@pytest.mark.parametrize("kind", PLANTED)
 def test_an_import_upwards_is_refused(tree, kind):
-    (tree / "src" / "code_rl" / "grading" / "planted.py").write_text(UPWARD[kind])
+    (tree / "src" / "code_rl" / "grading" / "planted.py").write_text(PLANTED[kind].format(UPWARD))
     assert lint(tree) == 1
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_an_import_past_a_door_is_refused(tree, kind):
+    (tree / "src" / "code_rl" / "policy" / "planted.py").write_text(PLANTED[kind].format(PAST_A_DOOR))
+    assert lint(tree) == 1
+
+
+def test_each_wing_has_a_door_of_at_most_a_dozen_names_that_can_be_had():
+    assert {f"code_rl.{wing}" for wing in WINGS} < {*DOORS}
+    for package in DOORS[1:]:
+        door, listed = import_module(package), names(package)
+        assert len(listed) <= 12
+        for name, module in listed.items():
+            assert getattr(door, name) is getattr(import_module(module), name)
+
+
+def test_no_file_has_the_name_of_what_the_door_beside_it_gives():
+    for package in DOORS:
+        folder = Path(str(import_module(package).__file__)).parent
+        assert not {path.stem for path in folder.iterdir()} & names(package).keys()
 
 
 def test_a_new_room_at_the_top_needs_a_place_in_the_order(tree):

@@ -1,9 +1,7 @@
-"""Where does the model live? `connect` gives one client shape, Tinker's, for every back end.
+"""Where does the model live? `connect` returns one client shape, Tinker's, for every back end.
 
-`local/` is the engine in this process, `remote` a service (checked by `preflight`), `vllm` a
-sampler beside the engine, `serve/` is `code-rl serve`. `losses` are computed here or sent by name;
-`checkpoints` are the saved states of a run; `adapters` exports; `places` says what each back end
-can do.
+`local/` is the engine in this process, `remote` a service, `vllm` a sampler, `serve/` the verb;
+`losses` are computed here or sent by name; `checkpoints` are the saved states of a run.
 """
 
 from __future__ import annotations

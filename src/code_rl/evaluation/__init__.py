@@ -1,8 +1,7 @@
-"""How good is it? `code-rl eval` and the evaluations of a training run.
+"""How good is it? `code-rl eval`, and the evaluations of a training run (`held_out`).
 
-`benchmarks` are the problems, `completers` and `endpoint` give samples, `runner` keeps and judges
-them (`samples`), `figures` has pass@k and intervals, `results` and `compare` make tables, `rating`
-the Codeforces rating.
+`session` runs benchmarks, `runner` samples and judges, `figures` has pass@k and intervals,
+`comparison` compares two evaluations.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Is this program right? Problems, the judge, and the sandbox that runs programs.
+"""Is this program right? Problems, the judge and its verdicts.
 
-`problem` holds the records, `native` their file format, `extract` finds the program in an answer,
-`judge` runs it and gives a `verdict`. `sandbox/` runs
-programs: `local`, on Sandbox Fusion servers (`fusion`), on Ray (`cluster`), or for others
-(`server`). `audit/` checks other graders.
+A program runs in `sandbox/`; its outputs are compared here (`judging`), by a problem's rule
+(`compare`). `audit/` checks graders that others wrote.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""From a problem to a trajectory: environments, renderers, sampling and rewards.
+"""From a problem to a trajectory: prompts, environments, renderers, sampling and rewards.
 
-`environments/` says what a problem is to a policy, `renderers/` turn messages into tokens and back,
-`sample` draws and judges groups, `inflight` keeps completions and verdicts the moment they arrive,
-`rewards` turn a judged `trajectory` into a number.
+`sample` draws and judges groups of trajectories; `inflight` keeps each completion and verdict on
+disk the moment it arrives.
 """
 
 from __future__ import annotations
