@@ -125,7 +125,8 @@ def score_group(group: Group, objective: Objective) -> ScoredGroup:
     A_G = only(unmasked_G, compute_advantages(only(counted_G, r_G), objective.estimator))
     reasons = {
         "all_masked": not any(unmasked_G),
-        "rewards_alike": should_skip(compute_advantages(only(counted_G, R_G))),
+        "rewards_alike": objective.compares
+        and should_skip(compute_advantages(only(counted_G, R_G))),
         "no_advantage": should_skip(A_G),
     }
     skipped = next((reason for reason, holds in reasons.items() if holds), None)

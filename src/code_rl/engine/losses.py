@@ -74,6 +74,11 @@ def _importance_sampling(
     return -(_ratio(ops, logprobs, inputs) * inputs["advantages"])
 
 
+def _reinforce(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+    del ops, settings
+    return -(inputs["advantages"] * logprobs)
+
+
 def _ppo(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
     return _surrogate(ops, _ratio(ops, logprobs, inputs), inputs["advantages"], settings)
 
@@ -121,6 +126,12 @@ POLICY_LOSSES: Mapping[str, Loss] = {
     loss.name: loss
     for loss in (
         Loss("importance_sampling", _importance_sampling, {}, about="−ρ · A\nTinker"),
+        Loss(
+            "reinforce",
+            _reinforce,
+            {},
+            about="−A · log p\nWilliams 1992: no correction for older weights",
+        ),
         Loss(
             "ppo",
             _ppo,

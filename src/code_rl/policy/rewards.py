@@ -42,6 +42,16 @@ def think_answer(trajectory: Trajectory) -> float:
     return correctness(trajectory) if tagged and trajectory.format_ok else -1.2
 
 
+def has_program(trajectory: Trajectory) -> float:
+    """1 for an answer with a program, right or wrong, else 0: a control."""
+    return 1.0 if trajectory.format_ok else 0.0
+
+
+def coin(trajectory: Trajectory) -> float:
+    """0 or 1 by the seed, the step, the place and the member, never by the answer: a control."""
+    return float(trajectory.seed & 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Reward:
     """R = `program` − `format_coef` for an answer without a program.
@@ -70,6 +80,8 @@ REWARDS: dict[str, RewardFunction] = {
     "correctness": correctness,
     "fraction": fraction,
     "think_answer": think_answer,
+    "format": has_program,
+    "random": coin,
 }
 
 

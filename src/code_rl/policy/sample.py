@@ -207,7 +207,7 @@ class _Rollout:
                 if len(turns) < policy.environment.max_turns and room > 0:
                     continue
                 turns[-1] = replace(turn, verdict=await self.grader.judge(turn.code), messages=())
-            return Trajectory(tuple(turns))
+            return Trajectory(tuple(turns), derive_seed(self.request.seed, "member", member))
 
     async def _turn(
         self, drawn: SampledAnswer, conversation: Sequence[Message], prompt: Sequence[int]

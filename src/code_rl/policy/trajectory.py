@@ -32,9 +32,14 @@ class Turn:
 @dataclass(frozen=True, slots=True)
 class Trajectory:
     """One attempt at a problem, of one turn or several, each of which saw those before it. What is
-    said of it is said of the last."""
+    said of it is said of the last.
+
+    `seed` is a function of the run's seed, the step, the place in the batch and the member, and of
+    nothing that was sampled.
+    """
 
     turns: tuple[Turn, ...]
+    seed: int = 0
 
     @property
     def last(self) -> Turn:

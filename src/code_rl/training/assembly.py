@@ -309,6 +309,8 @@ def trainable(
     notice = capabilities.temperature_notice(temperature)
     if notice is not None:
         say(notice)
+    if not objective.compares:  # samples are targets, however they were drawn
+        return objective
     return replace(objective, temperature=capabilities.pass_temperature(temperature))
 
 

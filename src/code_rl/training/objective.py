@@ -10,7 +10,7 @@ from code_rl.engine.losses import POLICY_LOSSES, Loss, get_loss
 from code_rl.policy import Group
 from code_rl.policy.environments import Environment, get_environment
 from code_rl.policy.rewards import Reward, get_reward
-from code_rl.training.algorithm.advantages import Estimator, get_estimator, mean
+from code_rl.training.algorithm.advantages import Estimator, get_estimator, mean, ones
 from code_rl.training.algorithm.shaping import Shaping, parse_overlong
 from code_rl.training.config import Config
 
@@ -30,6 +30,11 @@ class Objective:
     loss_config: Mapping[str, float] = field(default_factory=dict)
     kl_coef: float = 0.0
     temperature: float = 1.0
+
+    @property
+    def compares(self) -> bool:
+        """True where a group's members are told apart by their rewards."""
+        return self.estimator is not ones
 
 
 @dataclass(frozen=True, slots=True)

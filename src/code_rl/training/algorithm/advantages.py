@@ -22,7 +22,7 @@ def compute_advantages(
     rewards: Sequence[float | None], estimator: Estimator | None = None
 ) -> list[float | None]:
     """`rewards_G` to `advantages_G`, by `mean` unless another estimator is given. A group without
-    variance has zeros under each.
+    variance has zeros under each but `ones`.
 
     Raises ValueError for a reward that is NaN or infinite, ConfigError for an estimator that fails,
     or does not give a finite number for each.
@@ -30,7 +30,9 @@ def compute_advantages(
     known = [reward for reward in rewards if reward is not None]
     require_finite(known, "reward")
     advantages = mean(known)
-    if estimator is not None and not should_skip(advantages):
+    if estimator is ones:
+        advantages = ones(known)
+    elif estimator is not None and not should_skip(advantages):
         with blaming("advantage", getattr(estimator, "__qualname__", repr(estimator))):
             advantages = [float(advantage) for advantage in estimator(known.copy())]
             require_finite(advantages, "advantage")
@@ -83,10 +85,19 @@ def leave_one_out(rewards_G: list[float]) -> list[float]:
     return [advantage * count / (count - 1) for advantage in mean(rewards_G)]
 
 
+def ones(rewards_G: list[float]) -> list[float]:
+    """1 for every member, whatever its reward: samples are targets as they are.
+
+    With `loss=reinforce` this is supervised training on the model's own samples, a control.
+    """
+    return [1.0] * len(rewards_G)
+
+
 ESTIMATORS: Mapping[str, Estimator] = {
     "mean": mean,
     "mean_std": mean_std,
     "leave_one_out": leave_one_out,
+    "ones": ones,
 }
 
 
