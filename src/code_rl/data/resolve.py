@@ -21,7 +21,7 @@ from code_rl.grading import CallTest, Problem, StdinTest, values
 from code_rl.grading.compare import compare_returned
 from code_rl.grading.sandbox import Executor, Limits, Status
 from code_rl.grading.submission import program_job
-from code_rl.util.concurrency import abandon, closing
+from code_rl.util.concurrency import cancel_all, closing
 from code_rl.util.errors import SandboxError
 
 MAX_REFERENCES = 5
@@ -73,7 +73,7 @@ async def resolve_all(
         while waiting:
             yield await waiting.popleft()[0]
     finally:
-        await abandon(task for task, _ in waiting)
+        await cancel_all(task for task, _ in waiting)
 
 
 async def with_expected(

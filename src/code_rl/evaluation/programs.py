@@ -18,7 +18,7 @@ from code_rl.evaluation.progress import judging
 from code_rl.evaluation.verdict_files import is_judged, open_verdicts, put_in_order
 from code_rl.grading import Problem, Verdict, VerdictKind, extract_code, judge_async
 from code_rl.grading.sandbox import Executor
-from code_rl.util.concurrency import abandon, default_concurrency
+from code_rl.util.concurrency import cancel_all, default_concurrency
 from code_rl.util.data_files import read_rows, sources_digest
 from code_rl.util.errors import ConfigError, DataError
 from code_rl.util.files import KeyedLog
@@ -195,7 +195,7 @@ async def judge_into(
         )
         raise
     finally:
-        await abandon(tasks)
+        await cancel_all(tasks)
 
 
 def format_verdict(program: ProgramRow, verdict: Verdict, key: str) -> dict[str, Any]:

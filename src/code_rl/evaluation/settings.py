@@ -12,7 +12,15 @@ from code_rl.engine.checkpoints import read_config, run_of
 from code_rl.policy.environments import ENVIRONMENTS, get_environment
 from code_rl.policy.prompts import PROMPTS, get_prompt_template
 from code_rl.util.errors import ConfigError
-from code_rl.util.setting import ABOVE_0, AT_LEAST_0, AT_LEAST_1, EXECUTOR_DOC, FROM_0, must, option
+from code_rl.util.setting import (
+    ABOVE_0,
+    AT_LEAST_0,
+    AT_LEAST_1,
+    EXECUTOR_DOC,
+    FROM_0,
+    check_that,
+    option,
+)
 from code_rl.util.settings import make_settings
 
 REFERENCE = "reference"
@@ -68,7 +76,7 @@ class EvalConfig:
     limit: int = option(
         -1,
         "Problems per split (a fixed subsample); -1: all.",
-        must(lambda count: count == -1 or count >= 1, "-1 (all problems) or at least 1"),
+        check_that(lambda count: count == -1 or count >= 1, "-1 (all problems) or at least 1"),
     )
     model: str | None = option(
         None,
@@ -117,12 +125,12 @@ class EvalConfig:
     top_p: float = option(
         1.0,
         "Draw only from the likeliest tokens that have this share of the mass together.",
-        must(lambda share: 0 < share <= 1, "above 0 and at most 1"),
+        check_that(lambda share: 0 < share <= 1, "above 0 and at most 1"),
     )
     top_k: int = option(
         -1,
         "Draw only from so many of the likeliest tokens; -1: from all.",
-        must(lambda count: count == -1 or count >= 1, "-1 (all) or at least 1"),
+        check_that(lambda count: count == -1 or count >= 1, "-1 (all) or at least 1"),
     )
     prompt: str | None = option(
         None,

@@ -15,7 +15,7 @@ from code_rl.data.sources import CODE_R1_SYSTEM, COMPLETE, REQUEST, code_r1_ques
 from code_rl.grading import ProblemView, SequenceTest, StdinTest, TestCase
 from code_rl.grading.values import dumps
 from code_rl.policy.renderers.base import Message
-from code_rl.util.registry import blaming, find
+from code_rl.util.registry import attribute_errors_to, find
 
 LCB_SYSTEM_MESSAGE_GENERIC = (
     "You are an expert Python programmer. You will be given a question (problem specification) and "
@@ -78,7 +78,7 @@ def get_prompt_template(
     found = find("prompt", name, PROMPTS)
 
     def worded(problem: ProblemView) -> list[Message]:
-        with blaming("prompt", name):
+        with attribute_errors_to("prompt", name):
             given = found(problem)
             if not isinstance(given, list | tuple):
                 raise TypeError(f"it gave {given!r:.80}; a list of messages is wanted: {_MESSAGE}")
