@@ -17,9 +17,9 @@ from code_rl.policy.environments import Environment
 from code_rl.policy.renderers import Renderer
 from code_rl.training.algorithm.lengths import ContextSchedule
 from code_rl.training.budget import Budget, Tokens
-from code_rl.training.choice import ProblemSampler
 from code_rl.training.config import BatchShape, Config
 from code_rl.training.objective import Objective
+from code_rl.training.problem_sampler import ProblemSampler
 from code_rl.training.runs.recorder import Recorder
 
 if TYPE_CHECKING:

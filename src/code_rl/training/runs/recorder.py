@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     import tinker
 
     from code_rl.policy import Trajectory, Turn
-    from code_rl.training.choice import SampledProblem
     from code_rl.training.console import Console
     from code_rl.training.objective import ScoredGroup
+    from code_rl.training.problem_sampler import SampledProblem
 
 logger = logging.getLogger("code_rl")
 ROLLOUTS = "rollouts.jsonl"
