@@ -21,10 +21,10 @@ from __future__ import annotations
 import contextlib
 import datetime
 import gzip
+import io
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -42,6 +42,7 @@ from code_rl.grading.problem import (
 from code_rl.grading.values import ValueCodecError, decode, encode
 from code_rl.util.data_files import read_object, short
 from code_rl.util.errors import DataError
+from code_rl.util.files import write_lines_atomically, writes
 from code_rl.util.suggestion import suggestion
 
 REQUIRED = ("id", "statement", "tests")
@@ -178,31 +179,17 @@ def write_problems(path: str | os.PathLike[str], problems: Iterable[Problem]) ->
 
     The same problems give the same bytes.
     """
-    target, count = Path(path), 0
-    try:
-        with tempfile.NamedTemporaryFile(
-            dir=target.parent, prefix=f".{target.name}.", delete=False
-        ) as temporary:
-            try:
-                packed = (
-                    gzip.GzipFile("", "wb", fileobj=temporary, mtime=0)
-                    if target.suffix == ".gz"
-                    else None
-                )
-                with packed or contextlib.nullcontext(temporary) as stream:
-                    for problem in problems:
-                        count += 1
-                        stream.write(format_problem(problem).encode("ascii") + b"\n")
-                temporary.flush()
-                os.fsync(temporary.fileno())
-                os.chmod(temporary.name, 0o644)
-                os.replace(temporary.name, target)
-            except BaseException:
-                os.unlink(temporary.name)
-                raise
-    except OSError as error:
-        raise DataError(f"{path} cannot be written: {error.strerror or error}") from error
-    return count
+    lines = [format_problem(problem).encode("ascii") + b"\n" for problem in problems]
+    stored = io.BytesIO()
+    with (
+        gzip.GzipFile("", "wb", fileobj=stored, mtime=0)
+        if Path(path).suffix == ".gz"
+        else contextlib.nullcontext(stored)
+    ) as stream:
+        stream.writelines(lines)
+    with writes(path, "file", DataError):
+        write_lines_atomically(Path(path), [stored.getvalue()], mode=0o644)
+    return len(lines)
 
 
 def parse_problem(line: bytes, where: str) -> Problem:
@@ -244,10 +231,6 @@ def problem_from_json(data: Mapping[str, Any], where: str = "problem") -> Proble
     row = read_fields(data, FORMS, REQUIRED, where)
     if not row["tests"]:
         raise DataError(f"{where}: tests is empty; a problem needs at least one test")
-    meta = row.get("meta", {})
-    for key in ("preamble", "setup"):
-        if not isinstance(meta.get(key, ""), str):
-            raise DataError(f"{where}: meta.{key}={short(meta[key])} must be source text")
     row["tests"] = tests_from_json(row["tests"], row.get("fn_name"), where)
     compare = row.get("compare", "lcb")
     compare = {"rule": compare} if isinstance(compare, str) else compare

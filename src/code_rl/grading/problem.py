@@ -186,8 +186,10 @@ def check_parts(problem: Problem, where: str) -> None:
     rule do not go together."""
     check_compare(problem.compare, where)
     for name in ("preamble", "setup"):
-        source = problem.meta.get(name)
-        if isinstance(source, str) and isinstance(why := _parsed(source), str):
+        source = problem.meta.get(name, "")
+        if not isinstance(source, str):
+            raise DataError(f"{where}: meta.{name}={short(source)} must be source text")
+        if isinstance(why := _parsed(source), str):
             raise DataError(f"{where}: meta.{name}'s source does not compile: {why}")
     calls = problem.calls
     for index, test in enumerate(problem.tests):

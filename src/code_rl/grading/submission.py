@@ -35,8 +35,8 @@ def program_job(problem: Problem, code: str, tests: Sequence[TestCase], limits: 
         code=code,
         cases=tuple(case_input(test, catch) for test in tests),
         fn_name=problem.fn_name or ("" if problem.calls else None),
-        preamble=meta_source(problem, "preamble"),
-        setup=meta_source(problem, "setup"),
+        preamble=problem.meta.get("preamble", ""),
+        setup=problem.meta.get("setup", ""),
         limits=limits,
     )
 
@@ -72,7 +72,7 @@ def in_one_process(problem: Problem, code: str) -> Problem | None:
         return None
     if any(test.fn_name not in (None, name) for test in tests):
         return None
-    setup, owner = meta_source(problem, "setup"), "Solution"
+    setup, owner = problem.meta.get("setup", ""), "Solution"
     if "class Solution" not in code:  # LiveCodeBench's own way to tell
         owner = "_Module"
         while owner in code:
@@ -157,13 +157,3 @@ async def single(executor: Executor, job: Job) -> Execution:
         async for execution in executions:
             return execution
     raise SandboxError("the sandbox gave no execution")
-
-
-def meta_source(problem: Problem, name: str) -> str:
-    """`meta.preamble` or `meta.setup`. Raises DataError when it is no text."""
-    source = problem.meta.get(name) or ""
-    if not isinstance(source, str):
-        raise DataError(
-            f"problem {problem.id!r}: meta.{name} must be source text, not {type(source).__name__}"
-        )
-    return source
