@@ -18,7 +18,6 @@ from code_rl.util.errors import ConfigError
 RUN_PATH = "/run_code"
 LONGEST_RUN_HEADER = "X-Longest-Run-S"
 """Of a server of ours, on its answer to a ping: the longest run_timeout that it accepts."""
-OVER_LONGEST_RUN = " is over this server's limit of "
 PING_PATH = "/v1/ping"
 
 PYTHON = "python"
@@ -199,13 +198,3 @@ def _command(data: Any) -> CommandResult | None:
         stdout=str(data.get("stdout") or ""),
         stderr=str(data.get("stderr") or ""),
     )
-
-
-def longest_run(message: str) -> float | None:
-    """What a server of ours says to a run_timeout over its `max_run_s`: that limit, in seconds.
-    None for any other message."""
-    _, found, rest = message.partition(OVER_LONGEST_RUN)
-    try:
-        return float(rest.split()[0]) if found else None
-    except (ValueError, IndexError):
-        return None

@@ -16,7 +16,6 @@ from pydantic import BaseModel, FiniteFloat, ValidationError
 from code_rl.grading.sandbox.executor import encodable
 from code_rl.grading.sandbox.fusion.protocol import (
     LANGUAGES,
-    OVER_LONGEST_RUN,
     PYTHON,
     ProtocolError,
     RunRequest,
@@ -82,7 +81,7 @@ def parse_request(text: bytes, longest_run_s: float) -> RunRequest:
         )
     if body.run_timeout > longest_run_s:
         raise UnrunnableRequestError(
-            f"run_timeout={body.run_timeout:g}{OVER_LONGEST_RUN}{longest_run_s:g} s"
+            f"run_timeout={body.run_timeout:g} must be at most max_run_s={longest_run_s:g}"
         )
     for name, text_field in (("code", body.code), ("stdin", body.stdin or "")):
         if not encodable(text_field):
