@@ -21,38 +21,7 @@ LONGEST_RUN_HEADER = "X-Longest-Run-S"
 PING_PATH = "/v1/ping"
 
 PYTHON = "python"
-LANGUAGES = (
-    *(
-        "python",
-        "cpp",
-        "nodejs",
-        "go",
-        "go_test",
-        "java",
-        "php",
-        "csharp",
-        "bash",
-        "typescript",
-        "sql",
-        "rust",
-        "cuda",
-    ),
-    *(
-        "lua",
-        "R",
-        "perl",
-        "D_ut",
-        "ruby",
-        "scala",
-        "julia",
-        "pytest",
-        "junit",
-        "kotlin_script",
-        "jest",
-        "verilog",
-    ),
-    *("python_gpu", "lean", "swift", "racket"),
-)
+
 
 SUCCESS, FAILED, SANDBOX_ERROR = "Success", "Failed", "SandboxError"
 FINISHED, TIME_LIMIT_EXCEEDED, ERROR = "Finished", "TimeLimitExceeded", "Error"

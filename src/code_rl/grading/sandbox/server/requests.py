@@ -7,15 +7,12 @@ the real server may read.
 from __future__ import annotations
 
 import json
-import posixpath
-from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, FiniteFloat, ValidationError
 
 from code_rl.grading.sandbox.executor import encodable
 from code_rl.grading.sandbox.fusion.protocol import (
-    LANGUAGES,
     PYTHON,
     ProtocolError,
     RunRequest,
@@ -32,7 +29,7 @@ class _Body(BaseModel):
     """The protocol's form of a request; what it does not name is ignored."""
 
     code: str
-    language: Literal[LANGUAGES]  # type: ignore[valid-type]
+    language: str
     run_timeout: FiniteFloat = 10.0
     compile_timeout: FiniteFloat = 10.0
     memory_limit_MB: int = -1
@@ -96,7 +93,8 @@ def parse_request(text: bytes, longest_run_s: float) -> RunRequest:
         }
     except ProtocolError as error:
         raise UnrunnableRequestError(f"files: {error}") from error
-    _check_layout(contents)
+    if len(contents) > MOST_FILES:
+        raise UnrunnableRequestError(f"files: there are more than {MOST_FILES}")
     return RunRequest(
         code=body.code,
         language=body.language,
@@ -126,23 +124,3 @@ def _inside(path: str) -> str:
             f"path {path[:300]!r} does not name a file inside the working directory"
         )
     return path
-
-
-def _check_layout(paths: Iterable[str]) -> None:
-    """Raise UnrunnableRequestError unless there can be a file at each of the paths, and not too
-    many of them."""
-    files = {posixpath.normpath(path) for path in paths}
-    directories: set[str] = set()
-    for path in files:
-        parent = posixpath.dirname(path)
-        while parent and parent not in directories:
-            if parent in files:
-                raise UnrunnableRequestError(
-                    f"files: {parent[:300]!r} is a file, and {path[:300]!r} needs a directory there"
-                )
-            directories.add(parent)
-            parent = posixpath.dirname(parent)
-        if len(files) + len(directories) > MOST_FILES:
-            raise UnrunnableRequestError(
-                f"files: there are more than {MOST_FILES} files and directories"
-            )
