@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 
@@ -21,7 +22,6 @@ from code_rl.util.errors import SandboxError
 MAX_RESPONSE_BYTES = 512 << 20
 PING_TIMEOUT_S = 3.0
 CONNECT_TIMEOUT_S = 10.0
-READ_BYTES = 1 << 18
 PERMANENT = (401, 403, 405, 422)
 
 
@@ -103,14 +103,11 @@ async def ping(session: aiohttp.ClientSession, url: str) -> float | None:
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    async for part in response.content.iter_chunked(READ_BYTES):
-        parts.append(part)
-        size += len(part)
-        if size > MAX_RESPONSE_BYTES:
-            raise TroubleError(f"{response.url}: the answer is over {MAX_RESPONSE_BYTES} bytes")
-    return b"".join(parts)
+    try:
+        await response.content.readexactly(MAX_RESPONSE_BYTES)
+    except asyncio.IncompleteReadError as whole:
+        return whole.partial
+    raise TroubleError(f"{response.url}: an answer of {MAX_RESPONSE_BYTES} bytes or more")
 
 
 async def _refusal(url: str, response: aiohttp.ClientResponse) -> SandboxError:
