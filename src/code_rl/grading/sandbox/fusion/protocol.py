@@ -31,14 +31,13 @@ def run_urls(text: str, name: str = "SANDBOX_URL") -> tuple[str, ...]:
     """Split comma-separated URLs; one without `/run_code` gets it appended. Raises ConfigError
     naming `name`."""
     urls = [part.strip().rstrip("/") for part in text.split(",") if part.strip()]
-    if not urls:
-        raise ConfigError(
-            f"{name} is empty; give http://host:port/run_code, several separated by commas"
-        )
-    for url in urls:
+    for url in urls or [text]:
         scheme, _, rest = url.partition("://")
         if scheme not in ("http", "https") or not rest or rest.startswith("/"):
-            raise ConfigError(f"{name}: {url!r} is not a URL; give http://host:port/run_code")
+            raise ConfigError(
+                f"{name}: {url!r} is not a URL; give http://host:port/run_code of a Sandbox Fusion "
+                "server, several separated by commas, or executor=embedded or ray"
+            )
         if "@" in rest.partition("/")[0]:
             raise ConfigError(
                 f"{name} holds a user or a password; give a plain URL like "
