@@ -145,20 +145,14 @@ def read_fields(
     data: Mapping[str, Any], forms: Mapping[str, Form], required: Sequence[str], where: str
 ) -> dict[str, Any]:
     """The fields that there are, as they are kept. Raises DataError, beginning with `where`, for
-    one that is of another form, missing or unknown; one that is both is taken for misspelt."""
+    one that is of another form, missing or unknown."""
     missing = [name for name in required if name not in data]
     unknown = [name for name in data if name not in forms]
     if unknown:
-        alone = missing[0] if len(missing) == len(unknown) == 1 else None
-        meant = (
-            f", did you mean {alone!r}?"
-            if alone
-            else suggestion(unknown[0], missing or tuple(forms))
-        )
-        also = f"; {missing[0]} is missing" if missing and alone is None else ""
         raise DataError(
-            f"{where}: field {short(unknown[0])} is unknown{meant}{also}; known are "
-            f"{', '.join(forms)} (anything else goes in a problem's meta)"
+            f"{where}: field {short(unknown[0])} is unknown"
+            f"{suggestion(unknown[0], missing or tuple(forms))}; known are {', '.join(forms)} "
+            "(anything else goes in a problem's meta)"
         )
     if missing:
         raise DataError(f"{where}: {missing[0]} is missing")
@@ -353,18 +347,11 @@ def _call(row: dict[str, Any], fn_name: str | None, where: str) -> CallTest:
 def _sequence(row: dict[str, Any], where: str) -> SequenceTest:
     name, calls = row.pop("class"), row.pop("calls")
     for call in calls:
-        if not (
-            isinstance(call, list)
-            and len(call) == 2
-            and isinstance(call[0], str)
-            and isinstance(call[1], list)
-        ):
+        if not (ITEMS.fits(call) and len(call) == 2 and NAME.fits(call[0]) and ITEMS.fits(call[1])):
             raise DataError(
                 f"{where}: calls: {short(call)} must be a pair: a method's name and a list of "
                 "arguments"
             )
-        if not call[0].isidentifier():
-            raise DataError(f"{where}: calls: {short(call[0])} must be the name of a method")
     if not calls or calls[0][0] != name:
         raise DataError(
             f"{where}: calls must begin with the class itself, {name!r}, and the arguments of "
