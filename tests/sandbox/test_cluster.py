@@ -54,7 +54,7 @@ def test_a_head_that_refuses_us_is_said_to_want_a_token(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as head:
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{head.getsockname()[1]}")
         monkeypatch.setitem(sys.modules, "ray", stub)
-        with pytest.raises(SandboxError, match=r"Failed to connect to Ray cluster; .* needs RAY_AUTH_MODE=token"):
+        with pytest.raises(SandboxError, match=r"Failed to connect to Ray cluster; .* RAY_AUTH_MODE=token needs it"):
             connect_executor("ray")
     assert os.environ["RAY_NUM_REDIS_GET_RETRIES"] == "5"
 

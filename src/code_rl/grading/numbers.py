@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from code_rl.grading.text import near, near_floats
+from code_rl.grading.text import near
 
 MAX_TEXT_BITS = 13_000
 """An integer of so many bits is turned into digits whatever the interpreter's limit for that."""
@@ -20,10 +20,6 @@ def near_numbers(got: float, expected: float, abs_tol: float, rel_tol: float) ->
     """
     if not (abs_tol or rel_tol):
         return False
-    if isinstance(got, float) and isinstance(expected, float):
-        decided = near_floats(got, expected, abs_tol, rel_tol)
-        if decided is not None:
-            return decided
     text, wanted = _written(got), _written(expected)
     return text is not None and wanted is not None and near(text, wanted, abs_tol, rel_tol)
 

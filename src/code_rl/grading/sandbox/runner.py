@@ -322,10 +322,9 @@ def _flush_files() -> None:
 def _clear(names: dict[str, Any]) -> None:
     """Drop the names of a main module that something still holds, as the interpreter does: single
     underscores first."""
-    for name in [name for name in names if name[:1] == "_" and name[1:2] != "_"]:
-        names[name] = None
-    for name in [name for name in names if name != "__builtins__"]:
-        names[name] = None
+    for name in sorted(names, key=lambda name: name[:1] != "_"):
+        if name != "__builtins__":
+            names[name] = None
     gc.collect()
 
 
