@@ -60,7 +60,7 @@ def test_a_head_that_refuses_us_is_said_to_want_a_token(monkeypatch):
 
 
 def test_a_client_port_is_refused_by_name():
-    with pytest.raises(ConfigError, match=r"executor='ray://head:10001': use .* on a node of the cluster"):
+    with pytest.raises(ConfigError, match=r"executor: 'ray://head:10001' .* on a node of the cluster"):
         connect_executor("ray://head:10001")
 
 

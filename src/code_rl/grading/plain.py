@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import sys
+from decimal import Decimal
 from typing import Any
 
-from code_rl.grading.numbers import near_numbers
 from code_rl.grading.problem import Compare
-from code_rl.grading.text import compare_contest
+from code_rl.grading.text import compare_contest, near
 from code_rl.grading.values import ENVELOPE, MAX_DEPTH, TAG, encode
 
 MAX_VALUE_BYTES = 64 << 20
@@ -39,6 +39,10 @@ LIKE_LISTS = (
     "dict_items",
 )
 LIKE_SETS = ("dict_keys", "dict_items")
+MAX_TEXT_BITS = 13_000
+"""A longer integer is near no float."""
+_INTEGERS_FROM = 2.0**53
+"""Floats from here on are integers, and no longer all of them."""
 RAISED = "raised"
 SETS = ("set", "frozenset")
 RAW = ("bytes", "bytearray")
@@ -209,7 +213,21 @@ def _near(got: float, expected: float, rule: Compare) -> bool:
     """Two numbers of which at least one is a float."""
     if got == expected or (got != got and expected != expected):
         return True
-    return near_numbers(got, expected, rule.abs_tol, rule.rel_tol)
+    if not (rule.abs_tol or rule.rel_tol) or max(map(_bits, (got, expected))) > MAX_TEXT_BITS:
+        return False
+    return near(_written(got), _written(expected), rule.abs_tol, rule.rel_tol)
+
+
+def _bits(number: float) -> int:
+    return number.bit_length() if isinstance(number, int) else 0
+
+
+def _written(number: float) -> str:
+    """A float below 2**53 counts as its shortest text, `3.00001` and not the binary fraction next
+    to it; a larger one as the integer that it is."""
+    if isinstance(number, int):
+        return str(int(number))
+    return str(Decimal(number)).lower() if abs(number) >= _INTEGERS_FROM else repr(number)
 
 
 def _parse_int(text: str) -> int:

@@ -57,12 +57,15 @@ def in_one_process(problem: Problem, code: str) -> Problem | None:
 
     So LiveCodeBench runs what is called; None where a test is more than a call by position.
     """
+    name, tolerances = problem.fn_name, {(test.abs_tol, test.rel_tol) for test in problem.tests}
     tests = [
         test
         for test in problem.tests
-        if isinstance(test, CallTest) and not test.kwargs and test.raises is None
+        if isinstance(test, CallTest)
+        and not test.kwargs
+        and test.raises is None
+        and test.fn_name in (None, name)
     ]
-    name, tolerances = problem.fn_name, {(test.abs_tol, test.rel_tol) for test in tests}
     if (
         name is None
         or len(tests) < len(problem.tests)
@@ -70,13 +73,9 @@ def in_one_process(problem: Problem, code: str) -> Problem | None:
         or problem.compare.rule == "checker"
     ):
         return None
-    if any(test.fn_name not in (None, name) for test in tests):
-        return None
     setup, owner = problem.meta.get("setup", ""), "Solution"
     if "class Solution" not in code:  # LiveCodeBench's own way to tell
-        owner = "_Module"
-        while owner in code:
-            owner += "_"
+        owner = "_ModuleOfTheProgram"
         setup += f"\n{owner} = type({owner!r}, (), {{{name!r}: staticmethod({name})}})\n"
     calls = ((owner, ()), *((name, test.args) for test in tests))
     whole = SequenceTest(

@@ -30,7 +30,6 @@ from code_rl.grading.sandbox.ending import Allowed, Ended, exception_line, statu
 JOB_FILE, RESULT_FILE = "job.json", "results.jsonl"
 STDERR_KEPT = 64 << 10
 _VALUE_FD = 3
-_COMPILE_CPU_S = 10
 _COMPILE_FAILED = 97
 _DATA_RESERVE, _THREAD_STACK = 1 << 30, 8 << 20
 """Beyond the memory limit, what may be writable: stacks of threads, buffers never touched. What is
@@ -192,18 +191,12 @@ def _become(job: Mapping[str, Any], place: str, descriptors: list[int]) -> NoRet
 
 
 def _compiled(job: Mapping[str, Any]) -> runner.Program:
-    """The program; one that does not compile ends this process with a code of its own, one that
-    overwhelms the compiler too."""
-    signal.signal(signal.SIGPROF, lambda *_: os._exit(_COMPILE_FAILED))
-    signal.setitimer(signal.ITIMER_PROF, _COMPILE_CPU_S)
+    """The program; one that does not compile ends this process with a code of its own."""
     try:
         return runner.Program(job["code"], job["fn_name"], job["preamble"], job["setup"])
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         os.write(2, f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace"))
         os._exit(_COMPILE_FAILED)
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, signal.SIG_DFL)
 
 
 def _limit(limits: Mapping[str, Any]) -> None:

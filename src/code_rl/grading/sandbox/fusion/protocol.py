@@ -36,7 +36,8 @@ def run_urls(text: str, name: str = "SANDBOX_URL") -> tuple[str, ...]:
         if scheme not in ("http", "https") or not rest or rest.startswith("/"):
             raise ConfigError(
                 f"{name}: {url!r} is not a URL; give http://host:port/run_code of a Sandbox Fusion "
-                "server, several separated by commas, or executor=embedded or ray"
+                "server, several separated by commas, or executor=embedded or ray (in a process on "
+                "a node of the cluster)"
             )
         if "@" in rest.partition("/")[0]:
             raise ConfigError(
