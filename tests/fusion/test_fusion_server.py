@@ -236,7 +236,7 @@ def test_a_body_that_is_no_object_is_422(server: ServerProcess, body):
 def test_text_that_cannot_be_encoded_is_refused(server: ServerProcess):
     for fields in ({"code": "print('\ud800')"}, {"code": "print(1)", "stdin": "\udfff"}):
         status, answer = post(server, {"language": "python", **fields})
-        assert (status, answer["status"]) == (200, "SandboxError")
+        assert (status, answer["detail"][0]["type"]) == (422, "json_invalid")
 
 
 def test_programs_do_not_see_each_other(server: ServerProcess):
