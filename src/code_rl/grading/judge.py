@@ -20,7 +20,7 @@ from code_rl.grading.reasons import Reason, left_by_itself, status_reason, wrong
 from code_rl.grading.sandbox.executor import Execution, Executor, Limits, Status, encodable
 from code_rl.grading.submission import executions_of, limits_of, program_job
 from code_rl.grading.verdict import Failure, Verdict, VerdictKind
-from code_rl.util.errors import DataError, SandboxError
+from code_rl.util.errors import SandboxError
 
 THREAD_ABOVE_BYTES = 1 << 16
 MAX_CHECKER_CHUNK = 16
@@ -72,7 +72,7 @@ async def judge(
     that ran. Raises DataError for a problem that cannot be judged (no tests, mixed kinds, unknown
     rule) and OutageError; no other SandboxError.
     """
-    check_problem(problem)
+    check_parts(problem, f"problem {problem.id!r}")
     tally = _Tally(all_tests)
     if code is None:
         return Verdict(VerdictKind.NO_CODE, 0, len(problem.tests), problem.compare.rule)
@@ -88,21 +88,6 @@ async def judge(
     except SandboxError as error:
         tally.reason, tally.failed = Reason(VerdictKind.SANDBOX_ERROR, str(error)), tally.done
     return _verdict(problem, tally)
-
-
-def check_problem(problem: Problem) -> None:
-    """Raise DataError when `problem` cannot be judged."""
-    where = f"problem {problem.id!r}"
-    if not problem.tests:
-        raise DataError(
-            f"{where}: tests is empty; a problem without tests would pass every program"
-        )
-    for index, test in enumerate(problem.tests):
-        if isinstance(test, CallTest) and not (test.fn_name or problem.fn_name):
-            raise DataError(
-                f"{where}: tests[{index}] names no function, and the problem has no fn_name"
-            )
-    check_parts(problem, where)
 
 
 async def _run(

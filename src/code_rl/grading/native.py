@@ -223,9 +223,9 @@ def problem_from_json(data: Mapping[str, Any], where: str = "problem") -> Proble
     """Build a problem from a native JSON object. Raises DataError, beginning with `where`, for
     anything malformed."""
     row = read_fields(data, FORMS, REQUIRED, where)
-    if not row["tests"]:
-        raise DataError(f"{where}: tests is empty; a problem needs at least one test")
-    row["tests"] = tests_from_json(row["tests"], row.get("fn_name"), where)
+    row["tests"] = tuple(
+        _test_from_json(item, f"{where}: tests[{index}]") for index, item in enumerate(row["tests"])
+    )
     compare = row.get("compare", "lcb")
     compare = {"rule": compare} if isinstance(compare, str) else compare
     row["compare"] = Compare(**read_fields(compare, _COMPARE, ("rule",), f"{where}: compare"))
@@ -277,7 +277,7 @@ NOT_FOR_RAISES = (
 
 
 def test_to_json(test: TestCase) -> dict[str, Any]:
-    """One test as a JSON object; inverse of `tests_from_json`."""
+    """One test as a JSON object; inverse of `_test_from_json`."""
     if isinstance(test, StdinTest):
         row: dict[str, Any] = {"kind": "stdin", "input": test.input, "expected": test.expected}
     elif isinstance(test, SequenceTest):
@@ -298,16 +298,7 @@ def test_to_json(test: TestCase) -> dict[str, Any]:
     return row
 
 
-def tests_from_json(items: Sequence[Any], fn_name: str | None, where: str) -> tuple[TestCase, ...]:
-    """The tests of a problem whose function is `fn_name`. Raises DataError, beginning with
-    `where`."""
-    return tuple(
-        _test_from_json(item, fn_name, f"{where}: tests[{index}]")
-        for index, item in enumerate(items)
-    )
-
-
-def _test_from_json(data: Any, fn_name: str | None, where: str) -> TestCase:
+def _test_from_json(data: Any, where: str) -> TestCase:
     if not isinstance(data, dict):
         raise DataError(f"{where}: an object was expected, not {short(data)}")
     kind = data.get("kind")
@@ -321,17 +312,12 @@ def _test_from_json(data: Any, fn_name: str | None, where: str) -> TestCase:
         del row["kind"]
         if kind == "stdin":
             return StdinTest(**row)
-        return _sequence(row, where) if kind == "sequence" else _call(row, fn_name, where)
+        return _sequence(row, where) if kind == "sequence" else _call(row, where)
     except ValueCodecError as error:
         raise DataError(f"{where}: a value cannot be read: {error}") from error
 
 
-def _call(row: dict[str, Any], fn_name: str | None, where: str) -> CallTest:
-    if row.get("fn_name") is None and fn_name is None:
-        raise DataError(
-            f"{where}: kind='call' does not go with fn_name=None; name the function in the "
-            "problem's fn_name or the test's"
-        )
+def _call(row: dict[str, Any], where: str) -> CallTest:
     raises = row.get("raises")
     if raises in NOT_FOR_RAISES:
         raise DataError(

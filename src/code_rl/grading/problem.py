@@ -182,8 +182,10 @@ def check_compare(compare: Compare, where: str) -> None:
 
 
 def check_parts(problem: Problem, where: str) -> None:
-    """Raise DataError, beginning with `where`, for an unusable rule or source, and where tests and
-    rule do not go together."""
+    """Raise DataError, beginning with `where`, for an unusable rule or source, no tests, and where
+    tests and rule do not go together."""
+    if not problem.tests:
+        raise DataError(f"{where}: tests is empty; a problem needs at least one test")
     check_compare(problem.compare, where)
     for name in ("preamble", "setup"):
         source = problem.meta.get(name, "")
@@ -195,11 +197,14 @@ def check_parts(problem: Problem, where: str) -> None:
     for index, test in enumerate(problem.tests):
         here = f"{where}: tests[{index}]"
         if isinstance(test, StdinTest) is calls:
-            kind = "stdin" if isinstance(test, StdinTest) else "call"
             raise DataError(
-                f"{here}: kind={kind!r} does not go with fn_name={problem.fn_name!r} and a first "
-                "test that is "
-                f"{'no ' if calls else ''}script; a problem's tests are all scripts or all calls"
+                f"{here}: its kind does not go with fn_name={problem.fn_name!r} and the first "
+                "test; a problem's tests are all scripts or all calls"
+            )
+        if isinstance(test, CallTest) and not (test.fn_name or problem.fn_name):
+            raise DataError(
+                f"{here}: kind='call' does not go with fn_name=None; name the function in the "
+                "problem's fn_name or the test's"
             )
         rule = problem.compare.rule
         if (test.abs_tol, test.rel_tol) != (None, None) and rule not in WITH_TOLERANCE:
