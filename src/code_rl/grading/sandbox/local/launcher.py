@@ -160,18 +160,14 @@ class Zygote:
             self._control.sendmsg([b"spawn"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
             answer = self._control.recv(1 << 12)
             if not answer:
-                raise SandboxError("the process that forks workers has ended")
+                raise ConnectionError("the process that forks them has ended")
             kind, *rest = marshal.loads(answer)  # noqa: S302 - the zygote never meets a program
             if kind != SPAWNED:
-                raise SandboxError(f"no worker could be forked: {rest[0]}")
+                raise OSError(rest[0])
             pidfd = os.pidfd_open(rest[0])
-        except (OSError, SandboxError) as error:
+        except OSError as error:
             ours.close()
-            raise (
-                error
-                if isinstance(error, SandboxError)
-                else SandboxError(f"no worker could be forked: {error}")
-            ) from error
+            raise SandboxError(f"no worker could be forked: {error}") from error
         finally:
             theirs.close()
         ours.setblocking(False)
