@@ -16,7 +16,6 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from aiohttp import ClientSession, TCPConnector
 
@@ -24,12 +23,10 @@ from code_rl.grading.sandbox.executor import Execution, Job, closing, default_sl
 from code_rl.grading.sandbox.fusion.attempts import Attempts
 from code_rl.grading.sandbox.fusion.protocol import RunRequest, ping_url, run_urls
 from code_rl.grading.sandbox.fusion.transport import ping, post_run
+from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.grading.sandbox.retries import REMOTE_PATIENCE_S, RefusedError, Retries
 from code_rl.grading.sandbox.servers import Server, ServerPool
 from code_rl.util.errors import ConfigError, IsolationError, SandboxError
-
-if TYPE_CHECKING:
-    from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 
 DEFAULT_URL = "http://localhost:8080/run_code"
 DEFAULT_CONCURRENCY = 4
@@ -188,8 +185,6 @@ class FusionClient:
 def _local_sandbox() -> EmbeddedSandbox:
     """Where trusted jobs run. They are the problem author's programs, so no isolation is better
     than none of them."""
-    from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
-
     try:
         return EmbeddedSandbox()
     except IsolationError as error:

@@ -123,14 +123,6 @@ def _row(
     """The row of one test: its status by the limits, and its outputs."""
     exit_code, cpu_s, wall_s, peak = measured
     output = job["limits"]["output_bytes"]
-    if exit_code == _COMPILE_FAILED:
-        return {
-            "status": "compile_error",
-            "detail": exception_line(said),
-            "exit_code": 1,
-            "cpu_s": cpu_s,
-            "wall_s": wall_s,
-        }
     answer = runner.decode_value(record) if job["fn_name"] is not None else None
     seen = Ended(
         exit_code,
@@ -149,6 +141,8 @@ def _row(
     status, detail = status_of(
         seen, Allowed(limits["cpu_s"], limits["wall_s"], limits["memory_mb"] << 20)
     )
+    if exit_code == _COMPILE_FAILED:
+        status, detail, exit_code = "compile_error", exception_line(said), 1
     stopped = over or status in ("time_limit", "output_limit")
     return {
         "status": status,
