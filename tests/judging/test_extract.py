@@ -54,8 +54,6 @@ CASES = {
     "a tag after a fence at the end of a line": ("<answer>```python\nprint(1)```</answer>", "print(1)"),
     "words after a closing fence, then another block": ("```python\n1\n``` or\n```python\n2\n```", "2"),
     "a tag before the opening fence": ("<answer>```python\n1\n```\n</answer>", "1"),
-    "quoted": ("> So:\n> ```python\n> if 1:\n>     x\n>\n> ```", "if 1:\n    x"),
-    "quoted, but for its end": (">```\n>x\n```", "x"),
     "quote marks inside a block": ("```python\n'''\n> ```\n'''\n```", "'''\n> ```\n'''"),
     "comments alone": ("```python\n# nothing\n\n```", None),
     "nothing visible": ("```python\n\u200b\n\ufeff # x\n```", None),

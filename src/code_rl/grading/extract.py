@@ -2,8 +2,8 @@
 
 A fence is a line of three or more backticks or tildes. The rules, where Markdown leaves room:
 
-- An opening fence may follow indentation, or whatever ends in `>`: quote marks, a tag (`<answer>`).
-  It may name a language. The body loses the indentation and the quote marks of its fence.
+- An opening fence may follow indentation, or whatever ends in `>`: a tag (`<answer>`).
+  It may name a language. The body loses the indentation of its fence.
 - A closing fence is at least as long, of the same character, and indented at most three columns
   more: a fence inside an indented docstring does not close its block. Text may follow it
   (`</answer>`, "That is all.") if it is indented no more than the opening fence; one word without a
@@ -11,7 +11,7 @@ A fence is a line of three or more backticks or tildes. The rules, where Markdow
 - Where no closing line follows, a closing fence behind a line of code, at its end or before a tag,
   closes the block (`print(1)` and three backticks).
 - Known limits: an opening fence behind words or a list mark is none; one word behind a closing
-  fence is a language, whatever sign it ends in.
+  fence is a language, whatever sign it ends in; the quote marks of a quoted block stay.
 - A block that is never closed is no block, and neither is one of comments and blanks alone; an
   earlier one counts then.
 - CRLF becomes LF; blank lines around the code are dropped.
@@ -23,7 +23,6 @@ import re
 from dataclasses import dataclass, field
 
 _FENCE = re.compile(r"(.*>)?([ \t]*+)(`{3,}+|~{3,}+)(.*+)", re.DOTALL)
-_QUOTES = re.compile(r"(?:[ \t]*+>)*+")
 _CLOSING_SLACK = 3
 
 
@@ -47,16 +46,6 @@ class _Block:
     fence: _Fence
     lines: list[str] = field(default_factory=list)
     soft_end: int | None = None
-    quotes: int = field(init=False)
-    """How many quote marks the opening fence has."""
-
-    def __post_init__(self) -> None:
-        self.quotes = _quotes(self.fence.before).count(">")
-
-    def unquoted(self, line: str) -> str:
-        """The line without as many quote marks as the opening fence has."""
-        blanks = _quotes(line).split(">")[:-1][: self.quotes]
-        return line[sum(len(blank) + 1 for blank in blanks) :].removeprefix(" ") if blanks else line
 
     def ended_by(self, fence: _Fence) -> bool:
         """True if the fence closes this block, or opens another in its place."""
@@ -106,7 +95,6 @@ def extract_code(text: str) -> str | None:
             opening = _fence(line)
             block = _Block(opening) if opening and "`" not in opening.after else None
             continue
-        line = block.unquoted(line)
         fence = _fence(line)
         if fence and block.ended_by(fence):
             code = block.code(closed=not fence.names_a_language) or code
@@ -114,12 +102,6 @@ def extract_code(text: str) -> str | None:
         else:
             block.add(line)
     return (block.code(closed=False) if block else None) or code
-
-
-def _quotes(line: str) -> str:
-    """The quote marks that the line begins with, and the blanks before each."""
-    marks = _QUOTES.match(line)
-    return marks[0] if marks else ""
 
 
 def _has_statement(line: str) -> bool:

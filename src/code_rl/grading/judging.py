@@ -83,7 +83,7 @@ async def judge_async(
         raise DataError(
             f"code={code!r:.80} is no text; give a program, or None for an answer without one"
         )
-    check_problem(problem)
+    check_parts(problem, f"problem {problem.id!r}")
     if code is None:
         return Verdict(VerdictKind.NO_CODE, 0, len(problem.tests), problem.compare.rule)
     tally = _Tally(all_tests)
@@ -114,21 +114,6 @@ async def _judge(
             await _run(problem, code, executor, limits, tally)
     except SandboxError as error:
         tally.reason, tally.failed = Reason(VerdictKind.SANDBOX_ERROR, str(error)), tally.done
-
-
-def check_problem(problem: Problem) -> None:
-    """Raise DataError when `problem` cannot be judged."""
-    where = f"problem {problem.id!r}"
-    if not problem.tests:
-        raise DataError(
-            f"{where}: tests is empty; a problem without tests would pass every program"
-        )
-    for index, test in enumerate(problem.tests):
-        if isinstance(test, CallTest) and not (test.fn_name or problem.fn_name):
-            raise DataError(
-                f"{where}: tests[{index}] names no function, and the problem has no fn_name"
-            )
-    check_parts(problem, where)
 
 
 async def _run(

@@ -21,10 +21,10 @@ from __future__ import annotations
 import contextlib
 import datetime
 import gzip
+import io
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -42,6 +42,7 @@ from code_rl.grading.problem import (
 from code_rl.grading.values import ValueCodecError, decode, encode
 from code_rl.util.data_files import read_object, short
 from code_rl.util.errors import DataError
+from code_rl.util.files import write_lines_atomically, writes
 from code_rl.util.suggestion import suggestion
 
 REQUIRED = ("id", "statement", "tests")
@@ -144,20 +145,14 @@ def read_fields(
     data: Mapping[str, Any], forms: Mapping[str, Form], required: Sequence[str], where: str
 ) -> dict[str, Any]:
     """The fields that there are, as they are kept. Raises DataError, beginning with `where`, for
-    one that is of another form, missing or unknown; one that is both is taken for misspelt."""
+    one that is of another form, missing or unknown."""
     missing = [name for name in required if name not in data]
     unknown = [name for name in data if name not in forms]
     if unknown:
-        alone = missing[0] if len(missing) == len(unknown) == 1 else None
-        meant = (
-            f", did you mean {alone!r}?"
-            if alone
-            else suggestion(unknown[0], missing or tuple(forms))
-        )
-        also = f"; {missing[0]} is missing" if missing and alone is None else ""
         raise DataError(
-            f"{where}: field {short(unknown[0])} is unknown{meant}{also}; known are "
-            f"{', '.join(forms)} (anything else goes in a problem's meta)"
+            f"{where}: field {short(unknown[0])} is unknown"
+            f"{suggestion(unknown[0], missing or tuple(forms))}; known are {', '.join(forms)} "
+            "(anything else goes in a problem's meta)"
         )
     if missing:
         raise DataError(f"{where}: {missing[0]} is missing")
@@ -178,31 +173,17 @@ def write_problems(path: str | os.PathLike[str], problems: Iterable[Problem]) ->
 
     The same problems give the same bytes.
     """
-    target, count = Path(path), 0
-    try:
-        with tempfile.NamedTemporaryFile(
-            dir=target.parent, prefix=f".{target.name}.", delete=False
-        ) as temporary:
-            try:
-                packed = (
-                    gzip.GzipFile("", "wb", fileobj=temporary, mtime=0)
-                    if target.suffix == ".gz"
-                    else None
-                )
-                with packed or contextlib.nullcontext(temporary) as stream:
-                    for problem in problems:
-                        count += 1
-                        stream.write(format_problem(problem).encode("ascii") + b"\n")
-                temporary.flush()
-                os.fsync(temporary.fileno())
-                os.chmod(temporary.name, 0o644)
-                os.replace(temporary.name, target)
-            except BaseException:
-                os.unlink(temporary.name)
-                raise
-    except OSError as error:
-        raise DataError(f"{path} cannot be written: {error.strerror or error}") from error
-    return count
+    lines = [format_problem(problem).encode("ascii") + b"\n" for problem in problems]
+    stored = io.BytesIO()
+    with (
+        gzip.GzipFile("", "wb", fileobj=stored, mtime=0)
+        if Path(path).suffix == ".gz"
+        else contextlib.nullcontext(stored)
+    ) as stream:
+        stream.writelines(lines)
+    with writes(path, "file", DataError):
+        write_lines_atomically(Path(path), [stored.getvalue()], mode=0o644)
+    return len(lines)
 
 
 def parse_problem(line: bytes, where: str) -> Problem:
@@ -242,13 +223,9 @@ def problem_from_json(data: Mapping[str, Any], where: str = "problem") -> Proble
     """Build a problem from a native JSON object. Raises DataError, beginning with `where`, for
     anything malformed."""
     row = read_fields(data, FORMS, REQUIRED, where)
-    if not row["tests"]:
-        raise DataError(f"{where}: tests is empty; a problem needs at least one test")
-    meta = row.get("meta", {})
-    for key in ("preamble", "setup"):
-        if not isinstance(meta.get(key, ""), str):
-            raise DataError(f"{where}: meta.{key}={short(meta[key])} must be source text")
-    row["tests"] = tests_from_json(row["tests"], row.get("fn_name"), where)
+    row["tests"] = tuple(
+        _test_from_json(item, f"{where}: tests[{index}]") for index, item in enumerate(row["tests"])
+    )
     compare = row.get("compare", "lcb")
     compare = {"rule": compare} if isinstance(compare, str) else compare
     row["compare"] = Compare(**read_fields(compare, _COMPARE, ("rule",), f"{where}: compare"))
@@ -300,7 +277,7 @@ NOT_FOR_RAISES = (
 
 
 def test_to_json(test: TestCase) -> dict[str, Any]:
-    """One test as a JSON object; inverse of `tests_from_json`."""
+    """One test as a JSON object; inverse of `_test_from_json`."""
     if isinstance(test, StdinTest):
         row: dict[str, Any] = {"kind": "stdin", "input": test.input, "expected": test.expected}
     elif isinstance(test, SequenceTest):
@@ -321,16 +298,7 @@ def test_to_json(test: TestCase) -> dict[str, Any]:
     return row
 
 
-def tests_from_json(items: Sequence[Any], fn_name: str | None, where: str) -> tuple[TestCase, ...]:
-    """The tests of a problem whose function is `fn_name`. Raises DataError, beginning with
-    `where`."""
-    return tuple(
-        _test_from_json(item, fn_name, f"{where}: tests[{index}]")
-        for index, item in enumerate(items)
-    )
-
-
-def _test_from_json(data: Any, fn_name: str | None, where: str) -> TestCase:
+def _test_from_json(data: Any, where: str) -> TestCase:
     if not isinstance(data, dict):
         raise DataError(f"{where}: an object was expected, not {short(data)}")
     kind = data.get("kind")
@@ -344,17 +312,12 @@ def _test_from_json(data: Any, fn_name: str | None, where: str) -> TestCase:
         del row["kind"]
         if kind == "stdin":
             return StdinTest(**row)
-        return _sequence(row, where) if kind == "sequence" else _call(row, fn_name, where)
+        return _sequence(row, where) if kind == "sequence" else _call(row, where)
     except ValueCodecError as error:
         raise DataError(f"{where}: a value cannot be read: {error}") from error
 
 
-def _call(row: dict[str, Any], fn_name: str | None, where: str) -> CallTest:
-    if row.get("fn_name") is None and fn_name is None:
-        raise DataError(
-            f"{where}: kind='call' does not go with fn_name=None; name the function in the "
-            "problem's fn_name or the test's"
-        )
+def _call(row: dict[str, Any], where: str) -> CallTest:
     raises = row.get("raises")
     if raises in NOT_FOR_RAISES:
         raise DataError(
@@ -370,18 +333,11 @@ def _call(row: dict[str, Any], fn_name: str | None, where: str) -> CallTest:
 def _sequence(row: dict[str, Any], where: str) -> SequenceTest:
     name, calls = row.pop("class"), row.pop("calls")
     for call in calls:
-        if not (
-            isinstance(call, list)
-            and len(call) == 2
-            and isinstance(call[0], str)
-            and isinstance(call[1], list)
-        ):
+        if not (ITEMS.fits(call) and len(call) == 2 and NAME.fits(call[0]) and ITEMS.fits(call[1])):
             raise DataError(
                 f"{where}: calls: {short(call)} must be a pair: a method's name and a list of "
                 "arguments"
             )
-        if not call[0].isidentifier():
-            raise DataError(f"{where}: calls: {short(call[0])} must be the name of a method")
     if not calls or calls[0][0] != name:
         raise DataError(
             f"{where}: calls must begin with the class itself, {name!r}, and the arguments of "

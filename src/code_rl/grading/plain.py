@@ -2,23 +2,24 @@
 
 Values are compared in the encoded form of `grading.values`, as JSON left them: nothing that a
 program returned is ever built into a set, a dict of our own or an object, so no hash and no
-`__eq__` of its choosing runs here. Nesting is walked with a list, not with recursion; an integer of
-thousands of digits stays text.
+`__eq__` of its choosing runs here. Nesting is walked with a list, not with recursion. Long integers
+stay the hexadecimal text that they travel as.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import sys
+from decimal import Decimal
 from typing import Any
 
-from code_rl.grading.numbers import near_numbers
 from code_rl.grading.problem import Compare
-from code_rl.grading.text import compare_contest
+from code_rl.grading.text import compare_contest, near
 from code_rl.grading.values import ENVELOPE, MAX_DEPTH, TAG, encode
 
 MAX_VALUE_BYTES = 64 << 20
-MAX_INT_DIGITS = 4000
+MAX_INT_DIGITS = 5000
+"""More than the longest integer has that travels as a number (`values.MAX_DECIMAL_BITS`)."""
 MAX_PARTS = 1 << 21
 PARTS_PER_EXPECTED_PART = 8
 """A plain integer is one part; a long one is `{"__type__":"int","items":["…"]}`."""
@@ -38,19 +39,16 @@ LIKE_LISTS = (
     "dict_items",
 )
 LIKE_SETS = ("dict_keys", "dict_items")
+MAX_TEXT_BITS = 13_000
+"""A longer integer is near no float."""
+_INTEGERS_FROM = 2.0**53
+"""Floats from here on are integers, and no longer all of them."""
 RAISED = "raised"
 SETS = ("set", "frozenset")
 RAW = ("bytes", "bytearray")
 _NAMED = (*SEQUENCES, *SETS, *RAW, *LIKE_LISTS, "dict", "complex", "int", "float", "str", "bool")
 BOOLS_ARE_NUMBERS = ("lcb-official", "python")
 """Rules under which True equals 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class HugeInt:
-    """An integer of more than MAX_INT_DIGITS digits, kept as its decimal text."""
-
-    text: str
 
 
 class UnreadableError(ValueError):
@@ -70,6 +68,7 @@ def parse_value(data: bytes, expected: bytes | None = None) -> Any:
         parts = PARTS_PER_EXPECTED_PART * _parts(expected) + 16
     if len(data) > limit or _parts(data) > parts:
         raise UnreadableError("the returned value is far larger than the expected one")
+    sys.set_int_max_str_digits(0)
     try:
         return json.loads(data.decode("utf-8"), parse_int=_parse_int)
     except (ValueError, RecursionError) as error:
@@ -171,8 +170,6 @@ def _by_key(form: dict[str, Any]) -> dict[str, Any]:
 
 def _canonical(form: Any) -> str:
     """Text that is equal exactly for equal hashable values."""
-    if type(form) is int and form.bit_length() < MAX_INT_DIGITS:
-        return str(form)
     try:
         return json.dumps(_normal(form, 0))
     except RecursionError:
@@ -182,14 +179,6 @@ def _canonical(form: Any) -> str:
 def _normal(form: Any, depth: int) -> Any:
     if depth > MAX_DEPTH:
         raise RecursionError
-    if isinstance(form, HugeInt):
-        return [TAG, "int", form.text]
-    if (
-        isinstance(form, int)
-        and not isinstance(form, bool)
-        and form.bit_length() > 3 * MAX_INT_DIGITS
-    ):
-        return [TAG, "int", _int_text(form)]
     if isinstance(form, float) and form.is_integer():
         return int(form)
     if isinstance(form, list):
@@ -213,8 +202,6 @@ def _equal_scalars(got: Any, expected: Any, rule: Compare) -> bool:
         and rule.rule not in BOOLS_ARE_NUMBERS
     ):
         return False
-    if isinstance(got, HugeInt) or isinstance(expected, HugeInt):
-        return _same_huge(got, expected)
     if rule.rule == "contest" and isinstance(got, float) and type(expected) is int:
         return rule.integers_as_floats and _near(got, expected, rule)
     if isinstance(expected, float) and isinstance(got, int | float) and rule.rule != "lcb-official":
@@ -226,36 +213,27 @@ def _near(got: float, expected: float, rule: Compare) -> bool:
     """Two numbers of which at least one is a float."""
     if got == expected or (got != got and expected != expected):
         return True
-    return near_numbers(got, expected, rule.abs_tol, rule.rel_tol)
-
-
-def _same_huge(got: Any, expected: Any) -> bool:
-    """Equal integers of which at least one is text; the other is turned into text only when its
-    size fits."""
-    one, other = (got, expected) if isinstance(got, HugeInt) else (expected, got)
-    if isinstance(other, HugeInt):
-        return one.text == other.text
-    if not isinstance(other, int) or isinstance(other, bool):
+    if not (rule.abs_tol or rule.rel_tol) or max(map(_bits, (got, expected))) > MAX_TEXT_BITS:
         return False
-    digits = len(one.text.lstrip("-"))
-    if abs(other.bit_length() - digits * 3.3219280948873626) > 8:
-        return False
-    return _int_text(other) == one.text
+    return near(_written(got), _written(expected), rule.abs_tol, rule.rel_tol)
 
 
-def _int_text(number: int) -> str:
-    """Decimal text of any length, without touching the interpreter's digit limit."""
-    sign, number = ("-", -number) if number < 0 else ("", number)
-    chunks: list[str] = []
-    base = 10**MAX_INT_DIGITS
-    while number >= base:
-        number, low = divmod(number, base)
-        chunks.append(str(low).zfill(MAX_INT_DIGITS))
-    return sign + str(number) + "".join(reversed(chunks))
+def _bits(number: float) -> int:
+    return number.bit_length() if isinstance(number, int) else 0
 
 
-def _parse_int(text: str) -> int | HugeInt:
-    return int(text) if len(text) <= MAX_INT_DIGITS else HugeInt(text)
+def _written(number: float) -> str:
+    """A float below 2**53 counts as its shortest text, `3.00001` and not the binary fraction next
+    to it; a larger one as the integer that it is."""
+    if isinstance(number, int):
+        return str(int(number))
+    return str(Decimal(number)).lower() if abs(number) >= _INTEGERS_FROM else repr(number)
+
+
+def _parse_int(text: str) -> int:
+    if len(text) > MAX_INT_DIGITS:
+        raise ValueError("no encoding writes an integer of so many digits as a number")
+    return int(text)
 
 
 def _items(form: Any) -> list[Any]:
@@ -270,8 +248,6 @@ def _kind(form: Any) -> str:
         return str(form.get(TAG, "dict"))
     if isinstance(form, list):
         return "list"
-    if isinstance(form, HugeInt):
-        return "int"
     return type(form).__name__
 
 

@@ -7,16 +7,15 @@ What a policy may see (`ProblemView`) is a type of its own.
 from __future__ import annotations
 
 import ast
-import difflib
 import functools
 import math
-import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from code_rl.util import syntax
+from code_rl.util.data_files import short
 from code_rl.util.errors import DataError
 
 DEFAULT_TIME_LIMIT_S = 6.0
@@ -151,8 +150,7 @@ RULES = ("lcb", "lcb-official", "python", "contest", "checker")
 WITH_TOLERANCE = ("lcb", "python", "contest")
 CHECK = "check"
 """The function that a checker is."""
-CALLED = {CHECK: "check(input, output, expected)"}
-_PATH = re.compile(r"[^\n()=]*\.py")
+CALLED = "check(input, output, expected)"
 ONLY_OF = {
     **dict.fromkeys(("ignore_case", "integers_as_floats"), "contest"),
     **dict.fromkeys(("checker_time_limit_s", "checker_memory_limit_mb"), "checker"),
@@ -180,26 +178,33 @@ def check_compare(compare: Compare, where: str) -> None:
             f"{where}: the rule 'checker' and the checker's source go together; rule={rule!r}"
         )
     if compare.checker is not None:
-        check_source(compare.checker, "checker", where, needs=CHECK, script=True)
+        _check_checker(compare.checker, where)
 
 
 def check_parts(problem: Problem, where: str) -> None:
-    """Raise DataError, beginning with `where`, for an unusable rule or source, and where tests and
-    rule do not go together."""
+    """Raise DataError, beginning with `where`, for an unusable rule or source, no tests, and where
+    tests and rule do not go together."""
+    if not problem.tests:
+        raise DataError(f"{where}: tests is empty; a problem needs at least one test")
     check_compare(problem.compare, where)
     for name in ("preamble", "setup"):
-        source = problem.meta.get(name)
-        if isinstance(source, str) and isinstance(why := _parsed(source), str):
+        source = problem.meta.get(name, "")
+        if not isinstance(source, str):
+            raise DataError(f"{where}: meta.{name}={short(source)} must be source text")
+        if isinstance(why := _parsed(source), str):
             raise DataError(f"{where}: meta.{name}'s source does not compile: {why}")
     calls = problem.calls
     for index, test in enumerate(problem.tests):
         here = f"{where}: tests[{index}]"
         if isinstance(test, StdinTest) is calls:
-            kind = "stdin" if isinstance(test, StdinTest) else "call"
             raise DataError(
-                f"{here}: kind={kind!r} does not go with fn_name={problem.fn_name!r} and a first "
-                "test that is "
-                f"{'no ' if calls else ''}script; a problem's tests are all scripts or all calls"
+                f"{here}: its kind does not go with fn_name={problem.fn_name!r} and the first "
+                "test; a problem's tests are all scripts or all calls"
+            )
+        if isinstance(test, CallTest) and not (test.fn_name or problem.fn_name):
+            raise DataError(
+                f"{here}: kind='call' does not go with fn_name=None; name the function in the "
+                "problem's fn_name or the test's"
             )
         rule = problem.compare.rule
         if (test.abs_tol, test.rel_tol) != (None, None) and rule not in WITH_TOLERANCE:
@@ -216,56 +221,45 @@ def check_tolerance(abs_tol: float | None, rel_tol: float | None, where: str) ->
             raise DataError(f"{where}: {name}={value!r} must be a finite number, 0 or more")
 
 
-def check_source(source: str, name: str, where: str, needs: str, *, script: bool = False) -> None:
-    """Raise DataError when a problem author's program is a path, does not compile, or does not
-    define the function that it `needs`, of three arguments.
-
-    A `script` does without the function: something runs at its module level, and no function that
-    is never called is named almost so.
-    """
-    if _PATH.fullmatch(source.strip()):
+def _check_checker(source: str, where: str) -> None:
+    """Raise DataError when a checker does not compile, or neither defines `check`, of three
+    arguments, nor runs anything at its module level, as the older protocol's scripts do."""
+    tree = _parsed(source)
+    if isinstance(tree, str):
+        raise DataError(f"{where}: the checker's source does not compile: {tree}")
+    check = _functions(tree).get(CHECK)
+    runs = any(
+        isinstance(node, ast.Call)
+        for part in tree.body
+        if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        for node in ast.walk(part)
+    )
+    if check is None and not runs:
         raise DataError(
-            f"{where}: {name}={source.strip()!r} is a path; give the source itself, as text"
+            f"{where}: checker={short(source)} must be a source that defines a function {CALLED} "
+            "at module level"
         )
-    found = _parsed(source)
-    if isinstance(found, str):
-        raise DataError(f"{where}: the {name}'s source does not compile: {found}")
-    meant = difflib.get_close_matches(needs, found.idle, 1)
-    if needs not in found.functions and (meant or not (script and found.runs)):
-        other = f"; it defines {meant[0]!r}" if meant else ""
+    if check is not None and not (check.decorator_list or _takes_three(check.args)):
         raise DataError(
-            f"{where}: the {name}'s source must define a function {needs!r} at module level{other}"
-        )
-    if needs in found.odd:
-        raise DataError(
-            f"{where}: the {name}'s source defines {found.odd[needs]}; it is called with three: "
-            f"{CALLED[needs]}"
+            f"{where}: the checker defines {CHECK}({ast.unparse(check.args)}); it is called with "
+            f"three arguments: {CALLED}"
         )
 
 
 def defines(source: str, name: str) -> bool:
     """True when `source` defines the function `name` at module level."""
-    found = _parsed(source)
-    return not isinstance(found, str) and name in found.functions
+    tree = _parsed(source)
+    return not isinstance(tree, str) and name in _functions(tree)
 
 
-@dataclass(frozen=True, slots=True)
-class _Parsed:
-    """The functions at a source's module level, those of them that nothing there names, and whether
-    anything else is called at that level.
-
-    `odd`: those that three arguments in order cannot call, as they are written.
-    """
-
-    functions: frozenset[str]
-    idle: frozenset[str]
-    runs: bool
-    odd: Mapping[str, str]
+def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
+    """The functions at module level; the last of a name counts."""
+    return {part.name: part for part in tree.body if isinstance(part, ast.FunctionDef)}
 
 
-@functools.lru_cache(maxsize=256)
-def _parsed(source: str) -> _Parsed | str:
-    """What a source defines and runs, or why it does not compile."""
+@functools.lru_cache(maxsize=64)
+def _parsed(source: str) -> ast.Module | str:
+    """The tree of a source, or why it does not compile."""
     try:
         tree = syntax.parse(source)
         with warnings.catch_warnings():
@@ -275,27 +269,7 @@ def _parsed(source: str) -> _Parsed | str:
         return f"{error.msg} (its line {error.lineno})" if error.lineno else error.msg
     except (ValueError, RecursionError, MemoryError) as error:
         return str(error) or type(error).__name__
-    defined = {
-        part.name: part for part in tree.body if isinstance(part, ast.FunctionDef)
-    }  # the last of a name counts
-    functions = frozenset(defined)
-    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    named, bound = (
-        {node.id for node in names},
-        {node.id for node in names if isinstance(node.ctx, ast.Store)},
-    )
-    odd = {
-        name: f"{name}({ast.unparse(part.args)})"
-        for name, part in defined.items()
-        if not (_takes_three(part.args) or part.decorator_list or name in bound)
-    }
-    rest = [
-        part
-        for part in tree.body
-        if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-    ]
-    runs = any(isinstance(n, ast.Call) for part in rest for n in ast.walk(part))
-    return _Parsed(functions, functions - named, runs, odd)
+    return tree
 
 
 def _takes_three(args: ast.arguments) -> bool:

@@ -35,8 +35,8 @@ def program_job(problem: Problem, code: str, tests: Sequence[TestCase], limits: 
         code=code,
         cases=tuple(case_input(test, catch) for test in tests),
         fn_name=problem.fn_name or ("" if problem.calls else None),
-        preamble=meta_source(problem, "preamble"),
-        setup=meta_source(problem, "setup"),
+        preamble=problem.meta.get("preamble", ""),
+        setup=problem.meta.get("setup", ""),
         limits=limits,
     )
 
@@ -57,12 +57,15 @@ def in_one_process(problem: Problem, code: str) -> Problem | None:
 
     So LiveCodeBench runs what is called; None where a test is more than a call by position.
     """
+    name, tolerances = problem.fn_name, {(test.abs_tol, test.rel_tol) for test in problem.tests}
     tests = [
         test
         for test in problem.tests
-        if isinstance(test, CallTest) and not test.kwargs and test.raises is None
+        if isinstance(test, CallTest)
+        and not test.kwargs
+        and test.raises is None
+        and test.fn_name in (None, name)
     ]
-    name, tolerances = problem.fn_name, {(test.abs_tol, test.rel_tol) for test in tests}
     if (
         name is None
         or len(tests) < len(problem.tests)
@@ -70,13 +73,9 @@ def in_one_process(problem: Problem, code: str) -> Problem | None:
         or problem.compare.rule == "checker"
     ):
         return None
-    if any(test.fn_name not in (None, name) for test in tests):
-        return None
-    setup, owner = meta_source(problem, "setup"), "Solution"
+    setup, owner = problem.meta.get("setup", ""), "Solution"
     if "class Solution" not in code:  # LiveCodeBench's own way to tell
-        owner = "_Module"
-        while owner in code:
-            owner += "_"
+        owner = "_ModuleOfTheProgram"
         setup += f"\n{owner} = type({owner!r}, (), {{{name!r}: staticmethod({name})}})\n"
     calls = ((owner, ()), *((name, test.args) for test in tests))
     whole = SequenceTest(
@@ -157,13 +156,3 @@ async def single(executor: Executor, job: Job) -> Execution:
         async for execution in executions:
             return execution
     raise SandboxError("the sandbox gave no execution")
-
-
-def meta_source(problem: Problem, name: str) -> str:
-    """`meta.preamble` or `meta.setup`. Raises DataError when it is no text."""
-    source = problem.meta.get(name) or ""
-    if not isinstance(source, str):
-        raise DataError(
-            f"problem {problem.id!r}: meta.{name} must be source text, not {type(source).__name__}"
-        )
-    return source

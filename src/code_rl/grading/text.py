@@ -19,11 +19,7 @@ INFINITY = re.compile(r"([+-]?)inf(?:inity)?", re.IGNORECASE)
 TOKEN = re.compile(r"\S+")
 INTEGER = re.compile(r"[+-]?[0-9]+")
 MAX_EXPONENT_DIGITS = 18
-MAX_FLOAT_TOKEN = 400
 MAX_OFFICIAL_TOKEN = 50_000
-_ROUNDING, _SUBNORMAL = 2.0**-50, 1e-300
-"""More than what rounding to floats, and a few operations on them, can come to: in proportion, and
-next to zero."""
 _TOLERANCE_DIGITS = 40
 """More digits than a float's shortest text has."""
 
@@ -92,19 +88,7 @@ def near(got: str, expected: str, abs_tol: float, rel_tol: float) -> bool:
         return one is not None and one == other
     if "inf" in (one[1], other[1]) or not (abs_tol or rel_tol):
         return False
-    if max(len(got), len(expected)) <= MAX_FLOAT_TOKEN:
-        decided = near_floats(float(got), float(expected), abs_tol, rel_tol)
-        if decided is not None:
-            return decided
     return _near_exactly(one, other, abs_tol, rel_tol)
-
-
-def near_floats(got: float, expected: float, abs_tol: float, rel_tol: float) -> bool | None:
-    """`near` for the numbers that two floats were rounded from; None where rounding could
-    decide."""
-    apart, allowed = abs(got - expected), max(abs_tol, rel_tol * abs(expected))
-    doubt = _ROUNDING * (abs(got) + abs(expected) + allowed) + _SUBNORMAL
-    return apart < allowed if abs(apart - allowed) > doubt else None
 
 
 def _near_exactly(got: Numeral, expected: Numeral, abs_tol: float, rel_tol: float) -> bool:

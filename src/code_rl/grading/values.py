@@ -46,54 +46,36 @@ class _Holder:
     """Holds one thing, and equals what holds an equal one. Not a dataclass: that module brings a
     megabyte, which every test's process would inherit."""
 
-    __slots__ = ("_held",)
-    _name = ""
-    """What the thing is called."""
+    __slots__ = ("items",)
 
-    def __init__(self, held: Any) -> None:
-        self._held = held
+    def __init__(self, items: Any) -> None:
+        self.items = items
 
     def __eq__(self, other: object) -> bool:
-        return self._held == other._held if isinstance(other, type(self)) else NotImplemented
+        return self.items == other.items if isinstance(other, type(self)) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self._held)
+        return hash(self.items)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._name}={self._held!r})"
+        return f"{type(self).__name__}(items={self.items!r})"
 
 
 class Encoded(_Holder):
     """A value that travels as the text of its encoding and is first read where it arrives."""
 
     __slots__ = ()
-    _name = "text"
-
-    @property
-    def text(self) -> str:
-        """The encoding."""
-        return str(self._held)
 
 
-class _Nodes(_Holder):
-    __slots__ = ()
-    _name = "items"
-
-    @property
-    def items(self) -> tuple[Any, ...]:
-        """The values."""
-        return tuple(self._held)
-
-
-class LinkedList(_Nodes):
-    """The values of a singly linked list, head first; at least one."""
+class LinkedList(_Holder):
+    """The values of a singly linked list, a tuple, head first; at least one."""
 
     __slots__ = ()
 
 
-class BinaryTree(_Nodes):
-    """The values of a binary tree in level order, None for an absent child of a present node; the
-    first and the last are not None."""
+class BinaryTree(_Holder):
+    """The values of a binary tree, a tuple in level order, None for an absent child of a present
+    node; the first and the last are not None."""
 
     __slots__ = ()
 
@@ -135,7 +117,7 @@ def encode(value: Any, depth: int = 0) -> Any:
     if kind is LinkedList or kind is BinaryTree:
         return _tagged(value.items, "list_node" if kind is LinkedList else "tree_node", depth)
     if kind is Encoded:
-        return {TAG: "json", "items": [value.text]}
+        return {TAG: "json", "items": [value.items]}
     names = class_names(value)
     if LIST_NODE in names:
         return _tagged(_list_items(value), "list_node", depth)
@@ -282,15 +264,10 @@ def _field(node: Any, name: str) -> Any:
 
 
 def _list_items(node: Any) -> list[Any]:
+    """Return the values, head first; a circle ends at MAX_NODES."""
     items: list[Any] = []
-    seen: set[int] = set()
     while node is not None:
         _check_node(node, LIST_NODE, len(items))
-        if id(node) in seen:
-            raise ValueCodecError(
-                "a linked list that runs in a circle cannot be compared as plain data"
-            )
-        seen.add(id(node))
         items.append(_field(node, "val"))
         node = _field(node, "next")
     return items

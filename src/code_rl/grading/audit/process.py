@@ -19,16 +19,14 @@ _LONGEST = 1 << 24
 _SHIM = Path(__file__).with_name("shim.py")
 
 
-async def start(
-    python: str, calls: Path, spec: dict[str, Any], confined: bool, folder: str
-) -> Process:
-    """Start the interpreter `python` with `shim`; in namespaces without network, on file systems
-    that it cannot write, where it is `confined`.
+async def start(python: str, target: str, shape: str, confined: bool, folder: str) -> Process:
+    """Start the interpreter `python` with `shim` on `target`; in namespaces without network, on
+    file systems that it cannot write, where it is `confined`.
 
     It sees `folder` wherever that is, the working directory, the interpreter's import path and the
     folder of this file. Raises ConfigError.
     """
-    command = [python, str(_SHIM), str(calls), json.dumps(spec)]
+    command = [python, str(_SHIM), target, shape, os.getcwd()]
     pipe = asyncio.subprocess.PIPE
     try:
         if confined:

@@ -88,9 +88,7 @@ class Scorecard:
     silent: str | None = None
     loads: tuple[int, ...] = ()
     tried_under_load: int = 0
-    programs: list[dict[str, Any]] = field(default_factory=list)
-    read: str | None = None
-    """A program that was paid for a token which nobody could guess."""
+    tried: list[Tried] = field(default_factory=list)
 
     def total(self, *kinds: str) -> tuple[int, int, int]:
         """How many programs of these kinds there were, were decided wrongly, and made the grader
@@ -139,7 +137,16 @@ class Scorecard:
                 name: {str(load): paid for load, paid in got.items()}
                 for name, got in self.flips.items()
             },
-            "programs": self.programs,
+            "programs": [
+                {
+                    "name": one.entry.name,
+                    "class": one.entry.group,
+                    "kind": one.entry.kind,
+                    "paid": one.outcome.paid,
+                    "said": one.outcome.said,
+                }
+                for one in self.tried
+            ],
         }
 
 
@@ -161,7 +168,6 @@ async def audit_grader(
         raise ConfigError(f"grader={grader.name} takes no problem of the corpus; see takes=")
     owners = [entry for entry in taken if entry.kind == OWNER]
     listener = _Listener(grader, (owners or taken)[0])
-    all_tried: list[Tried] = []
     for group, members in _classes(taken):
         await grader.renew()
         asked = _among(owners, members) if group in STEALING else members
@@ -171,20 +177,9 @@ async def audit_grader(
             card.silent = group
             break
         tried = [one for one in tried if one.entry in members]
-        all_tried += tried
+        card.tried += tried
         card.rows.append(_row(group, tried))
-        card.programs += [
-            {
-                "name": t.entry.name,
-                "class": group,
-                "kind": t.entry.kind,
-                "paid": t.outcome.paid,
-                "said": t.outcome.said,
-            }
-            for t in tried
-        ]
         say(describe(card.rows[-1]))
-    card.read = _read_token(all_tried)
     if loads and card.silent is None:
         await _under_load(grader, _chosen(taken, under_load), loads, card)
     return card
@@ -240,12 +235,8 @@ def _among(
     """Right programs before each thief, so that there is something to steal."""
     mixed: list[CorpusProgram] = []
     for number, thief in enumerate(thieves):
-        mixed += (
-            [owners[(number + turn) % len(owners)] for turn in range(_OWNERS_A_THIEF)]
-            if owners
-            else []
-        )
-        mixed.append(thief)
+        turns = range(number, number + _OWNERS_A_THIEF) if owners else ()
+        mixed += [*(owners[turn % len(owners)] for turn in turns), thief]
     return mixed
 
 
@@ -333,10 +324,10 @@ def _findings(card: Scorecard) -> Iterator[str]:
         )
     bad, paid, _ = card.total(*UNPAID)
     good, unpaid, _ = card.total(HONEST, OWNER)
-    everyone = bool(bad) and paid >= _EVERYONE * bad
+    everyone = paid >= _EVERYONE * bad > 0
     if everyone:
         yield f"{ALL_PAID}: {paid} of {bad} programs that solve nothing"
-    if good and unpaid >= _EVERYONE * good:
+    if unpaid >= _EVERYONE * good > 0:
         yield f"{NONE_PAID}: {unpaid} of {good} right programs are not paid"
     mutants, mutants_paid, _ = card.total(MUTANT)
     blind = not everyone and mutants_paid > mutants / 2
@@ -356,8 +347,8 @@ def _findings(card: Scorecard) -> Iterator[str]:
     ):
         if row.wrong and row.kind == CHEAT:
             leak = _LEAKS.get(row.group, "") if tells else ""
-            if row.group == READING and card.read is not None:
-                leak = f"{_LEAKS[READING]} ({card.read} gave a token that was drawn for this audit)"
+            if row.group == READING and (name := _read_token(card.tried)) is not None:
+                leak = f"{_LEAKS[READING]} ({name} gave a token that was drawn for this audit)"
             yield f"pays {len(row.wrong)} of {row.count} cheats of the class {row.group!r}{leak}"
         elif row.wrong and row.kind == MUTANT:
             if blind:
@@ -369,7 +360,7 @@ def _findings(card: Scorecard) -> Iterator[str]:
     failed = card.total(CHEAT, HONEST, MUTANT, OWNER, TROUBLE)[2]
     if failed:
         said, times = Counter(
-            one["said"] for one in card.programs if one["paid"] is None
+            one.outcome.said for one in card.tried if one.outcome.paid is None
         ).most_common(1)[0]
         often = f" (most often, {times}×: {one_line(said)[:_SAID]})" if said else ""
         yield (

@@ -1,27 +1,20 @@
-"""Calls somebody's code, in the interpreter that has it, for each line of JSON on stdin; answers
+"""Calls somebody's grader, in the interpreter that has it, for each line of JSON on stdin; answers
 each with a line. Standard library only.
 
-Usage: python shim.py CALLS SPEC. CALLS is a file with `load(spec, module_of)`, `answer(loaded,
-question)` and `told(error, spec)`; SPEC is JSON.
+Usage: python shim.py TARGET SHAPE FOLDER, as in `package.module:function trl /import/from/here`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
+import inspect
 import json
 import os
 import sys
+from collections.abc import Callable
 from types import ModuleType
-
-
-def module_of(name: str, file: str) -> ModuleType:
-    """A file as a module of that name; dataclasses and pickle look it up while it is executed."""
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is no Python file")
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from typing import Any
 
 
 def main() -> None:
@@ -35,23 +28,150 @@ def main() -> None:
         os.path.abspath(__file__)
     )  # Python puts it first, and no file of ours is what others import
     sys.path[:] = [place for place in sys.path if os.path.abspath(place) != here]
-    calls, spec = module_of("_code_rl_calls", sys.argv[1]), json.loads(sys.argv[2])
+    target, shape, folder = sys.argv[1:]
     try:
-        ready, loaded = calls.load(spec, module_of)
+        function = load(target, folder)
     except BaseException as error:  # noqa: BLE001 - whatever an import raises
-        answers.write(json.dumps({"failed": calls.told(error, spec)}) + "\n")
+        answers.write(json.dumps(_failed(error)) + "\n")
         return
-    answers.write(json.dumps(ready) + "\n")
+    answers.write("{}\n")
     for line in questions:
         question = json.loads(line)
-        signed = {
-            "nonce": question.pop("nonce")
-        }  # a hostile program may write to every descriptor that it inherits
+        # a hostile program may write to every descriptor that it inherits
+        signed = {"nonce": question.pop("nonce")}
         try:
-            said = json.dumps({**calls.answer(loaded, question), **signed})
+            score = score_of(call_as(function, shape, question), shape)
+            said = json.dumps({"score": score, **signed})
         except BaseException as error:  # noqa: BLE001 - the failure is what is asked for
-            said = json.dumps({"failed": calls.told(error, spec), **signed})
+            said = json.dumps({**_failed(error), **signed})
         answers.write("\n" + said + "\n")
+
+
+def _failed(error: BaseException) -> dict[str, str]:
+    return {"failed": f"{type(error).__name__}: {error}"}
+
+
+def _module_of(name: str, file: str) -> ModuleType:
+    """A file as a module of that name; dataclasses and pickle look it up while it is executed."""
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is no Python file")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def load(target: str, folder: str) -> Callable[..., Any]:
+    """The function, of a module that can be imported from `folder` or of a file `….py`."""
+    sys.path.insert(0, folder)
+    module_name, _, name = target.rpartition(":")
+    if module_name.endswith(".py"):
+        folder, file = os.path.split(os.path.abspath(module_name))
+        sys.path.insert(0, folder)
+        stem = file.removesuffix(".py")
+        known = stem in sys.modules or stem in sys.stdlib_module_names
+        # the name by which another process can import it
+        found: Any = _module_of("grader" if known else stem, module_name)
+    else:
+        found = importlib.import_module(module_name)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found  # type: ignore[no-any-return]
+
+
+def call_as(function: Callable[..., Any], shape: str, given: dict[str, Any]) -> Any:
+    """Call it as its framework would; what comes back is the score, or what holds it."""
+    tests = json.dumps(given["input_output"])
+    if shape == "trl":
+        columns = {
+            "answer": tests,
+            "problem": given["native"],
+            "ground_truth": tests,
+            "input_output": tests,
+            "lcb_input_output": json.dumps(given["lcb_input_output"]),
+            "info": {"tests": given["test_cases"], "asserts": given["asserts"]},
+            "test_cases": given["test_cases"],
+            "asserts": given["asserts"],
+            "verification_info": {"language": "python", "test_cases": given["test_cases"]},
+            "fn_name": given["fn_name"],
+        }
+        message = [{"role": "assistant", "content": given["completion"]}]
+        prompt = [{"role": "user", "content": given["statement"]}]
+        return _call(
+            function,
+            prompts=[prompt],
+            completions=[message],
+            **{k: [v] for k, v in columns.items()},
+        )
+    if shape == "verl":
+        extra = {
+            "index": 0,
+            "split": "train",
+            "fn_name": given["fn_name"],
+            "asserts": given["asserts"],
+        }
+        return _call(
+            function,
+            data_source="code",
+            solution_str=given["completion"],
+            ground_truth=tests,
+            extra_info=extra,
+        )
+    if shape == "verifiers":
+        message = [{"role": "assistant", "content": given["completion"]}]
+        prompt = [{"role": "user", "content": given["statement"]}]
+        state: dict[str, Any] = {
+            "completion": message,
+            "prompt": prompt,
+            "answer": tests,
+            "info": {"tests": given},
+        }
+        return _call(
+            function,
+            prompt=prompt,
+            completion=message,
+            answer=tests,
+            info={**given},
+            state=state,
+            task="code",
+        )
+    return _call(function, code=given["code"], problem=given)
+
+
+def _call(function: Callable[..., Any], **arguments: Any) -> Any:
+    """With those arguments that it takes; awaited where it is to be."""
+    parameters = inspect.signature(function).parameters.values()
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        arguments = {
+            parameter.name: arguments[parameter.name]
+            for parameter in parameters
+            if parameter.name in arguments
+        }
+    value = function(**arguments)
+    return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def score_of(value: Any, shape: str) -> float | None:
+    """The number: TRL's in a list of one, others' by itself or in a dict under `score` or `reward`.
+    Raises TypeError, ValueError."""
+    if shape == "trl":
+        given = value.tolist() if hasattr(value, "tolist") else value
+        if not isinstance(given, list | tuple):
+            raise TypeError(
+                f"a list of scores was expected, one a completion, not {type(value).__name__}"
+            )
+        if len(given) != 1:
+            raise ValueError(f"{len(given)} scores came back for 1 completion")
+        value = given[0]
+    elif isinstance(value, dict):
+        value = value.get("score", value.get("reward"))
+    if isinstance(value, list | tuple | str):
+        raise TypeError(f"a number was expected, not {type(value).__name__} of length {len(value)}")
+    return None if value is None else float(value)
 
 
 if __name__ == "__main__":

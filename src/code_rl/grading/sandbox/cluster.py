@@ -17,7 +17,6 @@ import os
 import signal
 import socket
 import threading
-from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from types import ModuleType
@@ -40,10 +39,6 @@ LOOK_S = 2.0
 WELL_S = 30.0
 NO_NODE_S = 1.0
 """After so long without any node an attempt has failed; `retries` waits on."""
-_REFUSED = (
-    "; a head that was started with RAY_AUTH_MODE=token, or (Ray 2.60) beside a token, "
-    "needs RAY_AUTH_MODE=token and its ~/.ray/auth_token here"
-)
 
 logger = logging.getLogger("code_rl.outages")
 
@@ -98,12 +93,9 @@ class RayCluster:
     def description(self) -> str:
         """One line for people."""
         nodes = self._pool.servers
-        levels = Counter(node.facts.isolation for node in nodes)
-        shown = ", ".join(
-            level if len(levels) == 1 else f"{level} on {count}" for level, count in levels.items()
-        )
+        levels = ", ".join(sorted({node.facts.isolation for node in nodes}))
         return (
-            f"{len(nodes)} node{'s' * (len(nodes) != 1)} of a Ray cluster, isolation {shown}, "
+            f"{len(nodes)} node{'s' * (len(nodes) != 1)} of a Ray cluster, isolation {levels}, "
             f"{self.places} workers"
         )
 
@@ -311,8 +303,8 @@ def _connect(ray: ModuleType) -> bool:
             signal.signal(signal.SIGTERM, ours)  # Ray has set its own
     except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
         raise SandboxError(
-            "executor=ray: no Ray cluster can be used: "
-            f"{_in_words(error)}{_REFUSED if named else ''}"
+            f"executor=ray: no Ray cluster can be used: {_in_words(error)}; a head that was "
+            "started with RAY_AUTH_MODE=token needs it and its ~/.ray/auth_token here"
         ) from error
     return True
 

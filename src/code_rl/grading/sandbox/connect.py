@@ -50,14 +50,7 @@ def connect_executor(
         from code_rl.grading.sandbox.cluster import RayCluster
 
         return RayCluster(concurrency, isolation, patience_s=patience_s, stop=stop)
-    if executor.strip() == "auto":
-        run_urls(name)  # refused as SANDBOX_URL, which was given
-    urls = [url.strip() for url in name.split(",") if url.strip()]
-    if not urls or not all(url.startswith(("http://", "https://")) for url in urls):
-        raise ConfigError(
-            f"executor={executor!r}: use embedded, ray (in a process on a node of the cluster), "
-            "or one or several comma-separated http(s) URLs of Sandbox Fusion servers"
-        )
+    urls = run_urls(name, "SANDBOX_URL" if executor.strip() == "auto" else "executor")
     if isolation != "auto":
         raise ConfigError(
             f"isolation={isolation!r} has no effect on executor={executor!r}: the server chooses "

@@ -133,8 +133,6 @@ class Retries:
                     yield Execution(
                         error.blame, detail=f"the program ended its own sandbox: {error}"
                     )
-                    if error.blame is Status.COMPILE_ERROR:
-                        return
                     done, losses, excuses, outages = done + 1, 0, 0, 0
                     continue
                 losses = LOSSES - 1

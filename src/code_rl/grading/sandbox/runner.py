@@ -18,7 +18,6 @@ import _thread
 import atexit
 import builtins
 import contextlib
-import errno
 import gc
 import linecache
 import os
@@ -99,8 +98,6 @@ def run_script(program: Program, file: str = FILENAME) -> NoReturn:
     try:
         if program.module is None:
             prepare(program, depth(), file)
-        if _no_file(0) and sys.__stdin__.seekable():  # type: ignore[union-attr]
-            _open_pipes()
         if program.draws:
             program.seed_random(_beginning_of_input())
         written: Any = sys.__stdout__.buffer  # type: ignore[union-attr]
@@ -131,15 +128,6 @@ def run_call(program: Program, arguments: bytes, value_fd: int, file: str = FILE
         ended = _flush(code)
     finally:
         _exit(ended)
-
-
-def _no_file(fd: int) -> bool:
-    """Whether it is open on what has no place: a pipe, a socket."""
-    try:
-        os.lseek(fd, 0, os.SEEK_CUR)
-    except OSError as error:
-        return error.errno == errno.ESPIPE
-    return False
 
 
 def _digest(data: bytes) -> int:
@@ -334,10 +322,9 @@ def _flush_files() -> None:
 def _clear(names: dict[str, Any]) -> None:
     """Drop the names of a main module that something still holds, as the interpreter does: single
     underscores first."""
-    for name in [name for name in names if name[:1] == "_" and name[1:2] != "_"]:
-        names[name] = None
-    for name in [name for name in names if name != "__builtins__"]:
-        names[name] = None
+    for name in sorted(names, key=lambda name: name[:1] != "_"):
+        if name != "__builtins__":
+            names[name] = None
     gc.collect()
 
 
@@ -368,21 +355,6 @@ def _closed(stream: Any) -> bool:
         return bool(getattr(stream, "closed", False))
     except Exception:  # noqa: BLE001
         return False
-
-
-def _open_pipes() -> None:
-    """A conversation: make the streams anew, which the interpreter made over files and which would
-    say that they can seek."""
-    for name, fd, kind in (("stdin", 0, _io.BufferedReader), ("stdout", 1, _io.BufferedWriter)):
-        old, mode = getattr(sys, name), "r" if fd == 0 else "w"
-        raw: Any = _io.FileIO(fd, mode + "b", closefd=False)
-        raw.name = f"<{name}>"
-        stream: Any = _io.TextIOWrapper(
-            kind(raw), old.encoding, old.errors, newline=None if fd == 0 else "\n"
-        )
-        stream.mode = mode
-        setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)
 
 
 def _exit_code(leaving: SystemExit) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from pathlib import Path
 
 from code_rl.grading.audit.graders.base import (
     AuditedGrader,
@@ -25,7 +24,6 @@ from code_rl.util.errors import ConfigError
 
 SHAPES = ("trl", "verl", "verifiers", "plain")
 _START_S = 300.0
-_CALLS = Path(__file__).with_name("calls.py")
 
 
 class Function(AuditedGrader):
@@ -44,7 +42,7 @@ class Function(AuditedGrader):
     ) -> None:
         target = os.path.expanduser(target)
         self.name = f"{target} ({shape})"
-        self._spec = {"target": target, "shape": shape, "path": os.getcwd()}
+        self._target, self._shape = target, shape
         self.problems = takes
         self._folder = (
             os.path.dirname(os.path.abspath(target.rpartition(":")[0]))
@@ -104,18 +102,18 @@ class Function(AuditedGrader):
         await self.renew()
 
     async def _start(self) -> Process:
-        process = await start(self._python, _CALLS, self._spec, self._confined, self._folder)
+        process = await start(self._python, self._target, self._shape, self._confined, self._folder)
         self._all.add(process)
         try:
             ready = await process.ready(_START_S)
         except EOFError as error:
             await self._end(process)
             raise ConfigError(
-                f"grader={self._spec['target']} does not start: {one_line(str(error))}"
+                f"grader={self._target} does not start: {one_line(str(error))}"
             ) from None
         if "failed" in ready:
             await self._end(process)
-            raise ConfigError(f"grader={self._spec['target']}: {one_line(ready['failed'])}")
+            raise ConfigError(f"grader={self._target}: {one_line(ready['failed'])}")
         return process
 
     async def _end(self, process: Process | None) -> None:

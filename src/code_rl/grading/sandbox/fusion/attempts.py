@@ -33,7 +33,6 @@ from code_rl.grading.sandbox.fusion.records import Records, read_records
 from code_rl.grading.sandbox.fusion.transport import (
     OverloadedError,
     TooLargeError,
-    TooLongError,
     TroubleError,
     UnansweredError,
     post_run,
@@ -67,15 +66,16 @@ class Attempts:
         busy_since: float | None = None
         while start < len(job.cases):
             spare_s = ALONE_SPARE_S if alone else SPARE_S
-            longest_s = self.pool.longest_run_s
             chunk = make_chunk(
-                job, start, size, ample_time=ample, spare_s=spare_s, longest_s=longest_s
+                job,
+                start,
+                size,
+                ample_time=ample,
+                spare_s=spare_s,
+                longest_s=self.pool.longest_run_s,
             )
-            used_up = ample and chunk.request.run_timeout >= longest_s
             try:
-                records = await self._try(
-                    chunk, ahead=alone or start > 0, ample=ample and not used_up
-                )
+                records = await self._try(chunk, ahead=alone or start > 0, ample=ample)
             except OverloadedError as error:
                 busy_since = busy_since or time.monotonic()
                 if time.monotonic() - busy_since > self.busy_s:
@@ -84,27 +84,18 @@ class Attempts:
                     ) from error
                 await asyncio.sleep(error.retry_after_s * random.uniform(1.0, 1.5))
                 continue
-            except TooLongError as error:
-                if error.longest_s >= longest_s:
-                    raise
-                self.pool.longest_run_s = error.longest_s
-                continue
             except TooLargeError:
                 if chunk.count == 1:
                     raise
                 size = chunk.count // 2
                 continue
             busy_since = None
-            found = list(records.executions)
-            if used_up and records.end == "deadline":
-                detail = f"all of the {longest_s:g} s that the server allows a run are used up"
-                found.append(Execution(Status.TIME_LIMIT, detail=detail, wall_s=longest_s))
-            for execution in found:
+            for execution in records.executions:
                 yield execution
                 if execution.status is Status.COMPILE_ERROR:
                     return
-            start += len(found)
-            ample = not found
+            start += len(records.executions)
+            ample = not records.executions
             clean = records.end in ("done", "bytes") and not alone
             size = min(size * CHUNK_GROWTH, LARGEST_CHUNK) if clean else 1
 

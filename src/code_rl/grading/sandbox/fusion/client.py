@@ -13,11 +13,9 @@ import contextlib
 import logging
 import math
 import os
-import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from aiohttp import ClientSession, TCPConnector
 
@@ -25,13 +23,11 @@ from code_rl.grading.sandbox.executor import Execution, Job, default_slots
 from code_rl.grading.sandbox.fusion.attempts import Attempts
 from code_rl.grading.sandbox.fusion.protocol import RunRequest, ping_url, run_urls
 from code_rl.grading.sandbox.fusion.transport import ping, post_run
+from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.grading.sandbox.retries import REMOTE_PATIENCE_S, RefusedError, Retries
 from code_rl.grading.sandbox.servers import Server, ServerPool
 from code_rl.util.concurrency import closing
 from code_rl.util.errors import ConfigError, IsolationError, SandboxError
-
-if TYPE_CHECKING:
-    from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 
 DEFAULT_URL = "http://localhost:8080/run_code"
 DEFAULT_CONCURRENCY = 4
@@ -73,8 +69,8 @@ class FusionClient:
     Raises:
         ConfigError: an address or a number that cannot be used.
 
-    Usable from several event loops, one after another or at once: each gets a session and a view of
-    the servers' health, closed with the loop.
+    Usable from several event loops, one after another: each gets a session and a view of the
+    servers' health, closed with the loop.
     """
 
     def __init__(
@@ -94,9 +90,9 @@ class FusionClient:
         self.concurrency = _concurrency(concurrency)
         self._patience_s, self._stop, self._grace_s = patience_s, stop, grace_s
         self._retries_before = 0
-        self._loops: weakref.WeakKeyDictionary[
-            asyncio.AbstractEventLoop, tuple[AsyncGenerator[_PerLoop, None], _PerLoop]
-        ] = weakref.WeakKeyDictionary()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lifetime: AsyncGenerator[_PerLoop, None]
+        self._state: _PerLoop
 
     @property
     def description(self) -> str:
@@ -106,16 +102,14 @@ class FusionClient:
     @property
     def places(self) -> int:
         """How many submissions run at once, on all servers together."""
-        known = [
-            sum(server.slots for server in state.attempts.pool.servers)
-            for _, state in self._loops.values()
-        ]
-        return max(known, default=self.concurrency * len(self.urls))
+        if self._loop is None:
+            return self.concurrency * len(self.urls)
+        return sum(server.slots for server in self._state.attempts.pool.servers)
 
     @property
     def retries(self) -> int:
         """How many attempts failed, since this was made."""
-        return self._retries_before + sum(state.retries.count for _, state in self._loops.values())
+        return self._retries_before + (self._state.retries.count if self._loop else 0)
 
     async def run(self, job: Job) -> AsyncIterator[Execution]:
         """Yield one Execution per case, in order; see the Executor contract."""
@@ -153,21 +147,19 @@ class FusionClient:
 
     async def aclose(self) -> None:
         """Close what this event loop uses. Idempotent; a later call of `run` opens it anew."""
-        lifetime_and_state = self._loops.pop(asyncio.get_running_loop(), None)
-        if lifetime_and_state is not None:
-            await lifetime_and_state[0].aclose()
+        if self._loop is asyncio.get_running_loop():
+            await self._lifetime.aclose()
 
     async def _per_loop(self) -> _PerLoop:
-        loop = asyncio.get_running_loop()
-        known = self._loops.get(loop)
-        if known is None:
+        if self._loop is not asyncio.get_running_loop():
             # A started asynchronous generator is closed by its loop's shutdown_asyncgens:
             # asyncio.run closes the session.
-            lifetime = self._lifetime()
-            known = self._loops[loop] = (lifetime, await anext(lifetime))
-        return known[1]
+            self._lifetime = self._open()
+            self._state = await anext(self._lifetime)
+            self._loop = asyncio.get_running_loop()
+        return self._state
 
-    async def _lifetime(self) -> AsyncGenerator[_PerLoop, None]:
+    async def _open(self) -> AsyncGenerator[_PerLoop, None]:
         session = ClientSession(
             connector=TCPConnector(limit=0, ttl_dns_cache=60)
         )  # as many as there are requests
@@ -181,6 +173,7 @@ class FusionClient:
         try:
             yield state
         finally:
+            self._loop = None
             self._retries_before += retries.count
             state.asked.cancel()
             await retries.aclose()
@@ -193,8 +186,6 @@ class FusionClient:
 def _local_sandbox() -> EmbeddedSandbox:
     """Where trusted jobs run. They are the problem author's programs, so no isolation is better
     than none of them."""
-    from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
-
     try:
         return EmbeddedSandbox()
     except IsolationError as error:

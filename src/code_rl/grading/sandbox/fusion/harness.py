@@ -30,7 +30,6 @@ from code_rl.grading.sandbox.ending import Allowed, Ended, exception_line, statu
 JOB_FILE, RESULT_FILE = "job.json", "results.jsonl"
 STDERR_KEPT = 64 << 10
 _VALUE_FD = 3
-_COMPILE_CPU_S = 10
 _COMPILE_FAILED = 97
 _DATA_RESERVE, _THREAD_STACK = 1 << 30, 8 << 20
 """Beyond the memory limit, what may be writable: stacks of threads, buffers never touched. What is
@@ -124,14 +123,6 @@ def _row(
     """The row of one test: its status by the limits, and its outputs."""
     exit_code, cpu_s, wall_s, peak = measured
     output = job["limits"]["output_bytes"]
-    if exit_code == _COMPILE_FAILED:
-        return {
-            "status": "compile_error",
-            "detail": exception_line(said),
-            "exit_code": 1,
-            "cpu_s": cpu_s,
-            "wall_s": wall_s,
-        }
     answer = runner.decode_value(record) if job["fn_name"] is not None else None
     seen = Ended(
         exit_code,
@@ -150,6 +141,8 @@ def _row(
     status, detail = status_of(
         seen, Allowed(limits["cpu_s"], limits["wall_s"], limits["memory_mb"] << 20)
     )
+    if exit_code == _COMPILE_FAILED:
+        status, detail, exit_code = "compile_error", exception_line(said), 1
     stopped = over or status in ("time_limit", "output_limit")
     return {
         "status": status,
@@ -192,18 +185,12 @@ def _become(job: Mapping[str, Any], place: str, descriptors: list[int]) -> NoRet
 
 
 def _compiled(job: Mapping[str, Any]) -> runner.Program:
-    """The program; one that does not compile ends this process with a code of its own, one that
-    overwhelms the compiler too."""
-    signal.signal(signal.SIGPROF, lambda *_: os._exit(_COMPILE_FAILED))
-    signal.setitimer(signal.ITIMER_PROF, _COMPILE_CPU_S)
+    """The program; one that does not compile ends this process with a code of its own."""
     try:
         return runner.Program(job["code"], job["fn_name"], job["preamble"], job["setup"])
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         os.write(2, f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace"))
         os._exit(_COMPILE_FAILED)
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, signal.SIG_DFL)
 
 
 def _limit(limits: Mapping[str, Any]) -> None:

@@ -15,14 +15,15 @@ import marshal
 import math
 import secrets
 import zlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from code_rl.grading import values
 from code_rl.grading.sandbox import ending, runner
-from code_rl.grading.sandbox.executor import Job, Limits, case_bytes
+from code_rl.grading.sandbox.executor import Job, Limits
 from code_rl.grading.sandbox.fusion import harness
 from code_rl.grading.sandbox.fusion.harness import JOB_FILE, RESULT_FILE
 from code_rl.grading.sandbox.fusion.protocol import RunRequest
+from code_rl.grading.sandbox.local.pool import case_messages
 from code_rl.grading.sandbox.retries import RefusedError
 from code_rl.util.errors import ConfigError
 
@@ -130,7 +131,7 @@ def make_chunk(
             "a job with files runs in the embedded sandbox only; a request to a remote server "
             "has no place for them"
         )
-    inputs = _inputs(job, start, count)
+    inputs = case_messages(replace(job, cases=job.cases[start : start + count]))
     limits = job.limits
     each_s = math.ceil(limits.cpu_s) + 1
     _check_longest(limits, each_s, longest_s)
@@ -175,19 +176,6 @@ def _check_longest(limits: Limits, each_s: int, longest_s: float) -> None:
             f"and {limits.wall_cap_s:g} s of wall time may need {needed_s:g} s: start the server "
             f"with max_run_s={math.ceil(needed_s)} or more"
         )
-
-
-def _inputs(job: Job, start: int, count: int) -> list[bytes]:
-    """The encoded inputs of `count` tests from `start` on. Raises RefusedError."""
-    inputs: list[bytes] = []
-    for case in job.cases[start : start + count]:
-        try:
-            inputs.append(case_bytes(case))
-        except values.ValueCodecError as error:
-            raise RefusedError(
-                f"the input of test {start + len(inputs)} cannot be sent: {error}"
-            ) from error
-    return inputs
 
 
 def _fitting(inputs: list[bytes]) -> int:

@@ -18,42 +18,10 @@ from code_rl.util.errors import ConfigError
 RUN_PATH = "/run_code"
 LONGEST_RUN_HEADER = "X-Longest-Run-S"
 """Of a server of ours, on its answer to a ping: the longest run_timeout that it accepts."""
-OVER_LONGEST_RUN = " is over this server's limit of "
 PING_PATH = "/v1/ping"
 
 PYTHON = "python"
-LANGUAGES = (
-    *(
-        "python",
-        "cpp",
-        "nodejs",
-        "go",
-        "go_test",
-        "java",
-        "php",
-        "csharp",
-        "bash",
-        "typescript",
-        "sql",
-        "rust",
-        "cuda",
-    ),
-    *(
-        "lua",
-        "R",
-        "perl",
-        "D_ut",
-        "ruby",
-        "scala",
-        "julia",
-        "pytest",
-        "junit",
-        "kotlin_script",
-        "jest",
-        "verilog",
-    ),
-    *("python_gpu", "lean", "swift", "racket"),
-)
+
 
 SUCCESS, FAILED, SANDBOX_ERROR = "Success", "Failed", "SandboxError"
 FINISHED, TIME_LIMIT_EXCEEDED, ERROR = "Finished", "TimeLimitExceeded", "Error"
@@ -63,14 +31,14 @@ def run_urls(text: str, name: str = "SANDBOX_URL") -> tuple[str, ...]:
     """Split comma-separated URLs; one without `/run_code` gets it appended. Raises ConfigError
     naming `name`."""
     urls = [part.strip().rstrip("/") for part in text.split(",") if part.strip()]
-    if not urls:
-        raise ConfigError(
-            f"{name} is empty; give http://host:port/run_code, several separated by commas"
-        )
-    for url in urls:
+    for url in urls or [text]:
         scheme, _, rest = url.partition("://")
         if scheme not in ("http", "https") or not rest or rest.startswith("/"):
-            raise ConfigError(f"{name}: {url!r} is not a URL; give http://host:port/run_code")
+            raise ConfigError(
+                f"{name}: {url!r} is not a URL; give http://host:port/run_code of a Sandbox Fusion "
+                "server, several separated by commas, or executor=embedded or ray (in a process on "
+                "a node of the cluster)"
+            )
         if "@" in rest.partition("/")[0]:
             raise ConfigError(
                 f"{name} holds a user or a password; give a plain URL like "
@@ -199,13 +167,3 @@ def _command(data: Any) -> CommandResult | None:
         stdout=str(data.get("stdout") or ""),
         stderr=str(data.get("stderr") or ""),
     )
-
-
-def longest_run(message: str) -> float | None:
-    """What a server of ours says to a run_timeout over its `max_run_s`: that limit, in seconds.
-    None for any other message."""
-    _, found, rest = message.partition(OVER_LONGEST_RUN)
-    try:
-        return float(rest.split()[0]) if found else None
-    except (ValueError, IndexError):
-        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 
@@ -14,7 +15,6 @@ from code_rl.grading.sandbox.fusion.protocol import (
     ProtocolError,
     RunRequest,
     RunResponse,
-    longest_run,
 )
 from code_rl.grading.sandbox.retries import LostError, RefusedError
 from code_rl.util.errors import SandboxError
@@ -22,7 +22,6 @@ from code_rl.util.errors import SandboxError
 MAX_RESPONSE_BYTES = 512 << 20
 PING_TIMEOUT_S = 3.0
 CONNECT_TIMEOUT_S = 10.0
-READ_BYTES = 1 << 18
 PERMANENT = (401, 403, 405, 422)
 
 
@@ -42,14 +41,6 @@ class UnansweredError(LostError):
     """The request was sent, and no answer came."""
 
 
-class TooLongError(RefusedError):
-    """The request asks for a longer run than the server's `longest_s`."""
-
-    def __init__(self, message: str, longest_s: float) -> None:
-        super().__init__(message)
-        self.longest_s = longest_s
-
-
 class TooLargeError(RefusedError):
     """The request is over the server's size limit."""
 
@@ -64,8 +55,7 @@ async def post_run(
         UnansweredError: the connection dropped after the request was sent, or no answer came in
             time.
         OverloadedError: 429, or 503 with Retry-After.
-        RefusedError: a status in PERMANENT; TooLargeError for 413; TooLongError where `run_timeout`
-            is over what the server allows.
+        RefusedError: a status in PERMANENT; TooLargeError for 413.
     """
     timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(CONNECT_TIMEOUT_S, timeout_s))
     try:
@@ -89,8 +79,6 @@ async def post_run(
         answer = RunResponse.from_json(json.loads(body))
     except (ProtocolError, ValueError, RecursionError) as error:
         raise TroubleError(f"{url}: unreadable answer of {len(body)} bytes: {error}") from error
-    if answer.status == SANDBOX_ERROR and (longest_s := longest_run(answer.message)) is not None:
-        raise TooLongError(f"{url}: {answer.message[:500]}", longest_s)
     if answer.status == SANDBOX_ERROR:
         raise TroubleError(f"{url}: SandboxError: {answer.message[:500]}")
     if answer.run_result is None:
@@ -115,14 +103,11 @@ async def ping(session: aiohttp.ClientSession, url: str) -> float | None:
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    async for part in response.content.iter_chunked(READ_BYTES):
-        parts.append(part)
-        size += len(part)
-        if size > MAX_RESPONSE_BYTES:
-            raise TroubleError(f"{response.url}: the answer is over {MAX_RESPONSE_BYTES} bytes")
-    return b"".join(parts)
+    try:
+        await response.content.readexactly(MAX_RESPONSE_BYTES)
+    except asyncio.IncompleteReadError as whole:
+        return whole.partial
+    raise TroubleError(f"{response.url}: an answer of {MAX_RESPONSE_BYTES} bytes or more")
 
 
 async def _refusal(url: str, response: aiohttp.ClientResponse) -> SandboxError:

@@ -18,8 +18,6 @@ _OVERHEAD_BYTES = 256 << 20
 _OVERHEAD_PROCESSES = 16
 _serial = itertools.count()
 _PREFIX = "code-rl-"
-_hosts: set[int] = set()
-"""Processes that have made groups: this one, and those that it was forked from."""
 
 
 class Names(NamedTuple):
@@ -95,10 +93,8 @@ class Groups:
     def __init__(self) -> None:
         self._parents, self._names = _writable_parents()
         self._leaving: list[WorkerGroup] = []
-        first = os.getpid() not in _hosts
-        _hosts.add(os.getpid())
         for parent in self._parents:
-            _remove_orphans(parent, mine_too=first)
+            _remove_orphans(parent)
 
     @property
     def counts_processes(self) -> bool:
@@ -130,14 +126,12 @@ class Groups:
         return not self._leaving
 
 
-def _remove_orphans(parent: str, *, mine_too: bool) -> None:
-    """Remove the empty groups of hosts that were killed, and (`mine_too`) of an earlier process
-    with this one's number."""
+def _remove_orphans(parent: str) -> None:
+    """Remove the empty groups of hosts that were killed, and of an earlier process with this one's
+    number."""
     for name in os.listdir(parent):
         host = name.removeprefix(_PREFIX).partition("-")[0] if name.startswith(_PREFIX) else ""
-        if host.isdigit() and (
-            not os.path.exists(f"/proc/{host}") or (mine_too and int(host) == os.getpid())
-        ):
+        if host.isdigit() and (int(host) == os.getpid() or not os.path.exists(f"/proc/{host}")):
             with contextlib.suppress(OSError):  # something is still in it
                 os.rmdir(f"{parent}/{name}")
 

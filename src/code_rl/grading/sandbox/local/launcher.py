@@ -71,24 +71,6 @@ main(control, config)
 its own."""
 _START_TIMEOUT_S = 60.0
 _SPAWN_TIMEOUT_S = 30.0
-_SWITCHES = (
-    (
-        "/proc/sys/user/max_user_namespaces",
-        "0",
-        "sysctl user.max_user_namespaces is 0; set it to 10000 or more",
-    ),
-    (
-        "/proc/sys/kernel/unprivileged_userns_clone",
-        "0",
-        "sysctl kernel.unprivileged_userns_clone is 0; set it to 1",
-    ),
-    (
-        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
-        "1",
-        "sysctl kernel.apparmor_restrict_unprivileged_userns is 1; set it to 0 or give this "
-        "interpreter an AppArmor profile with userns",
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,18 +160,14 @@ class Zygote:
             self._control.sendmsg([b"spawn"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
             answer = self._control.recv(1 << 12)
             if not answer:
-                raise SandboxError("the process that forks workers has ended")
+                raise ConnectionError("the process that forks them has ended")
             kind, *rest = marshal.loads(answer)  # noqa: S302 - the zygote never meets a program
             if kind != SPAWNED:
-                raise SandboxError(f"no worker could be forked: {rest[0]}")
+                raise OSError(rest[0])
             pidfd = os.pidfd_open(rest[0])
-        except (OSError, SandboxError) as error:
+        except OSError as error:
             ours.close()
-            raise (
-                error
-                if isinstance(error, SandboxError)
-                else SandboxError(f"no worker could be forked: {error}")
-            ) from error
+            raise SandboxError(f"no worker could be forked: {error}") from error
         finally:
             theirs.close()
         ours.setblocking(False)
@@ -248,24 +226,15 @@ def _spawn(control: socket.socket) -> subprocess.Popen[bytes]:
 
 
 def _explain(level: str, step: str, number: int) -> str:
-    """Why an isolation level cannot be had, in one line that says what to change: the level, the
-    step refused, the reason, the remedy."""
-    line = f"isolation={level} is not available: {step} was refused ({os.strerror(number)})"
-    found = [remedy for path, bad, remedy in _SWITCHES if _read(path) == bad]
-    if found:
-        return f"{line}; {'; '.join(found)}"
-    if level == "full":
-        return (
-            f"{line}; in a container allow user namespaces and mounts (docker: --security-opt "
-            "seccomp=unconfined --security-opt apparmor=unconfined --security-opt "
-            "systempaths=unconfined), or use isolation=landlock"
-        )
-    return f"{line}; it needs Linux 5.13 or newer with Landlock in the kernel's lsm= list"
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    """Why an isolation level cannot be had, in one line that says what to change."""
+    remedy = (
+        "see that sysctl user.max_user_namespaces is not 0, kernel.unprivileged_userns_clone is "
+        "not 0 and kernel.apparmor_restrict_unprivileged_userns is not 1; in a container allow "
+        "user namespaces and mounts (docker: --security-opt seccomp=unconfined --security-opt "
+        "apparmor=unconfined --security-opt systempaths=unconfined); or use isolation=landlock"
+        if level == confine.FULL
+        else "it needs Linux 5.13 or newer with Landlock in the kernel's lsm= list"
+    )
+    return (
+        f"isolation={level} is not available: {step} was refused ({os.strerror(number)}); {remedy}"
+    )

@@ -132,7 +132,6 @@ class _Submission:
     _records: deque[wire.Record | wire.Account] = field(default_factory=deque)
     _reaped: list[wire.Account] = field(default_factory=list)
     _closed: str | None = None
-    _compiled: bool = False
     _starved: bool = False
     _wake: asyncio.Future[None] | None = None
     _waits_since: float = 0.0
@@ -160,7 +159,6 @@ class _Submission:
                     ended = True
                     yield self._missing(record)
                 elif isinstance(record, wire.Account):
-                    self._compiled = True
                     if record.kind == wire.REAPED:
                         self._reaped.append(record)
                         continue
@@ -171,8 +169,6 @@ class _Submission:
                         await self._feed()
                 elif record.kind == wire.IDLE:
                     yield Idle()
-                elif record.kind == wire.COMPILED:
-                    self._compiled = True
                 elif record.kind == wire.COMPILE_ERROR:
                     ended = True
                     detail = record.text.decode("utf-8", "replace")
@@ -288,8 +284,7 @@ class _Submission:
             return Execution(
                 Status.MEMORY_LIMIT, detail=f"more than {self._job.memory_bytes >> 20} MB in all"
             )
-        blame = Status.RUNTIME_ERROR if self._compiled else Status.COMPILE_ERROR
-        raise LostError(f"the supervisor ended with {exit_code}", blame)
+        raise LostError(f"the supervisor ended with {exit_code}")
 
     def _ran_out_of_memory(self) -> bool:
         return self._link.group is not None and self._link.group.ran_out_of_memory()

@@ -123,7 +123,7 @@ class EmbeddedSandbox:
     async def _attempt(self, job: Job, alone: bool) -> AsyncIterator[Execution]:
         """Run `job` once; `alone`: by a worker made for it."""
         cases = case_messages(job)
-        message = _message(job)._replace(tells=alone)  # only then is anybody blamed
+        message = _message(job)
 
         def streams(index: int) -> Streams:
             return Streams(cases[index], job.fn_name is not None, bool(job.fetch))

@@ -4,7 +4,6 @@ only; other languages are refused by name."""
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import AbstractAsyncContextManager
 
 from aiohttp import web
@@ -24,8 +23,6 @@ from code_rl.grading.sandbox.server.requests import (
 )
 from code_rl.grading.sandbox.server.runs import RunLimits, run_request
 from code_rl.util.admission import Admission, NotTakenError, listening
-
-LARGE_BODY_BYTES = 1 << 18
 
 
 class SandboxApplication:
@@ -72,25 +69,12 @@ class SandboxApplication:
 
     async def _admitted(self, body: bytes) -> web.Response:
         try:
-            if len(body) < LARGE_BODY_BYTES:
-                parsed = parse_request(body, self._limits.longest_s)
-            else:
-                parsed = await asyncio.to_thread(parse_request, body, self._limits.longest_s)
+            parsed = parse_request(body, self._limits.longest_s)
         except MalformedRequestError as error:
             return web.json_response({"detail": error.detail}, status=422)
         except UnrunnableRequestError as error:
-            return await _answer(RunResponse(SANDBOX_ERROR, message=str(error)))
+            return web.json_response(RunResponse(SANDBOX_ERROR, message=str(error)).to_json())
         del body
         async with self.admission.running:
             response = await run_request(self._sandbox, parsed, self._limits)
-        return await _answer(response)
-
-
-async def _answer(response: RunResponse) -> web.Response:
-    size = sum(map(len, response.files.values())) + (
-        len(response.run_result.stdout) if response.run_result else 0
-    )
-    if size < LARGE_BODY_BYTES:
         return web.json_response(response.to_json())
-    text = await asyncio.to_thread(lambda: json.dumps(response.to_json()))
-    return web.json_response(text=text)

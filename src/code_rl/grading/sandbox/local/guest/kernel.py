@@ -87,15 +87,14 @@ def fork() -> int:
     return _check(_held.fork(), "fork")
 
 
-def clone3(flags: int, end: int = signal.SIGCHLD) -> tuple[int, int]:
+def clone3(flags: int) -> tuple[int, int]:
     """Fork into the namespaces of `flags`. Returns (pid, pidfd) in the parent and (0, -1) in the
     child.
 
-    With CLONE_PARENT the child is a sibling: its parent is this process's parent. `end`: the signal
-    of its end; only for SIGCHLD do wait(2) and its kin know of it.
+    With CLONE_PARENT the child is a sibling: its parent is this process's parent.
     """
     pidfd = ctypes.c_int(-1)
-    end = 0 if flags & CLONE_PARENT else end
+    end = 0 if flags & CLONE_PARENT else signal.SIGCHLD
     arguments = _CloneArgs(
         flags=flags | CLONE_PIDFD, pidfd=ctypes.addressof(pidfd), exit_signal=int(end)
     )

@@ -68,8 +68,6 @@ class Supervisor:
         if not job.files:
             self._lay_out_source()
         run = TestRun(job, channel, confinement, program, self._base)
-        if job.tells:
-            channel.send(wire.record(wire.COMPILED))
         runner.prepare(program, runner.depth() + _FRAMES_BELOW, f"{os.getcwd()}/{SOURCE}")
         if job.fetch:
             run.take_fetched()

@@ -24,11 +24,10 @@ ENDED = struct.Struct("=i")
 CHUNK = 96 * 1024
 _MORE, _LAST, _FILE, _CASE = 1, 2, 3, 4
 
-RESULT, REAPED, COMPILE_ERROR, IDLE, COMPILED = 1, 2, 3, 4, 5
+RESULT, REAPED, COMPILE_ERROR, IDLE = 1, 2, 3, 4
 """Kinds of what comes up. RESULT: a test has ended. REAPED: a process that it left behind has. Both
 are accounts. The
-others are records: the program does not compile, the running test does nothing, the program does
-compile."""
+others are records: the program does not compile, the running test does nothing."""
 
 RAN, OVER_CPU, OVER_WALL = 0, 1, 2
 """How a test ended: by itself, or stopped at a limit."""
@@ -67,9 +66,6 @@ class JobMessage(NamedTuple):
     fetch: tuple[str, ...] = ()
     shows_proc: bool = False
     """Whether there is a /proc."""
-    tells: bool = False
-    """The host wants to hear that the program has been compiled, where nothing else would say
-    so."""
 
 
 class Record(NamedTuple):
@@ -109,7 +105,7 @@ def unpack(datagram: bytes) -> Record | Account:
         compile_s = whole + more + (us + more_us) / 1e6
         exit_code = status if how == _EXITED else -status
         return Account(kind, cause, spoilt, exit_code, cpu_s, wall_s, peak_kb << 10, compile_s)
-    if not datagram or datagram[0] not in (COMPILE_ERROR, IDLE, COMPILED):
+    if not datagram or datagram[0] not in (COMPILE_ERROR, IDLE):
         raise ValueError("neither an account nor a record")
     return Record(datagram[0], datagram[1:])
 
