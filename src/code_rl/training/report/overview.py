@@ -51,7 +51,7 @@ def overview(reader: RunReader) -> dict[str, Any]:
         "settings": settings(reader.config, steps),
         "rollouts": {
             "rule": reader.rollouts.kept.rule(),
-            "groups": reader.rollouts.groups,
+            "groups": len(reader.rollouts.index),
             "problems": len(reader.rollouts.problems),
         },
     }
