@@ -114,7 +114,7 @@ async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int
     from code_rl.engine.local.service import resolve_device, resolve_dtype
     from code_rl.engine.serve.application import TinkerApplication
     from code_rl.engine.serve.core import Core, read_models
-    from code_rl.engine.serve.engine import EmbeddedHost
+    from code_rl.engine.serve.engine import EmbeddedEngine
     from code_rl.engine.serve.promises import ServiceLimits
     from code_rl.engine.serve.store import StateStore
 
@@ -132,8 +132,13 @@ async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int
             session_timeout_s=config.session_timeout_s,
         )
         device = resolve_device(config.device)
-        host = EmbeddedHost(device, resolve_dtype(config.dtype, device), config.max_samplers)
-        core = Core(store, models, limits, host)
+        dtype = resolve_dtype(config.dtype, device)
+        core = Core(
+            store,
+            models,
+            limits,
+            lambda name: EmbeddedEngine(name, device, dtype, config.max_samplers),
+        )
         if config.preload is not None:
             await asyncio.wrap_future(core.engine(core.local(config.preload)).loaded)
         application = TinkerApplication(core, token, config.max_request_mb << 20)

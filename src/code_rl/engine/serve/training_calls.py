@@ -18,8 +18,8 @@ from code_rl.engine.local.state import check_name
 from code_rl.util.errors import ConfigError, InputError
 
 from .core import Core, ServedRun, Start
+from .engine import EmbeddedEngine
 from .promises import Promise, session_of
-from .seam import Engine
 from .store import Kind, RunRecord, SamplerRecord, now
 from .wire import PassRequest, Refusal, bad, checked_seq, gone
 
@@ -178,7 +178,7 @@ class TrainingCalls:
         except InputError as error:
             fault = error
 
-        def start(engine: Engine) -> Future[Any]:
+        def start(engine: EmbeddedEngine) -> Future[Any]:
             if fault is not None:
                 return engine.refuse(run.run_id, fault, backward)
             return engine.run_pass(run.run_id, *what, backward)

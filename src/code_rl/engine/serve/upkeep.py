@@ -18,8 +18,8 @@ from tinker import types
 from code_rl.util.redaction import print_exception
 
 from .core import Core
+from .engine import Load
 from .promises import Promise
-from .seam import Load
 from .wire import bad
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
