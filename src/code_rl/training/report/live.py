@@ -20,7 +20,6 @@ from code_rl.training.report.overview import side_by_side
 from code_rl.training.report.page import PackedRollouts, pack_rollouts, policy, render
 from code_rl.training.report.run import RunReader
 from code_rl.util.admission import listening, stop_signal, url_of
-from code_rl.util.errors import ConfigError
 
 LOOK_EVERY_S = 0.25
 KEEP_ALIVE_S = 15.0
@@ -174,14 +173,7 @@ async def serve(readers: Sequence[RunReader], host: str, port: int) -> int:
     """Serve until interrupted. Returns the exit code. Raises ConfigError: the address cannot be
     used."""
     page = LivePage(readers, host)
-    async with contextlib.AsyncExitStack() as stack:
-        try:
-            bound = await stack.enter_async_context(listening(page.application(), host, port))
-        except OSError as error:
-            raise ConfigError(
-                f"port={port} on host={host} cannot be used: {error.strerror or error}; choose "
-                "another"
-            ) from error
+    async with listening(page.application(), host, port) as bound:
         print(f"live report: {url_of(host, bound)}/  (Ctrl-C ends it; the run goes on)", flush=True)
         if not is_loopback(host):
             print("note: whoever reaches this address can read the run", flush=True)
