@@ -16,11 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from code_rl.util.errors import CheckpointError
+from code_rl.util.errors import CheckpointError, ConfigError
 
 from .weights import SITES, Architecture, Linear, Weights
 
 ALPHA = 32.0
+MAX_RANK = 1024
 HEAD = "lm_head"
 
 
@@ -33,6 +34,16 @@ class LoraSettings:
     train_mlp: bool = True
     train_attn: bool = True
     train_unembed: bool = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.rank <= MAX_RANK:
+            raise ConfigError(f"rank={str(self.rank)[:40]} must be from 1 to {MAX_RANK}")
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"seed={str(self.seed)[:40]} must be from 0 to 2^63 - 1")
+        if not (self.train_mlp or self.train_attn or self.train_unembed):
+            raise ConfigError(
+                "nothing to train: train_mlp, train_attn and train_unembed are all false"
+            )
 
     @classmethod
     def read(cls, meta: Mapping[str, Any], path: str) -> LoraSettings:

@@ -62,8 +62,6 @@ class EmbeddedService:
         train_mlp: bool = True,
         train_attn: bool = True,
         train_unembed: bool = True,
-        user_metadata: dict[str, str] | None = None,
-        optimizer: object | None = None,
     ) -> AwaitableConcurrentFuture[EmbeddedTrainingClient]:
         """A future of a client that trains a fresh adapter on `base_model`.
 
@@ -71,18 +69,6 @@ class EmbeddedService:
         unembedding too; where it is tied to the embedding, only its use as unembedding changes. The
         future raises ConfigError for a model that cannot be loaded.
         """
-        del user_metadata
-        if rank < 1:
-            raise ConfigError(f"rank={rank} must be at least 1")
-        if not (train_mlp or train_attn or train_unembed):
-            raise ConfigError(
-                "nothing to train: train_mlp, train_attn and train_unembed are all false"
-            )
-        if optimizer is not None and not isinstance(optimizer, types.AdamOptimizerConfig):
-            raise ConfigError(
-                f"optimizer {type(optimizer).__name__} is not supported by the embedded engine, "
-                "only Adam"
-            )
         chosen = seed if seed is not None else secrets.randbits(63)
         settings = LoraSettings(rank, chosen, train_mlp, train_attn, train_unembed)
         return self._loader.submit(lambda: self._client(base_model, settings))

@@ -8,12 +8,10 @@ state belongs to, and a SHA-256 over settings and tensors.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import re
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +23,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from code_rl.util.errors import CheckpointError, ConfigError
-from code_rl.util.files import sync_directory
+from code_rl.util.files import write_lines_atomically
 
 FORMAT = "code-rl-embedded"
 VERSION = 1
@@ -67,23 +65,14 @@ def write_state(
         "settings": settings,
         "sha256": _digest(settings, plain),
     }
-    temporary = path.parent / f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.exists() and not overwrite:
             raise ConfigError(f"checkpoint {path} exists; pass overwrite=True or another name")
         data = save(plain, metadata=header)
         require_space(path.parent, len(data))
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        sync_directory(path.parent)
+        write_lines_atomically(path, (data,))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise CheckpointError(f"checkpoint {path} could not be written: {error}") from error
 
 
