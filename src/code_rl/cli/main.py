@@ -46,12 +46,11 @@ OF_THE_PATH = (
 @dataclass(frozen=True, slots=True)
 class Verb:
     """One verb: where its settings class and its command are (imported when used), and a line of
-    help. Bare words are the settings `words`, the last taking all that are left."""
+    help."""
 
     settings: str
     command: str
     summary: str
-    words: tuple[str, ...] = ()
 
     def settings_class(self) -> type[Any]:
         """The class that `--help` describes."""
@@ -152,7 +151,7 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
     # had it ends the process.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
-        given = read_arguments(words, verb.words)
+        given = read_arguments(words)
         load_dotenv(find_dotenv(usecwd=True))
         return verb.run(given)
     except CodeRLError as error:
