@@ -30,14 +30,13 @@ from .wire import (
     Refusal,
     category,
     digest,
-    encoded,
     read_json,
     read_pass,
     validated,
 )
 
 API = "/api/v1"
-LARGE_RESULT = 256 << 10
+LARGE_PASS = 256 << 10
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Call = Callable[[web.Request, bytes], Any]
 _NOT_HERE = {
@@ -254,7 +253,7 @@ class TinkerApplication:
         return handle
 
     async def _pass(self, _: web.Request, body: bytes) -> Promise:
-        large = len(body) >= LARGE_RESULT
+        large = len(body) >= LARGE_PASS
         read = await asyncio.to_thread(read_pass, body) if large else read_pass(body)
         return await self._training.run_pass(read, len(body))
 
@@ -266,10 +265,7 @@ class TinkerApplication:
             return web.json_response(waiting, status=408)
         if found.error is not None:
             return {"error": found.error, "category": found.error_category}
-        large = found.size >= LARGE_RESULT
-        result = found.result
-        body, kind = await asyncio.to_thread(encoded, result) if large else encoded(result)
-        return web.Response(body=body, content_type=kind)
+        return web.Response(body=found.body, content_type=found.content_type)
 
     async def _metrics_text(self, _request: web.Request) -> web.Response:
         return web.Response(body=self.metrics.text(), headers={"Content-Type": CONTENT_TYPE})

@@ -56,7 +56,6 @@ class Load:
     do."""
 
     batches: int = 0
-    batched_requests: int = 0
     operations_waiting: int = 0
     samples_waiting: int = 0
     models: int = 0
@@ -348,7 +347,6 @@ class EmbeddedEngine:
                 sample.request.future.set_exception(error)
             return
         self._load.batches += 1
-        self._load.batched_requests += len(live)
 
         def more() -> list[Request]:
             if not (last and self._samples):
@@ -358,7 +356,6 @@ class EmbeddedEngine:
                 self._join(batch[0].key, MAX_ROWS - sum(sample.request.samples for sample in live))
             )
             live.extend(joining)
-            self._load.batched_requests += len(joining)
             return [replace(sample.request, snapshot=snapshot) for sample in joining]
 
         answer([replace(sample.request, snapshot=snapshot) for sample in live], more)

@@ -224,27 +224,6 @@ def encoded(result: object) -> tuple[bytes, str]:
     return _pass(result).SerializeToString(), PROTOBUF
 
 
-def size_of(result: object) -> int:
-    """About how many bytes a result holds in memory."""
-    if isinstance(result, types.SampleResponse):
-        prompt = len(result.prompt_logprobs_np) if result.prompt_logprobs_np is not None else 0
-        prompt += (
-            2 * result.topk_prompt_logprobs_np.logprobs.size
-            if result.topk_prompt_logprobs_np is not None
-            else 0
-        )
-        return (
-            512
-            + 4 * prompt
-            + sum(256 + 8 * len(s.tokens_np) for s in result.sequences if s.tokens_np is not None)
-        )
-    if isinstance(result, types.ForwardBackwardOutput):
-        return 512 + sum(
-            256 + t.to_numpy().nbytes for output in result.loss_fn_outputs for t in output.values()
-        )
-    return 512
-
-
 def _sample(result: types.SampleResponse) -> pb.SampleResponse:
     message = pb.SampleResponse()
     for sequence in result.sequences:
