@@ -10,9 +10,9 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any, Literal
 
 import chz
@@ -23,14 +23,12 @@ from code_rl.data.load import load_problems
 from code_rl.data.on_disk import ProblemStore
 from code_rl.grading.extract import extract_code
 from code_rl.grading.judge import judge
-from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 from code_rl.grading.sandbox.executor import Executor, OnDemand
 from code_rl.grading.verdict import Verdict, VerdictKind
 from code_rl.util.concurrency import abandon, default_concurrency
 from code_rl.util.data_files import read_rows, sources_digest
 from code_rl.util.errors import ConfigError, DataError
-from code_rl.util.files import KeyedLog
 from code_rl.util.setting import ABOVE_0, AT_LEAST_1, option
 from code_rl.util.settings import make_settings
 
@@ -204,48 +202,36 @@ async def judge_programs(
     with open_verdicts(out) as log:
         if earlier := sum(is_judged(log.get(key)) for key in log):
             on_earlier(earlier)
-        ask = partial(judge, executor=executor, cpu_limit_s=cpu_limit_s)
-        await judge_into(
-            log, rows, store.get, ask, concurrency or default_concurrency(executor), on_verdict
-        )
+
+        async def work() -> None:
+            for program, key in rows:
+                await asyncio.sleep(0)  # not every program has something to wait for
+                if is_judged(log.get(key)):
+                    continue
+                problem = store.get(program.problem_id)
+                assert problem is not None
+                verdict = await judge(
+                    problem, program.code, executor=executor, cpu_limit_s=cpu_limit_s
+                )
+                log.put(format_verdict(program, verdict, key))
+                if on_verdict is not None:
+                    on_verdict(verdict)
+
+        at_once = concurrency or default_concurrency(executor)
+        tasks = [asyncio.create_task(work()) for _ in range(at_once)]
+        try:
+            await asyncio.gather(*tasks)
+        except BaseException as error:
+            error.add_note(
+                f"the verdicts so far are in {log.path}; the same command goes on from there"
+            )
+            raise
+        finally:
+            await abandon(tasks)
         order = [key for _, key in taken(programs, store, cpu_limit_s)]
         put_in_order(log, order)
         counts = Counter(VerdictKind(row["verdict"]) for key in order if (row := log.get(key)))
     return Judged(counts, time.perf_counter() - started)
-
-
-async def judge_into(
-    log: KeyedLog[str],
-    rows: Iterator[tuple[ProgramRow, str]],
-    problem_of: Callable[[str], Problem | None],
-    ask: Callable[[Problem, str | None], Awaitable[Verdict]],
-    at_once: int,
-    on_verdict: OnVerdict | None = None,
-) -> None:
-    """Judge with `ask` the programs, given with their keys, of which `log` has no row yet."""
-
-    async def work() -> None:
-        for program, key in rows:
-            await asyncio.sleep(0)  # not every program has something to wait for
-            if is_judged(log.get(key)):
-                continue
-            problem = problem_of(program.problem_id)
-            assert problem is not None
-            verdict = await ask(problem, program.code)
-            log.put(format_verdict(program, verdict, key))
-            if on_verdict is not None:
-                on_verdict(verdict)
-
-    tasks = [asyncio.create_task(work()) for _ in range(at_once)]
-    try:
-        await asyncio.gather(*tasks)
-    except BaseException as error:
-        error.add_note(
-            f"the verdicts so far are in {log.path}; the same command goes on from there"
-        )
-        raise
-    finally:
-        await abandon(tasks)
 
 
 def format_verdict(program: ProgramRow, verdict: Verdict, key: str) -> dict[str, Any]:

@@ -163,17 +163,10 @@ def resolve_device(name: str) -> torch.device:
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"device={name!r} is not a torch device") from error
-    available = {
-        "cpu": True,
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-    }
-    if not available.get(device.type, False):
-        raise ConfigError(f"device={name!r} is not available on this machine")
-    return device
+        torch.empty(0, device=name)
+        return torch.device(name)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device={name!r} is not available on this machine") from error
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
