@@ -420,7 +420,6 @@ def test_services_refuse_what_they_cannot_honour(tmp_path):
     refused: list[tuple[dict[str, Any], str]] = [
         ({"device": "abacus"}, "abacus"),
         ({"device": "cpu", "dtype": "float16"}, "float16"),
-        ({"device": "cpu", "threads": 0}, "threads"),
     ]
     for kwargs, word in refused:
         with pytest.raises(ConfigError, match=word):

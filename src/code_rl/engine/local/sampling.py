@@ -252,10 +252,6 @@ class EmbeddedSamplingClient:
         """The model's tokenizer."""
         return self._snapshot.model.tokenizer()
 
-    def get_base_model(self) -> str:
-        """The base model's name."""
-        return self._snapshot.model.name
-
     def max_context_length(self) -> int:
         """Greatest number of tokens, prompt and completion together."""
         return self._snapshot.weights.arch.max_context

@@ -45,8 +45,6 @@ class EmbeddedService:
         self.dtype = resolve_dtype(dtype, self.device)
         self.state_dir = Path(state_dir).expanduser().absolute() if state_dir is not None else None
         if threads is not None:
-            if threads < 1:
-                raise ConfigError(f"threads={threads} must be at least 1")
             torch.set_num_threads(threads)
         self._sampler = Sampler()
         self._loader = EngineWorker("embedded-loader")
