@@ -392,10 +392,6 @@ class RemoteSamplingClient:
             )
         )
 
-    async def sample_async(self, *args: Any, **kwargs: Any) -> types.SampleResponse:
-        """`sample`, awaited."""
-        return await self.sample(*args, **kwargs)
-
     def compute_logprobs(self, prompt: types.ModelInput) -> RemoteFuture[list[float | None]]:
         """The log-probability of each prompt token given those before it, None for the first."""
         return self._link.submit(

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from code_rl.util.errors import CheckpointError, ConfigError
+from code_rl.util.errors import ConfigError
 
 from .weights import SITES, Architecture, Linear, Weights
 
@@ -46,15 +46,9 @@ class LoraSettings:
             )
 
     @classmethod
-    def read(cls, meta: Mapping[str, Any], path: str) -> LoraSettings:
-        """What a checkpoint adapts; raises CheckpointError when it does not say."""
-        try:
-            trained = {
-                name: bool(meta[name]) for name in ("train_mlp", "train_attn", "train_unembed")
-            }
-            return cls(rank=int(meta["rank"]), seed=int(meta["seed"]), **trained)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"checkpoint {path} lacks its settings: {error!r}") from error
+    def read(cls, meta: Mapping[str, Any]) -> LoraSettings:
+        """What a checkpoint adapts."""
+        return cls(**{field.name: meta[field.name] for field in fields(cls)})
 
 
 @dataclass(frozen=True)

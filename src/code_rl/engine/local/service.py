@@ -148,9 +148,9 @@ class EmbeddedService:
     ) -> EmbeddedTrainingClient:
         saved = read_state(Path(path))
         client = self._client(
-            base_model or str(saved.meta["base_model"]), LoraSettings.read(saved.meta, path)
+            base_model or str(saved.meta["base_model"]), LoraSettings.read(saved.meta)
         )
-        client.restore(saved, path, optimizer)
+        client.restore(saved, optimizer)
         return client
 
 

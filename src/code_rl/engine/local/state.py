@@ -36,6 +36,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 class Saved:
     """A checkpoint read back: its settings and its tensors (on the CPU)."""
 
+    path: Path
     meta: dict[str, Any]
     tensors: dict[str, Tensor]
 
@@ -112,7 +113,7 @@ def read_state(path: Path) -> Saved:
         raise CheckpointError(
             f"checkpoint {path} is damaged: its contents do not match their SHA-256"
         )
-    return Saved(json.loads(settings), tensors)
+    return Saved(path, json.loads(settings), tensors)
 
 
 def _digest(settings: str, tensors: Mapping[str, Tensor]) -> str:

@@ -229,10 +229,10 @@ class EmbeddedTrainingClient:
         """Accept no further requests; those already queued still run."""
         self._worker.close()
 
-    def restore(self, saved: Saved, path: str, optimizer: bool) -> None:
+    def restore(self, saved: Saved, optimizer: bool) -> None:
         """Put a checkpoint's tensors into this model, all or none. Raises CheckpointError when they
         are not this model's."""
-        meta, lora = saved.meta, self._lora
+        meta, lora, path = saved.meta, self._lora, saved.path
         if meta.get("base_fingerprint") != self._model.fingerprint:
             raise CheckpointError(
                 f"checkpoint {path} belongs to another base model than {self._model.name!r}"
@@ -250,7 +250,7 @@ class EmbeddedTrainingClient:
             )
 
         def read(part: str) -> torch.Tensor:
-            return _gather(lora, saved, part, path).to(lora.flat.device)
+            return _gather(lora, saved, part).to(lora.flat.device)
 
         flat, adam = read(""), AdamState.fresh(lora.flat)
         gradient: torch.Tensor | None = None
@@ -279,7 +279,7 @@ class EmbeddedTrainingClient:
         return self._worker.submit(run)
 
     def _load(self, path: str, optimizer: bool) -> types.LoadWeightsResponse:
-        self.restore(read_state(Path(path)), path, optimizer)
+        self.restore(read_state(Path(path)), optimizer)
         return types.LoadWeightsResponse(path=path, model_id=self.model_id, type="load_weights")
 
     def _save(
@@ -330,13 +330,8 @@ def _named(lora: Lora, flat: torch.Tensor, prefix: str) -> dict[str, torch.Tenso
     return named | {f"{prefix}{_PREFIX}{name}.lora_B.weight": tensor for name, tensor in b.items()}
 
 
-def _gather(lora: Lora, saved: Saved, prefix: str, path: str) -> torch.Tensor:
+def _gather(lora: Lora, saved: Saved, prefix: str) -> torch.Tensor:
     flat = torch.zeros(lora.flat.shape, dtype=torch.float32)
     for name, view in _named(lora, flat, prefix).items():
-        tensor = saved.tensors.get(name)
-        if tensor is None or tensor.shape != view.shape:
-            raise CheckpointError(
-                f"checkpoint {path} lacks {name} in the shape {tuple(view.shape)}"
-            )
-        view.copy_(tensor)
+        view.copy_(saved.tensors[name])
     return flat

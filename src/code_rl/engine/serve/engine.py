@@ -121,9 +121,9 @@ class EmbeddedEngine:
             assert lora is not None
             return EmbeddedTrainingClient(self._model(), lora, self._sampler, run, None, Inline())
         saved = read_state(file)
-        settings = LoraSettings.read(saved.meta, str(file))
+        settings = LoraSettings.read(saved.meta)
         client = EmbeddedTrainingClient(self._model(), settings, self._sampler, run, None, Inline())
-        client.restore(saved, str(file), optimizer)
+        client.restore(saved, optimizer)
         return client
 
     def check_pass(self, data: Sequence[types.Datum], loss_fn: str, config: LossConfig) -> None:
@@ -177,7 +177,7 @@ class EmbeddedEngine:
 
     def load(self, run: str, file: Path, optimizer: bool) -> Future[None]:
         """Replace the adapter by a saved one."""
-        return self._on(run, lambda client: client.restore(read_state(file), str(file), optimizer))
+        return self._on(run, lambda client: client.restore(read_state(file), optimizer))
 
     def drop(self, run: str) -> Future[None]:
         """Forget an adapter, and snapshots whose files are gone."""
