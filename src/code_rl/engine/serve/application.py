@@ -39,13 +39,6 @@ API = "/api/v1"
 LARGE_PASS = 256 << 10
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Call = Callable[[web.Request, bytes], Any]
-_NOT_HERE = {
-    "auth/token": "keys are not exchanged: client/config says pjwt_auth_enabled false",
-    "create_custom_loss": "custom losses run in the client: client/config says "
-    "custom_loss_server_side false",
-    "publish": "this server has one owner, and nobody to publish to",
-    "billing": "nothing here costs money",
-}
 
 
 class TinkerApplication:
@@ -271,16 +264,13 @@ class TinkerApplication:
         return web.Response(body=self.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _missing(self, request: web.Request) -> web.Response:
-        call = request.path.removeprefix(f"{API}/")
         known = {r.canonical for r in request.app.router.resources()}
         if request.path in known:
             raise Refusal(405, f"{request.path} does not take {request.method}")
-        why = next(
-            (why for name, why in _NOT_HERE.items() if name in call),
-            "its calls are listed in docs/serve.md",
-        )
         raise Refusal(
-            404, f"{request.method} {request.path[:200]} is not implemented by code-rl serve: {why}"
+            404,
+            f"{request.method} {request.path[:200]} is not implemented by code-rl serve: its calls "
+            "are listed in docs/serve.md",
         )
 
 

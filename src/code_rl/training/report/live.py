@@ -12,6 +12,7 @@ import ipaddress
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from urllib.parse import urlsplit
 
 import orjson
 from aiohttp import web
@@ -155,16 +156,9 @@ _HEADERS = {
 
 def is_loopback(host: str) -> bool:
     """Whether a host, with or without a port, is this machine."""
-    name = (
-        host.rpartition(":")[0]
-        if host.count(":") == 1 or (host.startswith("[") and "]:" in host)
-        else host
-    )
-    name = name.strip("[]")
-    if name == "localhost":
-        return True
     try:
-        return ipaddress.ip_address(name).is_loopback
+        name = urlsplit(f"//{host}").hostname or host
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
 
