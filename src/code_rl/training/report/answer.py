@@ -174,15 +174,16 @@ def _answer_without_evaluation(
 ) -> dict[str, str]:
     if not steps:
         return _answer("flat", "Nothing to tell yet.", "No training step has been logged so far.")
-    correct = values_of(steps, "mean_correct") or [0.0]
-    window = max(1, len(correct) // 5)
-    early, late = sum(correct[:window]) / window, sum(correct[-window:]) / window
+    correct, sentence = values_of(steps, "mean_correct"), "No step has a verdict yet."
     evaluated = any(split["before"] for split in splits)
     begun = "Too early to say." if evaluated else "Held-out problems were not evaluated."
-    sentence = (
-        f"On its own training problems {percent(early)} of the completions passed in the first "
-        f"{window} step{'s' if window > 1 else ''} and {percent(late)} in the last."
-    )
+    if correct:
+        window = max(1, len(correct) // 5)
+        early, late = sum(correct[:window]) / window, sum(correct[-window:]) / window
+        sentence = (
+            f"On its own training problems {percent(early)} of the completions passed in the first "
+            f"{window} step{'s' if window > 1 else ''} and {percent(late)} in the last."
+        )
     if never_trained(steps):
         return _answer("bad", NEVER_TRAINED, f"No step had a completion to train on. {sentence}")
     return _answer("flat", begun, sentence)
