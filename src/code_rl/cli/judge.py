@@ -26,7 +26,7 @@ from code_rl.grading.judge import judge
 from code_rl.grading.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 from code_rl.grading.sandbox.executor import Executor, OnDemand
 from code_rl.grading.verdict import Verdict, VerdictKind
-from code_rl.util.concurrency import abandon, default_concurrency
+from code_rl.util.concurrency import cancel_all, default_concurrency
 from code_rl.util.data_files import read_rows, sources_digest
 from code_rl.util.errors import ConfigError, DataError
 from code_rl.util.setting import ABOVE_0, AT_LEAST_1, option
@@ -227,7 +227,7 @@ async def judge_programs(
             )
             raise
         finally:
-            await abandon(tasks)
+            await cancel_all(tasks)
         order = [key for _, key in taken(programs, store, cpu_limit_s)]
         put_in_order(log, order)
         counts = Counter(VerdictKind(row["verdict"]) for key in order if (row := log.get(key)))

@@ -17,11 +17,11 @@ from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.grading.sandbox.server.application import SandboxApplication
 from code_rl.grading.sandbox.server.runs import RunLimits
 from code_rl.util.admission import LOOPBACK, Admission, stop_signal, url_of
-from code_rl.util.setting import AT_LEAST_0, AT_LEAST_1, FROM_0, HOST, PORT, must, option
+from code_rl.util.setting import AT_LEAST_0, AT_LEAST_1, FROM_0, HOST, PORT, check_that, option
 from code_rl.util.settings import make_settings
 
-MANY = must(lambda value: 0 < value <= 1 << 20, "above 0, at most 1048576")
-SECONDS = must(lambda value: 0 < value <= 1e6, "above 0, at most 1e6 s")
+MANY = check_that(lambda value: 0 < value <= 1 << 20, "above 0, at most 1048576")
+SECONDS = check_that(lambda value: 0 < value <= 1e6, "above 0, at most 1e6 s")
 """Up to where the kernel and the event loop can take it; not a number is neither."""
 
 
