@@ -151,19 +151,6 @@ def test_version(words, module):
     assert (result.returncode, result.stdout) == (0, f"code-rl {__version__}\n")
 
 
-def test_the_hubs_retries_are_one_line():
-    script = (
-        "import logging; from code_rl.cli.main import _HubRetries\n"
-        "logger = logging.getLogger('huggingface_hub.utils._http'); logger.addFilter(_HubRetries())\n"
-        "from huggingface_hub import constants; from huggingface_hub.utils import http_backoff\n"
-        "try: http_backoff('GET', 'http://127.0.0.1:9/', base_wait_time=0.01, max_wait_time=0.01)\n"
-        "except Exception: print('gone')"
-    )
-    result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert result.stdout == "gone\n"
-    assert result.stderr == "the Hugging Face hub does not answer; trying for about half a minute\n"
-
-
 def test_what_installs_an_extra_installs_this_package():
     """`code-rl` on the index is another project: no page and no message may send anybody there."""
     clone = install_command("data")

@@ -99,9 +99,7 @@ def check_settings(verb: str, rest: list[str], words: list[str]) -> None:
     if verb in ("VERB", "--version", "--help"):
         return
     assert verb in VERBS, words
-    given = read_arguments(
-        [word for word in rest if word not in ("--help", "KEY=VALUE", "key=value", "…")], VERBS[verb].words
-    )
+    given = read_arguments([word for word in rest if word not in ("--help", "KEY=VALUE", "key=value", "…")])
     known = set(chz.chz_fields(VERBS[verb].settings_class()))
     assert not set(given) - known, (words, set(given) - known)
 

@@ -163,10 +163,12 @@ def test_a_data_set_of_a_shape_of_ones_own_is_one_reader(tmp_path, monkeypatch):
 
 
 def test_a_verb_is_a_settings_class_and_a_command(monkeypatch, capsys):
-    monkeypatch.setitem(
-        VERBS, "greet", Verb("tests.newcomer:GreetConfig", "tests.newcomer:greet_command", "say hello", ("name",))
-    )
-    for words, said in ((["greet"], "hello, world"), (["greet", "you"], "hello, you"), (["--help"], "greet    say")):
+    monkeypatch.setitem(VERBS, "greet", Verb("tests.newcomer:GreetConfig", "tests.newcomer:greet_command", "say hello"))
+    for words, said in (
+        (["greet"], "hello, world"),
+        (["greet", "name=you"], "hello, you"),
+        (["--help"], "greet    say"),
+    ):
         assert main(words) == 0
         assert said in capsys.readouterr().out
     assert main(["greet", "--help"]) == 0

@@ -347,8 +347,6 @@ def test_saving_is_refused_where_it_cannot_be_honoured(tmp_path):
     with pytest.raises(ConfigError, match="state_dir"):
         trainer.save_state("s")
     _, trainer = client(tmp_path)
-    with pytest.raises(ConfigError, match="ttl_seconds"):
-        trainer.save_state("s", ttl_seconds=3600)
     for name in ("", "../x", "a/b", ".hidden", "x" * 200):
         with pytest.raises(ConfigError, match="checkpoint name"):
             trainer.save_state(name)
@@ -408,11 +406,9 @@ def test_malformed_data_is_refused_naming_datum_and_field(datum, word):
 
 
 def test_other_optimizers_and_bad_values_are_refused():
-    made, trainer = client()
+    _, trainer = client()
     with pytest.raises(ConfigError, match="Dimuon"):
         trainer.optim_step(types.DimuonParams(learning_rate=0.1))
-    with pytest.raises(ConfigError, match="Dimuon"):
-        made.create_lora_training_client("m", optimizer=types.DimuonOptimizerConfig())
     for bad in ({"learning_rate": -1.0}, {"beta2": 1.0}, {"eps": float("nan")}):
         with pytest.raises(ConfigError, match=next(iter(bad))):
             trainer.optim_step(types.AdamParams(**bad))
@@ -424,7 +420,6 @@ def test_services_refuse_what_they_cannot_honour(tmp_path):
     refused: list[tuple[dict[str, Any], str]] = [
         ({"device": "abacus"}, "abacus"),
         ({"device": "cpu", "dtype": "float16"}, "float16"),
-        ({"device": "cpu", "threads": 0}, "threads"),
     ]
     for kwargs, word in refused:
         with pytest.raises(ConfigError, match=word):

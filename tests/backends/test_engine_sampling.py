@@ -429,7 +429,7 @@ def test_bad_sampling_settings_are_refused_by_name(change, word):
 def test_unsupported_requests_are_refused_by_name():
     client, prompt = sampler(), text(tokens(1, 10))
     for name in ("topk_sample_logprobs", "prompt_alt_tokens_k"):
-        with pytest.raises(ConfigError, match=name):
+        with pytest.raises(TypeError, match=name):
             client.sample(prompt, 1, params(), **{name: 2})
     with pytest.raises(ConfigError, match="num_samples"):
         client.sample(prompt, 0, params())

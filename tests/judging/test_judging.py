@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import os
 import random
 from collections.abc import Callable
 from typing import Any
@@ -210,17 +209,6 @@ def test_problems_are_rows_of_any_shape(files, tmp_path):
     )
     _, programs, out = files({**program(0, "5"), "problem_id": "rows/7"})
     assert judged((str(tmp_path / "rows.jsonl"), programs, out))[1][0]["verdict"] == "passed"
-
-
-def test_rows_go_to_a_device_or_a_pipe_as_well(files, tmp_path):
-    problems, programs, _ = files(program(1, "1"), program(1, "2"))
-    pipe = str(tmp_path / "pipe")
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    asyncio.run(judge_files(problems, programs, pipe, EchoExecutor()))
-    rows = os.read(reader, 1 << 16).splitlines()
-    os.close(reader)
-    assert [json.loads(row)["verdict"] for row in rows] == ["passed", "wrong_answer"]
 
 
 def test_programs_in_flight_fill_the_places_of_the_executor(files):

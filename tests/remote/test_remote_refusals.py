@@ -14,8 +14,7 @@ from aiohttp import web
 from code_rl.cli.main import main
 from code_rl.cli.train import train_command
 from code_rl.engine.places import BackendKind, Place
-from code_rl.engine.probes import Survey, _instead, survey
-from code_rl.training.config import recipe_models
+from code_rl.engine.probes import survey
 from tests.remote.remote_support import FaultyProxy, OtherServer, settings
 from tests.serve.serve_support import ServerThread
 
@@ -119,15 +118,6 @@ def test_unknown_model_is_refused_with_those_that_the_server_has(capsys, tmp_pat
     assert "tiny" in line
 
 
-def test_a_model_that_the_service_no_longer_has_names_its_family_and_the_recipe_for_it():
-    models = dict.fromkeys(("Qwen/Qwen3-8B", "Qwen/Qwen3.5-4B", "Qwen/Qwen2.5-7B", "meta-llama/Llama-3.1-8B"), 32768)
-    found = Survey(models, None)
-    assert _instead("Qwen/Qwen3-4B-Instruct-2507", found, recipe_models()) == (
-        "of that family it has: Qwen/Qwen3-8B, Qwen/Qwen3.5-4B; recipe=qwen3.5-4b trains Qwen/Qwen3.5-4B"
-    )
-    assert _instead("gpt-oss-20b", found, {}).startswith("it has: Qwen/Qwen2.5-7B, ")
-
-
 def test_missing_model_is_refused_with_those_that_the_server_has(capsys, tmp_path, monkeypatch, guarded):
     monkeypatch.setenv("CODE_RL_SERVER_KEY", KEY)
     line = refusal(capsys, tmp_path / "run", backend=guarded.url)
@@ -187,7 +177,7 @@ def test_server_of_an_older_generation_is_refused_with_the_sdk_that_it_needs(
 def test_server_of_an_older_generation_is_accepted_by_the_sdk_that_it_needs(monkeypatch):
     monkeypatch.setattr("importlib.metadata.version", lambda _: "0.25.0")
     with OtherServer(of_protobuf_alone) as other:
-        found = asyncio.run(survey(Place(BackendKind.SERVER, other.url, KEY), "tiny", {}))
+        found = asyncio.run(survey(Place(BackendKind.SERVER, other.url, KEY), "tiny"))
     assert (set(found.models), found.older_sdk, found.numbered_requests) == ({"tiny"}, "0.25.0", True)
 
 

@@ -66,16 +66,16 @@ def test_model_of_the_hub_is_found_by_its_configuration_there(server, monkeypatc
     with OtherServer(hub) as other:
         monkeypatch.setattr("huggingface_hub.hf_hub_url", lambda name, _file: f"{other.url}/{name}")
         place = Place(BackendKind.SERVER, server.url, KEYLESS)
-        assert asyncio.run(survey(place, "org/model", {})).models["org/model"] == built_in_context()
+        assert asyncio.run(survey(place, "org/model")).models["org/model"] == built_in_context()
         with pytest.raises(ConfigError, match="'org/other' is unknown to"):
-            asyncio.run(survey(place, "org/other", {}))
+            asyncio.run(survey(place, "org/other"))
 
 
 def test_a_server_says_why_it_cannot_load_a_model(server, tmp_path):
     (tmp_path / "cut.gguf").write_bytes(b"GGUF")
     place = Place(BackendKind.SERVER, server.url, KEYLESS)
     with pytest.raises(ConfigError, match=r"cut.gguf' is unknown to .* \(model .* could not be read: .*\); "):
-        asyncio.run(survey(place, str(tmp_path / "cut.gguf"), {}))
+        asyncio.run(survey(place, str(tmp_path / "cut.gguf")))
 
 
 def test_stopped_and_resumed_run_equals_the_uninterrupted_one(server, whole, tmp_path):

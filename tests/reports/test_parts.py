@@ -33,26 +33,14 @@ def test_a_shelf_stays_in_its_budget_and_keeps_whole_steps_evenly_spaced(sizes):
     for step, size in enumerate(sizes):
         for group in range(2):
             record = [base64.b64encode(f"{step}/{group}".encode() * size).decode()]
-            if shelf.wants(step, f"p{step}", False):
-                shelf.put(step, group, f"p{step}", False, record)
+            if shelf.wants(step):
+                shelf.put((step, group), record)
     kept: dict[int, set[int]] = {}
-    for (step, group), _ in shelf._sampled.items():
+    for step, group in shelf.groups:
         kept.setdefault(step, set()).add(group)
     assert sorted(kept) == [step for step in range(len(sizes)) if step % shelf.stride == 0]
     assert all(groups == {0, 1} for groups in kept.values())
-    assert sum(map(len, shelf._sampled.values())) <= 1500 or len(kept) <= 2
-
-
-def test_the_problems_of_the_first_step_and_flagged_groups_are_kept_beside_the_stride():
-    shelf = ThinnedGroups(budget=400)
-    for step in range(40):
-        for name, flagged in (("again", False), (f"own{step}", step == 33)):
-            if shelf.wants(step, name, flagged):
-                shelf.put(step, len(name), name, flagged, [name, step, base64.b64encode(bytes(range(90))).decode()])
-    assert shelf.stride > 1
-    kept = shelf.kept()
-    assert {step for step, group in kept if group == len("again")} >= set(range(40))
-    assert (33, len("own33")) in kept
+    assert sum(map(len, shelf.groups.values())) <= 1500 or len(kept) <= 2
 
 
 def test_every_part_of_a_book_can_be_taken_out_of_its_text_alone(tmp_path):

@@ -22,7 +22,7 @@ from tinker.proto.response_conv import deserialize_proto_response
 
 from code_rl.engine.serve.application import TinkerApplication
 from code_rl.engine.serve.core import Core
-from code_rl.engine.serve.engine import EmbeddedHost
+from code_rl.engine.serve.engine import EmbeddedEngine
 from code_rl.engine.serve.promises import ServiceLimits
 from code_rl.engine.serve.store import StateStore
 from code_rl.engine.serve.wire import PROTOBUF
@@ -47,14 +47,13 @@ class ServerThread:
         folder: Path,
         token: str | None = None,
         models: dict[str, str] | None = None,
-        host: Any = None,
         max_samplers: int = 16,
         **limits: Any,
     ) -> None:
         self.folder = folder
         self._token = token
         self._models = models or {}
-        self._host = host or EmbeddedHost(torch.device("cpu"), torch.float32, max_samplers)
+        self._max_samplers = max_samplers
         self._limits = ServiceLimits(**{**LIMITS, **limits})
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
@@ -62,7 +61,12 @@ class ServerThread:
 
     async def _serve(self) -> None:
         store = StateStore(self.folder)
-        self.core = Core(store, self._models, self._limits, self._host)
+        self.core = Core(
+            store,
+            self._models,
+            self._limits,
+            lambda name: EmbeddedEngine(name, torch.device("cpu"), torch.float32, self._max_samplers),
+        )
         self.application = TinkerApplication(self.core, self._token, self.max_request_bytes)
         self.loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()

@@ -15,7 +15,7 @@ from tinker import types
 
 from code_rl.engine.local.lora import LoraSettings
 from code_rl.engine.local.sampling import answer
-from code_rl.engine.serve.engine import EmbeddedHost
+from code_rl.engine.serve.engine import EmbeddedEngine
 from tests.serve.serve_support import API, Raw, ServeProcess, ServerThread, datum
 
 TOKENS = list(range(20, 40))
@@ -191,8 +191,7 @@ def test_a_cancelled_sample_is_not_drawn(tmp_path):
     ],
 )
 def test_a_sample_joins_the_batch_of_its_weights_while_nobody_else_waits(tmp_path, monkeypatch, others, order):
-    host, ended = EmbeddedHost(torch.device("cpu"), torch.float32, 4), []
-    engine = host.start("tiny")
+    engine, ended = EmbeddedEngine("tiny", torch.device("cpu"), torch.float32, 4), []
     engine.create("r", LoraSettings(rank=4, seed=0)).result()
     engine.save("r", tmp_path / "w", training=False, overwrite=False).result()
 

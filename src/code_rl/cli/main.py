@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
-import logging
 import os
 import signal
 import sys
@@ -42,18 +41,16 @@ OF_THE_PATH = (
     errno.EISDIR,
 )
 """What the system says of a path whose giver can give another."""
-MAX_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
 class Verb:
     """One verb: where its settings class and its command are (imported when used), and a line of
-    help. Bare words are the settings `words`, the last taking all that are left."""
+    help."""
 
     settings: str
     command: str
     summary: str
-    words: tuple[str, ...] = ()
 
     def settings_class(self) -> type[Any]:
         """The class that `--help` describes."""
@@ -150,12 +147,11 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
         return _show(describe(verb.settings_class(), f"{program} key=value …"))
     install_hooks()
     _outlive_readers(quietly=name == "report")
-    logging.getLogger("huggingface_hub.utils._http").addFilter(_HubRetries())
     # Texts are encoded one at a time: a pool of threads gains nothing, and where threads cannot be
     # had it ends the process.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
-        given = read_arguments(words, verb.words)
+        given = read_arguments(words)
         load_dotenv(find_dotenv(usecwd=True))
         return verb.run(given)
     except CodeRLError as error:
@@ -180,26 +176,16 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
 def _of_a_setting(error: BaseException, words: Sequence[str]) -> ConfigError | None:
     """What the system says of a path that stands in a word of the command line; None where it is
     about something else."""
-    if (
-        not isinstance(error, OSError)
-        or error.errno not in OF_THE_PATH
-        or not isinstance(error.filename, str)
-    ):
+    if not isinstance(error, OSError) or error.errno not in OF_THE_PATH:
         return None
-    fitting: list[tuple[str, str, str]] = []
+    refused = os.path.abspath(os.fsdecode(error.filename or os.curdir))
     for word in words:
         name, _, value = word.removeprefix("--").partition("=")
-        for part in map(
-            os.path.expanduser, filter(None, (part.strip() for part in value.split(",")))
-        ):
-            within = f"/{part.strip('/')}/" in f"/{error.filename.strip('/')}/"
-            if within or error.filename.startswith((part, os.path.abspath(part))):
-                fitting.append((part, name, value))
-    if not fitting:
-        return None
-    _, name, value = max(fitting, key=lambda each: len(each[0]))
-    shown = value if len(value) <= MAX_SHOWN else f"{value[:MAX_SHOWN]}…"
-    return ConfigError(f"{name}={shown} cannot be used: {error.strerror}; give another path")
+        if value and refused.startswith(os.path.abspath(os.path.expanduser(value))):
+            return ConfigError(
+                f"{name}={value} cannot be used: {error.strerror}; give another path"
+            )
+    return None
 
 
 def run_script(settings: type[Any], main: Callable[[Any], int], description: str) -> NoReturn:
@@ -230,28 +216,6 @@ def overview() -> str:
             "code-rl VERB --help lists the settings of a verb.",
         ]
     )
-
-
-class _HubRetries(logging.Filter):
-    """What the hub's library says of every attempt and every pause, as one line."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._said = False
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Let the first through, in other words, and all that is about something else."""
-        if (
-            "thrown while requesting" not in record.getMessage()
-            and "[Retry" not in record.getMessage()
-        ):
-            return True
-        first, self._said = not self._said, True
-        record.msg, record.args = (
-            "the Hugging Face hub does not answer; trying for about half a minute",
-            (),
-        )
-        return first
 
 
 def _show(text: str) -> int:

@@ -14,11 +14,9 @@ import chz
 
 from code_rl.grading.sandbox.server import RUN_PATH, EmbeddedSandbox, RunLimits, SandboxApplication
 from code_rl.util.admission import LOOPBACK, Admission, stop_signal, url_of
-from code_rl.util.errors import ConfigError
-from code_rl.util.setting import AT_LEAST_0, AT_LEAST_1, FROM_0, PORT, check_that, option
+from code_rl.util.setting import AT_LEAST_0, AT_LEAST_1, FROM_0, HOST, PORT, check_that, option
 from code_rl.util.settings import make_settings
 
-HOST = check_that(bool, "127.0.0.1, or an address of this machine")
 MANY = check_that(lambda value: 0 < value <= 1 << 20, "above 0, at most 1048576")
 SECONDS = check_that(lambda value: 0 < value <= 1e6, "above 0, at most 1e6 s")
 """Up to where the kernel and the event loop can take it; not a number is neither."""
@@ -88,21 +86,15 @@ async def _serve(config: SandboxConfig) -> None:
             config.max_request_mb << 20,
         )
         stop = stop_signal()
-        try:
-            async with application.listening(config.host, config.port) as port:
-                _announce(config, sandbox.description, port)
-                await stop.wait()
-                print("stopping: waiting for the programs that run", file=sys.stderr, flush=True)
-                if not await application.drain(config.shutdown_grace_s):
-                    print(
-                        f"stopped the programs that ran longer than {config.shutdown_grace_s:g} s",
-                        file=sys.stderr,
-                    )
-        except OSError as error:
-            raise ConfigError(
-                f"host={config.host} port={config.port} cannot be bound "
-                f"({error.strerror or error}); choose another"
-            ) from error
+        async with application.listening(config.host, config.port) as port:
+            _announce(config, sandbox.description, port)
+            await stop.wait()
+            print("stopping: waiting for the programs that run", file=sys.stderr, flush=True)
+            if not await application.drain(config.shutdown_grace_s):
+                print(
+                    f"stopped the programs that ran longer than {config.shutdown_grace_s:g} s",
+                    file=sys.stderr,
+                )
     finally:
         await sandbox.aclose()
 

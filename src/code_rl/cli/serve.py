@@ -17,13 +17,10 @@ import chz
 from code_rl.engine.local import share_cores
 from code_rl.util.admission import LOOPBACK, stop_signal, url_of
 from code_rl.util.errors import ConfigError, require
-from code_rl.util.setting import ABOVE_0, AT_LEAST_1, FROM_0, PORT, check_that, option
+from code_rl.util.setting import ABOVE_0, AT_LEAST_1, FROM_0, HOST, PORT, option
 from code_rl.util.settings import make_settings
 
 TOKEN_VARIABLE = "CODE_RL_SERVE_TOKEN"  # noqa: S105 - its name
-
-
-HOST = check_that(bool, "an address of this machine, such as 127.0.0.1")
 
 
 @chz.chz
@@ -113,7 +110,7 @@ async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int
 
     from code_rl.engine.serve import (
         Core,
-        EmbeddedHost,
+        EmbeddedEngine,
         ServiceLimits,
         StateStore,
         TinkerApplication,
@@ -136,31 +133,29 @@ async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int
             session_timeout_s=config.session_timeout_s,
         )
         device = resolve_device(config.device)
-        host = EmbeddedHost(device, resolve_dtype(config.dtype, device), config.max_samplers)
-        core = Core(store, models, limits, host)
+        dtype = resolve_dtype(config.dtype, device)
+        core = Core(
+            store,
+            models,
+            limits,
+            lambda name: EmbeddedEngine(name, device, dtype, config.max_samplers),
+        )
         if config.preload is not None:
             await asyncio.wrap_future(core.engine(core.local(config.preload)).loaded)
         application = TinkerApplication(core, token, config.max_request_mb << 20)
         stop = stop_signal()
-        try:
-            async with application.listening(config.host, config.port) as port:
+        async with application.listening(config.host, config.port) as port:
+            print(
+                f"serving {url_of(config.host, port)} ({device}, state in {store.folder})",
+                flush=True,
+            )
+            await stop.wait()
+            print("stopping: ending what is queued", file=sys.stderr, flush=True)
+            if not await application.drain(config.shutdown_grace_s):
                 print(
-                    f"serving {url_of(config.host, port)} ({device}, state in {store.folder})",
-                    flush=True,
+                    f"stopped what took longer than {config.shutdown_grace_s:g} s", file=sys.stderr
                 )
-                await stop.wait()
-                print("stopping: ending what is queued", file=sys.stderr, flush=True)
-                if not await application.drain(config.shutdown_grace_s):
-                    print(
-                        f"stopped what took longer than {config.shutdown_grace_s:g} s",
-                        file=sys.stderr,
-                    )
-                    return 1
-        except OSError as error:
-            raise ConfigError(
-                f"host={config.host} port={config.port} cannot be bound "
-                f"({error.strerror or error}); choose another"
-            ) from error
+                return 1
     finally:
         store.close()
     return 0

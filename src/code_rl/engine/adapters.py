@@ -83,15 +83,8 @@ def read_embedded(path: Path) -> Adapter:
     from code_rl.engine.local.state import read_state
 
     saved = read_state(path)
-    try:
-        return Adapter(
-            str(saved.meta["base_model"]),
-            int(saved.meta["rank"]),
-            ALPHA,
-            _pairs(saved.tensors, str(path)),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"checkpoint {path} lacks its settings: {error!r}") from error
+    meta, pairs = saved.meta, _pairs(saved.tensors, str(path))
+    return Adapter(meta["base_model"], meta["rank"], ALPHA, pairs)
 
 
 def read_folder(folder: Path, base_model: str) -> Adapter:

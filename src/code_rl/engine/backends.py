@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -52,13 +52,9 @@ class Backend:
         return sampler
 
 
-async def preflight(
-    config: EngineSettings, recipes: Mapping[str, str] | None = None
-) -> Survey | None:
+async def preflight(config: EngineSettings) -> Survey | None:
     """Ask a remote back end whether this run can begin; None on the embedded engine. Nothing is
     written or spent.
-
-    `recipes` are models by the recipe that trains them, named where the model is unknown.
 
     Raises ConfigError within seconds: no connection, a refused key, an unknown model, another
     generation of the protocol, or a package that the embedded engine needs missing or too old.
@@ -78,7 +74,7 @@ async def preflight(
             await asyncio.to_thread(find_vllm, vllm_at(config.sampler))
         return None
 
-    return await survey(place_of(config.backend), config.model_name, recipes or {})
+    return await survey(place_of(config.backend), config.model_name)
 
 
 async def connect(

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import importlib.metadata
 import importlib.util
-import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -62,7 +61,7 @@ class Survey:
         return self.older_sdk != JSON_SDK
 
 
-async def survey(place: Place, model_name: str | None, recipes: Mapping[str, str]) -> Survey:
+async def survey(place: Place, model_name: str | None) -> Survey:
     """Ask the server what it is and has.
 
     Raises ConfigError: it cannot be reached, refuses the key, does not speak Tinker's protocol or
@@ -74,24 +73,10 @@ async def survey(place: Place, model_name: str | None, recipes: Mapping[str, str
     if model_name not in found.models:
         why = f" ({found.refused})" if found.refused else ""
         raise ConfigError(
-            f"model_name={model_name!r} is unknown to {place.url}{why}; "
-            f"{_instead(model_name, found, recipes)}"
+            f"model_name={model_name!r} is unknown to {place.url}{why}; it has: {_listed(found)}; "
+            "choose one with model_name= (code-rl serve has others by its models=)"
         )
     return found
-
-
-def _instead(model_name: str, found: Survey, recipes: Mapping[str, str]) -> str:
-    """What the server has of a model's family, and the recipes for those; all its models where it
-    has none. Models get retired."""
-    family = re.match(r"([^/]*/)?[A-Za-z]+[0-9]*", model_name)
-    alike = sorted(name for name in found.models if family and name.startswith(family.group()))
-    if not alike:
-        return (
-            f"it has: {_listed(found)}; choose one with model_name= (code-rl serve has others by "
-            "its models=)"
-        )
-    trained = [f"recipe={name} trains {model}" for name, model in recipes.items() if model in alike]
-    return "; ".join([f"of that family it has: {', '.join(alike)}", *trained])
 
 
 def _listed(found: Survey) -> str:

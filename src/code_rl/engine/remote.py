@@ -30,7 +30,6 @@ T = TypeVar("T")
 logger = logging.getLogger("code_rl.engine")
 outages = logging.getLogger("code_rl.outages")
 _CHECK_EVERY_S = 5.0
-_LONGEST_PAUSE_S = 30.0
 _CLOSING_S = 5.0
 REQUEST_TIMES = 12
 """One request to a server that is well may take so many times the patience."""
@@ -50,12 +49,7 @@ class Link:
         self.check_every_s = min(_CHECK_EVERY_S, patience_s / 2)
         self._checking = threading.Lock()
         self._next_check = 0.0
-        self._away, self._away_since = 0, 0.0
-
-    @property
-    def away(self) -> bool:
-        """Whether it was silent when last asked."""
-        return self._away > 0
+        self.away, self._away_since = False, 0.0
 
     def check(self, waited_s: float = 0.0, said: str = "") -> None:
         """Ask the server for its health, unless that was done lately; `waited_s` is how long the
@@ -90,38 +84,31 @@ class Link:
 
     def _check(self) -> None:
         why = self.silence()
-        if why is not None:
-            if not self._away:
-                self._away_since = time.monotonic()
-            silent = time.monotonic() - self._away_since
-            if silent > self.patience_s:
-                raise BackendError(f"{self.place.url} has not answered for {silent:.0f} s ({why})")
-            said = outages.info if self._away else outages.warning
-            said(
-                "%s does not answer (%s); waiting for up to %g s",
-                self.place.url,
-                why,
-                self.patience_s,
-            )
-            self._away += 1
-        else:
+        if why is None:
             self.answered()
-        pause = min(
-            self.check_every_s * 2 ** min(self._away, 10), _LONGEST_PAUSE_S, self.patience_s / 2
+            # Of many that wait for a server that is well, one asks.
+            self._next_check = time.monotonic() + self.check_every_s / 2
+            return
+        if not self.away:
+            self._away_since = time.monotonic()
+        silent = time.monotonic() - self._away_since
+        if silent > self.patience_s:
+            raise BackendError(f"{self.place.url} has not answered for {silent:.0f} s ({why})")
+        said = outages.info if self.away else outages.warning
+        said(
+            "%s does not answer (%s); waiting for up to %g s", self.place.url, why, self.patience_s
         )
-        # Of many that wait for a server that is well, one asks; a first silence is looked at again
-        # at once.
-        self._next_check = time.monotonic() + (
-            0.0 if self._away == 1 else pause if self._away else self.check_every_s / 2
-        )
+        # A first silence is looked at again at once.
+        self._next_check = time.monotonic() + (self.check_every_s if self.away else 0.0)
+        self.away = True
 
     def answered(self) -> None:
         """The server is there: an outage has ended."""
-        if self._away:
+        if self.away:
             outages.warning(
                 "%s answers again after %.0f s", self.place.url, time.monotonic() - self._away_since
             )
-        self._away = 0
+        self.away = False
 
     def outcome(self, future: Future[T]) -> T:
         """A finished future's result. Raises BackendError in place of what the SDK raised."""
@@ -404,10 +391,6 @@ class RemoteSamplingClient:
                 prompt=prompt, num_samples=num_samples, sampling_params=sampling_params, **options
             )
         )
-
-    async def sample_async(self, *args: Any, **kwargs: Any) -> types.SampleResponse:
-        """`sample`, awaited."""
-        return await self.sample(*args, **kwargs)
 
     def compute_logprobs(self, prompt: types.ModelInput) -> RemoteFuture[list[float | None]]:
         """The log-probability of each prompt token given those before it, None for the first."""

@@ -21,7 +21,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -54,6 +54,7 @@ AT_ONCE = 256
 SCORED = 8
 """Answers of an adapter that the trainer's engine scores anew; then it lets go of the weights."""
 _PROBE_TOKENS, _HOT = 16, 3.0
+_SCALED = "--logprobs-mode processed_logprobs"
 _START = (
     "start it as: VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve MODEL --enable-lora "
     "--max-lora-rank RANK --max-loras 2"
@@ -168,10 +169,8 @@ class Vllm:
         from tinker import types
 
         config, prompt = self._config, [last_token // 2, last_token // 3, last_token]
-        tempered, narrowed = (
-            config.temperature not in (0.0, 1.0),
-            config.top_p < 1 or config.top_k > 0,
-        )
+        tempered = config.temperature not in (0.0, 1.0)
+        narrowed = config.top_p < 1 or config.top_k > 0
 
         async def apart(drawn_at: float, scored_at: float) -> list[float]:
             how = types.SamplingParams(max_tokens=_PROBE_TOKENS, temperature=drawn_at, seed=0)
@@ -182,25 +181,16 @@ class Vllm:
         if not (tempered or narrowed):
             return
         scaled = sum(await apart(_HOT, _HOT)) < sum(await apart(_HOT, 1.0))
-        instead = {
-            (
-                True,
-                True,
-            ): "there are no log-probabilities of the whole tempered distribution; "
-            "leave one of the two out",
-            (True, False): None if scaled else "start it with --logprobs-mode processed_logprobs",
-            (False, True): "start it without --logprobs-mode processed_logprobs"
-            if scaled
-            else None,
-        }[tempered, narrowed]
-        if instead is not None:
-            how = (
-                f"temperature={config.temperature:g} with top_p={config.top_p:g} and "
-                f"top_k={config.top_k}"
-            )
-            raise ConfigError(
-                f"{how} cannot be trained with on sampler={self.place.url}: {instead}"
-            )
+        if tempered and narrowed:
+            instead = "leave one of the two out"
+        elif tempered == scaled:
+            return
+        else:
+            instead = f"start it {'with' if tempered else 'without'} {_SCALED}"
+        raise ConfigError(
+            f"temperature={config.temperature:g} with top_p={config.top_p:g} and "
+            f"top_k={config.top_k} cannot be trained with on sampler={self.place.url}: {instead}"
+        )
 
     async def snapshot(self, trainer: EmbeddedTrainingClient) -> VllmSampler:
         """Load the weights as they are now. Adapters that nothing can be drawn from any more are
@@ -419,15 +409,11 @@ class VllmSampler:
     ) -> list[float]:
         """How far each of these log-probabilities is from what the trainer's engine gives the
         token."""
-        from tinker import types
+        from code_rl.engine.backends import logprobs_of
 
         if self._exact is None:
             return []
-        text = types.ModelInput.from_ints([*prompt, *tokens])
-        scoring = types.SamplingParams(max_tokens=1, temperature=temperature)
-        scored = (
-            await self._exact.sample(text, 1, scoring, include_prompt_logprobs=True)
-        ).prompt_logprobs or []
+        scored = await logprobs_of(cast("Any", self._exact), [*prompt, *tokens], temperature)
         return [
             abs(a - b)
             for a, b in zip(logprobs, scored[len(prompt) :], strict=True)
@@ -477,19 +463,14 @@ def _choice(
             f"{place.url} does not answer with token ids and their log-probabilities "
             f"({error!r}); vLLM 0.32 does"
         ) from error
-    odd = [
-        f"{token!r:.40}"
-        for token in tokens
-        if type(token) is not int or not 0 <= token < vocabulary
-    ]
-    faults = {
-        f"{len(tokens)} tokens where 1 to {most} were asked for": not 1 <= len(tokens) <= most,
-        f"{len(tokens)} tokens and {len(logprobs)} log-probabilities": len(tokens) != len(logprobs),
-        "log-probabilities that are no numbers, or infinite": not all(map(math.isfinite, logprobs)),
-        f"what is none of the {vocabulary} token ids of the model in training: "
-        f"{', '.join(odd[:3])}": bool(odd),
-    }
-    for fault, found in faults.items():
-        if found:
-            raise BackendError(f"{place.url} answers with {fault}; nothing can be trained on that")
+    if not (
+        1 <= len(tokens) == len(logprobs) <= most
+        and all(type(token) is int and 0 <= token < vocabulary for token in tokens)
+        and all(map(math.isfinite, logprobs))
+    ):
+        raise BackendError(
+            f"{place.url} answers with {len(tokens)} tokens and {len(logprobs)} log-probabilities "
+            f"where 1 to {most} of the {vocabulary} token ids of the model in training were asked "
+            "for, each with a finite one"
+        )
     return tokens, logprobs, choice["finish_reason"]

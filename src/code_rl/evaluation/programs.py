@@ -8,20 +8,18 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from code_rl.data import ProblemStore, load_dataset, open_dataset
 from code_rl.evaluation.progress import judging
 from code_rl.evaluation.verdict_files import is_judged, open_verdicts, put_in_order
-from code_rl.grading import Problem, Verdict, VerdictKind, extract_code, judge_async
+from code_rl.grading import Verdict, VerdictKind, extract_code, judge_async
 from code_rl.grading.sandbox import Executor
 from code_rl.util.concurrency import cancel_all, default_concurrency
 from code_rl.util.data_files import read_rows, sources_digest
 from code_rl.util.errors import ConfigError, DataError
-from code_rl.util.files import KeyedLog
 from code_rl.util.progress import View
 
 BROKEN_CHECKER = (
@@ -154,48 +152,36 @@ async def judge_programs(
     with open_verdicts(out) as log:
         if earlier := sum(is_judged(log.get(key)) for key in log):
             on_earlier(earlier)
-        ask = partial(judge_async, executor=executor, cpu_limit_s=cpu_limit_s)
-        await judge_into(
-            log, rows, store.get, ask, concurrency or default_concurrency(executor), on_verdict
-        )
+
+        async def work() -> None:
+            for program, key in rows:
+                await asyncio.sleep(0)  # not every program has something to wait for
+                if is_judged(log.get(key)):
+                    continue
+                problem = store.get(program.problem_id)
+                assert problem is not None
+                verdict = await judge_async(
+                    problem, program.code, executor=executor, cpu_limit_s=cpu_limit_s
+                )
+                log.put(format_verdict(program, verdict, key))
+                if on_verdict is not None:
+                    on_verdict(verdict)
+
+        at_once = concurrency or default_concurrency(executor)
+        tasks = [asyncio.create_task(work()) for _ in range(at_once)]
+        try:
+            await asyncio.gather(*tasks)
+        except BaseException as error:
+            error.add_note(
+                f"the verdicts so far are in {log.path}; the same command goes on from there"
+            )
+            raise
+        finally:
+            await cancel_all(tasks)
         order = [key for _, key in taken(programs, store, cpu_limit_s)]
         put_in_order(log, order)
         counts = Counter(VerdictKind(row["verdict"]) for key in order if (row := log.get(key)))
     return Judged(counts, time.perf_counter() - started)
-
-
-async def judge_into(
-    log: KeyedLog[str],
-    rows: Iterator[tuple[ProgramRow, str]],
-    problem_of: Callable[[str], Problem | None],
-    ask: Callable[[Problem, str | None], Awaitable[Verdict]],
-    at_once: int,
-    on_verdict: OnVerdict | None = None,
-) -> None:
-    """Judge with `ask` the programs, given with their keys, of which `log` has no row yet."""
-
-    async def work() -> None:
-        for program, key in rows:
-            await asyncio.sleep(0)  # not every program has something to wait for
-            if is_judged(log.get(key)):
-                continue
-            problem = problem_of(program.problem_id)
-            assert problem is not None
-            verdict = await ask(problem, program.code)
-            log.put(format_verdict(program, verdict, key))
-            if on_verdict is not None:
-                on_verdict(verdict)
-
-    tasks = [asyncio.create_task(work()) for _ in range(at_once)]
-    try:
-        await asyncio.gather(*tasks)
-    except BaseException as error:
-        error.add_note(
-            f"the verdicts so far are in {log.path}; the same command goes on from there"
-        )
-        raise
-    finally:
-        await cancel_all(tasks)
 
 
 def format_verdict(program: ProgramRow, verdict: Verdict, key: str) -> dict[str, Any]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,20 +15,15 @@ from code_rl.util.files import KeyedLog, only_writer, sized_lines, writes
 
 @contextlib.contextmanager
 def open_verdicts(out: str) -> Iterator[KeyedLog[str]]:
-    """The verdicts in the file `out`, found again by the `key` of what was judged; a device or a
-    pipe gets them at the end.
+    """The verdicts in the file `out`, found again by the `key` of what was judged.
 
     Raises DataError when the file cannot be written, holds anything else, or is being written.
     """
-    if not out or os.path.isdir(out):
+    path = Path(os.path.realpath(out))
+    if not out or (path.exists() and not path.is_file()):
         raise DataError(f"out={out} must be a file; name one")
-    with contextlib.ExitStack() as stack:
-        path, beside = Path(os.path.realpath(out)), not os.path.exists(out) or os.path.isfile(out)
-        if not beside:
-            path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "verdicts.jsonl"
-        stack.enter_context(
-            only_writer(path.with_name(f"{path.name}.lock"), f"out={out}", DataError, stays=False)
-        )
+    lock = path.with_name(f"{path.name}.lock")
+    with only_writer(lock, f"out={out}", DataError, stays=False), contextlib.ExitStack() as stack:
         try:
             if (
                 path.exists()
@@ -50,9 +43,6 @@ def open_verdicts(out: str) -> Iterator[KeyedLog[str]]:
             if not log:
                 path.unlink()
             raise
-        if not beside:
-            with path.open("rb") as rows, open(out, "wb") as target:
-                shutil.copyfileobj(rows, target)
 
 
 def put_in_order(log: KeyedLog[str], keys: Iterable[str]) -> None:

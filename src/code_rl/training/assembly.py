@@ -39,7 +39,6 @@ from code_rl.training.config import (
     Config,
     batch_shape,
     context_schedule,
-    recipe_models,
     refuse_buffer,
     refuse_settings,
 )
@@ -129,7 +128,7 @@ async def assemble(
         _lock(log_path, stack)
     goes_on = resumes and is_run(log_path)
     refuse_settings(config)
-    survey = await preflight(config, recipe_models())
+    survey = await preflight(config)
     launch = Launch(config, log_path, goes_on, console, stop, stack, survey)
     data = await read_data(launch)
     directory = take_directory(launch, data)

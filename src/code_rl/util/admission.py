@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
+from code_rl.util.errors import ConfigError
+
 if TYPE_CHECKING:
     from aiohttp import web
 
@@ -75,7 +77,7 @@ async def listening(
     app: web.Application, host: str, port: int, *, unpacks: bool = False
 ) -> AsyncIterator[int]:
     """Accept connections; yields the port. On leaving nothing new is accepted, and requests under
-    way are cancelled. Raises OSError.
+    way are cancelled. Raises ConfigError: the address cannot be used.
 
     A client that goes away takes its request with it. `unpacks`: bodies may come compressed.
     """
@@ -90,7 +92,13 @@ async def listening(
     )
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port, backlog=1024).start()
+        try:
+            await web.TCPSite(runner, host, port, backlog=1024).start()
+        except OSError as error:
+            raise ConfigError(
+                f"port={port} on host={host} cannot be used: {error.strerror or error}; choose "
+                "another"
+            ) from error
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()

@@ -37,6 +37,7 @@ AT_LEAST_1 = check_that(lambda count: count >= 1, "at least 1")
 FROM_0 = check_that(lambda value: 0 <= value <= LARGEST, "a number from 0 to 1e9")
 PORT = check_that(lambda port: 0 <= port < 2**16, "a TCP port, 0 to 65535")
 ABOVE_0 = check_that(lambda value: 0 < value <= LARGEST, "a number above 0, at most 1e9")
+HOST = check_that(bool, "an address of this machine, such as 127.0.0.1")
 
 # Documentation of the settings that several verbs share.
 EXECUTOR_DOC = (

@@ -22,25 +22,10 @@ from code_rl.util.suggestion import suggestion
 Settings = TypeVar("Settings")
 
 
-def read_arguments(argv: Sequence[str], bare: Sequence[str] = ()) -> dict[str, str]:
+def read_arguments(argv: Sequence[str]) -> dict[str, str]:
     """Turn command-line words into raw settings. Raises ConfigError for words that are neither, and
-    for repeats.
-
-    Words at the beginning that are no setting are the values of `bare`, in order; the last of these
-    takes all that are left, with commas.
-    """
-    first = (
-        next(
-            (at for at, word in enumerate(argv) if "=" in word or word.startswith("--")), len(argv)
-        )
-        if bare
-        else 0
-    )
-    values = (
-        [*argv[: min(first, len(bare) - 1)], ",".join(argv[len(bare) - 1 : first])] if first else []
-    )
-    raw = {name: value for name, value in zip(bare, values, strict=False) if value}
-    argv = argv[first:]
+    for repeats."""
+    raw: dict[str, str] = {}
     words = iter(argv)
     for word in words:
         name, separator, value = word.removeprefix("--").partition("=")

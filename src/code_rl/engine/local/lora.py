@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from code_rl.util.errors import CheckpointError
+from code_rl.util.errors import ConfigError
 
 from .weights import SITES, Architecture, Linear, Weights
 
 ALPHA = 32.0
+MAX_RANK = 1024
 HEAD = "lm_head"
 
 
@@ -34,16 +35,20 @@ class LoraSettings:
     train_attn: bool = True
     train_unembed: bool = True
 
+    def __post_init__(self) -> None:
+        if not 1 <= self.rank <= MAX_RANK:
+            raise ConfigError(f"rank={str(self.rank)[:40]} must be from 1 to {MAX_RANK}")
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"seed={str(self.seed)[:40]} must be from 0 to 2^63 - 1")
+        if not (self.train_mlp or self.train_attn or self.train_unembed):
+            raise ConfigError(
+                "nothing to train: train_mlp, train_attn and train_unembed are all false"
+            )
+
     @classmethod
-    def read(cls, meta: Mapping[str, Any], path: str) -> LoraSettings:
-        """What a checkpoint adapts; raises CheckpointError when it does not say."""
-        try:
-            trained = {
-                name: bool(meta[name]) for name in ("train_mlp", "train_attn", "train_unembed")
-            }
-            return cls(rank=int(meta["rank"]), seed=int(meta["seed"]), **trained)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"checkpoint {path} lacks its settings: {error!r}") from error
+    def read(cls, meta: Mapping[str, Any]) -> LoraSettings:
+        """What a checkpoint adapts."""
+        return cls(**{field.name: meta[field.name] for field in fields(cls)})
 
 
 @dataclass(frozen=True)

@@ -212,9 +212,6 @@ class EmbeddedSamplingClient:
         sampling_params: types.SamplingParams,
         include_prompt_logprobs: bool = False,
         topk_prompt_logprobs: int = 0,
-        topk_sample_logprobs: int = 0,
-        target_prompt_logprobs: types.TensorData | None = None,
-        prompt_alt_tokens_k: int = 0,
         prompt_logprobs_last_n: int | None = None,
     ) -> AwaitableConcurrentFuture[types.SampleResponse]:
         """Sample `num_samples` completions.
@@ -228,14 +225,6 @@ class EmbeddedSamplingClient:
         Raises ConfigError for settings that cannot be honoured or a request longer than the
         context, DataError for a prompt that is not text or has ids outside the vocabulary.
         """
-        refused = {
-            "topk_sample_logprobs": topk_sample_logprobs,
-            "target_prompt_logprobs": target_prompt_logprobs,
-            "prompt_alt_tokens_k": prompt_alt_tokens_k,
-        }
-        for name, value in refused.items():
-            if value:
-                raise ConfigError(f"{name} is not supported by the embedded engine")
         scored = include_prompt_logprobs, prompt_logprobs_last_n, topk_prompt_logprobs
         return self._sampler.submit(self.request(prompt, num_samples, sampling_params, *scored))
 
@@ -262,10 +251,6 @@ class EmbeddedSamplingClient:
     def get_tokenizer(self) -> Any:
         """The model's tokenizer."""
         return self._snapshot.model.tokenizer()
-
-    def get_base_model(self) -> str:
-        """The base model's name."""
-        return self._snapshot.model.name
 
     def max_context_length(self) -> int:
         """Greatest number of tokens, prompt and completion together."""

@@ -45,8 +45,6 @@ class EmbeddedService:
         self.dtype = resolve_dtype(dtype, self.device)
         self.state_dir = Path(state_dir).expanduser().absolute() if state_dir is not None else None
         if threads is not None:
-            if threads < 1:
-                raise ConfigError(f"threads={threads} must be at least 1")
             torch.set_num_threads(threads)
         self._sampler = Sampler()
         self._loader = EngineWorker("embedded-loader")
@@ -62,8 +60,6 @@ class EmbeddedService:
         train_mlp: bool = True,
         train_attn: bool = True,
         train_unembed: bool = True,
-        user_metadata: dict[str, str] | None = None,
-        optimizer: object | None = None,
     ) -> AwaitableConcurrentFuture[EmbeddedTrainingClient]:
         """A future of a client that trains a fresh adapter on `base_model`.
 
@@ -71,18 +67,6 @@ class EmbeddedService:
         unembedding too; where it is tied to the embedding, only its use as unembedding changes. The
         future raises ConfigError for a model that cannot be loaded.
         """
-        del user_metadata
-        if rank < 1:
-            raise ConfigError(f"rank={rank} must be at least 1")
-        if not (train_mlp or train_attn or train_unembed):
-            raise ConfigError(
-                "nothing to train: train_mlp, train_attn and train_unembed are all false"
-            )
-        if optimizer is not None and not isinstance(optimizer, types.AdamOptimizerConfig):
-            raise ConfigError(
-                f"optimizer {type(optimizer).__name__} is not supported by the embedded engine, "
-                "only Adam"
-            )
         chosen = seed if seed is not None else secrets.randbits(63)
         settings = LoraSettings(rank, chosen, train_mlp, train_attn, train_unembed)
         return self._loader.submit(lambda: self._client(base_model, settings))
@@ -164,9 +148,9 @@ class EmbeddedService:
     ) -> EmbeddedTrainingClient:
         saved = read_state(Path(path))
         client = self._client(
-            base_model or str(saved.meta["base_model"]), LoraSettings.read(saved.meta, path)
+            base_model or str(saved.meta["base_model"]), LoraSettings.read(saved.meta)
         )
-        client.restore(saved, path, optimizer)
+        client.restore(saved, optimizer)
         return client
 
 
@@ -177,17 +161,10 @@ def resolve_device(name: str) -> torch.device:
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"device={name!r} is not a torch device") from error
-    available = {
-        "cpu": True,
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-    }
-    if not available.get(device.type, False):
-        raise ConfigError(f"device={name!r} is not available on this machine")
-    return device
+        torch.empty(0, device=name)
+        return torch.device(name)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device={name!r} is not available on this machine") from error
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:

@@ -8,12 +8,10 @@ state belongs to, and a SHA-256 over settings and tensors.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import re
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +23,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from code_rl.util.errors import CheckpointError, ConfigError
-from code_rl.util.files import sync_directory
+from code_rl.util.files import write_lines_atomically
 
 FORMAT = "code-rl-embedded"
 VERSION = 1
@@ -38,6 +36,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 class Saved:
     """A checkpoint read back: its settings and its tensors (on the CPU)."""
 
+    path: Path
     meta: dict[str, Any]
     tensors: dict[str, Tensor]
 
@@ -67,23 +66,14 @@ def write_state(
         "settings": settings,
         "sha256": _digest(settings, plain),
     }
-    temporary = path.parent / f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.exists() and not overwrite:
             raise ConfigError(f"checkpoint {path} exists; pass overwrite=True or another name")
         data = save(plain, metadata=header)
         require_space(path.parent, len(data))
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        sync_directory(path.parent)
+        write_lines_atomically(path, (data,))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise CheckpointError(f"checkpoint {path} could not be written: {error}") from error
 
 
@@ -123,7 +113,7 @@ def read_state(path: Path) -> Saved:
         raise CheckpointError(
             f"checkpoint {path} is damaged: its contents do not match their SHA-256"
         )
-    return Saved(json.loads(settings), tensors)
+    return Saved(path, json.loads(settings), tensors)
 
 
 def _digest(settings: str, tensors: Mapping[str, Tensor]) -> str:

@@ -100,7 +100,6 @@ class EmbeddedTrainingClient:
         data: Sequence[types.Datum],
         loss_fn: CustomLoss,
         *,
-        loss_type_input: str | None = None,
         temperature: float = 1.0,
     ) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
         """`forward_backward` with a loss of one's own, `loss_fn(data, logprobs) -> (loss,
@@ -113,15 +112,6 @@ class EmbeddedTrainingClient:
         given = list(data)
 
         def run() -> types.ForwardBackwardOutput:
-            if loss_type_input not in (None, "logprobs"):
-                raise ConfigError(
-                    f"loss_type_input={loss_type_input!r}: a custom loss is a function of logprobs"
-                )
-            if not callable(loss_fn):
-                raise ConfigError(
-                    "loss_fn must be a function of (data, logprobs); this engine has no "
-                    "create_custom_loss"
-                )
             how = read_pass("cross_entropy", {TEMPERATURE: temperature})
             forward = self._learner.forward(self._read(reweighted(given), how), how)
             weights, value, metrics = differentiated(given, loss_fn, forward)
@@ -159,21 +149,15 @@ class EmbeddedTrainingClient:
         return self._worker.submit(run)
 
     def save_state(
-        self,
-        name: str,
-        ttl_seconds: int | None = None,
-        overwrite: bool = False,
-        user_metadata: dict[str, str] | None = None,
+        self, name: str, overwrite: bool = False
     ) -> AwaitableConcurrentFuture[types.SaveWeightsResponse]:
         """Save adapter, optimizer state and any accumulated gradient; the response's path restores
         them bit for bit.
 
-        Raises ConfigError at once for a bad name or a ttl; the future raises ConfigError when the
+        Raises ConfigError at once for a bad name; the future raises ConfigError when the
         name is taken and `overwrite` is false, CheckpointError when the disk refuses.
         """
-        return self._save(
-            types.SaveWeightsResponse, name, "state", ttl_seconds, overwrite, user_metadata
-        )
+        return self._save(types.SaveWeightsResponse, name, "state", overwrite)
 
     def load_state(self, path: str) -> AwaitableConcurrentFuture[types.LoadWeightsResponse]:
         """Replace the adapter by a saved one and start the optimizer afresh; the future raises
@@ -187,37 +171,24 @@ class EmbeddedTrainingClient:
         return self._worker.submit(lambda: self._load(path, optimizer=True))
 
     def save_weights_for_sampler(
-        self, name: str, ttl_seconds: int | None = None, user_metadata: dict[str, str] | None = None
+        self, name: str
     ) -> AwaitableConcurrentFuture[types.SaveWeightsForSamplerResponse]:
         """Save the adapter alone, for `create_sampling_client(model_path=...)`; an older one of
         that name is replaced."""
-        return self._save(
-            types.SaveWeightsForSamplerResponse, name, "sampler", ttl_seconds, True, user_metadata
-        )
+        return self._save(types.SaveWeightsForSamplerResponse, name, "sampler", True)
 
     def save_weights_and_get_sampling_client(
-        self, name: str | None = None, kind: str = "snapshot"
+        self, name: str | None = None
     ) -> AwaitableConcurrentFuture[EmbeddedSamplingClient]:
         """A sampling client with the weights as they are when this request's turn comes; `name` has
         no effect, as in the SDK."""
         del name
-        if kind != "snapshot":
-            raise ConfigError(
-                f"kind={kind!r} is not supported by the embedded engine, only 'snapshot'"
-            )
         return self._worker.submit(lambda: EmbeddedSamplingClient(self._sampler, self.snapshot()))
 
-    def write(
-        self,
-        path: Path,
-        training: bool,
-        overwrite: bool = True,
-        metadata: Mapping[str, str] | None = None,
-    ) -> None:
+    def write(self, path: Path, training: bool, overwrite: bool) -> None:
         """Write the model as it is now, with its optimizer and gradient or (`training` false) for
         sampling; not queued."""
-        meta = self._meta("state" if training else "sampler", metadata)
-        write_state(path, self._tensors(training), meta, overwrite)
+        write_state(path, self._tensors(training), self._meta(training), overwrite)
 
     def spoil(self, error: BaseException) -> None:
         """A forward_backward was refused before it came here: the next optim_step fails; not
@@ -258,10 +229,10 @@ class EmbeddedTrainingClient:
         """Accept no further requests; those already queued still run."""
         self._worker.close()
 
-    def restore(self, saved: Saved, path: str, optimizer: bool) -> None:
+    def restore(self, saved: Saved, optimizer: bool) -> None:
         """Put a checkpoint's tensors into this model, all or none. Raises CheckpointError when they
         are not this model's."""
-        meta, lora = saved.meta, self._lora
+        meta, lora, path = saved.meta, self._lora, saved.path
         if meta.get("base_fingerprint") != self._model.fingerprint:
             raise CheckpointError(
                 f"checkpoint {path} belongs to another base model than {self._model.name!r}"
@@ -279,7 +250,7 @@ class EmbeddedTrainingClient:
             )
 
         def read(part: str) -> torch.Tensor:
-            return _gather(lora, saved, part, path).to(lora.flat.device)
+            return _gather(lora, saved, part).to(lora.flat.device)
 
         flat, adam = read(""), AdamState.fresh(lora.flat)
         gradient: torch.Tensor | None = None
@@ -308,7 +279,7 @@ class EmbeddedTrainingClient:
         return self._worker.submit(run)
 
     def _load(self, path: str, optimizer: bool) -> types.LoadWeightsResponse:
-        self.restore(read_state(Path(path)), path, optimizer)
+        self.restore(read_state(Path(path)), optimizer)
         return types.LoadWeightsResponse(path=path, model_id=self.model_id, type="load_weights")
 
     def _save(
@@ -316,15 +287,8 @@ class EmbeddedTrainingClient:
         answer: Callable[..., T],
         name: str,
         kind: str,
-        ttl_seconds: int | None,
         overwrite: bool,
-        metadata: Mapping[str, str] | None,
     ) -> AwaitableConcurrentFuture[T]:
-        if ttl_seconds is not None:
-            raise ConfigError(
-                "ttl_seconds is not supported by the embedded engine: its checkpoints stay until "
-                "they are deleted"
-            )
         if self._state_dir is None:
             raise ConfigError(
                 "this embedded service has no state_dir: pass one to EmbeddedService to save "
@@ -334,7 +298,7 @@ class EmbeddedTrainingClient:
         path = self._state_dir / f"{name}.{kind}.safetensors"
 
         def run() -> T:
-            self.write(path, kind == "state", overwrite, metadata)
+            self.write(path, kind == "state", overwrite)
             return answer(path=str(path))
 
         return self._worker.submit(run)
@@ -348,16 +312,15 @@ class EmbeddedTrainingClient:
                 found |= _named(self._lora, self._learner.gradient, "gradient.")
         return found
 
-    def _meta(self, kind: str, user_metadata: Mapping[str, str] | None) -> dict[str, Any]:
+    def _meta(self, training: bool) -> dict[str, Any]:
         return {
-            "kind": kind,
+            "kind": "state" if training else "sampler",
             "base_model": self._model.name,
             "base_fingerprint": self._model.fingerprint,
             **asdict(self.settings),
             "modules": [m.name for m in self._lora.modules],
             "adam_steps": self._learner.adam.steps,
             "has_gradient": self._learner.gradient is not None,
-            "user_metadata": dict(user_metadata or {}),
         }
 
 
@@ -367,13 +330,8 @@ def _named(lora: Lora, flat: torch.Tensor, prefix: str) -> dict[str, torch.Tenso
     return named | {f"{prefix}{_PREFIX}{name}.lora_B.weight": tensor for name, tensor in b.items()}
 
 
-def _gather(lora: Lora, saved: Saved, prefix: str, path: str) -> torch.Tensor:
+def _gather(lora: Lora, saved: Saved, prefix: str) -> torch.Tensor:
     flat = torch.zeros(lora.flat.shape, dtype=torch.float32)
     for name, view in _named(lora, flat, prefix).items():
-        tensor = saved.tensors.get(name)
-        if tensor is None or tensor.shape != view.shape:
-            raise CheckpointError(
-                f"checkpoint {path} lacks {name} in the shape {tuple(view.shape)}"
-            )
-        view.copy_(tensor)
+        view.copy_(saved.tensors[name])
     return flat

@@ -230,103 +230,79 @@ def from_transformers(model: Any) -> LoadedModel:
 
 
 def fuse(model: LoadedModel, device: torch.device, dtype: torch.dtype) -> Weights:
-    """Return the engine's form of a model, in `dtype` on `device`; raises ConfigError when its
-    tensors are not those of its shape."""
-    arch, state = model.arch, model.state
-    _check_tensors(arch, state)
+    """Return the engine's form of a model, in `dtype` on `device`; raises ConfigError unless its
+    tensors are those of its shape: each is there, of a floating type, and none is left over."""
+    arch, left = model.arch, dict(model.state)
+    q, kv, hidden, ffn = arch.q_width, arch.kv_width, arch.hidden, arch.ffn
 
     def place(tensor: Tensor) -> Tensor:
         return tensor.to(device=device, dtype=dtype).contiguous()
 
-    def fused(prefix: str, *names: str) -> Linear:
-        weight = torch.cat([state[f"{prefix}.{name}.weight"] for name in names]).t()
-        biases = [state.get(f"{prefix}.{name}.bias") for name in names]
-        present = [bias for bias in biases if bias is not None]
-        if not present:
-            return Linear(place(weight))
-        rows = [state[f"{prefix}.{name}.weight"].shape[0] for name in names]
-        filled = [
-            bias if bias is not None else torch.zeros(n, dtype=weight.dtype)
-            for bias, n in zip(biases, rows, strict=True)
-        ]
-        return Linear(place(weight), place(torch.cat(filled)))
-
-    def gain(prefix: str) -> Tensor:
-        query = state[f"{prefix}.q_norm.weight"].float() * arch.head_dim**-0.5
-        key = state[f"{prefix}.k_norm.weight"].float()
-        return place(torch.cat([query.expand(arch.heads, -1), key.expand(arch.kv_heads, -1)]))
-
-    def layer(i: int) -> Layer:
-        prefix = f"model.layers.{i}"
-        return Layer(
-            norm_1=place(state[f"{prefix}.input_layernorm.weight"]),
-            qkv=fused(f"{prefix}.self_attn", "q_proj", "k_proj", "v_proj"),
-            qk_gain=gain(f"{prefix}.self_attn") if arch.qk_norm else None,
-            o=fused(f"{prefix}.self_attn", "o_proj"),
-            norm_2=place(state[f"{prefix}.post_attention_layernorm.weight"]),
-            gate_up=fused(f"{prefix}.mlp", "gate_proj", "up_proj"),
-            down=fused(f"{prefix}.mlp", "down_proj"),
-        )
-
-    embed = place(state["model.embed_tokens.weight"])
-    head = embed if arch.tied_unembedding else state["lm_head.weight"]
-    cos, sin = rotary_tables(model.inverse_frequencies, model.rotary_scale, arch)
-    return Weights(
-        arch=arch,
-        embed=embed,
-        layers=tuple(layer(i) for i in range(arch.layers)),
-        norm=place(state["model.norm.weight"]),
-        head=Linear(place(head.t())),
-        cos=place(cos),
-        sin=place(sin),
-    )
-
-
-def _check_tensors(arch: Architecture, state: Mapping[str, Tensor]) -> None:
-    """Every tensor is there, of a floating type and the shape that the configuration says, and none
-    is left over."""
-    q, kv, hidden, ffn = arch.q_width, arch.kv_width, arch.hidden, arch.ffn
-    projections = {
-        "self_attn": {
-            "q_proj": (q, hidden),
-            "k_proj": (kv, hidden),
-            "v_proj": (kv, hidden),
-            "o_proj": (hidden, q),
-        },
-        "mlp": {"gate_proj": (ffn, hidden), "up_proj": (ffn, hidden), "down_proj": (hidden, ffn)},
-    }
-    gains: dict[str, tuple[int, ...]] = {
-        "input_layernorm": (hidden,),
-        "post_attention_layernorm": (hidden,),
-    }
-    if arch.qk_norm:
-        gains |= {"self_attn.q_norm": (arch.head_dim,), "self_attn.k_norm": (arch.head_dim,)}
-    head = {"lm_head.weight": (arch.vocab, hidden)}
-    needed = {"model.embed_tokens.weight": (arch.vocab, hidden), "model.norm.weight": (hidden,)}
-    optional: dict[str, tuple[int, ...]] = {}
-    (optional if arch.tied_unembedding else needed).update(head)
-    for at in (f"model.layers.{i}." for i in range(arch.layers)):
-        needed |= {f"{at}{name}.weight": shape for name, shape in gains.items()}
-        for block, names in projections.items():
-            needed |= {f"{at}{block}.{name}.weight": shape for name, shape in names.items()}
-            optional |= {f"{at}{block}.{name}.bias": shape[:1] for name, shape in names.items()}
-    missing = sorted(needed.keys() - state.keys())
-    if missing:
-        raise ConfigError(f"tensor {missing[0]} is missing ({len(missing)} of {len(needed)} are)")
-    for name, tensor in state.items():
-        shape = needed.get(name) or optional.get(name)
-        if shape is None and not name.endswith("rotary_emb.inv_freq"):
-            raise ConfigError(f"tensor {name} is unknown to the embedded engine")
-        if shape is not None and tuple(tensor.shape) != shape:
+    def take(name: str, *shape: int) -> Tensor:
+        if name not in left:
+            raise ConfigError(f"tensor {name} is missing")
+        tensor = left.pop(name)
+        if tuple(tensor.shape) != shape:
             raise ConfigError(
                 f"tensor {name} has the shape {list(tensor.shape)}, and {list(shape)} by the "
                 "configuration"
             )
-        if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        if not tensor.is_floating_point() or tensor.itemsize < 2:
             raise ConfigError(
                 f"tensor {name} is {tensor.dtype}: the embedded engine reads unquantised weights "
                 "only"
             )
+        return tensor
+
+    def fused(block: str, inputs: int, **outputs: int) -> Linear:
+        names = {f"{block}.{name}_proj": n for name, n in outputs.items()}
+        weight = torch.cat([take(f"{at}.weight", n, inputs) for at, n in names.items()]).t()
+        if not any(f"{at}.bias" in left for at in names):
+            return Linear(place(weight))
+        biases = [
+            take(f"{at}.bias", n) if f"{at}.bias" in left else torch.zeros(n, dtype=weight.dtype)
+            for at, n in names.items()
+        ]
+        return Linear(place(weight), place(torch.cat(biases)))
+
+    def gain(prefix: str) -> Tensor:
+        query = take(f"{prefix}.q_norm.weight", arch.head_dim).float() * arch.head_dim**-0.5
+        key = take(f"{prefix}.k_norm.weight", arch.head_dim).float()
+        return place(torch.cat([query.expand(arch.heads, -1), key.expand(arch.kv_heads, -1)]))
+
+    def layer(i: int) -> Layer:
+        prefix = f"model.layers.{i}"
+        attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        return Layer(
+            norm_1=place(take(f"{prefix}.input_layernorm.weight", hidden)),
+            qkv=fused(attention, hidden, q=q, k=kv, v=kv),
+            qk_gain=gain(attention) if arch.qk_norm else None,
+            o=fused(attention, q, o=hidden),
+            norm_2=place(take(f"{prefix}.post_attention_layernorm.weight", hidden)),
+            gate_up=fused(mlp, hidden, gate=ffn, up=ffn),
+            down=fused(mlp, ffn, down=hidden),
+        )
+
+    head = "lm_head.weight"
+    embed = place(take("model.embed_tokens.weight", arch.vocab, hidden))
+    if arch.tied_unembedding:
+        left.pop(head, None)
+    cos, sin = rotary_tables(model.inverse_frequencies, model.rotary_scale, arch)
+    weights = Weights(
+        arch=arch,
+        embed=embed,
+        layers=tuple(layer(i) for i in range(arch.layers)),
+        norm=place(take("model.norm.weight", hidden)),
+        head=Linear(
+            place((embed if arch.tied_unembedding else take(head, arch.vocab, hidden)).t())
+        ),
+        cos=place(cos),
+        sin=place(sin),
+    )
+    for name in left:
+        if not name.endswith("rotary_emb.inv_freq"):
+            raise ConfigError(f"tensor {name} is unknown to the embedded engine")
+    return weights
 
 
 def packed(weights: Weights) -> Weights:

@@ -1,9 +1,8 @@
 """`code-rl serve`: the embedded engine behind the Tinker SDK's wire protocol.
 
 `application` routes requests (`wire`) to calls; `core` holds what they share and puts operations in
-order; `promises` are their results; `seam` is what an engine must be, `engine` ours; `store` is
-what survives a restart. The verb imports all of these but `wire` and `seam`; nothing else imports
-this room.
+order; `promises` are their results; `engine` trains and samples; `store` is what survives a
+restart. The verb imports all of these but `wire`; nothing else imports this room.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from code_rl.engine.local.service import resolve_device, resolve_dtype
     from code_rl.engine.serve.application import TinkerApplication
     from code_rl.engine.serve.core import Core, read_models
-    from code_rl.engine.serve.engine import EmbeddedHost
+    from code_rl.engine.serve.engine import EmbeddedEngine
     from code_rl.engine.serve.promises import ServiceLimits
     from code_rl.engine.serve.store import StateStore
 else:  # a type checker would take any name for one of ours

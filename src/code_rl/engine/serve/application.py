@@ -30,23 +30,15 @@ from .wire import (
     Refusal,
     category,
     digest,
-    encoded,
     read_json,
     read_pass,
     validated,
 )
 
 API = "/api/v1"
-LARGE_RESULT = 256 << 10
+LARGE_PASS = 256 << 10
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Call = Callable[[web.Request, bytes], Any]
-_NOT_HERE = {
-    "auth/token": "keys are not exchanged: client/config says pjwt_auth_enabled false",
-    "create_custom_loss": "custom losses run in the client: client/config says "
-    "custom_loss_server_side false",
-    "publish": "this server has one owner, and nobody to publish to",
-    "billing": "nothing here costs money",
-}
 
 
 class TinkerApplication:
@@ -254,7 +246,7 @@ class TinkerApplication:
         return handle
 
     async def _pass(self, _: web.Request, body: bytes) -> Promise:
-        large = len(body) >= LARGE_RESULT
+        large = len(body) >= LARGE_PASS
         read = await asyncio.to_thread(read_pass, body) if large else read_pass(body)
         return await self._training.run_pass(read, len(body))
 
@@ -266,25 +258,19 @@ class TinkerApplication:
             return web.json_response(waiting, status=408)
         if found.error is not None:
             return {"error": found.error, "category": found.error_category}
-        large = found.size >= LARGE_RESULT
-        result = found.result
-        body, kind = await asyncio.to_thread(encoded, result) if large else encoded(result)
-        return web.Response(body=body, content_type=kind)
+        return web.Response(body=found.body, content_type=found.content_type)
 
     async def _metrics_text(self, _request: web.Request) -> web.Response:
         return web.Response(body=self.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _missing(self, request: web.Request) -> web.Response:
-        call = request.path.removeprefix(f"{API}/")
         known = {r.canonical for r in request.app.router.resources()}
         if request.path in known:
             raise Refusal(405, f"{request.path} does not take {request.method}")
-        why = next(
-            (why for name, why in _NOT_HERE.items() if name in call),
-            "its calls are listed in docs/serve.md",
-        )
         raise Refusal(
-            404, f"{request.method} {request.path[:200]} is not implemented by code-rl serve: {why}"
+            404,
+            f"{request.method} {request.path[:200]} is not implemented by code-rl serve: its calls "
+            "are listed in docs/serve.md",
         )
 
 

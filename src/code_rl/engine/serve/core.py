@@ -16,13 +16,13 @@ from typing import Any
 from code_rl.engine.names import source_of
 from code_rl.util.errors import CodeRLError, ConfigError
 
+from .engine import EmbeddedEngine, ModelFacts
 from .promises import Promise, Promises, ServiceLimits, session_of, unchanged
-from .seam import Engine, Host, ModelFacts
 from .store import RunRecord, SamplerRecord, StateStore, now
 from .wire import Refusal, bad, busy, gone, unknown
 
 MAX_HELD = 4096
-Start = Callable[[Engine], "Future[Any]"]
+Start = Callable[[EmbeddedEngine], "Future[Any]"]
 
 
 def read_models(path: str | None) -> dict[str, str]:
@@ -101,14 +101,18 @@ class Core:
     """The server's state. Belongs to the event loop, apart from what runs on engines' threads."""
 
     def __init__(
-        self, store: StateStore, models: Mapping[str, str], limits: ServiceLimits, host: Host
+        self,
+        store: StateStore,
+        models: Mapping[str, str],
+        limits: ServiceLimits,
+        start: Callable[[str], EmbeddedEngine],
     ) -> None:
         self.store = store
         self.models = models
         self.limits = limits
-        self.host = host
+        self._start = start
         self.promises = Promises(limits)
-        self.engines: dict[str, Engine] = {}
+        self.engines: dict[str, EmbeddedEngine] = {}
         self.sessions: dict[str, Session] = {}
         self.runs: dict[str, ServedRun] = {}
         self.samplers: dict[str, SamplingSession] = {}
@@ -145,11 +149,11 @@ class Core:
         found.vanished = False
         return found
 
-    def engine(self, local: str) -> Engine:
+    def engine(self, local: str) -> EmbeddedEngine:
         """The engine of a base model, started on first use."""
         engine = self.engines.get(local)
         if engine is None:
-            engine = self.engines[local] = self.host.start(local)
+            engine = self.engines[local] = self._start(local)
             engine.loaded.add_done_callback(lambda loaded: self._forget_failed(local, loaded))
         return engine
 

@@ -1,5 +1,5 @@
-"""The embedded engine behind the server's seam: one thread per base model, where everything that
-touches its weights happens.
+"""The embedded engine behind the server: one thread per base model, where everything that touches
+its weights happens.
 
 Training operations wait in lanes, one per model in training, and run in the order of their lane.
 Samples wait together: those that share weights are sampled as one batch. A round takes one batch
@@ -25,39 +25,42 @@ from tinker import types
 from code_rl.engine.local.decode import MAX_ROWS
 from code_rl.engine.local.learner import check_adam
 from code_rl.engine.local.lora import LoraSettings
-from code_rl.engine.local.models import Model, context_of, load_model
-from code_rl.engine.local.passes import loss_settings, read_datums, read_pass
+from code_rl.engine.local.models import Model, load_model
+from code_rl.engine.local.passes import read_datums, read_pass
 from code_rl.engine.local.sampling import EmbeddedSamplingClient, Request, Sampler, Snapshot, answer
 from code_rl.engine.local.state import read_state
 from code_rl.engine.local.training import EmbeddedTrainingClient
 from code_rl.engine.local.worker import Inline, run_into, start_thread
 from code_rl.util.errors import BackendError, ConfigError
 
-from .seam import Load, LossConfig, ModelFacts
-
 T = TypeVar("T")
 QUIET_S = 0.015
 LINGER_S = 0.1
 _Job = tuple[Callable[[], Any], "Future[Any]"]
 _Key = tuple[int, int]
+LossConfig = Mapping[str, float | str] | None
 
 
-class EmbeddedHost:
-    """Engines on one device; each keeps the snapshots that were used last in memory,
-    `max_snapshots` of them."""
+@dataclass(frozen=True)
+class ModelFacts:
+    """What is known of a loaded base model; `context` is in tokens."""
 
-    def __init__(self, device: torch.device, dtype: torch.dtype, max_snapshots: int) -> None:
-        self.losses: Mapping[str, frozenset[str]] = loss_settings()
-        self._settings = device, dtype, max_snapshots
+    family: str
+    tokenizer: str
+    context: int
 
-    def start(self, name: str) -> EmbeddedEngine:
-        """Begin to load a base model."""
-        return EmbeddedEngine(name, *self._settings)
 
-    def context_of(self, name: str) -> int:
-        """Tokens of context, from the model's configuration; raises ConfigError where it cannot be
-        had or run."""
-        return context_of(name)
+@dataclass
+class Load:
+    """What an engine has done and holds; `idle_s` counts the seconds since there was something to
+    do."""
+
+    batches: int = 0
+    operations_waiting: int = 0
+    samples_waiting: int = 0
+    models: int = 0
+    snapshots: int = 0
+    idle_s: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +72,12 @@ class _Sample:
 
 
 class EmbeddedEngine:
-    """A base model and its thread; the methods are those of `seam.Engine`. `loaded` raises
-    ConfigError when it cannot be loaded."""
+    """One base model and its thread, the adapters in training on it, and the `max_snapshots`
+    weights that were sampled from last.
+
+    Calls return at once; what concerns one adapter (`run`, its id) is done in the order of the
+    calls. Futures raise CodeRLError; `loaded` raises ConfigError when the model cannot be loaded.
+    """
 
     def __init__(
         self, name: str, device: torch.device, dtype: torch.dtype, max_snapshots: int
@@ -98,7 +105,8 @@ class EmbeddedEngine:
     def create(
         self, run: str, lora: LoraSettings | None, file: Path | None = None, optimizer: bool = False
     ) -> Future[LoraSettings]:
-        """A fresh adapter, or the one in `file`."""
+        """A fresh adapter, or (`lora` None) the one that `save` wrote to `file`, with its optimizer
+        where wanted."""
 
         def work() -> LoraSettings:
             self._clients[run] = client = self._client(run, lora, file, optimizer)
@@ -113,9 +121,9 @@ class EmbeddedEngine:
             assert lora is not None
             return EmbeddedTrainingClient(self._model(), lora, self._sampler, run, None, Inline())
         saved = read_state(file)
-        settings = LoraSettings.read(saved.meta, str(file))
+        settings = LoraSettings.read(saved.meta)
         client = EmbeddedTrainingClient(self._model(), settings, self._sampler, run, None, Inline())
-        client.restore(saved, str(file), optimizer)
+        client.restore(saved, optimizer)
         return client
 
     def check_pass(self, data: Sequence[types.Datum], loss_fn: str, config: LossConfig) -> None:
@@ -130,7 +138,7 @@ class EmbeddedEngine:
         config: LossConfig,
         backward: bool,
     ) -> Future[types.ForwardBackwardOutput]:
-        """A forward or forward_backward pass."""
+        """Losses and log-probabilities; `backward` adds the gradient to what has accumulated."""
         return self._on(
             run,
             lambda c: (c.forward_backward if backward else c.forward)(
@@ -139,7 +147,8 @@ class EmbeddedEngine:
         )
 
     def refuse(self, run: str, error: Exception, backward: bool) -> Future[None]:
-        """The turn of a pass that was refused."""
+        """Take the turn of a pass that was refused: the future raises `error`; after a backward one
+        the next step fails too."""
 
         def work(client: EmbeddedTrainingClient) -> NoReturn:
             if backward:
@@ -156,7 +165,8 @@ class EmbeddedEngine:
     def save(
         self, run: str, file: Path, training: bool, overwrite: bool, keep: bool = False
     ) -> Future[None]:
-        """Write the adapter to a file."""
+        """Write the adapter, with optimizer and gradient where `training`; `keep`: it will be
+        sampled from at once."""
 
         def work(client: EmbeddedTrainingClient) -> None:
             client.write(file, training, overwrite)
@@ -167,7 +177,7 @@ class EmbeddedEngine:
 
     def load(self, run: str, file: Path, optimizer: bool) -> Future[None]:
         """Replace the adapter by a saved one."""
-        return self._on(run, lambda client: client.restore(read_state(file), str(file), optimizer))
+        return self._on(run, lambda client: client.restore(read_state(file), optimizer))
 
     def drop(self, run: str) -> Future[None]:
         """Forget an adapter, and snapshots whose files are gone."""
@@ -337,7 +347,6 @@ class EmbeddedEngine:
                 sample.request.future.set_exception(error)
             return
         self._load.batches += 1
-        self._load.batched_requests += len(live)
 
         def more() -> list[Request]:
             if not (last and self._samples):
@@ -347,7 +356,6 @@ class EmbeddedEngine:
                 self._join(batch[0].key, MAX_ROWS - sum(sample.request.samples for sample in live))
             )
             live.extend(joining)
-            self._load.batched_requests += len(joining)
             return [replace(sample.request, snapshot=snapshot) for sample in joining]
 
         answer([replace(sample.request, snapshot=snapshot) for sample in live], more)

@@ -15,7 +15,7 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from .wire import SERVER, bad, busy, category, gone, size_of
+from .wire import SERVER, bad, busy, category, encoded, gone
 
 KEPT_AFTER_FETCH_S = 120.0
 KEPT_UNFETCHED_S = 3600.0
@@ -49,10 +49,10 @@ class Promise:
     request_bytes: int = 0
     created: float = field(default_factory=time.monotonic)
     done: asyncio.Event = field(default_factory=asyncio.Event)
-    result: object = None
+    body: bytes = b""
+    content_type: str = ""
     error: str | None = None
     error_category: str = SERVER
-    size: int = 0
     fetched: float | None = None
     cancel: Callable[[], bool] | None = None
     on_end: Callable[[], None] | None = None
@@ -64,7 +64,7 @@ class Promise:
 
 
 class Promises:
-    """All promises. `on_done` hears of each that ends."""
+    """All promises. `on_done` hears of each that ends, and of its result."""
 
     def __init__(self, limits: ServiceLimits) -> None:
         self._all: dict[str, Promise] = {}
@@ -75,7 +75,7 @@ class Promises:
         self.idle = asyncio.Event()
         """Set while no promise is open."""
         self.idle.set()
-        self.on_done: Callable[[Promise], None] | None = None
+        self.on_done: Callable[[Promise, object], None] | None = None
 
     def __len__(self) -> int:
         return len(self._all)
@@ -120,7 +120,7 @@ class Promises:
         return promise
 
     def follow(self, promise: Promise, future: Future[Any], then: Callable[[Any], object]) -> None:
-        """Fulfil the promise with `then` of another thread's result, made on that thread."""
+        """Fulfil the promise with `then` of another thread's result, made and encoded there."""
         loop = asyncio.get_running_loop()
         promise.cancel = future.cancel
 
@@ -129,6 +129,7 @@ class Promises:
             error: BaseException | None = None
             try:
                 result = then(finished.result())
+                promise.body, promise.content_type = encoded(result)
             except CancelledError:
                 error = bad("the request was cancelled")
             except BaseException as caught:  # noqa: BLE001 - it is the answer
@@ -142,22 +143,21 @@ class Promises:
         if promise.done.is_set():
             return
         if error is not None:
+            promise.body = b""
             promise.error = " ".join(str(error).split()) or type(error).__name__
             promise.error_category = category(error)
-        else:
-            promise.result, promise.size = result, size_of(result)
         promise.cancel = None
         promise.done.set()
         self.open -= 1
         self.request_bytes -= promise.request_bytes
-        self.result_bytes += promise.size
+        self.result_bytes += len(promise.body)
         if not self.open:
             self.idle.set()
         if promise.on_end is not None:
             promise.on_end()
             promise.on_end = None
         if self.on_done is not None:
-            self.on_done(promise)
+            self.on_done(promise, result)
 
     def unfetched(self) -> int:
         """Recent results that nobody has fetched."""
@@ -205,7 +205,7 @@ class Promises:
     def _drop(self, which: Iterable[Promise]) -> None:
         for promise in list(which):
             if self._all.pop(promise.request_id, None) is not None:
-                self.result_bytes -= promise.size
+                self.result_bytes -= len(promise.body)
 
 
 def unchanged(result: Any) -> Any:

@@ -13,7 +13,8 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict
 from tinker import types
 
-from code_rl.engine.local.models import supported
+from code_rl.engine.local.models import context_of, supported
+from code_rl.engine.local.passes import loss_settings
 from code_rl.engine.local.state import read_state
 from code_rl.engine.names import built_in_context
 from code_rl.engine.places import BUILT_IN
@@ -119,10 +120,10 @@ class ServiceCalls:
             contexts.setdefault(asked, contexts.get(local))
         if wanted is not None and contexts.get(wanted) is None:
             try:
-                contexts[wanted] = core.host.context_of(core.local(wanted))
+                contexts[wanted] = context_of(core.local(wanted))
             except ConfigError as error:
                 refused = str(error)
-        losses = {name: sorted(keys) for name, keys in core.host.losses.items()}
+        losses = {name: sorted(keys) for name, keys in loss_settings().items()}
         return ServiceCapabilities(
             losses=losses, supported_models=supported(contexts), refused=refused
         )

@@ -18,12 +18,11 @@ from code_rl.engine.local.state import check_name
 from code_rl.util.errors import ConfigError, InputError
 
 from .core import Core, ServedRun, Start
+from .engine import EmbeddedEngine
 from .promises import Promise, session_of
-from .seam import Engine
 from .store import Kind, RunRecord, SamplerRecord, now
 from .wire import PassRequest, Refusal, bad, checked_seq, gone
 
-MAX_RANK = 1024
 SMALL_PASS = 64 << 10
 
 
@@ -44,15 +43,6 @@ class TrainingCalls:
         """A model with a fresh adapter."""
         run_id = self._new_id(request.session_id, request.model_seq_id)
         lora = request.lora_config or types.LoraConfig(rank=32)
-        if not 1 <= lora.rank <= MAX_RANK:
-            raise bad(f"lora_config.rank={str(lora.rank)[:40]} must be from 1 to {MAX_RANK}")
-        if not (lora.train_mlp or lora.train_attn or lora.train_unembed):
-            raise bad(
-                "lora_config: nothing to train: train_mlp, train_attn and train_unembed are all "
-                "false"
-            )
-        if lora.seed is not None and not 0 <= lora.seed < 2**63:
-            raise bad(f"lora_config.seed={str(lora.seed)[:40]} must be from 0 to 2^63 - 1")
         _adam_only(request.optimizer_config)
         seed = lora.seed if lora.seed is not None else secrets.randbits(63)
         settings = LoraSettings(
@@ -178,7 +168,7 @@ class TrainingCalls:
         except InputError as error:
             fault = error
 
-        def start(engine: Engine) -> Future[Any]:
+        def start(engine: EmbeddedEngine) -> Future[Any]:
             if fault is not None:
                 return engine.refuse(run.run_id, fault, backward)
             return engine.run_pass(run.run_id, *what, backward)

@@ -18,8 +18,8 @@ from tinker import types
 from code_rl.util.redaction import print_exception
 
 from .core import Core
+from .engine import Load
 from .promises import Promise
-from .seam import Load
 from .wire import bad
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -61,37 +61,27 @@ class Metrics:
         """What is read from the server's state when it is asked for."""
         core, load = self._core, _load(self._core)
         alive = sum(not s.vanished and not s.finished for s in core.sessions.values())
+        waiting = {"training": load.operations_waiting, "sample": load.samples_waiting}
         held = {"base": len(core.engines), "training": load.models, "sampler": load.snapshots}
         for name, text, value in (
-            (
-                "queue",
-                "Requests that wait",
-                {"training": load.operations_waiting, "sample": load.samples_waiting},
-            ),
-            ("in_memory", "What is in memory", held),
-            ("sessions", "Sessions that are alive", {"": alive}),
-            ("promises_kept", "Promises kept", {"": len(core.promises)}),
-            ("result_bytes", "Bytes of results kept", {"": core.promises.result_bytes}),
-            ("sample_batches", "Batches sampled by the engines in memory", {"": load.batches}),
-            ("sample_requests", "Requests in those batches", {"": load.batched_requests}),
+            ("queue", "Requests that wait", waiting),
+            ("in_memory", "What is in memory", {**held, "session": alive}),
         ):
-            family = GaugeMetricFamily(
-                f"code_rl_serve_{name}", text, labels=[] if "" in value else ["kind"]
-            )
+            family = GaugeMetricFamily(f"code_rl_serve_{name}", text, labels=["kind"])
             for kind, count in value.items():
-                family.add_metric([kind] if kind else [], count)
+                family.add_metric([kind], count)
             yield family
 
     def answered(self, call: str, status: int) -> None:
         """Count an HTTP answer."""
         self._requests.labels(call, str(status)).inc()
 
-    def ended(self, promise: Promise) -> None:
-        """Count a promise that ended."""
+    def ended(self, promise: Promise, result: object) -> None:
+        """Count a promise that ended, and the tokens of its result."""
         outcome = "done" if promise.error is None else promise.error_category
         self._ended.labels(promise.kind, outcome).inc()
         self._seconds.labels(promise.kind).observe(time.monotonic() - promise.created)
-        result, kind, count = promise.result, "sampled", 0
+        kind, count = "sampled", 0
         if isinstance(result, types.SampleResponse):
             count = sum(len(s.tokens_np) for s in result.sequences if s.tokens_np is not None)
         elif isinstance(result, types.ForwardBackwardOutput):

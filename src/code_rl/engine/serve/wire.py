@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
+import torch
 from google.protobuf.message import DecodeError
 from pydantic import BaseModel, ValidationError
 from tinker import types
@@ -179,28 +181,18 @@ def _tensor(where: str, message: pb.Tensor) -> types.TensorData:
 
 def _dense(where: str, values: Array, starts: Array, columns: Array, shape: list[int]) -> Array:
     """A matrix of which compressed rows (CSR) name some values, and the others are zero."""
-    fits = (
-        len(shape) == 2
-        and min(shape) >= 0
-        and math.prod(shape) <= MAX_DENSE
-        and len(starts) == shape[0] + 1
-    )
-    counts = np.diff(starts)
-    if not (
-        fits
-        and starts[0] == 0
-        and starts[-1] == len(values) == len(columns)
-        and (counts >= 0).all()
-    ):
+    crow, column, given = (torch.tensor(part) for part in (starts, columns, values))
+    try:
+        if math.prod(shape) > MAX_DENSE:
+            raise ValueError(f"more than {MAX_DENSE} cells")
+        with warnings.catch_warnings(action="ignore"):  # torch calls it a beta, once
+            matrix = torch.sparse_csr_tensor(crow, column, given, shape, check_invariants=True)
+    except (RuntimeError, ValueError) as error:
         raise bad(
-            f"{where}: these are no compressed rows of a matrix of shape {shape[:8]} with at "
-            f"most {MAX_DENSE} cells"
-        )
-    if len(columns) and not 0 <= columns.min() <= columns.max() < shape[1]:
-        raise bad(f"{where}: a column is outside the shape {shape}")
-    found = np.zeros(shape, dtype=values.dtype)
-    found[np.repeat(np.arange(shape[0]), counts), columns] = values
-    return found
+            f"{where}: these are no compressed rows with columns of a matrix of shape "
+            f"{shape[:8]}: {str(error)[:200]}"
+        ) from None
+    return cast("Array", matrix.to_dense().numpy())
 
 
 def _constant(name: str) -> NoReturn:
@@ -222,27 +214,6 @@ def encoded(result: object) -> tuple[bytes, str]:
         return _sample(result).SerializeToString(), PROTOBUF
     assert isinstance(result, types.ForwardBackwardOutput)
     return _pass(result).SerializeToString(), PROTOBUF
-
-
-def size_of(result: object) -> int:
-    """About how many bytes a result holds in memory."""
-    if isinstance(result, types.SampleResponse):
-        prompt = len(result.prompt_logprobs_np) if result.prompt_logprobs_np is not None else 0
-        prompt += (
-            2 * result.topk_prompt_logprobs_np.logprobs.size
-            if result.topk_prompt_logprobs_np is not None
-            else 0
-        )
-        return (
-            512
-            + 4 * prompt
-            + sum(256 + 8 * len(s.tokens_np) for s in result.sequences if s.tokens_np is not None)
-        )
-    if isinstance(result, types.ForwardBackwardOutput):
-        return 512 + sum(
-            256 + t.to_numpy().nbytes for output in result.loss_fn_outputs for t in output.values()
-        )
-    return 512
 
 
 def _sample(result: types.SampleResponse) -> pb.SampleResponse:

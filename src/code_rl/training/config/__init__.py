@@ -19,7 +19,6 @@ from code_rl.training.config.recipes import (
     make_config,
     published_values,
     read_recipe,
-    recipe_models,
     resolve_places,
 )
 
@@ -34,7 +33,6 @@ __all__ = [
     "make_config",
     "published_values",
     "read_recipe",
-    "recipe_models",
     "refuse_buffer",
     "refuse_idle",
     "refuse_settings",

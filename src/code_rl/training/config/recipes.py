@@ -76,13 +76,6 @@ def resolve_places(config: Config) -> Config:
     return chz.replace(config, backend=backend, executor=resolve_executor(config.executor))
 
 
-def recipe_models() -> dict[str, str]:
-    """The model of each recipe, by the recipe's name."""
-    return {
-        path.stem: read_recipe(path.stem)["model_name"] for path in sorted(RECIPES.glob("*.toml"))
-    }
-
-
 def read_recipe(name: str) -> dict[str, Any]:
     """The settings of a named recipe. Raises ConfigError for an unknown name, with those that
     exist."""

@@ -65,22 +65,11 @@ def answer(splits: Sequence[Mapping[str, Any]], steps: Sequence[Record]) -> dict
         return _answer(
             "flat", "How surely it moved is not known.", f"{figures} No intervals were measured."
         )
-    risen, fallen = (
-        [split["name"] for split in pairs if way(_change([split]))] for way in (_risen, _fallen)
-    )
-    apart = [
-        f"clearly {way} on {_listed(names)}"
-        for way, names in (("up", risen), ("down", fallen))
-        if names
-    ]
-    if len(pairs) > 1 and apart:
-        figures = f"{figures[:-1]}; {', '.join(apart)}."
-    if _risen(change):
+    if change["low"] > 0:
         return _answer("good", "Yes, it learned.", figures)
-    tone, headline = (
-        ("bad", "No, it got worse.") if _fallen(change) else ("flat", "No clear change.")
-    )
-    return _answer(tone, headline, figures)
+    if change["high"] < 0:
+        return _answer("bad", "No, it got worse.", figures)
+    return _answer("flat", "No clear change.", figures)
 
 
 def _answer(tone: str, headline: str, sentence: str) -> dict[str, str]:
@@ -134,14 +123,6 @@ def difference(sides: Sequence[tuple[float, Record, Record]]) -> dict[str, float
     return {"value": found.value, "low": found.low, "high": found.high}
 
 
-def _risen(change: Mapping[str, float]) -> bool:
-    return change.get("low", 0.0) > 0
-
-
-def _fallen(change: Mapping[str, float]) -> bool:
-    return change.get("high", 0.0) < 0
-
-
 def standings(views: Sequence[Mapping[str, Any]]) -> list[str]:
     """By split, where each run ended and whether the best is clearly above the next; nothing of a
     single run."""
@@ -170,7 +151,7 @@ def _standing(name: str, views: Sequence[Mapping[str, Any]]) -> str:
         return f"{name}: {shown}; no intervals were measured"
     said = (
         f"{first} is clearly above {second}"
-        if _risen(change)
+        if change["low"] > 0
         else f"no clear difference between {first} and {second}"
     )
     return f"{name}: {shown}; {said}: {_points_of(change)}"
@@ -193,12 +174,11 @@ def _answer_without_evaluation(
 ) -> dict[str, str]:
     if not steps:
         return _answer("flat", "Nothing to tell yet.", "No training step has been logged so far.")
-    correct = values_of(steps, "mean_correct")
-    window = max(1, len(correct) // 5)
+    correct, sentence = values_of(steps, "mean_correct"), "No step has a verdict yet."
     evaluated = any(split["before"] for split in splits)
     begun = "Too early to say." if evaluated else "Held-out problems were not evaluated."
-    sentence = "No step has a verdict yet."
     if correct:
+        window = max(1, len(correct) // 5)
         early, late = sum(correct[:window]) / window, sum(correct[-window:]) / window
         sentence = (
             f"On its own training problems {percent(early)} of the completions passed in the first "
@@ -268,10 +248,6 @@ def _seen(splits: Sequence[Mapping[str, Any]]) -> str:
         if total
         else " that it never trained on"
     )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _points_of(change: Mapping[str, float]) -> str:

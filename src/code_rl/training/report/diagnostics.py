@@ -57,23 +57,15 @@ class Windows:
         """Steps in a window: a fifth of the run, 3 to 50."""
         return max(3, min(50, len(self.steps) // 5))
 
-    def early(self, name: str) -> float | None:
-        """The mean of a metric over the first window."""
-        return _mean(values_of(self.steps[: self.window], name))
-
-    def late(self, name: str) -> float | None:
-        """The mean of a metric over the last window."""
-        return _mean(values_of(self.steps[-self.window :], name))
+    def ends(self, name: str) -> tuple[float, float]:
+        """The means of a metric over the first and the last window; NaN, which no comparison holds
+        for, where there is none."""
+        first, last = self.steps[: self.window], self.steps[-self.window :]
+        return _mean(values_of(first, name)), _mean(values_of(last, name))
 
     def total(self, name: str) -> float:
         """The sum of a metric over the run."""
         return sum(values_of(self.steps, name))
-
-    def share(self, kind: str, late: bool = True) -> float | None:
-        """The share of one verdict among all of a window."""
-        steps = self.steps[-self.window :] if late else self.steps[: self.window]
-        every = _judged(steps)
-        return sum(values_of(steps, f"verdicts/{kind}")) / every if every else None
 
 
 def diagnose(records: Sequence[Record], config: Mapping[str, Any]) -> list[Finding]:
@@ -184,62 +176,35 @@ def degenerate_groups(run: Windows) -> Sign | None:
     evidence = (
         f"{percent(skipped / total)} of the groups of the last {len(late)} steps were skipped"
     )
-    solved = (run.late("mean_correct") or 0) > 0.5
+    solved = run.ends("mean_correct")[1] > 0.5
     return Sign("bad" if skipped == total else "warning", evidence, "solved" if solved else "")
 
 
 def reward_flat_at_zero(run: Windows) -> Sign | None:
     """Almost nothing passes, from the beginning to the end."""
-    late, early = run.late("mean_correct"), run.early("mean_correct")
-    if late is None or early is None or late > 0.02 or early > 0.02:
-        return None
-    return Sign(
-        "bad",
-        f"{percent(late)} of the completions pass at the end, {percent(early)} did at the "
-        "beginning",
-    )
-
-
-def reward_flat_at_one(run: Windows) -> Sign | None:
-    """Almost everything passes, from the beginning to the end."""
-    late, early = run.late("mean_correct"), run.early("mean_correct")
-    if late is None or early is None or late < 0.97 or early < 0.9:
-        return None
-    evidence = (
-        f"{percent(early)} of the completions passed at the beginning and {percent(late)} at the "
-        "end"
-    )
-    return Sign("warning", evidence)
+    early, late = run.ends("mean_correct")
+    evidence = f"{percent(late)} of the completions pass at the end, {percent(early)} did at first"
+    return Sign("bad", evidence) if early <= 0.02 and late <= 0.02 else None
 
 
 def format_falling(run: Windows) -> Sign | None:
     """The share of answers with a fenced block goes down."""
-    late, early = run.late("format_rate"), run.early("format_rate")
-    if late is None or early is None or late > early - 0.05:
-        return None
+    early, late = run.ends("format_rate")
     evidence = (
-        f"{percent(early)} of the completions had a fenced code block at the beginning, "
-        f"{percent(late)} at the end"
+        f"{percent(early)} of the completions had a fenced code block at first, {percent(late)} at "
+        "the end"
     )
-    return Sign("bad" if late < early - 0.2 else "warning", evidence)
+    severity: Severity = "bad" if late < early - 0.2 else "warning"
+    return Sign(severity, evidence) if late <= early - 0.05 else None
 
 
 def held_out_flat(run: Windows) -> Sign | None:
     """Reward up while held-out Pass@1 is flat."""
-    early, late = run.early("mean_correct"), run.late("mean_correct")
-    name = (
-        "eval/pass@1"
-        if sum("eval/pass@1" in record for record in run.everything) > 1
-        else "eval/mean_correct"
-    )
-    scores = values_of(run.everything, name)
-    if (
-        early is None
-        or late is None
-        or len(scores) < 2
-        or late - early < 0.1
-        or scores[-1] - scores[0] > 0.02
-    ):
+    early, late = run.ends("mean_correct")
+    names = ("eval/pass@1", "eval/mean_correct")
+    sampled, greedy = (values_of(run.everything, name) for name in names)
+    scores = sampled if len(sampled) > 1 else greedy
+    if len(scores) < 2 or not late - early >= 0.1 or scores[-1] - scores[0] > 0.02:
         return None
     training = f"training correctness went from {percent(early)} to {percent(late)}"
     return Sign("bad", f"{training}, held-out from {percent(scores[0])} to {percent(scores[-1])}")
@@ -247,36 +212,30 @@ def held_out_flat(run: Windows) -> Sign | None:
 
 def held_out_falling(run: Windows) -> Sign | None:
     """Held-out correctness fell from its best."""
-    known = [
-        (record.get("step"), as_number(record.get("eval/mean_correct")))
-        for record in run.everything
-    ]
-    values = [(step, score) for step, score in known if score is not None]
-    if len(values) < 3:
+    scores = values_of(run.everything, "eval/mean_correct")
+    if len(scores) < 3 or scores[-1] > max(scores) - 0.1:
         return None
-    best, last = max(values, key=lambda pair: pair[1]), values[-1]
-    if last[1] > best[1] - 0.1 or best[0] == last[0]:
-        return None
-    when = f"after step {best[0]}" if (best[0] or 0) >= 0 else "before training"
+    best = next(r for r in run.everything if r.get("eval/mean_correct") == max(scores))["step"]
+    when = f"after step {best}" if best >= 0 else "before training"
     return Sign(
         "warning",
-        f"held-out greedy Pass@1 was {percent(best[1])} {when} and is {percent(last[1])} now",
+        f"held-out greedy Pass@1 was {percent(max(scores))} {when} and is {percent(scores[-1])} "
+        "now",
     )
 
 
 def loss_exploding(run: Windows) -> Sign | None:
-    """The loss's size grows by far, or sampler and trainer come apart."""
-    windows = (run.steps[-run.window :], run.steps[: run.window])
-    late, early = (_mean([abs(value) for value in values_of(steps, "loss")]) for steps in windows)
-    if late is None or early is None or late < max(10 * early, 0.5):
-        return None
-    return Sign("bad", f"its mean size went from {early:.3g} to {late:.3g}")
+    """The loss's size grows by far."""
+    sizes = [abs(value) for value in values_of(run.steps, "loss")]
+    early, late = _mean(sizes[: run.window]), _mean(sizes[-run.window :])
+    evidence = f"its mean size went from {early:.3g} to {late:.3g}"
+    return Sign("bad", evidence) if late >= max(10 * early, 0.5) else None
 
 
 def sampler_trainer_gap(run: Windows) -> Sign | None:
     """Sampler and trainer disagree about the same tokens."""
-    late = run.late("kl_sample_train")
-    if late is None or abs(late) < 0.01 or (run.late("staleness/mean") or 0.0) > 0:
+    late = run.ends("kl_sample_train")[1]
+    if not abs(late) >= 0.01 or run.ends("staleness/mean")[1] > 0:
         return None
     evidence = (
         f"mean log q − log p over sampled tokens is {late:.3g} at the end; on-policy it should be "
@@ -287,8 +246,8 @@ def sampler_trainer_gap(run: Windows) -> Sign | None:
 
 def entropy_collapse(run: Windows) -> Sign | None:
     """The model says the same thing every time."""
-    late, early, correct = run.late("entropy"), run.early("entropy"), run.late("mean_correct") or 0
-    if late is None or early is None or early <= 0 or late > 0.2 * early or correct > 0.9:
+    (early, late), correct = run.ends("entropy"), run.ends("mean_correct")[1]
+    if not (early > 0 and late <= 0.2 * early) or correct > 0.9:
         return None
     fell = f"mean surprise per token fell from {early:.3g} to {late:.3g} nats"
     return Sign("warning", f"{fell} while {percent(correct)} pass")
@@ -296,30 +255,10 @@ def entropy_collapse(run: Windows) -> Sign | None:
 
 def truncation(run: Windows) -> Sign | None:
     """Many answers are cut off at max_tokens."""
-    late = run.late("truncated_rate")
-    if late is None or late < 0.2:
-        return None
+    late = run.ends("truncated_rate")[1]
     limit = run.config.get("max_tokens", "?")
     evidence = f"{percent(late)} of the completions at the end reached max_tokens={limit}"
-    return Sign("bad" if late > 0.5 else "warning", evidence)
-
-
-def time_limits(run: Windows) -> Sign | None:
-    """Time-outs dominate the failures."""
-    late, passed = run.share("time_limit"), run.share("passed")
-    if late is None or passed is None or late < 0.1 or late < 0.5 * (1 - passed):
-        return None
-    exceed = f"{percent(late)} of the completions at the end exceed the time limit"
-    return Sign("warning", f"{exceed}; {percent(1 - passed)} fail in all")
-
-
-def compile_errors(run: Windows) -> Sign | None:
-    """Programs that are not Python."""
-    late, early = run.share("compile_error"), run.share("compile_error", late=False)
-    if late is None or early is None or late < 0.15 or late < early:
-        return None
-    at_end = f"{percent(late)} of the completions at the end are compile errors"
-    return Sign("warning", f"{at_end}, {percent(early)} at the beginning")
+    return Sign("bad" if late > 0.5 else "warning", evidence) if late >= 0.2 else None
 
 
 Rule = Callable[[Windows], Sign | None]
@@ -333,7 +272,6 @@ ALWAYS: tuple[Rule, ...] = (
 TRENDS: tuple[Rule, ...] = (
     degenerate_groups,
     reward_flat_at_zero,
-    reward_flat_at_one,
     format_falling,
     held_out_flat,
     held_out_falling,
@@ -341,13 +279,11 @@ TRENDS: tuple[Rule, ...] = (
     sampler_trainer_gap,
     entropy_collapse,
     truncation,
-    time_limits,
-    compile_errors,
 )
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
 
 
 def _judged(records: Sequence[Record]) -> float:

@@ -12,6 +12,7 @@ import ipaddress
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from urllib.parse import urlsplit
 
 import orjson
 from aiohttp import web
@@ -20,7 +21,6 @@ from code_rl.training.report.overview import side_by_side
 from code_rl.training.report.page import PackedRollouts, pack_rollouts, policy, render
 from code_rl.training.report.run import RunReader
 from code_rl.util.admission import listening, stop_signal, url_of
-from code_rl.util.errors import ConfigError
 
 LOOK_EVERY_S = 0.25
 KEEP_ALIVE_S = 15.0
@@ -156,16 +156,9 @@ _HEADERS = {
 
 def is_loopback(host: str) -> bool:
     """Whether a host, with or without a port, is this machine."""
-    name = (
-        host.rpartition(":")[0]
-        if host.count(":") == 1 or (host.startswith("[") and "]:" in host)
-        else host
-    )
-    name = name.strip("[]")
-    if name == "localhost":
-        return True
     try:
-        return ipaddress.ip_address(name).is_loopback
+        name = urlsplit(f"//{host}").hostname or host
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
 
@@ -174,14 +167,7 @@ async def serve(readers: Sequence[RunReader], host: str, port: int) -> int:
     """Serve until interrupted. Returns the exit code. Raises ConfigError: the address cannot be
     used."""
     page = LivePage(readers, host)
-    async with contextlib.AsyncExitStack() as stack:
-        try:
-            bound = await stack.enter_async_context(listening(page.application(), host, port))
-        except OSError as error:
-            raise ConfigError(
-                f"port={port} on host={host} cannot be used: {error.strerror or error}; choose "
-                "another"
-            ) from error
+    async with listening(page.application(), host, port) as bound:
         print(f"live report: {url_of(host, bound)}/  (Ctrl-C ends it; the run goes on)", flush=True)
         if not is_loopback(host):
             print("note: whoever reaches this address can read the run", flush=True)

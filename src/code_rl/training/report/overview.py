@@ -15,7 +15,6 @@ from code_rl.training.report.run import RunReader
 from code_rl.training.runs.smoke import STEPS, smoke_test
 
 MAX_POINTS = 2_500
-MAX_COLUMNS = 400
 SECRET = ("key", "token", "password", "secret")
 NOT_SECRET = ("max_tokens",)
 """Beginnings of names."""
@@ -51,7 +50,7 @@ def overview(reader: RunReader) -> dict[str, Any]:
         "settings": settings(reader.config, steps),
         "rollouts": {
             "rule": reader.rollouts.kept.rule(),
-            "groups": reader.rollouts.groups,
+            "groups": len(reader.rollouts.index),
             "problems": len(reader.rollouts.problems),
         },
     }
@@ -139,17 +138,10 @@ def _counts(records: Sequence[Record], prefix: str) -> dict[str, float]:
 
 
 def columns(records: Sequence[Record]) -> dict[str, Any]:
-    """Numeric metrics as columns. More than MAX_POINTS rows become means of `every` rows each."""
-    known = sorted(
-        {
-            name
-            for record in records
-            for name, value in record.items()
-            if as_number(value) is not None
-        }
-    )
-    every = -(-len(records) // MAX_POINTS) if records else 1
-    chunks = [records[start : start + every] for start in range(0, len(records), every)]
+    """Numeric metrics as columns. Of more than MAX_POINTS rows every `every`-th, the last among
+    them."""
+    every = max(1, -(-len(records) // MAX_POINTS))
+    rows = range((len(records) - 1) % every, len(records), every)
     elapsed, tokens = (
         list(
             itertools.accumulate(
@@ -158,18 +150,14 @@ def columns(records: Sequence[Record]) -> dict[str, Any]:
         )
         for names in (("time/step", "time/eval"), ("tokens/completion",))
     )
-    ends = [min(start + every, len(records)) - 1 for start in range(0, len(records), every)]
-    table = {
-        name: [_chunk_mean(chunk, name) for chunk in chunks]
-        for name in known[:MAX_COLUMNS]
-        if name != "step"
-    }
+    known = sorted({name for record in records for name in record} - {"step"})
+    table = {name: [_rounded(records[row].get(name)) for row in rows] for name in known}
     return {
         "every": every,
-        "step": [records[end]["step"] for end in ends],
-        "elapsed": [round(elapsed[end], 2) for end in ends],
-        "spent": [int(tokens[end]) for end in ends],
-        "columns": table,
+        "step": [records[row]["step"] for row in rows],
+        "elapsed": [round(elapsed[row], 2) for row in rows],
+        "spent": [int(tokens[row]) for row in rows],
+        "columns": {name: values for name, values in table.items() if set(values) != {None}},
     }
 
 
@@ -188,6 +176,6 @@ def settings(config: Mapping[str, Any], steps: Sequence[Record]) -> list[list[st
     return shown
 
 
-def _chunk_mean(chunk: Sequence[Record], name: str) -> float | None:
-    values = values_of(chunk, name)
-    return float(f"{sum(values) / len(values):.6g}") if values else None
+def _rounded(value: Any) -> float | None:
+    number = as_number(value)
+    return None if number is None else float(f"{number:.6g}")

@@ -118,7 +118,6 @@ def _index(reader: RunReader, groups: dict[Place, bytes]) -> dict[str, Any]:
         "letters": [row[1] for row in rows],
         "bits": [(place in groups) + 2 * row[2] for place, row in zip(places, rows, strict=True)],
         "names": list(reader.rollouts.problems),
-        "every": reader.rollouts.index_stride,
     }
 
 

@@ -21,7 +21,6 @@ from code_rl.training.report.groups import (
     step_of,
 )
 from code_rl.training.report.pieces import Pieces, load_pieces
-from code_rl.training.report.suspicion import tampers
 from code_rl.training.report.tail import Tail
 from code_rl.training.report.thinning import Place, ThinnedGroups, pack
 from code_rl.training.runs.directory import METRICS
@@ -29,12 +28,8 @@ from code_rl.training.runs.recorder import ROLLOUTS
 from code_rl.util.errors import DataError
 from code_rl.util.redaction import redacted
 
-MAX_INDEXED = 120_000
 ATTEMPT = 2**16
 """What the number of a group grows by with each time that its place was filled anew."""
-FLAGS_EVERY_UNDER = 2_000
-"""Groups that are looked at for flags one by one; past it only kept groups and those with a telling
-word are."""
 
 
 @dataclass(slots=True)
@@ -44,13 +39,11 @@ class Rollouts:
     kept: ThinnedGroups = field(default_factory=ThinnedGroups)
     index: dict[Place, tuple[int, str, bool]] = field(default_factory=dict)
     """Of every group: number of its problem, verdict letters, whether a program was flagged."""
-    index_stride: int = 1
     problems: dict[str, int] = field(default_factory=dict)
     shown: dict[int, bytes] = field(default_factory=dict)
     tallies: dict[int, Tally] = field(default_factory=dict)
     last: dict[int, dict[str, Any]] = field(default_factory=dict)
     last_step: int = -(2**40)
-    groups: int = 0
     unplaced: int = 0
 
 
@@ -88,7 +81,7 @@ class RunReader:
             found.append(f"{self.rollouts.unplaced} rollout line(s) name no step and were left out")
         if not self.metrics:
             found.append(f"{METRICS} holds no step yet")
-        if not self.rollouts.groups:
+        if not self.rollouts.index:
             found.append("no rollouts are there to look at")
         elif self.pieces is None:
             found.append(
@@ -98,7 +91,7 @@ class RunReader:
 
     def kept_groups(self) -> dict[Place, bytes]:
         """Every packed group that the page carries, the last step's included."""
-        kept = self.rollouts.kept.kept()
+        kept = dict(self.rollouts.kept.groups)
         for group, record in self.rollouts.last.items():
             place = (self.rollouts.last_step, group)
             if place not in kept:
@@ -180,28 +173,15 @@ class RunReader:
         letters = letters_of(samples)
         name = as_text(record.get("problem_id"), 400) or "unnamed"
         number = state.problems.setdefault(name, len(state.problems))
-        state.groups += 1
         state.tallies.setdefault(step, Tally()).add(samples, letters)
         state.last[group] = record
-        telling = "s" in letters or any(tampers(as_text(sample.get("text"))) for sample in samples)
-        kept = state.kept.wants(step, name, telling)
-        flagged = telling
-        if kept or state.groups <= FLAGS_EVERY_UNDER:
+        place, flagged = (step, group), "s" in letters
+        if state.kept.wants(step):
             flags_G = group_flags(record, samples)
-            flagged = telling or any(flags_G)
-        if kept:
-            state.kept.put(step, group, name, flagged, group_record(samples, flags_G, self.pieces))
+            flagged = flagged or any(flags_G)
+            state.kept.put(place, group_record(samples, flags_G, self.pieces))
             self._show_problem(record)
-        self._index((step, group), number, letters, flagged)
-
-    def _index(self, place: Place, number: int, letters: str, flagged: bool) -> None:
-        state = self.rollouts
-        if place[0] % state.index_stride == 0 or flagged:
-            state.index[place] = (number, letters, flagged)
-        while len(state.index) > MAX_INDEXED:
-            state.index_stride *= 2
-            for each in [each for each in state.index if each[0] % state.index_stride]:
-                del state.index[each]
+        state.index[place] = number, letters, flagged
 
     def _forget_from(self, step: int) -> None:
         """A run that was resumed without rewriting its log: what it had from `step` on is said
@@ -211,7 +191,7 @@ class RunReader:
             del state.index[place]
         for each in [each for each in state.tallies if each >= step]:
             del state.tallies[each]
-        state.kept.forget_from(step)
+        state.kept.forget(lambda each: each >= step)
 
     def _show_problem(self, record: Mapping[str, Any]) -> None:
         number = self.rollouts.problems[as_text(record.get("problem_id"), 400) or "unnamed"]

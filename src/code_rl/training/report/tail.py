@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,7 @@ class Tail:
     """
 
     path: Path
-    damaged: array[int] = field(default_factory=lambda: array("Q"))
+    damaged: list[int] = field(default_factory=list)
     _identity: tuple[int, int] | None = None
     _offset: int = 0
     line: int = 0
@@ -42,7 +41,7 @@ class Tail:
 
     def rewind(self) -> None:
         """Start again from the beginning."""
-        self.damaged, self._identity, self._offset, self.line = array("Q"), None, 0, 0
+        self.damaged, self._identity, self._offset, self.line = [], None, 0, 0
 
     def read(self) -> Iterator[dict[str, Any]]:
         """The whole objects that were appended since the last call, in order."""

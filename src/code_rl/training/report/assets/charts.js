@@ -241,7 +241,7 @@ class Charts {
     const flat = this.all.filter((chart) => chart.flat).map((chart) => chart.flat);
     fill(this.level, flat.length ? `Constant over the run: ${flat.join(" · ")}.` : "");
     const every = this.runs[this.chosen].steps.every;
-    fill(this.note, every > 1 ? `Each point is the mean of ${every} steps.` : "");
+    fill(this.note, every > 1 ? `One step in ${every} is drawn.` : "");
     this.note.hidden = every <= 1;
     this.more.hidden = !others.length;
     this.totals();

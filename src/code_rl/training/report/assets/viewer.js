@@ -28,7 +28,7 @@ class Viewer {
     this.steps = [...new Set(this.rows.map((row) => row.step))];
     this.keptSteps = [...new Set(this.rows.filter((row) => row.kept).map((row) => row.step))];
     const facts = this.runs[this.state.run].rollouts;
-    fill(this.note, `${plural(facts.groups, "group")} of ${plural(facts.problems, "problem")} were sampled. `, this.keptSteps.length < this.steps.length || index.every > 1 ? `This page carries the texts of ${facts.rule}; verdicts of ${index.every > 1 ? `every ${index.every}th step` : "all groups"} can be filtered and followed.` : "All of them are in this page.");
+    fill(this.note, `${plural(facts.groups, "group")} of ${plural(facts.problems, "problem")} were sampled. `, this.keptSteps.length < this.steps.length ? `This page carries the texts of ${facts.rule}; verdicts of all groups can be filtered and followed.` : "All of them are in this page.");
     if (!this.rows.length) return fill(this.detail, h("p", { class: "empty" }, "No rollouts to look at."));
     if (this.state.step === null || !this.steps.includes(this.state.step)) this.state.step = this.keptSteps[this.keptSteps.length - 1] ?? this.steps[this.steps.length - 1];
     this.controls();
