@@ -46,9 +46,7 @@ class ProblemSummary:
     `length` the bytes of its line, `head` where in it the tests end. `sizes` are bytes of each test
     (input and expected), `public` the indices of public tests, `test_hashes` short hashes of the
     first tests' inputs and expected outputs, `names` the ids and titles that the source gave.
-    `stated_checker` is true when the data itself brought the checker, `derived_s`, where the
-    expected values are what the first solution gave, the CPU seconds of the slowest call of that
-    run.
+    `stated_checker` is true when the data itself brought the checker.
     """
 
     id: str
@@ -69,7 +67,6 @@ class ProblemSummary:
     test_hashes: tuple[tuple[str, str], ...]
     names: Mapping[str, str]
     stated_checker: bool = False
-    derived_s: float | None = None
 
     @property
     def tests(self) -> int:
@@ -86,7 +83,7 @@ _OF_PROBLEM = ("id", "statement", "starter_code", "fn_name", "source", "date", "
 
 
 def make_entry(
-    problem: Problem, place: int, *, stated_checker: bool = False, derived_s: float | None = None
+    problem: Problem, place: int, *, stated_checker: bool = False
 ) -> tuple[ProblemSummary, bytes]:
     """Measure a problem, the one at `place` in its store; with its native line."""
     head, tail = format_halves(problem)
@@ -109,7 +106,6 @@ def make_entry(
             if isinstance(problem.meta.get(key), str | int)
         },
         stated_checker=stated_checker,
-        derived_s=derived_s,
     )
     return entry, line
 

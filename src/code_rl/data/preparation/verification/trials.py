@@ -8,8 +8,7 @@ import ast
 import operator
 import random
 import re
-from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +17,6 @@ from code_rl.grading.compare import compare_printed, compare_returned
 from code_rl.grading.judge import judge
 from code_rl.grading.problem import Compare, Problem, StdinTest, TestCase
 from code_rl.grading.sandbox.executor import Execution, Executor, Job, OnDemand, closing
-from code_rl.grading.submission import in_one_process
 from code_rl.grading.values import dumps
 from code_rl.grading.verdict import Verdict
 
@@ -42,19 +40,19 @@ class Trial:
 
 
 class Listener(OnDemand):
-    """Writes down the CPU seconds of the tests of some `programs`, in order."""
+    """Writes down the CPU seconds of the tests of `program`, in order."""
 
-    def __init__(self, start: Callable[[], Executor], programs: Collection[str]) -> None:
-        super().__init__(start)
-        self._programs = programs
-        self.seconds: defaultdict[str, list[float]] = defaultdict(list)
+    def __init__(self, executor: Executor, program: str) -> None:
+        super().__init__(lambda: executor)
+        self._program = program
+        self.seconds: list[float] = []
 
     async def run(self, job: Job) -> AsyncIterator[Execution]:
         """As the executor's own."""
-        seconds = self.seconds[job.code] if job.code in self._programs else []
         async with closing(super().run(job)) as executions:
             async for execution in executions:
-                seconds.append(execution.cpu_s)
+                if job.code == self._program:
+                    self.seconds.append(execution.cpu_s)
                 yield execution
 
 
@@ -65,28 +63,9 @@ async def attempt(
     own limit: it may be higher."""
     if cpu_limit_s is not None:
         problem = replace(problem, time_limit_s=cpu_limit_s)
-    listener = Listener(lambda: executor, (code,))
+    listener = Listener(executor, code)
     verdict = await judge(problem, code, listener)
-    return Trial(verdict, tuple(listener.seconds[code]))
-
-
-async def attempt_at_once(
-    problem: Problem, code: str, executor: Executor, cpu_limit_s: float, total_s: float = 0.0
-) -> Trial:
-    """As `attempt`, for a program that is known to pass each test apart, or almost: it makes all
-    calls in one process, and what passes so has passed.
-
-    What does not within `total_s` (at least `cpu_limit_s`), and what is no plain calls, runs apart.
-    The time of one process counts as so much for each call.
-    """
-    whole = in_one_process(problem, code)
-    if whole is not None:
-        trial = await attempt(whole, code, executor, max(cpu_limit_s, total_s))
-        if trial.verdict.correct:
-            return Trial(
-                trial.verdict, (sum(trial.seconds) / len(problem.tests),) * len(problem.tests)
-            )
-    return await attempt(problem, code, executor, cpu_limit_s)
+    return Trial(verdict, tuple(listener.seconds))
 
 
 def elsewhere(problem: Problem, number: int = 1) -> Problem:
