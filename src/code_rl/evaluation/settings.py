@@ -170,8 +170,7 @@ class EvalConfig:
     )
     request_timeout: float = option(
         1800.0,
-        "Seconds that one request to an endpoint may take. After two such time-outs its sample "
-        "is missing.",
+        "Seconds that one request to an endpoint may take; after that its sample is missing.",
         ABOVE_0,
     )
     patience: float = option(
