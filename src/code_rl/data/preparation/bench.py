@@ -16,11 +16,11 @@ from code_rl.data.dataset import Dataset
 from code_rl.data.on_disk import ProblemStore
 from code_rl.data.preparation.ledger import Decisions, OnItem
 from code_rl.data.preparation.settings import STAGES, PrepareConfig
-from code_rl.grading.native import format_fields, format_halves, format_problem
+from code_rl.grading.native import format_problem
 from code_rl.grading.problem import Problem, StdinTest, TestCase
 from code_rl.grading.sandbox.executor import Executor
 from code_rl.grading.values import ENVELOPE, dumps
-from code_rl.util.data_files import read_object, sources_digest
+from code_rl.util.data_files import sources_digest
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import KeyedLog, check_out, digest, only_writer
 
@@ -43,7 +43,7 @@ class ProblemSummary:
     """One problem as the static stages see it: its text and its measures, without its tests.
 
     `digest` is the content hash of the whole problem; `place` is its position in the store,
-    `length` the bytes of its line, `head` where in it the tests end. `sizes` are bytes of each test
+    `length` the bytes of its line. `sizes` are bytes of each test
     (input and expected), `public` the indices of public tests, `test_hashes` short hashes of the
     first tests' inputs and expected outputs, `names` the ids and titles that the source gave.
     `stated_checker` is true when the data itself brought the checker.
@@ -53,7 +53,6 @@ class ProblemSummary:
     digest: str
     place: int
     length: int
-    head: int
     statement: str
     starter_code: str | None
     fn_name: str | None
@@ -86,15 +85,13 @@ def make_entry(
     problem: Problem, place: int, *, stated_checker: bool = False
 ) -> tuple[ProblemSummary, bytes]:
     """Measure a problem, the one at `place` in its store; with its native line."""
-    head, tail = format_halves(problem)
-    line = f"{head},{tail}".encode("ascii")
+    line = format_problem(problem).encode("ascii")
     measured = [measure(test, index < MAX_HASHED_TESTS) for index, test in enumerate(problem.tests)]
     entry = ProblemSummary(
         **{name: getattr(problem, name) for name in _OF_PROBLEM},
         digest=hashlib.blake2b(line, digest_size=16).hexdigest(),
         place=place,
         length=len(line),
-        head=len(head),
         rule=problem.compare.rule,
         solutions=len(problem.solutions),
         sizes=tuple(size for size, _ in measured),
@@ -236,27 +233,6 @@ class Bench:
         problem = self.store[survivor.entry.place]
         kept = survivor.notes.get("tests")
         tests = problem.tests if kept is None else tuple(problem.tests[index] for index in kept)
-        limit, meta = _as_it_stands(survivor, problem.time_limit_s, problem.meta)
-        return replace(problem, tests=tests, time_limit_s=limit, meta=meta)
-
-    def line(self, survivor: Survivor) -> bytes:
-        """`load` as a line of a native file. Where the tests stay as they are, they are copied and
-        never parsed: they are most of the bytes."""
-        if survivor.notes.get("tests") is not None:
-            return format_problem(self.load(survivor)).encode("ascii") + b"\n"
-        entry = survivor.entry
-        line = self.store.line(entry.place)
-        fields = read_object(
-            b"{" + line[entry.head + 1 :], f"{self.store.folder}, record {entry.place}"
-        )
-        limit, meta = _as_it_stands(survivor, fields["time_limit_s"], fields["meta"])
-        rest = format_fields({**fields, "time_limit_s": limit, "meta": meta})
-        return line[: entry.head] + b"," + rest[1:].encode("ascii") + b"\n"
-
-
-def _as_it_stands(
-    survivor: Survivor, limit: float, meta: Mapping[str, Any]
-) -> tuple[float, Mapping[str, Any]]:
-    """CPU limit and `meta` of a problem after the stages so far."""
-    card = {**meta, "prepare": survivor.card} if survivor.card else meta
-    return float(survivor.notes.get("time_limit_s", limit)), card
+        card = {"prepare": survivor.card} if survivor.card else {}
+        limit = float(survivor.notes.get("time_limit_s", problem.time_limit_s))
+        return replace(problem, tests=tests, time_limit_s=limit, meta={**problem.meta, **card})

@@ -18,7 +18,13 @@ from code_rl.data.dataset import MANIFEST, PREPARED, Dataset, read_prepared
 from code_rl.data.preparation.bench import Bench, Survivor
 from code_rl.data.preparation.ledger import KEEP, Decision, OnItem
 from code_rl.data.preparation.settings import NO_DATA, PrepareConfig
-from code_rl.grading.native import NATIVE_FIELDS, NESTED, parse_problem, problem_to_json
+from code_rl.grading.native import (
+    NATIVE_FIELDS,
+    NESTED,
+    format_problem,
+    parse_problem,
+    problem_to_json,
+)
 from code_rl.util.data_files import file_sha256
 from code_rl.util.errors import ConfigError, install_command
 from code_rl.util.files import sync_directory, write_atomically
@@ -87,7 +93,7 @@ def _write_split(
     part = bench.work / f"{name}.part"
     with part.open("wb") as stream:
         for survivor in members:
-            stream.write(bench.line(survivor))
+            stream.write(format_problem(bench.load(survivor)).encode("ascii") + b"\n")
             on_item()
         stream.flush()
         os.fsync(stream.fileno())
