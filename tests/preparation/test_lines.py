@@ -13,7 +13,7 @@ from code_rl.data.preparation.bench import Bench, Survivor, make_entry
 from code_rl.data.preparation.normalise import open_source
 from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.data.preparation.write import _write_parquet
-from code_rl.grading.native import format_problem, write_problems
+from code_rl.grading.native import format_problem
 from code_rl.grading.problem import CallTest, Problem, StdinTest
 
 NASTY = st.text() | st.sampled_from(['],"time_limit_s":9,"meta":{', '"tests":[]', "\\", "\ud800", "}\n{", '"meta"'])
@@ -74,6 +74,5 @@ def test_a_table_keeps_every_field_of_a_problem(tmp_path):
         (StdinTest("7\n", ""),),
         date="2024-01-31",
     )
-    write_problems(tmp_path / "lines.jsonl", [told])
-    _write_parquet(tmp_path / "lines.jsonl", tmp_path / "table.parquet")
+    _write_parquet(tmp_path / "table.parquet", iter([told]))
     assert list(open_source(str(tmp_path / "table.parquet")).items()) == [told]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
@@ -45,7 +45,7 @@ class ProblemSummary:
     `digest` is the content hash of the whole problem; `place` is its position in the store,
     `length` the bytes of its line. `sizes` are bytes of each test
     (input and expected), `public` the indices of public tests, `test_hashes` short hashes of the
-    first tests' inputs and expected outputs, `names` the ids and titles that the source gave.
+    first tests' inputs and expected outputs, `called` its id and the names that the source gave.
     `stated_checker` is true when the data itself brought the checker.
     """
 
@@ -55,16 +55,13 @@ class ProblemSummary:
     length: int
     statement: str
     starter_code: str | None
-    fn_name: str | None
     source: str
-    date: str | None
-    time_limit_s: float
     rule: str
     solutions: int
-    sizes: tuple[int, ...]
-    public: tuple[int, ...]
-    test_hashes: tuple[tuple[str, str], ...]
-    names: Mapping[str, str]
+    sizes: Sequence[int]
+    public: Sequence[int]
+    test_hashes: Sequence[tuple[str, str]]
+    called: Sequence[str]
     stated_checker: bool = False
 
     @property
@@ -72,13 +69,8 @@ class ProblemSummary:
         """How many tests there are."""
         return len(self.sizes)
 
-    @property
-    def called(self) -> tuple[str, ...]:
-        """Its id and its names."""
-        return (self.id, *self.names.values())
 
-
-_OF_PROBLEM = ("id", "statement", "starter_code", "fn_name", "source", "date", "time_limit_s")
+_OF_PROBLEM = ("id", "statement", "starter_code", "source")
 
 
 def make_entry(
@@ -94,14 +86,17 @@ def make_entry(
         length=len(line),
         rule=problem.compare.rule,
         solutions=len(problem.solutions),
-        sizes=tuple(size for size, _ in measured),
-        public=tuple(index for index, test in enumerate(problem.tests) if test.public),
-        test_hashes=tuple(pair for _, pair in measured[:MAX_HASHED_TESTS]),
-        names={
-            key: str(problem.meta[key])
-            for key in NAME_KEYS
-            if isinstance(problem.meta.get(key), str | int)
-        },
+        sizes=[size for size, _ in measured],
+        public=[index for index, test in enumerate(problem.tests) if test.public],
+        test_hashes=[pair for _, pair in measured[:MAX_HASHED_TESTS]],
+        called=[
+            problem.id,
+            *(
+                str(problem.meta[key])
+                for key in NAME_KEYS
+                if isinstance(problem.meta.get(key), str | int)
+            ),
+        ],
         stated_checker=stated_checker,
     )
     return entry, line
@@ -125,15 +120,6 @@ def _utf8_size(text: str) -> int:
 
 def _short_hash(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-
-
-def entry_from_json(row: Mapping[str, Any]) -> ProblemSummary:
-    """An entry of what the store keeps: its fields, as JSON data."""
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in row.items()
-    }
-    values["test_hashes"] = tuple((given, whole) for given, whole in values["test_hashes"])
-    return ProblemSummary(**values)
 
 
 @dataclass(slots=True)

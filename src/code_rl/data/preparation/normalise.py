@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 from code_rl.data.dataset import Dataset, Role, open_dataset
 from code_rl.data.on_disk import READERS
-from code_rl.data.preparation.bench import Bench, Survivor, entry_from_json, make_entry
+from code_rl.data.preparation.bench import Bench, ProblemSummary, Survivor, make_entry
 from code_rl.data.resolve import resolve_all
 from code_rl.data.sources.records import Item, Skipped
 from code_rl.grading.problem import Problem
@@ -68,7 +68,7 @@ async def normalise(bench: Bench, on_row: Callable[[], None]) -> list[Survivor]:
                         store.add(item, dataclasses.asdict(entry), line)
                 on_row()
         store.finish()
-    return [Survivor(entry_from_json(place.about)) for place in store.places]
+    return [Survivor(ProblemSummary(**place.about)) for place in store.places]
 
 
 def _watched(items: Iterator[Item], supplied: set[str]) -> Iterator[Item]:

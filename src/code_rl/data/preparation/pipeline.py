@@ -51,7 +51,6 @@ async def run_stages(bench: Bench, view: PrepareView) -> int:
         await bench.aclose()
     report.finished = True
     report.save(bench.out)
-    view.funnel(report.stages)
     view.farewell(bench.out, len(survivors) if "write" in bench.config.stages else None)
     return _exit_code(report, view)
 
