@@ -154,17 +154,15 @@ def labels(problem: Problem) -> dict[str, str]:
 
 def parse_difficulty(text: str) -> tuple[float, float]:
     """`LOW..HIGH` as two pass rates. Raises ConfigError for anything else."""
-    low, separator, high = text.partition("..")
     try:
-        bounds = float(low), float(high)
+        low, high = map(float, text.split(".."))
     except ValueError:
-        separator = ""
-        bounds = 0.0, 0.0
-    if not separator or not 0 <= bounds[0] <= bounds[1] <= 1:
+        low, high = 1.0, 0.0
+    if not 0 <= low <= high <= 1:
         raise ConfigError(
             f"difficulty={text!r} must be LOW..HIGH with 0 <= LOW <= HIGH <= 1, as in 0.1..0.9"
         )
-    return bounds
+    return low, high
 
 
 def within_difficulty(problems: Sequence[Problem], difficulty: str) -> Sequence[Problem]:
