@@ -397,7 +397,7 @@ REFUSED = {
     "unknown wording": ({"model": "tiny", "prompt": "plane"}, "did you mean 'plain'"),
     "wording of samples": ({"samples": "s.jsonl", "prompt": "plain"}, "prompt= has no effect"),
     "sweep and max_tokens": ({"model": "tiny", "sweep": "8,16", "max_tokens": "8"}, "leave one of them out"),
-    "sweep of words": ({"model": "tiny", "sweep": "8,many"}, "must be token limits"),
+    "sweep of words": ({"model": "tiny", "sweep": "8,many"}, "must be whole numbers"),
     "limit 0": ({"model": "tiny", "limit": "0"}, "limit=0"),
 }  # fmt: skip
 

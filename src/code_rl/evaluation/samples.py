@@ -3,7 +3,6 @@ elsewhere."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +13,7 @@ from typing import Any, Literal
 from code_rl.grading.extract import extract_code
 from code_rl.grading.verdict import Verdict, VerdictKind
 from code_rl.policy.inflight import INFLIGHT, GroupLog, open_kept
-from code_rl.util.data_files import read_rows
+from code_rl.util.data_files import read_rows, stream_rows
 from code_rl.util.errors import DataError
 from code_rl.util.files import KeyedLog
 
@@ -140,23 +139,10 @@ def _numbered(samples: Mapping[Key, Sample]) -> list[Sample]:
 
 
 def _rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Rows of a JSON array or of JSON lines, with where they are."""
-    if not path.endswith((".jsonl", ".jsonl.gz", ".gz")) and Path(path).is_file():
-        try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            data = None
-        if isinstance(data, list):
-            for index, row in enumerate(data):
-                if not isinstance(row, dict):
-                    raise DataError(
-                        f"{path}, item {index}: an object with question_id and code_list was "
-                        f"expected, not {type(row).__name__}; a bare list of lists does not say "
-                        "which problem is which"
-                    )
-                yield f"{path}, item {index}", row
-            return
-    yield from read_rows(path)
+    """Rows of a JSON array (`.json`) or of JSON lines, with where they are."""
+    if path.endswith(".json"):
+        return ((f"{path}, item {i}", row) for i, row in enumerate(stream_rows(Path(path))))
+    return read_rows(path)
 
 
 def _read_row(row: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[str, Any]]]:

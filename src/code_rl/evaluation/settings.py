@@ -336,13 +336,21 @@ def wanted_ks(config: EvalConfig, n: int) -> tuple[int, ...]:
     """For which k pass@k is given. Raises ConfigError for a k above n."""
     if config.k is None:
         return tuple(sorted({1, max(n, 1)}))
-    try:
-        ks = sorted({int(part) for part in config.k.split(",")})
-    except ValueError as error:
-        raise ConfigError(f"k={config.k!r} must be whole numbers, comma-separated") from error
-    if ks[0] < 1 or ks[-1] > max(n, 1):
+    ks = _numbers("k", config.k)
+    if max(ks) > max(n, 1):
         raise ConfigError(f"k={config.k}: each k must be between 1 and n={n}")
     return tuple(sorted({1, *ks}))
+
+
+def _numbers(name: str, text: str) -> tuple[int, ...]:
+    """The different numbers of a list with commas."""
+    try:
+        numbers = tuple(dict.fromkeys(map(int, text.split(","))))
+    except ValueError:
+        numbers = (0,)
+    if min(numbers) < 1:
+        raise ConfigError(f"{name}={text!r} must be whole numbers of at least 1, comma-separated")
+    return numbers
 
 
 def narrowed(config: EvalConfig) -> dict[str, float]:
@@ -358,12 +366,4 @@ def sweep_limits(config: EvalConfig) -> tuple[int, ...]:
     them."""
     if config.sweep is None:
         return (config.max_tokens,)
-    try:
-        limits = tuple(dict.fromkeys(int(part) for part in config.sweep.split(",")))
-    except ValueError as error:
-        raise ConfigError(
-            f"sweep={config.sweep!r} must be token limits, comma-separated: 16384,32768"
-        ) from error
-    if min(limits) < 1:
-        raise ConfigError(f"sweep={config.sweep}: each token limit must be at least 1")
-    return limits
+    return _numbers("sweep", config.sweep)
