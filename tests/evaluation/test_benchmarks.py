@@ -99,7 +99,7 @@ def write(path, *rows):
 
 def only(benchmark):
     (entry,) = benchmark.entries
-    return benchmark.get(entry.problem_id)
+    return benchmark.problem(entry)
 
 
 def expected(problem):

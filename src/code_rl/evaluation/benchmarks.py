@@ -136,20 +136,16 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """Problems ready to be asked and judged, by their ids. `facts` go into the manifest, `skipped`
+    """Problems ready to be asked and judged. `facts` go into the manifest, `skipped`
     are rows without a problem, `others` what the set has beside the entries."""
 
     name: str
-    get: Callable[[str], Problem]
+    problem: Callable[[EvalEntry], Problem]
     prompt: PromptStyle
     entries: Sequence[EvalEntry]
     facts: Mapping[str, Any]
     skipped: Mapping[str, str] = field(default_factory=dict)
     others: frozenset[str] = frozenset()
-
-    def problem(self, entry: EvalEntry) -> Problem:
-        """The problem with its tests."""
-        return self.get(entry.problem_id)
 
     def messages(self, problem: Problem) -> list[Message] | None:
         """The conversation that asks for a solution, where the benchmark has a wording of its
@@ -199,9 +195,8 @@ async def load_benchmark(
         store = await load_problems(dataset, executor, lambda _: None)
         files = describe_files(file for source in dataset.sources for file in source.files)
         facts: dict[str, Any] = {"files": files, "revision": "local file"}
-        return _of_store(
-            name if name in BENCHMARKS else Path(name).name, store, COURSE, choice, facts
-        )
+        shown = name if name in BENCHMARKS else Path(name).name
+        return _of_store(shown, store, COURSE, choice, facts)
     kind = registry.find("benchmark", name, BENCHMARKS)
     if not isinstance(kind, Kind) or kind.read is None:
         return _from_object(name, kind, choice)
@@ -238,10 +233,8 @@ def _of_store(
     choice: RowSelection,
     facts: Mapping[str, Any],
 ) -> Benchmark:
-    skipped = {one.row_id: one.reason for one in store.skipped}
     seen = [(place.id, place.about) for place in store.places]
-    facts = {**facts, "skipped": store.left_out()}
-    return _benchmark(name, store.get, prompt, seen, choice, facts, skipped)
+    return _benchmark(name, store.get, prompt, seen, choice, facts, store.skipped)
 
 
 def _from_object(name: str, own: Any, choice: RowSelection) -> Benchmark:
@@ -259,18 +252,10 @@ def _from_object(name: str, own: Any, choice: RowSelection) -> Benchmark:
     facts = {
         "files": [{"name": name, "sha256": digest_of(problems)}],
         "revision": "in the package",
-        "skipped": {},
     }
     seen = [(problem.id, labels(problem)) for problem in problems]
-    return _benchmark(
-        name,
-        {problem.id: problem for problem in problems}.__getitem__,
-        prompt,
-        seen,
-        choice,
-        facts,
-        {},
-    )
+    by_id = {problem.id: problem for problem in problems}
+    return _benchmark(name, by_id.__getitem__, prompt, seen, choice, facts)
 
 
 def _benchmark(
@@ -280,20 +265,14 @@ def _benchmark(
     seen: Sequence[tuple[str, Mapping[str, str]]],
     choice: RowSelection,
     facts: Mapping[str, Any],
-    skipped: Mapping[str, str],
+    skipped: Sequence[Skipped] = (),
 ) -> Benchmark:
     """Raises DataError when no problem is left. The splits of the built-in family are limited one
     by one, as the training loop limits them."""
     by_split: dict[str, list[tuple[str, Mapping[str, str]]]] = {}
     for problem_id, about in seen:
-        split = (
-            about.get("split", name)
-            if name == "builtin"
-            else name
-            if name in BENCHMARKS
-            else "test"
-        )
-        by_split.setdefault(split, []).append((problem_id, about))
+        split = about.get("split", name) if name == "builtin" else name
+        by_split.setdefault(split if name in BENCHMARKS else "test", []).append((problem_id, about))
     entries = tuple(
         EvalEntry(
             problem_id,
@@ -305,19 +284,30 @@ def _benchmark(
         for split, members in by_split.items()
         for index, (problem_id, about) in enumerate(subsample(members, choice.limit))
     )
+    reasons = Counter(one.reason for one in skipped)
     if not entries:
-        why = f": {dict(Counter(skipped.values()))}" if skipped else ""
+        why = f": {dict(reasons)}" if skipped else ""
         raise DataError(f"benchmark={name} holds no problems{why}")
-    counted = {**facts, "problems": len(entries), "of": len(seen)}
-    others = {problem_id for problem_id, _ in seen}.union(skipped).difference(
-        entry.problem_id for entry in entries
-    )
-    broken = {
-        row_id: reason
-        for row_id, reason in skipped.items()
-        if reason != livecodebench.OUTSIDE_WINDOW
+    counted = {
+        **facts,
+        "skipped": dict(sorted(reasons.items())),
+        "problems": len(entries),
+        "of": len(seen),
     }
-    return Benchmark(name, get, prompt, entries, counted, broken, frozenset(others))
+    every = {problem_id for problem_id, _ in seen} | {one.row_id for one in skipped}
+    others = every.difference(entry.problem_id for entry in entries)
+    broken = {
+        one.row_id: one.reason for one in skipped if one.reason != livecodebench.OUTSIDE_WINDOW
+    }
+    return Benchmark(
+        name,
+        lambda entry: get(entry.problem_id),
+        prompt,
+        entries,
+        counted,
+        broken,
+        frozenset(others),
+    )
 
 
 def check_choice(name: str, choice: RowSelection) -> None:

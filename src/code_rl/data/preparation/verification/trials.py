@@ -187,10 +187,13 @@ METHOD_SWAPS = {
 
 
 def mutants(source: str, count: int, seed: str) -> list[str]:
-    """Up to `count` different mutants of `source`, in an order that `seed` decides. Raises
-    SyntaxError for what does not parse."""
-    tree = syntax.parse(source)
-    original = ast.unparse(tree)
+    """Up to `count` different mutants of `source`, in an order that `seed` decides; none of
+    what does not parse."""
+    try:
+        tree = syntax.parse(source)
+        original = ast.unparse(tree)
+    except (SyntaxError, ValueError, RecursionError):
+        return []
     found = {original: None}
     changes = list(_changes(tree))
     for change in random.Random(seed).sample(changes, len(changes)):

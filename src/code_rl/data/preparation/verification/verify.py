@@ -200,7 +200,9 @@ class Verifier:
 
     async def _wrong_ones(self, problem: Problem, limit: float) -> Decision | None:
         """Solutions that the source knows to be wrong must fail."""
-        for number, code in enumerate(wrong_solutions(problem)):
+        known = problem.meta.get("wrong_solutions")
+        wrong = known[:MOST_WRONG_SOLUTIONS] if isinstance(known, list) else []
+        for number, code in enumerate(map(str, wrong)):
             verdict = (await attempt(problem, code, self.executor, limit)).verdict
             if verdict.undecided:
                 return _no_verdict(verdict)
@@ -217,7 +219,7 @@ class Verifier:
         limit = 2 * rung(trial.slowest_s)
         every = [
             (await attempt(problem, one, self.executor, limit)).verdict
-            for one in mutants_of(code, self.config, problem)
+            for one in mutants(code, self.config.mutants, f"{self.config.seed}/{problem.id}")
         ]
         judged = [verdict for verdict in every if not verdict.undecided]
         return len(judged), Counter(verdict.passed for verdict in judged if not verdict.correct)
@@ -229,22 +231,6 @@ def missing_library(message: str) -> str:
     named = _NOT_IMPORTED.match(message)
     library = next(filter(None, named.groups())).partition(".")[0] if named else ""
     return "" if library in sys.stdlib_module_names else library
-
-
-def wrong_solutions(problem: Problem) -> list[str]:
-    """The first solutions that the source knows to be wrong."""
-    wrong = problem.meta.get("wrong_solutions")
-    return [str(code) for code in wrong[:MOST_WRONG_SOLUTIONS]] if isinstance(wrong, list) else []
-
-
-def mutants_of(code: str, config: PrepareConfig, problem: Problem) -> list[str]:
-    """The mutants of a problem's reference that these settings ask for."""
-    try:
-        return (
-            mutants(code, config.mutants, f"{config.seed}/{problem.id}") if config.mutants else []
-        )
-    except (SyntaxError, ValueError, RecursionError):
-        return []
 
 
 def _flaky(verdict: Verdict) -> Decision:
