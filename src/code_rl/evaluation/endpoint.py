@@ -192,11 +192,9 @@ def read_extra(text: str | None, also: Iterable[str] = ()) -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        extra = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"extra_body={text!r} is not JSON: {error}") from error
-    if not isinstance(extra, dict):
-        raise ConfigError(f"extra_body={text!r} must be a JSON object")
+        extra = dict(json.loads(text))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"extra_body={text!r} is not a JSON object: {error}") from error
     taken = [name for name in (*RESERVED, *also) if name in extra]
     if taken:
         raise ConfigError(

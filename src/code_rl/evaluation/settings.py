@@ -17,24 +17,24 @@ from code_rl.util.setting import ABOVE_0, AT_LEAST_0, AT_LEAST_1, FROM_0, must, 
 from code_rl.util.settings import make_settings
 
 REFERENCE = "reference"
-FROM_RUN = {
-    "model_name": "model",
-    "backend": "backend",
-    "device": "device",
-    "dtype": "dtype",
-    "renderer": "renderer",
-    "max_tokens": "max_tokens",
-    "temperature": "temperature",
-    "seed": "seed",
-    "eval_samples": "n",
-    "eval_limit": "limit",
-    "reward_timeout": "reward_timeout",
-    "environment": "environment",
-    "max_turns": "max_turns",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "prompt": "prompt",
-    "system_prompt": "system_prompt",
+FROM_RUN = {"model_name": "model", "eval_samples": "n", "eval_limit": "limit"} | {
+    name: name
+    for name in (
+        "backend",
+        "device",
+        "dtype",
+        "renderer",
+        "max_tokens",
+        "temperature",
+        "seed",
+        "reward_timeout",
+        "environment",
+        "max_turns",
+        "top_p",
+        "top_k",
+        "prompt",
+        "system_prompt",
+    )
 }
 """A run's settings and what they are called here: with checkpoint= they are the defaults, so that
 figures agree with the run's own."""

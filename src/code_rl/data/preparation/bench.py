@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
@@ -183,33 +183,20 @@ class Bench:
             self._executor = None
 
     @contextlib.contextmanager
-    def deciding(
-        self,
-        stage: str,
-        modules: Sequence[str],
-        survivors: Sequence[Survivor],
-        on_item: OnItem,
-        about: Callable[[Survivor], Sequence[object]],
-    ) -> Iterator[Decisions]:
-        """The decisions of a stage, with those that an earlier run kept; a stage that ends well
-        leaves their rows and no others.
+    def verifying(self, survivors: Sequence[Survivor], on_item: OnItem) -> Iterator[Decisions]:
+        """The decisions of stage `verify`, with those that an earlier run kept; a stage that ends
+        well leaves their rows and no others.
 
-        A decision depends on the stage's settings, on what the code of `modules` (ours; those of
-        this room without its name) says, and on `about` the survivor.
+        A decision depends on the stage's settings, on the code of stage and grading, and on the
+        problem.
         """
-        names = (
-            name if name.startswith("code_rl.") else f"code_rl.data.preparation.{name}"
-            for name in modules
-        )
         shared = [
-            stage,
-            sources_digest(*names),
-            *(getattr(self.config, name) for name in STAGES[stage].settings),
+            sources_digest("code_rl.data.preparation.verification", "code_rl.grading"),
+            *(getattr(self.config, name) for name in STAGES["verify"].settings),
         ]
-        keys = [digest(shared, *about(survivor)) for survivor in survivors]
-        with contextlib.closing(
-            KeyedLog[str](self.work / f"{stage}.jsonl", itemgetter("key"))
-        ) as log:
+        keys = [digest(shared, one.entry.digest, one.entry.stated_checker) for one in survivors]
+        log = KeyedLog[str](self.work / "verify.jsonl", itemgetter("key"))
+        with contextlib.closing(log):
             yield Decisions(survivors, keys, log, on_item)
             log.rewrite(keys)
 

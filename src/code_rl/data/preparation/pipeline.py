@@ -19,7 +19,7 @@ from code_rl.util.errors import install_command
 
 Runner = Callable[[Bench, Sequence[Survivor], OnItem], Awaitable[list[Decision]]]
 """A stage at work: from the survivors so far to one decision for each, resumed from its ledger
-(`Bench.deciding`)."""
+(`Bench.verifying`)."""
 
 
 async def run_stages(bench: Bench, view: PrepareView) -> int:

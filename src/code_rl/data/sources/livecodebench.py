@@ -194,12 +194,6 @@ class _TextUnpickler(pickle.Unpickler):
             f"the pickled tests refer to {module}.{name}; only a string is allowed",
         )
 
-    def persistent_load(self, pid: Any) -> NoReturn:
-        raise RowError(
-            "pickle_refused",
-            f"the pickled tests refer to a persistent object ({type(pid).__name__})",
-        )
-
 
 def _unpickle_text(data: bytes) -> str:
     try:

@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from code_rl.data.preparation.bench import Bench, ProblemSummary, Survivor
@@ -55,24 +56,18 @@ async def run_verify(
 ) -> list[Decision]:
     """Proof in the sandbox, many problems in flight; those whose references all ran out of time
     come last, few at once."""
-    modules = ("verification", "code_rl.grading")
-    with bench.deciding(
-        "verify",
-        modules,
-        survivors,
-        on_item,
-        lambda one: (one.entry.digest, one.entry.stated_checker),
-    ) as decisions:
+    with bench.verifying(survivors, on_item) as decisions:
         if decisions.waiting:
-            verify = Verifier(bench.config, bench.executor()).verify
+            verifier = Verifier(bench.config, bench.executor())
             places = bench.config.concurrency or default_concurrency(bench.executor())
-            await decisions.at_once(
-                lambda one: verify(one.entry, bench.store[one.entry.place]), places
-            )
+
+            async def decide(one: Survivor, *, patient: bool = False) -> Decision | None:
+                problem = bench.store[one.entry.place]
+                return await verifier.verify(one.entry, problem, patient=patient)
+
+            await decisions.at_once(decide, places)
             few = max(1, places // IN_FLIGHT_PER_PLACE)
-            await decisions.at_once(
-                lambda one: verify(one.entry, bench.store[one.entry.place], patient=True), few
-            )
+            await decisions.at_once(partial(decide, patient=True), few)
         return decisions.made
 
 
