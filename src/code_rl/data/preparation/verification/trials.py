@@ -5,7 +5,6 @@ a seeded mutator: wrong (mostly) versions of a right program, one small change e
 from __future__ import annotations
 
 import ast
-import operator
 import random
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -210,7 +209,9 @@ def _changes(tree: ast.Module) -> Iterator[Change]:
         yield from _own_changes(parent)
         for name, value in ast.iter_fields(parent):
             if isinstance(value, ast.expr):
-                yield from (_setter(parent, name, new) for new in _replacements(value, parent))
+                yield from (
+                    _setter(vars(parent), name, new) for new in _replacements(value, parent)
+                )
             elif isinstance(value, list):
                 for index, item in enumerate(value):
                     if isinstance(item, ast.expr):
@@ -226,16 +227,13 @@ def _changes(tree: ast.Module) -> Iterator[Change]:
                         yield _setter(value, index, ast.Pass())
 
 
-def _setter(place: ast.AST | list[Any], at: Any, new: object) -> Change:
-    """Sets an attribute of a node, or an item of a list."""
-    node = isinstance(place, ast.AST)
-    get: Callable[[Any, Any], Any] = getattr if node else operator.getitem
-    put: Callable[[Any, Any, Any], None] = setattr if node else operator.setitem
+def _setter(place: list[Any] | dict[str, Any], at: Any, new: object) -> Change:
+    """Sets an item of a list, or an attribute of a node in its `vars`."""
 
     def change() -> Undo:
-        old = get(place, at)
-        put(place, at, new)
-        return lambda: put(place, at, old)
+        old = place[at]
+        place[at] = new
+        return lambda: place.__setitem__(at, old)
 
     return change
 
@@ -247,21 +245,21 @@ def _own_changes(node: ast.AST) -> Iterator[Change]:
             yield from (_setter(node.ops, index, swap()) for swap in COMPARE_SWAPS[type(op)])
     elif isinstance(node, ast.BinOp | ast.AugAssign):
         for swap in BINARY_SWAPS.get(type(node.op), ()):
-            yield _setter(node, "op", swap())
+            yield _setter(vars(node), "op", swap())
     elif isinstance(node, ast.BoolOp):
-        yield _setter(node, "op", ast.Or() if isinstance(node.op, ast.And) else ast.And())
+        yield _setter(vars(node), "op", ast.Or() if isinstance(node.op, ast.And) else ast.And())
     elif isinstance(node, ast.Slice):
         for name in ("lower", "upper"):
             bound = getattr(node, name)
             yield _setter(
-                node,
+                vars(node),
                 name,
                 ast.BinOp(bound, ast.Add(), ast.Constant(1)) if bound else ast.Constant(1),
             )
     elif isinstance(node, ast.Name) and node.id in NAME_SWAPS and isinstance(node.ctx, ast.Load):
-        yield _setter(node, "id", NAME_SWAPS[node.id])
+        yield _setter(vars(node), "id", NAME_SWAPS[node.id])
     elif isinstance(node, ast.Attribute) and node.attr in METHOD_SWAPS:
-        yield _setter(node, "attr", METHOD_SWAPS[node.attr])
+        yield _setter(vars(node), "attr", METHOD_SWAPS[node.attr])
     elif isinstance(node, ast.Return) and node.value is not None:
         news: list[ast.expr] = [ast.Constant(None), ast.List([node.value], ast.Load())]
         if isinstance(node.value, ast.List | ast.ListComp | ast.Tuple):
@@ -269,7 +267,7 @@ def _own_changes(node: ast.AST) -> Iterator[Change]:
             news.append(ast.Call(other, [node.value], []))
         if isinstance(node.value, ast.Compare | ast.BoolOp):
             news.append(ast.UnaryOp(ast.Not(), node.value))
-        yield from (_setter(node, "value", new) for new in news)
+        yield from (_setter(vars(node), "value", new) for new in news)
 
 
 def _replacements(node: ast.expr, parent: ast.AST) -> Iterator[ast.expr]:
