@@ -70,16 +70,10 @@ def sample_from_json(row: Mapping[str, Any]) -> Sample:
     sample = Sample(
         **{name: value for name, value in row.items() if name in Sample.__dataclass_fields__}
     )
-    counts = {
-        name: getattr(sample, name) for name in ("sample", "prompt_tokens", "completion_tokens")
-    }
-    fits = {name: type(value) is int and value >= 0 for name, value in counts.items()}
-    fits |= {
-        "mode": sample.mode in (SAMPLED, GREEDY),
-        "truncated": isinstance(sample.truncated, bool),
-    }
-    if odd := [f"{name}={getattr(sample, name)!r:.60}" for name, fit in fits.items() if not fit]:
-        raise ValueError(", ".join(odd))
+    counts = (sample.sample, sample.prompt_tokens, sample.completion_tokens)
+    fits = sample.mode in (SAMPLED, GREEDY) and isinstance(sample.truncated, bool)
+    if not fits or any(type(count) is not int or count < 0 for count in counts):
+        raise ValueError(f"mode, truncated, number or tokens of {sample!r:.200}")
     return sample
 
 

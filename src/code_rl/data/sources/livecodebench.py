@@ -114,16 +114,11 @@ def release_shards(version: str) -> tuple[str, ...]:
 def shard_paths(folder: Path, version: str) -> list[Path]:
     """The shard files of a release in a local folder. Raises ConfigError naming the first that is
     missing."""
-    paths = []
-    for name in release_shards(version):
-        found = next(
-            (path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None
+    paths = [folder / name for name in release_shards(version)]
+    if missing := [path.name for path in paths if not path.is_file()]:
+        raise ConfigError(
+            f"{folder} has no {missing[0]}, which version={version} needs; get it from {REPOSITORY}"
         )
-        if found is None:
-            raise ConfigError(
-                f"{folder} has no {name}, which version={version} needs; get it from {REPOSITORY}"
-            )
-        paths.append(found)
     return paths
 
 
