@@ -16,7 +16,7 @@ from code_rl.training.config import make_config
 from code_rl.training.console import Console
 from code_rl.training.evaluations import evaluate_run
 from code_rl.training.runs.recorder import read_metrics
-from code_rl.util.concurrency import together
+from code_rl.util.concurrency import gather_or_cancel
 from code_rl.util.files import read_lines
 
 SMALL = {
@@ -62,7 +62,7 @@ def sequential_reference(given: dict[str, str]) -> list[dict[str, Any]]:
                 prompts = run.shape.prompts
                 problems = run.train_problems.batch(step * prompts, prompts)
                 seeds = [derive_seed(config.seed, "sample", step, index) for index in range(prompts)]
-                groups = await together(
+                groups = await gather_or_cancel(
                     policy.roll_out(problem, run.shape.samples_per_prompt, run.eval_sampling, seed)
                     for problem, seed in zip(problems, seeds, strict=True)
                 )

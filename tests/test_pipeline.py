@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from code_rl.cli.train import train_command
-from code_rl.util.concurrency import SideWork
+from code_rl.util.concurrency import BackgroundTasks
 from code_rl.util.errors import BackendError, CheckpointError
 from tests.pipeline_support import SMALL, reached, rollouts, sequential_reference, small, untimed
 
@@ -153,7 +153,7 @@ def test_work_on_the_side_that_fails_ends_the_loop_at_once_with_its_own_error():
         done.append("logged")
 
     async def steps() -> None:
-        async with SideWork(waits=False) as side:
+        async with BackgroundTasks(waits=False) as side:
             for job in (log, save, log):
                 await side.do(job)
             await asyncio.sleep(3600)
@@ -182,7 +182,7 @@ def test_a_request_on_the_side_that_its_service_cancels_is_a_failure_not_an_end(
         done.append("logged")
 
     async def steps() -> None:
-        async with SideWork(waits=False) as side:
+        async with BackgroundTasks(waits=False) as side:
             for job in (log, save, log):
                 await side.do(job)
 
@@ -200,7 +200,7 @@ def test_an_error_of_the_loop_keeps_its_cause_and_work_on_the_side_is_finished_o
         done.append(len(done))
 
     async def loop(error: Exception | None) -> None:
-        async with SideWork(waits=waits) as side:
+        async with BackgroundTasks(waits=waits) as side:
             await side.do(slow)
             await side.do(slow)
             if error is not None:
@@ -224,7 +224,7 @@ def test_a_rest_waits_for_all_that_is_queued_and_does_not_raise_for_it():
         raise CheckpointError("broken")
 
     async def loop() -> None:
-        async with SideWork(waits=False) as side:
+        async with BackgroundTasks(waits=False) as side:
             await side.rest()
             await side.do(slow)
             await side.do(slow)

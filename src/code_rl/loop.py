@@ -35,7 +35,7 @@ from code_rl.training.pipeline import (
     answered,
 )
 from code_rl.training.run import Run
-from code_rl.util.concurrency import together
+from code_rl.util.concurrency import gather_or_cancel
 from code_rl.util.errors import BackendError
 
 
@@ -171,7 +171,7 @@ async def log_p_ref(run: Run, examples: Sequence[Example]) -> list[list[float]]:
     it gave none."""
     assert run.reference is not None
     temperature = run.objective.temperature
-    answers = await together(
+    answers = await gather_or_cancel(
         logprobs_of(run.reference, example.segment.tokens, temperature) for example in examples
     )
     found_T = [

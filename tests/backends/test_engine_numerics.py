@@ -231,13 +231,13 @@ def test_micro_batches_do_not_change_the_gradient():
 
 def test_gradients_accumulate_until_the_step():
     rows = [policy_datum(*row) for row in groups()]
-    together = trained(service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result())
-    together.forward_backward(rows, "ppo").result()
+    gather_or_cancel = trained(service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result())
+    gather_or_cancel.forward_backward(rows, "ppo").result()
     parts = trained(service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result())
     parts.forward_backward(rows[:4], "ppo")
     parts.forward_backward(rows[4:], "ppo").result()
-    difference = together._learner.gradient - parts._learner.gradient
-    assert float(difference.norm()) <= 1e-5 * float(together._learner.gradient.norm())
+    difference = gather_or_cancel._learner.gradient - parts._learner.gradient
+    assert float(difference.norm()) <= 1e-5 * float(gather_or_cancel._learner.gradient.norm())
 
 
 def test_forward_leaves_no_gradient():

@@ -115,16 +115,16 @@ def test_a_completion_does_not_depend_on_its_batch(tiny):
     """Token for token and bit for bit in the log-probabilities, for the built-in model's shape."""
     prompts = [tokens(s, 20 + 7 * s, 644) for s in range(8)]
     requests = [(p, 6, params(seed=i, max_tokens=20 + 9 * i, stop=[5, 6, 7, 8, 9])) for i, p in enumerate(prompts)]
-    together = results(tiny, requests)
-    assert len({len(t) for group in together for t, _ in group}) > 3
+    gather_or_cancel = results(tiny, requests)
+    assert len({len(t) for group in gather_or_cancel for t, _ in group}) > 3
     for i, request in enumerate(requests):
-        assert results(tiny, [request])[0] == together[i]
+        assert results(tiny, [request])[0] == gather_or_cancel[i]
     pair = results(tiny, [requests[6], requests[2]])
-    assert pair == [together[6], together[2]]
+    assert pair == [gather_or_cancel[6], gather_or_cancel[2]]
     alone = results(tiny, [(prompts[3], 1, requests[3][2])])[0]
-    assert alone[0] == together[3][0]
+    assert alone[0] == gather_or_cancel[3][0]
     more = results(tiny, [(prompts[3], 40, requests[3][2])])[0]
-    assert more[:6] == together[3]
+    assert more[:6] == gather_or_cancel[3]
 
 
 def test_runs_repeat_bit_for_bit(tiny):
@@ -142,8 +142,8 @@ def test_one_prompt_in_many_requests_equals_one_request(tiny):
 def test_a_long_prompt_does_not_feel_the_length_of_its_neighbours(tiny):
     lengths = (40, 130, 150, 200, 257, 299)
     requests = [(tokens(seed, length), 1, params(seed=seed)) for seed, length in enumerate(lengths)]
-    together = results(tiny, requests)
-    assert [results(tiny, [each])[0] for each in requests] == together
+    gather_or_cancel = results(tiny, requests)
+    assert [results(tiny, [each])[0] for each in requests] == gather_or_cancel
 
 
 def test_large_requests_are_cut_into_batches_without_a_trace(tiny, monkeypatch):
@@ -274,8 +274,8 @@ def test_logprobs_of_filtered_draws_are_those_before_the_filter():
 def test_rows_of_several_temperatures_share_a_batch_bit_for_bit(tiny):
     prompt = list(range(20, 40))
     asked = [(prompt, 3, params(temperature=t, seed=5)) for t in (1.0, 0.6, 0.0)]
-    together = results(tiny, asked)
-    for alone, mixed in zip([results(tiny, [each])[0] for each in asked], together, strict=True):
+    gather_or_cancel = results(tiny, asked)
+    for alone, mixed in zip([results(tiny, [each])[0] for each in asked], gather_or_cancel, strict=True):
         assert alone == mixed
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from code_rl.cli.main import main
 from code_rl.engine.local.state import read_state, write_state
-from code_rl.util.errors import CheckpointError, ResourceError, in_words, lacks_memory, stopped
+from code_rl.util.errors import CheckpointError, ResourceError, describe_error, lacks_memory, with_resume_hint
 from code_rl.util.files import JsonLines, read_lines, write_atomically
 from tests.pipeline_support import small
 
@@ -104,10 +104,10 @@ def test_a_checkpoint_whose_disk_fails_within_leaves_the_one_before(tmp_path_fac
     ],
 )  # fmt: skip
 def test_what_the_machine_lacks_becomes_one_line_with_what_to_do(error, said):
-    found = stopped(error, "go on")
+    found = with_resume_hint(error, "go on")
     assert isinstance(found, ResourceError)
     assert str(found) == said
-    assert in_words(error) in said
+    assert describe_error(error) in said
     assert lacks_memory(error) == ("memory" in said)
 
 

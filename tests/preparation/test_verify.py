@@ -87,8 +87,8 @@ class Hung:
 
     description, places = "hung", 2
 
-    def __init__(self, together: int) -> None:
-        self.together, self.inside, self.all_here = together, 0, asyncio.Event()
+    def __init__(self, gather_or_cancel: int) -> None:
+        self.together, self.inside, self.all_here = gather_or_cancel, 0, asyncio.Event()
 
     async def run(self, job: Job) -> AsyncIterator[Execution]:
         if job.limits.cpu_s == 90.0:

@@ -15,7 +15,7 @@ import chz
 
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import make_folder, write_atomically, writes
-from code_rl.util.setting import AT_LEAST_1, must, option
+from code_rl.util.setting import AT_LEAST_1, check_that, option
 from code_rl.util.settings import make_settings
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ class AuditConfig:
         "1,8,64", "Numbers at once between which verdicts are compared. Empty: not compared."
     )
     under_load: int = option(
-        60, "Programs that are compared so.", must(lambda count: count >= 2, "at least 2")
+        60, "Programs that are compared so.", check_that(lambda count: count >= 2, "at least 2")
     )
     timeout: float = option(
         120.0,
         "Functions: seconds for one answer.",
-        must(lambda seconds: seconds >= 1, "at least 1"),
+        check_that(lambda seconds: seconds >= 1, "at least 1"),
     )
     pays_at: float = option(1.0, "Functions: the score from which a program counts as paid.")
     shape: Literal["plain", "trl", "verl", "verifiers"] = option(

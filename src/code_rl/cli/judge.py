@@ -27,7 +27,7 @@ from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 from code_rl.grading.sandbox.executor import Executor, OnDemand
 from code_rl.grading.verdict import Verdict, VerdictKind
-from code_rl.util.concurrency import abandon, default_concurrency
+from code_rl.util.concurrency import cancel_all, default_concurrency
 from code_rl.util.data_files import read_rows, sources_digest
 from code_rl.util.errors import ConfigError, DataError
 from code_rl.util.files import KeyedLog
@@ -245,7 +245,7 @@ async def judge_into(
         )
         raise
     finally:
-        await abandon(tasks)
+        await cancel_all(tasks)
 
 
 def format_verdict(program: ProgramRow, verdict: Verdict, key: str) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from code_rl.util.errors import (
     CodeRLError,
     ConfigError,
     ResourceError,
-    in_words,
-    lacks_something,
+    describe_error,
+    is_resource_error,
     require,
 )
 from code_rl.util.redaction import install_hooks, redacted
@@ -161,9 +161,9 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
     except CodeRLError as error:
         return _fail(error)
     except OF_THE_MACHINE as error:
-        if not lacks_something(error):
+        if not is_resource_error(error):
             raise
-        return _fail(_of_a_setting(error, words) or ResourceError(in_words(error)))
+        return _fail(_of_a_setting(error, words) or ResourceError(describe_error(error)))
     except KeyboardInterrupt:
         signal.signal(
             signal.SIGINT, signal.SIG_DFL

@@ -18,12 +18,12 @@ from code_rl.grading.sandbox.server.application import SandboxApplication
 from code_rl.grading.sandbox.server.runs import RunLimits
 from code_rl.util.admission import LOOPBACK, Admission, stop_signal, url_of
 from code_rl.util.errors import ConfigError
-from code_rl.util.setting import AT_LEAST_0, AT_LEAST_1, FROM_0, PORT, must, option
+from code_rl.util.setting import AT_LEAST_0, AT_LEAST_1, FROM_0, PORT, check_that, option
 from code_rl.util.settings import make_settings
 
-HOST = must(bool, "127.0.0.1, or an address of this machine")
-MANY = must(lambda value: 0 < value <= 1 << 20, "above 0, at most 1048576")
-SECONDS = must(lambda value: 0 < value <= 1e6, "above 0, at most 1e6 s")
+HOST = check_that(bool, "127.0.0.1, or an address of this machine")
+MANY = check_that(lambda value: 0 < value <= 1 << 20, "above 0, at most 1048576")
+SECONDS = check_that(lambda value: 0 < value <= 1e6, "above 0, at most 1e6 s")
 """Up to where the kernel and the event loop can take it; not a number is neither."""
 
 

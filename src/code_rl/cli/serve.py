@@ -17,13 +17,13 @@ import chz
 from code_rl.engine.local import share_cores
 from code_rl.util.admission import LOOPBACK, stop_signal, url_of
 from code_rl.util.errors import ConfigError, require
-from code_rl.util.setting import ABOVE_0, AT_LEAST_1, FROM_0, PORT, must, option
+from code_rl.util.setting import ABOVE_0, AT_LEAST_1, FROM_0, PORT, check_that, option
 from code_rl.util.settings import make_settings
 
 TOKEN_VARIABLE = "CODE_RL_SERVE_TOKEN"  # noqa: S105 - its name
 
 
-HOST = must(bool, "an address of this machine, such as 127.0.0.1")
+HOST = check_that(bool, "an address of this machine, such as 127.0.0.1")
 
 
 @chz.chz

@@ -137,7 +137,7 @@ class MadeSource(Source):
 def problems_of(setting: str, name: str, own: Any) -> tuple[Problem, ...]:
     """The problems that `setting=name`, an object of the user's, is or (a function) gives. Raises
     ConfigError where it does not, or repeats an id."""
-    with registry.blaming(setting, name):
+    with registry.attribute_errors_to(setting, name):
         problems = tuple(own() if callable(own) else own)
         if not all(isinstance(problem, Problem) for problem in problems):
             raise ConfigError(

@@ -22,7 +22,7 @@ from code_rl.grading.compare import compare_returned
 from code_rl.grading.problem import CallTest, Problem, StdinTest
 from code_rl.grading.sandbox.executor import Executor, Limits, Status, closing
 from code_rl.grading.submission import program_job
-from code_rl.util.concurrency import abandon
+from code_rl.util.concurrency import cancel_all
 from code_rl.util.errors import SandboxError
 
 MAX_REFERENCES = 5
@@ -74,7 +74,7 @@ async def resolve_all(
         while waiting:
             yield await waiting.popleft()[0]
     finally:
-        await abandon(task for task, _ in waiting)
+        await cancel_all(task for task, _ in waiting)
 
 
 async def with_expected(

@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from code_rl.util.errors import ConfigError
-from code_rl.util.registry import blaming, find
+from code_rl.util.registry import attribute_errors_to, find
 
 Tokens = Any
 """A torch tensor or a NumPy array with one number per token, [T]."""
@@ -215,7 +215,7 @@ def check_loss(loss: Loss, given: Mapping[str, float] | None) -> None:
         make = ops.asarray([-1.0, -2.0])
         now = make.requires_grad_() if hasattr(make, "requires_grad_") else make
         inputs = {"logprobs": ops.asarray([-1.5, -1.0]), "advantages": ops.asarray([1.0, -1.0])}
-        with blaming("loss", loss.name):
+        with attribute_errors_to("loss", loss.name):
             losses = loss.checked(ops, now, {name: inputs[name] for name in loss.inputs}, settings)
             if ops.__name__ == "torch" and not losses.requires_grad:
                 raise ValueError("its formula has no gradient: nothing would be learned")

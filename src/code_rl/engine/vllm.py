@@ -30,7 +30,7 @@ from code_rl.engine.adapters import open_to_others, read_embedded, write_peft
 from code_rl.engine.places import Place, place_of
 from code_rl.engine.remote import Link
 from code_rl.engine.settings import EngineSettings
-from code_rl.util.concurrency import together
+from code_rl.util.concurrency import gather_or_cancel
 from code_rl.util.errors import BackendError, ConfigError
 
 if TYPE_CHECKING:
@@ -211,7 +211,9 @@ class Vllm:
         saved, folder = Path((await saving).path), self.folder / name
         await asyncio.to_thread(_write, saved, folder)
         sampler = self._in_use[name] = VllmSampler(self, name, exact)
-        await together(self._unload(old) for old in sorted(self._loaded - set(self._in_use)))
+        await gather_or_cancel(
+            self._unload(old) for old in sorted(self._loaded - set(self._in_use))
+        )
         await self.load(name)
         return sampler
 
@@ -389,7 +391,7 @@ class VllmSampler:
 
         tokens, how = prompt.to_ints(), sampling_params
         seed = secrets.randbits(31) if how.seed is None else how.seed
-        drawn = await together(
+        drawn = await gather_or_cancel(
             self._vllm.complete(self, tokens, how, seed + i) for i in range(num_samples)
         )
         if how.temperature and self._left > 0:

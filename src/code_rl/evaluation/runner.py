@@ -29,7 +29,7 @@ from code_rl.grading.verdict import Verdict, VerdictKind
 from code_rl.policy.inflight import GroupLog
 from code_rl.policy.renderers.base import Message
 from code_rl.policy.sample import GroupGrader, derive_seed
-from code_rl.util.concurrency import default_concurrency, together
+from code_rl.util.concurrency import default_concurrency, gather_or_cancel
 
 CUT = (VerdictKind.TIME_LIMIT, VerdictKind.MEMORY_LIMIT, VerdictKind.OUTPUT_LIMIT)
 """Where a limit cut a program, calls are judged apart: the limits are each call's own."""
@@ -182,7 +182,7 @@ class Evaluation:
         had; what there is stays kept."""
         started, work, complete = time.perf_counter(), self._work(), False
         try:
-            await together(self._worker(work) for _ in range(self._workers))
+            await gather_or_cancel(self._worker(work) for _ in range(self._workers))
             complete = True
         finally:
             if self._folder is not None:
@@ -225,7 +225,7 @@ class Evaluation:
                 else RuleGrader(problem, self._executor, self._plan, self._places)
             )
             samples = item.waiting or await self._complete(item, problem, grader)
-            await together(self._judge(item.entry, sample, grader) for sample in samples)
+            await gather_or_cancel(self._judge(item.entry, sample, grader) for sample in samples)
 
     async def _complete(
         self, work: Work, problem: Problem, grader: RuleGrader | None

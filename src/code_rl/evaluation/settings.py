@@ -13,7 +13,7 @@ from code_rl.grading.sandbox.connect import EXECUTOR_DOC
 from code_rl.policy.environments import ENVIRONMENTS, get_environment
 from code_rl.policy.environments.wording import PROMPTS, get_wording
 from code_rl.util.errors import ConfigError
-from code_rl.util.setting import ABOVE_0, AT_LEAST_0, AT_LEAST_1, FROM_0, must, option
+from code_rl.util.setting import ABOVE_0, AT_LEAST_0, AT_LEAST_1, FROM_0, check_that, option
 from code_rl.util.settings import make_settings
 
 REFERENCE = "reference"
@@ -79,7 +79,7 @@ class EvalConfig:
     limit: int = option(
         -1,
         "Problems per split (a fixed subsample); -1: all.",
-        must(lambda count: count == -1 or count >= 1, "-1 (all problems) or at least 1"),
+        check_that(lambda count: count == -1 or count >= 1, "-1 (all problems) or at least 1"),
     )
     model: str | None = option(
         None,
@@ -128,12 +128,12 @@ class EvalConfig:
     top_p: float = option(
         1.0,
         "Draw only from the likeliest tokens that have this share of the mass together.",
-        must(lambda share: 0 < share <= 1, "above 0 and at most 1"),
+        check_that(lambda share: 0 < share <= 1, "above 0 and at most 1"),
     )
     top_k: int = option(
         -1,
         "Draw only from so many of the likeliest tokens; -1: from all.",
-        must(lambda count: count == -1 or count >= 1, "-1 (all) or at least 1"),
+        check_that(lambda count: count == -1 or count >= 1, "-1 (all) or at least 1"),
     )
     prompt: str | None = option(
         None,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from code_rl.grading.extract import extract_code
 from code_rl.policy.trajectory import Trajectory
 from code_rl.util.errors import ConfigError
-from code_rl.util.registry import blaming, find, require_finite
+from code_rl.util.registry import attribute_errors_to, find, require_finite
 
 RewardFunction = Callable[[Trajectory], float]
 
@@ -94,7 +94,7 @@ def get_reward(
 
 def _guarded(name: str, theirs: RewardFunction) -> RewardFunction:
     def program(trajectory: Trajectory) -> float:
-        with blaming("reward", name):
+        with attribute_errors_to("reward", name):
             given: object = theirs(trajectory)
             if isinstance(given, str | bytes | bytearray):  # float() would read them
                 raise TypeError(f"it gave {given!r:.80}, a text; a number is wanted")

@@ -21,7 +21,7 @@ from code_rl.policy.environments.single import Single
 from code_rl.policy.inflight import Drawn, GroupLog, Program, SampledAnswer, SamplingRequest
 from code_rl.policy.renderers import Message, Renderer
 from code_rl.policy.trajectory import Group, Trajectory, Turn
-from code_rl.util.concurrency import together
+from code_rl.util.concurrency import gather_or_cancel
 
 if TYPE_CHECKING:
     import tinker
@@ -184,7 +184,7 @@ class _Rollout:
         first: Sequence[SampledAnswer | None] = [None] * request.count
         if self.sampling.request_per == "group":
             first = await self._draw(request)
-        return await together(self._trajectory(*each) for each in enumerate(first))
+        return await gather_or_cancel(self._trajectory(*each) for each in enumerate(first))
 
     async def _trajectory(self, member: int, answer: SampledAnswer | None) -> Trajectory:
         """Turns until the environment ends the conversation, or its turns, the tokens of the

@@ -90,7 +90,7 @@ class Group:
 
     `max_tokens` is the limit that each trajectory had (the context may have left a later turn
     less), `policy_step` the number of training steps behind the weights. It is number `attempt` at
-    `place` of its batch.
+    `slot` of its batch.
     """
 
     problem: Problem
@@ -98,13 +98,13 @@ class Group:
     sample_s: float
     max_tokens: int
     policy_step: int = 0
-    place: int = 0
+    slot: int = 0
     attempt: int = 0
 
     @property
     def where(self) -> str:
         """For people."""
-        return f"group {self.place}" + (f" attempt {self.attempt}" if self.attempt else "")
+        return f"group {self.slot}" + (f" attempt {self.attempt}" if self.attempt else "")
 
     @property
     def prompt_tokens(self) -> tuple[int, ...]:

@@ -263,7 +263,7 @@ async def begin(
         reference=await backend.base_sampler() if config.kl_coef else None,
         first_step=step,
     )
-    run.choices.batch(step)  # raises where no prompt leaves room for an answer
+    run.problem_sampler.batch(step)  # raises where no prompt leaves room for an answer
     launch.console.resume_at(step)
     refused = unaffordable(run, step, evaluations=1 if step else 2)
     if refused is not None:

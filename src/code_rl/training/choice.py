@@ -17,17 +17,17 @@ MAX_TRIES = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """A problem, the length of its prompt in tokens, the seed of its draws; `instead_of` names one
+class SampledProblem:
+    """A problem, the length of its prompt in tokens, the seed of its draws; `replaced` names one
     whose prompt did not fit."""
 
     problem: Problem
     prompt_tokens: int
     seed: int
-    instead_of: str | None = None
+    replaced: str | None = None
 
 
-class Choices:
+class ProblemSampler:
     """Batches from the problem order; a problem whose prompt (of so many tokens by `length`) is not
     below `limit` gives its place to another, drawn at random."""
 
@@ -36,19 +36,19 @@ class Choices:
         order: ProblemOrder,
         seed: int,
         prompts: int,
-        refills: int,
+        resamples: int,
         length: Callable[[Problem], int],
         limit: int,
     ) -> None:
-        self._order, self._seed, self._prompts, self._most = order, seed, prompts, refills
+        self._order, self._seed, self._prompts, self._most = order, seed, prompts, resamples
         self._refills = ProblemOrder(order.problems, derive_seed(seed, "refill"))
         self._length, self._limit = length, limit
-        self.at = lru_cache(maxsize=4 * prompts * (refills + 1))(self._at)
+        self.at = lru_cache(maxsize=4 * prompts * (resamples + 1))(self._at)
 
-    def batch(self, step: int, attempt: int = 0) -> list[Chosen]:
+    def batch(self, step: int, attempt: int = 0) -> list[SampledProblem]:
         """The problems of a step, one for each place; of those that a place may be filled with
         again, number `attempt`."""
-        return [self.at(step, place, attempt) for place in range(self._prompts)]
+        return [self.at(step, slot, attempt) for slot in range(self._prompts)]
 
     def longest(self, step: int) -> int:
         """The longest prompt that a step can have, refills included, in tokens."""
@@ -56,22 +56,22 @@ class Choices:
             chosen.prompt_tokens for n in range(self._most + 1) for chosen in self.batch(step, n)
         )
 
-    def _at(self, step: int, place: int, attempt: int) -> Chosen:
+    def _at(self, step: int, slot: int, attempt: int) -> SampledProblem:
         """The problem of a place: at first (`attempt` 0), or when it is filled again for that
         time."""
         if attempt == 0:
-            (problem,) = self._order.batch(step * self._prompts + place, 1)
-            seed = derive_seed(self._seed, "sample", step, place)
+            (problem,) = self._order.batch(step * self._prompts + slot, 1)
+            seed = derive_seed(self._seed, "sample", step, slot)
         else:
             (problem,) = self._refills.batch(
-                (step * self._prompts + place) * self._most + attempt - 1, 1
+                (step * self._prompts + slot) * self._most + attempt - 1, 1
             )
-            seed = derive_seed(self._seed, "refill", step, place, attempt)
-        length, instead_of = self._length(problem), None
+            seed = derive_seed(self._seed, "refill", step, slot, attempt)
+        length, replaced = self._length(problem), None
         for number in range(MAX_TRIES):
             if length < self._limit:
-                return Chosen(problem, length, seed, instead_of)
-            instead_of = instead_of or problem.id
+                return SampledProblem(problem, length, seed, replaced)
+            replaced = replaced or problem.id
             problems = self._order.problems
             problem = problems[derive_seed(seed, "instead", number) % len(problems)]
             length = self._length(problem)

@@ -32,7 +32,7 @@ from code_rl.training.evaluations import evaluate_run, evaluates_after
 from code_rl.training.objective import ScoredGroup
 from code_rl.training.run import Run, unaffordable, worst_batch, worst_evaluation
 from code_rl.training.runs.recorder import read_metrics
-from code_rl.util.concurrency import SideWork, abandon, results
+from code_rl.util.concurrency import BackgroundTasks, cancel_all, gather_tasks
 
 if TYPE_CHECKING:
     import tinker
@@ -124,14 +124,14 @@ async def _answer(future: Any) -> tuple[dict[str, Any], Sequence[Any] | None]:
 
 @dataclass(slots=True)
 class Batch:
-    """One step's rollouts, under way: `places` give a group each, after those that it replaced.
+    """One step's rollouts, under way: `slots` give a group each, after those that it replaced.
     `judged` is when the last of them did.
 
     `metrics` is what was known of them when they began.
     """
 
     step: int
-    places: Sequence[asyncio.Task[list[Group]]]
+    slots: Sequence[asyncio.Task[list[Group]]]
     metrics: Mapping[str, int]
     started: float = field(default_factory=time.perf_counter)
     judged: float = 0.0
@@ -139,16 +139,16 @@ class Batch:
     async def share(self, number: int, shares: int) -> list[Group]:
         """Wait for one of so many equal shares of the places; its groups in order, whichever is
         judged first."""
-        size = len(self.places) // shares
+        size = len(self.slots) // shares
         return list(
-            itertools.chain(*await results(self.places[number * size : (number + 1) * size]))
+            itertools.chain(*await gather_tasks(self.slots[number * size : (number + 1) * size]))
         )
 
     def times(self, asked_for: float) -> dict[str, float]:
         """Seconds per stage of a step for which it was asked at `asked_for` and which ends now.
         Judging begins as completions arrive."""
         ended = time.perf_counter()
-        sample = max(group.sample_s for place in self.places for group in place.result())
+        sample = max(group.sample_s for slot in self.slots for group in slot.result())
         return {
             "time/sample": sample,
             "time/score": max(self.judged - self.started - sample, 0.0),
@@ -190,7 +190,7 @@ class Batches:
         self._logged = [record for record in logged if 0 <= record["step"] < run.first_step]
         self._batches: dict[int, Batch] = {}
         self._next = run.first_step
-        self._side = SideWork(waits=run.config.max_steps_off_policy == 0)
+        self._side = BackgroundTasks(waits=run.config.max_steps_off_policy == 0)
         self._started, self._retries = time.perf_counter(), retries_of(run.executor)
 
     async def __aenter__(self) -> Batches:
@@ -202,7 +202,7 @@ class Batches:
             await self._side.__aexit__(*raised)
         finally:
             for batch in self._batches.values():
-                await abandon(batch.places)
+                await cancel_all(batch.slots)
 
     def next(self, policy: Policy) -> Batch:
         """Begin every batch that waited for the weights of `policy`, and return the one to train on
@@ -292,7 +292,7 @@ class Batches:
 
         async def commit() -> None:
             for batch in ahead:
-                await results(batch.places)
+                await gather_tasks(batch.slots)
             offset = step * run.shape.prompts
             await run.recorder.commit_checkpoint(
                 saving, step, offset, [batch.step for batch in ahead]
@@ -311,15 +311,15 @@ class Batches:
             max_tokens=run.schedule.stages[stage].max_tokens,
             request_per=request_per,
         )
-        chosen = run.choices.batch(step)
+        chosen = run.problem_sampler.batch(step)
         run.recorder.begins(step, chosen)
-        places = [
-            asyncio.create_task(self._fill((step, place), policy, sampling))
-            for place in range(len(chosen))
+        slots = [
+            asyncio.create_task(self._fill((step, slot), policy, sampling))
+            for slot in range(len(chosen))
         ]
-        replaced = sum(each.instead_of is not None for each in chosen)
+        replaced = sum(each.replaced is not None for each in chosen)
         metrics = {"max_tokens": sampling.max_tokens, "stage": stage}
-        return Batch(step, places, metrics | ({"prompts_replaced": replaced} if replaced else {}))
+        return Batch(step, slots, metrics | ({"prompts_replaced": replaced} if replaced else {}))
 
     async def _fill(self, at: tuple[int, int], policy: Policy, sampling: Sampling) -> list[Group]:
         """Roll out one place: again with another problem, up to `dynamic_sampling` times, while all
@@ -330,12 +330,12 @@ class Batches:
         run, inflight = self._run, self._run.recorder.inflight
         groups: list[Group] = []
         for attempt in range(run.config.dynamic_sampling + 1):
-            chosen = run.choices.at(*at, attempt)
+            chosen = run.problem_sampler.at(*at, attempt)
             log = inflight.group_log(at[0], f"{at[1]}.{attempt}")
             group = await policy.roll_out(
                 chosen.problem, run.shape.samples_per_prompt, sampling, chosen.seed, log
             )
-            groups.append(replace(group, place=at[1], attempt=attempt))
+            groups.append(replace(group, slot=at[1], attempt=attempt))
             if not group.solved_alike:
                 break
         self._batches[at[0]].judged = time.perf_counter()

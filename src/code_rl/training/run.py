@@ -18,7 +18,7 @@ from code_rl.policy.renderers import Renderer
 from code_rl.policy.sample import Policy, Sampling
 from code_rl.training.algorithm.lengths import ContextSchedule
 from code_rl.training.budget import Budget, Tokens
-from code_rl.training.choice import Choices
+from code_rl.training.choice import ProblemSampler
 from code_rl.training.config import BatchShape, Config
 from code_rl.training.objective import Objective
 from code_rl.training.runs.recorder import Recorder
@@ -97,12 +97,12 @@ class Run:
         )
 
     @cached_property
-    def choices(self) -> Choices:
+    def problem_sampler(self) -> ProblemSampler:
         """Which problems each batch has: those whose prompt leaves room for an answer (above the
         tokens of `overlong=penalty:TOKENS`)."""
         config, limit = self.config, self.backend.context - self.objective.shaping.buffer
         length = self._prompt_length
-        return Choices(
+        return ProblemSampler(
             self.train_problems,
             config.seed,
             self.shape.prompts,
@@ -133,7 +133,7 @@ def worst_batch(run: Run, step: int) -> Tokens:
     """The most that a step's batch can use: every trajectory at its limit, every place filled as
     often as it may be."""
     config, shape, turns = run.config, run.shape, run.environment.max_turns
-    limit, longest = run.schedule.longest, run.choices.longest(step)
+    limit, longest = run.schedule.longest, run.problem_sampler.longest(step)
     trajectories = shape.prompts * shape.samples_per_prompt * (1 + config.dynamic_sampling)
     sample = trajectories * limit
     # A later turn reads the whole conversation again, which ends where the context does.

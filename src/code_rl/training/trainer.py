@@ -37,10 +37,10 @@ from code_rl.util.errors import (
     OF_THE_MACHINE,
     CodeRLError,
     ConfigError,
-    in_words,
-    lacks_something,
-    stopped,
-    typed,
+    describe_error,
+    is_resource_error,
+    with_resume_hint,
+    command_line,
 )
 
 if TYPE_CHECKING:
@@ -171,9 +171,9 @@ async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: b
             except Exception as error:
                 console.stop()
                 _report(console, log_path)
-                if not isinstance(error, CodeRLError) and not lacks_something(error):
+                if not isinstance(error, CodeRLError) and not is_resource_error(error):
                     raise
-                failure = stopped(error, stop.hint)
+                failure = with_resume_hint(error, stop.hint)
                 failure.exit_code = stop.code or failure.exit_code
                 raise failure from error
         console.stop()
@@ -208,7 +208,7 @@ def _report(console: Console, log_path: Path) -> None:
             finding for finding in overview(reader)["findings"] if finding["severity"] != "note"
         ]
     except (CodeRLError, *OF_THE_MACHINE) as error:
-        console.notice(f"the report could not be written: {in_words(error)}")
+        console.notice(f"the report could not be written: {describe_error(error)}")
         return
     if found:
         more = f" ({len(found) - 1} more in the report)" if found[1:] else ""
@@ -244,7 +244,7 @@ def _announce(console: Console, run: Run, beginning: str, log_path: Path) -> Non
         "steps": f"{config.max_steps if config.max_steps > 0 else 'until stopped'}, "
         f"learning rate {config.learning_rate:g}, seed {config.seed}",
         "log_path": str(log_path),
-        "watch": f"{typed('report')} log_path={quote(str(log_path))} live=true",
+        "watch": f"{command_line('report')} log_path={quote(str(log_path))} live=true",
     }
     console.header(facts)
     for line in unused(config):
@@ -275,7 +275,10 @@ def _again(command: bool, **settings: str | float) -> str:
     the library."""
     if command:
         return " ".join(
-            [typed("train"), *(f"{name}={quote(str(value))}" for name, value in settings.items())]
+            [
+                command_line("train"),
+                *(f"{name}={quote(str(value))}" for name, value in settings.items()),
+            ]
         )
     return f"code_rl.train({', '.join(f'{name}={value!r}' for name, value in settings.items())})"
 

@@ -56,17 +56,17 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-async def together(coroutines: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
     """Run them concurrently; results in their order. When one fails, the others are cancelled and
     waited for, then it is raised."""
     tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         return list(await asyncio.gather(*tasks))
     finally:
-        await abandon(tasks)
+        await cancel_all(tasks)
 
 
-async def abandon(tasks: Iterable[asyncio.Task[Any]]) -> None:
+async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel what is not done and wait until all have ended. Their own exceptions are dropped: the
     caller has the first."""
     tasks = list(tasks)
@@ -75,7 +75,7 @@ async def abandon(tasks: Iterable[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def results(tasks: Sequence[asyncio.Task[Result]]) -> list[Result]:
+async def gather_tasks(tasks: Sequence[asyncio.Task[Result]]) -> list[Result]:
     """Wait for tasks that run already; results in their order, or the first failure as soon as it
     happens."""
     if tasks:
@@ -102,7 +102,7 @@ def cancelled_by_service() -> Iterator[None]:
         raise BackendError("a request was cancelled by the service") from None
 
 
-class SideWork:
+class BackgroundTasks:
     """Jobs that run one after the other, beside the body of `async with` or (`waits`) before `do`
     returns.
 
@@ -115,7 +115,7 @@ class SideWork:
         self._tasks = asyncio.TaskGroup()
         self._last: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> SideWork:
+    async def __aenter__(self) -> BackgroundTasks:
         await self._tasks.__aenter__()
         return self
 

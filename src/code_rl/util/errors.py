@@ -93,7 +93,7 @@ def require(extra: str, what: str, *modules: str) -> None:
             )
 
 
-def typed(verb: str) -> str:
+def command_line(verb: str) -> str:
     """How a verb of this package is typed where the user stands: by a name that the shell finds,
     else by path."""
     script, here = Path(sys.argv[0]), Path(sys.executable).with_name("code-rl")
@@ -128,11 +128,11 @@ _MEMORY = re.compile(
     re.IGNORECASE,
 )
 OF_THE_MACHINE = (OSError, MemoryError, RuntimeError, ImportError)
-"""Kinds of exceptions by which a machine may say that it lacks something; ask `lacks_something`
+"""Kinds of exceptions by which a machine may say that it lacks something; ask `is_resource_error`
 which of them do."""
 
 
-def lacks_something(error: BaseException) -> bool:
+def is_resource_error(error: BaseException) -> bool:
     """True for what is raised when the machine lacks memory, descriptors, room, a file: nothing
     that is wrong with the program."""
     return isinstance(error, OSError) or lacks_memory(error)
@@ -145,7 +145,7 @@ def lacks_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (worded and bool(_MEMORY.search(str(error))))
 
 
-def in_words(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """What the machine lacked, on one line."""
     if isinstance(error, RuntimeError | ImportError):
         return f"out of memory ({str(error).splitlines()[0][:200]})"
@@ -156,8 +156,8 @@ def in_words(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def stopped(error: Exception, hint: str) -> CodeRLError:
+def with_resume_hint(error: Exception, hint: str) -> CodeRLError:
     """What a run that `error` stopped ends with: the same kind, and how to go on."""
     if isinstance(error, CodeRLError):
         return type(error)(f"{error}; {hint}")
-    return ResourceError(f"the run stopped: {in_words(error)}; {hint}")
+    return ResourceError(f"the run stopped: {describe_error(error)}; {hint}")

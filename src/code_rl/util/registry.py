@@ -54,7 +54,7 @@ def described(ours: Mapping[str, object]) -> str:
 
 
 @contextlib.contextmanager
-def blaming(setting: str, name: str) -> Iterator[None]:
+def attribute_errors_to(setting: str, name: str) -> Iterator[None]:
     """Raise what a part of the user's raises inside as a ConfigError that names the part."""
     try:
         yield

@@ -17,7 +17,7 @@ def option(default: Any, doc: str, check: Check | None = None) -> Any:
     return chz.field(default=default, doc=doc, validator=check)
 
 
-def must(holds: Callable[[Any], bool], wanted: str) -> Check:
+def check_that(holds: Callable[[Any], bool], wanted: str) -> Check:
     """A check that a value, unless it is None, satisfies a condition; `wanted` is the condition in
     words."""
 
@@ -32,8 +32,8 @@ def must(holds: Callable[[Any], bool], wanted: str) -> Check:
 
 # sums and products of rewards and hyperparameters stay far within the trainer's 32-bit floats
 LARGEST = 1e9
-AT_LEAST_0 = must(lambda count: count >= 0, "0 or above")
-AT_LEAST_1 = must(lambda count: count >= 1, "at least 1")
-FROM_0 = must(lambda value: 0 <= value <= LARGEST, "a number from 0 to 1e9")
-PORT = must(lambda port: 0 <= port < 2**16, "a TCP port, 0 to 65535")
-ABOVE_0 = must(lambda value: 0 < value <= LARGEST, "a number above 0, at most 1e9")
+AT_LEAST_0 = check_that(lambda count: count >= 0, "0 or above")
+AT_LEAST_1 = check_that(lambda count: count >= 1, "at least 1")
+FROM_0 = check_that(lambda value: 0 <= value <= LARGEST, "a number from 0 to 1e9")
+PORT = check_that(lambda port: 0 <= port < 2**16, "a TCP port, 0 to 65535")
+ABOVE_0 = check_that(lambda value: 0 < value <= LARGEST, "a number above 0, at most 1e9")

@@ -167,12 +167,12 @@ def test_a_step_lowers_the_loss_of_what_it_was_taken_on(backend):
 
 
 def test_gradients_accumulate_until_the_step(backend):
-    apart, together = backend.trainer(), backend.trainer()
+    apart, gather_or_cancel = backend.trainer(), backend.trainer()
     apart.forward_backward([supervised(A)], "cross_entropy")
     train(apart, [supervised(B)])
-    train(together, [supervised(A), supervised(B)])
+    train(gather_or_cancel, [supervised(A), supervised(B)])
     probe = [supervised(tokens(4, 20))]
-    assert np.allclose(logprobs(forward(apart, probe))[0], logprobs(forward(together, probe))[0], atol=1e-4)
+    assert np.allclose(logprobs(forward(apart, probe))[0], logprobs(forward(gather_or_cancel, probe))[0], atol=1e-4)
 
 
 def test_forward_leaves_no_gradient(backend):

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from code_rl.util.concurrency import together
+from code_rl.util.concurrency import gather_or_cancel
 from code_rl.util.errors import SandboxError
 from code_rl.util.files import KeyedLog
 
@@ -114,7 +114,7 @@ class Decisions:
                     held -= size
                     changed.notify_all()
 
-        await together(work() for _ in range(min(places, len(waiting))))
+        await gather_or_cancel(work() for _ in range(min(places, len(waiting))))
 
     def _take(self, index: int, decision: Decision) -> None:
         if decision.reason not in UNSETTLED:

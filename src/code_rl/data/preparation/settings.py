@@ -10,7 +10,7 @@ import chz
 
 from code_rl.grading.sandbox.connect import EXECUTOR_DOC, ISOLATION_DOC
 from code_rl.util.errors import ConfigError
-from code_rl.util.setting import ABOVE_0, AT_LEAST_0, AT_LEAST_1, must, option
+from code_rl.util.setting import ABOVE_0, AT_LEAST_0, AT_LEAST_1, check_that, option
 from code_rl.util.suggestion import suggestion
 
 
@@ -78,9 +78,9 @@ NO_DATA = ("out", "stop_after", "dry_run", "executor", "isolation", "concurrency
 """Settings on which no problem depends."""
 
 
-SHARE = must(lambda share: 0 < share <= 1, "in (0, 1]")
-PART = must(lambda share: 0 <= share < 1, "in [0, 1)")
-SEED = must(lambda seed: 0 <= seed < 2**31, "in [0, 2**31)")
+SHARE = check_that(lambda share: 0 < share <= 1, "in (0, 1]")
+PART = check_that(lambda share: 0 <= share < 1, "in [0, 1)")
+SEED = check_that(lambda seed: 0 <= seed < 2**31, "in [0, 2**31)")
 
 
 def _stage(settings: Any, name: str) -> None:
@@ -108,7 +108,7 @@ class PrepareConfig:
         None,
         "Evaluation sets, comma-separated names or paths; problems that overlap with one are "
         "dropped.",
-        must(
+        check_that(
             lambda names: not names or names.strip(", ") != "", "names or paths of evaluation sets"
         ),
     )

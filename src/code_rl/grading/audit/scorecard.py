@@ -25,7 +25,7 @@ from code_rl.grading.audit.programs import (
     CorpusProgram,
 )
 from code_rl.grading.problem import Problem
-from code_rl.util.concurrency import together
+from code_rl.util.concurrency import gather_or_cancel
 from code_rl.util.errors import ConfigError
 
 _OWNERS_A_THIEF = 2
@@ -262,7 +262,7 @@ async def _try_all(
             outcome = await grade(entry.problem, entry.code)
             return Tried(entry, outcome, time.perf_counter() - began)
 
-    return await together(map(one, entries))
+    return await gather_or_cancel(map(one, entries))
 
 
 def _row(group: str, tried: Sequence[Tried]) -> Row:

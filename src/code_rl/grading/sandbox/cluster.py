@@ -28,7 +28,7 @@ from code_rl.grading.sandbox.local.pool import EmbeddedSandbox, case_messages
 from code_rl.grading.sandbox.node import Node, NodeFacts, NodeReply, code_here
 from code_rl.grading.sandbox.retries import RefusedError, Retries
 from code_rl.grading.sandbox.servers import Server, ServerPool
-from code_rl.util.concurrency import IN_FLIGHT_PER_PLACE, abandon, together
+from code_rl.util.concurrency import IN_FLIGHT_PER_PLACE, cancel_all, gather_or_cancel
 from code_rl.util.errors import ConfigError, IsolationError, SandboxError, install_command
 
 CONNECT_S = 5.0
@@ -140,7 +140,7 @@ class RayCluster:
 
     async def aclose(self) -> None:
         """End the sandboxes of all nodes, and the cluster if it was started here. Idempotent."""
-        await abandon(task for task in (self._looking, self._first_look) if task is not None)
+        await cancel_all(task for task in (self._looking, self._first_look) if task is not None)
         self._looking = self._first_look = None
         await self._retries.aclose()
         await self._pool.aclose()
@@ -241,7 +241,7 @@ class RayCluster:
             for each, row in rows.items()
             if each not in known and row["Resources"].get("CPU", 0) >= 1
         ]
-        await together(self._start(row) for row in new)
+        await gather_or_cancel(self._start(row) for row in new)
 
     async def _start(self, row: dict[str, Any]) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

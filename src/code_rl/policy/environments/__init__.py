@@ -19,7 +19,7 @@ from code_rl.policy.environments.single import Single
 from code_rl.policy.environments.wording import check_message, get_wording
 from code_rl.policy.renderers.base import Message
 from code_rl.util.errors import ConfigError
-from code_rl.util.registry import blaming, find
+from code_rl.util.registry import attribute_errors_to, find
 
 __all__ = ["ENVIRONMENTS", "Environment", "Grader", "Repair", "Reply", "Single", "get_environment"]
 
@@ -51,7 +51,7 @@ def get_environment(
             raise ConfigError(
                 f"{setting}= has no effect with environment={name}, which words its problems itself"
             )
-    with blaming("environment", name):
+    with attribute_errors_to("environment", name):
         made = make(**turns)
     for call in ("begin", "reply", "max_turns"):
         if not hasattr(made, call):
@@ -76,7 +76,7 @@ class _Guarded:
 
     def begin(self, problem: ProblemView) -> list[Message]:
         """Its conversation."""
-        with blaming("environment", self.name):
+        with attribute_errors_to("environment", self.name):
             return [check_message(message) for message in self.inner.begin(problem)]
 
     async def reply(
@@ -90,7 +90,7 @@ class _Guarded:
             return public[-1]
 
         watched: Any = SimpleNamespace(judge=grader.judge, judge_public=judge_public)
-        with blaming("environment", self.name):
+        with attribute_errors_to("environment", self.name):
             reply = await self.inner.reply(problem, conversation, watched)
             if not isinstance(reply, Reply) or not isinstance(reply.verdict, Verdict):
                 raise TypeError(f"reply gave {reply!r:.80}, not a Reply with a verdict")

@@ -12,7 +12,7 @@ from code_rl.data.prompts import build_prompt
 from code_rl.data.sources.verl import CODE_R1_SYSTEM, code_r1_question
 from code_rl.grading.problem import ProblemView
 from code_rl.policy.renderers.base import Message
-from code_rl.util.registry import blaming, find
+from code_rl.util.registry import attribute_errors_to, find
 
 Wording = Callable[[ProblemView], list[Message]]
 
@@ -51,7 +51,7 @@ def get_wording(prompt: str | None = None, system_prompt: str | None = None) -> 
     found = find("prompt", name, PROMPTS)
 
     def worded(problem: ProblemView) -> list[Message]:
-        with blaming("prompt", name):
+        with attribute_errors_to("prompt", name):
             given = found(problem)
             if not isinstance(given, list | tuple):
                 raise TypeError(f"it gave {given!r:.80}; a list of messages is wanted: {_MESSAGE}")

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from code_rl.util.errors import ConfigError
-from code_rl.util.registry import blaming, find, require_finite
+from code_rl.util.registry import attribute_errors_to, find, require_finite
 
 Estimator = Callable[[list[float]], list[float]]
 """`rewards_G` of members that have one to `advantages_G`."""
@@ -31,7 +31,7 @@ def compute_advantages(
     require_finite(known, "reward")
     advantages = mean(known)
     if estimator is not None and not should_skip(advantages):
-        with blaming("advantage", getattr(estimator, "__qualname__", repr(estimator))):
+        with attribute_errors_to("advantage", getattr(estimator, "__qualname__", repr(estimator))):
             advantages = [float(advantage) for advantage in estimator(known.copy())]
             require_finite(advantages, "advantage")
             if len(advantages) != len(known):

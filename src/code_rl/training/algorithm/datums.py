@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from code_rl.engine.losses import POLICY_LOSSES, Loss, loss_settings
-from code_rl.util.registry import blaming, require_finite
+from code_rl.util.registry import attribute_errors_to, require_finite
 
 if TYPE_CHECKING:
     import tinker
@@ -210,7 +210,7 @@ def _custom(loss: Loss, loss_config: Mapping[str, float] | None) -> Any:
         import torch
 
         parts = []
-        with blaming("loss", loss.name):
+        with attribute_errors_to("loss", loss.name):
             for datum, logprobs_T in zip(datums, logprobs, strict=True):
                 fields = {name: each.to_torch() for name, each in datum.loss_fn_inputs.items()}
                 signal = torch.stack([fields[name] != 0 for name in loss.signal]).any(dim=0)

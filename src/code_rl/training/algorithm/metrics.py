@@ -16,7 +16,7 @@ import numpy as np
 
 from code_rl.engine.losses import HIGH, LOW, Loss, loss_settings
 from code_rl.training.algorithm.datums import Example, Floats
-from code_rl.util.registry import blaming
+from code_rl.util.registry import attribute_errors_to
 
 if TYPE_CHECKING:
     from code_rl.training.objective import Objective
@@ -209,7 +209,7 @@ def loss_metrics(
     for example, logprobs_T in zip(examples, trained_logprobs, strict=True):
         trained_on = np.any([example.array(name) != 0 for name in loss.signal], axis=0)
         inputs = {name: example.array(name)[trained_on] for name in loss.inputs}
-        with blaming("loss", loss.name):
+        with attribute_errors_to("loss", loss.name):
             losses_T = loss.formula(np, logprobs_T[trained_on], inputs, settings)
         total += float(np.sum(losses_T))
         gaps.append((logprobs_T - example.array("logprobs"))[trained_on])

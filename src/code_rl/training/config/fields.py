@@ -19,8 +19,8 @@ from code_rl.training.algorithm.lengths import parse_schedule
 from code_rl.training.algorithm.shaping import parse_overlong
 from code_rl.training.config.setting import (
     FIXED,
-    FREE,
-    LOOP,
+    MUTABLE,
+    ANYWHERE,
     embedded,
     everywhere,
     facts_of,
@@ -29,7 +29,7 @@ from code_rl.training.config.setting import (
 )
 from code_rl.util.errors import ConfigError
 from code_rl.util.registry import described
-from code_rl.util.setting import ABOVE_0, AT_LEAST_0, AT_LEAST_1, FROM_0, must
+from code_rl.util.setting import ABOVE_0, AT_LEAST_0, AT_LEAST_1, FROM_0, check_that
 
 
 def check_part(find: Callable[[str], object], settings: Any, name: str) -> None:
@@ -65,14 +65,14 @@ class Config:
     recipe: str | None = setting(
         None,
         FIXED,
-        LOOP,
+        ANYWHERE,
         "Named settings to start from. None: tiny for the built-in model (the embedded default); "
         "qwen3-4b off the embedded engine.",
     )
     backend: str = setting(
         "auto",
         FIXED,
-        LOOP,
+        ANYWHERE,
         "Where the model lives: embedded, tinker (hosted; TINKER_API_KEY, or TINKER_BASE_URL), "
         "or a server's http://host:port. "
         "auto: tinker if one of those two is set in the environment or in .env, else embedded.",
@@ -89,7 +89,7 @@ class Config:
     )
     device: str = setting(
         "auto",
-        FREE,
+        MUTABLE,
         embedded("where the engine computes", "the server has its own"),
         "Device of the embedded engine: auto, cpu, cuda or mps.",
     )
@@ -102,20 +102,20 @@ class Config:
         ),
         "Weights and activations of the embedded engine: auto (bfloat16 on cuda, else float32), "
         "float32, or bfloat16: about twice as fast on CPUs with AVX-512 BF16 or AMX.",
-        check=must(
+        check=check_that(
             lambda name: name in ("auto", "float32", "bfloat16"), "auto, float32 or bfloat16"
         ),
     )
     threads: int | None = setting(
         None,
-        FREE,
+        MUTABLE,
         embedded("CPU threads of the engine", "the server has its own"),
         "CPU threads of the embedded engine (None: torch's choice). With overlap on few cores, 1.",
         check=AT_LEAST_1,
     )
     sampler: str | None = setting(
         None,
-        FREE,
+        MUTABLE,
         embedded(
             "a vLLM server draws all completions, with every step's adapter",
             "it draws its own completions",
@@ -125,7 +125,7 @@ class Config:
     )
     sampler_dir: str | None = setting(
         None,
-        FREE,
+        MUTABLE,
         embedded("with sampler=", "there are no adapters to hand over"),
         "With sampler=: folder that this machine and vLLM's see under the same path, for "
         "adapters (None: checkpoints/adapters in the run directory).",
@@ -133,16 +133,18 @@ class Config:
     renderer: str = setting(
         "auto",
         FIXED,
-        LOOP,
+        ANYWHERE,
         f"How conversations become tokens: {', '.join(renderer_names())}. auto: the one that "
         "agrees with the model's chat template; "
         "chat_template: the tokenizer's own, whatever it is.",
-        check=must(lambda name: name in renderer_names(), f"one of {', '.join(renderer_names())}"),
+        check=check_that(
+            lambda name: name in renderer_names(), f"one of {', '.join(renderer_names())}"
+        ),
     )
     dataset: str = setting(
         "builtin",
         FIXED,
-        LOOP,
+        ANYWHERE,
         "Training problems: 'builtin', 'functions', a name (deepcoder, code-r1, taco, leetcode, "
         "…) or hub id as name[@revision][:split], "
         "a file (.jsonl, .json, .parquet, .gz, .zst), a folder[:split], package.module:object of "
@@ -151,38 +153,38 @@ class Config:
     test_dataset: str | None = setting(
         None,
         FIXED,
-        LOOP,
+        ANYWHERE,
         "Held-out problems, in the same words as dataset=. None: those that belong to the dataset "
         "(builtin, deepcoder, code-r1, leetcode, a prepared folder, … have some).",
     )
-    executor: str = setting("auto", FREE, LOOP, EXECUTOR_DOC)
+    executor: str = setting("auto", MUTABLE, ANYWHERE, EXECUTOR_DOC)
     isolation: Literal["auto", "full", "landlock", "none"] = setting(
-        "auto", FREE, LOOP, ISOLATION_DOC
+        "auto", MUTABLE, ANYWHERE, ISOLATION_DOC
     )
     sandbox_concurrency: int | None = setting(
         None,
-        FREE,
-        LOOP,
+        MUTABLE,
+        ANYWHERE,
         "Programs in flight at once (None: the executor's default).",
         check=AT_LEAST_1,
     )
     batch_size: int = setting(
         128,
         FIXED,
-        LOOP,
+        ANYWHERE,
         "Completions per step in all, when groups_per_batch is not given.",
         check=AT_LEAST_1,
     )
     group_size: int = setting(
         8,
         FIXED,
-        LOOP,
+        ANYWHERE,
         "Without groups_per_batch: prompts per step, so that each gets batch_size // group_size "
         "completions. With groups_per_batch: completions per prompt.",
         check=AT_LEAST_1,
     )
     groups_per_batch: int | None = setting(
-        None, FIXED, LOOP, "Prompts per step (tinker-cookbook's convention).", check=AT_LEAST_1
+        None, FIXED, ANYWHERE, "Prompts per step (tinker-cookbook's convention).", check=AT_LEAST_1
     )
     learning_rate: float = setting(
         4e-5, FIXED, everywhere("sent with every step"), "Adam's learning rate.", check=ABOVE_0
@@ -210,7 +212,7 @@ class Config:
         FIXED,
         everywhere("probed together with the loss"),
         f"Ratios are clipped at 1 - clip_low (None: the loss's own, {_own_clip(LOW)}).",
-        check=must(lambda low: 0 < low <= 1, "above 0 and at most 1"),
+        check=check_that(lambda low: 0 < low <= 1, "above 0 and at most 1"),
     )
     clip_high: float | None = setting(
         None,
@@ -233,7 +235,7 @@ class Config:
     advantage: str = setting(
         "mean",
         FIXED,
-        LOOP,
+        ANYWHERE,
         f"What a group's rewards r become: {described(ESTIMATORS)}; or package.module:function "
         "of your own.",
         check=lambda settings, name: check_part(get_estimator, settings, name),
@@ -241,7 +243,7 @@ class Config:
     overlong: str = setting(
         "judged",
         FIXED,
-        LOOP,
+        ANYWHERE,
         "Completions cut off at their token limit: as judged; masked out of loss and baseline "
         "(mask); out of the loss only (mask_loss); counted as wrong (wrong); or a reward that "
         "sinks by 1 over the last TOKENS before the limit (penalty:TOKENS).",
@@ -250,7 +252,7 @@ class Config:
     length_coef: float = setting(
         0.0,
         FIXED,
-        LOOP,
+        ANYWHERE,
         "What a completion as long as its token limit loses of its reward; a shorter one in "
         "proportion.",
         check=FROM_0,
@@ -258,7 +260,7 @@ class Config:
     dynamic_sampling: int = setting(
         0,
         FIXED,
-        LOOP,
+        ANYWHERE,
         "How often a place in the batch whose answers are all right or all wrong is filled again "
         "with another problem; 0: never.",
         check=AT_LEAST_0,
@@ -266,18 +268,18 @@ class Config:
     difficulty: str | None = setting(
         None,
         FIXED,
-        LOOP,
+        ANYWHERE,
         "Train only on problems whose pass rate, which `code-rl prepare pass_rates=` stored, is "
         "in LOW..HIGH.",
         check=_difficulty,
     )
     min_tests: int = setting(
-        1, FIXED, LOOP, "Train only on problems that have so many tests.", check=AT_LEAST_1
+        1, FIXED, ANYWHERE, "Train only on problems that have so many tests.", check=AT_LEAST_1
     )
     max_tests: int | None = setting(
         None,
         FIXED,
-        LOOP,
+        ANYWHERE,
         "Tests of a training problem that are run at most (None: all): the public ones, then "
         "those with the longest inputs.",
         check=AT_LEAST_1,
@@ -299,7 +301,7 @@ class Config:
     max_tokens_schedule: str | None = setting(
         None,
         FIXED,
-        LOOP,
+        ANYWHERE,
         "Token limits of training by stage: '0:16384,200:32768'; a stage may begin at a step, at "
         "truncated>SHARE or at "
         "plateau, which look at 20 steps. max_tokens is then the limit of evaluations.",
@@ -307,7 +309,7 @@ class Config:
     max_steps_off_policy: int = setting(
         0,
         FIXED,
-        LOOP,
+        ANYWHERE,
         "K: a batch is sampled with the weights of K steps before it is trained on, while those "
         "steps train. 0: one stage\nwaits for the other.",
         check=AT_LEAST_0,
@@ -315,14 +317,14 @@ class Config:
     num_substeps: int = setting(
         1,
         FIXED,
-        LOOP,
+        ANYWHERE,
         "Optimizer steps per batch, each on its share of the prompts.",
         check=AT_LEAST_1,
     )
     num_minibatches: int = setting(
         1,
         FIXED,
-        LOOP,
+        ANYWHERE,
         "Micro-batches per optimizer step, whose gradients add up; each goes to the trainer as "
         "soon as its groups are scored.",
         check=AT_LEAST_1,
@@ -346,146 +348,150 @@ class Config:
         "Draw only from the likeliest tokens that have this share of the mass together, in "
         "training and in evaluations; 1: from all. The log-probabilities "
         "that are trained on stay those of the whole distribution.",
-        check=must(lambda share: 0 < share <= 1, "above 0 and at most 1"),
+        check=check_that(lambda share: 0 < share <= 1, "above 0 and at most 1"),
     )
     top_k: int = setting(
         -1,
         FIXED,
         everywhere("as top_p"),
         "Draw only from so many of the likeliest tokens; -1: from all.",
-        check=must(lambda count: count == -1 or count >= 1, "-1 (all) or at least 1"),
+        check=check_that(lambda count: count == -1 or count >= 1, "-1 (all) or at least 1"),
     )
     prompt: str | None = setting(
         None,
         FIXED,
-        LOOP,
+        ANYWHERE,
         f"How a problem is worded: {described(PROMPTS)}; or package.module:function of your own. "
         "None: livecodebench.",
     )
     system_prompt: str | None = setting(
         None,
         FIXED,
-        LOOP,
+        ANYWHERE,
         "System message before the problem, in place of the wording's own; empty: none. None: as "
         "the wording has it.",
     )
     reward: str = setting(
         "correctness",
         FIXED,
-        LOOP,
+        ANYWHERE,
         f"What a program earns: {described(REWARDS)}; or package.module:function of your own.",
     )
     environment: str = setting(
         "single",
         FIXED,
-        LOOP,
+        ANYWHERE,
         f"What a problem is to the policy: {described(ENVIRONMENTS)}; or package.module:Class of "
         "your own.",
     )
     max_turns: int | None = setting(
         None,
         FIXED,
-        LOOP,
+        ANYWHERE,
         "With environment=repair: answers of one attempt at most (None: 3).",
         check=AT_LEAST_1,
     )
     format_coef: float = setting(
         0.1,
         FIXED,
-        LOOP,
+        ANYWHERE,
         "Weight of the format score (-1 without a fenced block, else 0).",
         check=FROM_0,
     )
     reward_timeout: float = setting(
         6.0,
         FIXED,
-        LOOP,
+        ANYWHERE,
         "CPU seconds per test at most; a problem's own lower limit wins.",
         check=ABOVE_0,
     )
     max_steps: int = setting(
         -1,
-        FREE,
-        LOOP,
+        MUTABLE,
+        ANYWHERE,
         "Training steps; -1 trains until it is stopped.",
-        check=must(lambda steps: steps == -1 or steps >= 1, "-1 (until stopped) or at least 1"),
+        check=check_that(
+            lambda steps: steps == -1 or steps >= 1, "-1 (until stopped) or at least 1"
+        ),
     )
     eval_every: int = setting(
         10,
-        FREE,
-        LOOP,
+        MUTABLE,
+        ANYWHERE,
         "Greedy evaluation every so many steps; the full one comes before and after. -1: none at "
         "all; 0: only those two.",
-        check=must(lambda steps: steps >= -1, "-1 or above"),
+        check=check_that(lambda steps: steps >= -1, "-1 or above"),
     )
     eval_limit: int = setting(
         64,
         FIXED,
-        LOOP,
+        ANYWHERE,
         "Held-out problems per split that evaluations use (a fixed subsample); -1: all.",
-        check=must(lambda count: count == -1 or count >= 1, "-1 (all problems) or at least 1"),
+        check=check_that(
+            lambda count: count == -1 or count >= 1, "-1 (all problems) or at least 1"
+        ),
     )
     eval_samples: int = setting(
         8,
         FIXED,
-        LOOP,
+        ANYWHERE,
         "Completions per problem of the full evaluations, for Pass@1 and Pass@k.",
         check=AT_LEAST_1,
     )
     save_every: int = setting(
         10,
-        FREE,
-        LOOP,
+        MUTABLE,
+        ANYWHERE,
         "Checkpoint every so many steps, and at the end. 0: never.",
-        check=must(lambda steps: steps >= 0, "0 (never) or above"),
+        check=check_that(lambda steps: steps >= 0, "0 (never) or above"),
     )
     keep_checkpoints: int | None = setting(
         None,
-        FREE,
+        MUTABLE,
         embedded(
             "older files are deleted", "hosted Tinker takes checkpoint_ttl_days, servers keep all"
         ),
         "Checkpoints to keep, the newest ones (None: all); at least 2, so that there is one to "
         "fall back to.",
-        check=must(lambda count: count >= 2, "at least 2"),
+        check=check_that(lambda count: count >= 2, "at least 2"),
     )
     checkpoint_ttl_days: float | None = setting(
         None,
-        FREE,
+        MUTABLE,
         hosted("expiry of saved checkpoints", "its checkpoints stay until they are deleted"),
         "Days after which hosted Tinker may delete a checkpoint (None: never).",
-        check=must(lambda days: 1 / 24 <= days <= 3650, "from 1/24 (an hour) to 3650"),
+        check=check_that(lambda days: 1 / 24 <= days <= 3650, "from 1/24 (an hour) to 3650"),
     )
     patience: float = setting(
         600.0,
-        FREE,
-        LOOP,
+        MUTABLE,
+        ANYWHERE,
         "Seconds that a remote back end or the sandbox may be gone before the run stops, "
         "resumable; one request to a server that is well may take 12 times that.",
         check=ABOVE_0,
     )
     max_tokens_total: int | None = setting(
         None,
-        FREE,
-        LOOP,
+        MUTABLE,
+        ANYWHERE,
         "Hard cap on tokens (prefilled, sampled and trained): the run stops with a checkpoint "
         "before one could be passed.",
         check=AT_LEAST_1,
     )
     max_cost: float | None = setting(
-        None, FREE, LOOP, "Hard cap on cost, by the price table of prices=.", check=ABOVE_0
+        None, MUTABLE, ANYWHERE, "Hard cap on cost, by the price table of prices=.", check=ABOVE_0
     )
     prices: str | None = setting(
         None,
-        FREE,
-        LOOP,
+        MUTABLE,
+        ANYWHERE,
         "TOML file: [price] prefill, sample, train (money per million tokens); [assume] what "
         "dry_run should assume.",
     )
     dry_run: bool = setting(
         False,
-        FREE,
-        LOOP,
+        MUTABLE,
+        ANYWHERE,
         "Print the settings as resolved and a forecast of tokens, sandbox CPU, time and cost, "
         "and stop.",
     )
@@ -497,23 +503,26 @@ class Config:
             "embedded engine, elsewhere as far as the server keeps seeds"
         ),
         "Seed of everything: problem order, LoRA initialisation, sampling.",
-        check=must(lambda seed: 0 <= seed < 2**31, "in [0, 2**31)"),
+        check=check_that(lambda seed: 0 <= seed < 2**31, "in [0, 2**31)"),
     )
     log_to: str = setting(
-        "", FREE, LOOP, "Trackers that get the metrics too, comma-separated: wandb, tensorboard."
+        "",
+        MUTABLE,
+        ANYWHERE,
+        "Trackers that get the metrics too, comma-separated: wandb, tensorboard.",
     )
     init_from: str | None = setting(
         None,
         FIXED,
-        LOOP,
+        ANYWHERE,
         "RUN/CHECKPOINT of another run, whose weights and optimizer this one begins with. "
         "Everything else is as in any new run.",
     )
     log_path: str | None = setting(
-        None, FREE, LOOP, "Run directory (None: ~/code-rl-logs/<date-time>)."
+        None, MUTABLE, ANYWHERE, "Run directory (None: ~/code-rl-logs/<date-time>)."
     )
     behavior_if_log_dir_exists: Literal["resume", "ask", "delete", "raise"] = setting(
-        "resume", FREE, LOOP, "What to do when log_path holds an earlier run."
+        "resume", MUTABLE, ANYWHERE, "What to do when log_path holds an earlier run."
     )
 
     @property

@@ -21,15 +21,15 @@ from code_rl.util.setting import Check
 class Change(Enum):
     """When a setting may change during the life of a run: on any resume, or never."""
 
-    FREE = "free"
+    MUTABLE = "free"
     FIXED = "fixed"
 
 
-FREE, FIXED = Change
+MUTABLE, FIXED = Change
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class SupportedBackends:
     """Which back ends honour a setting, what it means there (empty: it never gets there, it is the
     loop's own), why others refuse it."""
 
@@ -38,23 +38,23 @@ class Reach:
     refusal: str = ""
 
 
-LOOP = Reach()
+ANYWHERE = SupportedBackends()
 """What the loop, the sandbox and the run directory do themselves, the same on every back end."""
 
 
-def everywhere(note: str) -> Reach:
+def everywhere(note: str) -> SupportedBackends:
     """It reaches every back end."""
-    return Reach(note=note)
+    return SupportedBackends(note=note)
 
 
-def embedded(note: str, refusal: str) -> Reach:
+def embedded(note: str, refusal: str) -> SupportedBackends:
     """Only the embedded engine honours it."""
-    return Reach((BackendKind.EMBEDDED,), note, refusal)
+    return SupportedBackends((BackendKind.EMBEDDED,), note, refusal)
 
 
-def hosted(note: str, refusal: str) -> Reach:
+def hosted(note: str, refusal: str) -> SupportedBackends:
     """Only hosted Tinker honors it."""
-    return Reach((BackendKind.TINKER,), note, refusal)
+    return SupportedBackends((BackendKind.TINKER,), note, refusal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +62,16 @@ class SettingFacts:
     """What a setting says of itself beside default and meaning."""
 
     change: Change
-    reach: Reach
+    reach: SupportedBackends
 
     @property
     def fixed(self) -> bool:
         """A resumed run keeps it."""
-        return self.change is not FREE
+        return self.change is not MUTABLE
 
 
 def setting(
-    default: Any, change: Change, reach: Reach, doc: str, check: Check | None = None
+    default: Any, change: Change, reach: SupportedBackends, doc: str, check: Check | None = None
 ) -> Any:
     """A field of `Config`. `check` raises ConfigError for a value out of range."""
     return chz.field(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import tinker
 
     from code_rl.policy.trajectory import Trajectory, Turn
-    from code_rl.training.choice import Chosen
+    from code_rl.training.choice import SampledProblem
     from code_rl.training.console import Console
     from code_rl.training.objective import ScoredGroup
 
@@ -75,13 +75,13 @@ class Recorder:
         self.inflight = InFlight(log_path / INFLIGHT)
         self._evaluations = InFlight(log_path / INFLIGHT / EVALUATIONS)
 
-    def begins(self, step: int, chosen: Sequence[Chosen]) -> None:
+    def begins(self, step: int, chosen: Sequence[SampledProblem]) -> None:
         """Show that a batch is about to be sampled; say which prompts do not fit."""
         for each in chosen:
-            if each.instead_of is not None and each.instead_of not in self._too_long:
-                self._too_long.add(each.instead_of)
+            if each.replaced is not None and each.replaced not in self._too_long:
+                self._too_long.add(each.replaced)
                 self.console.notice(
-                    f"the prompt of problem {each.instead_of!r} leaves too little of the model's "
+                    f"the prompt of problem {each.replaced!r} leaves too little of the model's "
                     "context; another takes its place"
                 )
         self.console.begin_step(step)
@@ -218,7 +218,7 @@ def _line(step: int, scored: ScoredGroup) -> dict[str, Any]:
     )
     return {
         "step": step,
-        "group": group.place,
+        "group": group.slot,
         "attempt": group.attempt,
         "policy_step": group.policy_step,
         "max_tokens": group.max_tokens,
