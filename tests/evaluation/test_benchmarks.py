@@ -99,7 +99,7 @@ def write(path, *rows):
 
 def only(benchmark):
     (entry,) = benchmark.entries
-    return benchmark.get(entry.problem_id)
+    return benchmark.problem(entry)
 
 
 def expected(problem):
@@ -172,7 +172,7 @@ def test_samples_of_a_whole_release_are_left_out_outside_the_window_and_those_of
     with pytest.raises(DataError, match="problem '6' is none of"):
         read_samples_file(str(other), narrow.entries, narrow.others)
     outside = write(tmp_path / "outside.jsonl", {"question_id": "1", "code_list": ["1"]})
-    with pytest.raises(ConfigError, match="no sample of the 2 problems evaluated: its 1 samples"):
+    with pytest.raises(ConfigError, match="no sample of the 2 problems evaluated, and 1 of problems"):
         read_samples_file(str(outside), narrow.entries, narrow.others)
 
 

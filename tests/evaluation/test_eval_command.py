@@ -10,10 +10,10 @@ import subprocess
 import sys
 import threading
 
+import openai
 import pytest
 
 from code_rl.cli.main import main
-from code_rl.evaluation import endpoint as endpoint_module
 from code_rl.evaluation.session import data_of
 from code_rl.util.errors import ConfigError
 from tests.evaluation.chat_server import RIGHT, ChatServer
@@ -284,8 +284,7 @@ def test_an_endpoint_is_evaluated_and_every_sample_is_accounted_for(problems, tm
     assert served.server.answered == 12
 
 
-def test_a_server_that_dies_in_the_middle_costs_no_sample(problems, tmp_path, serve, monkeypatch):
-    monkeypatch.setattr(endpoint_module, "FIRST_PAUSE_S", 0.05)
+def test_a_server_that_dies_in_the_middle_costs_no_sample(problems, tmp_path, serve):
 
     def script(body, attempt):
         if served.server.answered == 5 and not dead:
@@ -307,7 +306,7 @@ def test_a_server_that_dies_in_the_middle_costs_no_sample(problems, tmp_path, se
 
 
 def test_a_server_that_stays_away_stops_the_evaluation_and_the_same_command_goes_on(problems, tmp_path, serve, capsys, monkeypatch):  # fmt: skip
-    monkeypatch.setattr(endpoint_module, "FIRST_PAUSE_S", 0.02)
+    monkeypatch.setattr(openai._base_client, "INITIAL_RETRY_DELAY", 0.02)
     back: list[bool] = []
 
     def script(body, attempt):
@@ -398,7 +397,7 @@ REFUSED = {
     "unknown wording": ({"model": "tiny", "prompt": "plane"}, "did you mean 'plain'"),
     "wording of samples": ({"samples": "s.jsonl", "prompt": "plain"}, "prompt= has no effect"),
     "sweep and max_tokens": ({"model": "tiny", "sweep": "8,16", "max_tokens": "8"}, "leave one of them out"),
-    "sweep of words": ({"model": "tiny", "sweep": "8,many"}, "must be token limits"),
+    "sweep of words": ({"model": "tiny", "sweep": "8,many"}, "must be whole numbers"),
     "limit 0": ({"model": "tiny", "limit": "0"}, "limit=0"),
 }  # fmt: skip
 

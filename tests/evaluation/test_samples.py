@@ -89,7 +89,7 @@ def test_a_file_nested_beyond_reason_is_one_line(tmp_path):
 
 
 def test_a_bare_list_of_lists_is_refused(tmp_path):
-    with pytest.raises(DataError, match="which problem is which"):
+    with pytest.raises(DataError, match=r"custom\.json, item 0: a JSON object was expected"):
         read(tmp_path, [["print(1)"]], "custom.json")
 
 

@@ -97,23 +97,6 @@ def test_what_decides_in_a_stage_of_prepare_are_settings_of_it():
     assert {name for stage in STAGES.values() for name in stage.settings} <= set(chz.chz_fields(PrepareConfig))
 
 
-@pytest.mark.parametrize("suffix", [".json", ".jsonl", ".parquet"])
-def test_the_first_row_that_tells_the_shape_is_not_read_again(tmp_path, monkeypatch, suffix):
-    seen = []
-
-    def counted(path, skip=0):
-        for found in stream_rows(path, skip):
-            seen.append(found["problem"])
-            yield found
-
-    monkeypatch.setattr(datasets, "stream_rows", counted)
-    parts = [str(write(tmp_path / f"{name}{suffix}", count)) for name, count in (("a", 3), ("b", 2))]
-    dataset = open_dataset(",".join(parts))
-    asyncio.run(load_dataset(dataset, None))
-    assert sorted(seen) == sorted(["Number 0.", "Number 1.", "Number 2.", "Number 0.", "Number 1."])
-    assert statements(dataset) == statements(dataset)
-
-
 def test_shards_of_a_folder_are_one_set_by_split(tmp_path):
     for name in ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"):
         write(tmp_path / "data" / f"{name}.parquet", 2)
@@ -267,7 +250,7 @@ TWO_PLUS_TWO = '{"id": "a1", "statement": "s", "tests": [{"kind": "stdin", "inpu
     ("text", "message"),
     [
         ('{"id": "a", "statement": "s", "tests": [], "x": 1}\n', r'rows\.jsonl, row 1: field "x" is unknown'),
-        ('{"id": "a", "statement": "s", "tests": [{"kind": "stdin", "input": "", "expected": ""}]}\n' * 2, r"rows\.jsonl, row 2: id 'a' came before, in .*rows\.jsonl, row 1;"),
+        ('{"id": "a", "statement": "s", "tests": [{"kind": "stdin", "input": "", "expected": ""}]}\n' * 2, r"rows\.jsonl: a: an earlier row has this id"),
         ('[{"id": "a"}]\n', r"rows\.jsonl, line 1: .*read from a file named \.json"),
         ('[\n{"id": "a"}\n]\n', r"rows\.jsonl, line 1: .*read from a file named \.json"),
     ],

@@ -115,8 +115,8 @@ def test_any_hub_id_with_config_and_split_is_a_name(answers):
 @pytest.mark.parametrize(
     ("question", "message"),
     [
-        ("no revision", "has no revision 'nowhere'"),
-        ("no repository", "does not exist on the hub"),
+        ("no revision", "at revision 'nowhere'"),
+        ("no repository", "refused dataset nobody/nothing at revision 'main'"),
         ("no split", "nothing for split 'test' of config taco"),
         ("unknown split", "the splits of deepcoder/taco are train"),
     ],

@@ -190,11 +190,3 @@ def test_public_sets_overlap_alike_however_often_they_are_named() -> None:
     for times in (1, 3):
         overlap = Decontaminator(exams * times, 0.35)
         assert sum(overlap.find(entry(one.statement, name=one.id)) is not None for one in problems) == 117
-
-
-def test_rows_with_mere_numbers_are_called_as_their_reader_calls_them(tmp_path):
-    row = {"task_id": 594, "text": "Find it.", "code": "def f(): return 1", "test_list": ["assert f() == 1"]}
-    path = tmp_path / "mbpp.jsonl"
-    path.write_text(json.dumps(row | {"test_setup_code": "", "challenge_test_list": []}) + "\n")
-    (exam,) = evaluation_problems(str(path))
-    assert exam.ids == ("594", "Mbpp/594")

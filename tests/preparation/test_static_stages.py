@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Sequence
 
 import pytest
 
-from code_rl.data.preparation.bench import ProblemSummary, entry_from_json, make_entry
+from code_rl.data.preparation.bench import ProblemSummary, make_entry
 from code_rl.data.preparation.filter import filter_entry
 from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.grading.problem import Problem, StdinTest
@@ -54,8 +52,3 @@ def test_too_few_tests_and_too_many_bytes_are_dropped() -> None:
     assert filter_entry(entry(problem("p", TASK, TESTS[:1])), CONFIG).reason == "few_tests"
     large = problem("p", TASK, [("x" * 2_000_000, "1"), ("y", "2")])
     assert filter_entry(entry(large), PrepareConfig(dataset="d", out="o", max_row_mb=1.0)).reason == "oversized"
-
-
-def test_an_entry_survives_being_written_and_read() -> None:
-    one = entry(problem("p", TASK))
-    assert entry_from_json(json.loads(json.dumps(dataclasses.asdict(one)))) == one

@@ -19,7 +19,7 @@ from code_rl.data.preparation.verification.verify import Verifier, run_verify
 from code_rl.grading.judging import judge_async
 from code_rl.grading.native import write_problems
 from code_rl.grading.problem import CallTest, Compare, Problem, SequenceTest, StdinTest
-from code_rl.grading.sandbox.executor import Execution, Executor, Job, OnDemand, Status
+from code_rl.grading.sandbox.executor import Execution, Job, Status
 from code_rl.grading.verdict import Verdict
 from tests.corpus.rooms import room
 
@@ -191,77 +191,23 @@ SIZES = (*range(40), *range(-1, -40, -1), *range(40, 80))
 
 
 @pytest.mark.parametrize("reference", ["def f(n):\n    if n < 0:\n        return -n\n    return n\n", "class Solution:\n    def f(self, n):\n        return -n if n < 0 else n\n"])  # fmt: skip
-def test_mutants_have_the_verdicts_that_all_tests_give_and_survivors_take_few_runs(reference: str) -> None:
+def test_mutants_have_the_verdicts_that_all_tests_give(reference: str) -> None:
     problem = Problem("abs", "abs", tuple(CallTest((n,), abs(n)) for n in SIZES), fn_name="f", solutions=(reference,))
     config = PrepareConfig(dataset="d", out="o", mutants=8)
 
-    async def run() -> tuple[int, Decision, list[Verdict]]:
+    async def run() -> tuple[Decision, list[Verdict]]:
         async with room("auto") as executor:
-            counting = Counting(executor)
-            decision = await Verifier(config, counting).verify(make_entry(problem, 0)[0], problem)
+            decision = await Verifier(config, executor).verify(make_entry(problem, 0)[0], problem)
             assert decision is not None
             programs = mutants(reference, 8, "0/abs")
-            return counting.cases, decision, [await judge_async(problem, code, executor) for code in programs]
+            return decision, [await judge_async(problem, code, executor) for code in programs]
 
-    cases, decision, verdicts = asyncio.run(run())
+    decision, verdicts = asyncio.run(run())
     failing = [str(verdict.passed) for verdict in verdicts if not verdict.correct]
-    survivors = len(verdicts) - len(failing)
-    assert survivors >= 1
+    assert len(failing) < len(verdicts)
     assert any(int(index) >= 32 for index in failing)
     assert decision.notes["kills"] == dict(Counter(sorted(failing, key=int)))
     assert (decision.card["mutants"], decision.card["mutants_killed"]) == (len(verdicts), len(failing))
-    assert cases < 2 * len(SIZES) + sum(int(index) + 1 for index in failing) + (survivors + len(failing)) * 33 + 1
-
-
-DERIVED = Problem("abs", "abs", tuple(CallTest((n,), abs(n)) for n in SIZES), fn_name="f", solutions=("def f(n):\n    return abs(n)\n",))  # fmt: skip
-STATEFUL = "seen = []\ndef f(n):\n    seen.append(n)\n    return abs(n) if len(seen) == 1 else None\n"
-RANDOM = f"import random\ndef f(n):\n    return abs(n) + ({UNLUCKY})\n"
-
-
-@pytest.mark.parametrize(
-    ("reference", "slowest_s", "most_cases", "reason"),
-    [
-        (DERIVED.solutions[0], 0.01, 1, ""),
-        (DERIVED.solutions[0], 0.26, len(SIZES), ""),
-        (DERIVED.solutions[0], None, len(SIZES) + 1, ""),
-        (STATEFUL, 0.01, 1 + len(SIZES), ""),
-        (RANDOM, 0.01, 30 * len(SIZES), "flaky"),
-        ("def f(n):\n    return n\n", 0.01, 4 * len(SIZES), "reference_fails"),
-    ],
-    ids=["quick", "slow", "stated", "stateful", "random", "wrong"],
-)
-def test_the_run_that_gave_the_values_proves_quick_calls_apart_and_one_process_proves_them_again(
-    reference: str, slowest_s: float | None, most_cases: int, reason: str
-) -> None:
-    problem = with_solution(DERIVED, reference)
-
-    async def run() -> tuple[int, Decision | None]:
-        async with room("auto") as executor:
-            counting = Counting(executor)
-            entry = make_entry(problem, 0, derived_s=slowest_s)[0]
-            verifier = Verifier(PrepareConfig(dataset="d", out="o", mutants=0), counting)
-            decision = await verifier.verify(entry, problem)
-            return counting.cases, decision
-
-    cases, decision = asyncio.run(run())
-    assert decision is not None
-    assert decision.reason == reason
-    assert cases <= most_cases
-    if not reason:
-        assert (decision.card["reference_cpu_s"], decision.notes["costs"]) == (0.25, {})
-
-
-class Counting(OnDemand):
-    """Counts the tests that end."""
-
-    def __init__(self, executor: Executor) -> None:
-        super().__init__(lambda: executor)
-        self.cases = 0
-
-    async def run(self, job: Job) -> AsyncIterator[Execution]:
-        async for execution in super().run(job):
-            self.cases += 1
-            yield execution
 
 
 def test_problems_without_a_reference_may_be_kept() -> None:

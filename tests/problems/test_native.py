@@ -220,8 +220,8 @@ def test_a_byte_order_mark_and_blank_lines_are_skipped(tmp_path):
     assert [problem.id for problem in read_problems(path)] == ["p"]
 
 
-def made(folder, items, key="key", cache_bytes=1 << 20):
-    store = ProblemStore(folder, key, cache_bytes)
+def made(folder, items, key="key"):
+    store = ProblemStore(folder, key)
     for item in items[store.rows :]:
         store.leave_out(item) if isinstance(item, Skipped) else store.add(item, {"n": item.id})
     store.finish()
@@ -234,10 +234,9 @@ ITEMS = [
 ]
 
 
-@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
-def test_a_store_gives_what_was_put_there_by_place_and_by_id(tmp_path, cache_bytes):
+def test_a_store_gives_what_was_put_there_by_place_and_by_id(tmp_path):
     made(tmp_path / "s", ITEMS).close()
-    store = ProblemStore(tmp_path / "s", "key", cache_bytes)
+    store = ProblemStore(tmp_path / "s", "key")
     problems = [item for item in ITEMS if isinstance(item, Problem)]
     assert store.complete
     assert list(store) == problems

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from code_rl.data.builtin import SPLITS, test_split
-from code_rl.data.dataset import MANIFEST, Dataset, digest_of, open_dataset, problems_of
+from code_rl.data.dataset import MANIFEST, digest_of, open_dataset, problems_of
 from code_rl.data.fetch import Pinned, fetch, fetch_file
 from code_rl.data.load import labels, load_dataset
 from code_rl.data.on_disk import ProblemStore, cached_store
@@ -24,23 +24,13 @@ from code_rl.data.sources.shapes import ReadRow, read_as
 from code_rl.data.sources.testcases import read_tests
 from code_rl.grading import Problem
 from code_rl.grading.sandbox import Executor
-from code_rl.util.data_files import describe_files, file_sha256, is_data_file, stream_rows
+from code_rl.util.data_files import describe_files, is_data_file, stream_rows
 from code_rl.util.errors import ConfigError, DataError
 
 PROMPT_TEXT = "prompt_text"
 """The field of `meta` that holds what the benchmark's own prompt shows of a row."""
 
 _LCB_REVISION = "0fe84c3912ea0c4d4a78037083943e8f0c4dd505"
-_LCB_SHA256 = (
-    "2bd02b38beb48e8c46b5b9987095d999ff38cd8efc255ea5d58974317c48f63f",
-    "095df7c5daf15f882c51a9deb84085cff1e073495a5dbcf95015a564d485f3a3",
-    "28ed26cc83363ce3f1fe2d5fad9f8393077beb1907b167a31bd3b32f80801b79",
-    "d711138ddaebfcf5f8ec6a4283ee677298c0f5c5d374a235af92aaf0584510da",
-    "7f77571c2a6df0c2a72a3277650309f67e01e0008e18117e624633df53f81214",
-    "bb4c364f71921c4495a6ad15abe1a927350b720009f4933e2e71f8af0f6fd1f5",
-)
-
-
 HUMANEVAL_PLUS = Pinned(
     "https://raw.githubusercontent.com/evalplus/humanevalplus_release/"
     "200defce9e3429d28ca215b6dd061c0f7f31c18b/HumanEvalPlus.jsonl.gz",
@@ -53,6 +43,8 @@ MBPP_PLUS = Pinned(
     "af43697e8791c4c149bdfd6b489d8b5412507551ac20e28a439f650b8225db63",
     "mbppplus/MbppPlus.jsonl.gz",
 )
+
+CODEFORCES_FILES = ("codeforces.json", "metadata_cf.json")
 
 Items = Iterator[Item]
 
@@ -99,7 +91,7 @@ async def read_files(
 ) -> tuple[ProblemStore, dict[str, Any]]:
     """The problems of the file or folder that `data`, else `name`, is, and facts of the manifest.
     Raises ConfigError where there is none, DataError for malformed ones."""
-    dataset = _opened(data or name)
+    dataset = open_dataset(data or name, "test")
     if "livecodebench" in dataset.shapes():
         raise ConfigError(
             f"benchmark={name} holds LiveCodeBench's own rows, whose programs get its "
@@ -117,7 +109,7 @@ def read_object(name: str, own: Any) -> tuple[tuple[Problem, ...], dict[str, Any
         own = [problem for split in SPLITS for problem in test_split(split)]
     problems = problems_of("benchmark", name, own)
     files = [{"name": name, "sha256": digest_of(problems)}]
-    return problems, {"files": files, "revision": "in the package", "skipped": {}}
+    return problems, {"files": files, "revision": "in the package"}
 
 
 async def read_benchmark(
@@ -152,12 +144,6 @@ async def read_benchmark(
     return store, facts
 
 
-def _opened(given: str) -> Dataset:
-    if is_data_file(given) and not Path(given).expanduser().exists():
-        raise ConfigError(f"{given}: there is no such file")
-    return open_dataset(given, "test")
-
-
 def source_files(name: str, data: str | None, choice: RowSelection) -> tuple[list[Path], str]:
     """The files of a benchmark and the revision they are: local ones (`data`), or downloaded at the
     pinned revision.
@@ -168,11 +154,9 @@ def source_files(name: str, data: str | None, choice: RowSelection) -> tuple[lis
     if name == "livecodebench":
         return _livecodebench_files(path, choice)
     if path is not None:
-        if not path.exists():
-            raise ConfigError(f"data={data}: there is no such file")
-        wanted = [path] if path.is_file() else [path / "codeforces.json", path / "metadata_cf.json"]
-        if path.is_dir() and (name != "codeforces" or not all(each.is_file() for each in wanted)):
-            raise ConfigError(f"data={path} is a folder; benchmark={name} wants a file")
+        wanted = [path / name for name in CODEFORCES_FILES] if name == "codeforces" else [path]
+        if missing := [each for each in wanted if not each.is_file()]:
+            raise ConfigError(f"data={data}: there is no file {missing[0]}")
         return wanted, "local file"
     published = READERS[name].published
     if published is None:
@@ -197,12 +181,8 @@ def _livecodebench_files(path: Path | None, choice: RowSelection) -> tuple[list[
         if not path.is_dir():
             raise ConfigError(f"data={path}: there is no such file or folder")
         return livecodebench.shard_paths(path, choice.version), "local files"
-    hashes, files = dict(zip(livecodebench.SHARDS, _LCB_SHA256, strict=True)), []
-    for name in livecodebench.release_shards(choice.version):
-        files.append(fetch_file(livecodebench.REPOSITORY, name, _LCB_REVISION))
-        if file_sha256(files[-1]) != hashes[name]:
-            what = f"{name} of {livecodebench.REPOSITORY} at {_LCB_REVISION}"
-            raise DataError(f"{files[-1]} is not {what}: its SHA-256 differs")
+    shards = livecodebench.release_shards(choice.version)
+    files = [fetch_file(livecodebench.REPOSITORY, name, _LCB_REVISION) for name in shards]
     return files, _LCB_REVISION
 
 

@@ -13,11 +13,12 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from code_rl.data.catalogue import (
     BUILTIN,
@@ -34,27 +35,16 @@ from code_rl.data.sources.shapes import read_row, shape_of
 from code_rl.grading import Problem
 from code_rl.grading.native import format_problem
 from code_rl.util import registry
-from code_rl.util.data_files import count_rows, describe_files, is_data_file, stream_rows
+from code_rl.util.data_files import describe_files, is_data_file, stream_rows
 from code_rl.util.errors import ConfigError, DataError
 from code_rl.util.suggestion import suggestion
 from code_rl.util.version import __version__
 
-T = TypeVar("T")
 Rows = Iterator[tuple[str, dict[str, Any]]]
 Role = Literal["train", "test"]
 MANIFEST = "manifest.json"
 PREPARED = "code-rl-prepared"
 OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-
-
-def _behind(parts: Iterable[T], skip: int, count: Callable[[T], int]) -> Iterator[tuple[T, int]]:
-    """The parts that hold something behind the first `skip` rows of them all, each with how many of
-    its own to leave out."""
-    for part in parts:
-        held = count(part) if skip else 0
-        if not skip or held > skip:
-            yield part, skip
-        skip = max(0, skip - held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,37 +59,19 @@ class Source:
     revision: str | None = None
     licence: str = "unstated"
     given: str = ""
-    _begun: list[Rows] = field(default_factory=list, init=False, compare=False, repr=False)
 
-    def items(self, skip: int = 0) -> Iterator[Item]:
-        """One item a raw row, in order, without the first `skip` rows. Raises DataError for a file
-        that cannot be read."""
+    def readers(self) -> Iterator[Callable[[], Item]]:
+        """One call a raw row, in order, which gives its item. Raises DataError for a file that
+        cannot be read."""
         prefix = f"{self.name}/{self.split}" if self.split else self.name
-        for index, (where, row) in enumerate(self.rows(skip), start=skip):
-            yield read_row(row, Origin(self.name, prefix, index, where))
+        for index, (where, row) in enumerate(self.rows()):
+            yield partial(read_row, row, Origin(self.name, prefix, index, where))
 
-    def rows(self, skip: int = 0) -> Rows:
+    def rows(self) -> Rows:
         """Raw rows, each with its place in words (`FILE, row N`)."""
-        begun = [self._begun.pop() for _ in self._begun]
-        if begun and not skip:
-            yield from begun[0]
-            return
-        for file, dropped in _behind(self.files, skip, count_rows):
-            for number, row in enumerate(stream_rows(file, dropped), start=dropped + 1):
+        for file in self.files:
+            for number, row in enumerate(stream_rows(file), start=1):
                 yield f"{file}, row {number}", row
-
-    def first(self) -> dict[str, Any] | None:
-        """The first row; None where there is none. `rows()` then goes on with what is open, and
-        reads nothing twice."""
-        rows = self.rows()
-        first = next(rows, None)
-        if first is not None:
-            self._begun[:] = [chain((first,), rows)]
-        return None if first is None else first[1]
-
-    def count(self) -> int:
-        """The number of rows."""
-        return sum(map(count_rows, self.files))
 
     def provenance(self) -> dict[str, Any]:
         """Where the rows come from, as JSON data."""
@@ -149,13 +121,9 @@ class MadeSource(Source):
     problems: Sequence[Problem] = ()
     version: str = ""
 
-    def items(self, skip: int = 0) -> Iterator[Item]:
-        """The problems, without the first `skip`."""
-        return islice(self.problems, skip, None)
-
-    def count(self) -> int:
-        """The number of problems."""
-        return len(self.problems)
+    def readers(self) -> Iterator[Callable[[], Item]]:
+        """One call a problem, which gives it."""
+        return (partial(self.problems.__getitem__, index) for index in range(len(self.problems)))
 
     def provenance(self) -> dict[str, Any]:
         """The version that makes them."""
@@ -201,17 +169,13 @@ class Dataset:
 
     def items(self, skip: int = 0) -> Iterator[Item]:
         """One item a raw row, in the order of the sources, without the first `skip` rows."""
-        for source, dropped in _behind(self.sources, skip, lambda source: source.count()):
-            yield from source.items(dropped)
+        readers = chain.from_iterable(source.readers() for source in self.sources)
+        return (read() for read in islice(readers, skip, None))
 
     def shapes(self) -> list[str]:
         """The names of the shapes that the first row of each source has, "" for one that is not
         known."""
-        shapes = [
-            shape_of(first)
-            for first in (source.first() for source in self.sources)
-            if first is not None
-        ]
+        shapes = [shape_of(row) for source in self.sources for _, row in islice(source.rows(), 1)]
         return [shape.name if shape else "" for shape in shapes]
 
     def provenance(self) -> list[dict[str, Any]]:

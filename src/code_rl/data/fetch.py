@@ -67,31 +67,17 @@ def open_repository(name: str, revision: str | None = None) -> Repository:
     """
     require("train", f"dataset {name}", "huggingface_hub", "httpx", "yaml")
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub.errors import HfHubHTTPError
 
     try:
         with interruptible():
             info = HfApi().dataset_info(name, revision=revision, timeout=TIMEOUT_S)
-    except GatedRepoError as error:
-        raise ConfigError(
-            f"dataset {name} is gated: ask for access on its page, then set HF_TOKEN"
-        ) from error
-    except RepositoryNotFoundError as error:
-        raise ConfigError(
-            f"dataset {name} does not exist on the hub, or is private (then set HF_TOKEN)"
-        ) from error
-    except RevisionNotFoundError as error:
-        raise ConfigError(
-            f"dataset {name} has no revision {revision!r}; use a branch, a tag or a commit"
-        ) from error
     except HfHubHTTPError as error:
         if error.response is not None and error.response.status_code < 500:
-            raise ConfigError(f"the hub refused {name}: {_first_line(error)}") from error
+            raise ConfigError(
+                f"the hub refused dataset {name} at revision {revision or MAIN!r} "
+                f"({_first_line(error)}); check both, and set HF_TOKEN for a private or gated one"
+            ) from error
         return _cached(name, revision, error)
     except _connection_errors() as error:
         return _cached(name, revision, error)
@@ -108,24 +94,16 @@ def fetch_file(repository: str, filename: str, revision: str) -> Path:
     Raises ConfigError when it can be had neither from the hub nor from the cache.
     """
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError
 
     try:
         with interruptible():
             return Path(
                 hf_hub_download(repository, filename, repo_type="dataset", revision=revision)
             )
-    except LocalEntryNotFoundError as error:
-        raise _unreachable(
-            repository, revision, error, f"{filename} is not in its cache"
-        ) from error
-    except EntryNotFoundError as error:
-        raise ConfigError(
-            f"dataset {repository} has no file {filename} at revision {revision}"
-        ) from error
     except HfHubHTTPError as error:
         raise ConfigError(
-            f"the hub refused {repository}/{filename}: {_first_line(error)}"
+            f"the hub refused {repository}/{filename} at revision {revision}: {_first_line(error)}"
         ) from error
     except _connection_errors() as error:
         raise _unreachable(
@@ -161,9 +139,9 @@ def _card(readme: Path) -> dict[str, Any]:
 def _connection_errors() -> tuple[type[Exception], ...]:
     """What a hub that does not answer raises; the hub's HTTP library, whichever it is, shows in the
     base of its own errors."""
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    return (HfHubHTTPError.__bases__[0], ConnectionError, TimeoutError)
+    return (LocalEntryNotFoundError, HfHubHTTPError.__bases__[0], ConnectionError, TimeoutError)
 
 
 def _unreachable(name: str, revision: str | None, cause: Exception, cache: str) -> ConfigError:
@@ -184,7 +162,6 @@ def _dicts(value: Any) -> Sequence[Mapping[str, Any]]:
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
-CHUNK = 1 << 20
 TIMEOUT_S = 60.0
 
 
@@ -220,7 +197,7 @@ def fetch(pinned: Pinned) -> Path:
             interruptible(),
             urllib.request.urlopen(pinned.url, timeout=TIMEOUT_S) as response,  # noqa: S310
         ):
-            data = b"".join(iter(lambda: response.read(CHUNK), b""))
+            data = response.read()
         found = hashlib.sha256(data).hexdigest()
         if found != pinned.sha256:
             raise DataError(

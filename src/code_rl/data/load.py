@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from code_rl.data.catalogue import BUILTIN
@@ -127,6 +126,10 @@ async def load_dataset(dataset: Dataset, executor: Executor, say: Say = print) -
     store = await cached_store(
         dataset.fingerprint()[:32], partial(_resolved, dataset, executor, say), labels
     )
+    if store.skipped and {*dataset.shapes()} == {NATIVE}:
+        # Our own format is for its writer to get right.
+        first = store.skipped[0]
+        raise DataError(f"dataset={dataset.name}: {first.row_id}: {first.detail}")
     left = ", ".join(f"{count} {reason}" for reason, count in store.left_out().items())
     if left:
         say(
@@ -141,27 +144,11 @@ async def load_dataset(dataset: Dataset, executor: Executor, say: Say = print) -
 async def _resolved(
     dataset: Dataset, executor: Executor, say: Say, skip: int
 ) -> AsyncIterator[Problem | Skipped]:
-    """What the rows give. Our own format is for its writer to get right: a malformed or repeated
-    row is an error there, not a row to leave out."""
+    """What the rows give."""
     say(f"reading {dataset} (the first time; then kept)")
-    native = {*dataset.shapes()} == {NATIVE}
-    seen: dict[str, int] = {}
-    read = dataset.items(0 if native else skip)
-    async with aclosing(resolve_all(read, executor)) as items:  # type: ignore[type-var]
+    async with aclosing(resolve_all(dataset.items(skip), executor)) as items:  # type: ignore[type-var]
         async for item in items:
-            if native:
-                if isinstance(item, Skipped):
-                    raise DataError(item.detail)
-                if item.id in seen:
-                    rows = (where for source in dataset.sources for where, _ in source.rows())
-                    places = list(islice(rows, len(seen) + 1))
-                    raise DataError(
-                        f"{places[-1]}: id {item.id!r} came before, in {places[seen[item.id]]}; "
-                        "ids must be unique"
-                    )
-                seen[item.id] = len(seen)
-            if not native or len(seen) > skip:
-                yield item
+            yield item
 
 
 def labels(problem: Problem) -> dict[str, str]:
@@ -176,17 +163,15 @@ def labels(problem: Problem) -> dict[str, str]:
 
 def parse_difficulty(text: str) -> tuple[float, float]:
     """`LOW..HIGH` as two pass rates. Raises ConfigError for anything else."""
-    low, separator, high = text.partition("..")
     try:
-        bounds = float(low), float(high)
+        low, high = map(float, text.split(".."))
     except ValueError:
-        separator = ""
-        bounds = 0.0, 0.0
-    if not separator or not 0 <= bounds[0] <= bounds[1] <= 1:
+        low, high = 1.0, 0.0
+    if not 0 <= low <= high <= 1:
         raise ConfigError(
             f"difficulty={text!r} must be LOW..HIGH with 0 <= LOW <= HIGH <= 1, as in 0.1..0.9"
         )
-    return bounds
+    return low, high
 
 
 def within_difficulty(problems: Sequence[Problem], difficulty: str) -> Sequence[Problem]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
@@ -33,7 +33,6 @@ from code_rl.util.files import sized_lines
 READERS = ("code_rl.data", "code_rl.grading", "code_rl.util.data_files")
 """What decides which problems the rows of a data set are."""
 
-CACHE_BYTES = 128 << 20
 RECORDS, INDEX = "problems.bin", "index.jsonl"
 Items = Callable[[int], AsyncIterator[Problem | Skipped]]
 """What the rows of a source give, without the first so many."""
@@ -56,18 +55,16 @@ class ProblemStore(Indexed[Problem]):
     """The problems by position and by id; `skipped` are the rows that gave none, `complete` says
     whether the source was read to its end.
 
-    Reads one record at each access, safely from several threads; `get` keeps at most about
-    `cache_bytes` of records parsed.
+    Reads one record at each access, safely from several threads.
     """
 
-    def __init__(self, folder: Path, key: str, cache_bytes: int = CACHE_BYTES) -> None:
+    def __init__(self, folder: Path, key: str) -> None:
         self.folder, self.key = folder, key
         self.places: list[ProblemLocation] = []
         self.skipped: list[Skipped] = []
         self.complete = False
         self._place_of: dict[str, int] = {}
-        self._cached: OrderedDict[int, tuple[Problem, int]] = OrderedDict()
-        self._cache_room = cache_bytes
+        self._last: tuple[int, Problem] | None = None
         self._reading: int | None = None
         self._writing: tuple[IO[bytes], IO[bytes]] | None = None
         self._whole = self._read_index()
@@ -84,19 +81,12 @@ class ProblemStore(Indexed[Problem]):
         return problem_id in self._place_of
 
     def get(self, problem_id: str) -> Problem:
-        """The problem with this id, not parsed anew if it was used of late. Raises KeyError for an
-        unknown one."""
-        index = self._place_of[problem_id]
-        if index in self._cached:
-            self._cached.move_to_end(index)
-            return self._cached[index][0]
-        line = self.line(index)
-        problem = parse_problem(line, f"{self.folder}, record {index}")
-        self._cached[index] = problem, len(line)
-        self._cache_room -= len(line)
-        while self._cache_room < 0 and len(self._cached) > 1:
-            self._cache_room += self._cached.popitem(last=False)[1][1]
-        return problem
+        """The problem with this id, not parsed anew if it was the last one asked for. Raises
+        KeyError for an unknown one."""
+        index, last = self._place_of[problem_id], self._last
+        if last is None or last[0] != index:
+            last = self._last = index, self.at(index)
+        return last[1]
 
     def line(self, index: int) -> bytes:
         """The problem at a position as a native line, without its end."""

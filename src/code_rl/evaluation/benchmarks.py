@@ -26,6 +26,7 @@ from code_rl.data.benchmarks import (
     read_object,
 )
 from code_rl.data.load import TAGS, labels
+from code_rl.data.sources import Skipped
 from code_rl.evaluation.completers import EvalEntry
 from code_rl.grading import Problem, ProblemView
 from code_rl.grading.sandbox import Executor
@@ -119,20 +120,16 @@ BENCHMARKS: Mapping[str, PromptStyle] = {
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """Problems ready to be asked and judged, by their ids. `facts` go into the manifest, `skipped`
+    """Problems ready to be asked and judged. `facts` go into the manifest, `skipped`
     are rows without a problem, `others` what the set has beside the entries."""
 
     name: str
-    get: Callable[[str], Problem]
+    problem: Callable[[EvalEntry], Problem]
     prompt: PromptStyle
     entries: Sequence[EvalEntry]
     facts: Mapping[str, Any]
     skipped: Mapping[str, str] = field(default_factory=dict)
     others: frozenset[str] = frozenset()
-
-    def problem(self, entry: EvalEntry) -> Problem:
-        """The problem with its tests."""
-        return self.get(entry.problem_id)
 
     def messages(self, problem: Problem) -> list[Message] | None:
         """The conversation that asks for a solution, where the benchmark has a template of its
@@ -184,10 +181,8 @@ def _of_store(
     choice: RowSelection,
     facts: Mapping[str, Any],
 ) -> Benchmark:
-    skipped = {one.row_id: one.reason for one in store.skipped}
     seen = [(place.id, place.about) for place in store.places]
-    facts = {**facts, "skipped": store.left_out()}
-    return _benchmark(name, store.get, prompt, seen, choice, facts, skipped)
+    return _benchmark(name, store.get, prompt, seen, choice, facts, store.skipped)
 
 
 def _from_object(name: str, own: Any, choice: RowSelection) -> Benchmark:
@@ -201,15 +196,8 @@ def _from_object(name: str, own: Any, choice: RowSelection) -> Benchmark:
             "none"
         )
     seen = [(problem.id, labels(problem)) for problem in problems]
-    return _benchmark(
-        name,
-        {problem.id: problem for problem in problems}.__getitem__,
-        prompt,
-        seen,
-        choice,
-        facts,
-        {},
-    )
+    by_id = {problem.id: problem for problem in problems}
+    return _benchmark(name, by_id.__getitem__, prompt, seen, choice, facts)
 
 
 def _benchmark(
@@ -219,20 +207,14 @@ def _benchmark(
     seen: Sequence[tuple[str, Mapping[str, str]]],
     choice: RowSelection,
     facts: Mapping[str, Any],
-    skipped: Mapping[str, str],
+    skipped: Sequence[Skipped] = (),
 ) -> Benchmark:
     """Raises DataError when no problem is left. The splits of the built-in family are limited one
     by one, as the training loop limits them."""
     by_split: dict[str, list[tuple[str, Mapping[str, str]]]] = {}
     for problem_id, about in seen:
-        split = (
-            about.get("split", name)
-            if name == "builtin"
-            else name
-            if name in BENCHMARKS
-            else "test"
-        )
-        by_split.setdefault(split, []).append((problem_id, about))
+        split = about.get("split", name) if name == "builtin" else name
+        by_split.setdefault(split if name in BENCHMARKS else "test", []).append((problem_id, about))
     entries = tuple(
         EvalEntry(
             problem_id,
@@ -244,12 +226,25 @@ def _benchmark(
         for split, members in by_split.items()
         for index, (problem_id, about) in enumerate(subsample(members, choice.limit))
     )
+    reasons = Counter(one.reason for one in skipped)
     if not entries:
-        why = f": {dict(Counter(skipped.values()))}" if skipped else ""
+        why = f": {dict(reasons)}" if skipped else ""
         raise DataError(f"benchmark={name} holds no problems{why}")
-    counted = {**facts, "problems": len(entries), "of": len(seen)}
-    others = {problem_id for problem_id, _ in seen}.union(skipped).difference(
-        entry.problem_id for entry in entries
+    counted = {
+        **facts,
+        "skipped": dict(sorted(reasons.items())),
+        "problems": len(entries),
+        "of": len(seen),
+    }
+    every = {problem_id for problem_id, _ in seen} | {one.row_id for one in skipped}
+    others = every.difference(entry.problem_id for entry in entries)
+    broken = {one.row_id: one.reason for one in skipped if one.reason != OUTSIDE_WINDOW}
+    return Benchmark(
+        name,
+        lambda entry: get(entry.problem_id),
+        prompt,
+        entries,
+        counted,
+        broken,
+        frozenset(others),
     )
-    broken = {row_id: reason for row_id, reason in skipped.items() if reason != OUTSIDE_WINDOW}
-    return Benchmark(name, get, prompt, entries, counted, broken, frozenset(others))

@@ -174,12 +174,7 @@ def summary_table(rows: Sequence[Mapping[str, Any]], label: str) -> str:
     ]
     lines = [[label, *columns[0]], ["---"] * (1 + len(columns[0]))]
     lines += [
-        [row["of"], *(figure(cells[name]) for name in columns[0])]
+        [row["of"], *(rate(cells[name]["pass@1"], cells[name]["interval"]) for name in columns[0])]
         for row, cells in zip(rows, columns, strict=True)
     ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def figure(found: Mapping[str, Any]) -> str:
-    """Pass@1 with its interval, in per cent."""
-    return rate(found["pass@1"], found["interval"])

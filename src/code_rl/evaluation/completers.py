@@ -237,17 +237,15 @@ def read_samples_file(
     that are no samples and for unknown ids.
     """
     if not Path(path).is_file():
-        raise ConfigError(
-            f"samples={path}{' is no file' if Path(path).exists() else ': there is no such file'}"
-        )
+        raise ConfigError(f"samples={path} is no file")
     asked = {entry.problem_id: entry.continued for entry in entries}
     found = read_stored(path, dict.fromkeys(others, "") | asked)
     stored: Mapping[str, list[Sample]] = {name: found[name] for name in found if name in asked}
     left_out = sum(map(len, found.values())) - sum(map(len, stored.values()))
     if not stored:
-        less = f": its {left_out} samples are of problems that are left out" if left_out else ""
         raise ConfigError(
-            f"samples={path} has no sample of the {len(asked)} problems evaluated{less}"
+            f"samples={path} has no sample of the {len(asked)} problems evaluated, and {left_out} "
+            "of problems that are left out"
         )
     numbers = [sum(sample.mode == SAMPLED for sample in samples) for samples in stored.values()]
     greedy = any(sample.mode == GREEDY for samples in stored.values() for sample in samples)

@@ -4,7 +4,6 @@ TensorRT-LLM, `transformers serve`, a hosted API."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import time
@@ -19,12 +18,12 @@ from code_rl.policy import derive_seed
 from code_rl.util.errors import BackendError, ConfigError, install_command
 from code_rl.util.redaction import HIDDEN
 
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 30.0
-PASSING = frozenset({408, 409, 425, 429})
+PASSING = frozenset({408, 409, 429})
+# Pauses of `openai` between its tries: half a second at first, doubled up to this.
+LONGEST_PAUSE_S = 8.0
+FIRST_TRIES = 4
 FOR_ITSELF = frozenset({400, 413, 422})
 CONNECT_TIMEOUT_S = 30.0
-SLOW_TRIES = 2
 SHOWN = 200
 SENT = frozenset(
     {
@@ -52,7 +51,7 @@ class Endpoint(Completer):
         self._config, self._url = config, str(config.endpoint).rstrip("/")
         self._extra = read_extra(config.extra_body, narrowed(config))
         self._key = _read_key(config.api_key_env)
-        self._client = _connect(self._url, self._key)
+        self._client = _connect(self._url, self._key, config.patience)
         self.at_once, self._places = config.asking, asyncio.Semaphore(config.asking)
         self.description = f"{config.model} at {self._url}"
         self.facts = {"endpoint": self._url, "model": config.model, "extra_body": self._extra}
@@ -77,7 +76,7 @@ class Endpoint(Completer):
         }
         async with self._places:
             started = time.perf_counter()
-            answer = await self._patiently(body)
+            answer = await self._answer(body)
             seconds = time.perf_counter() - started
         choice = answer.choices[0]
         return Sample(
@@ -91,57 +90,36 @@ class Endpoint(Completer):
             seconds=seconds,
         )
 
-    async def _patiently(self, body: Mapping[str, Any]) -> Any:
+    async def _answer(self, body: Mapping[str, Any]) -> Any:
         """The server's answer. Raises CompletionError, ConfigError, or (patience at its end)
         BackendError.
 
         A request that fails for `patience` while the server answers others is a missing sample;
         where nothing is answered, the evaluation stops.
         """
-        patience, timeout = self._config.patience, self._config.request_timeout
-        began, pause, slow = time.monotonic(), FIRST_PAUSE_S, 0
-        while True:
-            try:
-                async with asyncio.timeout(timeout):
-                    answer = await self._once(body)
-            except TimeoutError as error:
-                slow, why = slow + 1, f"no answer within {timeout:g} s"
-                if slow == SLOW_TRIES:
-                    if time.monotonic() - self._answered > patience + SLOW_TRIES * timeout:
-                        raise self._gone(why) from error
-                    raise CompletionError("request_timeout", f"{why}, {slow} times") from error
-            except _PassingError as error:
-                left = began + patience - time.monotonic()
-                if left <= 0 or error.retry_after > left:
-                    if self._answered > began:
-                        raise CompletionError(
-                            "server_error", f"{error}, while others were answered"
-                        ) from error
-                    raise self._gone(str(error)) from error
-                await asyncio.sleep(max(error.retry_after, min(pause, left)))
-                pause = min(2 * pause, LONGEST_PAUSE_S)
-            else:
-                self._answered = time.monotonic()
-                return answer
-
-    async def _once(self, body: Mapping[str, Any]) -> Any:
         import openai
 
+        patience, timeout = self._config.patience, self._config.request_timeout
+        began = time.monotonic()
         try:
-            answer = await self._client.chat.completions.create(**body)
+            async with asyncio.timeout(timeout):
+                answer = await self._client.chat.completions.create(**body)
             choice = answer.choices[0]
             if (
                 not isinstance(choice.message.content, str | None)
                 or choice.finish_reason == "abort"
             ):
-                raise _PassingError("the server gave no whole completion")
+                raise ValueError(choice)
+        except TimeoutError as error:
+            why = f"no answer within {timeout:g} s"
+            if time.monotonic() - self._answered > patience + timeout:
+                raise self._gone(why) from error
+            raise CompletionError("request_timeout", why) from error
         except openai.APIStatusError as error:
             status, shown = error.status_code, " ".join(error.response.text[:SHOWN].split())
             shown = f"HTTP {status}: {shown.replace(self._key, HIDDEN) if self._key else shown}"
             if status in PASSING or status >= 500:
-                raise _PassingError(
-                    shown, _seconds(error.response.headers.get("retry-after"))
-                ) from None
+                raise self._failed(shown, began) from None
             if status in FOR_ITSELF:
                 raise CompletionError(f"http_{status}", shown) from None
             remedy = (
@@ -152,11 +130,19 @@ class Endpoint(Completer):
             raise ConfigError(
                 f"endpoint={self._url} with model={body['model']} answers {shown}; {remedy}"
             ) from None
-        except openai.APIError as error:
-            raise _PassingError(type(error.__cause__ or error).__name__) from None
-        except (AttributeError, IndexError, TypeError, ValueError) as error:
-            raise _PassingError("the answer is no chat completion") from error
+        except openai.APIConnectionError as error:
+            raise self._failed(type(error.__cause__ or error).__name__, began) from None
+        except (openai.APIError, AttributeError, IndexError, TypeError, ValueError) as error:
+            raise CompletionError(
+                "no_completion", "the answer is no whole chat completion"
+            ) from error
+        self._answered = time.monotonic()
         return answer
+
+    def _failed(self, why: str, began: float) -> CompletionError | BackendError:
+        if self._answered > began:
+            return CompletionError("server_error", f"{why}, while others were answered")
+        return self._gone(why)
 
     def _gone(self, why: str) -> BackendError:
         return BackendError(
@@ -165,17 +151,9 @@ class Endpoint(Completer):
         )
 
 
-class _PassingError(Exception):
-    """Trouble that may pass; `retry_after` is what the server asked for, in seconds."""
-
-    def __init__(self, message: str, retry_after: float = 0.0) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
-
-
-def _connect(url: str, key: str | None) -> Any:
+def _connect(url: str, key: str | None, patience: float) -> Any:
     """A client that sends the key that was named, and nothing from other variables of the
-    environment."""
+    environment; it sends a request again for about `patience` seconds."""
     try:
         import openai
     except ImportError as error:
@@ -202,16 +180,10 @@ def _connect(url: str, key: str | None) -> Any:
         api_key=key or "none",
         base_url=url,
         timeout=timeout,
-        max_retries=0,
+        max_retries=FIRST_TRIES + round(patience / LONGEST_PAUSE_S),
         default_headers=named,
         http_client=http,
     )
-
-
-def _seconds(retry_after: str | None) -> float:
-    with contextlib.suppress(ValueError):
-        return max(0.0, float(retry_after or 0))
-    return 0.0
 
 
 def read_extra(text: str | None, also: Iterable[str] = ()) -> dict[str, Any]:
@@ -220,11 +192,9 @@ def read_extra(text: str | None, also: Iterable[str] = ()) -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        extra = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"extra_body={text!r} is not JSON: {error}") from error
-    if not isinstance(extra, dict):
-        raise ConfigError(f"extra_body={text!r} must be a JSON object")
+        extra = dict(json.loads(text))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"extra_body={text!r} is not a JSON object: {error}") from error
     taken = [name for name in (*RESERVED, *also) if name in extra]
     if taken:
         raise ConfigError(

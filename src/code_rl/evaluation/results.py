@@ -84,7 +84,9 @@ def _group(
     nothing are left out."""
 
     def of(mode: Mode, ks: Iterable[int]) -> Figures | None:
-        return _figures([by_problem[mode][entry.problem_id] for entry in entries], ks)
+        outcomes_P = [by_problem[mode][entry.problem_id] for entry in entries]
+        judged = any(one.judged for outcomes in outcomes_P for one in outcomes)
+        return figures(outcomes_P, ks) if judged else None
 
     shown = of(SAMPLED, ks) if plan.samples else of(GREEDY, (1,))
     if shown is None:
@@ -115,14 +117,6 @@ def _group(
             "completion": sum(each.completion_tokens for each in beside),
         },
     }
-
-
-def _figures(outcomes_P: Sequence[Sequence[SampleOutcome]], ks: Iterable[int]) -> Figures | None:
-    return (
-        figures(outcomes_P, ks)
-        if any(one.judged for outcomes in outcomes_P for one in outcomes)
-        else None
-    )
 
 
 def _rating(

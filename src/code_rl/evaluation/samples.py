@@ -3,7 +3,6 @@ elsewhere."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -13,7 +12,7 @@ from typing import Any, Literal
 
 from code_rl.grading import Verdict, VerdictKind, extract_code
 from code_rl.policy.inflight import INFLIGHT, GroupLog, open_kept
-from code_rl.util.data_files import read_rows
+from code_rl.util.data_files import read_rows, stream_rows
 from code_rl.util.errors import DataError
 from code_rl.util.files import KeyedLog
 
@@ -70,16 +69,10 @@ def sample_from_json(row: Mapping[str, Any]) -> Sample:
     sample = Sample(
         **{name: value for name, value in row.items() if name in Sample.__dataclass_fields__}
     )
-    counts = {
-        name: getattr(sample, name) for name in ("sample", "prompt_tokens", "completion_tokens")
-    }
-    fits = {name: type(value) is int and value >= 0 for name, value in counts.items()}
-    fits |= {
-        "mode": sample.mode in (SAMPLED, GREEDY),
-        "truncated": isinstance(sample.truncated, bool),
-    }
-    if odd := [f"{name}={getattr(sample, name)!r:.60}" for name, fit in fits.items() if not fit]:
-        raise ValueError(", ".join(odd))
+    counts = (sample.sample, sample.prompt_tokens, sample.completion_tokens)
+    fits = sample.mode in (SAMPLED, GREEDY) and isinstance(sample.truncated, bool)
+    if not fits or any(type(count) is not int or count < 0 for count in counts):
+        raise ValueError(f"mode, truncated, number or tokens of {sample!r:.200}")
     return sample
 
 
@@ -139,23 +132,10 @@ def _numbered(samples: Mapping[Key, Sample]) -> list[Sample]:
 
 
 def _rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Rows of a JSON array or of JSON lines, with where they are."""
-    if not path.endswith((".jsonl", ".jsonl.gz", ".gz")) and Path(path).is_file():
-        try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            data = None
-        if isinstance(data, list):
-            for index, row in enumerate(data):
-                if not isinstance(row, dict):
-                    raise DataError(
-                        f"{path}, item {index}: an object with question_id and code_list was "
-                        f"expected, not {type(row).__name__}; a bare list of lists does not say "
-                        "which problem is which"
-                    )
-                yield f"{path}, item {index}", row
-            return
-    yield from read_rows(path)
+    """Rows of a JSON array (`.json`) or of JSON lines, with where they are."""
+    if path.endswith(".json"):
+        return ((f"{path}, item {i}", row) for i, row in enumerate(stream_rows(Path(path))))
+    return read_rows(path)
 
 
 def _read_row(row: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[str, Any]]]:

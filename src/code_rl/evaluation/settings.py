@@ -24,24 +24,24 @@ from code_rl.util.setting import (
 from code_rl.util.settings import make_settings
 
 REFERENCE = "reference"
-FROM_RUN = {
-    "model_name": "model",
-    "backend": "backend",
-    "device": "device",
-    "dtype": "dtype",
-    "renderer": "renderer",
-    "max_tokens": "max_tokens",
-    "temperature": "temperature",
-    "seed": "seed",
-    "eval_samples": "n",
-    "eval_limit": "limit",
-    "reward_timeout": "reward_timeout",
-    "environment": "environment",
-    "max_turns": "max_turns",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "prompt": "prompt",
-    "system_prompt": "system_prompt",
+FROM_RUN = {"model_name": "model", "eval_samples": "n", "eval_limit": "limit"} | {
+    name: name
+    for name in (
+        "backend",
+        "device",
+        "dtype",
+        "renderer",
+        "max_tokens",
+        "temperature",
+        "seed",
+        "reward_timeout",
+        "environment",
+        "max_turns",
+        "top_p",
+        "top_k",
+        "prompt",
+        "system_prompt",
+    )
 }
 """A run's settings and what they are called here: with checkpoint= they are the defaults, so that
 figures agree with the run's own."""
@@ -167,8 +167,7 @@ class EvalConfig:
     )
     request_timeout: float = option(
         1800.0,
-        "Seconds that one request to an endpoint may take. After two such time-outs its sample "
-        "is missing.",
+        "Seconds that one request to an endpoint may take; after that its sample is missing.",
         ABOVE_0,
     )
     patience: float = option(
@@ -334,13 +333,21 @@ def wanted_ks(config: EvalConfig, n: int) -> tuple[int, ...]:
     """For which k pass@k is given. Raises ConfigError for a k above n."""
     if config.k is None:
         return tuple(sorted({1, max(n, 1)}))
-    try:
-        ks = sorted({int(part) for part in config.k.split(",")})
-    except ValueError as error:
-        raise ConfigError(f"k={config.k!r} must be whole numbers, comma-separated") from error
-    if ks[0] < 1 or ks[-1] > max(n, 1):
+    ks = _numbers("k", config.k)
+    if max(ks) > max(n, 1):
         raise ConfigError(f"k={config.k}: each k must be between 1 and n={n}")
     return tuple(sorted({1, *ks}))
+
+
+def _numbers(name: str, text: str) -> tuple[int, ...]:
+    """The different numbers of a list with commas."""
+    try:
+        numbers = tuple(dict.fromkeys(map(int, text.split(","))))
+    except ValueError:
+        numbers = (0,)
+    if min(numbers) < 1:
+        raise ConfigError(f"{name}={text!r} must be whole numbers of at least 1, comma-separated")
+    return numbers
 
 
 def narrowed(config: EvalConfig) -> dict[str, float]:
@@ -356,12 +363,4 @@ def sweep_limits(config: EvalConfig) -> tuple[int, ...]:
     them."""
     if config.sweep is None:
         return (config.max_tokens,)
-    try:
-        limits = tuple(dict.fromkeys(int(part) for part in config.sweep.split(",")))
-    except ValueError as error:
-        raise ConfigError(
-            f"sweep={config.sweep!r} must be token limits, comma-separated: 16384,32768"
-        ) from error
-    if min(limits) < 1:
-        raise ConfigError(f"sweep={config.sweep}: each token limit must be at least 1")
-    return limits
+    return _numbers("sweep", config.sweep)

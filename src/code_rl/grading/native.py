@@ -128,7 +128,6 @@ FORMS = {
 NATIVE_FIELDS = tuple(FORMS)
 NESTED = ("tests", "compare", "solutions", "meta")
 """Fields that hold JSON text in a table, where every field is a column."""
-_HEAD = NATIVE_FIELDS[: NATIVE_FIELDS.index("tests") + 1]
 _COMPARE = {
     "rule": TEXT,
     "abs_tol": NUMBER,
@@ -193,20 +192,8 @@ def parse_problem(line: bytes, where: str) -> Problem:
 
 def format_problem(problem: Problem) -> str:
     """One line of a native file, without the line end; ASCII only."""
-    return ",".join(format_halves(problem))
-
-
-def format_halves(problem: Problem) -> tuple[str, str]:
-    """The line of `format_problem` in two: up to the tests, which are nearly all of it, and from
-    behind the comma after them."""
-    row = problem_to_json(problem)
-    return format_fields({name: row.pop(name) for name in _HEAD})[:-1], format_fields(row)[1:]
-
-
-def format_fields(row: Mapping[str, Any]) -> str:
-    """Fields of a native row as JSON, the way `format_problem` writes them."""
     sys.set_int_max_str_digits(0)
-    return json.dumps(row, ensure_ascii=True, separators=(",", ":"))
+    return json.dumps(problem_to_json(problem), ensure_ascii=True, separators=(",", ":"))
 
 
 def problem_to_json(problem: Problem) -> dict[str, Any]:

@@ -14,7 +14,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -116,10 +115,10 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
         ) from error
 
 
-def read_rows(path: str | os.PathLike[str], skip: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The JSON objects on the lines of `read_lines`, without the first `skip`, which are not
-    parsed; each with where it stands. Raises DataError."""
-    for number, line in islice(read_lines(path), skip, None):
+def read_rows(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The JSON objects on the lines of `read_lines`, each with where it stands. Raises
+    DataError."""
+    for number, line in read_lines(path):
         where = f"{path}, line {number}"
         yield where, read_object(line, where)
 
@@ -134,8 +133,8 @@ def read_object(line: bytes, where: str) -> dict[str, Any]:
     return data
 
 
-def stream_rows(path: Path, skip: int = 0) -> Iterator[dict[str, Any]]:
-    """The rows of a data file in order, without the first `skip`, which are not parsed.
+def stream_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a data file in order.
 
     Raises DataError for a file that cannot be read or holds something other than objects,
     ConfigError when a library for it is missing.
@@ -144,23 +143,13 @@ def stream_rows(path: Path, skip: int = 0) -> Iterator[dict[str, Any]]:
         raise DataError(f"{path}: there is no such file")
     name = path.name
     if name.endswith(PARQUET):
-        yield from _parquet_rows(path, skip)
+        yield from _parquet_rows(path)
     elif name.endswith(LINES) or (name.endswith(ARRAY) and _begins_with_object(path)):
-        yield from (row for _, row in read_rows(path, skip))
+        yield from (row for _, row in read_rows(path))
     elif name.endswith(ARRAY):
-        yield from _array_rows(path, skip)
+        yield from _array_rows(path)
     else:
         raise DataError(f"{path}: not a data file; known are {', '.join(DATA_SUFFIXES)}")
-
-
-def count_rows(path: Path) -> int:
-    """The number of rows of a data file; all but Parquet have to be read for it."""
-    if path.name.endswith(PARQUET):
-        with _open_parquet(path) as file:
-            return int(file.metadata.num_rows)
-    if path.name.endswith(LINES):
-        return sum(1 for _ in read_lines(path))
-    return sum(1 for _ in stream_rows(path))
 
 
 def short(value: Any) -> str:
@@ -199,7 +188,7 @@ def _begins_with_object(path: Path) -> bool:
         return stream.read(1 << 16).lstrip()[:1] == b"{"
 
 
-def _array_rows(path: Path, skip: int) -> Iterator[dict[str, Any]]:
+def _array_rows(path: Path) -> Iterator[dict[str, Any]]:
     size = path.stat().st_size
     if size > MAX_ARRAY_BYTES:
         raise DataError(
@@ -209,30 +198,25 @@ def _array_rows(path: Path, skip: int) -> Iterator[dict[str, Any]]:
     rows = _parse(path.read_bytes(), str(path), "an array of objects was expected")
     if not isinstance(rows, list):
         raise DataError(f"{path}: an array of objects was expected, not {short(rows)}")
-    for index, row in islice(enumerate(rows), skip, None):
+    for index, row in enumerate(rows):
         if not isinstance(row, dict):
             raise DataError(f"{path}, item {index}: a JSON object was expected, not {short(row)}")
         yield row
 
 
-def _parquet_rows(path: Path, skip: int) -> Iterator[dict[str, Any]]:
+def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
     from pyarrow import ArrowException
 
     with _open_parquet(path) as file:
         for group in range(file.metadata.num_row_groups):
             facts = file.metadata.row_group(group)
-            if skip >= facts.num_rows:
-                skip -= facts.num_rows
-                continue
             per_row = facts.total_byte_size // max(1, facts.num_rows) + 1
             rows = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // per_row))
             try:
                 for batch in file.iter_batches(
                     batch_size=rows, row_groups=[group], use_threads=False
                 ):
-                    dropped = min(skip, batch.num_rows)
-                    skip -= dropped
-                    for index in range(dropped, batch.num_rows):
+                    for index in range(batch.num_rows):
                         yield batch.slice(index, 1).to_pylist()[0]
             except (ArrowException, OSError) as error:
                 raise DataError(f"{path} cannot be read: {error}") from error

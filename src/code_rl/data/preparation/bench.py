@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
@@ -17,10 +17,10 @@ from code_rl.data.on_disk import ProblemStore
 from code_rl.data.preparation.ledger import Decisions, OnItem
 from code_rl.data.preparation.settings import STAGES, PrepareConfig
 from code_rl.grading import Problem, StdinTest, TestCase
-from code_rl.grading.native import format_fields, format_halves, format_problem
+from code_rl.grading.native import format_problem
 from code_rl.grading.sandbox import Executor
 from code_rl.grading.values import ENVELOPE, dumps
-from code_rl.util.data_files import read_object, sources_digest
+from code_rl.util.data_files import sources_digest
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import KeyedLog, check_out, digest, only_writer
 
@@ -43,73 +43,61 @@ class ProblemSummary:
     """One problem as the static stages see it: its text and its measures, without its tests.
 
     `digest` is the content hash of the whole problem; `place` is its position in the store,
-    `length` the bytes of its line, `head` where in it the tests end. `sizes` are bytes of each test
+    `length` the bytes of its line. `sizes` are bytes of each test
     (input and expected), `public` the indices of public tests, `test_hashes` short hashes of the
-    first tests' inputs and expected outputs, `names` the ids and titles that the source gave.
-    `stated_checker` is true when the data itself brought the checker, `derived_s`, where the
-    expected values are what the first solution gave, the CPU seconds of the slowest call of that
-    run.
+    first tests' inputs and expected outputs, `called` its id and the names that the source gave.
+    `stated_checker` is true when the data itself brought the checker.
     """
 
     id: str
     digest: str
     place: int
     length: int
-    head: int
     statement: str
     starter_code: str | None
-    fn_name: str | None
     source: str
-    date: str | None
-    time_limit_s: float
     rule: str
     solutions: int
-    sizes: tuple[int, ...]
-    public: tuple[int, ...]
-    test_hashes: tuple[tuple[str, str], ...]
-    names: Mapping[str, str]
+    sizes: Sequence[int]
+    public: Sequence[int]
+    test_hashes: Sequence[tuple[str, str]]
+    called: Sequence[str]
     stated_checker: bool = False
-    derived_s: float | None = None
 
     @property
     def tests(self) -> int:
         """How many tests there are."""
         return len(self.sizes)
 
-    @property
-    def called(self) -> tuple[str, ...]:
-        """Its id and its names."""
-        return (self.id, *self.names.values())
 
-
-_OF_PROBLEM = ("id", "statement", "starter_code", "fn_name", "source", "date", "time_limit_s")
+_OF_PROBLEM = ("id", "statement", "starter_code", "source")
 
 
 def make_entry(
-    problem: Problem, place: int, *, stated_checker: bool = False, derived_s: float | None = None
+    problem: Problem, place: int, *, stated_checker: bool = False
 ) -> tuple[ProblemSummary, bytes]:
     """Measure a problem, the one at `place` in its store; with its native line."""
-    head, tail = format_halves(problem)
-    line = f"{head},{tail}".encode("ascii")
+    line = format_problem(problem).encode("ascii")
     measured = [measure(test, index < MAX_HASHED_TESTS) for index, test in enumerate(problem.tests)]
     entry = ProblemSummary(
         **{name: getattr(problem, name) for name in _OF_PROBLEM},
         digest=hashlib.blake2b(line, digest_size=16).hexdigest(),
         place=place,
         length=len(line),
-        head=len(head),
         rule=problem.compare.rule,
         solutions=len(problem.solutions),
-        sizes=tuple(size for size, _ in measured),
-        public=tuple(index for index, test in enumerate(problem.tests) if test.public),
-        test_hashes=tuple(pair for _, pair in measured[:MAX_HASHED_TESTS]),
-        names={
-            key: str(problem.meta[key])
-            for key in NAME_KEYS
-            if isinstance(problem.meta.get(key), str | int)
-        },
+        sizes=[size for size, _ in measured],
+        public=[index for index, test in enumerate(problem.tests) if test.public],
+        test_hashes=[pair for _, pair in measured[:MAX_HASHED_TESTS]],
+        called=[
+            problem.id,
+            *(
+                str(problem.meta[key])
+                for key in NAME_KEYS
+                if isinstance(problem.meta.get(key), str | int)
+            ),
+        ],
         stated_checker=stated_checker,
-        derived_s=derived_s,
     )
     return entry, line
 
@@ -132,15 +120,6 @@ def _utf8_size(text: str) -> int:
 
 def _short_hash(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-
-
-def entry_from_json(row: Mapping[str, Any]) -> ProblemSummary:
-    """An entry of what the store keeps: its fields, as JSON data."""
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in row.items()
-    }
-    values["test_hashes"] = tuple((given, whole) for given, whole in values["test_hashes"])
-    return ProblemSummary(**values)
 
 
 @dataclass(slots=True)
@@ -204,33 +183,20 @@ class Bench:
             self._executor = None
 
     @contextlib.contextmanager
-    def deciding(
-        self,
-        stage: str,
-        modules: Sequence[str],
-        survivors: Sequence[Survivor],
-        on_item: OnItem,
-        about: Callable[[Survivor], Sequence[object]],
-    ) -> Iterator[Decisions]:
-        """The decisions of a stage, with those that an earlier run kept; a stage that ends well
-        leaves their rows and no others.
+    def verifying(self, survivors: Sequence[Survivor], on_item: OnItem) -> Iterator[Decisions]:
+        """The decisions of stage `verify`, with those that an earlier run kept; a stage that ends
+        well leaves their rows and no others.
 
-        A decision depends on the stage's settings, on what the code of `modules` (ours; those of
-        this room without its name) says, and on `about` the survivor.
+        A decision depends on the stage's settings, on the code of stage and grading, and on the
+        problem.
         """
-        names = (
-            name if name.startswith("code_rl.") else f"code_rl.data.preparation.{name}"
-            for name in modules
-        )
         shared = [
-            stage,
-            sources_digest(*names),
-            *(getattr(self.config, name) for name in STAGES[stage].settings),
+            sources_digest("code_rl.data.preparation.verification", "code_rl.grading"),
+            *(getattr(self.config, name) for name in STAGES["verify"].settings),
         ]
-        keys = [digest(shared, *about(survivor)) for survivor in survivors]
-        with contextlib.closing(
-            KeyedLog[str](self.work / f"{stage}.jsonl", itemgetter("key"))
-        ) as log:
+        keys = [digest(shared, one.entry.digest, one.entry.stated_checker) for one in survivors]
+        log = KeyedLog[str](self.work / "verify.jsonl", itemgetter("key"))
+        with contextlib.closing(log):
             yield Decisions(survivors, keys, log, on_item)
             log.rewrite(keys)
 
@@ -240,27 +206,6 @@ class Bench:
         problem = self.store[survivor.entry.place]
         kept = survivor.notes.get("tests")
         tests = problem.tests if kept is None else tuple(problem.tests[index] for index in kept)
-        limit, meta = _as_it_stands(survivor, problem.time_limit_s, problem.meta)
-        return replace(problem, tests=tests, time_limit_s=limit, meta=meta)
-
-    def line(self, survivor: Survivor) -> bytes:
-        """`load` as a line of a native file. Where the tests stay as they are, they are copied and
-        never parsed: they are most of the bytes."""
-        if survivor.notes.get("tests") is not None:
-            return format_problem(self.load(survivor)).encode("ascii") + b"\n"
-        entry = survivor.entry
-        line = self.store.line(entry.place)
-        fields = read_object(
-            b"{" + line[entry.head + 1 :], f"{self.store.folder}, record {entry.place}"
-        )
-        limit, meta = _as_it_stands(survivor, fields["time_limit_s"], fields["meta"])
-        rest = format_fields({**fields, "time_limit_s": limit, "meta": meta})
-        return line[: entry.head] + b"," + rest[1:].encode("ascii") + b"\n"
-
-
-def _as_it_stands(
-    survivor: Survivor, limit: float, meta: Mapping[str, Any]
-) -> tuple[float, Mapping[str, Any]]:
-    """CPU limit and `meta` of a problem after the stages so far."""
-    card = {**meta, "prepare": survivor.card} if survivor.card else meta
-    return float(survivor.notes.get("time_limit_s", limit)), card
+        card = {"prepare": survivor.card} if survivor.card else {}
+        limit = float(survivor.notes.get("time_limit_s", problem.time_limit_s))
+        return replace(problem, tests=tests, time_limit_s=limit, meta={**problem.meta, **card})

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from code_rl.data.dataset import MANIFEST
 from code_rl.data.preparation.ngrams import problem_text
 from code_rl.data.preparation.normalise import open_source
-from code_rl.data.sources.records import Skipped, item_id
+from code_rl.data.sources.records import Skipped
 from code_rl.grading import Problem
 from code_rl.util.data_files import DATA_SUFFIXES, is_data_file, stream_rows
-from code_rl.util.errors import ConfigError, DataError
+from code_rl.util.errors import DataError
 
 STATEMENT_FIELDS = (
     "statement",
@@ -89,10 +89,6 @@ def _of_file(name: str, file: Path) -> list[EvaluationProblem]:
     found = [
         _problem(name, row, file, number) for number, row in enumerate(stream_rows(file), start=1)
     ]
-    if all(each.isdecimal() for exam in found for each in exam.ids) and (read := _read_ids(file)):
-        found = [
-            replace(exam, ids=(*exam.ids, each)) for exam, each in zip(found, read, strict=True)
-        ]
     unread = [exam.id for exam in found if not exam.text.strip()]
     if unread or not found:
         raise DataError(
@@ -107,15 +103,6 @@ def _of_file(name: str, file: Path) -> list[EvaluationProblem]:
             "tells no problem from another; give each problem's own text as `statement`"
         )
     return found
-
-
-def _read_ids(file: Path) -> list[str]:
-    """The ids that the file's reader gives its rows, as training data have them; none for rows of
-    an unknown shape."""
-    try:
-        return [item_id(item) for item in open_source(str(file), "test").items()]
-    except (ConfigError, DataError):
-        return []
 
 
 def _problem(name: str, row: Mapping[str, Any], file: Path, number: int) -> EvaluationProblem:

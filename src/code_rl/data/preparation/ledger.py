@@ -90,8 +90,8 @@ class Decisions:
 
     async def at_once(
         self, decide: Callable[[Survivor], Awaitable[Decision | None]], places: int
-    ) -> list[Decision]:
-        """Decide on all that wait, `places` at once; what is made so far. None: later."""
+    ) -> None:
+        """Decide on all that wait, `places` at once. None: later."""
         waiting, held, changed = self.waiting, 0, asyncio.Condition()
         queue = iter(waiting)
 
@@ -115,7 +115,6 @@ class Decisions:
                     changed.notify_all()
 
         await gather_or_cancel(work() for _ in range(min(places, len(waiting))))
-        return self.made
 
     def _take(self, index: int, decision: Decision) -> None:
         if decision.reason not in UNSETTLED:

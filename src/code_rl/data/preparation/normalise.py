@@ -4,17 +4,16 @@ spelling of line ends, a unique id."""
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import aclosing
 
 from code_rl.data.dataset import Dataset, Role, open_dataset
 from code_rl.data.on_disk import READERS
-from code_rl.data.preparation.bench import Bench, Survivor, entry_from_json, make_entry
-from code_rl.data.preparation.verification.trials import Listener
+from code_rl.data.preparation.bench import Bench, ProblemSummary, Survivor, make_entry
 from code_rl.data.resolve import resolve_all
-from code_rl.data.sources.records import Draft, Item, Skipped
+from code_rl.data.sources.records import Item, Skipped
 from code_rl.grading import Problem
+from code_rl.grading.sandbox import OnDemand
 from code_rl.grading.values import ValueCodecError
 from code_rl.util.data_files import sources_digest
 from code_rl.util.errors import DataError
@@ -48,11 +47,11 @@ async def normalise(bench: Bench, on_row: Callable[[], None]) -> list[Survivor]:
     Raises SandboxError when the executor fails on a draft: without its reference a row cannot be
     read.
     """
-    store, supplied, derived = bench.store, set[str](), defaultdict[str, set[str]](set)
-    heard = Listener(bench.executor, derived)
+    store, supplied = bench.store, set[str]()
     if not store.complete:
-        rows = _watched(bench.dataset.items(store.rows), supplied, derived)
-        async with aclosing(resolve_all(rows, heard)) as items:  # type: ignore[type-var]
+        rows = _watched(bench.dataset.items(store.rows), supplied)
+        executor = OnDemand(bench.executor)
+        async with aclosing(resolve_all(rows, executor)) as items:  # type: ignore[type-var]
             async for item in items:
                 if isinstance(item, Problem) and store.has(item.id):
                     item = Skipped(item.id, "repeated_id", "the id came before")
@@ -61,35 +60,21 @@ async def normalise(bench: Bench, on_row: Callable[[], None]) -> list[Survivor]:
                 else:
                     stated = item.compare.rule == "checker" and item.id not in supplied
                     item = tidy(item)
-                    # Another row may have the same id: the time is that of the solution that is
-                    # here.
-                    first = item.solutions[0] if item.solutions else ""
-                    slowest_s = (
-                        max(heard.seconds[first], default=None)
-                        if item.id in derived.get(first, ())
-                        else None
-                    )
                     try:
-                        entry, line = make_entry(
-                            item, len(store), stated_checker=stated, derived_s=slowest_s
-                        )
+                        entry, line = make_entry(item, len(store), stated_checker=stated)
                     except ValueCodecError as error:
                         store.leave_out(Skipped(item.id, "value_not_plain", str(error)))
                     else:
                         store.add(item, dataclasses.asdict(entry), line)
                 on_row()
         store.finish()
-    return [Survivor(entry_from_json(place.about)) for place in store.places]
+    return [Survivor(ProblemSummary(**place.about)) for place in store.places]
 
 
-def _watched(
-    items: Iterator[Item], supplied: set[str], derived: Mapping[str, set[str]]
-) -> Iterator[Item]:
-    """The items; noted are ids of those whose checker a reader supplied (only a finished row can
-    bring its own), and of those without expected values by their references."""
+def _watched(items: Iterator[Item], supplied: set[str]) -> Iterator[Item]:
+    """The items; noted are ids of those whose checker a reader supplied: only a finished row can
+    bring its own."""
     for item in items:
-        if isinstance(item, Draft):
-            derived[item.reference].add(item.problem.id)
         if not isinstance(item, Problem | Skipped) and item.problem.compare.rule == "checker":
             supplied.add(item.problem.id)
         yield item

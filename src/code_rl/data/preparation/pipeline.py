@@ -20,7 +20,7 @@ from code_rl.util.errors import install_command
 
 Runner = Callable[[Bench, Sequence[Survivor], OnItem], Awaitable[list[Decision]]]
 """A stage at work: from the survivors so far to one decision for each, resumed from its ledger
-(`Bench.deciding`)."""
+(`Bench.verifying`)."""
 
 
 async def prepare(config: PrepareConfig, source: Dataset, view: PrepareView) -> int:
@@ -58,7 +58,6 @@ async def run_stages(bench: Bench, view: PrepareView) -> int:
         await bench.aclose()
     report.finished = True
     report.save(bench.out)
-    view.funnel(report.stages)
     view.farewell(bench.out, len(survivors) if "write" in bench.config.stages else None)
     return _exit_code(report, view)
 

@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
-
 from code_rl.data.preparation.bench import REPORT
 from code_rl.util.data_files import sources_digest
 from code_rl.util.files import write_atomically
@@ -53,13 +51,9 @@ class StageReport:
 
     @property
     def examples(self) -> list[Dropped]:
-        """Up to three dropped rows, of different reasons as far as there are."""
-        firsts: dict[str, Dropped] = {}
-        for one in self.dropped:
-            firsts.setdefault(one.reason, one)
-        chosen = [firsts[reason] for reason in self.reasons][:EXAMPLES]
-        others = [one for one in self.dropped if one not in chosen]
-        return [*chosen, *others[: EXAMPLES - len(chosen)]]
+        """The first dropped row of each of the three commonest reasons."""
+        firsts = {one.reason: one for one in reversed(self.dropped)}
+        return [firsts[reason] for reason in self.reasons][:EXAMPLES]
 
     def to_json(self) -> dict[str, Any]:
         """As in `report.json`."""
@@ -123,9 +117,6 @@ def render(report: Report) -> str:
     )
 
 
-BAR = 24
-
-
 class PrepareView(View):
     """Shows a run."""
 
@@ -145,24 +136,6 @@ class PrepareView(View):
             f"{stage.stage:>13}  {stage.went_in:>7} → {stage.came_out:<7} {stage.seconds:7.1f} s "
             f" {said}"
         )
-
-    def funnel(self, stages: Sequence[StageReport]) -> None:
-        """The table of stages with a bar each."""
-        most = max((stage.went_in for stage in stages), default=0) or 1
-        table = self.table(
-            "stage", "in", "out", "", "dropped", "seconds", left=("stage", "", "dropped")
-        )
-        for stage in stages:
-            width = round(BAR * stage.came_out / most)
-            bar = ("█" if self.console.is_terminal else "#") * width
-            reasons = [f"{reason} {count}" for reason, count in stage.reasons.items()] + [
-                stage.note
-            ] * bool(stage.note)
-            counts = str(stage.went_in), str(stage.came_out)
-            table.add_row(
-                stage.stage, *counts, bar, escape("\n".join(reasons)), f"{stage.seconds:.1f}"
-            )
-        self.console.print(table, soft_wrap=False)
 
     def farewell(self, out: Path, written: int | None) -> None:
         """Where everything is; `written` is how many problems were (None: the stage write did not

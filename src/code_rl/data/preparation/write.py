@@ -6,9 +6,9 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from code_rl.data.dataset import MANIFEST, PREPARED, Dataset, read_prepared
 from code_rl.data.preparation.bench import Bench, Survivor
 from code_rl.data.preparation.ledger import KEEP, Decision, OnItem
 from code_rl.data.preparation.settings import NO_DATA, PrepareConfig
-from code_rl.grading.native import NATIVE_FIELDS, NESTED, parse_problem, problem_to_json
+from code_rl.grading import Problem
+from code_rl.grading.native import NATIVE_FIELDS, NESTED, problem_to_json, write_problems
 from code_rl.util.data_files import file_sha256
 from code_rl.util.errors import ConfigError, install_command
 from code_rl.util.files import sync_directory, write_atomically
@@ -26,7 +27,7 @@ from code_rl.util.version import __version__
 
 VERSION = 1
 SPLITS = ("train", "test")
-ROWS_A_GROUP, BYTES_A_GROUP = 64, 16 << 20
+ROWS_A_GROUP = 16
 
 
 def split_of(problem_id: str, test_share: float, seed: int) -> str:
@@ -46,7 +47,7 @@ async def run_write(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem
     for name, members in chosen.items():
         file = bench.out / f"{name}.{config.format}"
         if members:
-            _write_split(bench, name, members, file, on_item)
+            _write_split(bench, members, file, on_item)
             splits[name] = {
                 "file": file.name,
                 "problems": len(members),
@@ -80,37 +81,18 @@ def check_replaced(config: PrepareConfig, source: Dataset) -> None:
         )
 
 
-def _write_split(
-    bench: Bench, name: str, members: Sequence[Survivor], file: Path, on_item: OnItem
-) -> None:
-    """The lines, then the file in its format, under its name once it is whole."""
-    part = bench.work / f"{name}.part"
-    with part.open("wb") as stream:
+def _write_split(bench: Bench, members: Sequence[Survivor], file: Path, on_item: OnItem) -> None:
+    """The problems in the file's format, under its name once it is whole."""
+
+    def problems() -> Iterator[Problem]:
         for survivor in members:
-            stream.write(bench.line(survivor))
+            yield bench.load(survivor)
             on_item()
-        stream.flush()
-        os.fsync(stream.fileno())
-    if bench.config.format == "jsonl":
-        part.replace(file)
-    else:
-        temporary = bench.work / f"{name}.tmp"
-        (_compress if bench.config.format == "jsonl.gz" else _write_parquet)(part, temporary)
-        temporary.replace(file)
-        part.unlink()
+
+    part = bench.work / file.name
+    (_write_parquet if bench.config.format == "parquet" else write_problems)(part, problems())
+    part.replace(file)
     sync_directory(bench.out)
-
-
-def _compress(source: Path, target: Path) -> None:
-    import gzip
-    import shutil
-
-    with (
-        source.open("rb") as plain,
-        target.open("wb") as raw,
-        gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
-    ):
-        shutil.copyfileobj(plain, packed, 1 << 20)
 
 
 def check_format(config: PrepareConfig) -> None:
@@ -121,7 +103,7 @@ def check_format(config: PrepareConfig) -> None:
         )
 
 
-def _write_parquet(source: Path, target: Path) -> None:
+def _write_parquet(target: Path, problems: Iterator[Problem]) -> None:
     """One column a native field; a few rows a group, so that memory stays bounded."""
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
@@ -129,23 +111,13 @@ def _write_parquet(source: Path, target: Path) -> None:
     numbers = {"time_limit_s": pa.float64(), "memory_limit_mb": pa.int64()}
     schema = pa.schema([(name, numbers.get(name, pa.string())) for name in NATIVE_FIELDS])
     with ParquetWriter(target, schema, compression="zstd") as writer:
-        for rows in _row_groups(source):
+        while rows := [_columns(problem) for problem in islice(problems, ROWS_A_GROUP)]:
             writer.write_table(pa.Table.from_pylist(rows, schema=schema))
 
 
-def _row_groups(source: Path) -> Iterator[list[dict[str, Any]]]:
-    rows: list[dict[str, Any]] = []
-    held = 0
-    with source.open("rb") as stream:
-        for line in stream:
-            row = problem_to_json(parse_problem(line, source.name))
-            rows.append(row | {name: json.dumps(row[name]) for name in NESTED})
-            held += len(line)
-            if len(rows) >= ROWS_A_GROUP or held >= BYTES_A_GROUP:
-                yield rows
-                rows, held = [], 0
-    if rows:
-        yield rows
+def _columns(problem: Problem) -> dict[str, Any]:
+    row = problem_to_json(problem)
+    return row | {name: json.dumps(row[name]) for name in NESTED}
 
 
 def _manifest(

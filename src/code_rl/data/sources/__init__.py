@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from code_rl.util.door import door
 
 if TYPE_CHECKING:
-    from code_rl.data.sources.records import COMPLETE, REQUEST
+    from code_rl.data.sources.records import COMPLETE, REQUEST, Skipped
     from code_rl.data.sources.verl import CODE_R1_SYSTEM, code_r1_question
 else:  # a type checker would take any name for one of ours
     __getattr__ = door(__name__)

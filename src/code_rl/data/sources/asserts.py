@@ -28,13 +28,6 @@ from code_rl.util import syntax
 MAX_POWER_BITS = 1 << 16
 MAX_REPEAT = 1 << 20
 CONSTANTS: Mapping[str, Any] = {"inf": math.inf, "nan": math.nan}
-MATH_CONSTANTS: Mapping[str, float] = {
-    "inf": math.inf,
-    "nan": math.nan,
-    "pi": math.pi,
-    "e": math.e,
-    "tau": math.tau,
-}
 BUILDERS: Mapping[str, Callable[..., Any]] = {
     kind.__name__: kind
     for kind in (bool, int, float, complex, str, list, tuple, set, frozenset, dict, bytes)
@@ -94,8 +87,10 @@ def _fold(node: ast.expr, builders: Mapping[str, Callable[..., Any]]) -> Any:
             return _binary(op, *all_of([left, right]))
         case ast.Name(id=name) if name in CONSTANTS:
             return CONSTANTS[name]
-        case ast.Attribute(value=ast.Name(id="math"), attr=name) if name in MATH_CONSTANTS:
-            return MATH_CONSTANTS[name]
+        case ast.Attribute(value=ast.Name(id="math"), attr=name) if isinstance(
+            getattr(math, name, None), float
+        ):
+            return getattr(math, name)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in builders:
             return builders[name](*all_of(args))
     raise _not_literal(ast.unparse(node)[:120])
@@ -246,16 +241,15 @@ class AssertReader:
                 args=[left, right],
                 keywords=words,
             ):
-                tolerances = {str(word.arg): float(self._constant(word.value)) for word in words}
+                tolerances: dict[str, Any] = {
+                    str(word.arg): float(self._constant(word.value)) for word in words
+                }
                 if not tolerances.keys() <= {"rel_tol", "abs_tol"}:
                     raise AssertFormError(
                         "unknown_assert_form", f"math.isclose with {sorted(tolerances)}"
                     )
-                abs_tol, rel_tol = (
-                    tolerances.get("abs_tol", 0.0),
-                    tolerances.get("rel_tol", DEFAULT_ISCLOSE_REL_TOL),
-                )
-                return self._call(left, self._constant(right), abs_tol=abs_tol, rel_tol=rel_tol)
+                tolerances.setdefault("rel_tol", DEFAULT_ISCLOSE_REL_TOL)
+                return self._call(left, self._constant(right), **tolerances)
             case ast.Call(func=ast.Name(id=same), args=[left, right], keywords=[]) if (
                 same in SAME_VALUE_FUNCTIONS
             ):

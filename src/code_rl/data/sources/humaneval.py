@@ -10,10 +10,18 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from typing import Any
 
 from code_rl.data.sources import asserts
-from code_rl.data.sources.records import COMPLETE, Draft, Origin, Row, RowError, field, number
+from code_rl.data.sources.records import (
+    COMPLETE,
+    Draft,
+    Origin,
+    Row,
+    RowError,
+    calls,
+    field,
+    number,
+)
 from code_rl.grading import Compare, Problem
 
 FIND_ZERO_CHECKER = """
@@ -48,13 +56,13 @@ def read_humaneval(row: Row, _origin: Origin) -> Problem:
 def read_humaneval_plus(row: Row, _origin: Origin) -> Draft:
     """A HumanEval+ row, full or mini."""
     problem = _problem(row, "humanevalplus")
-    calls = tuple(
-        _arguments(call) for name in ("base_input", "plus_input") for call in field(row, name, list)
+    inputs = tuple(
+        tuple(call) for name in ("base_input", "plus_input") for call in calls(row, name)
     )
     checker = CHECKERS.get(str(problem.fn_name))
     if checker:
         problem = dataclasses.replace(problem, compare=Compare("checker", checker=checker))
-    return Draft(problem, calls, problem.solutions[0], number(row, "atol"))
+    return Draft(problem, inputs, problem.solutions[0], number(row, "atol"))
 
 
 def read_humaneval_plus_origin(row: Row, _origin: Origin) -> Problem | Draft:
@@ -93,11 +101,3 @@ def prompt_preamble(prompt: str, entry_point: str) -> str:
     if not functions:
         raise RowError("entry_point_not_in_prompt", entry_point)
     return "\n".join(prompt.splitlines()[: functions[-1].lineno - 1]).strip("\n")
-
-
-def _arguments(call: object) -> tuple[Any, ...]:
-    if not isinstance(call, list):
-        raise RowError(
-            "wrong_field_type", f"an input must be a list of arguments, found {type(call).__name__}"
-        )
-    return tuple(call)

@@ -114,16 +114,11 @@ def release_shards(version: str) -> tuple[str, ...]:
 def shard_paths(folder: Path, version: str) -> list[Path]:
     """The shard files of a release in a local folder. Raises ConfigError naming the first that is
     missing."""
-    paths = []
-    for name in release_shards(version):
-        found = next(
-            (path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None
+    paths = [folder / name for name in release_shards(version)]
+    if missing := [path.name for path in paths if not path.is_file()]:
+        raise ConfigError(
+            f"{folder} has no {missing[0]}, which version={version} needs; get it from {REPOSITORY}"
         )
-        if found is None:
-            raise ConfigError(
-                f"{folder} has no {name}, which version={version} needs; get it from {REPOSITORY}"
-            )
-        paths.append(found)
     return paths
 
 
@@ -192,12 +187,6 @@ class _TextUnpickler(pickle.Unpickler):
         raise RowError(
             "pickle_refused",
             f"the pickled tests refer to {module}.{name}; only a string is allowed",
-        )
-
-    def persistent_load(self, pid: Any) -> NoReturn:
-        raise RowError(
-            "pickle_refused",
-            f"the pickled tests refer to a persistent object ({type(pid).__name__})",
         )
 
 

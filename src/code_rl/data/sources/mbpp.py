@@ -13,7 +13,6 @@ examples, at each argument and depth, of the types that all inputs have.
 from __future__ import annotations
 
 import ast
-import builtins
 import re
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -125,9 +124,9 @@ def _statement(row: Row, text: str, stated: list[str]) -> str:
     return f"{text.strip()}\n\nYour code should pass this test:\n{stated[0].strip()}"
 
 
-def entry_point(solution: str | None, statements: list[ast.stmt]) -> str:
-    """The function that the tests call: the one name that every assert calls and `solution` (None:
-    not Python) defines at the top.
+def entry_point(solution: str, statements: list[ast.stmt]) -> str:
+    """The function that the tests call: the one name that every assert calls and `solution`
+    defines at the top.
 
     Raises RowError when there is none, or more than one.
     """
@@ -137,15 +136,10 @@ def entry_point(solution: str | None, statements: list[ast.stmt]) -> str:
             calls = (part.func for part in ast.walk(statement) if isinstance(part, ast.Call))
             names = {function.id for function in calls if isinstance(function, ast.Name)}
             called = names if called is None else called & names
-    if solution is None:
-        candidates = sorted((called or set()) - set(dir(builtins)))
-    else:
-        defined = {
-            part.name
-            for part in asserts.read_statements(solution)
-            if isinstance(part, ast.FunctionDef)
-        }
-        candidates = sorted(defined & (called or set()))
+    defined = {
+        part.name for part in asserts.read_statements(solution) if isinstance(part, ast.FunctionDef)
+    }
+    candidates = sorted(defined & (called or set()))
     if len(candidates) != 1:
         raise RowError("entry_point_unclear", f"candidates {candidates}")
     return candidates[0]
@@ -154,12 +148,7 @@ def entry_point(solution: str | None, statements: list[ast.stmt]) -> str:
 def _calls(row: Row, name: str) -> list[list[Any]]:
     """The inputs under `name`. One row of the set writes its empty list of inputs as an empty
     object."""
-    if row.get(name) == {}:
-        return []
-    calls = field(row, name, list)
-    if not all(isinstance(call, list) for call in calls):
-        raise RowError("wrong_field_type", f"{name} must be a list of argument lists")
-    return calls
+    return [] if row.get(name) == {} else records.calls(row, name)
 
 
 def _cast(value: Any, shown: Sequence[Any], unseen: type) -> Any:

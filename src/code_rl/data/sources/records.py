@@ -195,9 +195,10 @@ def filled(row: Row, name: str) -> str:
 
 def number(row: Row, name: str) -> float:
     """`row[name]`, which must be a number."""
-    if isinstance(row.get(name), bool):
-        raise RowError("wrong_field_type", f"{name} is bool, expected a number")
-    return float(field(row, name, float if isinstance(row.get(name), float) else int))
+    value = row.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RowError("wrong_field_type", f"{name} is {type(value).__name__}, expected a number")
+    return float(value)
 
 
 def strings(row: Row, name: str) -> list[str]:
@@ -206,6 +207,14 @@ def strings(row: Row, name: str) -> list[str]:
     if not all(isinstance(item, str) for item in items):
         raise RowError("wrong_field_type", f"{name} must be a list of strings")
     return items
+
+
+def calls(row: Row, name: str) -> list[list[Any]]:
+    """`row[name]`, which must be a list of argument lists."""
+    found = field(row, name, list)
+    if not all(isinstance(call, list) for call in found):
+        raise RowError("wrong_field_type", f"{name} must be a list of argument lists")
+    return found
 
 
 def from_json(value: Any, name: str, kind: type[T] | None = None) -> Any:

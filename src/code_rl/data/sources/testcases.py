@@ -71,22 +71,10 @@ def _fitting(
             values = [way(value) for value in raw]
         except DoesNotFitError:
             continue
-        if not any(_same(values, earlier) for _, earlier in found):
+        # As texts, 1 is neither True nor 1.0.
+        if repr(values) not in {repr(earlier) for _, earlier in found}:
             found.append((name, values))
     return found
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Equality that tells True from 1 and 1 from 1.0."""
-    if one is other:
-        return True
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict):
-        return _same(list(one.items()), list(other.items()))
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other)
 
 
 def _line_each(value: Any) -> Arguments:

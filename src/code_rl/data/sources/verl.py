@@ -141,7 +141,7 @@ def _functional(draft: Problem, source: str) -> Problem:
                 body=[ast.Assert(test=ast.Call(args=[ast.Call(func=ast.Name(id=called)), wanted]))]
             ) if part is body[-1]:
                 pairs = _pairs(tables, first=isinstance(wanted, ast.Subscript))
-                tests = tuple(CallTest(tuple(args), value) for args, value in pairs)
+                tests = tuple(CallTest(args, value) for args, value in pairs)
                 rule = Compare("lcb", TACO_TOL, TACO_TOL)
                 return dataclasses.replace(with_calls(draft, called, tests), compare=rule)
     tells = (
@@ -154,20 +154,12 @@ def _functional(draft: Problem, source: str) -> Problem:
 
 def _pairs(tables: Mapping[str, Any], *, first: bool) -> list[tuple[Any, Any]]:
     """Arguments and what is wanted, of each test."""
-    inputs, outputs = tables.get("_inputs"), tables.get("_outputs")
-    if (
-        not isinstance(inputs, list)
-        or not isinstance(outputs, list)
-        or len(inputs) != len(outputs)
-        or not inputs
-    ):
-        raise RowError("bad_tests", "_inputs and _outputs must be lists of one length, at least 1")
-    if not all(isinstance(args, list | tuple) for args in inputs):
-        raise RowError("bad_tests", "an entry of _inputs is no list of arguments")
     try:
-        return [
-            (args, output[0] if first else output)
-            for args, output in zip(inputs, outputs, strict=True)
-        ]
-    except (TypeError, LookupError) as error:
-        raise RowError("bad_tests", f"an output without a first item: {error}") from error
+        pairs = list(zip(tables["_inputs"], tables["_outputs"], strict=True))
+        if not pairs:
+            raise ValueError("they are empty")
+        return [(tuple(args), wanted[0] if first else wanted) for args, wanted in pairs]
+    except (TypeError, LookupError, ValueError) as error:
+        raise RowError(
+            "bad_tests", f"_inputs and _outputs must be lists of one length: {error}"
+        ) from error

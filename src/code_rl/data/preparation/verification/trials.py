@@ -5,18 +5,15 @@ a seeded mutator: wrong (mostly) versions of a right program, one small change e
 from __future__ import annotations
 
 import ast
-import operator
 import random
 import re
-from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from code_rl.grading import Compare, Problem, StdinTest, TestCase, Verdict, judge_async
 from code_rl.grading.compare import compare_printed, compare_returned
 from code_rl.grading.sandbox import Execution, Executor, Job, OnDemand
-from code_rl.grading.submission import in_one_process
 from code_rl.grading.values import dumps
 from code_rl.util import syntax
 from code_rl.util.concurrency import closing
@@ -41,19 +38,19 @@ class Trial:
 
 
 class Listener(OnDemand):
-    """Writes down the CPU seconds of the tests of some `programs`, in order."""
+    """Writes down the CPU seconds of the tests of `program`, in order."""
 
-    def __init__(self, start: Callable[[], Executor], programs: Collection[str]) -> None:
-        super().__init__(start)
-        self._programs = programs
-        self.seconds: defaultdict[str, list[float]] = defaultdict(list)
+    def __init__(self, executor: Executor, program: str) -> None:
+        super().__init__(lambda: executor)
+        self._program = program
+        self.seconds: list[float] = []
 
     async def run(self, job: Job) -> AsyncIterator[Execution]:
         """As the executor's own."""
-        seconds = self.seconds[job.code] if job.code in self._programs else []
         async with closing(super().run(job)) as executions:
             async for execution in executions:
-                seconds.append(execution.cpu_s)
+                if job.code == self._program:
+                    self.seconds.append(execution.cpu_s)
                 yield execution
 
 
@@ -64,28 +61,9 @@ async def attempt(
     own limit: it may be higher."""
     if cpu_limit_s is not None:
         problem = replace(problem, time_limit_s=cpu_limit_s)
-    listener = Listener(lambda: executor, (code,))
+    listener = Listener(executor, code)
     verdict = await judge_async(problem, code, listener)
-    return Trial(verdict, tuple(listener.seconds[code]))
-
-
-async def attempt_at_once(
-    problem: Problem, code: str, executor: Executor, cpu_limit_s: float, total_s: float = 0.0
-) -> Trial:
-    """As `attempt`, for a program that is known to pass each test apart, or almost: it makes all
-    calls in one process, and what passes so has passed.
-
-    What does not within `total_s` (at least `cpu_limit_s`), and what is no plain calls, runs apart.
-    The time of one process counts as so much for each call.
-    """
-    whole = in_one_process(problem, code)
-    if whole is not None:
-        trial = await attempt(whole, code, executor, max(cpu_limit_s, total_s))
-        if trial.verdict.correct:
-            return Trial(
-                trial.verdict, (sum(trial.seconds) / len(problem.tests),) * len(problem.tests)
-            )
-    return await attempt(problem, code, executor, cpu_limit_s)
+    return Trial(verdict, tuple(listener.seconds))
 
 
 def elsewhere(problem: Problem, number: int = 1) -> Problem:
@@ -207,10 +185,13 @@ METHOD_SWAPS = {
 
 
 def mutants(source: str, count: int, seed: str) -> list[str]:
-    """Up to `count` different mutants of `source`, in an order that `seed` decides. Raises
-    SyntaxError for what does not parse."""
-    tree = syntax.parse(source)
-    original = ast.unparse(tree)
+    """Up to `count` different mutants of `source`, in an order that `seed` decides; none of
+    what does not parse."""
+    try:
+        tree = syntax.parse(source)
+        original = ast.unparse(tree)
+    except (SyntaxError, ValueError, RecursionError):
+        return []
     found = {original: None}
     changes = list(_changes(tree))
     for change in random.Random(seed).sample(changes, len(changes)):
@@ -227,7 +208,9 @@ def _changes(tree: ast.Module) -> Iterator[Change]:
         yield from _own_changes(parent)
         for name, value in ast.iter_fields(parent):
             if isinstance(value, ast.expr):
-                yield from (_setter(parent, name, new) for new in _replacements(value, parent))
+                yield from (
+                    _setter(vars(parent), name, new) for new in _replacements(value, parent)
+                )
             elif isinstance(value, list):
                 for index, item in enumerate(value):
                     if isinstance(item, ast.expr):
@@ -243,16 +226,13 @@ def _changes(tree: ast.Module) -> Iterator[Change]:
                         yield _setter(value, index, ast.Pass())
 
 
-def _setter(place: ast.AST | list[Any], at: Any, new: object) -> Change:
-    """Sets an attribute of a node, or an item of a list."""
-    node = isinstance(place, ast.AST)
-    get: Callable[[Any, Any], Any] = getattr if node else operator.getitem
-    put: Callable[[Any, Any, Any], None] = setattr if node else operator.setitem
+def _setter(place: list[Any] | dict[str, Any], at: Any, new: object) -> Change:
+    """Sets an item of a list, or an attribute of a node in its `vars`."""
 
     def change() -> Undo:
-        old = get(place, at)
-        put(place, at, new)
-        return lambda: put(place, at, old)
+        old = place[at]
+        place[at] = new
+        return lambda: place.__setitem__(at, old)
 
     return change
 
@@ -264,21 +244,21 @@ def _own_changes(node: ast.AST) -> Iterator[Change]:
             yield from (_setter(node.ops, index, swap()) for swap in COMPARE_SWAPS[type(op)])
     elif isinstance(node, ast.BinOp | ast.AugAssign):
         for swap in BINARY_SWAPS.get(type(node.op), ()):
-            yield _setter(node, "op", swap())
+            yield _setter(vars(node), "op", swap())
     elif isinstance(node, ast.BoolOp):
-        yield _setter(node, "op", ast.Or() if isinstance(node.op, ast.And) else ast.And())
+        yield _setter(vars(node), "op", ast.Or() if isinstance(node.op, ast.And) else ast.And())
     elif isinstance(node, ast.Slice):
         for name in ("lower", "upper"):
             bound = getattr(node, name)
             yield _setter(
-                node,
+                vars(node),
                 name,
                 ast.BinOp(bound, ast.Add(), ast.Constant(1)) if bound else ast.Constant(1),
             )
     elif isinstance(node, ast.Name) and node.id in NAME_SWAPS and isinstance(node.ctx, ast.Load):
-        yield _setter(node, "id", NAME_SWAPS[node.id])
+        yield _setter(vars(node), "id", NAME_SWAPS[node.id])
     elif isinstance(node, ast.Attribute) and node.attr in METHOD_SWAPS:
-        yield _setter(node, "attr", METHOD_SWAPS[node.attr])
+        yield _setter(vars(node), "attr", METHOD_SWAPS[node.attr])
     elif isinstance(node, ast.Return) and node.value is not None:
         news: list[ast.expr] = [ast.Constant(None), ast.List([node.value], ast.Load())]
         if isinstance(node.value, ast.List | ast.ListComp | ast.Tuple):
@@ -286,7 +266,7 @@ def _own_changes(node: ast.AST) -> Iterator[Change]:
             news.append(ast.Call(other, [node.value], []))
         if isinstance(node.value, ast.Compare | ast.BoolOp):
             news.append(ast.UnaryOp(ast.Not(), node.value))
-        yield from (_setter(node, "value", new) for new in news)
+        yield from (_setter(vars(node), "value", new) for new in news)
 
 
 def _replacements(node: ast.expr, parent: ast.AST) -> Iterator[ast.expr]:

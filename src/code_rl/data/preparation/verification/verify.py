@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from code_rl.data.preparation.bench import Bench, ProblemSummary, Survivor
@@ -29,7 +30,6 @@ from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.data.preparation.verification.trials import (
     Trial,
     attempt,
-    attempt_at_once,
     elsewhere,
     is_unsteady,
     mutants,
@@ -40,8 +40,6 @@ from code_rl.grading.sandbox import Executor, Limits
 from code_rl.util.concurrency import IN_FLIGHT_PER_PLACE, default_concurrency
 
 UNSTEADY_REPEATS = 10
-FIRST = 32
-"""So many tests kill most of the mutants that any kill."""
 MOST_WRONG_SOLUTIONS = 5
 IMPOSSIBLE_FACTOR = 4.0
 """A limit that the data states and that the reference exceeds by more than this is a defect; below
@@ -57,24 +55,18 @@ async def run_verify(
 ) -> list[Decision]:
     """Proof in the sandbox, many problems in flight; those whose references all ran out of time
     come last, few at once."""
-    modules = ("verification", "code_rl.grading")
-    with bench.deciding(
-        "verify",
-        modules,
-        survivors,
-        on_item,
-        lambda one: (one.entry.digest, one.entry.stated_checker),
-    ) as decisions:
+    with bench.verifying(survivors, on_item) as decisions:
         if decisions.waiting:
-            verify = Verifier(bench.config, bench.executor()).verify
+            verifier = Verifier(bench.config, bench.executor())
             places = bench.config.concurrency or default_concurrency(bench.executor())
-            await decisions.at_once(
-                lambda one: verify(one.entry, bench.store[one.entry.place]), places
-            )
+
+            async def decide(one: Survivor, *, patient: bool = False) -> Decision | None:
+                problem = bench.store[one.entry.place]
+                return await verifier.verify(one.entry, problem, patient=patient)
+
+            await decisions.at_once(decide, places)
             few = max(1, places // IN_FLIGHT_PER_PLACE)
-            await decisions.at_once(
-                lambda one: verify(one.entry, bench.store[one.entry.place], patient=True), few
-            )
+            await decisions.at_once(partial(decide, patient=True), few)
         return decisions.made
 
 
@@ -101,12 +93,6 @@ class Verifier:
                 "needs_checker", "many valid answers: the expected outputs alone do not decide"
             )
         if (trivial := trivial_pass(problem)) is not None:
-            if entry.derived_s is not None:
-                # Values that a reference gave may be alike only because one process gave them, on
-                # one day.
-                again = await self._again(problem, problem.solutions[0], entry.derived_s)
-                if _differs(again):
-                    return _flaky(again.verdict)
             return drop(*trivial)
         if not problem.solutions:
             if self.config.unverified == "drop":
@@ -118,16 +104,9 @@ class Verifier:
         late = False
         for number, code in enumerate(problem.solutions[: self.config.max_references], start=1):
             limit = self.config.patient_limit_s if patient else problem.time_limit_s
-            moved = None
-            if number == 1 and entry.derived_s is not None:
-                moved = await self._again(problem, code, entry.derived_s, limit)
-                if moved.verdict.correct:
-                    return await self._proved(problem, code, moved, number, done=1)
             trial = await attempt(problem, code, self.executor, limit)
             kind = trial.verdict.kind
             if kind is VerdictKind.PASSED:
-                if moved is not None and _differs(moved):
-                    return _flaky(moved.verdict)
                 return await self._proved(problem, code, trial, number)
             late = late or (kind is VerdictKind.TIME_LIMIT and not patient)
             if not late:
@@ -138,15 +117,6 @@ class Verifier:
         # one showed.
         broken = [each for each in failures if each.reason == BROKEN_CHECKER]
         return (broken or [each for each in failures if each.reason in UNSETTLED] or failures)[0]
-
-    async def _again(
-        self, problem: Problem, code: str, derived_s: float, limit: float | None = None
-    ) -> Trial:
-        """A reference on the values that it gave, elsewhere. That was a run on each call apart,
-        with the time of each: where all were quick, this is one process."""
-        limit = limit or problem.time_limit_s
-        run = attempt_at_once if derived_s <= min(STEP_S, limit) else attempt
-        return await run(elsewhere(problem), code, self.executor, limit)
 
     async def _failure(self, problem: Problem, code: str, trial: Trial, limit: float) -> Decision:
         """Why a reference fails."""
@@ -166,10 +136,8 @@ class Verifier:
         at = f"{verdict.kind.value} at test {verdict.passed} of {verdict.total}"
         return drop("reference_fails", f"{at}: {message.partition(':')[0]}")
 
-    async def _proved(
-        self, problem: Problem, code: str, trial: Trial, number: int, *, done: int = 0
-    ) -> Decision:
-        """A reference passed once: the rest of the proof. So many of its `repeats` are `done`."""
+    async def _proved(self, problem: Problem, code: str, trial: Trial, number: int) -> Decision:
+        """A reference passed once: the rest of the proof."""
         slowest = trial.slowest_s
         stated = problem.time_limit_s
         if (
@@ -182,7 +150,7 @@ class Verifier:
                 f"the limit is {stated:g} s of CPU time, the reference needs more",
             )
         patience = max(stated, 4 * rung(slowest))
-        decision = await self._repeated(problem, code, trial, patience, done=done)
+        decision = await self._repeated(problem, code, patience)
         if decision is None:
             decision = await self._wrong_ones(problem, patience)
         if decision is not None:
@@ -212,16 +180,12 @@ class Verifier:
         }
         return Decision(keep=True, card=card, notes=notes)
 
-    async def _repeated(
-        self, problem: Problem, code: str, trial: Trial, limit: float, *, done: int
-    ) -> Decision | None:
+    async def _repeated(self, problem: Problem, code: str, limit: float) -> Decision | None:
         """Run a passing reference again, elsewhere each time; one failure makes it flaky."""
         more = UNSTEADY_REPEATS if self.config.repeats and is_unsteady(code) else 0
-        for number in range(1 + done, 1 + self.config.repeats + more):
+        for number in range(1, 1 + self.config.repeats + more):
             moved = elsewhere(problem, number)
-            verdict = (
-                await attempt_at_once(moved, code, self.executor, limit, sum(trial.seconds))
-            ).verdict
+            verdict = (await attempt(moved, code, self.executor, limit)).verdict
             if verdict.undecided:
                 return _no_verdict(verdict)
             if not verdict.correct:
@@ -230,7 +194,9 @@ class Verifier:
 
     async def _wrong_ones(self, problem: Problem, limit: float) -> Decision | None:
         """Solutions that the source knows to be wrong must fail."""
-        for number, code in enumerate(wrong_solutions(problem)):
+        known = problem.meta.get("wrong_solutions")
+        wrong = known[:MOST_WRONG_SOLUTIONS] if isinstance(known, list) else []
+        for number, code in enumerate(map(str, wrong)):
             verdict = (await attempt(problem, code, self.executor, limit)).verdict
             if verdict.undecided:
                 return _no_verdict(verdict)
@@ -244,25 +210,13 @@ class Verifier:
     async def _mutants(self, problem: Problem, code: str, trial: Trial) -> tuple[int, Counter[int]]:
         """(mutants judged, those killed by test). A mutant without a verdict about itself is left
         out."""
-        limit, total_s = 2 * rung(trial.slowest_s), sum(trial.seconds)
+        limit = 2 * rung(trial.slowest_s)
         every = [
-            await self._soon(problem, one, limit, total_s)
-            for one in mutants_of(code, self.config, problem)
+            (await attempt(problem, one, self.executor, limit)).verdict
+            for one in mutants(code, self.config.mutants, f"{self.config.seed}/{problem.id}")
         ]
         judged = [verdict for verdict in every if not verdict.undecided]
         return len(judged), Counter(verdict.passed for verdict in judged if not verdict.correct)
-
-    async def _soon(self, problem: Problem, code: str, limit: float, total_s: float) -> Verdict:
-        """The verdict of a program whose end matters most where it is wrong: what passes the first
-        of many tests makes the other calls in one process."""
-        first, rest = (
-            replace(problem, tests=part) for part in (problem.tests[:FIRST], problem.tests[FIRST:])
-        )
-        verdict = (await attempt(first, code, self.executor, limit)).verdict
-        if not verdict.correct or not rest.tests:
-            return verdict
-        later = (await attempt_at_once(rest, code, self.executor, limit, total_s)).verdict
-        return replace(later, passed=FIRST + later.passed)
 
 
 def missing_library(message: str) -> str:
@@ -271,31 +225,6 @@ def missing_library(message: str) -> str:
     named = _NOT_IMPORTED.match(message)
     library = next(filter(None, named.groups())).partition(".")[0] if named else ""
     return "" if library in sys.stdlib_module_names else library
-
-
-def wrong_solutions(problem: Problem) -> list[str]:
-    """The first solutions that the source knows to be wrong."""
-    wrong = problem.meta.get("wrong_solutions")
-    return [str(code) for code in wrong[:MOST_WRONG_SOLUTIONS]] if isinstance(wrong, list) else []
-
-
-def mutants_of(code: str, config: PrepareConfig, problem: Problem) -> list[str]:
-    """The mutants of a problem's reference that these settings ask for."""
-    try:
-        return (
-            mutants(code, config.mutants, f"{config.seed}/{problem.id}") if config.mutants else []
-        )
-    except (SyntaxError, ValueError, RecursionError):
-        return []
-
-
-def _differs(moved: Trial) -> bool:
-    """Whether a run elsewhere of a reference that passes here shows that it has no one answer.
-    Running out of time shows nothing."""
-    return not moved.verdict.undecided and moved.verdict.kind not in (
-        VerdictKind.PASSED,
-        VerdictKind.TIME_LIMIT,
-    )
 
 
 def _flaky(verdict: Verdict) -> Decision:
