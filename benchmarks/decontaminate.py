@@ -28,10 +28,10 @@ from pathlib import Path
 import chz
 
 from code_rl.cli.main import run_script
-from code_rl.data.preparation.bench import make_entry
 from code_rl.data.preparation.decontaminate import Decontaminator, Pair
 from code_rl.data.preparation.evaluation_sets import EvaluationProblem, evaluation_problems
 from code_rl.data.preparation.normalise import open_source
+from code_rl.data.preparation.workspace import make_entry
 from code_rl.data.sources.records import Skipped
 from code_rl.grading.problem import Problem, StdinTest
 from code_rl.util.data_files import data_folder, stream_rows

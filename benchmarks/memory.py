@@ -36,7 +36,7 @@ from transformers import Qwen3Config
 
 from code_rl.cli.main import run_script
 from code_rl.engine.local import learner
-from code_rl.engine.local.decode import Draw, cell_bytes, decode
+from code_rl.engine.local.decode import SequenceRequest, cell_bytes, decode
 from code_rl.engine.local.forward import Prompt, decoder_layer
 from code_rl.engine.local.lora import Lora, LoraSettings
 from code_rl.engine.local.packing import plan
@@ -163,15 +163,17 @@ def trace(shape: str, size: int, tokens: int, prompt: int, budget: int) -> Trace
     examples = group(size, tokens, prompt)
     units = max(plan(examples, budget), key=lambda batch: sum(unit.tokens for unit in batch))
     return trace_units(
-        shape, tuple((unit.stem, *(branch.length for branch in unit.branches)) for unit in units), budget
+        shape, tuple((unit.prefix, *(suffix.length for suffix in unit.suffixes)) for unit in units), budget
     )
 
 
 @cache
 def trace_units(shape: str, units: tuple[tuple[int, ...], ...], budget: int) -> Traced:
-    """Trace forward and backward passes in bfloat16 over a micro-batch: for each unit the length of its stem and of its branches."""
+    """Trace forward and backward passes in bfloat16 over a micro-batch: for each unit the length of its prefix and of its suffixes."""
     tokens = sum(map(sum, units))
-    chosen = [e for i, (stem, *own) in enumerate(units) for n in own for e in group(1, stem + n, stem + 1, fill=i)]
+    chosen = [
+        e for i, (prefix, *own) in enumerate(units) for n in own for e in group(1, prefix + n, prefix + 1, fill=i)
+    ]
     arch = architecture(shape, max(len(example.tokens) for example in chosen))
     with FakeTensorMode(allow_non_fake_inputs=True), Allocations() as memory:
         weights = make_weights(arch, torch.bfloat16)
@@ -232,7 +234,7 @@ def measure_sampling(rows: int, new_tokens: int, prompt: int, share: float) -> t
     torch.manual_seed(0)
     weights = make_weights(architecture("small", prompt + new_tokens), torch.float32)
     text = Prompt(tuple(4 + i % 500 for i in range(prompt)))
-    draws = deque(Draw((0, i), text, new_tokens, Choice(0, i), frozenset()) for i in range(rows))
+    draws = deque(SequenceRequest((0, i), text, new_tokens, Choice(0, i), frozenset()) for i in range(rows))
     budget = int(cell_bytes(weights) * (prompt + 16 + share * rows * (new_tokens + 16)))
     start = time.perf_counter()
     with Allocations() as memory:

@@ -23,7 +23,7 @@ import chz
 import numpy as np
 
 from code_rl.cli.main import run_script
-from code_rl.data.preparation.verification.trials import mutants
+from code_rl.data.preparation.verification.attempts import mutants
 from code_rl.grading.native import write_problems
 from code_rl.grading.problem import Problem, StdinTest
 
@@ -103,7 +103,7 @@ def _word(rng: random.Random) -> str:
     return "".join(rng.choice(SYLLABLES) for _ in range(rng.randint(2, 4)))
 
 
-def exams(config: PrepareBenchmark) -> list[Problem]:
+def eval_problems(config: PrepareBenchmark) -> list[Problem]:
     """An evaluation set of which a part leaked into the training set."""
     rng = random.Random(f"{config.seed}/exams")
     leaked = [rng.randrange(config.problems) for _ in range(int(LEAKS * config.problems))]
@@ -123,7 +123,7 @@ def scale(config: PrepareBenchmark, folder: Path) -> None:
     noisy, exam_file = folder / "set.jsonl", folder / "exams.jsonl"
     if not noisy.exists():
         write_problems(noisy, generated(config))
-        write_problems(exam_file, exams(config))
+        write_problems(exam_file, eval_problems(config))
     print(f"{config.problems} problems, {noisy.stat().st_size / 1e6:.0f} MB", flush=True)
     out = folder / "out"
     before = cpu_s()

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from code_rl.data.builtin import BuiltinTrainSet  # noqa: E402
-from code_rl.data.preparation.verification.trials import mutants  # noqa: E402
+from code_rl.data.preparation.verification.attempts import mutants  # noqa: E402
 from code_rl.grading.native import problem_to_json  # noqa: E402
 from code_rl.grading.problem import Problem, StdinTest  # noqa: E402
 from tests.corpus.cheats_call import CHEATS_CALL  # noqa: E402

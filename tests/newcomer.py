@@ -11,8 +11,8 @@ from typing import Any
 import chz
 
 from code_rl import Grader, Loss, Problem, ProblemView, Reply, Single, StdinTest, Trajectory, extract_code
-from code_rl.data.preparation.bench import Bench, Survivor
-from code_rl.data.preparation.ledger import KEEP, Decision, OnItem, drop, one_by_one
+from code_rl.data.preparation.decisions import KEEP, Decision, OnItem, drop, one_by_one
+from code_rl.data.preparation.workspace import Candidate, Workspace
 from code_rl.data.sources.records import Origin, Row
 from code_rl.data.sources.shapes import Shape
 from code_rl.policy.renderers import Message
@@ -94,14 +94,14 @@ SHAPE = Shape("pairs", frozenset({"task", "pairs"}), _read)
 shortened: list[str] = []
 
 
-async def run_shorten(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
+async def run_shorten(workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem) -> list[Decision]:
     """A stage of prepare: problems whose id is one letter."""
 
-    def decide(one: Survivor) -> Decision:
+    def decide(one: Candidate) -> Decision:
         shortened.append(one.entry.id)
         return KEEP if len(one.entry.id) == 1 else drop("long_name", one.entry.id)
 
-    return one_by_one(survivors, on_item, decide)
+    return one_by_one(candidates, on_item, decide)
 
 
 @chz.chz

@@ -20,7 +20,7 @@ import pytest
 from code_rl.engine.places import BackendKind, Place
 from code_rl.engine.remote import Link, RemoteFuture
 from code_rl.grading.sandbox.executor import Execution, Job, Status, StdinInput
-from code_rl.grading.sandbox.retries import LOSSES, OUTAGES, LostError, RefusedError, Retries
+from code_rl.grading.sandbox.retries import MAX_LOST_RESULTS, OUTAGES, LostError, RefusedError, Retries
 from code_rl.util.errors import BackendError, OutageError, SandboxError
 from tests.fusion.fusion_support import ServerProcess
 from tests.pipeline_support import reached, rollouts, small, untimed
@@ -59,8 +59,8 @@ class Flaky:
             yield Execution(Status.OK, stdout=case.stdin.strip()[::-1] + b"\n")
 
 
-def patient(flaky: Flaky, patience_s: float, stop: asyncio.Event | None = None) -> Retries:
-    return Retries(flaky.attempt, patience_s=patience_s, stop=stop or asyncio.Event())
+def patient(flaky: Flaky, outage_timeout_s: float, stop: asyncio.Event | None = None) -> Retries:
+    return Retries(flaky.attempt, outage_timeout_s=outage_timeout_s, stop=stop or asyncio.Event())
 
 
 async def executions(retries: Retries, *inputs: bytes) -> list[Execution]:
@@ -124,7 +124,7 @@ def test_a_program_that_kills_its_worker_is_to_blame_after_three_losses_and_the_
     assert [each.status for each in found] == [Status.OK, Status.MEMORY_LIMIT, Status.OK]
     assert "its worker died" in found[1].detail
     assert flaky.alone.count(True) == 2, "the last loss and the control, in processes of their own"
-    assert LOSSES == 3
+    assert MAX_LOST_RESULTS == 3
 
 
 def test_a_program_that_is_lost_in_company_and_not_alone_is_not_to_blame():
@@ -225,8 +225,8 @@ def _until(done: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def link(patience_s: float) -> Link:
-    return Link(Place(BackendKind.SERVER, "http://s", None), patience_s)
+def link(outage_timeout_s: float) -> Link:
+    return Link(Place(BackendKind.SERVER, "http://s", None), outage_timeout_s)
 
 
 def test_a_request_that_a_well_server_never_answers_ends(monkeypatch):

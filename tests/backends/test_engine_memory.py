@@ -9,7 +9,7 @@ from tinker import types
 
 from benchmarks.memory import SHAPES, Allocations, architecture, make_weights, measure_sampling, trace
 from code_rl.engine.local import decode, forward, packing, sampling
-from code_rl.engine.local.decode import Draw
+from code_rl.engine.local.decode import SequenceRequest
 from code_rl.engine.local.forward import Prompt
 from code_rl.engine.local.passes import read_datums, read_pass
 from code_rl.engine.local.picking import Choice
@@ -49,7 +49,7 @@ def long_group(prompt, lengths, seed=0):
 )
 @pytest.mark.parametrize("budget", [2048, 100])
 def test_long_groups_have_the_numbers_of_the_plain_products(monkeypatch, family, prompt, lengths, budget):
-    """Log-probabilities and gradients, whether stems are kept and met a few queries at a time, or dropped."""
+    """Log-probabilities and gradients, whether prefixes are kept and met a few queries at a time, or dropped."""
     data = [*long_group(prompt, lengths), *long_group(prompt + 3, lengths[:2], seed=1)]
     found = []
     for width in (1024, 16):
@@ -65,20 +65,20 @@ def test_long_groups_have_the_numbers_of_the_plain_products(monkeypatch, family,
     assert float((exact - gradient).norm()) <= 2e-5 * float(exact.norm())
 
 
-def test_long_examples_keep_a_stem_where_it_saves_and_never_pad_beyond_the_room(monkeypatch):
+def test_long_examples_keep_a_prefix_where_it_saves_and_never_pad_beyond_the_room(monkeypatch):
     monkeypatch.setattr(packing, "PLAIN_ATTENTION_WIDTH", 16)
     arch = service(reference("qwen3"))._models["m"].weights.arch
     loss = read_pass("importance_sampling", None).loss
     short, long = long_group(60, (5, 6, 7, 8, 40)), long_group(20, (60, 70, 70))
     batches = list(packing.plan(read_datums([*short, *long], loss, arch), 64))
-    stems = {b.index: unit.stem for units in batches for unit in units for b in unit.branches}
-    assert sorted(stems) == list(range(8))
-    assert [stems[i] for i in range(3)] == [59] * 3
-    assert [stems[i] for i in range(5, 8)] == [0] * 3
+    prefixes = {b.index: unit.prefix for units in batches for unit in units for b in unit.suffixes}
+    assert sorted(prefixes) == list(range(8))
+    assert [prefixes[i] for i in range(3)] == [59] * 3
+    assert [prefixes[i] for i in range(5, 8)] == [0] * 3
     for units in batches:
         packed = packing.pack(units, torch.device("cpu"))
-        cells = packed.branches.rows * packed.branches.width
-        cells += packed.stems.rows * packed.stems.width if packed.stems else 0
+        cells = packed.suffixes.rows * packed.suffixes.width
+        cells += packed.prefixes.rows * packed.prefixes.width if packed.prefixes else 0
         assert cells <= 100 * 9 / 8
 
 
@@ -88,7 +88,7 @@ def test_one_long_completion_among_short_ones_does_not_pad_them_all(monkeypatch)
     data = read_datums(long_group(10, (50, *[4] * 30)), loss, arch)
     for units in packing.plan(data, 100):
         made = packing.pack(units, torch.device("cpu"))
-        assert made.branches.rows * made.branches.width <= 2 * 9 / 8 * 100
+        assert made.suffixes.rows * made.suffixes.width <= 2 * 9 / 8 * 100
 
 
 def test_one_long_prompt_among_short_ones_does_not_pad_them_all(monkeypatch):
@@ -100,7 +100,7 @@ def test_one_long_prompt_among_short_ones_does_not_pad_them_all(monkeypatch):
     long, short = Prompt((5,) * 1000), [Prompt((6, i)) for i in range(60)]
 
     def peak(prompts):
-        draws = deque(Draw((0, i), prompt, 2, Choice(0, i), frozenset()) for i, prompt in enumerate(prompts))
+        draws = deque(SequenceRequest((0, i), prompt, 2, Choice(0, i), frozenset()) for i, prompt in enumerate(prompts))
         with Allocations() as memory:
             assert len(list(decode.decode(weights, draws, 1 << 40))) == len(prompts)
         return memory.peak
@@ -129,13 +129,13 @@ def sampled(client, requests):
 
 
 def counted_steps(monkeypatch):
-    """For each step to come: the rows of each cohort, and the cells of all."""
+    """For each step to come: the rows of each batch, and the cells of all."""
     seen = []
     step = decode._step
 
-    def counted(weights, cohorts):
-        seen.append(([len(cohort.ids) for cohort in cohorts], sum(cohort.cells for cohort in cohorts)))
-        step(weights, cohorts)
+    def counted(weights, batches):
+        seen.append(([len(batch.ids) for batch in batches], sum(batch.cells for batch in batches)))
+        step(weights, batches)
 
     monkeypatch.setattr(decode, "_step", counted)
     return seen
@@ -161,8 +161,8 @@ def test_requests_join_a_batch_under_way(tiny, monkeypatch):
     under_way, go_on = threading.Event(), threading.Event()
     step = decode._step
 
-    def slow(weights, cohorts):
-        step(weights, cohorts)
+    def slow(weights, batches):
+        step(weights, batches)
         under_way.set()
         assert go_on.wait(20)
 
@@ -197,6 +197,6 @@ def test_what_an_allocator_keeps_on_a_gpu_is_there_to_be_used(monkeypatch):
 def test_draws_that_wait_are_taken_in_order(tiny):
     weights = tiny._snapshot.weights
     prompt = Prompt(tuple(tokens(0, 30, 644)))
-    draws = deque(decode.Draw((0, i), prompt, 5, Choice(0, i), frozenset()) for i in range(9))
+    draws = deque(decode.SequenceRequest((0, i), prompt, 5, Choice(0, i), frozenset()) for i in range(9))
     budget = decode.cell_bytes(weights) * (32 + 3 * 16)
     assert [d.place[1] for d, _ in decode.decode(weights, draws, budget)] == list(range(9))

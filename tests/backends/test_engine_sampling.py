@@ -295,7 +295,7 @@ def test_sampled_logprobs_equal_those_of_a_forward_pass_at_the_temperature(built
 
 def picker_tokens(logits, count=2000, **settings):
     picker = Picker([Choice(seed=1, index=i, **settings) for i in range(count)], torch.device("cpu"))
-    return picker.pick(torch.tensor([logits]).expand(count, -1).contiguous())[0].tolist()
+    return picker.sample_tokens(torch.tensor([logits]).expand(count, -1).contiguous())[0].tolist()
 
 
 def test_top_k_and_top_p_keep_what_they_should():

@@ -16,7 +16,7 @@ if __name__ == "__main__":
 
 import pytest
 
-from code_rl.data.preparation.verification.trials import mutants
+from code_rl.data.preparation.verification.attempts import mutants
 from tests.corpus.killers import Tally, drafts, judge_mutants
 from tests.corpus.rooms import room
 

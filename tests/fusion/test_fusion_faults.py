@@ -120,7 +120,7 @@ def test_a_fault_that_stays_is_an_outage_and_never_a_verdict(server: ServerProce
     async def handler(_, body, forward):
         return await fault(body, forward)
 
-    result = run_through(handler, server, stdin_job("print(1)"), patience_s=0.5)
+    result = run_through(handler, server, stdin_job("print(1)"), outage_timeout_s=0.5)
     assert isinstance(result, OutageError | SandboxError)
     assert "has not answered" in str(result)
 
@@ -130,7 +130,7 @@ def test_a_hanging_server_is_an_outage_within_bounds(server: ServerProcess):
     async def hang(_, body, forward):
         await asyncio.sleep(3600)
 
-    result = run_through(hang, server, stdin_job("print(1)", cpu_s=1.0), patience_s=0.1, grace_s=-6.5)
+    result = run_through(hang, server, stdin_job("print(1)", cpu_s=1.0), outage_timeout_s=0.1, grace_s=-6.5)
     assert isinstance(result, OutageError | SandboxError)
     assert "no answer within" in str(result)
 
@@ -158,7 +158,7 @@ def test_results_of_another_request_are_not_taken(server: ServerProcess):
 
     async def go():
         async with fake_server(crossed, server.url) as url:
-            client = FusionClient([url], 2, patience_s=0.5)
+            client = FusionClient([url], 2, outage_timeout_s=0.5)
             first = await outcome(client, stdin_job("print('right')"))
             second = await outcome(client, stdin_job("print('wrong')"))
             await client.aclose()

@@ -108,7 +108,7 @@ def test_a_server_that_joins_takes_what_waits_and_without_any_it_is_said():
             pool.remove(first)
         pool.remove(pool.servers[0])
         with pytest.raises(SandboxError, match="none of the machines"):
-            async with pool.slot(patience_s=0.01):
+            async with pool.slot(outage_timeout_s=0.01):
                 pass
 
     asyncio.run(go())

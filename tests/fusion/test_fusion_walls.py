@@ -119,7 +119,7 @@ def test_a_server_that_is_out_and_back_is_named_once_each(server: ServerProcess,
     async def go():
         nonlocal broken
         async with fake_server(flaky, server.url) as first, fake_server(well, server.url) as second:
-            client = FusionClient([first, second], 1, patience_s=60.0)
+            client = FusionClient([first, second], 1, outage_timeout_s=60.0)
             await asyncio.gather(*(collect(client, stdin_job("print(1)")) for _ in range(6)))
             broken = False
             while not any("is back" in record.getMessage() for record in caplog.records):

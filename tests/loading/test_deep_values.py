@@ -7,7 +7,7 @@ import json
 
 from code_rl.data.dataset import open_dataset
 from code_rl.data.load import load_dataset
-from code_rl.data.preparation.bench import measure
+from code_rl.data.preparation.workspace import measure
 from code_rl.grading.problem import CallTest
 from code_rl.grading.values import MAX_DEPTH
 from tests.boxes import shared_box

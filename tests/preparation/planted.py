@@ -255,7 +255,7 @@ MAKERS = (
 def planted_set(total: int, defects: int, seed: int = 7) -> tuple[list[Planted], list[Problem]]:
     """`total` problems of which `defects` are damaged, ten kinds in turn, shuffled; and the evaluation set that some leaked from."""
     rng = random.Random(seed)
-    exams = [exam(rng, n) for n in range(max(8, defects // 5))]
+    eval_problems = [exam(rng, n) for n in range(max(8, defects // 5))]
     clean = [Planted(fresh(rng, n)) for n in range(total - defects)]
     damaged: list[Planted] = []
     for n in range(defects):
@@ -265,8 +265,8 @@ def planted_set(total: int, defects: int, seed: int = 7) -> tuple[list[Planted],
         elif kind == len(MAKERS):
             damaged.append(edited_copy(clean[n].problem, n))
         else:
-            damaged.append(leaked(exams[n // 10], n))  # each once: two of one task are duplicates
+            damaged.append(leaked(eval_problems[n // 10], n))  # each once: two of one task are duplicates
     copies = [one for one in damaged if one.kind == "duplicate"]
     others = clean + [one for one in damaged if one.kind != "duplicate"]
     rng.shuffle(others)
-    return others + copies, exams
+    return others + copies, eval_problems

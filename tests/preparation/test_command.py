@@ -12,10 +12,10 @@ import pytest
 
 from code_rl.cli.main import main
 from code_rl.data.dataset import open_dataset
-from code_rl.data.preparation.bench import ProblemSummary
-from code_rl.data.preparation.ledger import Decision
+from code_rl.data.preparation.decisions import Decision
 from code_rl.data.preparation.report import Dropped, Report, StageReport, render
 from code_rl.data.preparation.verification.verify import Verifier
+from code_rl.data.preparation.workspace import ProblemSummary
 from code_rl.grading.native import write_problems
 from code_rl.grading.problem import Problem, StdinTest
 from tests.corpus.reading import read_problems
@@ -229,8 +229,8 @@ def test_the_funnel_draws_one_bar_a_stage(small: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_leetcode_problems_that_are_in_livecodebench_are_found_and_named(tmp_path: Path) -> None:
     rows = data_file("leetcode/LeetCodeDataset-v0.3.1-test.jsonl.gz")
-    exams = data_file("qwq_lcb_prompts/livecodebench_v5.jsonl")
-    words = [f"dataset={rows}", f"out={tmp_path / 'out'}", f"decontaminate={exams}", "stop_after=decontaminate"]
+    eval_problems = data_file("qwq_lcb_prompts/livecodebench_v5.jsonl")
+    words = [f"dataset={rows}", f"out={tmp_path / 'out'}", f"decontaminate={eval_problems}", "stop_after=decontaminate"]
     assert main(["prepare", *words]) == 0
     made = report(tmp_path / "out")
     pairs = made["decontamination"]["pairs"]

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.data.preparation.bench import ProblemSummary, make_entry
 from code_rl.data.preparation.decontaminate import MOST_SHARERS, Decontaminator, Pair
 from code_rl.data.preparation.deduplicate import Deduplicator
 from code_rl.data.preparation.evaluation_sets import EvaluationProblem, evaluation_problems
 from code_rl.data.preparation.ngrams import Numbers, ngrams, words
 from code_rl.data.preparation.normalise import open_source
+from code_rl.data.preparation.workspace import ProblemSummary, make_entry
 from code_rl.data.sources.records import Skipped
 from code_rl.grading.problem import Problem, StdinTest
 from code_rl.util.errors import DataError
@@ -46,8 +46,10 @@ def exam(text: str, *ids: str) -> EvaluationProblem:
     return EvaluationProblem("set", ids[0] if ids else "e", text, ids)
 
 
-def found(statement: str, *exams: EvaluationProblem, name: str = "p", numbers: Numbers = "count") -> Pair | None:
-    return Decontaminator(exams, 0.35, numbers).find(entry(statement, name=name))
+def found(
+    statement: str, *eval_problems: EvaluationProblem, name: str = "p", numbers: Numbers = "count"
+) -> Pair | None:
+    return Decontaminator(eval_problems, 0.35, numbers).find(entry(statement, name=name))
 
 
 def edited(text: str, share: float, seed: int) -> str:
@@ -123,15 +125,17 @@ def test_seven_edited_copies_in_an_evaluation_set_do_not_hide_the_leak() -> None
 
 
 def test_naming_a_set_again_changes_nothing() -> None:
-    exams = [exam(FIELD.format(most=9), "one"), exam(TRAIN.format(most=5), "two")]
-    assert found(FIELD.format(most=9), *exams * 20) == found(FIELD.format(most=9), *exams)
+    eval_problems = [exam(FIELD.format(most=9), "one"), exam(TRAIN.format(most=5), "two")]
+    assert found(FIELD.format(most=9), *eval_problems * 20) == found(FIELD.format(most=9), *eval_problems)
 
 
 def test_a_frame_that_many_evaluation_problems_share_is_no_overlap() -> None:
-    exams = [exam(f"{FRAME}\nProblem: {edited(TRAIN, 0.9, n)} {n}") for n in range(MOST_SHARERS + 1)]
+    eval_problems = [exam(f"{FRAME}\nProblem: {edited(TRAIN, 0.9, n)} {n}") for n in range(MOST_SHARERS + 1)]
     framed = exam(f"{FRAME}\n{FIELD.format(most=9)}", "field")
-    assert found(f"{FRAME}\nCount the letters of a word that is given on the first line.", *exams, framed) is None
-    leak = found(FIELD.format(most=9), *exams, framed)
+    assert (
+        found(f"{FRAME}\nCount the letters of a word that is given on the first line.", *eval_problems, framed) is None
+    )
+    leak = found(FIELD.format(most=9), *eval_problems, framed)
     assert leak is not None
     assert leak.exam == "field"
 
@@ -186,7 +190,7 @@ def test_public_sets_overlap_alike_however_often_they_are_named() -> None:
     rows = [*open_source(str(data_file("leetcode/LeetCodeDataset-v0.3.1-test.jsonl.gz"))).items()]
     read = [row for row in rows if not isinstance(row, Skipped)]
     problems = [row if isinstance(row, Problem) else row.problem for row in read]
-    exams = [*evaluation_problems(str(data_file("qwq_lcb_prompts")))]
+    eval_problems = [*evaluation_problems(str(data_file("qwq_lcb_prompts")))]
     for times in (1, 3):
-        overlap = Decontaminator(exams * times, 0.35)
+        overlap = Decontaminator(eval_problems * times, 0.35)
         assert sum(overlap.find(entry(one.statement, name=one.id)) is not None for one in problems) == 117

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from code_rl.data.preparation.bench import Bench, Survivor, make_entry
 from code_rl.data.preparation.normalise import open_source
 from code_rl.data.preparation.settings import PrepareConfig
+from code_rl.data.preparation.workspace import Candidate, Workspace, make_entry
 from code_rl.data.preparation.write import _write_parquet
 from code_rl.grading.native import format_problem
 from code_rl.grading.problem import CallTest, Problem, StdinTest
@@ -46,25 +46,25 @@ NOTES = st.sampled_from([{}, {"time_limit_s": 3.0}, {"tests": [0]}, {"time_limit
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory):
+def workspace(tmp_path_factory):
     folder: Path = tmp_path_factory.mktemp("lines")
-    with Bench(PrepareConfig(dataset="builtin", out=str(folder)), open_source("builtin"), "key") as bench:
-        yield bench
+    with Workspace(PrepareConfig(dataset="builtin", out=str(folder)), open_source("builtin"), "key") as workspace:
+        yield workspace
 
 
 @settings(max_examples=60, deadline=None)
-@given(problem=PROBLEMS, card=CARDS, notes=NOTES)
-def test_a_line_is_that_of_the_problem_as_it_stands(bench, problem, card, notes):
-    entry, line = make_entry(problem, len(bench.store))
-    bench.store.add(problem, {}, line)
-    survivor = Survivor(entry, card, notes)
+@given(problem=PROBLEMS, metadata=CARDS, notes=NOTES)
+def test_a_line_is_that_of_the_problem_as_it_stands(workspace, problem, metadata, notes):
+    entry, line = make_entry(problem, len(workspace.store))
+    workspace.store.add(problem, {}, line)
+    candidate = Candidate(entry, metadata, notes)
     stored = dataclasses.replace(problem, time_limit_s=float(problem.time_limit_s))
-    assert bench.store[entry.place] == stored
-    assert format_problem(bench.store[entry.place]) == format_problem(stored)
+    assert workspace.store[entry.place] == stored
+    assert format_problem(workspace.store[entry.place]) == format_problem(stored)
     kept = problem.tests if "tests" not in notes else problem.tests[:1]
-    meta = {**problem.meta, "prepare": card} if card else problem.meta
+    meta = {**problem.meta, "prepare": metadata} if metadata else problem.meta
     limit = notes.get("time_limit_s", stored.time_limit_s)
-    assert bench.load(survivor) == dataclasses.replace(stored, tests=kept, meta=meta, time_limit_s=limit)
+    assert workspace.load(candidate) == dataclasses.replace(stored, tests=kept, meta=meta, time_limit_s=limit)
 
 
 def test_a_table_keeps_every_field_of_a_problem(tmp_path):

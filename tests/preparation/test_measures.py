@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.data.preparation.bench import ProblemSummary, Survivor, make_entry
 from code_rl.data.preparation.cap import cap_entry, spread
+from code_rl.data.preparation.decisions import BYTES_IN_FLIGHT, KEEP, Decision, Decisions
 from code_rl.data.preparation.difficulty import judge_rate
-from code_rl.data.preparation.ledger import BYTES_IN_FLIGHT, KEEP, Decision, Decisions
 from code_rl.data.preparation.settings import PrepareConfig
-from code_rl.data.preparation.verification.trials import trivial_pass
-from code_rl.data.preparation.verification.verify import calibrated_limit, rung
+from code_rl.data.preparation.verification.attempts import trivial_pass
+from code_rl.data.preparation.verification.verify import bucket, calibrated_limit
+from code_rl.data.preparation.workspace import Candidate, ProblemSummary, make_entry
 from code_rl.evaluation.figures import wilson
 from code_rl.grading.problem import CallTest, Problem, StdinTest
 from code_rl.util.files import KeyedLog, digest
@@ -39,7 +39,7 @@ def entry(problem: Problem) -> ProblemSummary:
 
 @given(st.floats(0, 200))
 def test_a_rung_holds_the_time_and_less_than_twice_of_it(cpu_s: float) -> None:
-    assert cpu_s <= rung(cpu_s) <= max(0.25, 2 * cpu_s)
+    assert cpu_s <= bucket(cpu_s) <= max(0.25, 2 * cpu_s)
 
 
 def test_limits_follow_the_reference() -> None:
@@ -103,7 +103,7 @@ def test_problems_that_nobody_or_everybody_solves_are_dropped() -> None:
     assert judge_rate(0, 8, "drop").reason == "never_solved"
     assert judge_rate(8, 8, "drop").reason == "always_solved"
     assert judge_rate(3, 8, "drop").keep
-    assert judge_rate(8, 8, "keep").card["difficulty"]["pass_rate"] == 1.0
+    assert judge_rate(8, 8, "keep").metadata["difficulty"]["pass_rate"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -132,19 +132,19 @@ def test_one_hidden_test_with_an_answer_of_its_own_is_enough_against_trivial_pro
 def test_problems_decided_at_once_stay_within_the_budget_of_bytes_and_a_larger_one_goes_alone(tmp_path: Path) -> None:
     sizes = [size * BYTES_IN_FLIGHT // 10 for size in (4, 5, 30, 6, 3, 1, 9, 10, 2)]
     plain = entry(stdin_problem(("1", "2")))
-    survivors = [Survivor(replace(plain, length=size)) for size in sizes]
+    candidates = [Candidate(replace(plain, length=size)) for size in sizes]
     under_way: list[int] = []
     most: list[list[int]] = []
 
-    async def decide(survivor: Survivor) -> Decision:
-        under_way.append(survivor.entry.length)
+    async def decide(candidate: Candidate) -> Decision:
+        under_way.append(candidate.entry.length)
         most.append(sorted(under_way))
         await asyncio.sleep(0.001)
-        under_way.remove(survivor.entry.length)
+        under_way.remove(candidate.entry.length)
         return KEEP
 
     log = KeyedLog[str](tmp_path / "stage.jsonl", itemgetter("key"))
-    decisions = Decisions(survivors, list(map(str, range(len(sizes)))), log, lambda: None)
+    decisions = Decisions(candidates, list(map(str, range(len(sizes)))), log, lambda: None)
     asyncio.run(decisions.at_once(decide, 5))
     assert decisions.made == [KEEP] * len(sizes)
     assert all(sum(each) <= BYTES_IN_FLIGHT or len(each) == 1 for each in most)

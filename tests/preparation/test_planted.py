@@ -16,9 +16,9 @@ from tests.preparation.planted import Planted, planted_set
 
 def found(folder: Path, total: int, defects: int) -> tuple[list[Planted], dict[str, dict[str, str]]]:
     """Run the whole verb on a planted set; returns the set and what was dropped, by id."""
-    planted, exams = planted_set(total, defects)
+    planted, eval_problems = planted_set(total, defects)
     write_problems(folder / "noisy.jsonl", [one.problem for one in planted])
-    write_problems(folder / "exams.jsonl", exams)
+    write_problems(folder / "exams.jsonl", eval_problems)
     out = folder / "out"
     words = [f"dataset={folder / 'noisy.jsonl'}", f"out={out}", f"decontaminate={folder / 'exams.jsonl'}", "mutants=2"]
     assert main(["prepare", *words]) == 0

@@ -23,9 +23,9 @@ MOMENTS = (("index.jsonl", 9), ("deduplicate.jsonl", 5), ("verify.jsonl", 3), ("
 
 def noisy(folder: Path, total: int = 20) -> list[str]:
     """The words of a run on a small noisy set; `out` is still missing."""
-    planted, exams = planted_set(total, 10)
+    planted, eval_problems = planted_set(total, 10)
     write_problems(folder / "noisy.jsonl", [one.problem for one in planted])
-    write_problems(folder / "exams.jsonl", exams)
+    write_problems(folder / "exams.jsonl", eval_problems)
     return [
         f"dataset={folder / 'noisy.jsonl'}",
         f"decontaminate={folder / 'exams.jsonl'}",
@@ -79,8 +79,8 @@ def test_killed_at_forty_random_moments_it_ends_with_the_same_bytes(tmp_path: Pa
     whole = finish(words, tmp_path / "whole")
     length = time.perf_counter() - started
     rng = random.Random(3)
-    for trial in range(8):
-        out = tmp_path / f"cut{trial}"
+    for tried in range(8):
+        out = tmp_path / f"cut{tried}"
         for _ in range(5):
             process = start(words, out)
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.data.preparation.bench import Bench, make_entry
-from code_rl.data.preparation.ledger import Decision
+from code_rl.data.preparation.decisions import Decision
 from code_rl.data.preparation.normalise import normalise, open_source
 from code_rl.data.preparation.settings import PrepareConfig
-from code_rl.data.preparation.verification.trials import mutants
+from code_rl.data.preparation.verification.attempts import mutants
 from code_rl.data.preparation.verification.verify import Verifier, run_verify
+from code_rl.data.preparation.workspace import Workspace, make_entry
 from code_rl.grading.judging import judge_async
 from code_rl.grading.native import write_problems
 from code_rl.grading.problem import CallTest, Compare, Problem, SequenceTest, StdinTest
@@ -57,11 +57,16 @@ def with_solution(problem: Problem, *code: str, **changes: object) -> Problem:
 def test_a_sound_problem_is_kept_with_its_card() -> None:
     decision = verify(SUM, mutants=8)[0]
     assert decision.keep
-    card = decision.card
-    assert (card["verified"], card["reference"], card["reference_cpu_s"], card["mutants"]) == (True, 1, 0.25, 8)
-    assert 0.5 < card["strength"] <= 1
+    metadata = decision.metadata
+    assert (metadata["verified"], metadata["reference"], metadata["reference_cpu_s"], metadata["mutants"]) == (
+        True,
+        1,
+        0.25,
+        8,
+    )
+    assert 0.5 < metadata["strength"] <= 1
     assert decision.notes["time_limit_s"] == 2.0
-    assert sum(decision.notes["kills"].values()) == card["mutants_killed"]
+    assert sum(decision.notes["kills"].values()) == metadata["mutants_killed"]
 
 
 UNLUCKY = "0.134364 < random.random() < 0.134365"
@@ -79,7 +84,7 @@ def test_a_fast_second_reference_proves_a_problem_without_the_slow_queue() -> No
 
     decision = asyncio.run(run())
     assert decision is not None
-    assert (decision.keep, decision.card["reference"]) == (True, 2)
+    assert (decision.keep, decision.metadata["reference"]) == (True, 2)
 
 
 class Hung:
@@ -108,10 +113,10 @@ def test_slow_references_are_tried_again_side_by_side(tmp_path: Path) -> None:
     config = PrepareConfig(dataset=str(tmp_path / "slow.jsonl"), out=str(tmp_path / "out"), mutants=0)
 
     async def run() -> list[Decision]:
-        with Bench(config, open_source(config.dataset), "key") as bench:
+        with Workspace(config, open_source(config.dataset), "key") as workspace:
             monkey = Hung(2)
-            bench.executor = lambda: monkey  # type: ignore[method-assign]
-            return await run_verify(bench, await normalise(bench, lambda: None), lambda: None)
+            workspace.executor = lambda: monkey  # type: ignore[method-assign]
+            return await run_verify(workspace, await normalise(workspace, lambda: None), lambda: None)
 
     assert [decision.reason for decision in asyncio.run(run())] == ["reference_fails"] * 2
 
@@ -141,7 +146,7 @@ def test_sequences_and_expected_exceptions_can_be_proved() -> None:
 
 
 def test_any_passing_reference_proves_a_problem() -> None:
-    assert verify(with_solution(SUM, "print(1)", RIGHT), mutants=0)[0].card["reference"] == 2
+    assert verify(with_solution(SUM, "print(1)", RIGHT), mutants=0)[0].metadata["reference"] == 2
 
 
 @pytest.mark.parametrize(
@@ -177,7 +182,7 @@ def test_a_slow_reference_without_a_stated_limit_gets_a_larger_one() -> None:
     lowered = dataclasses.replace(raised, time_limit_s=0.5)
     one, other = verify(raised, dataclasses.replace(lowered, time_limit_s=6.0), mutants=0, repeats=0)
     assert (one.keep, one.notes["time_limit_s"]) == (True, 1.0)
-    assert (other.keep, other.notes["time_limit_s"], other.card["reference_cpu_s"]) == (True, 6.0, 1.0)
+    assert (other.keep, other.notes["time_limit_s"], other.metadata["reference_cpu_s"]) == (True, 6.0, 1.0)
 
 
 def test_weak_tests_are_dropped_when_that_is_asked_for() -> None:
@@ -207,9 +212,9 @@ def test_mutants_have_the_verdicts_that_all_tests_give(reference: str) -> None:
     assert len(failing) < len(verdicts)
     assert any(int(index) >= 32 for index in failing)
     assert decision.notes["kills"] == dict(Counter(sorted(failing, key=int)))
-    assert (decision.card["mutants"], decision.card["mutants_killed"]) == (len(verdicts), len(failing))
+    assert (decision.metadata["mutants"], decision.metadata["mutants_killed"]) == (len(verdicts), len(failing))
 
 
 def test_problems_without_a_reference_may_be_kept() -> None:
     decision = verify(with_solution(SUM), unverified="keep")[0]
-    assert (decision.keep, decision.card) == (True, {"verified": False})
+    assert (decision.keep, decision.metadata) == (True, {"verified": False})

@@ -139,7 +139,7 @@ def test_a_dead_zygote_is_replaced():
 
 def test_where_no_worker_lives_not_even_a_control_s_the_sandbox_is_to_blame(monkeypatch):
     async def go() -> None:
-        async with EmbeddedSandbox(1, patience_s=0.5) as box:
+        async with EmbeddedSandbox(1, outage_timeout_s=0.5) as box:
             take = box._take_worker
 
             async def doomed(*arguments):

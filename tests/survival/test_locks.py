@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from code_rl.data.preparation.bench import Bench
 from code_rl.data.preparation.settings import PrepareConfig
+from code_rl.data.preparation.workspace import Workspace
 from code_rl.engine.serve.store import StateStore
 from code_rl.evaluation.verdict_files import open_verdicts
 from code_rl.training.runs.directory import LOCK
@@ -19,13 +19,13 @@ from code_rl.util.errors import InputError
 from code_rl.util.files import only_writer
 
 
-def bench(folder: Path) -> AbstractContextManager[Any]:
-    return Bench(PrepareConfig(dataset="builtin", out=str(folder)), None, "key")  # no stage runs
+def workspace(folder: Path) -> AbstractContextManager[Any]:
+    return Workspace(PrepareConfig(dataset="builtin", out=str(folder)), None, "key")  # no stage runs
 
 
 HOLDERS: dict[str, Callable[[Path], AbstractContextManager[Any]]] = {
     "run": lambda folder: only_writer(folder / LOCK, f"log_path={folder}"),
-    "prepare": bench,
+    "prepare": workspace,
     "server": lambda folder: contextlib.closing(StateStore(folder)),
     "verdicts": lambda folder: open_verdicts(str(folder / "verdicts.jsonl")),
 }

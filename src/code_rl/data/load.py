@@ -146,7 +146,8 @@ async def _resolved(
 ) -> AsyncIterator[Problem | Skipped]:
     """What the rows give."""
     say(f"reading {dataset} (the first time; then kept)")
-    async with aclosing(resolve_all(dataset.items(skip), executor)) as items:  # type: ignore[type-var]
+    resolved = resolve_all(dataset.items(skip), executor)
+    async with aclosing(resolved) as items:  # type: ignore[type-var]
         async for item in items:
             yield item
 

@@ -149,7 +149,7 @@ async def read_data(launch: Launch) -> Data:
         config.executor,
         isolation=config.isolation,
         concurrency=config.sandbox_concurrency,
-        patience_s=config.patience,
+        outage_timeout_s=config.patience,
         stop=launch.stop,
     )
     launch.stack.push_async_callback(executor.aclose)

@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from code_rl.data.preparation.bench import Bench, ProblemSummary, Survivor
-from code_rl.data.preparation.ledger import Decision, OnItem, drop, one_by_one
+from code_rl.data.preparation.decisions import Decision, OnItem, drop, one_by_one
 from code_rl.data.preparation.settings import PrepareConfig
+from code_rl.data.preparation.workspace import Candidate, ProblemSummary, Workspace
 
 
-async def run_cap(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
+async def run_cap(
+    workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
+) -> list[Decision]:
     """Tests within the budgets."""
-    return one_by_one(survivors, on_item, lambda one: cap_entry(one.entry, one.notes, bench.config))
+    return one_by_one(
+        candidates, on_item, lambda one: cap_entry(one.entry, one.notes, workspace.config)
+    )
 
 
 def cap_entry(entry: ProblemSummary, notes: Mapping[str, Any], config: PrepareConfig) -> Decision:
@@ -29,7 +33,7 @@ def cap_entry(entry: ProblemSummary, notes: Mapping[str, Any], config: PrepareCo
     size, cpu_s, count = config.max_test_mb * 1e6, config.max_test_cpu_s, config.max_tests
     sizes = entry.sizes
     if sum(sizes) <= size and sum(costs.values()) <= cpu_s and len(sizes) <= count:
-        return Decision(keep=True, card={"tests": len(sizes)})
+        return Decision(keep=True, metadata={"tests": len(sizes)})
     chosen: list[int] = []
     killers = sorted(kills, key=lambda index: (-kills[index], index))
     rest = spread(sorted(range(len(sizes)), key=lambda index: (sizes[index], index)))
@@ -40,8 +44,8 @@ def cap_entry(entry: ProblemSummary, notes: Mapping[str, Any], config: PrepareCo
             chosen.append(index)
     if len(chosen) < min(config.min_tests, len(sizes)):
         return drop("tests_over_budget", f"{len(chosen)} of {len(sizes)} tests fit the budget")
-    card = {"tests": len(chosen), "tests_of_source": entry.tests}
-    return Decision(keep=True, card=card, notes={"tests": sorted(chosen)})
+    metadata = {"tests": len(chosen), "tests_of_source": entry.tests}
+    return Decision(keep=True, metadata=metadata, notes={"tests": sorted(chosen)})
 
 
 def _by_index(values: object) -> dict[int, float]:

@@ -12,10 +12,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from code_rl.data.preparation.bench import Bench, ProblemSummary, Survivor
+from code_rl.data.preparation.decisions import KEEP, Decision, OnItem, drop, one_by_one
 from code_rl.data.preparation.evaluation_sets import EvaluationProblem, evaluation_problems
-from code_rl.data.preparation.ledger import KEEP, Decision, OnItem, drop, one_by_one
 from code_rl.data.preparation.ngrams import Gram, Numbers, ngrams, problem_text, words
+from code_rl.data.preparation.workspace import Candidate, ProblemSummary, Workspace
 
 MOST_SHARERS = 8
 
@@ -37,7 +37,10 @@ class Decontaminator:
     problem."""
 
     def __init__(
-        self, exams: Iterable[EvaluationProblem], containment: float, numbers: Numbers = "count"
+        self,
+        eval_problems: Iterable[EvaluationProblem],
+        containment: float,
+        numbers: Numbers = "count",
     ) -> None:
         self._containment = containment
         self._numbers = numbers
@@ -45,7 +48,7 @@ class Decontaminator:
         self._ids: list[set[str]] = []
         grams: list[set[Gram]] = []
         places: dict[tuple[str, ...], int] = {}
-        for exam in exams:
+        for exam in eval_problems:
             text = words(exam.text, numbers)
             place = places.setdefault(tuple(text), len(places))
             if place == len(self._exams):
@@ -91,13 +94,13 @@ def _names(ids: Iterable[str]) -> set[str]:
 
 
 async def run_decontaminate(
-    bench: Bench, survivors: Sequence[Survivor], on_item: OnItem
+    workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
 ) -> list[Decision]:
     """Problems that overlap with the named evaluation sets go."""
-    config = bench.config
-    exams = [exam for name in config.evaluation_sets for exam in evaluation_problems(name)]
-    found = Decontaminator(exams, config.containment, config.numbers)
-    return one_by_one(survivors, on_item, lambda one: _decide(found.find(one.entry)))
+    config = workspace.config
+    eval_problems = [exam for name in config.evaluation_sets for exam in evaluation_problems(name)]
+    found = Decontaminator(eval_problems, config.containment, config.numbers)
+    return one_by_one(candidates, on_item, lambda one: _decide(found.find(one.entry)))
 
 
 def _decide(pair: Pair | None) -> Decision:

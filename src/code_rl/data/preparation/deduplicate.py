@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from code_rl.data.preparation.bench import Bench, ProblemSummary, Survivor
-from code_rl.data.preparation.ledger import KEEP, Decision, OnItem, drop, one_by_one
+from code_rl.data.preparation.decisions import KEEP, Decision, OnItem, drop, one_by_one
 from code_rl.data.preparation.ngrams import Numbers, ngrams, problem_text, words
+from code_rl.data.preparation.workspace import Candidate, ProblemSummary, Workspace
 
 PERMUTATIONS = 128
 BANDS = 32
@@ -23,17 +23,17 @@ MOST_CANDIDATES = 256
 
 
 async def run_deduplicate(
-    bench: Bench, survivors: Sequence[Survivor], on_item: OnItem
+    workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
 ) -> list[Decision]:
     """Duplicates of earlier problems go."""
-    order = sorted(range(len(survivors)), key=lambda index: not survivors[index].entry.solutions)
+    order = sorted(range(len(candidates)), key=lambda index: not candidates[index].entry.solutions)
     ordered = [
-        survivors[index] for index in order
+        candidates[index] for index in order
     ]  # a copy without a solution would not survive verify
-    found = Deduplicator(bench.config.similarity, bench.config.numbers)
+    found = Deduplicator(workspace.config.similarity, workspace.config.numbers)
     decisions = one_by_one(ordered, on_item, lambda one: found.decide(one.entry))
     made = dict(zip(order, decisions, strict=True))
-    return [made[index] for index in range(len(survivors))]
+    return [made[index] for index in range(len(candidates))]
 
 
 class Deduplicator:

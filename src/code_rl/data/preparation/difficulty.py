@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from code_rl.data.preparation.bench import Bench, Survivor
-from code_rl.data.preparation.ledger import KEEP, Decision, OnItem, drop, one_by_one
+from code_rl.data.preparation.decisions import KEEP, Decision, OnItem, drop, one_by_one
+from code_rl.data.preparation.workspace import Candidate, Workspace
 from code_rl.grading import VerdictKind
 from code_rl.util.data_files import read_rows
 from code_rl.util.errors import ConfigError, DataError
@@ -23,7 +23,7 @@ def judge_rate(passed: int, n: int, solved: str) -> Decision:
     if solved == "drop" and passed in (0, n):
         reason = "never_solved" if passed == 0 else "always_solved"
         return drop(reason, f"{passed} of {n} samples pass", difficulty=rate)
-    return Decision(keep=True, card={"difficulty": rate})
+    return Decision(keep=True, metadata={"difficulty": rate})
 
 
 def verdicts_file(path: str) -> Path:
@@ -55,13 +55,13 @@ def read_pass_rates(path: Path) -> Mapping[str, tuple[int, int]]:
 
 
 async def run_difficulty(
-    bench: Bench, survivors: Sequence[Survivor], on_item: OnItem
+    workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
 ) -> list[Decision]:
     """One decision a survivor: a problem without a verdict is kept, and has no rate."""
-    rates = read_pass_rates(verdicts_file(str(bench.config.pass_rates)))
+    rates = read_pass_rates(verdicts_file(str(workspace.config.pass_rates)))
 
-    def decide(survivor: Survivor) -> Decision:
-        passed, judged = rates.get(survivor.entry.id, (0, 0))
-        return judge_rate(passed, judged, bench.config.solved) if judged else KEEP
+    def decide(candidate: Candidate) -> Decision:
+        passed, judged = rates.get(candidate.entry.id, (0, 0))
+        return judge_rate(passed, judged, workspace.config.solved) if judged else KEEP
 
-    return one_by_one(survivors, on_item, decide)
+    return one_by_one(candidates, on_item, decide)

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from itertools import islice
 
-from code_rl.data.preparation.bench import Bench, ProblemSummary, Survivor
-from code_rl.data.preparation.ledger import Decision, OnItem, drop, one_by_one
+from code_rl.data.preparation.decisions import Decision, OnItem, drop, one_by_one
 from code_rl.data.preparation.ngrams import problem_text
 from code_rl.data.preparation.settings import PrepareConfig
+from code_rl.data.preparation.workspace import Candidate, ProblemSummary, Workspace
 
 _IMAGE = re.compile(
     r"!\[[^\]]*\]\([^)]*\)|<im(?:g|age)\b[^>]*>|\\includegraphics\b[^}]*}", re.IGNORECASE
@@ -26,10 +26,10 @@ LEAST_WORDS = 4
 
 
 async def run_filter(
-    bench: Bench, survivors: Sequence[Survivor], on_item: OnItem
+    workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
 ) -> list[Decision]:
     """Static filters."""
-    return one_by_one(survivors, on_item, lambda one: filter_entry(one.entry, bench.config))
+    return one_by_one(candidates, on_item, lambda one: filter_entry(one.entry, workspace.config))
 
 
 def filter_entry(entry: ProblemSummary, config: PrepareConfig) -> Decision:

@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 from code_rl.data.dataset import Dataset, Role, open_dataset
 from code_rl.data.on_disk import READERS
-from code_rl.data.preparation.bench import Bench, ProblemSummary, Survivor, make_entry
+from code_rl.data.preparation.workspace import Candidate, ProblemSummary, Workspace, make_entry
 from code_rl.data.resolve import resolve_all
 from code_rl.data.sources.records import Item, Skipped
 from code_rl.grading import Problem
@@ -36,21 +36,22 @@ def open_source(dataset: str, role: Role = "train") -> Dataset:
 def store_key(dataset: Dataset) -> str:
     """What the normalised problems depend on: the rows, and who reads and measures them."""
     return digest(
-        sources_digest(*READERS, __name__, "code_rl.data.preparation.bench"), dataset.fingerprint()
+        sources_digest(*READERS, __name__, "code_rl.data.preparation.workspace"),
+        dataset.fingerprint(),
     )
 
 
-async def normalise(bench: Bench, on_row: Callable[[], None]) -> list[Survivor]:
+async def normalise(workspace: Workspace, on_row: Callable[[], None]) -> list[Candidate]:
     """Read what of the source is not yet in the store, in order; references of drafts run several
     at a time.
 
     Raises SandboxError when the executor fails on a draft: without its reference a row cannot be
     read.
     """
-    store, supplied = bench.store, set[str]()
+    store, supplied = workspace.store, set[str]()
     if not store.complete:
-        rows = _watched(bench.dataset.items(store.rows), supplied)
-        executor = OnDemand(bench.executor)
+        rows = _watched(workspace.dataset.items(store.rows), supplied)
+        executor = OnDemand(workspace.executor)
         async with aclosing(resolve_all(rows, executor)) as items:  # type: ignore[type-var]
             async for item in items:
                 if isinstance(item, Problem) and store.has(item.id):
@@ -68,7 +69,7 @@ async def normalise(bench: Bench, on_row: Callable[[], None]) -> list[Survivor]:
                         store.add(item, dataclasses.asdict(entry), line)
                 on_row()
         store.finish()
-    return [Survivor(ProblemSummary(**place.about)) for place in store.places]
+    return [Candidate(ProblemSummary(**place.about)) for place in store.places]
 
 
 def _watched(items: Iterator[Item], supplied: set[str]) -> Iterator[Item]:

@@ -11,96 +11,114 @@ from pkgutil import resolve_name
 import chz
 
 from code_rl.data.dataset import Dataset
-from code_rl.data.preparation.bench import Bench, Survivor
-from code_rl.data.preparation.ledger import KEEP, MISSING_LIBRARY, SANDBOX_ERROR, Decision, OnItem
+from code_rl.data.preparation.decisions import (
+    KEEP,
+    MISSING_LIBRARY,
+    SANDBOX_ERROR,
+    Decision,
+    OnItem,
+)
 from code_rl.data.preparation.normalise import normalise, store_key
 from code_rl.data.preparation.report import EXCERPT, Dropped, PrepareView, Report, StageReport
 from code_rl.data.preparation.settings import STAGES, PrepareConfig, skip_note
+from code_rl.data.preparation.workspace import Candidate, Workspace
 from code_rl.util.errors import install_command
 
-Runner = Callable[[Bench, Sequence[Survivor], OnItem], Awaitable[list[Decision]]]
+Runner = Callable[[Workspace, Sequence[Candidate], OnItem], Awaitable[list[Decision]]]
 """A stage at work: from the survivors so far to one decision for each, resumed from its ledger
 (`Bench.verifying`)."""
 
 
 async def prepare(config: PrepareConfig, source: Dataset, view: PrepareView) -> int:
     """Run `code-rl prepare` on `source`, which `plan.check` opened; returns the exit code."""
-    with Bench(config, source, store_key(source)) as bench:
-        return await run_stages(bench, view)
+    with Workspace(config, source, store_key(source)) as workspace:
+        return await run_stages(workspace, view)
 
 
-async def run_stages(bench: Bench, view: PrepareView) -> int:
+async def run_stages(workspace: Workspace, view: PrepareView) -> int:
     """Run the configured stages; 0 when every problem got a decision about itself, else 1.
 
     Raises DataError for unreadable data and SandboxError when the sandbox fails altogether.
     """
     from code_rl.grading.sandbox import check_executor
 
-    report = Report(bench.config.dataset, chz.asdict(bench.config), bench.dataset.provenance())
-    survivors: list[Survivor] = []
+    report = Report(
+        workspace.config.dataset, chz.asdict(workspace.config), workspace.dataset.provenance()
+    )
+    candidates: list[Candidate] = []
     try:
         if (
-            "verify" in bench.config.stages
+            "verify" in workspace.config.stages
         ):  # an executor that does not answer is refused before time is spent
-            await check_executor(bench.executor())
-        for name in bench.config.stages:
+            await check_executor(workspace.executor())
+        for name in workspace.config.stages:
             started = time.perf_counter()
             stage = (
-                _normalise(bench, view)
+                _normalise(workspace, view)
                 if name == "normalise"
-                else _run(bench, view, report, name, survivors)
+                else _run(workspace, view, report, name, candidates)
             )
-            done, survivors = await stage
+            done, candidates = await stage
             report.stages.append(replace(done, seconds=time.perf_counter() - started))
-            report.save(bench.out)
+            report.save(workspace.out)
             view.stage_done(report.stages[-1])
     finally:
-        await bench.aclose()
+        await workspace.aclose()
     report.finished = True
-    report.save(bench.out)
-    view.farewell(bench.out, len(survivors) if "write" in bench.config.stages else None)
+    report.save(workspace.out)
+    view.farewell(workspace.out, len(candidates) if "write" in workspace.config.stages else None)
     return _exit_code(report, view)
 
 
-async def _normalise(bench: Bench, view: PrepareView) -> tuple[StageReport, list[Survivor]]:
+async def _normalise(
+    workspace: Workspace, view: PrepareView
+) -> tuple[StageReport, list[Candidate]]:
     with view.progress("normalise", None) as on_row:
-        survivors = await normalise(bench, on_row)
-    dropped = [Dropped(one.row_id, one.reason, one.detail) for one in bench.store.skipped]
-    return StageReport("normalise", bench.store.rows, len(bench.store), dropped), survivors
+        candidates = await normalise(workspace, on_row)
+    dropped = [Dropped(one.row_id, one.reason, one.detail) for one in workspace.store.skipped]
+    return StageReport("normalise", workspace.store.rows, len(workspace.store), dropped), candidates
 
 
 async def _run(
-    bench: Bench, view: PrepareView, report: Report, name: str, survivors: Sequence[Survivor]
-) -> tuple[StageReport, list[Survivor]]:
-    skipped = skip_note(name, bench.config)
+    workspace: Workspace,
+    view: PrepareView,
+    report: Report,
+    name: str,
+    candidates: Sequence[Candidate],
+) -> tuple[StageReport, list[Candidate]]:
+    skipped = skip_note(name, workspace.config)
     runner: Runner = resolve_name(STAGES[name].runner)
-    with view.progress(name, len(survivors)) as on_item:
-        decisions = [KEEP] * len(survivors) if skipped else await runner(bench, survivors, on_item)
-    kept: list[Survivor] = []
+    with view.progress(name, len(candidates)) as on_item:
+        decisions = (
+            [KEEP] * len(candidates) if skipped else await runner(workspace, candidates, on_item)
+        )
+    kept: list[Candidate] = []
     dropped = []
-    for survivor, decision in zip(survivors, decisions, strict=True):
+    for candidate, decision in zip(candidates, decisions, strict=True):
         if decision.keep:
-            kept.append(_after(survivor, name, decision, bench))
+            kept.append(_after(candidate, name, decision, workspace))
         else:
-            text = " ".join(survivor.entry.statement.split())
+            text = " ".join(candidate.entry.statement.split())
             shown = text if len(text) <= EXCERPT else text[: EXCERPT - 1] + "…"
-            dropped.append(Dropped(survivor.entry.id, decision.reason, decision.detail, shown))
+            dropped.append(Dropped(candidate.entry.id, decision.reason, decision.detail, shown))
             if "pair" in decision.notes:
                 report.pairs.append(dict(decision.notes["pair"]))
     note = f"skipped: {skipped}" if skipped else ""
-    return StageReport(name, len(survivors), len(kept), dropped, note=note), kept
+    return StageReport(name, len(candidates), len(kept), dropped, note=note), kept
 
 
-def _after(survivor: Survivor, stage: str, decision: Decision, bench: Bench) -> Survivor:
+def _after(candidate: Candidate, stage: str, decision: Decision, workspace: Workspace) -> Candidate:
     """The survivor with what the stage adds to its card and notes."""
     passed = [
-        *survivor.card.get("passed", ("normalise",)),
-        *[stage] * (not skip_note(stage, bench.config)),
+        *candidate.metadata.get("passed", ("normalise",)),
+        *[stage] * (not skip_note(stage, workspace.config)),
     ]
-    card = (
-        {**survivor.card, **decision.card, "passed": passed} if stage != "write" else survivor.card
+    metadata = (
+        {**candidate.metadata, **decision.metadata, "passed": passed}
+        if stage != "write"
+        else candidate.metadata
     )
-    return Survivor(survivor.entry, card, {**survivor.notes, **decision.notes})
+    return Candidate(candidate.entry, metadata, {**candidate.notes, **decision.notes})
 
 
 def _exit_code(report: Report, view: PrepareView) -> int:

@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Callable
 
 from code_rl.data.dataset import Dataset
-from code_rl.data.preparation.bench import check_folder
 from code_rl.data.preparation.difficulty import read_pass_rates, verdicts_file
 from code_rl.data.preparation.evaluation_sets import evaluation_problems
 from code_rl.data.preparation.normalise import open_source
 from code_rl.data.preparation.settings import PrepareConfig, skip_note
+from code_rl.data.preparation.workspace import check_folder
 from code_rl.util.errors import ConfigError, install_command
 
 
@@ -45,8 +45,8 @@ def say_plan(config: PrepareConfig, source: Dataset, say: Callable[[str], None])
         f"{type(first).__name__.lower() if first is not None else 'nothing'}"
     )
     for name in config.evaluation_sets:
-        exams = sum(1 for _ in evaluation_problems(name))
-        say(f"decontaminate against {name}: {exams} problems")
+        eval_problems = sum(1 for _ in evaluation_problems(name))
+        say(f"decontaminate against {name}: {eval_problems} problems")
     for stage in config.stages:
         note = skip_note(stage, config)
         say(f"  {stage}{f': skipped, {note}' if note else ''}")

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from code_rl.data.preparation.bench import REPORT
+from code_rl.data.preparation.workspace import REPORT
 from code_rl.util.data_files import sources_digest
 from code_rl.util.files import write_atomically
 from code_rl.util.pages import render_page

@@ -15,9 +15,9 @@ from typing import Any
 import chz
 
 from code_rl.data.dataset import MANIFEST, PREPARED, Dataset, read_prepared
-from code_rl.data.preparation.bench import Bench, Survivor
-from code_rl.data.preparation.ledger import KEEP, Decision, OnItem
+from code_rl.data.preparation.decisions import KEEP, Decision, OnItem
 from code_rl.data.preparation.settings import NO_DATA, PrepareConfig
+from code_rl.data.preparation.workspace import Candidate, Workspace
 from code_rl.grading import Problem
 from code_rl.grading.native import NATIVE_FIELDS, NESTED, problem_to_json, write_problems
 from code_rl.util.data_files import file_sha256
@@ -37,29 +37,32 @@ def split_of(problem_id: str, test_share: float, seed: int) -> str:
     return "test" if int.from_bytes(place, "big") / 2**64 < test_share else "train"
 
 
-async def run_write(bench: Bench, survivors: Sequence[Survivor], on_item: OnItem) -> list[Decision]:
+async def run_write(
+    workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
+) -> list[Decision]:
     """Write every survivor to its split, then the manifest."""
-    config = bench.config
-    chosen: dict[str, list[Survivor]] = {name: [] for name in SPLITS}
-    for survivor in survivors:
-        chosen[split_of(survivor.entry.id, config.test_share, config.seed)].append(survivor)
+    config = workspace.config
+    chosen: dict[str, list[Candidate]] = {name: [] for name in SPLITS}
+    for candidate in candidates:
+        chosen[split_of(candidate.entry.id, config.test_share, config.seed)].append(candidate)
     splits = {}
     for name, members in chosen.items():
-        file = bench.out / f"{name}.{config.format}"
+        file = workspace.out / f"{name}.{config.format}"
         if members:
-            _write_split(bench, members, file, on_item)
+            _write_split(workspace, members, file, on_item)
             splits[name] = {
                 "file": file.name,
                 "problems": len(members),
                 "sha256": file_sha256(file),
             }
-    for each in (read_prepared(bench.out) or {"splits": {}})["splits"].values():
+    for each in (read_prepared(workspace.out) or {"splits": {}})["splits"].values():
         if each["file"] not in [split["file"] for split in splits.values()]:
-            (bench.out / Path(each["file"]).name).unlink(missing_ok=True)
+            (workspace.out / Path(each["file"]).name).unlink(missing_ok=True)
     write_atomically(
-        bench.out / MANIFEST, json.dumps(_manifest(bench, survivors, splits), indent=1) + "\n"
+        workspace.out / MANIFEST,
+        json.dumps(_manifest(workspace, candidates, splits), indent=1) + "\n",
     )
-    return [KEEP] * len(survivors)
+    return [KEEP] * len(candidates)
 
 
 def check_replaced(config: PrepareConfig, source: Dataset) -> None:
@@ -81,18 +84,20 @@ def check_replaced(config: PrepareConfig, source: Dataset) -> None:
         )
 
 
-def _write_split(bench: Bench, members: Sequence[Survivor], file: Path, on_item: OnItem) -> None:
+def _write_split(
+    workspace: Workspace, members: Sequence[Candidate], file: Path, on_item: OnItem
+) -> None:
     """The problems in the file's format, under its name once it is whole."""
 
     def problems() -> Iterator[Problem]:
-        for survivor in members:
-            yield bench.load(survivor)
+        for candidate in members:
+            yield workspace.load(candidate)
             on_item()
 
-    part = bench.work / file.name
-    (_write_parquet if bench.config.format == "parquet" else write_problems)(part, problems())
+    part = workspace.work / file.name
+    (_write_parquet if workspace.config.format == "parquet" else write_problems)(part, problems())
     part.replace(file)
-    sync_directory(bench.out)
+    sync_directory(workspace.out)
 
 
 def check_format(config: PrepareConfig) -> None:
@@ -121,11 +126,11 @@ def _columns(problem: Problem) -> dict[str, Any]:
 
 
 def _manifest(
-    bench: Bench, survivors: Sequence[Survivor], splits: dict[str, Any]
+    workspace: Workspace, candidates: Sequence[Candidate], splits: dict[str, Any]
 ) -> dict[str, Any]:
     """No times in it: the same data and settings give the same manifest."""
     settings = {
-        name: value for name, value in chz.asdict(bench.config).items() if name not in NO_DATA
+        name: value for name, value in chz.asdict(workspace.config).items() if name not in NO_DATA
     }
     return {
         "format": PREPARED,
@@ -133,8 +138,8 @@ def _manifest(
         "code_rl": __version__,
         "splits": splits,
         "settings": settings,
-        "provenance": bench.dataset.provenance(),
+        "provenance": workspace.dataset.provenance(),
         "problems_by_source": dict(
-            sorted(Counter(s.entry.source or "unnamed" for s in survivors).items())
+            sorted(Counter(s.entry.source or "unnamed" for s in candidates).items())
         ),
     }

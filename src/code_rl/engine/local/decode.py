@@ -1,9 +1,9 @@
 """Batched sampling: one prefill per distinct prompt, then steps over all unfinished sequences
 together.
 
-Cohorts. Sequences that begin together are a cohort and share a step count; a cohort begins when the
+Batches. Sequences that begin together are a batch and share a step count; a batch begins when the
 budget for caches has room, so a batch does not wait for its longest row. Matrix products with
-weights run over the rows of all cohorts together, attention for each by itself.
+weights run over the rows of all batches together, attention for each by itself.
 
 Layout. A prompt's keys and values are kept once and shared by its completions: at each step the
 queries of all its completions meet them in one matrix product. A completion's own keys and values
@@ -56,7 +56,7 @@ _WORTH_A_COHORT = 4
 
 
 @dataclass(frozen=True)
-class Draw:
+class SequenceRequest:
     """One completion to sample: whose it is, which prompt it continues, how far, how tokens are
     chosen, where it stops.
 
@@ -88,8 +88,11 @@ class Completion:
 
 @torch.inference_mode()
 def decode(
-    weights: Weights, waiting: deque[Draw], budget: int, arrived: Callable[[], None] = lambda: None
-) -> Iterator[tuple[Draw, Completion]]:
+    weights: Weights,
+    waiting: deque[SequenceRequest],
+    budget: int,
+    arrived: Callable[[], None] = lambda: None,
+) -> Iterator[tuple[SequenceRequest, Completion]]:
     """Sample what waits, first come, first served; yields each draw with its completion as soon as
     that ends.
 
@@ -97,63 +100,69 @@ def decode(
     bytes, unless a single row needs more. Draws with equal prompts share one only if it is the same
     object.
     """
-    cohorts: list[_Cohort] = []
+    batches: list[_Batch] = []
     tried = (-1, 0)
-    while waiting or cohorts:
+    while waiting or batches:
         arrived()
-        now = (sum(cohort.cells for cohort in cohorts), len(waiting))
-        draws = _admitted(weights, cohorts, waiting, budget) if now != tried else []
-        tried = (-1, 0) if draws else now
-        if draws:
+        now = (sum(batch.cells for batch in batches), len(waiting))
+        requests = _admitted(weights, batches, waiting, budget) if now != tried else []
+        tried = (-1, 0) if requests else now
+        if requests:
             numbers = {
-                prompt: i for i, prompt in enumerate(dict.fromkeys(draw.prompt for draw in draws))
+                prompt: i
+                for i, prompt in enumerate(dict.fromkeys(request.prompt for request in requests))
             }
             filled = prefill(weights, list(numbers))
-            for draw in draws:
-                if not draw.max_tokens:
+            for request in requests:
+                if not request.max_tokens:
                     nothing = np.empty(0)
-                    scored = filled.scored[numbers[draw.prompt]]
+                    scored = filled.scored[numbers[request.prompt]]
                     yield (
-                        draw,
+                        request,
                         Completion(
                             nothing.astype(np.int32), nothing.astype(np.float32), False, scored
                         ),
                     )
-            if any(draw.max_tokens for draw in draws):
-                cohorts.append(
-                    _Cohort(weights, [draw for draw in draws if draw.max_tokens], numbers, filled)
+            if any(request.max_tokens for request in requests):
+                batches.append(
+                    _Batch(
+                        weights,
+                        [request for request in requests if request.max_tokens],
+                        numbers,
+                        filled,
+                    )
                 )
             del filled
-        for cohort in cohorts:
-            yield from cohort.pick()
-        cohorts = [cohort for cohort in cohorts if cohort.alive.any()]
-        if cohorts:
-            _step(weights, cohorts)
+        for batch in batches:
+            yield from batch.sample_tokens()
+        batches = [batch for batch in batches if batch.alive.any()]
+        if batches:
+            _step(weights, batches)
 
 
 def _admitted(
-    weights: Weights, cohorts: Sequence[_Cohort], waiting: deque[Draw], budget: int
-) -> list[Draw]:
-    """Take from `waiting` what there is room for, if it is enough for a cohort; at least one draw
+    weights: Weights, batches: Sequence[_Batch], waiting: deque[SequenceRequest], budget: int
+) -> list[SequenceRequest]:
+    """Take from `waiting` what there is room for, if it is enough for a batch; at least one draw
     where nothing runs.
 
-    A short prompt's keys lie in as much memory as the longest of its cohort's, so that lengths that
+    A short prompt's keys lie in as much memory as the longest of its batch's, so that lengths that
     differ much make several.
     """
-    running = sum(len(cohort.ids) for cohort in cohorts)
-    left = budget // cell_bytes(weights) - sum(cohort.cells for cohort in cohorts)
+    running = sum(len(batch.ids) for batch in batches)
+    left = budget // cell_bytes(weights) - sum(batch.cells for batch in batches)
     prompts: dict[int, int] = {}
     count = limit = 0
-    for draw in itertools.islice(waiting, MAX_ROWS - running):
-        prompts[id(draw.prompt)] = _round_up(len(draw.prompt.tokens))
-        limit = max(limit, _round_up(draw.max_tokens))
+    for request in itertools.islice(waiting, MAX_ROWS - running):
+        prompts[id(request.prompt)] = _round_up(len(request.prompt.tokens))
+        limit = max(limit, _round_up(request.max_tokens))
         cells = len(prompts) * max(prompts.values())
         if cells + (count + 1) * limit > left or cells > max(
             PREFILL_TOKENS, 2 * sum(prompts.values())
         ):
             break
         count += 1
-    if not cohorts:
+    if not batches:
         count = max(count, 1)
     elif count < min(len(waiting), 1 + running // _WORTH_A_COHORT):
         count = 0
@@ -170,24 +179,22 @@ def _round_up(tokens: int) -> int:
     return -(-tokens // WIDTH) * WIDTH
 
 
-def _step(weights: Weights, cohorts: Sequence[_Cohort]) -> None:
-    """Feed every row its last token, and hand each cohort the logits of the next."""
+def _step(weights: Weights, batches: Sequence[_Batch]) -> None:
+    """Feed every row its last token, and hand each batch the logits of the next."""
     arch = weights.arch
-    sizes = [len(cohort.ids) for cohort in cohorts]
+    sizes = [len(batch.ids) for batch in batches]
     spare = max(0, MIN_ROWS - sum(sizes))
     sizes.append(spare)
-    positions = F.pad(torch.cat([cohort.begin() for cohort in cohorts]), (0, spare))
+    positions = F.pad(torch.cat([batch.begin() for batch in batches]), (0, spare))
     cos, sin = weights.cos[positions].unsqueeze(1), weights.sin[positions].unsqueeze(1)
-    x = F.embedding(
-        F.pad(torch.cat([cohort.token for cohort in cohorts]), (0, spare)), weights.embed
-    )
+    x = F.embedding(F.pad(torch.cat([batch.token for batch in batches]), (0, spare)), weights.embed)
     for i, layer in enumerate(weights.layers):
 
         def attend(query: Tensor, key: Tensor, value: Tensor, i: int = i) -> Tensor:
             parts = zip(
-                cohorts, *(torch.split(each, sizes) for each in (query, key, value)), strict=False
+                batches, *(torch.split(each, sizes) for each in (query, key, value)), strict=False
             )
-            found = [cohort.attend(i, q, k, v) for cohort, q, k, v in parts]
+            found = [batch.attend(i, q, k, v) for batch, q, k, v in parts]
             return (
                 torch.cat([*found, query.new_zeros(spare, arch.q_width)])
                 if len(sizes) > 2 or spare
@@ -196,12 +203,12 @@ def _step(weights: Weights, cohorts: Sequence[_Cohort]) -> None:
 
         x = decoder_layer(weights, layer, x, cos, sin, attend)
     logits = weights.head(rms_norm(x, weights.norm, arch.norm_eps)).float()
-    for cohort, part in zip(cohorts, torch.split(logits, sizes), strict=False):
-        cohort.logits = part
-        cohort.step += 1
+    for batch, part in zip(batches, torch.split(logits, sizes), strict=False):
+        batch.logits = part
+        batch.step += 1
 
 
-class _Cohort:
+class _Batch:
     """Draws that began together: their caches, the logits of their next tokens, and what they have
     sampled so far.
 
@@ -213,47 +220,47 @@ class _Cohort:
     def __init__(
         self,
         weights: Weights,
-        draws: Sequence[Draw],
+        requests: Sequence[SequenceRequest],
         numbers: Mapping[Prompt, int],
         prompts: Prefilled,
     ) -> None:
         self.weights, self.arch, self.device = weights, weights.arch, weights.device
-        self.draws = sorted(draws, key=lambda draw: numbers[draw.prompt])
-        self.prompt_of = [numbers[draw.prompt] for draw in self.draws]
+        self.requests = sorted(requests, key=lambda request: numbers[request.prompt])
+        self.prompt_of = [numbers[request.prompt] for request in self.requests]
         self.scored = [prompts.scored[prompt] for prompt in self.prompt_of]
-        self.stem_keys, self.stem_values = prompts.keys, prompts.values
-        self.stem_lengths = prompts.lengths
+        self.prefix_keys, self.prefix_values = prompts.keys, prompts.values
+        self.prefix_lengths = prompts.lengths
         self.logits = prompts.logits.index_select(
             0, torch.tensor(self.prompt_of, device=self.device)
         )
         self._renumber_prompts()
-        rows, kv, d = len(draws), self.arch.kv_heads, self.arch.head_dim
+        rows, kv, d = len(requests), self.arch.kv_heads, self.arch.head_dim
         self.ids, self.alive = list(range(rows)), np.ones(rows, dtype=np.bool_)
         self.places: Tensor | None
         self.grid: Tensor | None
         self._lay_out()
         self.step = self.capacity = 0
-        self.keys = [self.stem_values[0].new_zeros(rows, kv, d, 0) for _ in weights.layers]
-        self.values = [self.stem_values[0].new_zeros(rows, kv, 0, d) for _ in weights.layers]
+        self.keys = [self.prefix_values[0].new_zeros(rows, kv, d, 0) for _ in weights.layers]
+        self.values = [self.prefix_values[0].new_zeros(rows, kv, 0, d) for _ in weights.layers]
         self.token = torch.zeros(rows, dtype=torch.int64, device=self.device)
-        self.picker = Picker([draw.choice for draw in self.draws], self.device)
-        self.limits = np.array([draw.max_tokens for draw in self.draws])
+        self.picker = Picker([request.choice for request in self.requests], self.device)
+        self.limits = np.array([request.max_tokens for request in self.requests])
         self.stop_table, self.stop_sets = self._stops()
         self.tokens = np.zeros((BLOCK, rows), dtype=np.int32)
         self.logprobs = np.zeros((BLOCK, rows), dtype=np.float32)
         self.texts: dict[int, list[int]] = {
-            i: [] for i, draw in enumerate(self.draws) if draw.stopped is not None
+            i: [] for i, request in enumerate(self.requests) if request.stopped is not None
         }
 
     @property
     def cells(self) -> int:
         """Tokens that its caches have room for when they are largest."""
         own = max(self.capacity, _round_up(int(self.limits.max())))
-        return len(self.stem_lengths) * self.stem_values[0].shape[2] + len(self.ids) * own
+        return len(self.prefix_lengths) * self.prefix_values[0].shape[2] + len(self.ids) * own
 
-    def pick(self) -> list[tuple[Draw, Completion]]:
+    def sample_tokens(self) -> list[tuple[SequenceRequest, Completion]]:
         """Choose the next token of every row; returns what that ended."""
-        token, logprob = self.picker.pick(self.logits)
+        token, logprob = self.picker.sample_tokens(self.logits)
         logprobs = logprob.cpu().numpy()
         if np.isnan(logprobs).any():
             raise BackendError(
@@ -267,7 +274,7 @@ class _Cohort:
 
     def _record(
         self, token: npt.NDArray[np.int64], logprob: npt.NDArray[np.float32]
-    ) -> list[tuple[Draw, Completion]]:
+    ) -> list[tuple[SequenceRequest, Completion]]:
         if self.step == len(self.tokens):
             self.tokens = np.concatenate([self.tokens, np.zeros_like(self.tokens)])
             self.logprobs = np.concatenate([self.logprobs, np.zeros_like(self.logprobs)])
@@ -281,13 +288,13 @@ class _Cohort:
             text = self.texts.get(int(ids[i]))
             if text is not None:
                 text.append(int(token[row]))
-                ask = self.draws[ids[i]].stopped
+                ask = self.requests[ids[i]].stopped
                 stopping[i] = stopping[i] or (ask is not None and ask(text))
         ending = stopping | (n >= self.limits[alive])
         self.alive[alive] = ~ending
         return [
             (
-                self.draws[i],
+                self.requests[i],
                 Completion(
                     self.tokens[:n, i].copy(), self.logprobs[:n, i].copy(), stop, self.scored[i]
                 ),
@@ -312,18 +319,18 @@ class _Cohort:
         arch, step = self.arch, self.step
         self.keys[i][:, :, :, step] = key
         self.values[i][:, :, step] = value
-        rows, stem = len(query), self.stem_mask.shape[-1]
+        rows, prefix = len(query), self.prefix_mask.shape[-1]
         query = query.reshape(rows, arch.kv_heads, arch.queries_per_kv, arch.head_dim)
-        to_stem = self._meet(query, self.stem_keys[i], self.stem_mask)
+        to_prefix = self._prefix_matmul(query, self.prefix_keys[i], self.prefix_mask)
         # Where a row's result starts in memory decides its rounding; four columns more at most, and
         # every row starts alike.
         to_own = (query @ self.keys[i][..., : (step + 4) // 4 * 4])[..., : step + 1]
-        probs = torch.softmax(torch.cat([to_stem, to_own], dim=-1), dim=-1)
-        out = self._meet(probs[..., :stem], self.stem_values[i])
-        out = out + probs[..., stem:] @ self.values[i][:, :, : step + 1]
+        probs = torch.softmax(torch.cat([to_prefix, to_own], dim=-1), dim=-1)
+        out = self._prefix_matmul(probs[..., :prefix], self.prefix_values[i])
+        out = out + probs[..., prefix:] @ self.values[i][:, :, : step + 1]
         return out.reshape(rows, arch.q_width)
 
-    def _meet(self, left: Tensor, right: Tensor, mask: Tensor | None = None) -> Tensor:
+    def _prefix_matmul(self, left: Tensor, right: Tensor, mask: Tensor | None = None) -> Tensor:
         """Multiply each row's [kv, per, m] with its prompt's [kv, m, n]: one product per prompt for
         all its rows.
 
@@ -356,18 +363,18 @@ class _Cohort:
     def _renumber_prompts(self) -> None:
         """Forget prompts that no row continues; `prompt_of` numbers those that are left."""
         used = sorted(set(self.prompt_of))
-        if len(used) < len(self.stem_lengths):
+        if len(used) < len(self.prefix_lengths):
             index = torch.tensor(used, device=self.device)
-            _select(self.stem_keys, index)
-            _select(self.stem_values, index)
-            self.stem_lengths = self.stem_lengths.index_select(0, index)
-        columns = torch.arange(self.stem_values[0].shape[2], device=self.device)
-        hidden = (columns[None, :] >= self.stem_lengths[:, None])[:, None, None, :]
-        self.stem_mask = torch.zeros(hidden.shape, dtype=self.weights.dtype, device=self.device)
-        self.stem_mask.masked_fill_(hidden, float("-inf"))
+            _select(self.prefix_keys, index)
+            _select(self.prefix_values, index)
+            self.prefix_lengths = self.prefix_lengths.index_select(0, index)
+        columns = torch.arange(self.prefix_values[0].shape[2], device=self.device)
+        hidden = (columns[None, :] >= self.prefix_lengths[:, None])[:, None, None, :]
+        self.prefix_mask = torch.zeros(hidden.shape, dtype=self.weights.dtype, device=self.device)
+        self.prefix_mask.masked_fill_(hidden, float("-inf"))
         place = {prompt: i for i, prompt in enumerate(used)}
         self.prompt_of = [place[prompt] for prompt in self.prompt_of]
-        self.starts = self.stem_lengths.index_select(
+        self.starts = self.prefix_lengths.index_select(
             0, torch.tensor(self.prompt_of, device=self.device)
         )
 
@@ -393,12 +400,12 @@ class _Cohort:
     def _stops(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
         """Return which tokens end a completion, [sets, vocab], and which set each row has
         [rows]."""
-        sets = list(dict.fromkeys(draw.stop_tokens for draw in self.draws))
+        sets = list(dict.fromkeys(request.stop_tokens for request in self.requests))
         table = np.zeros((len(sets), self.arch.vocab), dtype=np.bool_)
         for row, tokens in enumerate(sets):
             table[row, [t for t in tokens if 0 <= t < self.arch.vocab]] = True
         number = {tokens: i for i, tokens in enumerate(sets)}
-        return table, np.array([number[draw.stop_tokens] for draw in self.draws])
+        return table, np.array([number[request.stop_tokens] for request in self.requests])
 
 
 def _select(caches: list[Tensor], index: Tensor) -> None:

@@ -3,7 +3,7 @@ hand-written gradients of its row-wise operations, and that over prompts, for th
 and their own log-probabilities.
 
 Matrix products run on the flat tokens; attention runs on padded grids, by plain matrix products for
-short sequences and by `scaled_dot_product_attention` for long ones. Branches of a long stem take
+short sequences and by `scaled_dot_product_attention` for long ones. Suffixes of a long prefix take
 the plain products a few queries at a time, so that memory grows with tokens and not with their
 square.
 """
@@ -156,21 +156,21 @@ def hidden_states(weights: Weights, batch: Packed, recompute: bool) -> Tensor:
     cos = weights.cos[batch.positions].unsqueeze(1)
     sin = weights.sin[batch.positions].unsqueeze(1)
     x = F.embedding(batch.tokens, weights.embed)
-    stems, branches, device = batch.stems, batch.branches, weights.device
+    prefixes, suffixes, device = batch.prefixes, batch.suffixes, weights.device
     causal = (
         None
-        if is_long((stems or branches).width)
-        else causal_mask((stems or branches).width, weights.dtype, device)
+        if is_long((prefixes or suffixes).width)
+        else causal_mask((prefixes or suffixes).width, weights.dtype, device)
     )
     spans = _spans(weights.arch, batch)
     joined = _joined_mask(batch, weights.dtype, *spans[0]) if len(spans) == 1 else None
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        if stems is None:
-            return attend_causal(weights, branches, causal, query, key, value)
-        stem = attend_causal(weights, stems, causal, query, key, value)
+        if prefixes is None:
+            return attend_causal(weights, suffixes, causal, query, key, value)
+        prefix = attend_causal(weights, prefixes, causal, query, key, value)
         return torch.cat(
-            [stem, _attend_branches(weights, batch, stems, spans, joined, query, key, value)]
+            [prefix, _attend_suffixes(weights, batch, prefixes, spans, joined, query, key, value)]
         )
 
     for layer in weights.layers:
@@ -216,14 +216,14 @@ def likeliest(weights: Weights, states: Tensor, k: int, temperature: float) -> t
 
 
 def _spans(arch: Architecture, batch: Packed) -> list[tuple[int, int]]:
-    """Cut the branches' positions into spans [from, to) whose attention scores have at most
+    """Cut the suffixes' positions into spans [from, to) whose attention scores have at most
     SCORE_CHUNK elements."""
-    if batch.stems is None:
+    if batch.prefixes is None:
         return []
-    width = batch.branches.width
-    columns = batch.stems.width + width
+    width = batch.suffixes.width
+    columns = batch.prefixes.width + width
     rows = (
-        max(1, SCORE_CHUNK // (arch.heads * batch.branches.rows * columns))
+        max(1, SCORE_CHUNK // (arch.heads * batch.suffixes.rows * columns))
         if is_long(columns)
         else width
     )
@@ -231,19 +231,19 @@ def _spans(arch: Architecture, batch: Packed) -> list[tuple[int, int]]:
 
 
 def _joined_mask(batch: Packed, dtype: torch.dtype, start: int, end: int) -> Tensor:
-    """Additive mask of branch positions [start, end) to their stem and to the branch up to `end`:
-    [stems, 1, 1, 1, end - start, T + end]."""
-    stems, device = batch.stems, batch.tokens.device
-    assert stems is not None
+    """Additive mask of suffix positions [start, end) to their prefix and to the suffix up to `end`:
+    [prefixes, 1, 1, 1, end - start, T + end]."""
+    prefixes, device = batch.prefixes, batch.tokens.device
+    assert prefixes is not None
     own = torch.full((end - start, end), float("-inf"), dtype=dtype, device=device).triu_(1 + start)
-    inside = torch.arange(stems.width, device=device)[None, :] < stems.lengths[:, None]
-    to_stem = torch.zeros(inside.shape, dtype=dtype, device=device).masked_fill_(
+    inside = torch.arange(prefixes.width, device=device)[None, :] < prefixes.lengths[:, None]
+    to_prefix = torch.zeros(inside.shape, dtype=dtype, device=device).masked_fill_(
         ~inside, float("-inf")
     )
     joined = torch.cat(
         [
-            to_stem[:, None, :].expand(-1, end - start, -1),
-            own[None, :, :].expand(stems.rows, -1, -1),
+            to_prefix[:, None, :].expand(-1, end - start, -1),
+            own[None, :, :].expand(prefixes.rows, -1, -1),
         ],
         dim=-1,
     )
@@ -314,25 +314,25 @@ def weighted(arch: Architecture, probs: Tensor, values: Tensor) -> Tensor:
     return out
 
 
-def _attend_branches(
+def _attend_suffixes(
     weights: Weights,
     batch: Packed,
-    stems: Grid,
+    prefixes: Grid,
     spans: Sequence[tuple[int, int]],
     mask: Tensor | None,
     query: Tensor,
     key: Tensor,
     value: Tensor,
 ) -> Tensor:
-    """Branches attend to their stem (one product per stem for all its branches) and causally to
+    """Suffixes attend to their prefix (one product per prefix for all its suffixes) and causally to
     themselves.
 
     `mask` is that of the only span; where there are several, each makes its own, and makes its
     scores again backward.
     """
-    arch, grid = weights.arch, batch.branches
+    arch, grid = weights.arch, batch.suffixes
     n, slots, kv, per, d = (
-        stems.rows,
+        prefixes.rows,
         batch.slots,
         arch.kv_heads,
         arch.queries_per_kv,
@@ -345,30 +345,32 @@ def _attend_branches(
     )
     k = key.index_select(0, grid.gather).view(n, slots, grid.width, kv, d).permute(0, 3, 1, 2, 4)
     v = value.index_select(0, grid.gather).view(n, slots, grid.width, kv, d).permute(0, 3, 1, 2, 4)
-    k_stem = key.index_select(0, stems.gather).view(n, stems.width, kv, d).transpose(1, 2)
-    v_stem = value.index_select(0, stems.gather).view(n, stems.width, kv, d).transpose(1, 2)
+    k_prefix = key.index_select(0, prefixes.gather).view(n, prefixes.width, kv, d).transpose(1, 2)
+    v_prefix = value.index_select(0, prefixes.gather).view(n, prefixes.width, kv, d).transpose(1, 2)
     q = q.contiguous()
 
     def attend(
-        start: int, end: int, q: Tensor, k: Tensor, v: Tensor, k_stem: Tensor, v_stem: Tensor
+        start: int, end: int, q: Tensor, k: Tensor, v: Tensor, k_prefix: Tensor, v_prefix: Tensor
     ) -> Tensor:
         shape = (n, kv, slots, per, end - start)
         q = q[..., start:end, :]
-        to_stem = (q.reshape(n, kv, -1, d) @ k_stem.transpose(2, 3)).view(*shape, stems.width)
+        to_prefix = (q.reshape(n, kv, -1, d) @ k_prefix.transpose(2, 3)).view(
+            *shape, prefixes.width
+        )
         to_own = (q.reshape(n, kv, slots, -1, d) @ k[..., :end, :].transpose(3, 4)).view(
             *shape, end
         )
         hidden = _joined_mask(batch, weights.dtype, start, end) if mask is None else mask
-        probs = torch.softmax(torch.cat([to_stem, to_own], dim=-1) + hidden, dim=-1)
-        p_stem, p_own = torch.split(probs, [stems.width, end], dim=-1)
-        out = (p_stem.reshape(n, kv, -1, stems.width) @ v_stem).view(*shape, d)
+        probs = torch.softmax(torch.cat([to_prefix, to_own], dim=-1) + hidden, dim=-1)
+        p_prefix, p_own = torch.split(probs, [prefixes.width, end], dim=-1)
+        out = (p_prefix.reshape(n, kv, -1, prefixes.width) @ v_prefix).view(*shape, d)
         return out + (p_own.reshape(n, kv, slots, -1, end) @ v[..., :end, :]).view(*shape, d)
 
     if len(spans) == 1:
-        out = attend(0, grid.width, q, k, v, k_stem, v_stem)
+        out = attend(0, grid.width, q, k, v, k_prefix, v_prefix)
     else:
         parts = [
-            checkpoint(attend, *span, q, k, v, k_stem, v_stem, use_reentrant=False)
+            checkpoint(attend, *span, q, k, v, k_prefix, v_prefix, use_reentrant=False)
             for span in spans
         ]
         out = torch.cat(parts, dim=-2)

@@ -213,32 +213,32 @@ class Learner:
     def _micro_batch(
         self, batch: Packed, how: Pass, weights: Weights, backward: bool
     ) -> list[Tensor]:
-        """Log-probabilities of stems and of branches, and the branches' losses; `backward` leaves
-        gradients in the weights."""
+        """Log-probabilities of prefixes and of suffixes, and the suffixes' losses; `backward`
+        leaves gradients in the weights."""
         states, at = (
             hidden_states(weights, batch, recompute=self.recompute and backward),
-            batch.stem_tokens,
+            batch.prefix_tokens,
         )
         with torch.no_grad():
             nothing = torch.empty(batch.targets[:0].shape)
-            stem = (
+            prefix = (
                 target_logprobs(weights, states[:at], batch.targets[:at], how.temperature)
                 if at
                 else nothing
             )
-        branch = target_logprobs(weights, states[at:], batch.targets[at:], how.temperature)
-        losses = _losses(how, branch, batch)
+        suffix = target_logprobs(weights, states[at:], batch.targets[at:], how.temperature)
+        losses = _losses(how, suffix, batch)
         if backward:
             losses.sum().backward()  # type: ignore[no-untyped-call]
-        return [stem, branch.detach(), losses.detach()]
+        return [prefix, suffix.detach(), losses.detach()]
 
 
 def _losses(how: Pass, logprobs: Tensor, batch: Packed) -> Tensor:
-    """The loss of each of the branches' tokens."""
+    """The loss of each of the suffixes' tokens."""
     if not how.loss.whole:
         losses: Tensor = how.loss.formula(torch, logprobs, batch.inputs, how.settings)
         return losses
-    lengths = [part.length for unit in batch.units for part in unit.branches]
+    lengths = [part.length for unit in batch.units for part in unit.suffixes]
     cut = {name: torch.split(values, lengths) for name, values in batch.inputs.items()}
     return torch.cat(
         [
@@ -254,12 +254,12 @@ def _spread(
     batch: Packed, found: Sequence[Tensor], logprobs: list[Floats], losses: list[Floats]
 ) -> None:
     """Write a micro-batch's results to the examples they belong to."""
-    stem, branch, token_losses = (part.cpu().numpy() for part in found)
-    at_stem = at = 0
+    prefix, suffix, token_losses = (part.cpu().numpy() for part in found)
+    at_prefix = at = 0
     for unit in batch.units:
-        for part in unit.branches:
-            logprobs[part.index][: unit.stem] = stem[at_stem : at_stem + unit.stem]
-            logprobs[part.index][unit.stem :] = branch[at : at + part.length]
-            losses[part.index][unit.stem :] = token_losses[at : at + part.length]
+        for part in unit.suffixes:
+            logprobs[part.index][: unit.prefix] = prefix[at_prefix : at_prefix + unit.prefix]
+            logprobs[part.index][unit.prefix :] = suffix[at : at + part.length]
+            losses[part.index][unit.prefix :] = token_losses[at : at + part.length]
             at += part.length
-        at_stem += unit.stem
+        at_prefix += unit.prefix

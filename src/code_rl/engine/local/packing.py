@@ -2,13 +2,13 @@
 is computed once.
 
 Examples of one group have the same context (the leading positions whose loss is off). Their common
-part becomes a *stem*, each rest a *branch* that attends to its stem and to itself. All tokens of a
-micro-batch lie in one flat vector (stems, then branches); only attention sees a padded grid. An
-example that shares nothing is a branch without a stem.
+part becomes a *prefix*, each rest a *suffix* that attends to its prefix and to itself. All tokens
+of a micro-batch lie in one flat vector (prefixes, then suffixes); only attention sees a padded
+grid. An example that shares nothing is a suffix without a prefix.
 
-Long examples have stems only where these save more than the fused kernel, which knows no stems,
-would. What a micro-batch of them holds, padding included, is at most the budget, or a little more
-than the longest example where that is longer than it.
+Long examples have prefixes only where these save more than the fused kernel, which knows no
+prefixes, would. What a micro-batch of them holds, padding included, is at most the budget, or a
+little more than the longest example where that is longer than it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PADDED = 2
 
 
 @dataclass(frozen=True)
-class Branch:
+class Suffix:
     """Example number `index` from position `start` to its end."""
 
     index: int
@@ -39,26 +39,26 @@ class Branch:
 
     @property
     def length(self) -> int:
-        """Tokens in the branch."""
+        """Tokens in the suffix."""
         return len(self.example.tokens) - self.start
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Branches with one stem of `stem` tokens (0: none)."""
+    """Suffixes with one prefix of `prefix` tokens (0: none)."""
 
-    stem: int
-    branches: tuple[Branch, ...]
+    prefix: int
+    suffixes: tuple[Suffix, ...]
 
     @property
     def tokens(self) -> int:
         """Tokens computed for this unit."""
-        return self.stem + sum(branch.length for branch in self.branches)
+        return self.prefix + sum(suffix.length for suffix in self.suffixes)
 
     @property
     def width(self) -> int:
         """Tokens of its longest example."""
-        return self.stem + max(branch.length for branch in self.branches)
+        return self.prefix + max(suffix.length for suffix in self.suffixes)
 
 
 @dataclass(frozen=True)
@@ -78,17 +78,17 @@ class Grid:
 
 @dataclass(frozen=True)
 class Packed:
-    """A micro-batch of n flat tokens. `stems` is None when nothing is shared; `branches` has
-    `slots` rows for each stem."""
+    """A micro-batch of n flat tokens. `prefixes` is None when nothing is shared; `suffixes` has
+    `slots` rows for each prefix."""
 
     units: tuple[Unit, ...]
     tokens: Tensor
     positions: Tensor
     targets: Tensor
-    stems: Grid | None
-    branches: Grid
+    prefixes: Grid | None
+    suffixes: Grid
     slots: int
-    stem_tokens: int
+    prefix_tokens: int
     inputs: dict[str, Tensor]
 
 
@@ -98,12 +98,12 @@ def is_long(width: int) -> bool:
 
 
 def plan(examples: Sequence[EngineExample], budget: int) -> Iterator[list[Unit]]:
-    """Yield micro-batches of at most about `budget` tokens each, all with stems or all without,
+    """Yield micro-batches of at most about `budget` tokens each, all with prefixes or all without,
     similar lengths together."""
     room = max(budget, int(_ROOM * max(len(example.tokens) for example in examples)))
     shared, alone = _units(examples, budget, room)
     for units in (shared, alone):
-        units.sort(key=lambda unit: (unit.stem, unit.branches[0].length, unit.branches[0].index))
+        units.sort(key=lambda unit: (unit.prefix, unit.suffixes[0].length, unit.suffixes[0].index))
         batch: list[Unit] = []
         for unit in units:
             if batch and not _fits([*batch, unit], budget, room):
@@ -117,9 +117,9 @@ def plan(examples: Sequence[EngineExample], budget: int) -> Iterator[list[Unit]]
 def _fits(units: Sequence[Unit], budget: int, room: int) -> bool:
     """Short units: their tokens within the budget, and all cells of their grids within `_PADDED`
     times the room. With a long one: the cells within `room`."""
-    slots = max(len(unit.branches) for unit in units)
-    branch = max(unit.width - unit.stem for unit in units)
-    cells = len(units) * (max(unit.stem for unit in units) + slots * branch)
+    slots = max(len(unit.suffixes) for unit in units)
+    suffix = max(unit.width - unit.prefix for unit in units)
+    cells = len(units) * (max(unit.prefix for unit in units) + slots * suffix)
     if is_long(max(unit.width for unit in units)):
         return cells <= room
     return sum(unit.tokens for unit in units) <= budget and cells <= _PADDED * room
@@ -130,10 +130,10 @@ def _units(
 ) -> tuple[list[Unit], list[Unit]]:
     groups: dict[bytes, list[int]] = {}
     for i, example in enumerate(examples):
-        stem = example.context if example.context < len(example.tokens) else 0
+        prefix = example.context if example.context < len(example.tokens) else 0
         key = (
-            example.tokens[:stem].tobytes() + b"|" + example.targets[:stem].tobytes()
-            if stem >= MIN_STEM
+            example.tokens[:prefix].tobytes() + b"|" + example.targets[:prefix].tobytes()
+            if prefix >= MIN_STEM
             else b"%d" % i
         )
         groups.setdefault(key, []).append(i)
@@ -141,66 +141,68 @@ def _units(
     alone: list[Unit] = []
     for members in groups.values():
         for unit in _split(examples, members, budget, room):
-            saves = len(unit.branches) > 1 and unit.width <= 2 * unit.stem
+            saves = len(unit.suffixes) > 1 and unit.width <= 2 * unit.prefix
             if len(members) > 1 and (saves or not is_long(unit.width)):
                 shared.append(unit)
             else:
-                alone.extend(Unit(0, (Branch(b.index, 0, b.example),)) for b in unit.branches)
+                alone.extend(Unit(0, (Suffix(b.index, 0, b.example),)) for b in unit.suffixes)
     return shared, alone
 
 
 def _split(
     examples: Sequence[EngineExample], members: list[int], budget: int, room: int
 ) -> Iterator[Unit]:
-    stem = examples[members[0]].context
-    branches = sorted(
-        (Branch(i, stem, examples[i]) for i in members), key=lambda b: (b.length, b.index)
+    prefix = examples[members[0]].context
+    suffixes = sorted(
+        (Suffix(i, prefix, examples[i]) for i in members), key=lambda b: (b.length, b.index)
     )
-    part: list[Branch] = []
-    for branch in branches:
-        if part and not _fits([Unit(stem, (*part, branch))], budget, room):
-            yield Unit(stem, tuple(part))
+    part: list[Suffix] = []
+    for suffix in suffixes:
+        if part and not _fits([Unit(prefix, (*part, suffix))], budget, room):
+            yield Unit(prefix, tuple(part))
             part = []
-        part.append(branch)
-    yield Unit(stem, tuple(part))
+        part.append(suffix)
+    yield Unit(prefix, tuple(part))
 
 
 def pack(units: Sequence[Unit], device: torch.device) -> Packed:
     """Lay a micro-batch out in tensors on `device`."""
-    with_stems = units[0].stem > 0
-    stems = [unit.branches[0].example for unit in units] if with_stems else []
-    branches = [branch for unit in units for branch in unit.branches]
-    tokens = [e.tokens[: u.stem] for e, u in zip(stems, units, strict=False)]
-    targets = [e.targets[: u.stem] for e, u in zip(stems, units, strict=False)]
-    starts = [0] * len(stems) + [branch.start for branch in branches]
-    tokens += [branch.example.tokens[branch.start :] for branch in branches]
-    targets += [branch.example.targets[branch.start :] for branch in branches]
+    with_prefixes = units[0].prefix > 0
+    prefixes = [unit.suffixes[0].example for unit in units] if with_prefixes else []
+    suffixes = [suffix for unit in units for suffix in unit.suffixes]
+    tokens = [e.tokens[: u.prefix] for e, u in zip(prefixes, units, strict=False)]
+    targets = [e.targets[: u.prefix] for e, u in zip(prefixes, units, strict=False)]
+    starts = [0] * len(prefixes) + [suffix.start for suffix in suffixes]
+    tokens += [suffix.example.tokens[suffix.start :] for suffix in suffixes]
+    targets += [suffix.example.targets[suffix.start :] for suffix in suffixes]
     lengths = np.array([len(t) for t in tokens], dtype=np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     positions = np.concatenate([np.arange(s, s + n) for s, n in zip(starts, lengths, strict=True)])
 
-    slots = max(len(unit.branches) for unit in units) if with_stems else 1
-    rows = [u * slots + s for u, unit in enumerate(units) for s in range(len(unit.branches))]
-    n_stems, n_rows = len(stems), len(units) * slots
-    branch_grid = make_grid(n_rows, rows, offsets[n_stems:-1], lengths[n_stems:], device)
-    stem_grid = (
-        make_grid(n_stems, list(range(n_stems)), offsets[:n_stems], lengths[:n_stems], device)
-        if with_stems
+    slots = max(len(unit.suffixes) for unit in units) if with_prefixes else 1
+    rows = [u * slots + s for u, unit in enumerate(units) for s in range(len(unit.suffixes))]
+    n_prefixes, n_rows = len(prefixes), len(units) * slots
+    suffix_grid = make_grid(n_rows, rows, offsets[n_prefixes:-1], lengths[n_prefixes:], device)
+    prefix_grid = (
+        make_grid(
+            n_prefixes, list(range(n_prefixes)), offsets[:n_prefixes], lengths[:n_prefixes], device
+        )
+        if with_prefixes
         else None
     )
     inputs = {
-        name: _to(np.concatenate([b.example.inputs[name][b.start :] for b in branches]), device)
-        for name in branches[0].example.inputs
+        name: _to(np.concatenate([b.example.inputs[name][b.start :] for b in suffixes]), device)
+        for name in suffixes[0].example.inputs
     }
     return Packed(
         units=tuple(units),
         tokens=_to(np.concatenate(tokens), device),
         positions=_to(positions, device),
         targets=_to(np.concatenate(targets), device),
-        stems=stem_grid,
-        branches=branch_grid,
+        prefixes=prefix_grid,
+        suffixes=suffix_grid,
         slots=slots,
-        stem_tokens=int(offsets[n_stems]),
+        prefix_tokens=int(offsets[n_prefixes]),
         inputs=inputs,
     )
 

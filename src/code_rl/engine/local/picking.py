@@ -88,7 +88,7 @@ class Picker:
         self._uniforms.keep(rows)
         self._prepare()
 
-    def pick(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+    def sample_tokens(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return tokens [rows] and their log-probabilities [rows] given fp32 logits [rows, vocab].
 
         The log-probabilities are those of the row's temperature (greedy: 1) before top-k and top-p:

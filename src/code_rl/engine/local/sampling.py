@@ -20,7 +20,7 @@ from tinker.types.topk_logprobs import MASK_LOGPROB, TopkLogprobs
 
 from code_rl.util.errors import ConfigError
 
-from .decode import Completion, Draw, decode
+from .decode import Completion, SequenceRequest, decode
 from .forward import Prompt, Scored
 from .models import Model
 from .passes import check_temperature, prompt_tokens
@@ -112,7 +112,7 @@ def answer(requests: Sequence[Request], more: Callable[[], Sequence[Request]] = 
     weights = requests[0].snapshot.weights
     taken: list[tuple[Request, dict[int, Completion]]] = []
     prompts: dict[Prompt, Prompt] = {}
-    waiting: deque[Draw] = deque()
+    waiting: deque[SequenceRequest] = deque()
 
     def take(new: Sequence[Request]) -> None:
         for request in new:
@@ -124,7 +124,7 @@ def answer(requests: Sequence[Request], more: Callable[[], Sequence[Request]] = 
                 choice = Choice(request.seed, i, float(p.temperature), int(p.top_k), float(p.top_p))
                 place = len(taken), i
                 waiting.append(
-                    Draw(
+                    SequenceRequest(
                         place,
                         prompt,
                         request.max_tokens,

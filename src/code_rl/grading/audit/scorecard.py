@@ -230,13 +230,13 @@ def _classes(entries: Sequence[CorpusProgram]) -> Iterator[tuple[str, list[Corpu
 
 
 def _among(
-    owners: Sequence[CorpusProgram], thieves: Sequence[CorpusProgram]
+    owners: Sequence[CorpusProgram], exfiltrators: Sequence[CorpusProgram]
 ) -> list[CorpusProgram]:
     """Right programs before each thief, so that there is something to steal."""
     mixed: list[CorpusProgram] = []
-    for number, thief in enumerate(thieves):
+    for number, exfiltrator in enumerate(exfiltrators):
         turns = range(number, number + _OWNERS_A_THIEF) if owners else ()
-        mixed += [*(owners[turn % len(owners)] for turn in turns), thief]
+        mixed += [*(owners[turn % len(owners)] for turn in turns), exfiltrator]
     return mixed
 
 

@@ -74,13 +74,13 @@ class RayCluster:
         concurrency: int | None = None,
         isolation: str = "auto",
         *,
-        patience_s: float,
+        outage_timeout_s: float,
         stop: asyncio.Event | None = None,
     ) -> None:
         self._ray = _import_ray()
         self._owned = _connect(self._ray)
         self._concurrency, self._isolation = concurrency, isolation
-        self._retries = Retries(self._attempt, patience_s=patience_s, stop=stop)
+        self._retries = Retries(self._attempt, outage_timeout_s=outage_timeout_s, stop=stop)
         self._pool: ServerPool[RayNode] = ServerPool((), self._well)
         self._numbers = itertools.count()
         self._left_out: dict[str, str] = {}
@@ -152,7 +152,7 @@ class RayCluster:
     async def _attempt(self, job: Job, _alone: bool) -> AsyncIterator[Execution]:
         """Run `job` once on the node that is least loaded, whose own sandbox tells what a program
         does from what befalls it."""
-        async with self._pool.slot(patience_s=NO_NODE_S) as node:
+        async with self._pool.slot(outage_timeout_s=NO_NODE_S) as node:
             number, over = next(self._numbers), False
             call = node.actor.begin.remote(number, job)
             try:
@@ -162,8 +162,8 @@ class RayCluster:
                     self._node_retries += reply.retries
                     for execution in reply.executions:
                         yield execution
-                    if reply.trouble is not None:
-                        raise reply.trouble
+                    if reply.failure is not None:
+                        raise reply.failure
                     if not over:
                         call = node.actor.step.remote(number)
                 self._pool.succeeded(node)
@@ -266,7 +266,7 @@ class RayCluster:
             return
         if self._first_look is not None and self._first_look.done():
             logger.warning("node %s has joined", name)
-        self._retries.crowding = max(self._retries.crowding, facts.crowding)
+        self._retries.oversubscription = max(self._retries.oversubscription, facts.oversubscription)
         self._pool.add(RayNode(name, slots, id=row["NodeID"], actor=actor, facts=facts))
 
     async def _end(self, node: RayNode) -> None:

@@ -7,7 +7,7 @@ import os
 
 from code_rl.grading.sandbox.executor import Executor
 from code_rl.grading.sandbox.fusion.protocol import run_urls
-from code_rl.grading.sandbox.retries import EMBEDDED_PATIENCE_S, REMOTE_PATIENCE_S
+from code_rl.grading.sandbox.retries import EMBEDDED_OUTAGE_TIMEOUT_S, REMOTE_OUTAGE_TIMEOUT_S
 from code_rl.util.errors import ConfigError
 
 
@@ -29,27 +29,29 @@ def connect_executor(
     *,
     isolation: str = "auto",
     concurrency: int | None = None,
-    patience_s: float | None = None,
+    outage_timeout_s: float | None = None,
     stop: asyncio.Event | None = None,
 ) -> Executor:
     """The executor that `executor` names: `auto`, `embedded`, `ray`, or one or several
     comma-separated Sandbox Fusion URLs.
 
-    It bridges outages of up to `patience_s` seconds (None: 10 embedded, 600 remote), unless `stop`
-    is set meanwhile. Raises ConfigError for anything else, and for an `isolation` that a remote
-    server would not hear of; SandboxError where no Ray cluster answers.
+    It bridges outages of up to `outage_timeout_s` seconds (None: 10 embedded, 600 remote), unless
+    `stop` is set meanwhile. Raises ConfigError for anything else, and for an `isolation` that a
+    remote server would not hear of; SandboxError where no Ray cluster answers.
     """
     name = resolve_executor(executor.strip())
-    if patience_s is None:
-        patience_s = EMBEDDED_PATIENCE_S if name == "embedded" else REMOTE_PATIENCE_S
+    if outage_timeout_s is None:
+        outage_timeout_s = (
+            EMBEDDED_OUTAGE_TIMEOUT_S if name == "embedded" else REMOTE_OUTAGE_TIMEOUT_S
+        )
     if name == "embedded":
         from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 
-        return EmbeddedSandbox(concurrency, isolation, patience_s=patience_s, stop=stop)
+        return EmbeddedSandbox(concurrency, isolation, outage_timeout_s=outage_timeout_s, stop=stop)
     if name == "ray":
         from code_rl.grading.sandbox.cluster import RayCluster
 
-        return RayCluster(concurrency, isolation, patience_s=patience_s, stop=stop)
+        return RayCluster(concurrency, isolation, outage_timeout_s=outage_timeout_s, stop=stop)
     urls = run_urls(name, "SANDBOX_URL" if executor.strip() == "auto" else "executor")
     if isolation != "auto":
         raise ConfigError(
@@ -58,4 +60,4 @@ def connect_executor(
         )
     from code_rl.grading.sandbox.fusion.client import FusionClient
 
-    return FusionClient(urls, concurrency, patience_s=patience_s, stop=stop)
+    return FusionClient(urls, concurrency, outage_timeout_s=outage_timeout_s, stop=stop)

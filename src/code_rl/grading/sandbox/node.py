@@ -33,18 +33,18 @@ class NodeFacts:
     code: str
     isolation: str = ""
     concurrency: int = 0
-    crowding: float = 1.0
+    oversubscription: float = 1.0
     refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeReply:
-    """Executions that came in one step, in order; nothing follows an `over` or a `trouble`.
+    """Executions that came in one step, in order; nothing follows an `over` or a `failure`.
     `retries`: of this node, since its last reply."""
 
     executions: tuple[Execution, ...] = ()
     over: bool = False
-    trouble: SandboxError | None = None
+    failure: SandboxError | None = None
     retries: int = 0
 
 
@@ -68,7 +68,7 @@ class Node:
             self._facts = NodeFacts(code_here(), refusal=str(error))
         else:
             self._facts = NodeFacts(
-                code_here(), self._box.isolation, concurrency, self._box.crowding
+                code_here(), self._box.isolation, concurrency, self._box.oversubscription
             )
 
     async def facts(self) -> NodeFacts:
@@ -115,7 +115,7 @@ class Node:
 
     async def _step(self, number: int, seconds: float) -> NodeReply:
         found: list[Execution] = []
-        over, trouble, end = True, None, time.monotonic() + seconds
+        over, failure, end = True, None, time.monotonic() + seconds
         try:
             async for execution in self._submissions[number]:
                 found.append(execution)
@@ -123,8 +123,8 @@ class Node:
                     over = False
                     break
         except SandboxError as error:
-            trouble = error
+            failure = error
         if over:
             self._submissions.pop(number, None)
         told, self._told = self._told, self._box.retries
-        return NodeReply(tuple(found), over, trouble, self._told - told)
+        return NodeReply(tuple(found), over, failure, self._told - told)

@@ -34,7 +34,7 @@ CONTROL = Job(
     limits=Limits(cpu_s=10, wall_s=CONTROL_WALL_S),
 )
 CONTROL_OUTPUT = b"lortnoc\n"
-LOSSES = 3
+MAX_LOST_RESULTS = 3
 """So many losses at one test, the last of them alone, and a control that passes: then the program
 is to blame."""
 EXCUSES = 3
@@ -44,7 +44,7 @@ OUTAGES = 10
 """And so often may it go away at one and the same test: a program that brings a remote server down
 each time must not hold the run for ever."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
-EMBEDDED_PATIENCE_S, REMOTE_PATIENCE_S = 10.0, 600.0
+EMBEDDED_OUTAGE_TIMEOUT_S, REMOTE_OUTAGE_TIMEOUT_S = 10.0, 600.0
 """How long an outage is bridged where nobody says."""
 
 logger = logging.getLogger("code_rl.outages")
@@ -70,23 +70,23 @@ class RefusedError(SandboxError):
 class Retries:
     """Runs jobs by means of `attempt`; belongs to one event loop at a time.
 
-    Outages of up to `patience_s` seconds are bridged; with `stop`, whoever set it up wants to end
-    with an OutageError after that, and earlier when `stop` is set.
+    Outages of up to `outage_timeout_s` seconds are bridged; with `stop`, whoever set it up wants to
+    end with an OutageError after that, and earlier when `stop` is set.
     """
 
     def __init__(
         self,
         attempt: Attempt,
         *,
-        patience_s: float,
-        crowding: float = 1.0,
+        outage_timeout_s: float,
+        oversubscription: float = 1.0,
         stop: asyncio.Event | None = None,
     ) -> None:
-        """`crowding`: how many submissions in flight share one processor."""
-        self._attempt, self._patience_s, self.crowding, self._stop = (
+        """`oversubscription`: how many submissions in flight share one processor."""
+        self._attempt, self._outage_timeout_s, self.oversubscription, self._stop = (
             attempt,
-            patience_s,
-            crowding,
+            outage_timeout_s,
+            oversubscription,
             stop,
         )
         self._outage: asyncio.Task[bool] | None = None
@@ -101,7 +101,7 @@ class Retries:
         it stays away.
         """
         attempt = attempt or self._attempt
-        done, losses, excuses, outages, spent = 0, 0, 0, 0, 0.0
+        done, lost_results, transient_failures, outages, spent = 0, 0, 0, 0, 0.0
         allowed = job.limits.submission_s(len(job.cases))
         while done < len(job.cases):
             if spent > allowed:
@@ -113,11 +113,14 @@ class Retries:
                 continue
             rest = dataclasses.replace(job, cases=job.cases[done:]) if done else job
             try:
-                async with closing(attempt(rest, losses >= LOSSES - 1)) as executions:
+                async with closing(
+                    attempt(rest, lost_results >= MAX_LOST_RESULTS - 1)
+                ) as executions:
                     async for execution in executions:
-                        done, losses, excuses, outages = done + 1, 0, 0, 0
+                        done, lost_results, transient_failures, outages = done + 1, 0, 0, 0
                         spent += execution.compile_s + max(
-                            execution.cpu_s, execution.wall_s - self.crowding * execution.cpu_s
+                            execution.cpu_s,
+                            execution.wall_s - self.oversubscription * execution.cpu_s,
                         )
                         yield execution
                         if execution.status is Status.COMPILE_ERROR:
@@ -126,16 +129,16 @@ class Retries:
                             break
             except LostError as error:
                 self.count += 1
-                losses += 1
-                if losses < LOSSES:
+                lost_results += 1
+                if lost_results < MAX_LOST_RESULTS:
                     continue
-                if await self._trouble() is None:
+                if await self._probe_failure() is None:
                     yield Execution(
                         error.blame, detail=f"the program ended its own sandbox: {error}"
                     )
-                    done, losses, excuses, outages = done + 1, 0, 0, 0
+                    done, lost_results, transient_failures, outages = done + 1, 0, 0, 0
                     continue
-                losses = LOSSES - 1
+                lost_results = MAX_LOST_RESULTS - 1
                 outages += 1
                 await self._bridged(error)
                 if outages >= OUTAGES:
@@ -147,8 +150,8 @@ class Retries:
                 if await self._bridged(error):
                     outages += 1
                 else:
-                    excuses += 1
-                if excuses >= EXCUSES or outages >= OUTAGES:
+                    transient_failures += 1
+                if transient_failures >= EXCUSES or outages >= OUTAGES:
                     raise
 
     async def aclose(self) -> None:
@@ -167,28 +170,28 @@ class Retries:
 
     async def _wait(self, error: SandboxError) -> bool:
         began = time.monotonic()
-        pause_s = min(FIRST_PAUSE_S, self._patience_s / 20)
+        pause_s = min(FIRST_PAUSE_S, self._outage_timeout_s / 20)
         waited = False
-        while (trouble := await self._trouble()) is not None:
+        while (probe_failure := await self._probe_failure()) is not None:
             away = time.monotonic() - began
             if self._stop is not None and self._stop.is_set():
                 raise OutageError(
-                    f"the sandbox does not answer ({trouble}), and the run was asked to stop"
+                    f"the sandbox does not answer ({probe_failure}), and the run was asked to stop"
                 ) from error
-            if away > self._patience_s:
+            if away > self._outage_timeout_s:
                 kind = SandboxError if self._stop is None else OutageError
                 raise kind(
                     f"the sandbox has not answered for {away:.0f} s "
-                    f"(patience={self._patience_s:g}): {trouble}"
+                    f"(patience={self._outage_timeout_s:g}): {probe_failure}"
                 ) from error
             if not waited:
                 waited = True
                 logger.warning(
                     "the sandbox does not answer (%s); waiting for up to %g s",
-                    trouble,
-                    self._patience_s,
+                    probe_failure,
+                    self._outage_timeout_s,
                 )
-            await self._pause(min(pause_s, max(self._patience_s - away, 0.01)))
+            await self._pause(min(pause_s, max(self._outage_timeout_s - away, 0.01)))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         if waited:
             logger.warning("the sandbox answers again after %.0f s", time.monotonic() - began)
@@ -201,7 +204,7 @@ class Retries:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stop.wait(), seconds)
 
-    async def _trouble(self) -> str | None:
+    async def _probe_failure(self) -> str | None:
         """What is wrong with the sandbox, by a program whose answer is known; None when it is
         well."""
         try:

@@ -62,15 +62,17 @@ class ServerPool(Generic[AnyServer]):
         self._prober: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def slot(self, priority: int = 0, patience_s: float = 5.0) -> AsyncIterator[AnyServer]:
+    async def slot(
+        self, priority: int = 0, outage_timeout_s: float = 5.0
+    ) -> AsyncIterator[AnyServer]:
         """Hold one slot. Lower `priority` is served first.
 
-        Busy servers are waited for without limit. When none is healthy for `patience_s`, a slot of
-        an unhealthy one is
+        Busy servers are waited for without limit. When none is healthy for `outage_timeout_s`, a
+        slot of an unhealthy one is
         given: the caller's attempt then finds out, and its retry budget counts. Raises SandboxError
         when there is no server at all by then.
         """
-        server = await self._acquire(priority, patience_s)
+        server = await self._acquire(priority, outage_timeout_s)
         try:
             yield server
         finally:
@@ -120,13 +122,13 @@ class ServerPool(Generic[AnyServer]):
             self._prober.cancel()
             await asyncio.gather(self._prober, return_exceptions=True)
 
-    async def _acquire(self, priority: int, patience_s: float) -> AnyServer:
+    async def _acquire(self, priority: int, outage_timeout_s: float) -> AnyServer:
         future: asyncio.Future[AnyServer] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (priority, next(self._order), future))
         self._dispatch()
         try:
             while True:
-                done, _ = await asyncio.wait([future], timeout=patience_s)
+                done, _ = await asyncio.wait([future], timeout=outage_timeout_s)
                 if done:
                     return future.result()
                 if not self.servers:

@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from code_rl.data.preparation.bench import Bench, ProblemSummary, Survivor
-from code_rl.data.preparation.ledger import (
+from code_rl.data.preparation.decisions import (
     BROKEN_CHECKER,
     MISSING_LIBRARY,
     SANDBOX_ERROR,
@@ -27,14 +26,15 @@ from code_rl.data.preparation.ledger import (
     drop,
 )
 from code_rl.data.preparation.settings import PrepareConfig
-from code_rl.data.preparation.verification.trials import (
-    Trial,
+from code_rl.data.preparation.verification.attempts import (
+    Attempt,
     attempt,
-    elsewhere,
     is_unsteady,
     mutants,
+    perturbed,
     trivial_pass,
 )
+from code_rl.data.preparation.workspace import Candidate, ProblemSummary, Workspace
 from code_rl.grading import Problem, Verdict, VerdictKind
 from code_rl.grading.sandbox import Executor, Limits
 from code_rl.util.concurrency import IN_FLIGHT_PER_PLACE, default_concurrency
@@ -51,17 +51,17 @@ _NOT_IMPORTED = re.compile(
 
 
 async def run_verify(
-    bench: Bench, survivors: Sequence[Survivor], on_item: OnItem
+    workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
 ) -> list[Decision]:
     """Proof in the sandbox, many problems in flight; those whose references all ran out of time
     come last, few at once."""
-    with bench.verifying(survivors, on_item) as decisions:
+    with workspace.verifying(candidates, on_item) as decisions:
         if decisions.waiting:
-            verifier = Verifier(bench.config, bench.executor())
-            places = bench.config.concurrency or default_concurrency(bench.executor())
+            verifier = Verifier(workspace.config, workspace.executor())
+            places = workspace.config.concurrency or default_concurrency(workspace.executor())
 
-            async def decide(one: Survivor, *, patient: bool = False) -> Decision | None:
-                problem = bench.store[one.entry.place]
+            async def decide(one: Candidate, *, patient: bool = False) -> Decision | None:
+                problem = workspace.store[one.entry.place]
                 return await verifier.verify(one.entry, problem, patient=patient)
 
             await decisions.at_once(decide, places)
@@ -99,18 +99,18 @@ class Verifier:
                 return drop(
                     "no_reference", "no reference solution: nothing shows that the tests are right"
                 )
-            return Decision(keep=True, card={"verified": False})
+            return Decision(keep=True, metadata={"verified": False})
         failures: list[Decision] = []
         late = False
         for number, code in enumerate(problem.solutions[: self.config.max_references], start=1):
             limit = self.config.patient_limit_s if patient else problem.time_limit_s
-            trial = await attempt(problem, code, self.executor, limit)
-            kind = trial.verdict.kind
+            tried = await attempt(problem, code, self.executor, limit)
+            kind = tried.verdict.kind
             if kind is VerdictKind.PASSED:
-                return await self._proved(problem, code, trial, number)
+                return await self._proved(problem, code, tried, number)
             late = late or (kind is VerdictKind.TIME_LIMIT and not patient)
             if not late:
-                failures.append(await self._failure(problem, code, trial, limit))
+                failures.append(await self._failure(problem, code, tried, limit))
         if late:
             return None
         # Of several that all fail: what says something of this machine first, else what the first
@@ -118,9 +118,9 @@ class Verifier:
         broken = [each for each in failures if each.reason == BROKEN_CHECKER]
         return (broken or [each for each in failures if each.reason in UNSETTLED] or failures)[0]
 
-    async def _failure(self, problem: Problem, code: str, trial: Trial, limit: float) -> Decision:
+    async def _failure(self, problem: Problem, code: str, tried: Attempt, limit: float) -> Decision:
         """Why a reference fails."""
-        verdict = trial.verdict
+        verdict = tried.verdict
         message = verdict.failure.message if verdict.failure else ""
         if verdict.undecided:
             return _no_verdict(verdict)
@@ -136,9 +136,9 @@ class Verifier:
         at = f"{verdict.kind.value} at test {verdict.passed} of {verdict.total}"
         return drop("reference_fails", f"{at}: {message.partition(':')[0]}")
 
-    async def _proved(self, problem: Problem, code: str, trial: Trial, number: int) -> Decision:
+    async def _proved(self, problem: Problem, code: str, tried: Attempt, number: int) -> Decision:
         """A reference passed once: the rest of the proof."""
-        slowest = trial.slowest_s
+        slowest = tried.slowest_s
         stated = problem.time_limit_s
         if (
             slowest > stated
@@ -149,18 +149,18 @@ class Verifier:
                 "impossible_time_limit",
                 f"the limit is {stated:g} s of CPU time, the reference needs more",
             )
-        patience = max(stated, 4 * rung(slowest))
+        patience = max(stated, 4 * bucket(slowest))
         decision = await self._repeated(problem, code, patience)
         if decision is None:
             decision = await self._wrong_ones(problem, patience)
         if decision is not None:
             return decision
-        made, kills = await self._mutants(problem, code, trial)
+        made, kills = await self._mutants(problem, code, tried)
         killed = kills.total()
-        card: dict[str, Any] = {
+        metadata: dict[str, Any] = {
             "verified": True,
             "reference": number,
-            "reference_cpu_s": rung(slowest),
+            "reference_cpu_s": bucket(slowest),
             "mutants": made,
             "mutants_killed": killed,
             "strength": round(killed / made, 3) if made else None,
@@ -169,7 +169,7 @@ class Verifier:
             return drop("weak_tests", f"{killed} of {made} mutants of the reference are killed")
         costs = {
             str(index): cost(seconds)
-            for index, seconds in enumerate(trial.seconds)
+            for index, seconds in enumerate(tried.seconds)
             if cost(seconds)
         }
         limit = calibrated_limit(stated, slowest)
@@ -178,13 +178,13 @@ class Verifier:
             "costs": costs,
             "kills": {str(k): n for k, n in sorted(kills.items())},
         }
-        return Decision(keep=True, card=card, notes=notes)
+        return Decision(keep=True, metadata=metadata, notes=notes)
 
     async def _repeated(self, problem: Problem, code: str, limit: float) -> Decision | None:
         """Run a passing reference again, elsewhere each time; one failure makes it flaky."""
         more = UNSTEADY_REPEATS if self.config.repeats and is_unsteady(code) else 0
         for number in range(1, 1 + self.config.repeats + more):
-            moved = elsewhere(problem, number)
+            moved = perturbed(problem, number)
             verdict = (await attempt(moved, code, self.executor, limit)).verdict
             if verdict.undecided:
                 return _no_verdict(verdict)
@@ -207,10 +207,12 @@ class Verifier:
                 )
         return None
 
-    async def _mutants(self, problem: Problem, code: str, trial: Trial) -> tuple[int, Counter[int]]:
+    async def _mutants(
+        self, problem: Problem, code: str, tried: Attempt
+    ) -> tuple[int, Counter[int]]:
         """(mutants judged, those killed by test). A mutant without a verdict about itself is left
         out."""
-        limit = 2 * rung(trial.slowest_s)
+        limit = 2 * bucket(tried.slowest_s)
         every = [
             (await attempt(problem, one, self.executor, limit)).verdict
             for one in mutants(code, self.config.mutants, f"{self.config.seed}/{problem.id}")
@@ -251,7 +253,7 @@ leaves room."""
 LEAST_ROOM = 1.25
 
 
-def rung(cpu_s: float) -> float:
+def bucket(cpu_s: float) -> float:
     """The smallest of 0.25, 0.5, 1, 2, 4, … seconds that is not below `cpu_s`."""
     if cpu_s <= STEP_S:
         return STEP_S
@@ -260,7 +262,7 @@ def rung(cpu_s: float) -> float:
 
 def cost(cpu_s: float) -> float:
     """What a test counts against a time budget: its rung, nothing below the first."""
-    return 0.0 if cpu_s <= STEP_S else rung(cpu_s)
+    return 0.0 if cpu_s <= STEP_S else bucket(cpu_s)
 
 
 def calibrated_limit(stated_s: float, slowest_s: float) -> float:
@@ -269,7 +271,7 @@ def calibrated_limit(stated_s: float, slowest_s: float) -> float:
     Lowered towards 8 rungs (2 s at least), never above what is stated; raised to 2 rungs where the
     stated limit leaves no room.
     """
-    needed = rung(slowest_s)
+    needed = bucket(slowest_s)
     if stated_s < LEAST_ROOM * slowest_s:
         return 2 * needed
     return min(stated_s, max(LEAST_LIMIT_S, HEADROOM * needed))

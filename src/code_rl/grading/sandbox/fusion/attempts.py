@@ -101,7 +101,7 @@ class Attempts:
 
     async def _try(self, chunk: Chunk, ahead: bool, ample: bool) -> Records:
         """One request; without executions when the chunk's time was over too early."""
-        async with self.pool.slot(priority=-int(ahead), patience_s=GAMBLE_AFTER_S) as server:
+        async with self.pool.slot(priority=-int(ahead), outage_timeout_s=GAMBLE_AFTER_S) as server:
             try:
                 records, stopped = await self._exchange(server, chunk)
                 lost = not records.executions and (ample or records.end != "deadline")

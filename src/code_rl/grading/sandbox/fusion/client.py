@@ -24,7 +24,7 @@ from code_rl.grading.sandbox.fusion.attempts import Attempts
 from code_rl.grading.sandbox.fusion.protocol import RunRequest, ping_url, run_urls
 from code_rl.grading.sandbox.fusion.transport import ping, post_run
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
-from code_rl.grading.sandbox.retries import REMOTE_PATIENCE_S, RefusedError, Retries
+from code_rl.grading.sandbox.retries import REMOTE_OUTAGE_TIMEOUT_S, RefusedError, Retries
 from code_rl.grading.sandbox.servers import Server, ServerPool
 from code_rl.util.concurrency import closing
 from code_rl.util.errors import ConfigError, IsolationError, SandboxError
@@ -36,7 +36,7 @@ MEASURE = "import os\nprint(len(os.sched_getaffinity(0)))\n"
 sandbox's."""
 GRACE_S = 30.0
 CHECK_S = 10.0
-CROWDING = 8.0
+OVERSUBSCRIPTION = 8.0
 """How many submissions may share a processor of a server before waiting for it counts against a
 submission's own seconds."""
 
@@ -78,7 +78,7 @@ class FusionClient:
         urls: Sequence[str] | None = None,
         concurrency: int | None = None,
         *,
-        patience_s: float = REMOTE_PATIENCE_S,
+        outage_timeout_s: float = REMOTE_OUTAGE_TIMEOUT_S,
         stop: asyncio.Event | None = None,
         grace_s: float = GRACE_S,
     ) -> None:
@@ -88,7 +88,7 @@ class FusionClient:
             self.urls = run_urls(",".join([urls] if isinstance(urls, str) else urls), "urls")
         self._measures = concurrency is None and not os.environ.get("SANDBOX_MAX_CONCURRENCY")
         self.concurrency = _concurrency(concurrency)
-        self._patience_s, self._stop, self._grace_s = patience_s, stop, grace_s
+        self._outage_timeout_s, self._stop, self._grace_s = outage_timeout_s, stop, grace_s
         self._retries_before = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lifetime: AsyncGenerator[_PerLoop, None]
@@ -165,9 +165,12 @@ class FusionClient:
         )  # as many as there are requests
         servers = [Server(url, self.concurrency) for url in self.urls]
         pool = ServerPool(servers, partial(_answers, session))
-        attempts = Attempts(session, pool, self._patience_s, self._grace_s)
+        attempts = Attempts(session, pool, self._outage_timeout_s, self._grace_s)
         retries = Retries(
-            attempts.run, patience_s=self._patience_s, crowding=CROWDING, stop=self._stop
+            attempts.run,
+            outage_timeout_s=self._outage_timeout_s,
+            oversubscription=OVERSUBSCRIPTION,
+            stop=self._stop,
         )
         state = _PerLoop(attempts, retries, asyncio.create_task(_ask(session, pool)))
         try:

@@ -129,8 +129,8 @@ class _Submission:
     due: int
     """The test whose result comes next."""
     _streams: Streams | None = None
-    _records: deque[wire.Record | wire.Account] = field(default_factory=deque)
-    _reaped: list[wire.Account] = field(default_factory=list)
+    _records: deque[wire.Record | wire.ExitReport] = field(default_factory=deque)
+    _reaped: list[wire.ExitReport] = field(default_factory=list)
     _closed: str | None = None
     _starved: bool = False
     _wake: asyncio.Future[None] | None = None
@@ -158,12 +158,12 @@ class _Submission:
                 if isinstance(record, int):
                     ended = True
                     yield self._missing(record)
-                elif isinstance(record, wire.Account):
+                elif isinstance(record, wire.ExitReport):
                     if record.kind == wire.REAPED:
                         self._reaped.append(record)
                         continue
                     result = self._result(record)
-                    ended = record.spoilt or self.due == self._tests
+                    ended = record.tainted or self.due == self._tests
                     yield result
                     if not ended:  # not before: a result may be the last that is wanted
                         await self._feed()
@@ -224,7 +224,7 @@ class _Submission:
             except (BrokenPipeError, ConnectionError):
                 return  # what became of the supervisor is in what it sent
 
-    async def _next(self) -> wire.Record | wire.Account | int:
+    async def _next(self) -> wire.Record | wire.ExitReport | int:
         """What comes next; the exit code of the supervisor if nothing does."""
         while not self._records:
             if self._closed is not None:
@@ -248,7 +248,7 @@ class _Submission:
                 self._wake = None
         return self._records.popleft()
 
-    def _result(self, account: wire.Account) -> Execution:
+    def _result(self, account: wire.ExitReport) -> Execution:
         if self._streams is None:
             self._link.lost = True
             raise SandboxError("a worker gave the result of a test that it had not been given")

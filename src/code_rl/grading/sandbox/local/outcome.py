@@ -56,7 +56,7 @@ def memory_file(name: str, content: bytes = b"") -> int:
 
 
 def execution(
-    job: wire.JobMessage, record: wire.Account, streams: Streams, killed_for_memory: bool
+    job: wire.JobMessage, record: wire.ExitReport, streams: Streams, killed_for_memory: bool
 ) -> Execution:
     """The execution of a test that has ended as `record` says."""
     stdout, too_long = _read(streams.stdout, job.output_bytes)

@@ -28,7 +28,7 @@ from code_rl.grading.sandbox.local.launcher import PRELOADED_PACKAGES, Zygote
 from code_rl.grading.sandbox.local.link import WorkerLink
 from code_rl.grading.sandbox.local.outcome import Streams
 from code_rl.grading.sandbox.local.slots import Slots
-from code_rl.grading.sandbox.retries import EMBEDDED_PATIENCE_S, RefusedError, Retries
+from code_rl.grading.sandbox.retries import EMBEDDED_OUTAGE_TIMEOUT_S, RefusedError, Retries
 from code_rl.util.errors import ConfigError, IsolationError, SandboxError
 
 LEVELS = (confine.FULL, confine.LANDLOCK, confine.NONE)
@@ -66,16 +66,16 @@ class EmbeddedSandbox:
     least four); others wait in order of arrival. A submission whose test has been idle for a while
     gives its slot to another, as long as their memory limits leave room. Trusted jobs have zygotes
     and workers of their own. `isolation` is auto (the strongest level available, never none), full,
-    landlock or none. `patience_s` is for how long a machine that cannot run a control program is
-    waited for, unless `stop` is set. May be created outside an event loop and used from several in
-    turn, but from one thread at a time.
+    landlock or none. `outage_timeout_s` is for how long a machine that cannot run a control program
+    is waited for, unless `stop` is set. May be created outside an event loop and used from several
+    in turn, but from one thread at a time.
     """
 
     def __init__(
         self,
         concurrency: int | None = None,
         isolation: str = "auto",
-        patience_s: float = EMBEDDED_PATIENCE_S,
+        outage_timeout_s: float = EMBEDDED_OUTAGE_TIMEOUT_S,
         stop: asyncio.Event | None = None,
     ) -> None:
         """Starts the first zygote. Raises ConfigError for bad arguments, IsolationError when the
@@ -96,10 +96,13 @@ class EmbeddedSandbox:
         memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._slots = Slots(self.concurrency, lending_bytes=memory_bytes // 2)
         self._closed = False
-        self.crowding = max(1.0, self.concurrency / processors)
+        self.oversubscription = max(1.0, self.concurrency / processors)
         """How many submissions share a processor."""
         self._retries = Retries(
-            self._attempt, patience_s=patience_s, crowding=self.crowding, stop=stop
+            self._attempt,
+            outage_timeout_s=outage_timeout_s,
+            oversubscription=self.oversubscription,
+            stop=stop,
         )
         _allow_descriptors()
         self.isolation, self._zygotes[_Kind(trusted=False, scientific=False)] = self._strongest(

@@ -241,9 +241,9 @@ class ExitRecord:
         """As it stands here, whatever ended the process."""
         return self._status.value
 
-    def send(self, channel: socket.socket, kind: int, cause: int, spoilt: bool) -> None:
+    def send(self, channel: socket.socket, kind: int, cause: int, tainted: bool) -> None:
         """Send what stands here; the compiler's time goes once."""
-        self.view[0], self.view[1], self.view[2] = kind, cause, spoilt
+        self.view[0], self.view[1], self.view[2] = kind, cause, tainted
         channel.send(self.view)
         if kind == wire.RESULT:
             self.view[wire.COMPILE_AT :] = _NO_TIME

@@ -164,7 +164,7 @@ def reap_all(pid: int, level: str, other: kernel.ExitRecord, channel: socket.soc
     options = os.WEXITED | os.WNOHANG
     while (ended := other.wait(os.P_ALL, 0, options)) is not None:
         if ended:
-            other.send(channel, wire.REAPED, wire.RAN, spoilt=False)
+            other.send(channel, wire.REAPED, wire.RAN, tainted=False)
         else:
             kill_all(pid, level)
             options = os.WEXITED

@@ -75,13 +75,13 @@ class Record(NamedTuple):
     text: bytes
 
 
-class Account(NamedTuple):
+class ExitReport(NamedTuple):
     """How a process ended: exit code (negative for a signal), CPU and wall seconds, peak memory in
-    bytes; CPU seconds of the compiler before it. `spoilt`: the rest needs another supervisor."""
+    bytes; CPU seconds of the compiler before it. `tainted`: the rest needs another supervisor."""
 
     kind: int
     cause: int
-    spoilt: bool
+    tainted: bool
     exit_code: int
     cpu_s: float
     wall_s: float
@@ -94,17 +94,17 @@ def record(kind: int, text: bytes = b"") -> bytes:
     return bytes([kind]) + text
 
 
-def unpack(datagram: bytes) -> Record | Account:
+def unpack(datagram: bytes) -> Record | ExitReport:
     """What one datagram says. Raises ValueError for any other."""
     if datagram[:1] in (b"\1", b"\2") and len(datagram) == ACCOUNT_BYTES:
-        kind, cause, spoilt, how, status, *numbers = _ACCOUNT.unpack(datagram)
+        kind, cause, tainted, how, status, *numbers = _ACCOUNT.unpack(datagram)
         user_s, user_us, system_s, system_us, peak_kb, *times = numbers
         began, began_ns, ended, ended_ns, whole, us, more, more_us = times
         cpu_s = user_s + system_s + (user_us + system_us) / 1e6
         wall_s = ended - began + (ended_ns - began_ns) / 1e9
         compile_s = whole + more + (us + more_us) / 1e6
         exit_code = status if how == _EXITED else -status
-        return Account(kind, cause, spoilt, exit_code, cpu_s, wall_s, peak_kb << 10, compile_s)
+        return ExitReport(kind, cause, tainted, exit_code, cpu_s, wall_s, peak_kb << 10, compile_s)
     if not datagram or datagram[0] not in (COMPILE_ERROR, IDLE):
         raise ValueError("neither an account nor a record")
     return Record(datagram[0], datagram[1:])

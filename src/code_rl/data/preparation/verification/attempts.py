@@ -25,7 +25,7 @@ _UNSTEADY = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class Attempt:
     """A program's verdict and the CPU seconds of each test that ran, in order."""
 
     verdict: Verdict
@@ -56,17 +56,17 @@ class Listener(OnDemand):
 
 async def attempt(
     problem: Problem, code: str, executor: Executor, cpu_limit_s: float | None = None
-) -> Trial:
+) -> Attempt:
     """Judge `code`, keeping the time of each test. `cpu_limit_s` stands in place of the problem's
     own limit: it may be higher."""
     if cpu_limit_s is not None:
         problem = replace(problem, time_limit_s=cpu_limit_s)
     listener = Listener(executor, code)
     verdict = await judge_async(problem, code, listener)
-    return Trial(verdict, tuple(listener.seconds))
+    return Attempt(verdict, tuple(listener.seconds))
 
 
-def elsewhere(problem: Problem, number: int = 1) -> Problem:
+def perturbed(problem: Problem, number: int = 1) -> Problem:
     """The problem, run for the `number`th time: with another seed of `random`. The sandbox seeds
     each program alike: what answers differently under another has no one answer."""
     before = str(problem.meta.get("preamble") or "")

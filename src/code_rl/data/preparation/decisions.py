@@ -13,7 +13,7 @@ from code_rl.util.errors import SandboxError
 from code_rl.util.files import KeyedLog
 
 if TYPE_CHECKING:
-    from code_rl.data.preparation.bench import Survivor
+    from code_rl.data.preparation.workspace import Candidate
 
 BYTES_IN_FLIGHT = 192 << 20
 SANDBOX_ERROR = "sandbox_error"
@@ -32,14 +32,14 @@ class Decision:
     """A stage's word on one item. `reason` is a code to count by (empty when kept), `detail` a
     short text for people.
 
-    `card` is what the stage adds to the problem's data card; `notes` what later stages need and the
-    card does not.
+    `metadata` is what the stage adds to the problem's data card; `notes` what later stages need and
+    the card does not.
     """
 
     keep: bool
     reason: str = ""
     detail: str = ""
-    card: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -52,12 +52,12 @@ def drop(reason: str, detail: str = "", **notes: Any) -> Decision:
 
 
 def one_by_one(
-    survivors: Sequence[Survivor], on_item: OnItem, decide: Callable[[Survivor], Decision]
+    candidates: Sequence[Candidate], on_item: OnItem, decide: Callable[[Candidate], Decision]
 ) -> list[Decision]:
     """A decision on each, in order."""
     made = []
-    for survivor in survivors:
-        made.append(decide(survivor))
+    for candidate in candidates:
+        made.append(decide(candidate))
         on_item()
     return made
 
@@ -70,9 +70,9 @@ class Decisions:
     """
 
     def __init__(
-        self, survivors: Sequence[Survivor], keys: list[str], log: KeyedLog[str], on_item: OnItem
+        self, candidates: Sequence[Candidate], keys: list[str], log: KeyedLog[str], on_item: OnItem
     ) -> None:
-        self._survivors, self._keys, self._log, self._on_item = survivors, keys, log, on_item
+        self._survivors, self._keys, self._log, self._on_item = candidates, keys, log, on_item
         kept = {index: row for index, key in enumerate(keys) if (row := log.get(key))}
         self._made = {index: Decision(**row["decision"]) for index, row in kept.items()}
         for _ in self._made:
@@ -89,7 +89,7 @@ class Decisions:
         return [decision for _, decision in sorted(self._made.items())]
 
     async def at_once(
-        self, decide: Callable[[Survivor], Awaitable[Decision | None]], places: int
+        self, decide: Callable[[Candidate], Awaitable[Decision | None]], places: int
     ) -> None:
         """Decide on all that wait, `places` at once. None: later."""
         waiting, held, changed = self.waiting, 0, asyncio.Condition()
@@ -98,14 +98,14 @@ class Decisions:
         async def work() -> None:
             nonlocal held
             for index in queue:
-                survivor = self._survivors[index]
-                size = min(survivor.entry.length, BYTES_IN_FLIGHT)  # one that is larger goes alone
+                candidate = self._survivors[index]
+                size = min(candidate.entry.length, BYTES_IN_FLIGHT)  # one that is larger goes alone
                 async with changed:
                     while held + size > BYTES_IN_FLIGHT:
                         await changed.wait()
                     held += size
                 try:
-                    decision = await decide(survivor)
+                    decision = await decide(candidate)
                 except SandboxError as error:
                     decision = drop(SANDBOX_ERROR, str(error))
                 if decision is not None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from code_rl.data.dataset import Dataset
 from code_rl.data.on_disk import ProblemStore
-from code_rl.data.preparation.ledger import Decisions, OnItem
+from code_rl.data.preparation.decisions import Decisions, OnItem
 from code_rl.data.preparation.settings import STAGES, PrepareConfig
 from code_rl.grading import Problem, StdinTest, TestCase
 from code_rl.grading.native import format_problem
@@ -123,12 +123,12 @@ def _short_hash(text: str) -> str:
 
 
 @dataclass(slots=True)
-class Survivor:
+class Candidate:
     """A problem that every stage so far kept: its entry, its data card, and notes for later
     stages."""
 
     entry: ProblemSummary
-    card: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
 
 
@@ -144,7 +144,7 @@ def check_folder(config: PrepareConfig) -> None:
         )
 
 
-class Bench:
+class Workspace:
     """Open it in a `with`: it holds a lock on the folder, so that two runs cannot write there at
     once."""
 
@@ -157,7 +157,7 @@ class Bench:
         self._executor: Executor | None = None
         self._locks = contextlib.ExitStack()
 
-    def __enter__(self) -> Bench:
+    def __enter__(self) -> Workspace:
         self.work.mkdir(parents=True, exist_ok=True)
         self._locks.enter_context(only_writer(self.work / "lock", f"out={self.out}"))
         self.store = ProblemStore(self.work, self._store_key)
@@ -183,7 +183,7 @@ class Bench:
             self._executor = None
 
     @contextlib.contextmanager
-    def verifying(self, survivors: Sequence[Survivor], on_item: OnItem) -> Iterator[Decisions]:
+    def verifying(self, candidates: Sequence[Candidate], on_item: OnItem) -> Iterator[Decisions]:
         """The decisions of stage `verify`, with those that an earlier run kept; a stage that ends
         well leaves their rows and no others.
 
@@ -194,18 +194,18 @@ class Bench:
             sources_digest("code_rl.data.preparation.verification", "code_rl.grading"),
             *(getattr(self.config, name) for name in STAGES["verify"].settings),
         ]
-        keys = [digest(shared, one.entry.digest, one.entry.stated_checker) for one in survivors]
+        keys = [digest(shared, one.entry.digest, one.entry.stated_checker) for one in candidates]
         log = KeyedLog[str](self.work / "verify.jsonl", itemgetter("key"))
         with contextlib.closing(log):
-            yield Decisions(survivors, keys, log, on_item)
+            yield Decisions(candidates, keys, log, on_item)
             log.rewrite(keys)
 
-    def load(self, survivor: Survivor) -> Problem:
+    def load(self, candidate: Candidate) -> Problem:
         """The problem as it stands after the stages so far: its tests and its limit, its card in
         `meta`."""
-        problem = self.store[survivor.entry.place]
-        kept = survivor.notes.get("tests")
+        problem = self.store[candidate.entry.place]
+        kept = candidate.notes.get("tests")
         tests = problem.tests if kept is None else tuple(problem.tests[index] for index in kept)
-        card = {"prepare": survivor.card} if survivor.card else {}
-        limit = float(survivor.notes.get("time_limit_s", problem.time_limit_s))
-        return replace(problem, tests=tests, time_limit_s=limit, meta={**problem.meta, **card})
+        metadata = {"prepare": candidate.metadata} if candidate.metadata else {}
+        limit = float(candidate.notes.get("time_limit_s", problem.time_limit_s))
+        return replace(problem, tests=tests, time_limit_s=limit, meta={**problem.meta, **metadata})
