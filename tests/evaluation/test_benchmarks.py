@@ -17,7 +17,7 @@ from code_rl.data.benchmarks import RowSelection
 from code_rl.data.fetch import Pinned, fetch
 from code_rl.data.resolve import AT_ONCE
 from code_rl.evaluation.benchmarks import BENCHMARKS, COURSE, load_benchmark
-from code_rl.evaluation.completers import read_samples_file
+from code_rl.evaluation.generators import read_samples_file
 from code_rl.evaluation.runner import judge_official
 from code_rl.grading.problem import CallTest, Problem, StdinTest
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox

@@ -13,8 +13,8 @@ import openai
 import pytest
 from aiohttp import web
 
-from code_rl.evaluation.completers import CompletionError, CompletionRequest
 from code_rl.evaluation.endpoint import Endpoint
+from code_rl.evaluation.generators import CompletionError, CompletionRequest
 from code_rl.evaluation.settings import EvalConfig
 from code_rl.grading.problem import Problem, StdinTest
 from code_rl.policy.sample import derive_seed

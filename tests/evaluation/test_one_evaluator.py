@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from code_rl.evaluation.completers import EvalEntry, PolicyCompleter
+from code_rl.evaluation.generators import EvalEntry, PolicyGenerator
 from code_rl.evaluation.held_out import evaluate
 from code_rl.evaluation.runner import Evaluation, Plan, Questions
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Folder, sample_from_json
@@ -26,7 +26,7 @@ def in_folder(made, out, messages=lambda _: None, plan=None):
     questions = Questions(ENTRIES, lambda entry: TASKS[entry.problem_id], messages)
     folder = Folder(out)
     kept = folder, folder.group_log
-    asked = PolicyCompleter(made, Sampling(1000), at_once=1)
+    asked = PolicyGenerator(made, Sampling(1000), at_once=1)
     return asyncio.run(Evaluation(questions, asked, plan or Plan(0, greedy=True, seed=0), Echo(), *kept).run())
 
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console as RichConsole
 
-from code_rl.training.report.answer import answer, split_results
 from code_rl.training.report.overview import MAX_POINTS, columns, overview
 from code_rl.training.report.run import open_run
+from code_rl.training.report.summary import answer, split_results
 from code_rl.training.report.text import clean, compare_text, sparkline, summary
 from tests.reports.run_folders import write_run
 

@@ -13,12 +13,12 @@ from tokenizers import Tokenizer
 
 from code_rl.cli.main import main
 from code_rl.cli.report import ReportConfig
+from code_rl.training.report.downsampling import DownsampledGroups, pack
 from code_rl.training.report.groups import group_record
+from code_rl.training.report.heuristics import BLOCKED, HARD_CODED, TAMPERING, flags
 from code_rl.training.report.page import embed, embedded_rollouts, pack_rollouts
-from code_rl.training.report.pieces import Pieces, load_pieces
 from code_rl.training.report.run import open_run
-from code_rl.training.report.suspicion import BLOCKED, HARD_CODED, TAMPERING, flags
-from code_rl.training.report.thinning import ThinnedGroups, pack
+from code_rl.training.report.token_decoder import TokenDecoder, load_pieces
 from code_rl.util.errors import ConfigError
 from code_rl.util.settings import make_settings
 from tests.reports.run_folders import PROGRAMS, TOKENIZER, write_run
@@ -29,7 +29,7 @@ PUBLIC = [{"test": 0, "input": "3\n", "expected": "123456789\n"}]
 @settings(max_examples=20)
 @given(sizes=st.lists(st.integers(10, 400), min_size=3, max_size=60))
 def test_a_shelf_stays_in_its_budget_and_keeps_whole_steps_evenly_spaced(sizes):
-    shelf = ThinnedGroups(budget=1500)
+    shelf = DownsampledGroups(budget=1500)
     for step, size in enumerate(sizes):
         for group in range(2):
             record = [base64.b64encode(f"{step}/{group}".encode() * size).decode()]
@@ -97,13 +97,13 @@ def test_plain_programs_are_not_flagged(code):
 def test_pieces_of_tokens_join_to_what_the_tokenizer_reads(text):
     tokenizer = Tokenizer.from_file(str(TOKENIZER))
     ids = tokenizer.encode(text).ids
-    pieces = Pieces(tokenizer).split(ids)
+    pieces = TokenDecoder(tokenizer).split(ids)
     assert len(pieces) == len(ids)
     assert "".join(pieces) == tokenizer.decode(ids, skip_special_tokens=False)
 
 
 def test_tokens_that_the_tokenizer_does_not_know_are_shown_by_number():
-    assert Pieces(Tokenizer.from_file(str(TOKENIZER))).split([999_999]) == ["<999999>"]
+    assert TokenDecoder(Tokenizer.from_file(str(TOKENIZER))).split([999_999]) == ["<999999>"]
 
 
 def test_a_damaged_tokenizer_costs_the_shading_only(tmp_path):

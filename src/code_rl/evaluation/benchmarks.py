@@ -27,7 +27,7 @@ from code_rl.data.benchmarks import (
 )
 from code_rl.data.load import TAGS, labels
 from code_rl.data.sources import Skipped
-from code_rl.evaluation.completers import EvalEntry
+from code_rl.evaluation.generators import EvalEntry
 from code_rl.grading import Problem, ProblemView
 from code_rl.grading.sandbox import Executor
 from code_rl.policy.prompts import (

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from code_rl.evaluation.completers import Completer, CompletionError, CompletionRequest
+from code_rl.evaluation.generators import CompletionError, CompletionGenerator, CompletionRequest
 from code_rl.evaluation.samples import GREEDY, Sample
 from code_rl.evaluation.settings import EvalConfig, narrowed
 from code_rl.policy import derive_seed
@@ -41,7 +41,7 @@ environment."""
 RESERVED = ("model", "messages", "max_tokens", "temperature", "seed", "stream", "n")
 
 
-class Endpoint(Completer):
+class Endpoint(CompletionGenerator):
     """Chat completions of `model=` at `endpoint=`, as the settings of `code-rl eval` ask for
     them."""
 

@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from code_rl.evaluation.completers import EvalEntry, PolicyCompleter
 from code_rl.evaluation.figures import Figures, figures
+from code_rl.evaluation.generators import EvalEntry, PolicyGenerator
 from code_rl.evaluation.runner import Evaluation, Plan, Questions
 from code_rl.evaluation.samples import GREEDY, SAMPLED
 from code_rl.grading import Problem
@@ -52,11 +52,11 @@ async def evaluate(
     entries = list(itertools.chain(*entries_of.values()))
     questions = Questions(entries, lambda entry: splits[entry.split][entry.index])
     kept = log or (lambda _: GroupLog())
-    completer, plan = (
-        PolicyCompleter(policy, sampling, at_once=IN_FLIGHT),
+    generator, plan = (
+        PolicyGenerator(policy, sampling, at_once=IN_FLIGHT),
         Plan(samples, greedy=True, seed=seed),
     )
-    found = await Evaluation(questions, completer, plan, log=kept).run()
+    found = await Evaluation(questions, generator, plan, log=kept).run()
     results = {}
     for name, entries in entries_of.items():
         greedy, sampled = (

@@ -9,8 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from code_rl.evaluation.completers import Completer, CompletionError, CompletionRequest, EvalEntry
 from code_rl.evaluation.figures import SampleOutcome
+from code_rl.evaluation.generators import (
+    CompletionError,
+    CompletionGenerator,
+    CompletionRequest,
+    EvalEntry,
+)
 from code_rl.evaluation.samples import (
     GREEDY,
     SAMPLED,
@@ -156,19 +161,19 @@ class Evaluation:
     def __init__(
         self,
         questions: Questions,
-        completer: Completer,
+        generator: CompletionGenerator,
         plan: Plan,
         executor: Executor | None = None,
         folder: Folder | None = None,
         log: Callable[[str], GroupLog] = lambda _: GroupLog(),
     ) -> None:
-        self._questions, self._completer, self._plan = questions, completer, plan
+        self._questions, self._completer, self._plan = questions, generator, plan
         self._executor, self._folder, self._log = executor, folder, log
         self._found = Found()
         self.on_verdict: OnVerdict | None = None
         programs = plan.concurrency or default_concurrency(executor)
         self._places = asyncio.Semaphore(programs)
-        self._workers = completer.at_once + (0 if executor is None else programs)
+        self._workers = generator.at_once + (0 if executor is None else programs)
 
     @property
     def total(self) -> int:

@@ -22,7 +22,7 @@ from code_rl.evaluation.benchmarks import (
     reworded,
 )
 from code_rl.evaluation.comparison import COMPARISON, SUMMARY, summary, summary_table
-from code_rl.evaluation.completers import Completer, connect_completer, read_samples_file
+from code_rl.evaluation.generators import CompletionGenerator, connect_generator, read_samples_file
 from code_rl.evaluation.manifest import (
     MANIFEST,
     check_same,
@@ -121,10 +121,10 @@ async def _evaluate_all(
         )
         stack.push_async_callback(executor.aclose)
         await check_executor(executor)
-        completer = (
+        generator = (
             None
             if config.dry_run
-            else await connect_completer(config, engine, out, executor, stack)
+            else await connect_generator(config, engine, out, executor, stack)
         )
         complete = True
         for name, file in data.items():
@@ -137,14 +137,14 @@ async def _evaluate_all(
             worded = reworded(benchmark.prompt, config.prompt, config.system_prompt)
             benchmark = dataclasses.replace(benchmark, prompt=worded)
             folder = out if len(data) == 1 else out / benchmark.name
-            complete &= await _evaluate(config, benchmark, completer, executor, folder, view)
+            complete &= await _evaluate(config, benchmark, generator, executor, folder, view)
     return 0 if complete else 1
 
 
 async def _evaluate(
     config: EvalConfig,
     benchmark: Benchmark,
-    completer: Completer | None,
+    generator: CompletionGenerator | None,
     executor: Executor,
     out: Path,
     view: EvalView,
@@ -154,7 +154,7 @@ async def _evaluate(
     if config.temperature == 0 and config.answered_by in ("endpoint", "weights"):
         n, greedy = 0, True
     if config.samples is not None:
-        completer, in_file, greedy, left_out = read_samples_file(
+        generator, in_file, greedy, left_out = read_samples_file(
             config.samples, benchmark.entries, benchmark.others
         )
         if left_out:
@@ -166,7 +166,7 @@ async def _evaluate(
     ks = wanted_ks(config, n)
     one = ", and one greedily" if greedy else ""
     what = f"{benchmark.name}: {len(benchmark.entries)} problems, {n} samples each{one}"
-    if config.dry_run or completer is None:
+    if config.dry_run or generator is None:
         view.say(f"{what}; nothing was asked, nothing judged")
         return True
     make_folder(out)
@@ -176,7 +176,7 @@ async def _evaluate(
     official = benchmark.name == LIVECODEBENCH
     plan = Plan(n, greedy, config.seed, *limits, official, config.concurrency)
     manifest = {
-        "identity": identity(config, benchmark, completer, plan),
+        "identity": identity(config, benchmark, generator, plan),
         "code": code_version(),
         "executor": executor.description,
         "speed": speed,
@@ -184,14 +184,14 @@ async def _evaluate(
     manifest = _begun(manifest, benchmark, earlier, out)
     folder = Folder(out)
     questions = Questions(benchmark.entries, benchmark.problem, benchmark.messages)
-    evaluation = Evaluation(questions, completer, plan, executor, folder, folder.group_log)
-    view.say(f"{what}; {completer.description}; {executor.description}")
+    evaluation = Evaluation(questions, generator, plan, executor, folder, folder.group_log)
+    view.say(f"{what}; {generator.description}; {executor.description}")
     with view.progress(evaluation.total) as on_verdict:
         evaluation.on_verdict = on_verdict
         found = await evaluation.run()
     if found.resumed:
         view.say(f"{found.resumed} of {evaluation.total} samples were here from before")
-    results = make_results(benchmark, found, plan, ks, completer.description, config)
+    results = make_results(benchmark, found, plan, ks, generator.description, config)
     results["how"] = how(config, plan)
     done = {**manifest["counts"], **counts(found, evaluation.total)}
     write_manifest(out, {**manifest, "counts": done})
@@ -227,7 +227,7 @@ def _shown(results: dict[str, Any], found: Found, out: Path, view: EvalView) -> 
 
 
 def identity(
-    config: EvalConfig, benchmark: Benchmark, completer: Completer, plan: Plan
+    config: EvalConfig, benchmark: Benchmark, generator: CompletionGenerator, plan: Plan
 ) -> dict[str, Any]:
     """What makes this evaluation this one: a folder is gone on with only under the same."""
     sampled = config.answered_by in ("endpoint", "weights")
@@ -235,7 +235,7 @@ def identity(
         "benchmark": benchmark.name,
         **{name: value for name, value in benchmark.facts.items() if name != "skipped"},
         "prompt": benchmark.prompt.version,
-        "asked": dict(completer.facts),
+        "asked": dict(generator.facts),
         "rule": "lcb-official" if plan.official else "each problem's own",
         "settings": {
             "n": plan.samples,

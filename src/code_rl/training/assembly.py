@@ -44,7 +44,7 @@ from code_rl.training.config import (
 )
 from code_rl.training.console import Console
 from code_rl.training.objective import Objective, environment_of, objective_of
-from code_rl.training.report.pieces import keep_tokenizer
+from code_rl.training.report.token_decoder import keep_tokenizer
 from code_rl.training.run import Run, sampling_of, unaffordable
 from code_rl.training.runs.directory import BEGUN, LOCK, check_log_dir
 from code_rl.training.runs.logs import setup_logging

@@ -9,8 +9,8 @@ from math import isfinite
 from typing import Any
 
 from code_rl.grading import extract_code
-from code_rl.training.report.pieces import Pieces
-from code_rl.training.report.suspicion import flags
+from code_rl.training.report.heuristics import flags
+from code_rl.training.report.token_decoder import TokenDecoder
 
 LETTERS = {
     "passed": "p",
@@ -161,7 +161,7 @@ def public_tests(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     return tests
 
 
-def problem_record(record: Mapping[str, Any], pieces: Pieces | None) -> dict[str, Any]:
+def problem_record(record: Mapping[str, Any], pieces: TokenDecoder | None) -> dict[str, Any]:
     """What the page shows of a problem: statement, prompt as the model read it, public tests."""
     prompt = _ids(record.get("prompt_tokens"))
     return {
@@ -173,7 +173,9 @@ def problem_record(record: Mapping[str, Any], pieces: Pieces | None) -> dict[str
 
 
 def group_record(
-    samples: Sequence[Mapping[str, Any]], flags_G: Sequence[Sequence[str]], pieces: Pieces | None
+    samples: Sequence[Mapping[str, Any]],
+    flags_G: Sequence[Sequence[str]],
+    pieces: TokenDecoder | None,
 ) -> list[dict[str, Any]]:
     """What the page shows of each completion of a group."""
     return [
@@ -182,7 +184,7 @@ def group_record(
 
 
 def _sample(
-    sample: Mapping[str, Any], flagged: Sequence[str], pieces: Pieces | None
+    sample: Mapping[str, Any], flagged: Sequence[str], pieces: TokenDecoder | None
 ) -> dict[str, Any]:
     failure = sample.get("failure")
     shown: dict[str, Any] = {
@@ -231,7 +233,7 @@ def _earlier(turn: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shading(
-    tokens: Sequence[int], logprobs: Sequence[float | None], pieces: Pieces
+    tokens: Sequence[int], logprobs: Sequence[float | None], pieces: TokenDecoder
 ) -> dict[str, Any]:
     """The tokens' texts and their logprobs in hundredths, the middle left out of very long ones."""
     texts = pieces.split(tokens)

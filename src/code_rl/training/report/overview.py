@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from code_rl.training.report.answer import answer, split_results, standings, trained_on
 from code_rl.training.report.diagnostics import diagnose
 from code_rl.training.report.groups import as_number, as_text, values_of
 from code_rl.training.report.run import RunReader
+from code_rl.training.report.summary import answer, split_results, standings, trained_on
 from code_rl.training.runs.smoke import STEPS, smoke_test
 
 MAX_POINTS = 2_500

@@ -18,10 +18,10 @@ from typing import Any
 import orjson
 from markupsafe import Markup
 
+from code_rl.training.report.downsampling import Place, pack
 from code_rl.training.report.overview import side_by_side
 from code_rl.training.report.run import RunReader
 from code_rl.training.report.text import summary
-from code_rl.training.report.thinning import Place, pack
 from code_rl.util.files import write_atomically
 from code_rl.util.pages import STYLE, render_page
 from code_rl.util.version import __version__

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from code_rl.engine.checkpoints import CONFIG
+from code_rl.training.report.downsampling import DownsampledGroups, Place, pack
 from code_rl.training.report.groups import (
     Tally,
     as_text,
@@ -20,9 +21,8 @@ from code_rl.training.report.groups import (
     samples_of,
     step_of,
 )
-from code_rl.training.report.pieces import Pieces, load_pieces
-from code_rl.training.report.tail import Tail
-from code_rl.training.report.thinning import Place, ThinnedGroups, pack
+from code_rl.training.report.tailer import JsonlTailer
+from code_rl.training.report.token_decoder import TokenDecoder, load_pieces
 from code_rl.training.runs.directory import METRICS
 from code_rl.training.runs.recorder import ROLLOUTS
 from code_rl.util.errors import DataError
@@ -36,7 +36,7 @@ ATTEMPT = 2**16
 class Rollouts:
     """What has been read of the rollouts."""
 
-    kept: ThinnedGroups = field(default_factory=ThinnedGroups)
+    kept: DownsampledGroups = field(default_factory=DownsampledGroups)
     index: dict[Place, tuple[int, str, bool]] = field(default_factory=dict)
     """Of every group: number of its problem, verdict letters, whether a program was flagged."""
     problems: dict[str, int] = field(default_factory=dict)
@@ -56,10 +56,10 @@ class RunReader:
         self.notices: list[str] = []
         self.metrics: dict[int, dict[str, Any]] = {}
         self.rollouts = Rollouts()
-        self.pieces: Pieces | None = None
+        self.pieces: TokenDecoder | None = None
         self.version = 0
-        self._metrics_tail = Tail(log_path / METRICS)
-        self._rollouts_tail = Tail(log_path / ROLLOUTS)
+        self._metrics_tail = JsonlTailer(log_path / METRICS)
+        self._rollouts_tail = JsonlTailer(log_path / ROLLOUTS)
         self._config_stamp: tuple[int, int] | None = None
 
     def refresh(self) -> bool:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from code_rl.training.console import FittingTable
-from code_rl.training.report.answer import standings
+from code_rl.training.report.summary import standings
 
 WIDTH = 116
 MARKS = {"bad": "✗", "warning": "!", "note": "·"}

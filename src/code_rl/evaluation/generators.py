@@ -68,7 +68,7 @@ class CompletionRequest:
         return Single().begin(self.problem.view()) if self.messages is None else self.messages
 
 
-class Completer(Protocol):
+class CompletionGenerator(Protocol):
     """Someone who answers, `at_once` questions at a time whatever is put; `grouped`: all samples of
     a request in one."""
 
@@ -87,7 +87,7 @@ class Completer(Protocol):
         return
 
 
-class Stored(Completer):
+class Stored(CompletionGenerator):
     """Samples made elsewhere."""
 
     def __init__(self, path: str, samples: Mapping[str, Sequence[Sample]], sha256: str) -> None:
@@ -107,7 +107,7 @@ class Stored(Completer):
         return mine
 
 
-class Reference(Completer):
+class Reference(CompletionGenerator):
     """The set's own solutions: what the tests say of them is what the set deserves."""
 
     description = "the benchmark's own solutions"
@@ -125,7 +125,7 @@ class Reference(Completer):
 
 
 @dataclass(slots=True)
-class PolicyCompleter:
+class PolicyGenerator:
     """A policy of any back end, in its environment. All samples of a request come from one group:
     seeds make them repeatable."""
 
@@ -179,7 +179,7 @@ def _sample(group: Group, mode: Mode, number: int) -> Sample:
 
 async def connect_weights(
     config: EvalConfig, settings: EngineSettings, out: Path, executor: Executor
-) -> PolicyCompleter:
+) -> PolicyGenerator:
     """The model's weights on their back end, in their environment: a base model, or what a run's
     checkpoint holds."""
     from code_rl.engine import connect, preflight
@@ -210,7 +210,7 @@ async def connect_weights(
         else str(config.model)
     )
     renderer = get_renderer(settings.renderer, backend.tokenizer)
-    return PolicyCompleter(
+    return PolicyGenerator(
         Policy(
             sampler,
             renderer,
@@ -252,13 +252,13 @@ def read_samples_file(
     return Stored(Path(path).name, stored, file_sha256(Path(path))), max(numbers), greedy, left_out
 
 
-async def connect_completer(
+async def connect_generator(
     config: EvalConfig,
     settings: EngineSettings | None,
     out: Path,
     executor: Executor,
     stack: contextlib.AsyncExitStack,
-) -> Completer | None:
+) -> CompletionGenerator | None:
     """The one who completes on every benchmark; None where it depends on the benchmark (a samples
     file).
 
@@ -266,12 +266,12 @@ async def connect_completer(
     """
     if config.answered_by == "samples":
         return None
-    completer: Completer = Reference()
+    generator: CompletionGenerator = Reference()
     if config.answered_by == "endpoint":
         from code_rl.evaluation.endpoint import Endpoint
 
-        completer = Endpoint(config)
+        generator = Endpoint(config)
     elif settings is not None:
-        completer = await connect_weights(config, settings, out, executor)
-    stack.push_async_callback(completer.aclose)
-    return completer
+        generator = await connect_weights(config, settings, out, executor)
+    stack.push_async_callback(generator.aclose)
+    return generator

@@ -12,7 +12,7 @@ from code_rl.util.files import write_atomically
 TOKENIZER = "tokenizer.json"
 
 
-class Pieces:
+class TokenDecoder:
     """Splits a completion's text at its tokens. Bytes of a character that several tokens share go
     to the last of them."""
 
@@ -49,7 +49,7 @@ def keep_tokenizer(log_path: Path, tokenizer: Any) -> None:
         write_atomically(log_path / TOKENIZER, backend.to_str())
 
 
-def load_pieces(log_path: Path, model_name: Any) -> Pieces | None:
+def load_pieces(log_path: Path, model_name: Any) -> TokenDecoder | None:
     """The tokenizer of a run: its own copy, or that of a local model. None where there is none (or
     it cannot be read)."""
     from tokenizers import Tokenizer
@@ -61,7 +61,7 @@ def load_pieces(log_path: Path, model_name: Any) -> Pieces | None:
         candidates.append(Path(model_name).expanduser() / TOKENIZER)
     path = next((path for path in candidates if path.is_file()), None)
     try:
-        return None if path is None else Pieces(Tokenizer.from_file(str(path)))
+        return None if path is None else TokenDecoder(Tokenizer.from_file(str(path)))
     # The library raises bare Exception for a damaged file; the page says it is missing
     except Exception:  # noqa: BLE001
         return None

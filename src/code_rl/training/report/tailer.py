@@ -15,7 +15,7 @@ MAX_LINE_BYTES = 256 << 20
 
 
 @dataclass(slots=True)
-class Tail:
+class JsonlTailer:
     """The JSON objects of a growing file. A line without its newline is left for later; one that is
     no object is counted.
 

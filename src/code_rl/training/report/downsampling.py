@@ -26,7 +26,7 @@ def pack(value: Any) -> bytes:
 
 
 @dataclass(slots=True)
-class ThinnedGroups:
+class DownsampledGroups:
     """Packed groups by (step, group), thinned out so that they stay within `budget` bytes."""
 
     budget: int = BUDGET
