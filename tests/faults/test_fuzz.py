@@ -30,7 +30,7 @@ from code_rl.grading.judging import judge_async
 from code_rl.grading.native import format_problem, problem_to_json
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.grading.verdict import Verdict, VerdictKind
-from code_rl.policy.inflight import Drawn, GroupLog, SampledAnswer, SamplingRequest, open_kept
+from code_rl.policy.inflight import GroupLog, SampledAnswer, SampledAnswers, SamplingRequest, open_kept
 from code_rl.training.config import Config
 from code_rl.util.errors import DataError
 
@@ -169,7 +169,7 @@ def fuzz_other_verbs(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatc
     words = st.sampled_from(verbs).flatmap(
         lambda verb: st.tuples(st.just(verb), st.lists(st.builds(lambda n, v: f"{n}={v}", st.sampled_from(fields[verb]), LEAVES | VALUES), max_size=4))
     )  # fmt: skip
-    fuzz(words, lambda drawn: leaving.of([drawn[0], *drawn[1]]), cases)
+    fuzz(words, lambda sampled: leaving.of([sampled[0], *sampled[1]]), cases)
 
 
 def fuzz_problem_files(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, cases: int) -> None:
@@ -179,8 +179,8 @@ def fuzz_problem_files(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPa
     path, programs = folder / "p.jsonl", folder / "q.jsonl"
     programs.write_text("")
 
-    def check(drawn: tuple[tuple[int, Any, str], Any]) -> None:
-        change, edits = drawn
+    def check(sampled: tuple[tuple[int, Any, str], Any]) -> None:
+        change, edits = sampled
         rows = [*whole[:2], changed(call, *change), changed(whole[2], *change)]
         data = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows).encode()
         path.write_bytes(edited(data, edits) if edits else data)
@@ -194,8 +194,8 @@ def fuzz_program_files(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPa
     (folder / "p.jsonl").write_text(format_problem(problem) + "\n")
     whole = [{"problem_id": problem.id, "program_id": "a", "code": "print(1)"}, {"problem_id": problem.id, "program_id": "b", "completion": "```\nx\n```"}]  # fmt: skip
 
-    def check(drawn: tuple[tuple[int, Any, str], Any]) -> None:
-        change, edits = drawn
+    def check(sampled: tuple[tuple[int, Any, str], Any]) -> None:
+        change, edits = sampled
         data = "".join(json.dumps(changed(row, *change)) + "\n" for row in whole).encode()
         (folder / "q.jsonl").write_bytes(edited(data, edits) if edits else data)
         leaving.of(["judge", f"problems={folder / 'p.jsonl'}", f"programs={folder / 'q.jsonl'}", f"out={folder / 'v.jsonl'}", "dry_run=true"])  # fmt: skip
@@ -234,8 +234,8 @@ def fuzz_states(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, ca
 def fuzz_checkpoint_lines(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, cases: int) -> None:
     record = {"name": "000001", "step": 1, "offset": 4, "state_path": "/x", "sampler_path": "/y"}
 
-    def check(drawn: tuple[tuple[int, Any, str], Any]) -> None:
-        change, edits = drawn
+    def check(sampled: tuple[tuple[int, Any, str], Any]) -> None:
+        change, edits = sampled
         (folder / "checkpoints.jsonl").unlink(missing_ok=True)
         for each in (record, changed({**record, "marks": {"a": [1, 2]}, "version": 2}, *change)):
             append_checkpoint(folder, each)
@@ -250,9 +250,9 @@ def fuzz_checkpoint_lines(leaving: Exit, folder: Path, monkeypatch: pytest.Monke
 def fuzz_completions_in_flight(leaving: Exit, folder: Path, monkeypatch: pytest.MonkeyPatch, cases: int) -> None:
     """A damaged file is opened with rows as they were kept, or refused by its name."""
     request = SamplingRequest((7, 8), 2, 8, 1.0, 1)
-    drawn = Drawn((SampledAnswer((1, 2), (-0.5, -0.25), "stop"),), 0.1, 0)
+    sampled = SampledAnswers((SampledAnswer((1, 2), (-0.5, -0.25), "stop"),), 0.1, 0)
     log = GroupLog(open_kept(folder / "whole"), "0.0")
-    log.keep_drawn(request, drawn)
+    log.keep_sampled(request, sampled)
     log.keep_verdict((False, "pass"), Verdict(VerdictKind.PASSED, 1, 1, "lcb"))
     whole, path = (folder / "whole").read_bytes(), folder / "damaged"
 
@@ -271,8 +271,8 @@ def fuzz_settings_of_a_run(leaving: Exit, folder: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(code_rl.cli.train, "train_run", no_run)
     kept = json.loads(json.dumps({**chz.asdict(Config(backend="embedded", executor="embedded")), "resolved": {"prompts": 8, "data": {"builtin": ["x"]}}}))  # fmt: skip
 
-    def check(drawn: tuple[tuple[int, Any, str], Any]) -> None:
-        change, edits = drawn
+    def check(sampled: tuple[tuple[int, Any, str], Any]) -> None:
+        change, edits = sampled
         data = json.dumps(changed(kept, *change)).encode()
         (folder / "config.json").write_bytes(edited(data, edits) if edits else data)
         leaving.of(["train", f"log_path={folder}"])

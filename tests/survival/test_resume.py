@@ -21,7 +21,7 @@ from code_rl.cli.train import train_command
 from code_rl.engine.backends import _restored
 from code_rl.engine.checkpoints import CONFIG, append_checkpoint, get_last_checkpoint, read_checkpoints
 from code_rl.grading.verdict import Failure, Verdict, VerdictKind
-from code_rl.policy.inflight import Drawn, InFlight, SampledAnswer, SamplingRequest
+from code_rl.policy.inflight import InFlight, SampledAnswer, SampledAnswers, SamplingRequest
 from code_rl.training.config import make_config
 from code_rl.training.console import Console
 from code_rl.training.runs.directory import LOCK, METRICS, check_log_dir
@@ -35,8 +35,8 @@ REQUEST = SamplingRequest((1, 2, 3), count=2, max_tokens=8, temperature=1.0, see
 PASSED = Verdict(VerdictKind.PASSED, 1, 1, "lcb")
 
 
-def drawn(*tokens: int) -> Drawn:
-    return Drawn((SampledAnswer(tokens, tuple(-0.5 for _ in tokens), "stop"),), 0.25, 2)
+def sampled(*tokens: int) -> SampledAnswers:
+    return SampledAnswers((SampledAnswer(tokens, tuple(-0.5 for _ in tokens), "stop"),), 0.25, 2)
 
 
 def a_run(folder: Path, steps: int = 6) -> Path:
@@ -84,7 +84,7 @@ def test_when_no_state_can_be_used_the_refusal_names_the_newest(tmp_path):
 
 def test_while_everything_since_the_beginning_is_kept_the_beginning_is_the_last_resort(tmp_path):
     a_run(tmp_path)
-    InFlight(tmp_path / "inflight").group_log(0, "0.0").keep_drawn(REQUEST, drawn(1))
+    InFlight(tmp_path / "inflight").group_log(0, "0.0").keep_sampled(REQUEST, sampled(1))
     assert chosen(tmp_path, broken=("s2", "s4", "s6"))[0] == Start()
 
 
@@ -151,7 +151,7 @@ def test_going_back_leaves_each_step_once(tmp_path):
 def test_a_checkpoint_whose_completions_sampled_ahead_are_damaged_is_not_used(tmp_path):
     a_run(tmp_path)
     inflight = InFlight(tmp_path / "inflight")
-    inflight.group_log(6, "0.0").keep_drawn(REQUEST, drawn(7))
+    inflight.group_log(6, "0.0").keep_sampled(REQUEST, sampled(7))
     marks = {name: [mark.size, mark.crc] for name, mark in inflight.sync([6]).items()}
     append_checkpoint(tmp_path, {**read_checkpoints(tmp_path)[-1], "marks": marks})
     assert chosen(tmp_path)[0].step == 6
@@ -199,8 +199,8 @@ def test_only_the_newest_checkpoints_are_kept_and_what_the_last_two_need(tmp_pat
         recorder = Recorder(tmp_path, MultiplexLogger([]), Console(10), keep_checkpoints=2)
         (tmp_path / "checkpoints").mkdir()
         for step in range(1, 5):
-            recorder.inflight.group_log(step, "0.0").keep_drawn(REQUEST, drawn(step))
-            recorder.evaluation_log(step - 1)("test/0").keep_drawn(REQUEST, drawn(step))
+            recorder.inflight.group_log(step, "0.0").keep_sampled(REQUEST, sampled(step))
+            recorder.evaluation_log(step - 1)("test/0").keep_sampled(REQUEST, sampled(step))
             trainer: Any = Saved(tmp_path / "checkpoints")
             saving = await recorder.begin_checkpoint(trainer, step)
             await recorder.commit_checkpoint(saving, step, offset=step)
@@ -234,11 +234,11 @@ def test_a_service_that_has_a_checkpoint_no_longer_is_told_from_one_that_is_away
 def test_completions_and_verdicts_of_the_same_request_come_back(tmp_path):
     failed = Verdict(VerdictKind.WRONG_ANSWER, 1, 2, "lcb", failure=Failure(1, True, "wrong_answer"))
     log = InFlight(tmp_path / "inflight").group_log(3, "1.0")
-    log.keep_drawn(REQUEST, drawn(7, 8))
+    log.keep_sampled(REQUEST, sampled(7, 8))
     log.keep_verdict((False, "pass"), PASSED)
     log.keep_verdict((True, "pass"), failed)
     again = InFlight(tmp_path / "inflight").group_log(3, "1.0")
-    assert again.drawn(REQUEST) == drawn(7, 8)
+    assert again.sampled(REQUEST) == sampled(7, 8)
     assert (again.verdict((False, "pass")), again.verdict((True, "pass"))) == (PASSED, failed)
     assert again.verdict((False, None)) is None
 
@@ -254,15 +254,15 @@ def test_a_program_that_the_sandbox_failed_on_is_judged_again_by_the_resumed_run
 )
 def test_completions_of_another_request_do_not(tmp_path, other):
     log = InFlight(tmp_path / "inflight").group_log(3, "1.0")
-    log.keep_drawn(REQUEST, drawn(7))
-    assert log.drawn(replace(REQUEST, **other)) is None
+    log.keep_sampled(REQUEST, sampled(7))
+    assert log.sampled(replace(REQUEST, **other)) is None
 
 
 def test_completions_of_another_group_do_not(tmp_path):
     inflight = InFlight(tmp_path / "inflight")
-    inflight.group_log(3, "1.0").keep_drawn(REQUEST, drawn(7))
-    assert inflight.group_log(3, "1.1").drawn(REQUEST) is None
-    assert inflight.group_log(4, "1.0").drawn(REQUEST) is None
+    inflight.group_log(3, "1.0").keep_sampled(REQUEST, sampled(7))
+    assert inflight.group_log(3, "1.1").sampled(REQUEST) is None
+    assert inflight.group_log(4, "1.0").sampled(REQUEST) is None
 
 
 # One run, one writer

@@ -46,7 +46,7 @@ class SampledAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class SampledAnswers:
     """The answers to one request.
 
     They were there `sample_s` seconds after their group was begun, from weights behind
@@ -108,7 +108,7 @@ class GroupLog:
     def __init__(self, log: KeyedLog[str] | None = None, scope: str = "") -> None:
         self._log, self._scope = log, scope
 
-    def drawn(self, request: SamplingRequest) -> Drawn | None:
+    def sampled(self, request: SamplingRequest) -> SampledAnswers | None:
         """What answers a request, None when it was not answered."""
         row = self._get("drawn", asdict(request))
         if row is None:
@@ -117,12 +117,12 @@ class GroupLog:
             SampledAnswer(tuple(tokens), tuple(logprobs), why)
             for tokens, logprobs, why in row["answers"]
         ]
-        return Drawn(tuple(answers), row["sample_s"], row["policy_step"])
+        return SampledAnswers(tuple(answers), row["sample_s"], row["policy_step"])
 
-    def keep_drawn(self, request: SamplingRequest, drawn: Drawn) -> None:
+    def keep_sampled(self, request: SamplingRequest, sampled: SampledAnswers) -> None:
         """Keep what answers a request."""
-        answers = [[each.tokens, each.logprobs, each.stop_reason] for each in drawn.answers]
-        self._put("drawn", asdict(request), {**asdict(drawn), "answers": answers})
+        answers = [[each.tokens, each.logprobs, each.stop_reason] for each in sampled.answers]
+        self._put("drawn", asdict(request), {**asdict(sampled), "answers": answers})
 
     def verdict(self, program: Program) -> Verdict | None:
         """The verdict of a program, None without one."""

@@ -16,7 +16,13 @@ from code_rl.grading import Problem, Verdict, judge_async
 from code_rl.grading.sandbox import Executor
 from code_rl.policy.environments.base import Environment
 from code_rl.policy.environments.single import Single
-from code_rl.policy.inflight import Drawn, GroupLog, Program, SampledAnswer, SamplingRequest
+from code_rl.policy.inflight import (
+    GroupLog,
+    Program,
+    SampledAnswer,
+    SampledAnswers,
+    SamplingRequest,
+)
 from code_rl.policy.renderers import Message, Renderer
 from code_rl.policy.trajectory import Group, Trajectory, Turn
 from code_rl.util.concurrency import gather_or_cancel
@@ -103,9 +109,9 @@ class Policy:
         return Group(
             problem=problem,
             trajectories=tuple(trajectories),
-            sample_s=max(each.sample_s for each in rollout.drawn),
+            sample_s=max(each.sample_s for each in rollout.sampled),
             max_tokens=max_tokens,
-            policy_step=rollout.drawn[0].policy_step,
+            policy_step=rollout.sampled[0].policy_step,
         )
 
 
@@ -164,7 +170,7 @@ class GroupGrader:
 
 @dataclass(slots=True)
 class _Rollout:
-    """One group on its way; `drawn` is what its requests gave so far."""
+    """One group on its way; `sampled` is what its requests gave so far."""
 
     policy: Policy
     problem: Problem
@@ -174,7 +180,7 @@ class _Rollout:
     log: GroupLog
     grader: GroupGrader
     started: float = field(default_factory=time.perf_counter)
-    drawn: list[Drawn] = field(default_factory=list)
+    sampled: list[SampledAnswers] = field(default_factory=list)
 
     async def run(self) -> list[Trajectory]:
         """The trajectories, in order."""
@@ -210,18 +216,18 @@ class _Rollout:
             return Trajectory(tuple(turns), derive_seed(self.request.seed, "member", member))
 
     async def _turn(
-        self, drawn: SampledAnswer, conversation: Sequence[Message], prompt: Sequence[int]
+        self, sampled: SampledAnswer, conversation: Sequence[Message], prompt: Sequence[int]
     ) -> Turn:
         """One answer, and what the environment says of it."""
         policy = self.policy
-        said, ended = policy.renderer.parse_response(drawn.tokens)
-        text, truncated = said["content"], drawn.stop_reason == "length" and not ended
+        said, ended = policy.renderer.parse_response(sampled.tokens)
+        text, truncated = said["content"], sampled.stop_reason == "length" and not ended
         answered: list[Message] = [*conversation, {"role": "assistant", "content": text}]
         reply = await policy.environment.reply(self.problem.view(), answered, self.grader)
         return Turn(
             prompt_tokens=tuple(prompt),
-            tokens=drawn.tokens,
-            logprobs=drawn.logprobs,
+            tokens=sampled.tokens,
+            logprobs=sampled.logprobs,
             text=text,
             truncated=truncated,
             code=reply.code,
@@ -232,13 +238,13 @@ class _Rollout:
 
     async def _draw(self, request: SamplingRequest) -> Sequence[SampledAnswer]:
         """The answers to a request, as they were kept or sampled now."""
-        drawn = self.log.drawn(request)
-        if drawn is None:
+        sampled = self.log.sampled(request)
+        if sampled is None:
             answers = await self._sample(request)
-            drawn = Drawn(answers, time.perf_counter() - self.started, self.policy.step)
-            self.log.keep_drawn(request, drawn)
-        self.drawn.append(drawn)
-        return drawn.answers
+            sampled = SampledAnswers(answers, time.perf_counter() - self.started, self.policy.step)
+            self.log.keep_sampled(request, sampled)
+        self.sampled.append(sampled)
+        return sampled.answers
 
     async def _sample(self, request: SamplingRequest) -> tuple[SampledAnswer, ...]:
         """One sampling request on any back end: answers that continue the prompt and end at the
