@@ -21,8 +21,8 @@ from code_rl.grading.sandbox.fusion.client import FusionClient
 from code_rl.util.errors import OutageError, SandboxError
 from tests.boxes import served
 
-QUICK: dict[str, Any] = {"patience_s": 2.0, "grace_s": 20.0}
-STUBBORN: dict[str, Any] = {"patience_s": 60.0, "grace_s": 20.0}
+QUICK: dict[str, Any] = {"outage_timeout_s": 2.0, "grace_s": 20.0}
+STUBBORN: dict[str, Any] = {"outage_timeout_s": 60.0, "grace_s": 20.0}
 
 Forward = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 Handler = Callable[[int, dict[str, Any], Forward], Awaitable[web.StreamResponse]]

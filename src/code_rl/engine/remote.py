@@ -38,15 +38,17 @@ REQUEST_TIMES = 12
 class Link:
     """One server, watched: for how long it has been away, and how its errors read.
 
-    A server that has not answered a health check for `patience_s` ends a wait, and so does one that
-    is well but has not answered a request for `REQUEST_TIMES` that. `health` is the path of the
-    check; a server error there is no answer.
+    A server that has not answered a health check for `outage_timeout_s` ends a wait, and so does
+    one that is well but has not answered a request for `REQUEST_TIMES` that. `health` is the path
+    of the check; a server error there is no answer.
     """
 
-    def __init__(self, place: Place, patience_s: float, health: str = "/api/v1/healthz") -> None:
+    def __init__(
+        self, place: Place, outage_timeout_s: float, health: str = "/api/v1/healthz"
+    ) -> None:
         self.place, self._health = place, place.url + health
-        self.patience_s = patience_s
-        self.check_every_s = min(_CHECK_EVERY_S, patience_s / 2)
+        self.outage_timeout_s = outage_timeout_s
+        self.check_every_s = min(_CHECK_EVERY_S, outage_timeout_s / 2)
         self._checking = threading.Lock()
         self._next_check = 0.0
         self.away, self._away_since = False, 0.0
@@ -58,10 +60,14 @@ class Link:
         Raises BackendError when the server has been silent for longer than its patience, or this
         request for longer than its own.
         """
-        if waited_s > REQUEST_TIMES * self.patience_s and not self.away and self.silence() is None:
+        if (
+            waited_s > REQUEST_TIMES * self.outage_timeout_s
+            and not self.away
+            and self.silence() is None
+        ):
             raise BackendError(
                 f"{self.place.url} answers, but not one request of {waited_s:.0f} s ago (more "
-                f"than {REQUEST_TIMES} times patience={self.patience_s:g})"
+                f"than {REQUEST_TIMES} times patience={self.outage_timeout_s:g})"
                 + (f"; it said: {self.place.redacted(said)}" if said else "")
             )
         if not self._checking.acquire(blocking=False):
@@ -92,11 +98,14 @@ class Link:
         if not self.away:
             self._away_since = time.monotonic()
         silent = time.monotonic() - self._away_since
-        if silent > self.patience_s:
+        if silent > self.outage_timeout_s:
             raise BackendError(f"{self.place.url} has not answered for {silent:.0f} s ({why})")
         said = outages.info if self.away else outages.warning
         said(
-            "%s does not answer (%s); waiting for up to %g s", self.place.url, why, self.patience_s
+            "%s does not answer (%s); waiting for up to %g s",
+            self.place.url,
+            why,
+            self.outage_timeout_s,
         )
         # A first silence is looked at again at once.
         self._next_check = time.monotonic() + (self.check_every_s if self.away else 0.0)
@@ -203,12 +212,12 @@ class RemoteService:
     """Makes clients on one server. Creating it opens a session: the SDK retries for minutes, so ask
     `preflight` first."""
 
-    def __init__(self, place: Place, patience_s: float, ttl_seconds: int | None) -> None:
+    def __init__(self, place: Place, outage_timeout_s: float, ttl_seconds: int | None) -> None:
         if place.url != HOSTED:
             os.environ.setdefault("TINKER_TELEMETRY", "0")
         import tinker
 
-        self.link = Link(place, patience_s)
+        self.link = Link(place, outage_timeout_s)
         SdkLog.install(place)
         self._ttl_seconds = ttl_seconds
         self._service = tinker.ServiceClient(base_url=place.url, api_key=place.key)

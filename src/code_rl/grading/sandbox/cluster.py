@@ -61,8 +61,8 @@ class RayCluster:
             in Ray's books, at least four.
         isolation: the level that every node must have; `auto`, the strongest of each. A node
             without it is left out, by name.
-        patience_s: how long a cluster without any node that works is waited for, unless `stop` is
-            set.
+        outage_timeout_s: how long a cluster without any node that works is waited for, unless
+            `stop` is set.
 
     The cluster is that of RAY_ADDRESS, else the one that this machine belongs to, else one started
     here until `aclose`. Connects at once. Belongs to one event loop. Raises ConfigError without

@@ -62,7 +62,7 @@ class FusionClient:
             http://localhost:8080/run_code).
         concurrency: requests in flight on each server. None: SANDBOX_MAX_CONCURRENCY, else twice
             the processors that `check` finds there (at least 4, and 4 before).
-        patience_s: how long servers that are away, or busy, are waited for.
+        outage_timeout_s: how long servers that are away, or busy, are waited for.
         stop: ends that waiting.
         grace_s: how long an answer may take beyond its run's own time limit (queueing, transfer).
 
