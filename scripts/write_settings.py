@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import sys
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from code_rl.policy.rewards import REWARDS, get_reward
 from code_rl.training.algorithm.advantages import ESTIMATORS
 from code_rl.training.algorithm.metrics import METRICS
 from code_rl.training.config import FACTS, RECIPES
-from code_rl.training.config.recipes import PUBLISHED
 from code_rl.util.registry import about
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -123,16 +122,14 @@ def recipes_section() -> str:
     lines = [
         "## Recipes",
         "",
-        "`recipe=NAME` sets several at once; what is written beside it wins.",
+        "`recipe=NAME` sets several at once; what is written beside it wins. Each file says where its values come from.",
         "",
-        "| recipe | sets |",
+        "| recipe | for |",
         "|---|---|",
     ]
     for path in sorted(RECIPES.glob("*.toml")):
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-        lines.append(
-            f"| `{path.stem}` | {cell(', '.join(f'`{name}={value}`' for name, value in values.items() if name != PUBLISHED))} |"
-        )
+        first = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+        lines.append(f"| [{path.stem}]({os.path.relpath(path, DOCS)}) | {cell(first)} |")
     return "\n".join(lines) + "\n"
 
 
