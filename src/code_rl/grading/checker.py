@@ -1,20 +1,17 @@
 """The rule `checker`: a trusted program decides among many valid answers.
 
-It runs in processes that no policy program shares or descends from (`Job.trusted`), since it sees
-expected outputs. Its source defines `check(input, output, expected)`, which returns True when the
-output is right, False or a string that says why when it is wrong. For call tests `input` is `(args,
-kwargs)`, for a sequence of calls the pairs of name and arguments; all three are the values
-themselves.
+It sees expected outputs, so it runs in processes that no policy program shares or descends from
+(`Job.trusted`). Its source defines `check(input, output, expected)`, which returns True for a right
+output, and False or a reason for a wrong one. For call tests `input` is `(args, kwargs)`, for a
+sequence of calls the pairs of name and arguments.
 
-The older protocol: a source that defines no such function is run as a script for each test, reads
-one JSON object, `{"input", "expected", "output"}` (strings) or `{"args", "kwargs", "expected",
-"value"}` in the encoding of `grading.values`, and prints one line: `ok`, or `wrong: why`.
+Older protocol: a source without such a function runs as a script for each test. It reads one JSON
+object, `{"input", "expected", "output"}` (strings) or `{"args", "kwargs", "expected", "value"}`
+(encoded as in `grading.values`), and prints `ok` or `wrong: why`.
 
-An answer that the checker cannot read is wrong, unless the checker is broken: it does not decide on
-what the problem's first reference solution answers either. An expected output that it cannot read
-shows nothing ("many answers"), nor does a solution that
-fails, and without an answer of one no checker is broken: a program cannot have itself masked by
-what it writes.
+An answer that the checker cannot read is wrong, unless the checker is broken: it cannot read the
+answer of the problem's first solution either. Without such an answer no checker counts as broken,
+so that a program cannot have itself masked.
 """
 
 from __future__ import annotations
@@ -66,7 +63,7 @@ class UndecidedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a program gave for one test, as the checker is asked about it."""
+    """A program's answer to one test, as given to the checker."""
 
     test: TestCase
     case: CaseInput
@@ -74,8 +71,8 @@ class Answer:
 
 @dataclass(slots=True)
 class CheckerBudget:
-    """The seconds that a checker has left for answers of one program that it does not decide. What
-    it decides costs nothing here."""
+    """The seconds left to a checker for undecided answers of one program. Decided answers are
+    free."""
 
     left_s: float
 
@@ -85,8 +82,8 @@ class CheckerBudget:
         return cls(UNDECIDED_ANSWERS * compare.checker_time_limit_s)
 
     def charge(self, execution: Execution, compare: Compare) -> None:
-        """Take off what an execution of the checker cost; one that slept up to its wall cap counts
-        as one that computed."""
+        """Subtract the cost of one execution of the checker; sleeping up to the wall cap counts as
+        computing."""
         least = compare.checker_time_limit_s if execution.status is Status.TIME_LIMIT else 0.0
         self.left_s -= max(execution.cpu_s + execution.compile_s, least)
 
@@ -113,8 +110,8 @@ def checker_job(compare: Compare, answers: Sequence[Answer]) -> Job:
 
 
 def read_answer(test: TestCase, given: bytes, compare: Compare) -> Answer:
-    """What a program printed, or its encoded value, made ready for the checker, which takes time in
-    proportion. Raises UnreadableError."""
+    """Convert a printed output or an encoded value for the checker, in linear time. Raises
+    UnreadableError."""
     if not defines(compare.checker or "", CHECK):
         return Answer(test, _line(test, given))
     case = _call(test, given)
@@ -141,7 +138,7 @@ def read_decision(execution: Execution) -> str | None:
 
 
 def read_value(value: bytes) -> str | None:
-    """What `check` returned: None for True, a reason for False or a string. Raises
+    """Interpret the return value of `check`: None for True, a reason for False or a string. Raises
     UndecidedError."""
     try:
         decision = parse_value(value)
@@ -249,8 +246,8 @@ async def _blame(
 async def _references(
     problem: Problem, test: TestCase, executor: Executor, limits: Limits
 ) -> AsyncGenerator[tuple[bool, bytes], None]:
-    """The problem's own answers to a test: what it expects, then what its first reference solution
-    gives (True), if it gives any."""
+    """Yield the problem's own answers to a test: the expected output, then the first solution's
+    output (True) if any."""
     if isinstance(test, StdinTest):
         if test.expected.strip():
             yield False, test.expected.encode("utf-8", "surrogatepass")

@@ -1,5 +1,4 @@
-"""Which rule compares what: the rules of `Compare` for printed and for returned outputs.
-docs/judging.md says more of each.
+"""The compare rules for printed and for returned outputs; docs/judging.md has the details.
 
 | rule | printed text | returned value |
 |---|---|---|
@@ -62,7 +61,7 @@ def compare_returned(value: bytes, test: CallTest | SequenceTest, compare: Compa
 
 
 def raised_names(value: bytes) -> list[str] | None:
-    """The names of the class and the bases of what a call raised; None when it returned."""
+    """Return the names of the raised exception's class and bases, or None if the call returned."""
     if len(value) > MAX_RAISED_BYTES or not value.startswith(
         b'{"%s":"%s"' % (TAG.encode(), RAISED.encode())
     ):

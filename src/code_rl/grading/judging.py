@@ -31,8 +31,7 @@ MAX_CHECKER_BYTES = 4 << 20
 
 @dataclass(slots=True)
 class _Tally:
-    """What is known so far. `done` tests have been decided; `reason` is why the first of those that
-    failed did."""
+    """The result so far: `done` tests are decided, and `reason` is the first failure's."""
 
     every: bool
     done: int = 0
@@ -54,7 +53,7 @@ class _Tally:
         )
 
     def spent(self, execution: Execution) -> None:
-        """Add up what a test took."""
+        """Add the time of one test."""
         self.cpu_s += execution.cpu_s
         self.wall_s += execution.wall_s
 
@@ -119,7 +118,7 @@ async def _judge(
 async def _run(
     problem: Problem, code: str, executor: Executor, limits: Limits, tally: _Tally
 ) -> None:
-    """Each output against what is expected."""
+    """Compare each output with the expected one."""
     job = program_job(problem, code, problem.tests, limits)
     async with contextlib.aclosing(executions_of(executor, job)) as executions:
         async for execution in executions:
@@ -165,8 +164,8 @@ async def _run_checked(
 
 
 async def _to_ask(problem: Problem, test: TestCase, execution: Execution) -> Asked:
-    """What the checker is to be asked about one test: an answer; or, without asking, why it failed
-    (None: it passed)."""
+    """Return the answer to give to the checker, the reason of a failure without asking, or None for
+    a passed test."""
     reason = status_reason(execution, test)
     if reason is not None:
         return reason

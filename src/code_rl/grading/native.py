@@ -53,7 +53,7 @@ _USUAL = Compare()
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a field must be, as a test and in words, and what is kept of it."""
+    """The condition on a field, as a test and in words, and its conversion."""
 
     fits: Callable[[Any], bool]
     wanted: str

@@ -76,7 +76,7 @@ def parse_value(data: bytes, expected: bytes | None = None) -> Any:
 
 
 def _parts(data: bytes) -> int:
-    """How many values a JSON text can hold at most."""
+    """Return an upper bound on the number of values in a JSON text."""
     return sum(map(data.count, (b",", b":", b"[", b"{"))) + 1
 
 

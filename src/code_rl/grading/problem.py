@@ -1,7 +1,7 @@
-"""Problems and their tests: frozen records, and what makes a `Compare` usable (the rules themselves
-live in `grading.compare`).
+"""Problems and their tests as frozen records, and the checks of a `Compare` (`grading.compare` has
+the rules).
 
-What a policy may see (`ProblemView`) is a type of its own.
+`ProblemView`, a type of its own, holds the fields that a policy may see.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SequenceTest:
     """An object of class `class_name` is made and its methods are called: (name, arguments) in
     order, the first being the class itself.
 
-    `expected` has one value a call; the first stands for what the construction gives, None.
+    `expected` has one value per call; the first, for the construction, is None.
     """
 
     class_name: str
@@ -83,9 +83,9 @@ TestCase = StdinTest | CallTest | SequenceTest
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """How an output is compared with the expected one; docs/judging.md has the table.
+    """The rule by which outputs are compared; docs/judging.md has the table.
 
-    `rule` is one of `RULES`. `abs_tol`/`rel_tol` belong to `float`, `python` and `contest`;
+    `rule` is one of `RULES`. `abs_tol`/`rel_tol` belong to `lcb`, `python` and `contest`;
     `ignore_case` and `integers_as_floats` to `contest`; `checker` is the source of a trusted
     program that decides among many valid answers, under limits of its own.
     """

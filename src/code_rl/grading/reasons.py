@@ -79,7 +79,7 @@ def wrong(message: str, test: TestCase, execution: Execution) -> Reason:
 
 
 def last_lines(execution: Execution) -> str:
-    """What a trusted program said at its end, for its author."""
+    """Return the last lines of a trusted program's output, for its author."""
     said = [
         line
         for line in execution.stderr[-4096:].decode("utf-8", "replace").splitlines()

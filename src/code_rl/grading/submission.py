@@ -42,7 +42,7 @@ def program_job(problem: Problem, code: str, tests: Sequence[TestCase], limits: 
 
 
 def case_input(test: TestCase, catch: bool = False) -> CaseInput:
-    """What the sandbox is given for one test."""
+    """Return the sandbox's input for one test."""
     if isinstance(test, StdinTest):
         return StdinInput(test.input.encode("utf-8", "surrogatepass"))
     if isinstance(test, SequenceTest):
@@ -52,10 +52,10 @@ def case_input(test: TestCase, catch: bool = False) -> CaseInput:
 
 
 def in_one_process(problem: Problem, code: str) -> Problem | None:
-    """The problem with one test, which makes the calls of all of them in one process, on one object
-    if `code` speaks of a `class Solution`.
+    """Return the problem with one test that makes all calls in one process, on one object if `code`
+    mentions a `class Solution`.
 
-    So LiveCodeBench runs what is called; None where a test is more than a call by position.
+    This is LiveCodeBench's way; None if a test is more than a call by position.
     """
     name, tolerances = problem.fn_name, {(test.abs_tol, test.rel_tol) for test in problem.tests}
     tests = [
@@ -85,11 +85,11 @@ def in_one_process(problem: Problem, code: str) -> Problem | None:
 
 
 def limits_of(problem: Problem, cpu_limit_s: float | None = None) -> Limits:
-    """The problem's limits, its CPU limit at most `cpu_limit_s`; room for outputs grows with what
-    is expected. Raises DataError.
+    """Return the problem's limits, its CPU limit at most `cpu_limit_s`; the output limit grows with
+    the expected output. Raises DataError.
 
-    LiveCodeBench's utility forbids processes and sets no limit: what all its calls in one process
-    leave behind, threads and open files, has to fit.
+    LiveCodeBench's utility forbids processes and sets no limit, so the threads and open files of
+    all its calls in one process have to fit.
     """
     longest = max(
         (_expected_size(problem, index) for index in range(len(problem.tests))), default=0

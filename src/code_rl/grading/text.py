@@ -1,8 +1,8 @@
-"""Compare rules for text: what a program printed against what was expected.
+"""Compare rules for printed text.
 
 All rules run in time linear in the two texts and never build a number from them: a numeral is
 compared through its digits and exponent as text, so that a megabyte of digits or an exponent of
-10^18 costs what reading it costs.
+10^18 costs only its reading.
 """
 
 from __future__ import annotations
@@ -92,9 +92,8 @@ def near(got: str, expected: str, abs_tol: float, rel_tol: float) -> bool:
 
 
 def _near_exactly(got: Numeral, expected: Numeral, abs_tol: float, rel_tol: float) -> bool:
-    """Linear in the digits, whatever the exponents: what is rounded is only how far the two are
-    apart, and that upwards, to at least as many digits as what is allowed has.
-    """
+    """Compare within tolerance, linear in the digits whatever the exponents: only the distance is
+    rounded, upwards, to at least as many digits as the tolerance has."""
     precision = len(got[1]) + len(expected[1]) + _TOLERANCE_DIGITS
     context = Context(
         precision, ROUND_UP, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Overflow, InvalidOperation]

@@ -39,12 +39,12 @@ LIST_NODE, TREE_NODE = "ListNode", "TreeNode"
 
 
 class ValueCodecError(ValueError):
-    """The value or its encoding is outside what the codec carries."""
+    """The codec cannot carry the value or its encoding."""
 
 
 class _Holder:
-    """Holds one thing, and equals what holds an equal one. Not a dataclass: that module brings a
-    megabyte, which every test's process would inherit."""
+    """Holds one thing and equals a holder of an equal one. Not a dataclass: that module's megabyte
+    would be in every test's process."""
 
     __slots__ = ("items",)
 

@@ -1,4 +1,4 @@
-"""Verdicts: what the judge says of one program. Typed, never a bare False."""
+"""Verdicts: the judge's typed statements about one program, never a bare False."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Verdict:
         return self.kind.undecided
 
     def to_json(self) -> dict[str, Any]:
-        """What a row of a file of verdicts says of it; times in seconds."""
+        """Return the row of a verdict file; times in seconds."""
         row = {"verdict": self.kind.value, "passed": self.passed, "total": self.total}
         names = ("test", "public", "message")
         failure = self.failure and {name: getattr(self.failure, name) for name in names}

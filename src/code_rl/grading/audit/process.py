@@ -74,7 +74,8 @@ class Process:
         self._draining = asyncio.create_task(self._drain())
 
     async def ready(self, within_s: float) -> dict[str, Any]:
-        """What it says once its code is loaded. Raises EOFError, with why that is not."""
+        """Wait until the process has loaded its code, and return its first line. Raises EOFError
+        with the reason otherwise."""
         try:
             return await asyncio.wait_for(self.hear(), within_s)
         except TimeoutError:
@@ -92,8 +93,8 @@ class Process:
         return await self.hear(nonce)
 
     async def hear(self, nonce: str | None = None) -> dict[str, Any]:
-        """The next line that carries `nonce`: what a program wrote there is passed over. Raises
-        EOFError, with the last that it wrote on stderr."""
+        """Return the next line that carries `nonce`, skipping output of programs. Raises EOFError
+        with the last of stderr."""
         assert self._process.stdout is not None
         while True:
             try:

@@ -1,5 +1,5 @@
-"""The corpora: programs with what they deserve, versioned data in `corpus/`, written from the
-tests' own by `scripts/write_corpus.py`."""
+"""The corpora: programs and the verdicts they deserve, as versioned data in `corpus/`, written from
+the tests' programs by `scripts/write_corpus.py`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class CorpusProgram:
 
     @property
     def seeks_token(self) -> bool:
-        """Whether only a text drawn for this audit is right: to give it is to have read it."""
+        """True if only a text drawn for this audit is right, so that printing it proves that it was
+        read."""
         return self.group == READING and bool(_TOKEN.search(repr(self.problem.tests).encode()))
 
 
@@ -49,7 +50,7 @@ class Corpus:
     entries: tuple[CorpusProgram, ...]
 
     def of(self, *kinds: str) -> tuple[CorpusProgram, ...]:
-        """Those of some kinds."""
+        """Return the programs of some kinds."""
         return tuple(entry for entry in self.entries if entry.kind in kinds)
 
     def share(self, part: float) -> Corpus:
@@ -70,8 +71,8 @@ class Corpus:
 
 
 def load_corpus() -> Corpus:
-    """All programs. What some of them look for, an expected output that nobody could guess, is
-    drawn anew: it lies in no file."""
+    """Load all programs. The expected output that some of them look for is drawn anew and is in no
+    file."""
     folder = resources.files("code_rl.grading.audit") / "corpus"
     texts = [(folder / name).read_bytes() for name in ("problems.jsonl", "programs.jsonl")]
     drawn = _TOKEN.sub(lambda _: b"TOK-" + secrets.token_hex(12).encode(), texts[0])

@@ -43,7 +43,7 @@ ALL_PAID, NONE_PAID = "pays everyone", "pays no one"
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One program and what came of it, in `seconds` of wall time."""
+    """One program, its outcome, and its wall seconds."""
 
     entry: CorpusProgram
     outcome: GraderOutcome
@@ -51,7 +51,7 @@ class Tried:
 
     @property
     def wrong(self) -> bool:
-        """Whether the grader decided, and decided wrongly."""
+        """True if the grader decided wrongly."""
         if self.outcome.paid is None or self.entry.kind == TROUBLE:
             return False
         return self.outcome.paid == (self.entry.kind in UNPAID)
@@ -72,11 +72,11 @@ class Row:
 
 @dataclass(slots=True)
 class Scorecard:
-    """All that is said of one grader. `flips`: program -> what it got at each number at once, where
-    that differed.
+    """The findings about one grader. `flips` maps a program to its outcome at each concurrency, if
+    they differ.
 
-    `random`: programs whose verdict differed when they were asked about twice at the first of
-    `loads`. `silent`: the class at which it fell silent.
+    `random` lists programs whose outcome differed between two runs at the first of `loads`.
+    `silent` is the class at which the grader fell silent.
     """
 
     grader: str
@@ -91,8 +91,7 @@ class Scorecard:
     tried: list[Tried] = field(default_factory=list)
 
     def total(self, *kinds: str) -> tuple[int, int, int]:
-        """How many programs of these kinds there were, were decided wrongly, and made the grader
-        fail."""
+        """Return the numbers of programs of these kinds: all, decided wrongly, and failed."""
         rows = [row for row in self.rows if row.kind in kinds]
         return (
             sum(r.count for r in rows),
@@ -102,12 +101,12 @@ class Scorecard:
 
     @property
     def clean(self) -> bool:
-        """Whether everything was decided, and rightly, by itself and under load."""
+        """True if everything was decided rightly, alone and under load."""
         told = self.flips or self.random or self.silent
         return not told and not any(row.wrong or row.failed for row in self.rows)
 
     def findings(self) -> list[str]:
-        """What the figures say, worst first."""
+        """Return the findings in words, worst first."""
         return list(_findings(self))
 
     def to_json(self) -> dict[str, Any]:
@@ -219,7 +218,8 @@ class _Listener:
 
 
 def _classes(entries: Sequence[CorpusProgram]) -> Iterator[tuple[str, list[CorpusProgram]]]:
-    """Those that deserve pay first, programs that hold the grader last."""
+    """Return the classes: programs that deserve pay first, programs that hold up the grader
+    last."""
     groups: dict[str, list[CorpusProgram]] = {}
     for entry in entries:
         groups.setdefault(entry.group, []).append(entry)
@@ -283,7 +283,7 @@ def _read_token(tried: Sequence[Tried]) -> str | None:
 
 
 def _chosen(entries: Sequence[CorpusProgram], count: int) -> list[CorpusProgram]:
-    """Honest programs and mutants in equal parts: what no load should change."""
+    """Choose honest programs and mutants in equal parts; load must not change their outcomes."""
     parts = [[entry for entry in entries if entry.kind == kind] for kind in (HONEST, MUTANT)]
     return [
         entry
@@ -295,8 +295,7 @@ def _chosen(entries: Sequence[CorpusProgram], count: int) -> list[CorpusProgram]
 async def _under_load(
     grader: AuditedGrader, entries: Sequence[CorpusProgram], loads: Sequence[int], card: Scorecard
 ) -> None:
-    """What changes from one time to the next at the first of `loads` is chance; what changes
-    otherwise is the load."""
+    """Separate chance from load: a change between two runs at the first of `loads` is chance."""
     times: list[list[bool | None]] = []
     for load in (*loads[:1], *loads):
         await grader.renew()

@@ -80,7 +80,8 @@ def load(target: str, folder: str) -> Callable[..., Any]:
 
 
 def call_as(function: Callable[..., Any], shape: str, given: dict[str, Any]) -> Any:
-    """Call it as its framework would; what comes back is the score, or what holds it."""
+    """Call the function as its framework would and return the score, or the object that holds
+    it."""
     tests = json.dumps(given["input_output"])
     if shape == "trl":
         columns = {

@@ -1,9 +1,9 @@
-"""An Executor on a Ray cluster: one embedded sandbox a node, as an actor (`node`), filled to that
+"""An Executor on a Ray cluster: one embedded sandbox per node, as an actor (`node`), filled to that
 node's capacity.
 
-Ray says which nodes there are, carries the calls and notices deaths. What is lost with a node is
-run again elsewhere by `sandbox.retries`. Expected outputs stay here, and with them trusted jobs and
-conversations, which run in an embedded sandbox of this process.
+Ray lists the nodes, carries the calls and notices deaths. Work lost with a node runs again
+elsewhere (`sandbox.retries`). Expected outputs stay here, and so do trusted jobs, which run in an
+embedded sandbox of this process.
 """
 
 from __future__ import annotations
@@ -101,12 +101,12 @@ class RayCluster:
 
     @property
     def places(self) -> int:
-        """How many submissions run at once, on all nodes together."""
+        """The number of submissions that run at once, on all nodes."""
         return sum(node.facts.concurrency for node in self._pool.servers)
 
     @property
     def retries(self) -> int:
-        """How many attempts failed, here or on a node, since this was made."""
+        """The number of failed attempts so far, here and on nodes."""
         return self._retries.count + self._node_retries
 
     async def check(self) -> None:
@@ -150,8 +150,7 @@ class RayCluster:
         return self._local
 
     async def _attempt(self, job: Job, _alone: bool) -> AsyncIterator[Execution]:
-        """Run `job` once on the node that is least loaded, whose own sandbox tells what a program
-        does from what befalls it."""
+        """Run `job` once on the least loaded node; the node's own sandbox decides blame there."""
         async with self._pool.slot(outage_timeout_s=NO_NODE_S) as node:
             number, over = next(self._numbers), False
             call = node.actor.begin.remote(number, job)

@@ -1,8 +1,7 @@
-"""By what status a test's end is called, in every sandbox. Standard library only, Python 3.9 and
+"""Names the status with which a test ended, in every sandbox. Standard library only, Python 3.9 and
 later: it travels to remote servers as text.
 
-Nothing here knows whether the output is right. Of tests whose end nobody saw, `retries` says what
-they are.
+It does not know whether the output is right. `retries` decides about tests whose end nobody saw.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ class Allowed(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """What was seen of a test. `overflow`: where it wrote more than it may. `unanswered`: why there
-    is no value, where there has to be one."""
+    """Observations of a test's end. `overflow` names a stream that was too long; `unanswered` is
+    the reason for a missing value."""
 
     exit_code: int
     cpu_s: float

@@ -15,7 +15,7 @@ from code_rl.util.concurrency import closing
 
 
 class Status(enum.StrEnum):
-    """How one test's execution ended. Nothing here says whether the output was right."""
+    """The status with which one test's execution ended; it says nothing about the output."""
 
     OK = "ok"
     RUNTIME_ERROR = "runtime_error"
@@ -66,18 +66,18 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class StdinInput:
-    """What the program reads on stdin."""
+    """The bytes on stdin."""
 
     stdin: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class CallInput:
-    """What the function is called with.
+    """The arguments of a function call.
 
-    `fn_name` comes before the job's. With `calls`, what the call gives is an object, whose methods
-    are then called: (name, arguments) in order; the value is the list of all results, None for the
-    object. With `catch`, an exception of the call is its value (`runner.RAISED`).
+    `fn_name` overrides the job's. With `calls`, the call returns an object whose methods are then
+    called: (name, arguments) in order; the value is the list of all results, None for the object.
+    With `catch`, an exception of the call is its value (`runner.RAISED`).
     """
 
     args: tuple[Any, ...]
@@ -102,8 +102,8 @@ def encodable(text: str) -> bool:
 
 
 def case_bytes(case: CaseInput) -> bytes:
-    """What travels into the sandbox for one test: the bytes on stdin, or JSON of `[args, kwargs]`,
-    with what else `case` says as a third item.
+    """Encode one test for the sandbox: the bytes on stdin, or JSON of `[args, kwargs]` with the
+    other fields of `case` as a third item.
 
     Raises ValueCodecError.
     """
@@ -124,13 +124,13 @@ def case_bytes(case: CaseInput) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One submission: the program, what to call in it (None: run as a script), and the inputs in
+    """One submission: the program, the function to call (None: run as a script), and the inputs in
     order.
 
     `cases` are all StdinInput when `fn_name` is None, else all CallInput. `setup` is source that
     runs after the program in the same module before the call (MBPP's test_setup_code); `preamble`
-    runs before it (LeetCode's imports and node classes). `files` lie in the working directory of
-    each test, which then may import from it; `fetch` are paths read back after it. Paths are
+    runs before it (LeetCode's imports and node classes). `files` are put into the working directory
+    of each test, which may import from it; `fetch` are paths read back after it. Paths are
     relative, without `..`. A `trusted` job is a problem author's program (a checker), which may see
     expected outputs: it runs in processes that no other job shares or descends from, and never on a
     remote server.
@@ -149,8 +149,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What one test did. `value` is the returned value in `grading.values` JSON text (call tests
-    that returned), else None.
+    """The result of one test. `value` is the returned value in `grading.values` JSON text (call
+    tests that returned), else None.
 
     `exit_code` is negative for death by signal and None when a limit stopped the process. `detail`
     is a short text for people (exception line, limit); it comes from the program and is not
@@ -197,13 +197,13 @@ class Executor(Protocol):
 
 
 def default_slots(processors: float) -> int:
-    """How many submissions run at once on a machine with so many processors, where nobody says."""
+    """Return the default number of submissions at once for a number of processors."""
     return max(4, round(2 * processors))
 
 
 def retries_of(executor: Executor) -> int:
-    """How often `executor` has begun anew because of trouble of ours, since it was made; 0 for one
-    that does not count."""
+    """Return the number of restarts of `executor` after infrastructure failures; 0 for one that
+    does not count."""
     return int(getattr(executor, "retries", 0))
 
 

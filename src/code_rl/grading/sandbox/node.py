@@ -1,9 +1,8 @@
-"""What runs on each node of a Ray cluster: its embedded sandbox, as an actor whose answers are
-plain data.
+"""The sandbox of one Ray node: an actor whose answers are plain data.
 
 A submission is pulled step by step. The first step gives the first execution, so that a program
-that is wrong on its first test costs no more than that; each later one what came within a short
-while, so that many fast tests cost few calls.
+that is wrong on its first test costs no more; each later step gives all executions of a short
+interval, so that many fast tests cost few calls.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ STEP_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a node is: its isolation level, submissions at once, and how many of them share a
-    processor; or why it runs none (`refusal`)."""
+    """Facts about a node: isolation level, submissions at once, and how many of them share a
+    processor; or `refusal`, why it runs none."""
 
     code: str
     isolation: str = ""
@@ -49,7 +48,7 @@ class NodeReply:
 
 
 def code_here() -> str:
-    """The version of what runs programs, alike on all machines of one cluster."""
+    """Return the version of the sandbox's code, which must be equal on all nodes."""
     return (
         f"{__version__} {sources_digest('code_rl.grading.sandbox', 'code_rl.grading.values')[:12]}"
     )
@@ -72,7 +71,7 @@ class Node:
             )
 
     async def facts(self) -> NodeFacts:
-        """What this node is."""
+        """Return this node's facts."""
         return self._facts
 
     async def begin(self, number: int, job: Job) -> NodeReply:
@@ -81,7 +80,7 @@ class Node:
         return await self.step(number, 0.0)
 
     async def step(self, number: int, seconds: float = STEP_S) -> NodeReply:
-        """What submission `number` gives within `seconds`, at least one execution."""
+        """Return the executions of submission `number` within `seconds`, at least one."""
         task = self._steps[number] = asyncio.create_task(self._step(number, seconds))
         try:
             return await task
@@ -101,7 +100,7 @@ class Node:
                 pass
 
     async def well(self) -> bool:
-        """Whether a program whose output is known gives it here."""
+        """True if a control program gives its known output here."""
         with contextlib.suppress(SandboxError):
             return [execution.stdout async for execution in self._box.run(CONTROL)] == [
                 CONTROL_OUTPUT

@@ -205,7 +205,7 @@ class Retries:
             await asyncio.wait_for(self._stop.wait(), seconds)
 
     async def _probe_failure(self) -> str | None:
-        """What is wrong with the sandbox, by a program whose answer is known; None when it is
+        """Run a control program with a known output; return the failure, or None if the sandbox is
         well."""
         try:
             async with closing(self._attempt(CONTROL, True)) as executions:

@@ -1,13 +1,12 @@
-"""Runs one test of one program inside a process made for it alone. Standard library only.
+"""Runs one test of one program in a process made for it alone. Standard library only.
 
 The embedded sandbox calls these functions in a freshly forked, confined child; they can also travel
-to a remote server as a file together with `problems/values.py`. Both entry points end the process:
-nothing after them runs.
+to a remote server as a file, together with `grading/values.py`. Both entry points end the process.
 
-A script sees what `python solution.py` would give it: a `__main__` module, the real standard
+A script gets the environment of `python solution.py`: a `__main__` module, the real standard
 streams, CPython's exit codes, `atexit` handlers and threads joined at exit. A called function is
 found at module level or on `Solution()`; its value leaves through a private file descriptor as one
-length-prefixed record, so that nothing printed can be taken for it.
+length-prefixed record, so that printed text cannot be taken for it.
 """
 
 from __future__ import annotations
@@ -73,10 +72,10 @@ class Program:
         self._digest = _digest(code.encode("utf-8", "surrogatepass"))
 
     def seed_random(self, given: bytes) -> None:
-        """Seed the generators that the program may draw from, by itself and what it is given: a
-        number of the test would tell which it is.
+        """Seed the generators that the program may use, from its source and input; a test's number
+        would tell which test it is.
 
-        A program that hides its wish finds them as they always begin.
+        A program that hides its use of them finds them in their initial state.
         """
         seed = self._digest * 1_000_003 + _digest(given)
         random.seed(seed)
@@ -154,9 +153,9 @@ def decode_value(record: bytes) -> bytes | None:
 
 
 def prepare(program: Program, frames: int, file: str = FILENAME) -> ModuleType:
-    """Do once, before the forks of a submission's tests, what need not be done in each.
+    """Do the work that all tests of a submission share, once before the forks.
 
-    `frames`: how many will be above the program's own. `file`: where its source lies.
+    `frames`: the number of frames above the program's own. `file`: the path of its source.
     """
     gc.freeze()  # before the module is made, which is collected when the program ends
     name = "__main__" if program.fn_name is None else CALL_MODULE
@@ -180,7 +179,7 @@ def prepare(program: Program, frames: int, file: str = FILENAME) -> ModuleType:
 
 
 def depth() -> int:
-    """How many frames there are from the caller's on."""
+    """Return the number of frames from the caller's on."""
     count, frame = 0, sys._getframe().f_back
     while frame is not None:
         count, frame = count + 1, frame.f_back
@@ -227,8 +226,8 @@ def _call(program: Program, module: ModuleType, arguments: bytes, value_fd: int)
 
 
 def _result(function: Any, args: Any, kwargs: Any, more: Any) -> Any:
-    """The encoded form of what the call gave: its value, the values of a sequence of calls, or the
-    exception it raised."""
+    """Encode the result of the call: its value, the values of a sequence of calls, or its
+    exception."""
     try:
         value = function(*args, **kwargs)
     except Exception as error:
@@ -259,10 +258,10 @@ def _find(module: ModuleType, name: str) -> Any:
 
 
 def end(program: Program, module: ModuleType, code: int) -> int:
-    """What CPython does at exit, in its order: join threads, run atexit handlers, flush, drop the
-    main module. Returns the exit code.
+    """Do CPython's exit steps in order: join threads, run atexit handlers, flush, drop the main
+    module. Returns the exit code.
 
-    Whoever still holds the module keeps its finalizers from seeing it whole.
+    A remaining reference to the module would keep its finalizers from seeing it whole.
     """
     try:
         if _thread._count() or threading._threading_atexits:  # type: ignore[attr-defined]
@@ -281,8 +280,8 @@ def end(program: Program, module: ModuleType, code: int) -> int:
 
 
 def _has_last_words() -> bool:
-    """Whether anything that the program made does something when it is dropped: generators, files,
-    finalizers, callbacks of weak references."""
+    """True if an object of the program acts when it is dropped: generators, files, finalizers,
+    callbacks of weak references."""
     for made in gc.get_objects():  # what was there before the program is frozen, and not among them
         kind = type(made)
         if kind in _LAST_WORDS or issubclass(kind, _io._IOBase):
@@ -310,8 +309,8 @@ def _drop(program: Program) -> None:
 
 
 def _flush_files() -> None:
-    """Flush what files the program has open, the last opened first: the collector may close what
-    lies under a file before the file."""
+    """Flush the program's open files, the last opened first: the collector may close an underlying
+    file before the file above it."""
     for held in reversed(gc.get_objects()):
         # io.IOBase would ask its abstract base class in Python; this is the same question.
         if issubclass(type(held), _io._IOBase) and held is not sys.stdout:
@@ -350,7 +349,7 @@ def _flush(code: int) -> int:
 
 
 def _closed(stream: Any) -> bool:
-    """Whether a stream says so; a stream that was detached cannot say."""
+    """True if a stream says that it is closed; a detached one cannot say."""
     try:
         return bool(getattr(stream, "closed", False))
     except Exception:  # noqa: BLE001

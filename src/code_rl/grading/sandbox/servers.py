@@ -85,7 +85,7 @@ class ServerPool(Generic[AnyServer]):
         self._dispatch()
 
     def remove(self, server: AnyServer) -> None:
-        """It has left; what holds a slot of it finds out."""
+        """Remove a server; holders of its slots find out."""
         if server in self.servers:
             self.servers.remove(server)
 

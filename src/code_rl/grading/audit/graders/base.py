@@ -1,4 +1,4 @@
-"""What a grader is to the audit: a program and its problem in, whether it is paid out. And a
+"""The contract of an audited grader: a program and its problem in, whether it is paid out; and a
 problem in the shapes that graders read."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from code_rl.grading.problem import CallTest, Problem, StdinTest
 
 @dataclass(frozen=True, slots=True)
 class GraderOutcome:
-    """`paid`: None where the grader itself failed; `said` is what it answered, cut; `silent` where
-    it answered nothing in time."""
+    """A grader's answer. `paid` is None if the grader itself failed; `said` is the answer, cut;
+    `silent` means no answer in time."""
 
     paid: bool | None
     said: str = ""
@@ -23,8 +23,7 @@ class GraderOutcome:
 
 
 def outcome_of(score: object, pays_at: float, said: str) -> GraderOutcome:
-    """What a score says; what is no number, or none that can be compared, is a failure of the
-    grader."""
+    """Turn a score into an outcome; anything but a comparable number is a failure of the grader."""
     if not isinstance(score, bool | int | float):
         return GraderOutcome(None, said)
     try:
@@ -44,7 +43,7 @@ class AuditedGrader:
     problems = "all"
 
     def takes(self, problem: Problem) -> bool:
-        """Whether it can be asked about such a problem."""
+        """Return True if the grader can be given such a problem."""
         return is_plain(problem, self.problems)
 
     async def check(self) -> None:
@@ -55,10 +54,10 @@ class AuditedGrader:
         raise NotImplementedError
 
     async def renew(self) -> None:
-        """Begin anew where what ran may have changed it."""
+        """Start anew, since the programs so far may have changed the process."""
 
     async def aclose(self) -> None:
-        """Give back what it holds."""
+        """Release all resources."""
 
 
 def completion(code: str) -> str:
@@ -67,8 +66,8 @@ def completion(code: str) -> str:
 
 
 def is_plain(problem: Problem, takes: str = "all") -> bool:
-    """Whether each test is input and output, or one call and its value, which every grader knows;
-    `takes`: only `stdin`, only `call`, or `all`."""
+    """Return True if every grader knows the tests' form: input and output, or one call and its
+    value. `takes` is `stdin`, `call` or `all`."""
     wanted = takes in ("all", "call" if problem.calls else "stdin")
     return wanted and problem.compare.rule == "lcb" and all(_plain(test) for test in problem.tests)
 

@@ -1,9 +1,9 @@
-"""Runs a command, a grader that runs hostile programs, where it can neither write nor reach a
-network: `python -m code_rl.grading.audit.graders.confined FOLDERS CMD …`.
+"""Run a grader without write access or network: `python -m code_rl.grading.audit.graders.confined
+FOLDERS CMD …`.
 
-In namespaces of its own: every mount read-only, empty /tmp, /dev/shm and home, no network but the
-loopback, no other process to see, an environment without anything of ours but PYTHONPATH. It can
-read what the user can; of what is made empty, only FOLDERS (JSON) are seen, read-only.
+The command runs in namespaces of its own: read-only mounts, empty /tmp, /dev/shm and home, no
+network but the loopback, no other processes, and no environment but PYTHONPATH. It can read the
+user's files; of the emptied folders it sees only FOLDERS (JSON), read-only.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _become(command: list[str]) -> NoReturn:
 
 
 def _enter(folders: list[str]) -> None:
-    """The namespaces, and what is mounted in them."""
+    """Enter the namespaces and mount their file systems."""
     uid, gid = os.getuid(), os.getgid()
     kernel.unshare(
         (kernel.NEWUSER if uid else 0)

@@ -1,9 +1,9 @@
-"""A grader that is a Python function, in its own interpreter: what TRL, verl and verifiers call, or
-a plain `grade(code, problem)`.
+"""A grader that is a Python function in its own interpreter: one that TRL, verl or verifiers calls,
+or a plain `grade(code, problem)`.
 
-Each place is a process (`shim`) of the interpreter `python`, which imports the function once for
-each class of programs: what one program breaks, the next class does not see. Unless told otherwise
-these processes have no network, see the file system read-only with an empty /tmp, and end with us.
+Each slot is a process (`shim`) of the interpreter `python`, which imports the function once per
+class of programs, so that damage by one class does not reach the next. By default the processes
+have no network, a read-only file system and an empty /tmp, and end with the audit.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
-"""One attempt at a submission: chunk after chunk, each a request to the server that is least
-loaded.
+"""One attempt at a submission: chunk after chunk, each a request to the least loaded server.
 
-Our harness and the program may share one account in a remote sandbox, so a program can kill the
-harness or stop it. Only a harness that came to its end is believed, and it writes the result file
-last. A missing result may be the program's doing or the server's. What is told apart here, for
-`sandbox.retries` to decide by:
+The harness and the program may share one account in a remote sandbox, so a program can kill or stop
+the harness. Only a harness that reached its end is believed, and it writes the result file last.
+`sandbox.retries` decides by two kinds of failure:
 
-- Trouble: no connection, an HTTP error, an unreadable answer, the server's own SandboxError.
-- A loss: a proper answer whose result file lacks the test while a control program comes back whole
-  through the same server; a connection that dropped, or an answer that did not come in time, after
-  the request was sent.
+- Outage: no connection, an HTTP error, an unreadable answer, the server's own SandboxError.
+- Lost result: a proper answer whose result file lacks the test while a control program comes back
+  whole through the same server; a connection that dropped, or an answer that did not come in time,
+  after the request was sent.
 
 A busy server is waited for, a chunk that is too large is halved, and a test whose chunk ran out of
 time is sent again with ample time.
@@ -122,9 +120,9 @@ class Attempts:
             )
 
     async def _exchange(self, server: Server, chunk: Chunk) -> tuple[Records, bool]:
-        """What the result file says, and whether the server had to stop the run.
+        """Return the content of the result file, and whether the server had to stop the run.
 
-        Only a harness that came to its end is believed: it writes the file when the programs are
+        Only a harness that reached its end is believed: it writes the file when the programs are
         dead.
         """
         answer = await post_run(

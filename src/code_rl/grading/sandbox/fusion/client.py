@@ -45,7 +45,7 @@ logger = logging.getLogger("code_rl.grading.sandbox")
 
 @dataclass(slots=True)
 class _PerLoop:
-    """What one event loop uses. `local` runs trusted jobs; it is made when the first one comes."""
+    """The resources of one event loop. `local` runs trusted jobs and is made for the first one."""
 
     attempts: Attempts
     retries: Retries
@@ -101,14 +101,14 @@ class FusionClient:
 
     @property
     def places(self) -> int:
-        """How many submissions run at once, on all servers together."""
+        """The number of submissions that run at once, on all servers."""
         if self._loop is None:
             return self.concurrency * len(self.urls)
         return sum(server.slots for server in self._state.attempts.pool.servers)
 
     @property
     def retries(self) -> int:
-        """How many attempts failed, since this was made."""
+        """The number of failed attempts so far."""
         return self._retries_before + (self._state.retries.count if self._loop else 0)
 
     async def run(self, job: Job) -> AsyncIterator[Execution]:
@@ -146,7 +146,7 @@ class FusionClient:
             )
 
     async def aclose(self) -> None:
-        """Close what this event loop uses. Idempotent; a later call of `run` opens it anew."""
+        """Close the resources of this event loop. Idempotent; a later `run` opens them again."""
         if self._loop is asyncio.get_running_loop():
             await self._lifetime.aclose()
 
@@ -187,8 +187,8 @@ class FusionClient:
 
 
 def _local_sandbox() -> EmbeddedSandbox:
-    """Where trusted jobs run. They are the problem author's programs, so no isolation is better
-    than none of them."""
+    """Return the sandbox for trusted jobs. They are the problem author's programs, so weak
+    isolation is better than no checker."""
     try:
         return EmbeddedSandbox()
     except IsolationError as error:
@@ -201,10 +201,10 @@ async def _answers(session: ClientSession, server: Server) -> bool:
 
 
 async def _refusal(session: ClientSession, server: Server, measures: bool) -> str | None:
-    """Why the server will not run a program (it wants a key, or is no such server); None where it
-    does, or has no time for it now.
+    """Return the reason why the server refuses programs (a missing key, another kind of server), or
+    None if it accepts them or is busy.
 
-    With `measures` its slots become what its processors are enough for.
+    With `measures` its slots become what its processors can serve.
     """
     try:
         answer = await post_run(session, server.name, RunRequest(MEASURE), CHECK_S)
@@ -219,7 +219,7 @@ async def _refusal(session: ClientSession, server: Server, measures: bool) -> st
 
 
 async def _ask(session: ClientSession, pool: ServerPool[Server]) -> list[float | None]:
-    """What each server's health check says; runs are as long as the strictest allows."""
+    """Read each server's health check; the strictest limit on a run's length holds."""
     answers = await asyncio.gather(
         *(ping(session, ping_url(server.name)) for server in pool.servers)
     )

@@ -80,8 +80,8 @@ def _script(code: str) -> Callable[[], object]:
 
 
 def _call(code: str, name: str, given: Any) -> Callable[[], object]:
-    """What the function (or the method of `Solution`) returns, as JSON on stdout; what the program
-    prints goes to stderr."""
+    """Print the return value of the function (or the method of `Solution`) as JSON; the program's
+    own output goes to stderr."""
 
     def body() -> None:
         answer, sys.stdout = sys.stdout, sys.stderr

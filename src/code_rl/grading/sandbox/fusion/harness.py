@@ -209,7 +209,7 @@ def _limit(limits: Mapping[str, Any]) -> None:
 
 
 def _reap(pid: int) -> tuple[int, float, int]:
-    """End the test and what it started. Returns its exit code, the CPU seconds of all, the peak
+    """End the test and its processes. Returns its exit code, the CPU seconds of all, and the peak
     memory of the largest."""
     exit_code, cpu_s, peak = 1, 0.0, 0
     while True:

@@ -1,4 +1,4 @@
-"""What one request to a Sandbox Fusion server carries: the harness, a program, and the inputs of
+"""The content of one request to a Sandbox Fusion server: the harness, a program, and the inputs of
 one chunk of tests.
 
 A request has no place for an expected output. `TEST_UTIL` is the harness as one self-contained

@@ -48,7 +48,7 @@ def run_urls(text: str, name: str = "SANDBOX_URL") -> tuple[str, ...]:
 
 
 def ping_url(run_url: str) -> str:
-    """Where the health of the server with this `/run_code` address is asked."""
+    """Return the health-check address of the server with this `/run_code` address."""
     return run_url.removesuffix(RUN_PATH) + PING_PATH
 
 

@@ -15,7 +15,8 @@ DETAIL_CHARS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """What a result file says. `executions` are the tests from the chunk's first on, without gaps.
+    """The content of a result file. `executions` are the tests from the chunk's first on, without
+    gaps.
 
     `end` is why the harness stopped (done, failed, bytes, deadline, error), None when the file ends
     before its last line.
@@ -27,7 +28,7 @@ class Records:
 
 
 def read_records(data: bytes, nonce: str, count: int) -> Records:
-    """Read up to `count` executions. Never raises: what cannot be read ends the records."""
+    """Read up to `count` executions. Never raises: an unreadable part ends the records."""
     executions: list[Execution] = []
     for line in data.split(b"\n"):
         try:

@@ -87,8 +87,8 @@ async def post_run(
 
 
 async def ping(session: aiohttp.ClientSession, url: str) -> float | None:
-    """How long a run may be on a server whose health check answers 200 in time (one of ours says;
-    else infinity); None where it does not."""
+    """Return the longest run that a healthy server allows (infinity unless it says), or None if its
+    health check fails."""
     try:
         async with session.get(
             url, timeout=aiohttp.ClientTimeout(total=PING_TIMEOUT_S)

@@ -21,7 +21,7 @@ _PREFIX = "code-rl-"
 
 
 class Names(NamedTuple):
-    """What the files of a controller are called."""
+    """The names of a controller's files."""
 
     memory_limit: str
     memory_events: str
@@ -56,7 +56,7 @@ class WorkerGroup:
         self._limits = (memory_bytes, processes)
 
     def ran_out_of_memory(self) -> bool:
-        """Whether the kernel has killed one of the worker's processes for memory since the last
+        """True if the kernel has killed one of the worker's processes for memory since the last
         call."""
         if self._events is None:
             paths = [f"{directory}/{self.names.memory_events}" for directory in self.directories]
@@ -98,7 +98,7 @@ class Groups:
 
     @property
     def counts_processes(self) -> bool:
-        """Whether groups limit how many processes there are."""
+        """True if groups limit the number of processes."""
         return self._names is _V2 or any("pids" in parent for parent in self._parents)
 
     def enclose(self, pid: int) -> WorkerGroup | None:
@@ -121,7 +121,7 @@ class Groups:
         self.gone()
 
     def gone(self) -> bool:
-        """Remove what can be removed by now; whether all groups given up are gone."""
+        """Remove the groups that can be removed by now; True if all given up are gone."""
         self._leaving = [leaving for leaving in self._leaving if not leaving.remove()]
         return not self._leaving
 

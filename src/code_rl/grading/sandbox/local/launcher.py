@@ -226,7 +226,7 @@ def _spawn(control: socket.socket) -> subprocess.Popen[bytes]:
 
 
 def _explain(level: str, step: str, number: int) -> str:
-    """Why an isolation level cannot be had, in one line that says what to change."""
+    """Explain in one line why an isolation level cannot be had, and the remedy."""
     remedy = (
         "see that sysctl user.max_user_namespaces is not 0, kernel.unprivileged_userns_clone is "
         "not 0 and kernel.apparmor_restrict_unprivileged_userns is not 1; in a container allow "

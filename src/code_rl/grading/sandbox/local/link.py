@@ -1,4 +1,4 @@
-"""The host's side of one worker: submit a job to it, yield what comes back. No threads; readiness
+"""The host's side of one worker: submits a job and yields its executions. No threads; readiness
 comes from the running event loop."""
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class WorkerLink:
         self._unended += 1
 
     async def exit_code(self) -> int:
-        """How the supervisor of the submission begun last has ended. Raises LostError if nobody can
-        tell."""
+        """Return the exit code of the last submission's supervisor. Raises LostError if it is
+        unknown."""
         loop = asyncio.get_running_loop()
         try:
             while (code := self._hear_of_ends()) is None:
@@ -225,7 +225,7 @@ class _Submission:
                 return  # what became of the supervisor is in what it sent
 
     async def _next(self) -> wire.Record | wire.ExitReport | int:
-        """What comes next; the exit code of the supervisor if nothing does."""
+        """Return the next record, or the supervisor's exit code if none follows."""
         while not self._records:
             if self._closed is not None:
                 try:

@@ -1,5 +1,5 @@
-"""One test as the host sees it: the descriptors that it gets, and from how its process ended and
-what it wrote, its execution.
+"""One test on the host's side: its descriptors, and its execution, made from its process's end and
+its output.
 
 Nothing here knows whether the output is right.
 """
@@ -16,8 +16,8 @@ STDERR_KEPT = 64 * 1024
 
 
 class Streams:
-    """Anonymous files in memory, made for one test: its input and what it writes. Both this process
-    and the test have them open."""
+    """Anonymous files in memory for one test's input and output, open in this process and in the
+    test."""
 
     def __init__(self, case: bytes, call: bool, fetch: bool) -> None:
         self._fds: list[int] = []

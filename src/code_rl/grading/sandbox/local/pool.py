@@ -41,7 +41,7 @@ _SEARCHED_FILE_BYTES = 1 << 20
 
 
 class _Kind(NamedTuple):
-    """What a worker is for. No worker, and no process that workers are forked from, serves two
+    """The purpose of a worker. No worker, and no process that workers are forked from, serves two
     kinds."""
 
     trusted: bool
@@ -116,7 +116,7 @@ class EmbeddedSandbox:
 
     @property
     def retries(self) -> int:
-        """How many attempts failed, since this was made."""
+        """The number of failed attempts so far."""
         return self._retries.count
 
     def run(self, job: Job) -> AsyncIterator[Execution]:
@@ -259,7 +259,7 @@ class EmbeddedSandbox:
 
 
 async def _soon(done: Callable[[], bool]) -> None:
-    """Wait for what is about to happen, two seconds at the most."""
+    """Wait for an imminent event, at most two seconds."""
     for _ in range(400):
         if done():
             return
@@ -267,8 +267,8 @@ async def _soon(done: Callable[[], bool]) -> None:
 
 
 def case_messages(job: Job) -> list[bytes]:
-    """What travels for each case. Raises RefusedError for cases of the wrong kind, and values that
-    cannot be encoded."""
+    """Encode each case. Raises RefusedError for cases of the wrong kind, and for values that cannot
+    be encoded."""
     wanted = StdinInput if job.fn_name is None else CallInput
     if not all(isinstance(case, wanted) for case in job.cases):
         raise RefusedError(
@@ -304,7 +304,7 @@ def _message(job: Job) -> wire.JobMessage:
 
 
 def _allow_descriptors() -> None:
-    """Each test under way has a few descriptors here: make use of what the hard limit allows."""
+    """Raise the soft limit of descriptors to the hard one: each running test needs a few here."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 
 class Slot:
-    """What a submission holds while it runs."""
+    """A running submission's hold on the sandbox."""
 
     lent = 0
     """Bytes of memory that its holder may use without having it; 0 while it has it."""

@@ -44,7 +44,7 @@ class SandboxApplication:
         return listening(app, host, port, unpacks=True)
 
     async def drain(self, grace_s: float) -> bool:
-        """Refuse what is new, wait for what was admitted. False when something still ran after
+        """Refuse new requests and wait for admitted ones. False if one still ran after
         `grace_s`."""
         self.admission.draining = True
         try:

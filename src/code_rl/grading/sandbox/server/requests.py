@@ -1,4 +1,4 @@
-"""Reading a /run_code body: what is malformed answers 422, what cannot be run answers SandboxError.
+"""Reads a /run_code body: a malformed one is answered 422, one that cannot run SandboxError.
 
 The 422 body has FastAPI's shape (`detail`: list of `type`, `loc`, `msg`), which clients of the real
 server may read.
@@ -23,7 +23,7 @@ IGNORED_FILE = "IGNORE_THIS_FILE"
 
 
 class _Body(BaseModel):
-    """The protocol's form of a request; what it does not name is ignored."""
+    """The protocol's form of a request; unknown fields are ignored."""
 
     code: str
     language: str

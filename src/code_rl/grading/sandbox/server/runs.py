@@ -27,7 +27,7 @@ SPARE_FILE_MB = 256
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """What every run is bounded by, beyond what its request says."""
+    """The server's bounds on every run, beyond those of its request."""
 
     memory_mb: int
     output_bytes: int

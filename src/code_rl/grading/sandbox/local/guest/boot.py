@@ -1,4 +1,4 @@
-"""First code of a zygote: imports what programs are likely to want."""
+"""The first code of a zygote: imports the modules that programs are likely to use."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def lay_out(path: str, content: int) -> None:
-    """Write what the descriptor `content` holds to `path` (relative, without `..`) below the
-    working directory, and close it."""
+    """Write the content of a descriptor to `path` (relative, without `..`) below the working
+    directory, and close it."""
     parents = path.split("/")[:-1]
     for depth in range(
         len(parents)
@@ -37,9 +37,9 @@ def collect(paths: tuple[str, ...], to: int, most: int) -> None:
     """Append the regular files among `paths` to the descriptor `to`, as entries of index, length
     and bytes.
 
-    Links are not followed: a program must not make its supervisor read what the program itself may
-    not. A file that would bring the bytes over `most` ends the list with an entry of its length and
-    nothing behind it.
+    Links are not followed: a program must not make its supervisor read files that the program
+    itself may not. A file that would bring the bytes over `most` ends the list with an entry of its
+    length and nothing behind it.
     """
     room = most
     for index, path in enumerate(paths):

@@ -41,7 +41,7 @@ class KernelError(OSError):
 
 
 class _CloneArgs(ctypes.Structure):
-    """What clone3(2) is told."""
+    """The arguments of clone3(2)."""
 
     _fields_ = [
         (name, ctypes.c_uint64)
@@ -82,8 +82,8 @@ def _check(result: int, step: str) -> int:
 
 
 def fork() -> int:
-    """fork(2). The interpreter is not told: it has one thread, and what the standard modules want
-    done at forks is for a program's own forks."""
+    """fork(2), without telling the interpreter: it has one thread, and fork handlers of the
+    standard modules are for a program's own forks."""
     return _check(_held.fork(), "fork")
 
 
@@ -197,11 +197,10 @@ def keep_capabilities(*numbers: int) -> None:
 
 
 class ExitRecord:
-    """How a process ended, as the kernel writes it into one buffer, which is sent as it is
-    (`wire`).
+    """A process's end, written by the kernel into one buffer that is sent unchanged (`wire`).
 
-    After a fork each object that this process touches is a page to copy: the way from one test to
-    the next makes few.
+    After a fork each object that this process touches is a page to copy, so the way from one test
+    to the next makes few.
     """
 
     def __init__(self) -> None:
@@ -224,7 +223,7 @@ class ExitRecord:
         _libc.clock_gettime(_MONOTONIC, self._ended)
 
     def note_compiled(self) -> None:
-        """What this process has used so far, it used for compiling."""
+        """Count the time used so far as compile time."""
         _libc.getrusage(0, self._usage)
         self.view[wire.COMPILE_AT :] = self.view[wire.USAGE_AT :][
             : wire.ACCOUNT_BYTES - wire.COMPILE_AT
@@ -242,7 +241,7 @@ class ExitRecord:
         return self._status.value
 
     def send(self, channel: socket.socket, kind: int, cause: int, tainted: bool) -> None:
-        """Send what stands here; the compiler's time goes once."""
+        """Send the buffer; the compiler's time is sent once."""
         self.view[0], self.view[1], self.view[2] = kind, cause, tainted
         channel.send(self.view)
         if kind == wire.RESULT:

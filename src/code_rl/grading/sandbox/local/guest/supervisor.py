@@ -1,9 +1,9 @@
-"""PID 1 of one submission: compiles the program once, forks a process for each test, ends all that
-a test started.
+"""PID 1 of one submission: compiles the program once, forks a process for each test, ends
+everything that a test started.
 
-It knows neither how many tests there are nor what one was given or wrote: inputs and outputs are
-descriptors, which only the test takes from the channel. A test that leaves files behind is the last
-one here: the rest get a new supervisor.
+It knows neither the number of tests nor their inputs or outputs: those are descriptors, which only
+the test takes from the channel. A test that leaves files behind is the last one here; the rest get
+a new supervisor.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Supervisor:
         os._exit(0)
 
     def _run_one(self, run: TestRun) -> None:
-        """See one test to its end. What this makes is gone with it: the next finds the same
-        memory."""
+        """Run one test to its end. Objects made here are freed, so that the next test finds the
+        same memory."""
         account, others = self._account, self._others
         account.begin()
         pid = kernel.fork()
@@ -152,7 +152,7 @@ class Supervisor:
 
 
 def _left_traces(changed_ns: int) -> bool:
-    """Whether a test has changed the working directory, made at `changed_ns`, or the program's file
+    """True if a test has changed the working directory, made at `changed_ns`, or the program's file
     in it."""
     here = os.stat(".")
     return bool(here.st_ctime_ns != changed_ns or here.st_mtime or os.stat(SOURCE).st_mtime)

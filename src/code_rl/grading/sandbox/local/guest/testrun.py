@@ -29,8 +29,8 @@ touched is judged by peak memory."""
 
 
 class TestRun:
-    """How each test of a submission starts. What can be done once for all tests is done in the
-    supervisor, and inherited."""
+    """The start of each test of a submission. Work that can be shared is done in the supervisor and
+    inherited."""
 
     def __init__(
         self,
@@ -125,8 +125,8 @@ class TestRun:
 
 
 def memory(job: wire.JobMessage, base_bytes: int) -> tuple[int, int]:
-    """How much may be writable, and how much address space may be in use. `base_bytes`: what an
-    interpreter has before its program asks for anything."""
+    """Return the writable memory and the address space allowed. `base_bytes` is the use of an
+    interpreter before its program."""
     if job.strict:
         return base_bytes + job.memory_bytes, base_bytes + job.memory_bytes
     stacks, most = job.processes * THREAD_STACK, base_bytes + job.memory_bytes

@@ -80,7 +80,7 @@ def _run() -> None:
 
 
 def _supervise() -> None:
-    """Of what is done around a test, and by a test first, what can be done here."""
+    """Exercise the steps around a test, and a test's first steps, as far as possible here."""
     ours, theirs = wire.pair()
     null = os.open("/dev/null", os.O_RDONLY)
     job = wire.JobMessage(

@@ -1,4 +1,5 @@
-"""What a running test has used so far, of all its processes, by way of a /proc that no test has."""
+"""The CPU time used so far by all processes of a running test, read from a /proc that no test
+has."""
 
 from __future__ import annotations
 

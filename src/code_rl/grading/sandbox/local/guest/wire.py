@@ -1,11 +1,9 @@
-"""Messages between the host and one submission: SEQPACKET datagrams on a channel that is made for
-it alone.
+"""Messages between the host and one submission: SEQPACKET datagrams on a channel made for it alone.
 
-Down goes the job (marshalled: the host is trusted), then one datagram with a descriptor for each
-file that comes with it, then one datagram for each test, with the descriptors that will be the
-test's own: its input, stdout, stderr, and what else it has. Up come accounts of fixed
-form, and records: a byte and a short text; nothing that comes out of a sandbox is ever unpickled or
-unmarshalled.
+Down goes the job (marshalled: the host is trusted), one datagram with a descriptor for each file,
+and one datagram for each test with its own descriptors: input, stdout, stderr, and the value's. Up
+come exit reports of fixed form, and records: a byte and a short text. Nothing from a sandbox is
+ever unpickled or unmarshalled.
 """
 
 from __future__ import annotations
@@ -76,8 +74,9 @@ class Record(NamedTuple):
 
 
 class ExitReport(NamedTuple):
-    """How a process ended: exit code (negative for a signal), CPU and wall seconds, peak memory in
-    bytes; CPU seconds of the compiler before it. `tainted`: the rest needs another supervisor."""
+    """A process's end: exit code (negative for a signal), CPU and wall seconds, peak memory in
+    bytes, and the compiler's CPU seconds before it. `tainted`: the rest needs another supervisor.
+    """
 
     kind: int
     cause: int
@@ -95,7 +94,7 @@ def record(kind: int, text: bytes = b"") -> bytes:
 
 
 def unpack(datagram: bytes) -> Record | ExitReport:
-    """What one datagram says. Raises ValueError for any other."""
+    """Decode one datagram. Raises ValueError for an unknown one."""
     if datagram[:1] in (b"\1", b"\2") and len(datagram) == ACCOUNT_BYTES:
         kind, cause, tainted, how, status, *numbers = _ACCOUNT.unpack(datagram)
         user_s, user_us, system_s, system_us, peak_kb, *times = numbers
@@ -111,7 +110,7 @@ def unpack(datagram: bytes) -> Record | ExitReport:
 
 
 def exit_code(datagram: bytes) -> int:
-    """How a supervisor has ended, of which its worker says so."""
+    """Return the exit code of a supervisor, as its worker reports it."""
     (code,) = ENDED.unpack(datagram)
     return KILLED - code if code > KILLED else int(code)
 
@@ -155,6 +154,6 @@ def receive_file(channel: socket.socket) -> tuple[str, int]:
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends that carry whole datagrams; one of CHUNK bytes fits into what the kernel holds by
-    default."""
+    """Return two ends that carry whole datagrams; one of CHUNK bytes fits the kernel's default
+    buffer."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -70,11 +70,11 @@ class Worker:
         self._attend(channel)
 
     def _attend(self, channel: socket.socket) -> NoReturn:
-        """Where no namespace holds what a submission starts: stand over its supervisor, and leave
+        """Without a namespace that holds a submission's processes: watch its supervisor, and leave
         nothing behind. Ends as the supervisor does.
 
-        The supervisor is ended when the host wants nothing more of it, or of the worker, or the
-        worker has ended; that this process ends with none of them is how nothing is left.
+        The supervisor is ended when the host is done with it or with the worker, or when the worker
+        has ended; this process ends with none of them, so that nothing is left.
         """
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1, step="prctl(PR_SET_CHILD_SUBREAPER)")
         directory = files.make_directory(self._directory)

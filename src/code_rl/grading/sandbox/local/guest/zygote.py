@@ -61,8 +61,8 @@ def serve(control: socket.socket, config: dict[str, Any]) -> NoReturn:
 
 
 def _lift_limits() -> str:
-    """Lift the hard limits inherited from whoever starts the sandbox (`ulimit`), where this process
-    may. Returns what then still is in the way of a test, or nothing."""
+    """Lift inherited hard limits (`ulimit`) where allowed. Returns the limits that remain in a
+    test's way."""
     for kind, needed, name in _NEEDED_LIMITS:
         soft, hard = resource.getrlimit(kind)
         if hard == resource.RLIM_INFINITY:

@@ -22,12 +22,11 @@ _TMP_FLOOR = 64 << 20
 
 
 class Confinement(NamedTuple):
-    """What a zygote was asked for. `scratch` is the directory of working directories where /tmp is
-    not private.
+    """The confinement that a zygote was asked for. `scratch` is the parent of working directories
+    if /tmp is not private.
 
-    `may_fork`: whether programs may start processes at `landlock`; somebody must count them.
-    `proc`: the host's /proc, opened while it was there. `own_uids`: each worker has a user id for
-    itself.
+    `may_fork`: programs may start processes at `landlock`, where somebody must count them. `proc`:
+    the host's /proc, opened beforehand. `own_uids`: each worker has its own user id.
     """
 
     level: str
@@ -39,11 +38,11 @@ class Confinement(NamedTuple):
 
 
 def confine_zygote(wanted: Confinement) -> Confinement:
-    """Enter the read-only root (full). Returns what was wanted with what could be had. Raises
+    """Enter the read-only root (full). Returns the confinement that could be had. Raises
     KernelError naming the step refused.
 
-    Root stays root here, with nothing but this root directory to see: it takes that to give each
-    worker a user id of its own. The zygote never meets a program.
+    Root stays root here, with nothing but this root directory to see, since giving each worker its
+    own user id needs it. The zygote never meets a program.
     """
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1, step="prctl(PR_SET_NO_NEW_PRIVS)")
     own_uids = os.geteuid() == 0 and wanted.level != NONE and _may_change_user()
@@ -103,7 +102,7 @@ def fork_worker(wanted: Confinement, uid: int | None) -> int:
 
 
 def submission_namespaces(level: str) -> int:
-    """What namespaces of its own the supervisor of a submission has."""
+    """Return the namespaces of a submission's supervisor."""
     return kernel.NEWPID | kernel.NEWNS if level == FULL else 0
 
 
@@ -137,7 +136,7 @@ def confine_submission(
 
 
 class TestConfinement:
-    """What a single test loses beyond its submission."""
+    """The rights that a single test loses beyond its submission."""
 
     domain = -1
     """At `landlock`, the rule set that each test puts on: it cannot signal its supervisor from
@@ -178,7 +177,7 @@ def _may_unshare_mounts() -> bool:
 
 
 def _may_change_user() -> bool:
-    """Whether this process, root by name, may take an unused user id."""
+    """True if this process, root by name, may take an unused user id."""
     pid = kernel.fork()
     if pid == 0:
         try:
@@ -196,8 +195,8 @@ def _take_user(uid: int) -> None:
 
 
 def _become(uid: int | None, wanted: Confinement) -> None:
-    """Take the user id, for good. At `landlock`, an interpreter that only root can reach stays
-    readable; Landlock says what of the rest is."""
+    """Take the user id for good. At `landlock` an interpreter that only root can reach stays
+    readable; Landlock bounds the rest."""
     if uid is None:
         return
     reachable = wanted.level == FULL or (
@@ -236,7 +235,7 @@ def _new_user_namespace(proc: int, more: int, inside: int) -> None:
 
 
 def _others_can_reach(path: str) -> bool:
-    """Whether users other than the owner can read `path`."""
+    """True if users other than the owner can read `path`."""
     while True:
         wanted = stat.S_IXOTH if os.path.isdir(path) else stat.S_IROTH
         if not os.stat(path).st_mode & wanted:

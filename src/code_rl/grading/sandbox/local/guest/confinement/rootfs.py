@@ -103,7 +103,8 @@ def readable_paths(packages: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
 
 
 def find_sources(packages: tuple[tuple[str, str], ...]) -> Sources:
-    """What the running interpreter needs. Called in the zygote, before it enters the root."""
+    """Return the files that the running interpreter needs. Called in the zygote, before it enters
+    the root."""
     standard = os.path.dirname(os.__file__)
     prefix = sys.base_prefix
     system = prefix in ("/usr", "/")

@@ -151,8 +151,8 @@ def _block(number: int, body: list[Instruction]) -> list[Instruction]:
 
 
 def _when(index: int, jump: int, constant: int, then: int, otherwise: int) -> list[Instruction]:
-    """What is answered when an argument equals (_JUMP_EQ) or has any bit of (_JUMP_SET) a constant,
-    and what else."""
+    """Return the filter for an argument that equals (_JUMP_EQ) or has any bit of (_JUMP_SET) a
+    constant, and for one that does not."""
     return [
         _argument(index),
         (jump, 0, 1, constant),
@@ -162,8 +162,8 @@ def _when(index: int, jump: int, constant: int, then: int, otherwise: int) -> li
 
 
 def _one_of(values: tuple[int, ...], verdict: int) -> list[Instruction]:
-    """What was loaded, if it is one of `values`, is answered with `verdict`; else the next
-    instruction follows."""
+    """Answer with `verdict` if the loaded word is one of `values`; else continue with the next
+    instruction."""
     tests = [(_JUMP_EQ, len(values) - 1 - at, 0, value) for at, value in enumerate(values[:-1])]
     return [*tests, (_JUMP_EQ, 0, 1, values[-1]), (_RETURN, 0, 0, verdict)]
 
@@ -173,7 +173,7 @@ def _allow_only(index: int, values: tuple[int, ...], otherwise: int) -> list[Ins
 
 
 def _pair_of_connected() -> list[Instruction]:
-    """Only sockets that are connected for good: others could address what lies in the file
+    """Allow only sockets that are connected for good: others could address sockets in the file
     system."""
     kinds = [
         (_AND, 0, 0, ~_SOCKET_FLAGS & 0xFFFFFFFF),
