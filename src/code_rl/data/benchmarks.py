@@ -204,7 +204,7 @@ def _by_layout(
 
 
 def _with_prompt(row: Row, item: Item) -> Item:
-    """The item with what the benchmark's prompt shows of its row, and what a plain completion would
+    """Add the prompt text of the benchmark, and the beginning that a plain completion would
     continue."""
     if isinstance(item, Skipped):
         return item

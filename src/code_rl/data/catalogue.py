@@ -14,8 +14,8 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """A data set by name. `splits` maps the hub's splits to what a user may call them; the first is
-    what training reads."""
+    """A data set by name. `splits` maps the hub's splits to their public names; training reads the
+    first."""
 
     repository: str
     config: str | None = None

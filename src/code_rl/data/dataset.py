@@ -74,7 +74,7 @@ class Source:
                 yield f"{file}, row {number}", row
 
     def provenance(self) -> dict[str, Any]:
-        """Where the rows come from, as JSON data."""
+        """Return the source of the rows as JSON data."""
         names = ("name", "split", "repository", "revision", "licence")
         return {
             **{name: getattr(self, name) for name in names},
@@ -82,8 +82,8 @@ class Source:
         }
 
     def identity(self) -> list[Any]:
-        """What the content depends on: the commit, or each local file's path, size and time of
-        change."""
+        """Return the version of the content: the commit, or each local file's path, size and time
+        of change."""
         if self.revision is not None:
             return [
                 self.repository,
@@ -115,8 +115,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class MadeSource(Source):
-    """Problems that are made, not read: the built-in family, of this version, or what an object of
-    the user's gives, of a hash as version."""
+    """Problems that are made, not read: the built-in family of this version, or those of a user's
+    object, with a hash as version."""
 
     problems: Sequence[Problem] = ()
     version: str = ""
@@ -179,7 +179,7 @@ class Dataset:
         return [shape.name if shape else "" for shape in shapes]
 
     def provenance(self) -> list[dict[str, Any]]:
-        """Where the rows of each source come from."""
+        """Return the source of each part's rows."""
         return [source.provenance() for source in self.sources]
 
     def fingerprint(self) -> str:
@@ -203,7 +203,7 @@ def open_dataset(setting: str, role: Role = "train") -> Dataset:
 
 
 def test_split_settings(setting: str) -> dict[str, str]:
-    """What names each of the held-out splits that `test_dataset=setting` means, by name: those of a
+    """Return {name: setting} of the held-out splits that `test_dataset=setting` means: those of a
     mixture, or each one given."""
     parts = _parts(setting)
     if len(parts) == 1:

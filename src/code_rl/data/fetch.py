@@ -27,8 +27,7 @@ MAIN, README = "main", "README.md"
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A data set repository at one commit: its files, and what its card says of configs and
-    licence."""
+    """A data set repository at one commit: its files, and its card's configs and licence."""
 
     name: str
     commit: str
@@ -137,8 +136,8 @@ def _card(readme: Path) -> dict[str, Any]:
 
 
 def _connection_errors() -> tuple[type[Exception], ...]:
-    """What a hub that does not answer raises; the hub's HTTP library, whichever it is, shows in the
-    base of its own errors."""
+    """Return the exceptions of a hub that does not answer; the base of the hub's own errors shows
+    its HTTP library."""
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     return (LocalEntryNotFoundError, HfHubHTTPError.__bases__[0], ConnectionError, TimeoutError)
@@ -167,7 +166,7 @@ TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """One published file: where, its SHA-256, and what it is called below the data folder."""
+    """One published file: address, SHA-256, and name below the data folder."""
 
     url: str
     sha256: str
@@ -175,7 +174,7 @@ class Pinned:
 
     @property
     def path(self) -> Path:
-        """Where it is kept, or would be."""
+        """The file's place in the data folder."""
         return data_folder() / self.kept_as
 
 

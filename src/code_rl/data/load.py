@@ -49,8 +49,8 @@ def find_data(
     evaluates: bool,
     pins: Mapping[str, Sequence[str]] | None = None,
 ) -> RunData:
-    """What the two settings name, or `pins` (an earlier `RunData.describe`) where there are any.
-    Files are fetched; nothing is read.
+    """Find the data sets of the two settings, or of `pins` (an earlier `RunData.describe`). Files
+    are fetched; nothing is read.
 
     Raises ConfigError for an unknown name and for a data set without held-out problems when
     `evaluates`; DataError for unusable files.
@@ -71,7 +71,7 @@ def find_data(
 
 
 def held_out_setting(dataset: str, test_dataset: str | None) -> str:
-    """What names the held-out problems of a run that evaluates. Raises ConfigError where there are
+    """Return the setting that names the held-out problems of a run. Raises ConfigError if there are
     none."""
     setting = test_dataset or (BUILTIN if dataset == BUILTIN else own_test_setting(dataset))
     if setting is None:
@@ -144,7 +144,7 @@ async def load_dataset(dataset: Dataset, executor: Executor, say: Say = print) -
 async def _resolved(
     dataset: Dataset, executor: Executor, say: Say, skip: int
 ) -> AsyncIterator[Problem | Skipped]:
-    """What the rows give."""
+    """Yield the problems of the rows."""
     say(f"reading {dataset} (the first time; then kept)")
     resolved = resolve_all(dataset.items(skip), executor)
     async with aclosing(resolved) as items:  # type: ignore[type-var]
@@ -153,8 +153,8 @@ async def _resolved(
 
 
 def labels(problem: Problem) -> dict[str, str]:
-    """What evaluations ask of a problem before they load it: tags that figures are broken down by,
-    and what a plain completion continues."""
+    """Return a problem's labels for evaluations: tags for breakdowns, and the beginning that a
+    plain completion continues."""
     found = {name: problem.meta.get(name) for name in (*TAGS, "continued")}
     stated = {
         name: str(value) for name, value in found.items() if isinstance(value, str | int | float)
@@ -176,8 +176,8 @@ def parse_difficulty(text: str) -> tuple[float, float]:
 
 
 def within_difficulty(problems: Sequence[Problem], difficulty: str) -> Sequence[Problem]:
-    """Those problems whose known pass rate lies within `LOW..HIGH`, ends included. Raises
-    ConfigError where one has none, or none is left."""
+    """Keep the problems whose known pass rate lies within `LOW..HIGH`, ends included. Raises
+    ConfigError if a problem has no rate, or none is left."""
     low, high = parse_difficulty(difficulty)
     rates = {
         i: rate
@@ -230,6 +230,7 @@ def _capped(problem: Problem, most: int) -> Problem:
 
 
 def _pass_rate(meta: Mapping[str, Any]) -> float | None:
-    """What `code-rl prepare` measured (its card in `meta`), or a plain `meta.pass_rate`."""
+    """Return the pass rate measured by `code-rl prepare` (in `meta`), or a plain
+    `meta.pass_rate`."""
     measured = meta.get("prepare", {}).get("difficulty", {}).get("pass_rate", meta.get("pass_rate"))
     return float(measured) if isinstance(measured, int | float) else None

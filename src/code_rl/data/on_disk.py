@@ -1,10 +1,9 @@
-"""Problems on disk for random access, in the memory of those in use: one compressed record each,
-and an index.
+"""Problems on disk for random access: one compressed record each, and an index.
 
-A store is a folder `problems.bin` + `index.jsonl`, both appended row by row: a cut costs the row in
-hand. Its key names all that shaped it (the source's rows, the readers' own code); what was made
-under another key is made anew. Stores of data sets and benchmarks lie in the cache
-(`CODE_RL_CACHE`, else `~/.cache/code-rl`), that of `code-rl prepare` in its folder.
+A store is a folder `problems.bin` + `index.jsonl`, both appended row by row, so that a cut costs
+one row. Its key covers everything that shaped it (the source's rows, the readers' code); another
+key makes another store. Stores of data sets and benchmarks are in the cache (`CODE_RL_CACHE`, else
+`~/.cache/code-rl`), that of `code-rl prepare` in its folder.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ Items = Callable[[int], AsyncIterator[Problem | Skipped]]
 
 @dataclass(frozen=True, slots=True)
 class ProblemLocation:
-    """Where a problem's record lies, and what its maker noted about it (JSON data)."""
+    """The position of a problem's record, and its maker's notes (JSON data)."""
 
     id: str
     offset: int
@@ -77,7 +76,7 @@ class ProblemStore(Indexed[Problem]):
         return len(self.places)
 
     def has(self, problem_id: str) -> bool:
-        """Whether there is a problem with this id."""
+        """True if a problem has this id."""
         return problem_id in self._place_of
 
     def get(self, problem_id: str) -> Problem:
@@ -107,11 +106,11 @@ class ProblemStore(Indexed[Problem]):
 
     @property
     def rows(self) -> int:
-        """How many rows of the source are dealt with."""
+        """The number of rows of the source that were processed."""
         return len(self.places) + len(self.skipped)
 
     def left_out(self) -> dict[str, int]:
-        """How many rows gave no problem, by reason."""
+        """Return the number of rows without a problem, by reason."""
         return dict(sorted(Counter(one.reason for one in self.skipped).items()))
 
     def add(
@@ -199,8 +198,8 @@ class ProblemStore(Indexed[Problem]):
         return self._writing
 
     def _read_index(self) -> int:
-        """Take over what an earlier process left under the same key; returns how far the index is
-        whole."""
+        """Take over the rows of an earlier process under the same key; returns the length of the
+        whole part."""
         whole = 0
         with suppress(FileNotFoundError):
             size = (self.folder / RECORDS).stat().st_size

@@ -92,7 +92,7 @@ def subsample(items: Sequence[T], limit: int) -> Sequence[T]:
 
 
 def keys_of(problem: Problem) -> tuple[str, str]:
-    """What tells a problem: its id, and a digest of its statement ("" where it has none)."""
+    """Return a problem's keys: its id, and a digest of its statement ("" without one)."""
     text = " ".join(problem.statement.lower().split())
     return problem.id, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[
         :24

@@ -1,9 +1,8 @@
-"""The last step of reading: what only a run can tell. A row's own solutions go through the sandbox
-and the judge's comparison.
+"""The last step of reading, by running a row's own solutions in the sandbox.
 
 A `Draft` gets its expected values from its reference. An `Ambiguous` gets the one reading of its
 tests under which a solution of its own passes them all; a row that no reading fits, or that two
-readings fit, becomes a `Skipped`: nothing is guessed.
+readings fit, becomes a `Skipped`.
 """
 
 from __future__ import annotations
@@ -173,8 +172,8 @@ async def _survivors(
     executor: Executor,
     troubles: list[str],
 ) -> list[Reading]:
-    """Those under which `reference` passes every test, of readings with one way of taking the
-    arguments: one run answers for all, and ends when none is left. What goes wrong is added to
+    """Return the readings under which `reference` passes every test, among those that take
+    arguments alike: one run decides for all, and ends when none is left. Failures are added to
     `troubles`."""
     calls = readings[0].tests
     for call in calls:

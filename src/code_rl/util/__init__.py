@@ -1,1 +1,1 @@
-"""Errors, files, concurrency, settings: what every wing uses."""
+"""Errors, files, concurrency and settings, for every wing."""

@@ -1,5 +1,4 @@
-"""Who may come in, from where, and until when: so many runs at once, a bounded queue, nobody while
-draining."""
+"""Admission of requests to a server: a number at once, a bounded queue, none while draining."""
 
 from __future__ import annotations
 

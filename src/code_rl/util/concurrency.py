@@ -75,7 +75,7 @@ async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, Result]]) ->
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel what is not done and wait until all have ended. Their own exceptions are dropped: the
+    """Cancel unfinished tasks and wait until all have ended. Their exceptions are dropped: the
     caller has the first."""
     tasks = list(tasks)
     for task in tasks:
@@ -114,8 +114,8 @@ class BackgroundTasks:
     """Jobs that run one after the other, beside the body of `async with` or (`waits`) before `do`
     returns.
 
-    The first that fails cancels the body, wherever it waits (a step may take long, and be paid for
-    in vain), and is what leaving raises. Leaving without an error waits for all of them.
+    The first failure cancels the body, wherever it waits, and is raised on leaving. Leaving without
+    an error waits for all jobs.
     """
 
     def __init__(self, *, waits: bool) -> None:
@@ -158,8 +158,8 @@ class BackgroundTasks:
 
 
 def default_concurrency(executor: object = None) -> int:
-    """Enough programs in flight to keep all places of `executor` filled; it holds back what is too
-    many."""
+    """Return a number of programs in flight that keeps all slots of `executor` filled; it holds
+    back the surplus."""
     places = (
         getattr(executor, "places", None)
         or getattr(executor, "concurrency", None)

@@ -34,8 +34,8 @@ _MAX_BATCH_ROWS = 256
 
 
 def cache_folder() -> Path:
-    """Where what can be made or fetched again is kept: `$CODE_RL_CACHE`, or `code-rl` in the user's
-    cache folder."""
+    """Return the folder for files that can be made or fetched again: `$CODE_RL_CACHE`, or `code-rl`
+    in the user's cache folder."""
     given = os.environ.get("CODE_RL_CACHE")
     if given:
         return Path(given).expanduser()
@@ -43,15 +43,15 @@ def cache_folder() -> Path:
 
 
 def data_folder() -> Path:
-    """Where public files are kept: `$CODE_RL_DATA`, or `data` in the cache folder."""
+    """Return the folder of public files: `$CODE_RL_DATA`, or `data` in the cache folder."""
     given = os.environ.get("CODE_RL_DATA")
     return Path(given).expanduser() if given else cache_folder() / "data"
 
 
 @lru_cache
 def sources_digest(*modules: str) -> str:
-    """A hash of the source of modules and packages of ours: what they made is made anew once they
-    have changed."""
+    """Return a hash of the source of our modules and packages: a change invalidates their
+    output."""
     digest = hashlib.sha256()
     for name in modules:
         place = Path(__file__).parents[1].joinpath(*name.split(".")[1:])

@@ -50,12 +50,11 @@ class OutageError(CodeRLError):
 
 
 class ResourceError(CodeRLError):
-    """The machine lacks something (disk, memory, file descriptors); the message names what."""
+    """The machine lacks a resource (disk, memory, file descriptors), which the message names."""
 
 
 class IsolationError(InputError):
-    """The isolation level asked for cannot be had on this machine; the message names what is
-    missing."""
+    """This machine cannot provide the isolation level; the message names the missing part."""
 
 
 class BackendError(CodeRLError):
@@ -67,7 +66,7 @@ class CheckpointError(CodeRLError):
 
 
 def install_command(extra: str) -> str:
-    """What installs this package with one of its extras, as typed anywhere: from its clone where it
+    """Return the command that installs this package with one of its extras, from its clone if it
     runs from one."""
     clone = Path(__file__).parents[3]
     what = (
@@ -83,8 +82,8 @@ TRAIN = ("chz", "dotenv", "numpy", "rich")
 
 
 def require(extra: str, what: str, *modules: str) -> None:
-    """Raise ConfigError, with the command that installs `extra`, where one of its `modules` cannot
-    be imported by `what`."""
+    """Raise ConfigError with the command that installs `extra` if one of its `modules`, needed by
+    `what`, cannot be imported."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
             raise ConfigError(
@@ -94,8 +93,7 @@ def require(extra: str, what: str, *modules: str) -> None:
 
 
 def command_line(verb: str) -> str:
-    """How a verb of this package is typed where the user stands: by a name that the shell finds,
-    else by path."""
+    """Return a verb as the user types it: by a name that the shell finds, else by path."""
     script, here = Path(sys.argv[0]), Path(sys.executable).with_name("code-rl")
     if (
         verb == "train"
@@ -133,20 +131,19 @@ which of them do."""
 
 
 def is_resource_error(error: BaseException) -> bool:
-    """True for what is raised when the machine lacks memory, descriptors, room, a file: nothing
-    that is wrong with the program."""
+    """True for the errors of a machine that lacks memory, descriptors, room or a file."""
     return isinstance(error, OSError) or lacks_memory(error)
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """True for what Python, and a library beneath it, raise when the machine has no memory left (or
-    no room for a thread)."""
+    """True for the errors of Python, and of a library beneath it, without memory or room for a
+    thread."""
     worded = isinstance(error, RuntimeError | ImportError)  # an import maps libraries
     return isinstance(error, MemoryError) or (worded and bool(_MEMORY.search(str(error))))
 
 
 def describe_error(error: BaseException) -> str:
-    """What the machine lacked, on one line."""
+    """Describe the missing resource on one line."""
     if isinstance(error, RuntimeError | ImportError):
         return f"out of memory ({str(error).splitlines()[0][:200]})"
     if isinstance(error, MemoryError):
@@ -157,7 +154,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def with_resume_hint(error: Exception, hint: str) -> CodeRLError:
-    """What a run that `error` stopped ends with: the same kind, and how to go on."""
+    """Return an error of the same kind that also says how to resume."""
     if isinstance(error, CodeRLError):
         return type(error)(f"{error}; {hint}")
     return ResourceError(f"the run stopped: {describe_error(error)}; {hint}")

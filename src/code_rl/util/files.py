@@ -29,7 +29,7 @@ Key = TypeVar("Key", bound=Hashable)
 def writes(
     out: object, kind: str = "folder", error: type[InputError] = ConfigError
 ) -> Iterator[None]:
-    """What the system says of an `out=` that the block cannot write is an `error`."""
+    """Raise `error` if the block cannot write its `out=`."""
     try:
         yield
     except OSError as refused:
@@ -47,8 +47,8 @@ def make_folder(out: Path) -> Path:
 
 
 def check_out(out: Path, holds: Callable[[Path], bool], what: str) -> None:
-    """Raise ConfigError for an `out=` that is a file, or a folder that is not empty and does not
-    hold an earlier `what`."""
+    """Raise ConfigError for an `out=` that is a file, or a non-empty folder without an earlier
+    `what`."""
     with writes(out):
         if out.exists() and not out.is_dir():
             raise ConfigError(f"out={out} is a file; give a folder")
@@ -86,8 +86,8 @@ def open_private(path: Path) -> TextIO:
 
 
 def open_private_bytes(path: Path) -> io.FileIO:
-    """The same for bytes that are read and appended, without a buffer: what could not be written is
-    not kept for a second try."""
+    """As `open_private`, for bytes that are read and appended without a buffer: a failed write is
+    not tried again."""
     return io.FileIO(_private(path, os.O_APPEND), "a+")
 
 
@@ -113,7 +113,8 @@ def _private(path: Path, how: int) -> int:
 def only_writer(
     path: Path, what: str, error: type[InputError] = ConfigError, *, stays: bool = True
 ) -> Iterator[None]:
-    """Hold the lock file `path`, which `stays` afterwards or not, for `what` a setting names.
+    """Hold the lock file `path`, which `stays` afterwards or not, for the setting described by
+    `what`.
 
     Raises `error`: it cannot be locked, or another process holds it.
     """
@@ -145,7 +146,7 @@ def sync_directory(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How a growing file began: its first `size` bytes and their CRC-32."""
+    """The beginning of a growing file: its first `size` bytes and their CRC-32."""
 
     size: int
     crc: int
@@ -309,8 +310,7 @@ def sized_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def drop_torn_line(path: Path) -> None:
-    """Cut off what a cut run left of a last line, so that the next append begins a line of its
-    own."""
+    """Cut off an incomplete last line, so that the next append begins a new one."""
     if not path.exists():
         return
     with path.open("rb+") as file:

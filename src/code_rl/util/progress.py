@@ -1,4 +1,4 @@
-"""How far a long piece of work is: a bar on a terminal, a line now and then in a pipe."""
+"""Progress of long work: a bar on a terminal, an occasional line in a pipe."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ LINE_EVERY_S = 10.0
 
 
 class View:
-    """What a verb shows on standard output: lines and tables; `pipe_width` is that of tables in a
-    pipe."""
+    """A verb's standard output: lines and tables; `pipe_width` is the width of tables in a pipe."""
 
     pipe_width: int | None = None
 
@@ -44,8 +43,8 @@ class View:
 def progress(
     console: Console, what: str, total: int | None, note: Callable[[int], str] = lambda _: ""
 ) -> Iterator[Callable[[], None]]:
-    """Show progress while the block runs, which calls the function once an item; `note` is what to
-    say beside the count."""
+    """Show progress while the block runs, which calls the function once per item; `note` is a text
+    beside the count."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

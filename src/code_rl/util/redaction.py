@@ -1,5 +1,4 @@
-"""Keys do not leave the environment: what looks like one is refused in settings and replaced by ***
-in logs, errors and reports.
+"""Keys do not leave the environment: settings refuse them, and logs, errors and reports show ***.
 
 A key is the value of an environment variable whose name says so (`…_KEY`, `…_TOKEN`, `…_SECRET`,
 `…_PASSWORD`), a text of a form that well-known services give to their keys, or a password within a
@@ -56,8 +55,8 @@ class RedactingFormatter(logging.Formatter):
 
 
 def install_hooks() -> None:
-    """Redact what Python prints by itself: uncaught exceptions, of threads too, and log records
-    that nobody handles."""
+    """Redact Python's own output: uncaught exceptions, also of threads, and log records without a
+    handler."""
     sys.excepthook = lambda *raised: print_exception(raised[1])
     threading.excepthook = _print_thread_exception
     if logging.lastResort is not None:

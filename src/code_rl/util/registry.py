@@ -18,7 +18,8 @@ LARGEST = 1e38
 
 
 def find(setting: str, name: str, ours: Mapping[str, T]) -> T:
-    """What `setting=name` means. A module is looked for where the command runs, too.
+    """Return the object that `setting=name` means. The working directory is searched for modules
+    too.
 
     Raises ConfigError: no part of ours has that name, the module cannot be imported, or it has no
     such object.
@@ -42,20 +43,20 @@ def find(setting: str, name: str, ours: Mapping[str, T]) -> T:
 
 
 def about(part: object) -> tuple[str, str]:
-    """What a part of ours says of itself: its `about`, or the first line of its docstring; then the
-    rest, where it comes from."""
+    """Return a part's description: its `about`, or the first line of its docstring; and the rest,
+    its source."""
     first, _, rest = (getattr(part, "about", "") or inspect.getdoc(part) or "").partition("\n")
     return first[:1].lower() + first[1:].rstrip("."), " ".join(rest.split()).rstrip(".")
 
 
 def described(ours: Mapping[str, object]) -> str:
-    """`name (what it is), …` for help texts."""
+    """Return `name (description), …` for help texts."""
     return ", ".join(f"{name} ({about(part)[0]})" for name, part in ours.items())
 
 
 @contextlib.contextmanager
 def attribute_errors_to(setting: str, name: str) -> Iterator[None]:
-    """Raise what a part of the user's raises inside as a ConfigError that names the part."""
+    """Turn any exception of a user's part into a ConfigError that names the part."""
     try:
         yield
     except CodeRLError:

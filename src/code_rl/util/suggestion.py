@@ -1,4 +1,4 @@
-"""What somebody may have meant by a name that is unknown."""
+"""Suggestions for an unknown name."""
 
 from __future__ import annotations
 

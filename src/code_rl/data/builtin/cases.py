@@ -63,8 +63,7 @@ def _stdin(source: str, items: Sequence[Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
-    """Elements that may occur, sorted out by what the filter makes of them (after the map, where
-    that comes first)."""
+    """Possible elements, sorted by the filter's answer (after the map if that comes first)."""
 
     everything: Sequence[int]
     kept: list[int]

@@ -1,5 +1,4 @@
-"""The building blocks of the built-in problems: where numbers come from, what is kept, what is done
-to it, what is asked.
+"""The building blocks of the built-in problems: sources of numbers, filters, maps and reductions.
 
 Each primitive carries its phrases (for statements), its Python text (for reference solutions) and a
 plain function (for expected outputs), side by side, so that a test can hold them against one
@@ -59,8 +58,8 @@ class Primitive:
 
 @dataclass(frozen=True, slots=True)
 class NumberSource:
-    """Where the elements come from. `code` reads them into `{a}`; empty for the function source,
-    whose argument they are."""
+    """The source of the elements. `code` reads them into `{a}`; it is empty for the function
+    source, whose argument they are."""
 
     statement: str
     code: str

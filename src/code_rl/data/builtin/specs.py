@@ -1,4 +1,4 @@
-"""What one built-in problem asks, its text, starter code and solution, and the rules that keep
+"""The specification of one built-in problem: text, starter code, solution, and the rules that keep
 training and test problems apart.
 
 A constant is held out when it is 3 modulo 7 (letters: by their place in the alphabet); a

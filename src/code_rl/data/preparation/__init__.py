@@ -1,9 +1,8 @@
-"""`code-rl prepare`: from raw problems to problems worth training on, by stages that each say what
+"""`code-rl prepare`: stages that turn raw problems into problems worth training on, and say what
 they dropped and why.
 
-A file a stage, those of `verify` in a room; `pipeline` runs them, `workspace` and `ledger` are what
-they share. The verb imports `pipeline`, `settings`, `report`, `write`, and of the stages
-`difficulty`, `normalise` and `evaluation_sets`, to check and announce them.
+One file per stage, a room for `verify`; `pipeline` runs them on a shared `workspace`, with
+`decisions`.
 """
 
 from __future__ import annotations

@@ -29,11 +29,10 @@ OnItem = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A stage's word on one item. `reason` is a code to count by (empty when kept), `detail` a
+    """A stage's decision on one item. `reason` is a code to count by (empty when kept), `detail` a
     short text for people.
 
-    `metadata` is what the stage adds to the problem's data card; `notes` what later stages need and
-    the card does not.
+    `metadata` goes into the problem's `meta.prepare`; `notes` are for later stages only.
     """
 
     keep: bool
@@ -63,10 +62,10 @@ def one_by_one(
 
 
 class Decisions:
-    """Those of one costly stage on its survivors: what `log` has under their `keys`, and what is
-    yet to be decided.
+    """The decisions of one costly stage: those in `log` under the candidates' `keys`, and those
+    still to be made.
 
-    A cut loses at most the items in hand.
+    A cut loses at most the items in progress.
     """
 
     def __init__(
@@ -80,12 +79,12 @@ class Decisions:
 
     @property
     def waiting(self) -> list[int]:
-        """Who has no decision, in order."""
+        """Return the candidates without a decision, in order."""
         return [index for index in range(len(self._survivors)) if index not in self._made]
 
     @property
     def made(self) -> list[Decision]:
-        """What is decided, in the survivors' order."""
+        """Return the decisions, in the candidates' order."""
         return [decision for _, decision in sorted(self._made.items())]
 
     async def at_once(

@@ -1,4 +1,4 @@
-"""Stage `filter`: what can be told from the statement and the sizes alone."""
+"""Stage `filter`: decides by the statement and the sizes alone."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The one measure of how alike two texts are: the runs of eight words that they share.
+"""The one measure of similarity between texts: the runs of eight words that they share.
 
-Words are what `[a-z]+|\\d+` finds in the lower-cased text, letters of other alphabets included:
-layout, markup and signs do not count, names and numbers count as they are written. A text of fewer
-than eight words is one run.
+Words are the matches of `[a-z]+|\\d+` in the lower-cased text, letters of other alphabets included:
+layout, markup and signs do not count, names and numbers do. A text of fewer than eight words is one
+run.
 """
 
 from __future__ import annotations

@@ -34,7 +34,8 @@ def open_source(dataset: str, role: Role = "train") -> Dataset:
 
 
 def store_key(dataset: Dataset) -> str:
-    """What the normalised problems depend on: the rows, and who reads and measures them."""
+    """Return the key of the normalised problems: a digest of the rows and of the code that reads
+    and measures them."""
     return digest(
         sources_digest(*READERS, __name__, "code_rl.data.preparation.workspace"),
         dataset.fingerprint(),
@@ -42,8 +43,8 @@ def store_key(dataset: Dataset) -> str:
 
 
 async def normalise(workspace: Workspace, on_row: Callable[[], None]) -> list[Candidate]:
-    """Read what of the source is not yet in the store, in order; references of drafts run several
-    at a time.
+    """Read the rows that are not yet in the store, in order; references of drafts run several at a
+    time.
 
     Raises SandboxError when the executor fails on a draft: without its reference a row cannot be
     read.

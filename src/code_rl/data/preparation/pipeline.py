@@ -1,5 +1,5 @@
-"""The stages one after the other: each gets what the one before kept; the report is written after
-every one."""
+"""Runs the stages in order: each gets the candidates that the one before kept; the report is
+written after each."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def _run(
 
 
 def _after(candidate: Candidate, stage: str, decision: Decision, workspace: Workspace) -> Candidate:
-    """The survivor with what the stage adds to its card and notes."""
+    """Return the candidate with the stage's metadata and notes."""
     passed = [
         *candidate.metadata.get("passed", ("normalise",)),
         *[stage] * (not skip_note(stage, workspace.config)),

@@ -16,7 +16,7 @@ from code_rl.util.errors import ConfigError, install_command
 
 
 def check(config: PrepareConfig) -> Dataset:
-    """Refuse what cannot be done before anything runs: unknown data, evaluation sets, models,
+    """Refuse impossible settings before anything runs: unknown data, evaluation sets, models,
     formats, folders."""
     from code_rl.data.preparation.write import check_format, check_replaced
 
@@ -38,7 +38,7 @@ def check(config: PrepareConfig) -> Dataset:
 
 
 def say_plan(config: PrepareConfig, source: Dataset, say: Callable[[str], None]) -> None:
-    """What would run; a first row is read to show that the data can be."""
+    """Print the plan; the first row is read to show that the data can be read."""
     first = next(source.items(), None)
     say(
         f"dataset {config.dataset}: first row gives "

@@ -1,5 +1,4 @@
-"""`report.json`: what went in, what came out and why, stage by stage; written anew after every
-stage."""
+"""`report.json`: counts and reasons, stage by stage; written anew after each stage."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ class StageReport:
 
     @property
     def reasons(self) -> dict[str, int]:
-        """How many were dropped for each reason, most first."""
+        """Return the number of dropped items by reason, most first."""
         return dict(Counter(one.reason for one in self.dropped).most_common())
 
     @property
@@ -138,8 +137,8 @@ class PrepareView(View):
         )
 
     def farewell(self, out: Path, written: int | None) -> None:
-        """Where everything is; `written` is how many problems were (None: the stage write did not
-        run)."""
+        """Print where the output is; `written` is the number of problems (None: the stage write did
+        not run)."""
         self.say(
             f"report: {out / 'report.html'}, {out / 'report.json'}; every dropped row: "
             f"{out / 'dropped.jsonl'}"

@@ -101,8 +101,8 @@ def _stage(settings: Any, name: str) -> None:
 
 @chz.chz
 class PrepareConfig:
-    """Prove problems before anyone trains on them: stages that each drop what is unfit and say why.
-    A rerun resumes."""
+    """Check problems before anyone trains on them: each stage drops unfit ones and says why. A
+    rerun resumes."""
 
     dataset: str = chz.field(
         doc="Problems: a file or folder, 'builtin', or a name on the hub; as train's dataset=."

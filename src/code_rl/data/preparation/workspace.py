@@ -1,5 +1,5 @@
-"""What the stages share: problems as the static stages see them, the store, one executor that
-starts when it is first needed."""
+"""The stages' shared state: summaries of problems, the store, and one executor that starts on
+demand."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ProblemSummary:
 
     @property
     def tests(self) -> int:
-        """How many tests there are."""
+        """The number of tests."""
         return len(self.sizes)
 
 

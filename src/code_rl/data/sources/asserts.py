@@ -1,11 +1,10 @@
-"""`assert f(1, 2) == 3` as data, without running any of it: which call, what is expected, how it is
-compared; and tests from them.
+"""Reads `assert f(1, 2) == 3` as data without running it: the call, the expected value, the
+comparison; and makes tests of them.
 
 Understands the assert forms of HumanEval, MBPP and LeetCodeDataset, and the tables of EvalPlus's
 self-contained tests. The called function's result may be wrapped in a `view` (`set(f(x)) == {1}`,
-`assert f(x)`): the view is applied inside the sandbox to the returned value, so that objects which
-are no plain data (a regular-expression match, say) can still be compared by what the test asks of
-them.
+`assert f(x)`): the view is applied inside the sandbox to the returned value, so that an object
+which is no plain data (a regular-expression match, say) can be compared too.
 
 Values are literals: `fold` is `ast.literal_eval` with the few constant forms that public test
 suites use beside plain literals: arithmetic on numbers, `float("inf")`, `set()`, `tuple([...])`,

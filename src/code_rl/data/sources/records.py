@@ -1,10 +1,8 @@
-"""What every reader of a public data set shares: the result types, and row access that names what
-is missing.
+"""Shared by all readers: the result types, and row access that names a missing field.
 
 A reader makes of each raw row a `Problem`, a `Draft` (inputs whose expected outputs the trusted
 reference has yet to give), an `Ambiguous` (tests that can be read in several ways, until a
-reference has run), or raises a `RowError`, which makes it a `Skipped` with a reason code. Nothing
-is guessed and nothing is dropped in silence.
+reference has run), or raises a `RowError`, which makes it a `Skipped` with a reason code.
 """
 
 from __future__ import annotations
@@ -30,8 +28,8 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a row comes from: the set's name, what ids of its rows begin with, the row's position,
-    and its place in words."""
+    """A row's origin: the set's name, the prefix of its ids, the position, and the place in
+    words."""
 
     source: str
     prefix: str
@@ -72,8 +70,8 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One way to read a row's tests: what was taken for the arguments, what for the result, and the
-    tests that this gives."""
+    """One way to read a row's tests: how arguments and results are unwrapped, and the resulting
+    tests."""
 
     arguments: str
     result: str
@@ -123,8 +121,8 @@ Reader = Callable[[Row, Origin], T]
 
 
 def named(row_id: Reader[str]) -> Callable[[Reader[T]], Reader[T]]:
-    """For a reader that makes ids in a way of its own (`row_id`): what it refuses is left out under
-    the id that it would have had."""
+    """Decorate a reader that makes its own ids (`row_id`): a refused row is left out under that
+    id."""
 
     def of(read: Reader[T]) -> Reader[T]:
         @functools.wraps(read)
@@ -173,8 +171,8 @@ def make_problem(
 
 
 def field(row: Row, name: str, kind: type[T]) -> T:
-    """`row[name]`, which must be of type `kind`. Raises RowError naming the field and what was
-    found."""
+    """Return `row[name]`, which must be of type `kind`. Raises RowError naming the field and its
+    value."""
     if row.get(name) is None:
         raise RowError("missing_field", name)
     value = row[name]

@@ -35,8 +35,7 @@ class Shape:
 
 
 def read_row(row: Row, origin: Origin) -> Item:
-    """What the row is: whatever its reader makes of it, or a Skipped that says why nothing could be
-    made."""
+    """Return the row's item, or a Skipped with the reason."""
     shape = shape_of(row)
     if shape is not None:
         return read_as(shape.read, row, origin)
@@ -47,7 +46,7 @@ def read_row(row: Row, origin: Origin) -> Item:
 
 
 def read_as(read: ReadRow, row: Row, origin: Origin) -> Item:
-    """What `read` makes of the row; a row that it refuses is a Skipped with the refusal's
+    """Return the item that `read` makes of the row; a refused row is a Skipped with the refusal's
     reason."""
     try:
         try:

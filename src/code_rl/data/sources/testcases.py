@@ -1,5 +1,4 @@
-"""Test cases in the shapes that public rows and course code use, to typed tests and to
-LiveCodeBench's row shape.
+"""Test cases of public rows and course code, to typed tests and to LiveCodeBench's row shape.
 
 | shape | from |
 |---|---|
@@ -9,11 +8,10 @@ LiveCodeBench's row shape.
 | `{"inputs": [...], "outputs": [...][, "fn_name"]}` | TACO, APPS |
 
 Each may come as JSON text. Stdin tests and LiveCodeBench's calls (one JSON value a line, the result
-as JSON text) are exact. The other call shapes
-hold values and leave open what is wrapped in what: `read_tests` takes a list for the arguments and
-a result that is a list of one item for that item; `with_tests_of` gives every `Reading`: a way to
-take arguments and result that holds for all tests of a row or not at all. Which one is meant is not
-decided here: `data.resolve` runs the row's own solutions.
+as JSON text) are exact. The other call shapes hold values and leave the wrapping open: `read_tests`
+takes a list for the arguments, and a result that is a list of one item for that item;
+`with_tests_of` gives every `Reading` that holds for all tests of a row. `data.resolve` decides by
+running the row's own solutions.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ def call_tiers(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[tuple[Rea
 def _fitting(
     ways: dict[str, Callable[[Any], Any]], raw: Sequence[Any]
 ) -> list[tuple[str, list[Any]]]:
-    """Each way that fits every value, with what it makes of them; ways that agree on all values are
+    """Return each way that fits every value, with its results; ways that agree on all values are
     one."""
     found: list[tuple[str, list[Any]]] = []
     for name, way in ways.items():
@@ -293,7 +291,7 @@ def _parse(raw: Any, metadata: Any) -> RawTests:
 
 
 def _kind(row: Any, named: str | None, where: str) -> tuple[str, str | None]:
-    """How one test is written, and the function that it calls."""
+    """Return the form of one test, and the function that it calls."""
     if not isinstance(row, Mapping):
         raise RowError("bad_tests", f"{where}: an object was expected, not {short(row)}")
     for name in ("input", "output"):

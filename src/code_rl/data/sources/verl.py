@@ -1,9 +1,9 @@
-"""verl's Parquet rows: `prompt` (a chat) and `reward_model.ground_truth` (JSON); and how Code-R1
-words its 12K (ganler/code-r1-12k).
+"""verl's Parquet rows: `prompt` (a chat) and `reward_model.ground_truth` (JSON); and the prompts of
+Code-R1's 12K (ganler/code-r1-12k).
 
 The ground truth is tests of any shape of `testcases`, or Code-R1's `{"functional": source}`, Python
-that asserts what a function of the program gives: LeetCode's `check(Solution().method)`, or TACO's
-two tables and a loop. The source is read, never run.
+that asserts a function's results: LeetCode's `check(Solution().method)`, or TACO's two tables and a
+loop. The source is read, never run.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _functional(draft: Problem, source: str) -> Problem:
 
 
 def _pairs(tables: Mapping[str, Any], *, first: bool) -> list[tuple[Any, Any]]:
-    """Arguments and what is wanted, of each test."""
+    """Return arguments and expected value of each test."""
     try:
         pairs = list(zip(tables["_inputs"], tables["_outputs"], strict=True))
         if not pairs:

@@ -67,8 +67,8 @@ async def attempt(
 
 
 def perturbed(problem: Problem, number: int = 1) -> Problem:
-    """The problem, run for the `number`th time: with another seed of `random`. The sandbox seeds
-    each program alike: what answers differently under another has no one answer."""
+    """Return the problem for its `number`th run, with another seed of `random`: a program that
+    answers differently then has no single answer."""
     before = str(problem.meta.get("preamble") or "")
     seeded = (
         f"__import__('random').seed({number})\nexec(compile({before!r}, "
@@ -185,8 +185,8 @@ METHOD_SWAPS = {
 
 
 def mutants(source: str, count: int, seed: str) -> list[str]:
-    """Up to `count` different mutants of `source`, in an order that `seed` decides; none of
-    what does not parse."""
+    """Yield up to `count` different mutants of `source`, in an order that `seed` decides; none if
+    it does not parse."""
     try:
         tree = syntax.parse(source)
         original = ast.unparse(tree)

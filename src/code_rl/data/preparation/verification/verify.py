@@ -222,8 +222,8 @@ class Verifier:
 
 
 def missing_library(message: str) -> str:
-    """The library that a program's error says is not there; none where it is Python's own: what
-    that lacks, the program made up."""
+    """Return the library that a program's error calls missing; none of the standard library, since
+    the program made such a name up."""
     named = _NOT_IMPORTED.match(message)
     library = next(filter(None, named.groups())).partition(".")[0] if named else ""
     return "" if library in sys.stdlib_module_names else library
@@ -235,8 +235,8 @@ def _flaky(verdict: Verdict) -> Decision:
 
 
 def _no_verdict(verdict: Verdict) -> Decision:
-    """What a verdict that is not about the program says: the problem's checker is broken, or the
-    sandbox failed."""
+    """Return the decision for a verdict that is not about the program: a broken checker, or a
+    failed sandbox."""
     broken = verdict.kind is VerdictKind.CHECKER_ERROR
     return drop(
         BROKEN_CHECKER if broken else SANDBOX_ERROR,
@@ -261,15 +261,15 @@ def bucket(cpu_s: float) -> float:
 
 
 def cost(cpu_s: float) -> float:
-    """What a test counts against a time budget: its rung, nothing below the first."""
+    """Return a test's share of a time budget: its bucket, 0 below the first."""
     return 0.0 if cpu_s <= STEP_S else bucket(cpu_s)
 
 
 def calibrated_limit(stated_s: float, slowest_s: float) -> float:
-    """The CPU limit of a problem whose reference needs `slowest_s` on its slowest test.
+    """Return the CPU limit of a problem whose reference needs `slowest_s` on its slowest test.
 
-    Lowered towards 8 rungs (2 s at least), never above what is stated; raised to 2 rungs where the
-    stated limit leaves no room.
+    Lowered towards 8 buckets (2 s at least), never above the stated limit; raised to 2 buckets if
+    that leaves no room.
     """
     needed = bucket(slowest_s)
     if stated_s < LEAST_ROOM * slowest_s:
