@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A training client with what the loop needs to know of its model and its service. `context` is
-    in tokens.
+    """A training client with the facts that the loop needs about its model and service. `context`
+    is in tokens.
 
-    `base_sampler` makes a sampling client of the base model, without any adapter; `close` gives
-    back what the service holds. `vllm` samples in the trainer's place, where there is one.
+    `base_sampler` makes a sampling client of the base model without an adapter; `close` releases
+    the service's resources. `vllm`, if any, samples in the trainer's place.
     """
 
     description: str
@@ -83,10 +83,10 @@ async def connect(
     state_path: str | None = None,
     found: Survey | None = None,
 ) -> Backend:
-    """Create the training client, fresh or (with `state_path`) as a checkpoint left it, optimizer
+    """Create the training client, fresh or (with `state_path`) from a checkpoint, optimizer
     included.
 
-    `found` is what `preflight` returned; it is asked here otherwise. Raises ConfigError (the model
+    `found` is the result of `preflight`, which is called otherwise. Raises ConfigError (the model
     is unknown or cannot be loaded, a setting cannot be honoured), CheckpointError (it is missing or
     damaged), BackendError (the server failed).
     """
@@ -249,8 +249,8 @@ async def logprobs_of(
 
 
 async def ready(value: Any) -> Any:
-    """The value itself, or what it resolves to: SDK versions differ in which calls return
-    futures."""
+    """Return the value, or await the future that stands for it: SDK versions differ in which calls
+    return futures."""
     if hasattr(value, "__await__"):
         return await value
     if hasattr(value, "result"):

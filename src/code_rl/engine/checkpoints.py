@@ -64,7 +64,7 @@ def submit_save(
 
 
 async def saved_paths(pending: Mapping[str, Any]) -> dict[str, str]:
-    """Wait for what was asked for; paths by `state_path` and `sampler_path`."""
+    """Wait for a submitted save; return the paths by `state_path` and `sampler_path`."""
     return {key: str((await future).path) for key, future in pending.items()}
 
 
@@ -93,7 +93,8 @@ def read_checkpoints(log_dir: str | Path) -> list[dict[str, Any]]:
 
 
 def file_beside(path: str, log_dir: str | Path) -> Path:
-    """Where a run directory, which may be a copy, keeps the file that was saved as `path`."""
+    """Return where a run directory, which may be a copy, keeps the file that was saved as
+    `path`."""
     return Path(log_dir).absolute() / "checkpoints" / Path(path).name
 
 

@@ -27,10 +27,10 @@ BUILT_IN_FOLDER = Path(__file__).parent / "local" / BUILT_IN
 
 
 def folder_of(file: Path) -> Path:
-    """A folder with the configuration, float32 weights and tokenizer of `file`; made where the
-    cache has none of this content.
+    """Return a folder with the configuration, float32 weights and tokenizer of `file`, made once
+    per content in the cache.
 
-    Raises ConfigError when the file is no model that transformers reads, or what reads it is not
+    Raises ConfigError when the file is no model that transformers reads, or its reader is not
     installed.
     """
     folder = cache_folder() / "models" / file_sha256(file)[:24]

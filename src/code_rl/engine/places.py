@@ -1,10 +1,9 @@
-"""Where a model lives: what `backend=` means here, which URL that is, which key goes there, and
-what it can do.
+"""The model's place: the meaning of `backend=`, its URL, its key, and its capabilities.
 
 Keys are read from the environment (and `.env`, which the command line loads into it), never from
-settings: no file of a run can hold one. A key is only ever sent to the place that it is meant for:
-`TINKER_API_KEY` to hosted Tinker or to `TINKER_BASE_URL`, `CODE_RL_SERVER_KEY` to a server given as
-`backend=http://…` or `sampler=http://…`.
+settings: no file of a run can hold one. Each key is sent to one place only: `TINKER_API_KEY` to
+hosted Tinker or to `TINKER_BASE_URL`, `CODE_RL_SERVER_KEY` to a server given as `backend=http://…`
+or `sampler=http://…`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _CREDENTIALS = Path("~/.tinker/credentials.json")
 
 
 class BackendKind(StrEnum):
-    """Where the model lives."""
+    """The kinds of back end."""
 
     EMBEDDED = "embedded"
     TINKER = "tinker"
@@ -57,7 +56,7 @@ class Place:
 
     @property
     def paid(self) -> bool:
-        """True for the hosted service: what is asked of it costs money."""
+        """True for the hosted service, whose requests cost money."""
         return (urlsplit(self.url).hostname or "").endswith(HOSTED_DOMAIN)
 
     def redacted(self, text: str) -> str:
@@ -67,7 +66,7 @@ class Place:
 
 
 def resolve_backend(backend: str) -> str:
-    """What `backend=` means here: `embedded`, `tinker`, or a server's URL.
+    """Resolve `backend=` to `embedded`, `tinker`, or a server's URL.
 
     Raises ConfigError for anything else, for a URL that holds a password, a query or a fragment,
     and for a key that is missing or malformed.
@@ -139,13 +138,13 @@ def _checked_url(name: str, url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the back end of a run can do. None means that only a probe can tell (`connect` does that
-    where it matters).
+    """The capabilities of a run's back end. None means that only a probe can tell (`connect` probes
+    if it matters).
 
-    `losses` maps each loss to the settings that it takes (None: unknown, the run's own loss is
-    probed). `scaled_logprobs` is True when the log-probabilities of sampled tokens belong to the
-    tempered distribution, False when they are the model's own at temperature 1. `safe_repeats`
-    means that a request whose answer was lost can be sent again without being carried out twice.
+    `losses` maps each loss to its settings (None: unknown, the run's own loss is probed).
+    `scaled_logprobs` is True when the log-probabilities of sampled tokens belong to the tempered
+    distribution, False when they are the model's own at temperature 1. `safe_repeats` means that a
+    request whose answer was lost can be sent again without being carried out twice.
     """
 
     kind: BackendKind
@@ -200,7 +199,7 @@ class Capabilities:
         )
 
     def pass_temperature(self, temperature: float) -> float:
-        """At what temperature passes belong to samples drawn at `temperature`."""
+        """Return the temperature of passes over samples drawn at `temperature`."""
         return (
             temperature
             if not _plain(temperature) and self.scaled_logprobs and self.trains_at_temperature
@@ -208,7 +207,7 @@ class Capabilities:
         )
 
     def pass_settings(self, temperature: float) -> dict[str, float]:
-        """What `loss_fn_config` must hold beside the loss's own settings for samples drawn at
+        """Return the entries of `loss_fn_config`, beside the loss's own, for samples drawn at
         `temperature`."""
         scale = self.pass_temperature(temperature)
         return {} if scale == 1 else {"temperature": scale}
@@ -225,7 +224,7 @@ class Capabilities:
 
     @property
     def _policy_losses(self) -> str:
-        """Those of its losses that `loss=` takes; a server may have others."""
+        """The server's losses that `loss=` takes; it may have others."""
         if self.losses is None:
             return "probed"
         return (

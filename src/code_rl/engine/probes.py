@@ -1,9 +1,9 @@
-"""Asking a remote back end who it is, before the SDK (which retries for minutes) meets it: seconds,
-and nothing is spent.
+"""Questions to a remote back end before the SDK, which retries for minutes, meets it: seconds, and
+nothing is spent.
 
-A few small requests of Tinker's protocol: configuration, the key's exchange where the server wants
+A few small requests of Tinker's protocol: configuration, the key's exchange if the server wants
 one, the generation of the protocol, and the models. Then, once there is a session, small
-experiments: its loss, what its sampled log-probabilities are.
+experiments: its loss, and its sampled log-probabilities.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _PROBE_TOKENS, _PROBE_TEMPERATURE, _APART = 16, 3.0, 0.2
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a server said: its models with their context lengths (None where it does not say), and
+    """A server's answers: its models with their context lengths (None if it does not say), and
     facts beyond the protocol.
 
-    `losses` is None where it does not list them. `refused` is why it cannot load the model that was
-    asked about. `older_sdk` is the SDK that a server of an older generation was made for, None for
-    the current generation.
+    `losses` is None if it does not list them. `refused` is why it cannot load the requested model.
+    `older_sdk` is the SDK that a server of an older generation was made for, None for the current
+    generation.
     """
 
     models: Mapping[str, int | None]
@@ -57,12 +57,12 @@ class Survey:
 
     @property
     def numbered_requests(self) -> bool:
-        """Whether it knows a repeated request of training by its number."""
+        """True if the server knows a repeated training request by its number."""
         return self.older_sdk != JSON_SDK
 
 
 async def survey(place: Place, model_name: str | None) -> Survey:
-    """Ask the server what it is and has.
+    """Ask the server about itself and its models.
 
     Raises ConfigError: it cannot be reached, refuses the key, does not speak Tinker's protocol or
     not this SDK's generation of it, or lacks the model.
@@ -240,7 +240,7 @@ def load_tokenizer(model_name: str, tokenizer_id: str | None = None) -> Any:
 
 
 def context_of(model_name: str, told: int | None) -> int:
-    """Tokens of context: what the server says, else what the model's configuration says. Raises
+    """Return the tokens of context: the server's answer, else the model configuration's. Raises
     ConfigError without either."""
     if told is not None:
         return told

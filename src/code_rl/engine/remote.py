@@ -1,11 +1,11 @@
-"""A remote back end through Tinker's SDK: hosted Tinker, or a server of one's own. Same methods as
+"""A remote back end through Tinker's SDK: hosted Tinker, or a server of the user's. Same methods as
 the embedded engine.
 
 The SDK numbers every request of a training client; a server of this protocol answers a repeated
 number with the first answer, so that a request whose answer was lost is repeated without being
 carried out twice. Requests are submitted at once and in order; nothing here waits before a future
-is asked for. The SDK retries what may be retried (connection errors, 408, 429, 5xx)
-and keeps asking for results without limit: `Link` sets the limits.
+is asked for. The SDK retries the safe errors (connection errors, 408, 429, 5xx) and keeps asking
+for results without limit: `Link` sets the limits.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Link:
         self.away, self._away_since = False, 0.0
 
     def check(self, waited_s: float = 0.0, said: str = "") -> None:
-        """Ask the server for its health, unless that was done lately; `waited_s` is how long the
-        caller has waited for its answer, `said` what it got instead.
+        """Ask for the server's health, unless that was done lately; `waited_s` is how long the
+        caller has waited, `said` the answer it got instead.
 
         Raises BackendError when the server has been silent for longer than its patience, or this
         request for longer than its own.
@@ -120,7 +120,7 @@ class Link:
         self.away = False
 
     def outcome(self, future: Future[T]) -> T:
-        """A finished future's result. Raises BackendError in place of what the SDK raised."""
+        """Return a finished future's result. Raises BackendError in place of the SDK's errors."""
         try:
             result = future.result()
         except CodeRLError:
@@ -146,7 +146,7 @@ class Link:
 
 
 class SdkLog(logging.Handler):
-    """What the SDK logs, without the key, for the run's own log."""
+    """The SDK's log lines, without the key, for the run's own log."""
 
     def __init__(self, place: Place) -> None:
         super().__init__(logging.INFO)
@@ -308,7 +308,7 @@ class RemoteTrainingClient:
         loss_fn: str,
         loss_fn_config: Mapping[str, float] | None = None,
     ) -> RemoteFuture[types.ForwardBackwardOutput]:
-        """The same, accumulating the gradient. What the server measured goes into the log."""
+        """As `forward`, accumulating the gradient. The server's measurements go into the log."""
         config = dict(loss_fn_config or {}) or None
         return self._ask(
             self._client.forward_backward, list(data), loss_fn, config, log="forward_backward"
@@ -352,7 +352,7 @@ class RemoteTrainingClient:
     def _ask(
         self, call: Callable[..., Any], *args: Any, log: str | None = None, **kwargs: Any
     ) -> RemoteFuture[Any]:
-        """Make a call of the SDK; what it measured is logged under the name `log`."""
+        """Make a call of the SDK and log its measurements under the name `log`."""
 
         def then(response: Any) -> Any:
             if log is not None and getattr(response, "metrics", None):
@@ -375,7 +375,7 @@ class RemoteTrainingClient:
         )
 
     def get_info(self) -> types.GetInfoResponse:
-        """What the server says of this model. Raises BackendError."""
+        """Return the server's facts about this model. Raises BackendError."""
         return cast("types.GetInfoResponse", self._link.submit(self._client.get_info).result())
 
 
@@ -416,7 +416,7 @@ def from_first(logprobs: Sequence[float | None], count: int) -> list[float | Non
 
 
 def _plain(answer: Any) -> Future[Any]:
-    """The standard future behind what a version of the SDK returns, or a finished one around a
+    """Return the standard future behind any SDK version's result, or a finished one around a
     value."""
     inner = getattr(answer, "future", None)
     if callable(inner):
@@ -430,7 +430,7 @@ def _plain(answer: Any) -> Future[Any]:
 
 
 def _in_words(error: BaseException) -> str:
-    """An error of the SDK and what caused it, once each."""
+    """Describe an error of the SDK and its causes, once each."""
     cause = error.__cause__
     text = str(error) or type(error).__name__
     return (

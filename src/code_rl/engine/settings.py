@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class EngineSettings(Protocol):
-    """Where the model lives, which model, and how it is sampled and trained. `training.Config` is
+    """The settings that the engine reads: place, model, sampling and training. `training.Config` is
     one."""
 
     @property

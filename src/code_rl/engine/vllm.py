@@ -1,10 +1,10 @@
 """A vLLM server as the sampler beside the embedded trainer (`sampler=`).
 
-After each step the adapter is written as peft reads it and loaded into the server under a name of
-its own. Prompts go as token ids; completions come back as token ids with log-probabilities. The
-trainer's own engine scores the first answers of every adapter anew: what the two make of the same
-tokens is logged, and too great a distance ends the run before anything is trained on it. A server
-that is gone is waited for; one that comes back without its adapters gets them again.
+After each step the adapter is written in peft's form and loaded into the server under a name of its
+own. Prompts and completions travel as token ids, with log-probabilities. The trainer's own engine
+scores the first answers of every adapter anew: the gap is logged, and too great a gap ends the run
+before anything is trained on it. A server that is away is waited for; one that comes back without
+its adapters gets them again.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ _PLAIN = {
 
 
 def vllm_at(sampler: str) -> Place:
-    """The server that `sampler=` names, with or without `/v1`; its key is CODE_RL_SERVER_KEY.
-    Raises ConfigError for what is no URL."""
+    """Return the server that `sampler=` names, with or without `/v1`; its key is
+    CODE_RL_SERVER_KEY. Raises ConfigError for anything but a URL."""
     return place_of(sampler.rstrip("/").removesuffix("/v1"), setting="sampler")
 
 
@@ -141,8 +141,8 @@ class Vllm:
         self._gaps: list[float] = []
 
     async def begin(self, trainer: EmbeddedTrainingClient, held: Sequence[str]) -> None:
-        """Try what the run will ask for. Of the adapters that the server holds, those that an
-        earlier process of this run left are dropped.
+        """Try every kind of request that the run will make. Adapters left by an earlier process of
+        this run are dropped.
 
         Raises ConfigError for a server that loads no adapters, cannot read them, has another base
         model, or whose log-probabilities at the run's temperature are not those of the whole
@@ -289,7 +289,7 @@ class Vllm:
         self._gaps += gaps
 
     def measured(self) -> dict[str, float]:
-        """The metrics of what was compared since this was last asked."""
+        """Return the metrics of the comparisons since the last call."""
         gaps, self._gaps = self._gaps, []
         return (
             {"sampler/gap_mean": math.fsum(gaps) / len(gaps), "sampler/gap_max": max(gaps)}
@@ -320,11 +320,11 @@ class Vllm:
         body: Mapping[str, Any],
         read: Callable[[httpx.Response], Awaitable[Answer | None]],
     ) -> Answer:
-        """What `read` makes of the server's final answer; asked again where that is None. A server
-        error is final when it is well and fails again and again.
+        """Return the result of `read` on the server's final answer; None means asking again. A
+        server error is final when the server is well and fails repeatedly.
 
-        Raises BackendError when patience ends: that with a request counts from its first try, or
-        from when the server was last away.
+        Raises BackendError when patience ends: with a request from its first try on, or from when
+        the server was last away.
         """
         import httpx
 
@@ -407,8 +407,7 @@ class VllmSampler:
         logprobs: Sequence[float],
         temperature: float,
     ) -> list[float]:
-        """How far each of these log-probabilities is from what the trainer's engine gives the
-        token."""
+        """Return the distance of each log-probability from the trainer's own."""
         from code_rl.engine.backends import logprobs_of
 
         if self._exact is None:
@@ -448,8 +447,8 @@ def _said(answer: httpx.Response) -> str:
 def _choice(
     answer: httpx.Response, place: Place, most: int, vocabulary: int
 ) -> tuple[list[int], list[float], types.StopReason] | None:
-    """The one completion of an answer; None where the server gave it up. Raises BackendError for
-    one that is not what was asked for."""
+    """Return the one completion of an answer, or None if the server gave it up. Raises BackendError
+    for an answer that was not asked for."""
     try:
         choice = answer.json()["choices"][0]
         if choice["finish_reason"] not in ("stop", "length"):

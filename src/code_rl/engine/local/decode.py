@@ -77,7 +77,7 @@ class Completion:
     """Tokens [n] int32 and log-probabilities [n] fp32 of a sampled sequence; `stopped` is false
     when it ran out of tokens.
 
-    `scored` is what its prompt was scored.
+    `scored` has the prompt's scores.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -93,12 +93,11 @@ def decode(
     budget: int,
     arrived: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[SequenceRequest, Completion]]:
-    """Sample what waits, first come, first served; yields each draw with its completion as soon as
-    that ends.
+    """Sample queued requests in order and yield each with its completion as it finishes.
 
     `arrived` is called before every step and may add to `waiting`. The caches take at most `budget`
-    bytes, unless a single row needs more. Draws with equal prompts share one only if it is the same
-    object.
+    bytes, unless a single row needs more. Requests with equal prompts share one only if it is the
+    same object.
     """
     batches: list[_Batch] = []
     tried = (-1, 0)
@@ -143,11 +142,11 @@ def decode(
 def _admitted(
     weights: Weights, batches: Sequence[_Batch], waiting: deque[SequenceRequest], budget: int
 ) -> list[SequenceRequest]:
-    """Take from `waiting` what there is room for, if it is enough for a batch; at least one draw
-    where nothing runs.
+    """Take from `waiting` the requests that fit, if they are enough for a batch; at least one if
+    nothing runs.
 
-    A short prompt's keys lie in as much memory as the longest of its batch's, so that lengths that
-    differ much make several.
+    A short prompt's keys take as much memory as the longest of its batch, so that lengths that
+    differ much make several batches.
     """
     running = sum(len(batch.ids) for batch in batches)
     left = budget // cell_bytes(weights) - sum(batch.cells for batch in batches)
@@ -209,12 +208,12 @@ def _step(weights: Weights, batches: Sequence[_Batch]) -> None:
 
 
 class _Batch:
-    """Draws that began together: their caches, the logits of their next tokens, and what they have
-    sampled so far.
+    """Sequences that began together: their caches, the logits of their next tokens, and their
+    tokens so far.
 
-    `ids` are the draws of the rows in the cache, `alive` [rows] those that go on. `places` [rows]
-    puts rows in a grid of prompts × slots, `grid` [prompts · slots] says which row each cell holds;
-    both are None when the rows fill that grid in order.
+    `ids` are the requests of the rows in the cache, `alive` [rows] the rows that go on. `places`
+    [rows] puts rows in a grid of prompts × slots, `grid` [prompts · slots] names the row of each
+    slot; both are None when the rows fill that grid in order.
     """
 
     def __init__(
@@ -259,7 +258,7 @@ class _Batch:
         return len(self.prefix_lengths) * self.prefix_values[0].shape[2] + len(self.ids) * own
 
     def sample_tokens(self) -> list[tuple[SequenceRequest, Completion]]:
-        """Choose the next token of every row; returns what that ended."""
+        """Choose the next token of every row; return the sequences that ended."""
         token, logprob = self.picker.sample_tokens(self.logits)
         logprobs = logprob.cpu().numpy()
         if np.isnan(logprobs).any():

@@ -390,9 +390,9 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Scored:
-    """What a prompt of n tokens was scored: log-probabilities [n], NaN first; ids and
+    """The scores of a prompt of n tokens: log-probabilities [n], NaN first; ids and
     log-probabilities [n - 1, k] of the likeliest tokens at its second position and those after it.
-    All empty where they are not wanted."""
+    All empty if they are not wanted."""
 
     logprobs: Floats
     ids: Ints

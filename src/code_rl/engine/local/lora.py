@@ -27,7 +27,7 @@ HEAD = "lm_head"
 
 @dataclass(frozen=True)
 class LoraSettings:
-    """What is adapted. `seed` fixes the initial A; B starts at zero."""
+    """The adapted projections. `seed` fixes the initial A; B starts at zero."""
 
     rank: int
     seed: int
@@ -47,7 +47,7 @@ class LoraSettings:
 
     @classmethod
     def read(cls, meta: Mapping[str, Any]) -> LoraSettings:
-        """What a checkpoint adapts."""
+        """Return the settings of a checkpoint's adapter."""
         return cls(**{field.name: meta[field.name] for field in fields(cls)})
 
 
@@ -173,8 +173,8 @@ class Lora:
         return replace(linear, lora_a=a.to(dtype), lora_b=b.to(dtype))
 
     def chain_merged(self, layer: int, site: str, grad: Tensor, into: Tensor) -> None:
-        """Add to `into` (laid out as `flat`) what a gradient [in, out] of a merged matrix means for
-        A and B."""
+        """Add to `into` (laid out as `flat`) the gradients of A and B that follow from a merged
+        matrix's gradient [in, out]."""
         grad_a, grad_b = self.views(into)
         for m in self.at(layer, site):
             part = grad[:, m.start : m.start + m.outputs].float()

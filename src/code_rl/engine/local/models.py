@@ -46,7 +46,7 @@ __all__ = [
 
 @dataclass
 class Model:
-    """A base model in memory: its name as asked for, where it came from, its weights, and what ends
+    """A base model in memory: the requested name, its source, its weights, and the tokens that end
     a completion."""
 
     name: str
@@ -84,7 +84,7 @@ class Model:
 
 
 def model_config(name: str, at_hand: bool = False) -> tuple[str, Any, Architecture]:
-    """Where a model comes from, its configuration, and its shape; `at_hand` asks no hub.
+    """Return a model's source, configuration and shape; `at_hand` asks no hub.
 
     Raises ConfigError when it cannot be had or is not supported.
     """
@@ -232,7 +232,7 @@ def supported(contexts: Mapping[str, int | None]) -> list[types.SupportedModel]:
 def model_info(
     model_id: str, family: str, name: str, tokenizer: str, rank: int
 ) -> types.GetInfoResponse:
-    """What a training client is told of its model."""
+    """Return the facts that a training client is given about its model."""
     data = types.ModelData(arch=family, model_name=name, tokenizer_id=tokenizer)
     return types.GetInfoResponse(
         type="get_info",

@@ -1,4 +1,4 @@
-"""Micro-batches without waste: no padding in the matrix products, and a prompt that examples share
+"""Micro-batches without waste: no padding in the matrix products, and a prompt shared by examples
 is computed once.
 
 Examples of one group have the same context (the leading positions whose loss is off). Their common
@@ -6,9 +6,9 @@ part becomes a *prefix*, each rest a *suffix* that attends to its prefix and to 
 of a micro-batch lie in one flat vector (prefixes, then suffixes); only attention sees a padded
 grid. An example that shares nothing is a suffix without a prefix.
 
-Long examples have prefixes only where these save more than the fused kernel, which knows no
-prefixes, would. What a micro-batch of them holds, padding included, is at most the budget, or a
-little more than the longest example where that is longer than it.
+Long examples have prefixes only if these save more than the fused kernel, which knows no prefixes,
+would. A micro-batch of them holds, padding included, at most the budget, or slightly more than the
+longest example if that is longer.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Grid:
-    """How a padded grid [rows, width] and the flat vector map to each other.
+    """The mapping between a padded grid [rows, width] and the flat vector.
 
     `gather` [rows · width] picks flat positions (padding picks 0, and is masked wherever it
     matters); `scatter` [n] picks grid cells for the flat positions `first` to `first + n`.
@@ -93,7 +93,7 @@ class Packed:
 
 
 def is_long(width: int) -> bool:
-    """Whether attention over so many tokens is too much for the plain products."""
+    """True if attention over that many tokens is too much for the plain products."""
     return width > PLAIN_ATTENTION_WIDTH
 
 

@@ -1,8 +1,8 @@
-"""What a forward or forward_backward request asks for, checked: its loss, its examples as NumPy
-arrays, or a loss of one's own.
+"""Checks a forward or forward_backward request: its loss, its examples as NumPy arrays, or a loss
+of the user's own.
 
-A loss of one's own is any function C of the log-probabilities lp, trained as Tinker's SDK does it:
-cross-entropy with the weights −∂C/∂lp has the gradient of C.
+A loss of the user's own is any function C of the log-probabilities lp, trained as Tinker's SDK does
+it: cross-entropy with the weights −∂C/∂lp has the gradient of C.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ CustomLoss = Callable[[list[types.Datum], list[Any]], tuple[Any, Mapping[str, fl
 
 @dataclass(frozen=True)
 class Pass:
-    """How a pass is computed. Logits are divided by `temperature` before the log-softmax, so that
-    the policy that is trained is the one that completions were drawn from."""
+    """The parameters of a pass. Logits are divided by `temperature` before the log-softmax, so that
+    the trained policy is the one that was sampled from."""
 
     loss: Loss
     settings: Settings
@@ -182,11 +182,11 @@ def _field(
 def differentiated(
     data: Sequence[types.Datum], loss_fn: CustomLoss, forward: types.ForwardBackwardOutput
 ) -> tuple[list[torch.Tensor], float, Mapping[str, float]]:
-    """The weights −∂C/∂lp of each datum, C, and its metrics: `loss_fn(data, logprobs)` is called
-    with one fp32 tensor per datum.
+    """Return the weights −∂C/∂lp of each datum, C, and its metrics: `loss_fn(data, logprobs)` is
+    called with one fp32 tensor per datum.
 
-    Raises DataError when the loss does not depend on a datum's log-probabilities; what `loss_fn`
-    raises comes through.
+    Raises DataError when the loss does not depend on a datum's log-probabilities; exceptions of
+    `loss_fn` come through.
     """
     logprobs = [
         torch.tensor(out["logprobs"].to_numpy()).requires_grad_() for out in forward.loss_fn_outputs

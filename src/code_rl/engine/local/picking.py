@@ -20,8 +20,8 @@ BELOW_ONE = 1 - 2.0**-23
 
 @dataclass(frozen=True)
 class Choice:
-    """How one sequence's tokens are drawn. `temperature` 0 is greedy; `top_k` −1 and `top_p` 1 keep
-    every token."""
+    """The sampling parameters of one sequence. `temperature` 0 is greedy; `top_k` −1 and `top_p` 1
+    keep every token."""
 
     seed: int
     index: int
@@ -91,8 +91,8 @@ class Picker:
     def sample_tokens(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return tokens [rows] and their log-probabilities [rows] given fp32 logits [rows, vocab].
 
-        The log-probabilities are those of the row's temperature (greedy: 1) before top-k and top-p:
-        what the trainer computes at the same temperature. It has no filters.
+        The log-probabilities are those of the row's temperature (greedy: 1) before top-k and top-p,
+        as the trainer, which has no filters, computes them at the same temperature.
         """
         uniforms = self._uniforms.take().to(self._device, non_blocking=True)
         top = logits.amax(-1, keepdim=True)
@@ -125,8 +125,8 @@ class Picker:
 
 
 def _filter(mass: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Zero the mass of tokens beyond the k heaviest, then of those after a share p of what is left
-    is reached."""
+    """Zero the mass of tokens beyond the k heaviest, then of those after a share p of the remaining
+    mass is reached."""
     ordered, order = mass.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(mass.shape[1], device=mass.device)[None, :]
     ordered = ordered.masked_fill(rank >= top_k, 0.0)

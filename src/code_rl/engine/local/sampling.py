@@ -154,8 +154,8 @@ def answer(requests: Sequence[Request], more: Callable[[], Sequence[Request]] = 
 
 
 def _memory(device: torch.device) -> int:
-    """Bytes that caches may take: half of what a GPU has left, or a fixed part of the machine's
-    memory."""
+    """Return the bytes that caches may take: half of a GPU's free memory, or a fixed part of the
+    machine's."""
     if device.type == "cuda":
         # What the allocator keeps for later is free to be used, and the driver does not count it
         # so.
@@ -265,7 +265,7 @@ class EmbeddedSamplingClient:
         last_n: int | None,
         topk: int = 0,
     ) -> Request:
-        """What `sample` queues: the call, checked; raises as `sample` does."""
+        """Check a call of `sample` and return its queue entry; raises as `sample` does."""
         if samples < 1:
             raise ConfigError(f"num_samples={samples} must be at least 1")
         arch = self._snapshot.weights.arch

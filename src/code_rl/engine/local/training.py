@@ -39,8 +39,8 @@ class EmbeddedTrainingClient:
     """One model in training; methods and results are those of `tinker.TrainingClient`.
 
     Every request is queued at once and runs after those before it. When a forward_backward fails,
-    the optim_step queued behind
-    it fails too and drops what was accumulated: a step is never taken with part of its gradient.
+    the optim_step queued behind it fails too and drops the accumulated gradient: a step is never
+    taken with part of it.
     """
 
     def __init__(
@@ -82,8 +82,8 @@ class EmbeddedTrainingClient:
         loss_fn: str,
         loss_fn_config: Mapping[str, float | str] | None = None,
     ) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
-        """The same, adding the gradient of the summed loss to what has accumulated since the last
-        optim_step.
+        """As `forward`, also adding the gradient of the summed loss to the gradient accumulated
+        since the last optim_step.
 
         The future raises ConfigError for an unknown loss or setting.
         """
@@ -267,7 +267,7 @@ class EmbeddedTrainingClient:
     def _submit_backward(
         self, operation: Callable[[], types.ForwardBackwardOutput]
     ) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
-        """Queue what adds to the gradient; its failure is kept for the step behind it."""
+        """Queue a gradient; its failure is kept for the step behind it."""
 
         def run() -> types.ForwardBackwardOutput:
             try:

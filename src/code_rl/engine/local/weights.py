@@ -69,8 +69,8 @@ class Architecture:
 def read_architecture(config: Any) -> Architecture:
     """Return the shape that a transformers configuration describes.
 
-    Raises ConfigError naming what the engine does not implement (family, activation, sliding
-    windows, rotary type).
+    Raises ConfigError naming the part that the engine does not implement (family, activation,
+    sliding windows, rotary type).
     """
     family = str(getattr(config, "model_type", None))
     if family not in FAMILIES:
@@ -119,8 +119,8 @@ def read_architecture(config: Any) -> Architecture:
 
 
 def even_rows(rows: int) -> int:
-    """How many rows a product of so few should have: the library's path, and with it the rounding,
-    depends on what a block of four leaves over."""
+    """Return the row count to pad a small product to: the library's path, and with it the rounding,
+    depends on the remainder of a block of four."""
     return rows if rows >= _MANY_ROWS else -(-rows // _ROW_UNIT) * _ROW_UNIT
 
 
@@ -202,7 +202,7 @@ class Weights:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return self.embed.device
 
 

@@ -34,10 +34,10 @@ _Job = tuple[Callable[[], Any], "Future[Any]"]
 def start_thread(
     name: str, work: Callable[[], object], wake: Callable[[], object]
 ) -> threading.Thread:
-    """Start a daemon thread that is joined before the interpreter goes.
+    """Start a daemon thread that is joined before the interpreter exits.
 
-    `wake` makes `work` return when it waits for something to do; neither may hold what the thread's
-    life depends on.
+    `wake` makes `work` return when it waits for work; neither may keep alive the object that owns
+    the thread.
     """
 
     def run() -> None:
@@ -59,7 +59,7 @@ def start_thread(
 
 
 def safe_point() -> None:
-    """Raise BackendError when the process is ending; what was begun is not finished then."""
+    """Raise BackendError when the process is ending; begun work is not finished then."""
     if _ending.is_set():
         raise BackendError(
             "the process is ending: the embedded engine stopped in the middle of this request"

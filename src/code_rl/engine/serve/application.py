@@ -70,9 +70,9 @@ class TinkerApplication:
             janitor.cancel()
 
     async def drain(self, grace_s: float) -> bool:
-        """Refuse what is new, end what was accepted, give clients a moment to fetch it.
+        """Refuse new requests, end accepted ones, and give clients a moment to fetch the results.
 
-        False when something was still queued after `grace_s`.
+        False when one was still queued after `grace_s`.
         """
         core = self.core
         core.draining = True
@@ -91,8 +91,8 @@ class TinkerApplication:
         return True
 
     def _route(self, app: web.Application) -> None:
-        """Every call, as a function of the request and its body; `_answer` says what it may
-        return."""
+        """Route every call to a function of the request and its body; `_answer` lists the possible
+        results."""
         training, sampling, service = self._training, self._sampling, self._service
 
         def add(method: str, path: str, call: Call, disk: bool = False) -> None:

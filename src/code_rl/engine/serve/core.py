@@ -1,5 +1,5 @@
-"""What the calls share: names of models, sessions, runs, sampling sessions, engines, promises, and
-who is in memory."""
+"""State shared by the calls: names of models, sessions, runs, sampling sessions, engines, promises,
+and models in memory."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Start = Callable[[EmbeddedEngine], "Future[Any]"]
 
 
 def read_models(path: str | None) -> dict[str, str]:
-    """Names of the hosted service and the local models behind them, from a TOML file's table
-    `models`; raises ConfigError naming what is wrong."""
+    """Read the map from hosted names to local models in a TOML file's table `models`. Raises
+    ConfigError naming the fault."""
     if path is None:
         return {}
     try:
@@ -98,7 +98,7 @@ class SamplingSession:
 
 
 class Core:
-    """The server's state. Belongs to the event loop, apart from what runs on engines' threads."""
+    """The server's state. Belongs to the event loop, apart from the engines' threads."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class Core:
         start: Start,
         then: Callable[[ServedRun, Any], object],
     ) -> Promise:
-        """Promise a new run; `then` makes its record and the answer of what `start` returned."""
+        """Promise a new run; `then` makes its record and the answer from the result of `start`."""
         seen = self.promises.seen(f"{run_id}:0", kind, fingerprint)
         if seen is not None:
             return seen
@@ -296,7 +296,7 @@ class Core:
         self.engine(run.local).refuse(run.run_id, error, backward=True)
 
     def unload(self, run: ServedRun) -> None:
-        """Forget a run's model, behind what is queued for it; its checkpoints stay."""
+        """Forget a run's model, behind its queued requests; its checkpoints stay."""
         self.runs.pop(run.run_id, None)
         self.drop_held(run, gone(f"model {run.run_id} was unloaded"))
         self.engine(run.local).drop(run.run_id)

@@ -43,7 +43,7 @@ LossConfig = Mapping[str, float | str] | None
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What is known of a loaded base model; `context` is in tokens."""
+    """Facts about a loaded base model; `context` is in tokens."""
 
     family: str
     tokenizer: str
@@ -52,8 +52,7 @@ class ModelFacts:
 
 @dataclass
 class Load:
-    """What an engine has done and holds; `idle_s` counts the seconds since there was something to
-    do."""
+    """An engine's counters and holdings; `idle_s` counts the seconds since it last had work."""
 
     batches: int = 0
     operations_waiting: int = 0
@@ -75,8 +74,8 @@ class EmbeddedEngine:
     """One base model and its thread, the adapters in training on it, and the `max_snapshots`
     weights that were sampled from last.
 
-    Calls return at once; what concerns one adapter (`run`, its id) is done in the order of the
-    calls. Futures raise CodeRLError; `loaded` raises ConfigError when the model cannot be loaded.
+    Calls return at once; those that concern one adapter (`run`, its id) are done in order. Futures
+    raise CodeRLError; `loaded` raises ConfigError when the model cannot be loaded.
     """
 
     def __init__(
@@ -138,7 +137,8 @@ class EmbeddedEngine:
         config: LossConfig,
         backward: bool,
     ) -> Future[types.ForwardBackwardOutput]:
-        """Losses and log-probabilities; `backward` adds the gradient to what has accumulated."""
+        """Return losses and log-probabilities; `backward` adds the gradient to the accumulated
+        one."""
         return self._on(
             run,
             lambda c: (c.forward_backward if backward else c.forward)(
@@ -224,7 +224,7 @@ class EmbeddedEngine:
         return future
 
     def load_now(self) -> Load:
-        """What waits, is held and was done."""
+        """Return the current load: queued, held and done."""
         with self._changed:
             waiting, samples = sum(map(len, self._lanes.values())), len(self._samples)
         return replace(
@@ -237,7 +237,7 @@ class EmbeddedEngine:
         )
 
     def close(self) -> None:
-        """Accept nothing more; what is queued still runs."""
+        """Accept nothing more; queued work still runs."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -362,7 +362,7 @@ class EmbeddedEngine:
 
 
 def _begun(samples: Sequence[_Sample]) -> list[_Sample]:
-    """Those that were not cancelled while they waited."""
+    """Return the requests that were not cancelled while they waited."""
     return [sample for sample in samples if sample.request.future.set_running_or_notify_cancel()]
 
 

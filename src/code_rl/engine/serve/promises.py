@@ -23,7 +23,7 @@ KEPT_UNFETCHED_S = 3600.0
 
 @dataclass
 class ServiceLimits:
-    """How much the server takes on; counts and seconds."""
+    """The limits of the server; counts and seconds."""
 
     max_models: int
     max_queue: int
@@ -95,8 +95,8 @@ class Promises:
         return found
 
     def check_room(self, size: int) -> None:
-        """Refuse (429) when accepting another request of `size` bytes would exceed what may wait or
-        be kept."""
+        """Refuse (429) another request of `size` bytes that would exceed the limits on waiting or
+        kept bytes."""
         if self.open >= self._limits.max_queue:
             raise busy(f"{self.open} requests are queued, the limit")
         if self.request_bytes and self.request_bytes + size > self._limits.max_queued_bytes:

@@ -1,4 +1,4 @@
-"""What a SamplingClient calls: sessions that hold weights, samples from them, and the futures of
+"""The calls of a SamplingClient: sessions that hold weights, samples from them, and the futures of
 all results."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class CancelRequest(BaseModel):
 
 
 class SamplingCalls:
-    """What a SamplingClient calls."""
+    """The calls of a SamplingClient."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -87,7 +87,7 @@ class SamplingCalls:
         return SamplerRecord(sampler_id, run.base_model, run.local, request.model_path, True, now())
 
     def get_sampler(self, sampler_id: str) -> types.GetSamplerResponse:
-        """What is known of a sampling session."""
+        """Return the facts about a sampling session."""
         record = self._core.sampler(sampler_id).record
         return types.GetSamplerResponse(
             sampler_id=sampler_id, base_model=record.base_model, model_path=record.model_path

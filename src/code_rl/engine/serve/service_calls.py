@@ -1,5 +1,5 @@
-"""What the SDK's ServiceClient and RestClient call: sessions, what the server has, runs,
-checkpoints and their files."""
+"""The calls of the SDK's ServiceClient and RestClient: sessions, capabilities, runs, checkpoints
+and their files."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class WeightsInfoRequest(BaseModel):
 
 
 class ServiceCapabilities(types.GetServerCapabilitiesResponse):
-    """What the SDK asks for, and for those who would rather know at the start: which losses there
-    are with their settings, and why the model that was asked about cannot be loaded."""
+    """The SDK's capabilities, and two facts more: the losses with their settings, and why the
+    requested model cannot be loaded."""
 
     losses: dict[str, list[str]]
     refused: str | None = None
@@ -83,7 +83,7 @@ class ServiceCalls:
         return types.SessionHeartbeatResponse()
 
     def finish(self, session_id: str, data: Mapping[str, Any]) -> None:
-        """The client is done: what it held is freed, its checkpoints stay. The first reason
+        """End a client's session: its models are freed, its checkpoints stay. The first reason
         counts."""
         request = validated(_Finish, data)
         record = self._core.store.read_session(session_id)
@@ -156,7 +156,7 @@ class ServiceCalls:
         return types.ListSessionsResponse(sessions=_page(self._core.store.sessions(), query, 20)[0])
 
     def session(self, session_id: str) -> types.GetSessionResponse:
-        """What belongs to a session."""
+        """Return a session's contents."""
         record = self._core.store.read_session(session_id)
         if record is None:
             raise unknown(f"session {session_id[:100]!r}")
@@ -187,7 +187,7 @@ class ServiceCalls:
         return {file.name: file for file in sorted(self._core.store.file_of(checkpoint).iterdir())}
 
     def weights_info(self, request: WeightsInfoRequest) -> types.WeightsInfoResponse:
-        """What a checkpoint was made from, for those who load it."""
+        """Return the origin of a checkpoint, for clients that load it."""
         checkpoint = self._core.store.find(request.tinker_path, "state", "sampler")
         run = self._core.store.read_run(checkpoint.run_id)
         meta = read_state(self._core.store.file_of(checkpoint)).meta

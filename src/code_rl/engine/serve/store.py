@@ -43,8 +43,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A model in training, as the disk knows it. `base_model` is the name asked for, `local` what
-    it was loaded from."""
+    """A model in training, as kept on disk. `base_model` is the requested name, `local` its local
+    source."""
 
     run_id: str
     base_model: str
@@ -155,7 +155,7 @@ class StateStore:
         return sorted(path.name for path in (self.folder / "runs").glob(f"{session_id}*:*"))
 
     def checkpoint_folder(self, run_id: str) -> Path:
-        """Where a run's checkpoints are."""
+        """Return the folder of a run's checkpoints."""
         return self.folder / "runs" / run_id / "checkpoints"
 
     def write_checkpoint(

@@ -34,7 +34,7 @@ _SAVED: Mapping[Kind, tuple[str, Callable[..., object]]] = {
 
 
 class TrainingCalls:
-    """What a TrainingClient calls. Each returns the promise of its result."""
+    """The calls of a TrainingClient. Each returns the promise of its result."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -138,7 +138,7 @@ class TrainingCalls:
         return core.begin(run_id, local, kind, fingerprint, start, then)
 
     def info(self, request: types.GetInfoRequest) -> types.GetInfoResponse:
-        """What is known of a model."""
+        """Return the facts about a model."""
         run = self._core.run(request.model_id)
         record = self._created(run)
         return model_info(run.run_id, record.arch, record.base_model, record.tokenizer, record.rank)
@@ -152,8 +152,8 @@ class TrainingCalls:
         return run.record
 
     async def run_pass(self, request: PassRequest, size: int) -> Promise:
-        """A forward or forward_backward pass. What is wrong with its data is refused here, and
-        takes its turn as a failure."""
+        """Run a forward or forward_backward pass. Faulty data is refused here, and takes its turn
+        as a failure."""
         core, run = self._core, self._core.run(request.model_id)
         what = request.data, request.loss_fn, request.loss_fn_config
         backward = not request.forward_only

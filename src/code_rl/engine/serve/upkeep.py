@@ -1,7 +1,5 @@
-"""The server's upkeep: counters for Prometheus, and freeing what its clients no longer use.
-
-Models of vanished clients, samplers and idle engines are freed.
-"""
+"""The server's upkeep: counters for Prometheus, and freeing models, samplers and engines that no
+client uses."""
 
 from __future__ import annotations
 
@@ -58,7 +56,7 @@ class Metrics:
         self._registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """What is read from the server's state when it is asked for."""
+        """Yield the gauges that are read from the server's state on request."""
         core, load = self._core, _load(self._core)
         alive = sum(not s.vanished and not s.finished for s in core.sessions.values())
         waiting = {"training": load.operations_waiting, "sample": load.samples_waiting}
@@ -97,7 +95,7 @@ class Metrics:
 
 
 def _load(core: Core) -> Load:
-    """Over all engines, with what waits for a request before it."""
+    """Return the load over all engines, with the requests that wait before them."""
     loads = [engine.load_now() for engine in list(core.engines.values())]
     total = Load(**{f.name: sum(getattr(load, f.name) for load in loads) for f in fields(Load)})
     total.operations_waiting += sum(len(run.held) for run in core.runs.values())

@@ -1,8 +1,8 @@
 """Requests and results on the wire: protobuf for passes and sampled sequences, JSON for the rest.
 
-Whatever is malformed raises a `Refusal` that names the place. The SDK retries 408, 409, 429 and
-5xx, and gives up at once on any other 4xx. 410 means that what was asked about is gone: a sample is
-then submitted again, a training request fails.
+A malformed message raises a `Refusal` that names the place. The SDK retries 408, 409, 429 and 5xx,
+and gives up at once on any other 4xx. 410 means that the object is gone: a sample is then submitted
+again, a training request fails.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def category(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class PassRequest:
-    """One forward or forward_backward request. `fault` is what is wrong with its data: the request
-    takes its turn all the same."""
+    """One forward or forward_backward request. `fault` describes faulty data: the request takes its
+    turn all the same."""
 
     model_id: str
     seq_id: int
@@ -111,7 +111,7 @@ def checked_seq(seq_id: int | None, name: str = "seq_id") -> int:
 
 
 def digest(body: bytes) -> bytes:
-    """What tells a request from another under the same number."""
+    """Return a digest that tells different requests under one number apart."""
     return hashlib.blake2b(body, digest_size=16).digest()
 
 
