@@ -1,4 +1,4 @@
-"""The verb `audit`: settings to a grader, a card of what it pays, and an exit code."""
+"""The verb `audit`: settings to a grader, a card of its decisions, and an exit code."""
 
 from __future__ import annotations
 

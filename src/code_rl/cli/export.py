@@ -59,8 +59,7 @@ class ExportConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """What is exported: where its checkpoint is, and the run that it belongs to (None for a bare
-    checkpoint)."""
+    """The exported checkpoint's place, and its run (None for a bare checkpoint)."""
 
     path: str
     run: Path | None

@@ -174,8 +174,8 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
 
 
 def _of_a_setting(error: BaseException, words: Sequence[str]) -> ConfigError | None:
-    """What the system says of a path that stands in a word of the command line; None where it is
-    about something else."""
+    """Return the system's error about a path on the command line, or None if it is about something
+    else."""
     if not isinstance(error, OSError) or error.errno not in OF_THE_PATH:
         return None
     refused = os.path.abspath(os.fsdecode(error.filename or os.curdir))
@@ -230,8 +230,8 @@ def _show(text: str) -> int:
 
 
 class _Stream(io.FileIO):
-    """A standard stream whose reader may leave (`| head`): what is left to say goes nowhere, and
-    the work goes on. `last_words` are for stderr."""
+    """A standard stream whose reader may leave (`| head`): later output is dropped, and the work
+    goes on. `last_words` are for stderr."""
 
     last_words = ""
 

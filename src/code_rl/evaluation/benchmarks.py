@@ -1,5 +1,5 @@
-"""What is evaluated: a benchmark by name, a file of problems or an object of one's own, with its
-prompts, its tags and where it came from.
+"""Benchmarks by name, files of problems and objects of the user's, with their prompts, tags and
+origins.
 
 Each prompt template is as its authors publish it, and its version goes into the results. It sees a
 problem's public view and the prompt text of its row: nothing hidden can reach a model.
@@ -120,8 +120,8 @@ BENCHMARKS: Mapping[str, PromptStyle] = {
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """Problems ready to be asked and judged. `facts` go into the manifest, `skipped`
-    are rows without a problem, `others` what the set has beside the entries."""
+    """Problems ready to be asked and judged. `facts` go into the manifest, `skipped` are rows
+    without a problem, `others` the ids of the set beside the entries."""
 
     name: str
     problem: Callable[[EvalEntry], Problem]

@@ -35,7 +35,7 @@ ACCEPTED = ("seed",)
 
 
 def compare(first: Path, second: Path, published: Published = lambda _: []) -> dict[str, Any]:
-    """Compare two evaluations: what `comparison.json` holds.
+    """Compare two evaluations; return the content of `comparison.json`.
 
     `figures` has differences (second minus first) by name of the figure, on the problems that both
     have; `remarks` are settings that differ. Raises ConfigError when they are not of the same
@@ -107,8 +107,7 @@ def _outcomes(path: Path) -> dict[Mode, dict[str, list[SampleOutcome]]]:
 
 
 def _published(identity: Mapping[str, Any], published: Published) -> list[dict[str, Any]]:
-    """What was published of this benchmark for the recipe that the evaluated run was trained
-    with."""
+    """Return the published values of this benchmark for the recipe of the evaluated run."""
     recipe = identity.get("asked", {}).get("recipe")
     values = published(recipe) if recipe is not None else []
     return [

@@ -1,6 +1,6 @@
 """The unbiased pass@k estimator and intervals over problems.
 
-Problems, not completions, are what is drawn: completions of one problem are not independent.
+Problems, not completions, are resampled: completions of one problem are not independent.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def combined(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
 
 @dataclass(frozen=True, slots=True)
 class SampleOutcome:
-    """What became of one completion. `format_ok`: it had a fenced block; `truncated`: it was cut by
+    """The outcome of one completion. `format_ok`: it had a fenced block; `truncated`: it was cut by
     length."""
 
     kind: VerdictKind

@@ -1,4 +1,4 @@
-"""Who gives samples of a problem, seen as one thing: a file, the references, weights on a back end;
+"""Generators of samples behind one interface: a file, the references, weights on a back end;
 `endpoint` is one more."""
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class CompletionError(CodeRLError):
 
 @dataclass(frozen=True, slots=True)
 class EvalEntry:
-    """One problem's place: `split` and `index` decide the seeds, `tags` the breakdowns. `continued`
-    is what an evalplus completion follows."""
+    """One problem's position: `split` and `index` decide the seeds, `tags` the breakdowns.
+    `continued` is the text that an evalplus completion follows."""
 
     problem_id: str
     split: str
@@ -96,7 +96,7 @@ class Stored(CompletionGenerator):
         self._samples = samples
 
     async def complete(self, request: CompletionRequest, numbers: Sequence[int]) -> list[Sample]:
-        """Those of these numbers that the file has. Raises CompletionError when it has none of
+        """Return the file's samples of these numbers. Raises CompletionError when it has none of
         them."""
         stored = self._samples.get(request.problem.id, ())
         mine = [
@@ -108,7 +108,7 @@ class Stored(CompletionGenerator):
 
 
 class Reference(CompletionGenerator):
-    """The set's own solutions: what the tests say of them is what the set deserves."""
+    """The set's own solutions, which test the set itself."""
 
     description = "the benchmark's own solutions"
     facts: Mapping[str, Any] = {"model": "reference"}
@@ -154,7 +154,7 @@ class PolicyGenerator:
         return [_sample(group, request.mode, number) for number in numbers]
 
     async def aclose(self) -> None:
-        """Give back what the service holds."""
+        """Release the service's resources."""
         self.close()
 
 
@@ -180,8 +180,7 @@ def _sample(group: Group, mode: Mode, number: int) -> Sample:
 async def connect_weights(
     config: EvalConfig, settings: EngineSettings, out: Path, executor: Executor
 ) -> PolicyGenerator:
-    """The model's weights on their back end, in their environment: a base model, or what a run's
-    checkpoint holds."""
+    """Connect a base model's or a checkpoint's weights on their back end, in their environment."""
     from code_rl.engine import connect, preflight
     from code_rl.engine.local import share_cores
     from code_rl.policy.environments import get_environment

@@ -1,5 +1,5 @@
-"""What an evaluation was made of: enough to make it again, and to refuse to go on with another one
-in the same folder."""
+"""The manifest of an evaluation: enough to repeat it, and to refuse another one in the same
+folder."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class ProgramRow:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a whole file came to: programs by verdict, and wall seconds."""
+    """The result of a whole file: programs by verdict, and wall seconds."""
 
     counts: Mapping[VerdictKind, int]
     wall_s: float
@@ -93,8 +93,8 @@ def _programs_of(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def keyed(programs: Iterable[ProgramRow], context: str) -> Iterator[tuple[ProgramRow, str]]:
-    """Programs with a hash of what their verdicts depend on; one that comes again is judged
-    again."""
+    """Yield programs with a hash of everything that decides their verdicts; a repeated program is
+    judged again."""
     seen: Counter[bytes] = Counter()
     for program in programs:
         parts = json.dumps([context, program.problem_id, program.program_id, program.code]).encode()
@@ -106,7 +106,7 @@ def keyed(programs: Iterable[ProgramRow], context: str) -> Iterator[tuple[Progra
 def taken(
     programs: str, store: ProblemStore, limit: float | None
 ) -> Iterator[tuple[ProgramRow, str]]:
-    """The programs of a file, `keyed` by what else their verdicts depend on."""
+    """Yield the programs of a file, `keyed` by all else that decides their verdicts."""
     return keyed(
         read_programs(programs, store),
         f"{sources_digest('code_rl.grading')} {store.folder.name} {limit}",
@@ -185,8 +185,8 @@ async def judge_programs(
 
 
 def format_verdict(program: ProgramRow, verdict: Verdict, key: str) -> dict[str, Any]:
-    """One row of the output file. `key` names the program, its problem and the limits: what the
-    verdict depends on."""
+    """Return one row of the output file. `key` covers everything that decides the verdict: program,
+    problem and limits."""
     named = {"problem_id": program.problem_id, "program_id": program.program_id}
     return {**named, **verdict.to_json(), "key": key}
 

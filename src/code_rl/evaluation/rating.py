@@ -58,8 +58,8 @@ class Contest:
 
 @dataclass(frozen=True, slots=True)
 class ContestResult:
-    """What one contest came to. `place` is 0-based: how many participants did at least as well, as
-    CodeElo counts."""
+    """The result of one contest. `place` is 0-based: the number of participants who did at least as
+    well, as CodeElo counts."""
 
     contest: str
     solved: int
@@ -126,8 +126,8 @@ def read_rating_table(path: str | Path) -> list[float]:
 
 
 def read_standings(path: str | Path) -> dict[str, Contest]:
-    """The contests of a snapshot by id, in either form. Raises DataError naming file, line and what
-    is wrong."""
+    """Read the contests of a snapshot by id, in either form. Raises DataError naming file, line and
+    fault."""
     contests: dict[str, Contest] = {}
     for where, row in read_rows(path):
         try:
@@ -191,7 +191,7 @@ def _contest(
 
 
 def _number(name: str, value: Any) -> float:
-    """What a standing says. Raises ValueError for what no contest has."""
+    """Return a number of a standing. Raises ValueError for an impossible one."""
     number = float(value)
     if not abs(number) <= LARGEST:
         raise ValueError(f"{name}={value!r} is no number of at most {LARGEST:.0e}")

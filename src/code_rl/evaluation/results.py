@@ -1,4 +1,4 @@
-"""From outcomes to `results.json`: figures, breakdowns, both rules, rating, and what is missing."""
+"""From outcomes to `results.json`: figures, breakdowns, both rules, rating, and missing samples."""
 
 from __future__ import annotations
 

@@ -63,8 +63,8 @@ OnVerdict = Callable[[Verdict], None]
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """What is evaluated: problems in order, each loaded when it is asked, and how it is put (None:
-    as the environment puts it)."""
+    """The problems in order, each loaded when it is asked, and their opening messages (None: the
+    environment's)."""
 
     entries: Sequence[EvalEntry]
     problem: Callable[[EvalEntry], Problem]
@@ -73,11 +73,11 @@ class Questions:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How each problem is asked and judged.
+    """The way to ask and judge each problem.
 
-    `samples` at the sampling temperature, and `greedy` says whether one more greedily.
-    `cpu_limit_s` lowers each problem's own CPU limit, after `cpu_factor` has multiplied it.
-    `official`: LiveCodeBench's own decision takes the place of the rule `lcb`.
+    `samples` are drawn at the sampling temperature; `greedy` adds one greedy sample. `cpu_limit_s`
+    lowers each problem's own CPU limit, after `cpu_factor` has multiplied it. `official`:
+    LiveCodeBench's own decision takes the place of the rule `lcb`.
     """
 
     samples: int
@@ -98,7 +98,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Found:
-    """What an evaluation has come to: one outcome per judged sample, and what is missing, by
+    """The result of an evaluation: one outcome per judged sample, and the missing samples by
     reason.
 
     `wall_s` is of this run alone; `cpu_s` sums over all verdicts.
@@ -177,12 +177,12 @@ class Evaluation:
 
     @property
     def total(self) -> int:
-        """How many samples are wanted."""
+        """The number of samples wanted."""
         return len(self._questions.entries) * sum(number for _, number in self._plan.modes())
 
     async def run(self) -> Found:
-        """Everything that is missing, then all of it. Raises CodeRLError when the rest cannot be
-        had; what there is stays kept."""
+        """Sample and judge everything that is missing, and return all of it. Raises CodeRLError
+        when the rest cannot be had; finished samples stay kept."""
         started, work, complete = time.perf_counter(), self._work(), False
         try:
             await gather_or_cancel(self._worker(work) for _ in range(self._workers))
@@ -194,7 +194,7 @@ class Evaluation:
         return self._found
 
     def _work(self) -> Iterator[Work]:
-        """All that is to be done, in order; what an earlier process has done is noted first."""
+        """Yield the remaining work in order; an earlier process's results are noted first."""
         plan, entries = self._plan, self._questions.entries
         wanted = {(entry.problem_id, mode) for entry in entries for mode, _ in plan.modes()}
         have: set[Key] = set()

@@ -77,12 +77,12 @@ def sample_from_json(row: Mapping[str, Any]) -> Sample:
 
 
 def read_stored(path: str, known: Mapping[str, str | None]) -> dict[str, list[Sample]]:
-    """Samples made elsewhere, by problem, numbered from 0: in order of their own numbers, or of the
-    file. Layouts, told apart by their fields:
+    """Read samples made elsewhere, by problem, numbered from 0: in order of their own numbers, or
+    of the file. Their fields tell the layouts apart:
 
     - ours: `{"problem_id", "completion" or "code"[, "sample", "mode", "truncated", …]}`, JSON
       lines;
-    - evalplus: `{"task_id", "solution"}` (a program) or `{"task_id", "completion"}` (what follows
+    - evalplus: `{"task_id", "solution"}` (a program) or `{"task_id", "completion"}` (the text after
       the prompt), JSON lines;
     - LiveCodeBench: a JSON array of `{"question_id", "code_list"[, "output_list"]}`, its custom
       evaluator's and its own outputs.
@@ -183,7 +183,7 @@ class Folder:
         self._under_way = open_kept(out / f"{INFLIGHT}.jsonl")
 
     def group_log(self, problem_id: str) -> GroupLog:
-        """Where what is under way of a problem is kept."""
+        """Return the log of a problem's unfinished work."""
         return GroupLog(self._under_way, problem_id)
 
     def left(self, wanted: Callable[[Key], bool]) -> Iterator[tuple[Sample, Row | None]]:

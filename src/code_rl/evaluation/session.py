@@ -64,10 +64,10 @@ def check_benchmarks(config: EvalConfig) -> dict[str, str | None]:
 
 
 def data_of(data: str | None, names: Sequence[str]) -> dict[str, str | None]:
-    """What `data=` gives each benchmark: PATH for the one that there is (or all of one file's),
+    """Return the `data=` of each benchmark: PATH for one benchmark (or all of one file's),
     NAME:PATH,… for several.
 
-    Raises ConfigError where it does not say which file is whose.
+    Raises ConfigError if the owner of a file is unclear.
     """
     parts = [part.partition(":") for part in (data or "").split(",") if part]
     if data is not None and all(colon and name.strip() in BENCHMARKS for name, colon, _ in parts):
@@ -229,7 +229,7 @@ def _shown(results: dict[str, Any], found: Found, out: Path, view: EvalView) -> 
 def identity(
     config: EvalConfig, benchmark: Benchmark, generator: CompletionGenerator, plan: Plan
 ) -> dict[str, Any]:
-    """What makes this evaluation this one: a folder is gone on with only under the same."""
+    """Return the identity of this evaluation: a folder is continued only under the same one."""
     sampled = config.answered_by in ("endpoint", "weights")
     return {
         "benchmark": benchmark.name,
@@ -275,8 +275,8 @@ def how(config: EvalConfig, plan: Plan) -> str:
 
 
 def holds_evaluations(folder: Path, below: int = 2) -> bool:
-    """True for the folder of an evaluation, and for one that holds nothing but such folders (by
-    limit, by benchmark) and what belongs to several."""
+    """True for the folder of an evaluation, and for one that holds only such folders (by limit, by
+    benchmark) and their shared files."""
     if (folder / MANIFEST).is_file():
         return "identity" in (read_manifest(folder) or {})
     beside = (SUMMARY, COMPARISON, STATE)

@@ -214,8 +214,8 @@ class EvalConfig:
 
 
 def make_eval_config(given: Mapping[str, Any]) -> EvalConfig:
-    """Settings from the command line, over those of the checkpoint's run. Raises ConfigError for
-    what does not go together."""
+    """Merge settings from the command line over those of the checkpoint's run. Raises ConfigError
+    for settings that conflict."""
     from_run: dict[str, Any] = {}
     if given.get("checkpoint"):
         run = run_of(str(given["checkpoint"]))[0]

@@ -15,7 +15,7 @@ from code_rl.util.files import KeyedLog, only_writer, sized_lines, writes
 
 @contextlib.contextmanager
 def open_verdicts(out: str) -> Iterator[KeyedLog[str]]:
-    """The verdicts in the file `out`, found again by the `key` of what was judged.
+    """Open the verdicts in the file `out`, by the `key` of each program.
 
     Raises DataError when the file cannot be written, holds anything else, or is being written.
     """
@@ -54,7 +54,7 @@ def put_in_order(log: KeyedLog[str], keys: Iterable[str]) -> None:
 
 
 def is_judged(row: Mapping[str, Any] | None) -> bool:
-    """Whether a row has a verdict about its program."""
+    """True if a row has a verdict about its program."""
     return row is not None and not VerdictKind(row["verdict"]).undecided
 
 

@@ -1,4 +1,4 @@
-"""What `code-rl eval` shows: what is evaluated, progress, a table, and a line of Markdown ready to
+"""The output of `code-rl eval`: the benchmark, progress, a table, and a line of Markdown ready to
 paste."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from code_rl.util.progress import View
 
 
 class EvalView(View):
-    """What is evaluated, and what came of it."""
+    """The console of one evaluation."""
 
     pipe_width = 140
 

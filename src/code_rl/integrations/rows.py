@@ -1,5 +1,4 @@
-"""A problem as a row of data, and an answer to such a row as a verdict: what all frameworks
-share."""
+"""A problem as a row of data, and an answer to such a row as a verdict, for all frameworks."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ def _content(message: Mapping[str, Any]) -> str:
 
 
 def why(verdict: Verdict) -> str:
-    """What kept us from a verdict, for a message."""
+    """Return the reason for a missing verdict, for a message."""
     return f"{verdict.kind}: {verdict.failure.message if verdict.failure else 'no reason given'}"
 
 

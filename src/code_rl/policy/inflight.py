@@ -67,8 +67,7 @@ class InFlight:
         folder.mkdir(mode=0o700, exist_ok=True)
 
     def group_log(self, step: int, scope: str) -> GroupLog:
-        """Where the group `scope` of a step is kept, with what is there already. Raises DataError
-        for a damaged file."""
+        """Return the log of the group `scope` of a step. Raises DataError for a damaged file."""
         if step not in self._logs:
             self._logs[step] = open_kept(step_file(self.folder, step))
         return GroupLog(self._logs[step], scope)
@@ -89,7 +88,7 @@ class InFlight:
         return marks
 
     def keep_from(self, step: int) -> None:
-        """Drop what is kept of earlier steps."""
+        """Drop the logs of earlier steps."""
         for earlier in steps_in(self.folder):
             if earlier < step:
                 step_file(self.folder, earlier).unlink(missing_ok=True)
@@ -103,13 +102,13 @@ class InFlight:
 
 
 class GroupLog:
-    """What is kept of the group `scope`: answers and verdicts. Without a `log` nothing is."""
+    """The kept answers and verdicts of the group `scope`. Without a `log` it keeps nothing."""
 
     def __init__(self, log: KeyedLog[str] | None = None, scope: str = "") -> None:
         self._log, self._scope = log, scope
 
     def sampled(self, request: SamplingRequest) -> SampledAnswers | None:
-        """What answers a request, None when it was not answered."""
+        """Return the kept answers to a request, or None."""
         row = self._get("drawn", asdict(request))
         if row is None:
             return None
@@ -120,7 +119,7 @@ class GroupLog:
         return SampledAnswers(tuple(answers), row["sample_s"], row["policy_step"])
 
     def keep_sampled(self, request: SamplingRequest, sampled: SampledAnswers) -> None:
-        """Keep what answers a request."""
+        """Keep the answers to a request."""
         answers = [[each.tokens, each.logprobs, each.stop_reason] for each in sampled.answers]
         self._put("drawn", asdict(request), {**asdict(sampled), "answers": answers})
 

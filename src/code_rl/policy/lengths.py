@@ -1,4 +1,4 @@
-"""Tokens of prompts, and what a model's context leaves beside them."""
+"""The lengths of prompts, and the room that a model's context leaves for answers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Say = Callable[[str], None]
 
 
 def cap_max_tokens(max_tokens: int, context: int, say: Say) -> int:
-    """`max_tokens`, or what the model's context can hold beside a prompt, said aloud. Each prompt
-    leaves its own share of it."""
+    """Return `max_tokens`, or the most that the model's context can hold beside a prompt, with a
+    notice. Each prompt leaves its own share of it."""
     room = context - 1
     if max_tokens > room:
         say(

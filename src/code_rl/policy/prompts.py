@@ -178,7 +178,7 @@ def _text(example: Mapping[str, Any], name: str) -> str | None:
 
 
 def shown_test(test: TestCase, fn_name: str | None, most: int) -> tuple[str, str]:
-    """What a program is given, and what it should answer, each cut to `most` characters."""
+    """Return the input and the expected output of a test as text, each cut to `most` characters."""
     if isinstance(test, StdinTest):
         given, expected = test.input, test.expected
     elif isinstance(test, SequenceTest):

@@ -56,8 +56,8 @@ def coin(trajectory: Trajectory) -> float:
 class Reward:
     """R = `program` − `format_coef` for an answer without a program.
 
-    With `cut_is_wrong` the program of an answer that was cut off earns nothing. What it loses
-    (`program` below 0) stays. `all_tests`: the judge is to run every test.
+    With `cut_is_wrong` the program of an answer that was cut off earns nothing; a loss (`program`
+    below 0) stays. `all_tests`: the judge runs every test.
     """
 
     program: RewardFunction = correctness

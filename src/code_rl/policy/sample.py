@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How answers are drawn. `temperature` 0 is greedy; `max_tokens` is the limit of a trajectory,
-    all its turns together.
+    """The sampling parameters. `temperature` 0 is greedy; `max_tokens` is the limit of a
+    trajectory, all its turns together.
 
     With `request_per="group"` one request draws the first answers of a group; with `"completion"`
     each is a request of its own and goes to the sandbox the moment it is sampled. The two draw
@@ -81,9 +81,9 @@ class Policy:
         """Sample `count` trajectories and judge them. The draw depends on `seed`, the prompt and
         the weights alone.
 
-        What `log` has of this group is neither sampled nor (without a `grader`) judged again; what
-        comes is kept there. The conversation begins with `opening`, else as the environment begins
-        it. A prompt that fills the context gets empty answers.
+        Answers and (without a `grader`) verdicts in `log` are used, and new ones are kept there.
+        The conversation begins with `opening`, else as the environment begins it. A prompt that
+        fills the context gets empty answers.
         """
         opening = self.environment.begin(problem.view()) if opening is None else opening
         prompt = self.renderer.prompt_tokens(opening)
@@ -116,10 +116,9 @@ class Policy:
 
 
 class GroupGrader:
-    """Judges the programs of one problem; those that are the same share one run: same program, same
-    inputs, same seeds.
+    """Judges the programs of one problem; equal programs share one run.
 
-    What `log` has verdicts of is not run; new ones are kept there.
+    Verdicts in `log` are used; new ones are kept there.
     """
 
     def __init__(
@@ -170,7 +169,7 @@ class GroupGrader:
 
 @dataclass(slots=True)
 class _Rollout:
-    """One group on its way; `sampled` is what its requests gave so far."""
+    """One group in progress; `sampled` has the answers to its requests so far."""
 
     policy: Policy
     problem: Problem
@@ -218,7 +217,7 @@ class _Rollout:
     async def _turn(
         self, sampled: SampledAnswer, conversation: Sequence[Message], prompt: Sequence[int]
     ) -> Turn:
-        """One answer, and what the environment says of it."""
+        """Return one answer with the environment's reply."""
         policy = self.policy
         said, ended = policy.renderer.parse_response(sampled.tokens)
         text, truncated = said["content"], sampled.stop_reason == "length" and not ended

@@ -1,4 +1,4 @@
-"""Records of what a policy did: turns, trajectories, groups."""
+"""Records of a policy's actions: turns, trajectories, groups."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from code_rl.policy.renderers.base import Message
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One answer: the tokens before it, what was sampled (T tokens, log q of each), and what was
-    said of it.
+    """One answer: the tokens before it, its T sampled tokens with the sampler's log-probabilities,
+    and its judgment.
 
     `text` is the answer and `reasoning` the think block before it, None without one. `code` is the
     program found in `text`. `messages` are the environment's; none after the last turn.
@@ -31,11 +31,11 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One attempt at a problem, of one turn or several, each of which saw those before it. What is
-    said of it is said of the last.
+    """One attempt at a problem, of one turn or several, each of which saw those before it. The last
+    turn is the one that is judged.
 
-    `seed` is a function of the run's seed, the step, the place in the batch and the member, and of
-    nothing that was sampled.
+    `seed` is a function of the run's seed, the step, the slot in the batch and the member,
+    independent of all samples.
     """
 
     turns: tuple[Turn, ...]
@@ -118,10 +118,10 @@ class Group:
     @property
     def solved_alike(self) -> bool:
         """True when the programs that have a verdict are all right or all wrong: `dynamic_sampling`
-        fills the place again.
+        resamples the slot.
 
-        Whether a group is trained on is another rule (`loop.score_group`): it looks at rewards,
-        which may tell apart what is equally wrong.
+        Training uses another rule (`loop.score_group`): it compares rewards, which may tell equally
+        wrong programs apart.
         """
         verdicts = [trajectory.verdict for trajectory in self.trajectories]
         return len({verdict.correct for verdict in verdicts if not verdict.undecided}) < 2

@@ -1,6 +1,5 @@
-"""Environments: what a problem is to a policy. `base` is the contract, `single` and `repair` are
-ours.
-"""
+"""Environments: conversations about a problem. `base` is the contract, `single` and `repair` are
+ours."""
 
 from __future__ import annotations
 
@@ -80,7 +79,7 @@ def get_environment(
 
 @dataclass(frozen=True, slots=True)
 class _Guarded:
-    """An environment of the user's: what goes wrong in it is said by its name."""
+    """An environment of the user's; its errors carry its name."""
 
     name: str
     inner: Environment

@@ -1,4 +1,4 @@
-"""What a problem is to a policy: how it is put, and what follows an answer."""
+"""The contract of an environment: the opening of a conversation, and the reply to an answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from code_rl.policy.renderers.base import Message
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What an answer led to: its program, the verdict, and the messages that go on with the
+    """The reply to an answer: its program, its verdict, and the messages that continue the
     conversation (none: it is over)."""
 
     code: str | None
@@ -35,8 +35,8 @@ class Grader(Protocol):
 
 
 class Environment(Protocol):
-    """Conversations about problems. It has no state: what came before is in the conversation, so
-    that a cut run can go on from there.
+    """Conversations about problems. It has no state: everything is in the conversation, so that a
+    cut run can go on from there.
 
     `max_turns` bounds the answers of one trajectory.
     """
@@ -53,5 +53,5 @@ class Environment(Protocol):
     async def reply(
         self, problem: ProblemView, conversation: Sequence[Message], grader: Grader
     ) -> Reply:
-        """What follows `conversation`, whose last message is the policy's answer."""
+        """Reply to `conversation`, whose last message is the policy's answer."""
         ...

@@ -51,7 +51,7 @@ class Repair(Single):
 
 
 def feedback(problem: ProblemView, verdict: Verdict) -> str:
-    """What the policy is told of a failed public test."""
+    """Return the message about a failed public test."""
     if verdict.failure is None:
         return f"{NO_PROGRAM}\n"
     test = problem.public_tests[verdict.failure.test]

@@ -67,12 +67,12 @@ def get_renderer(name: str, tokenizer: Any) -> Renderer:
 
 
 def renderer_names() -> list[str]:
-    """What `renderer=` can be."""
+    """Return the values of `renderer=`."""
     return [AUTO, *sorted(RENDERERS)]
 
 
 def name_of(renderer: Renderer) -> str:
-    """What this renderer is called in `renderer=`."""
+    """Return the value of `renderer=` that names this renderer."""
     return next(
         (name for name, kind in RENDERERS.items() if kind is type(renderer)),
         type(renderer).__name__,

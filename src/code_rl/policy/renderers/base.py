@@ -47,9 +47,9 @@ class Renderer(ABC):
 
     @abstractmethod
     def supervised_tokens(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
-        """Tokens of the whole conversation and, for each, the weight of its loss.
+        """Return the tokens of the whole conversation and the weight of each token's loss.
 
-        The weight is 1.0 on what the assistant says and on the token that ends its turn, for those
+        The weight is 1.0 on the assistant's text and on the token that ends its turn, for those
         assistant turns that are rendered as they would have been produced; all of them with the
         extension property, else the last.
         """

@@ -1,9 +1,9 @@
 """ChatML of Qwen3 and Qwen3.5: `<|im_start|>role\\ncontent<|im_end|>\\n`, as the models' own chat
 templates write it.
 
-Token for token the same as the templates, with two differences that are meant. Text of a special
-token inside a message stays text. And what the assistant says is encoded apart from the opening
-that precedes it, as the sampler meets it; a template that is encoded in one go merges the opening's
+Token for token the same as the templates, with two intended differences. Text of a special token
+inside a message stays text. And the assistant's text is encoded apart from the opening that
+precedes it, as the sampler meets it; a template that is encoded in one go merges the opening's
 newline with whitespace at the beginning of an answer.
 """
 
@@ -20,8 +20,8 @@ NO_THOUGHTS = f"{THINK}\n\n{UNTHINK}\n\n"
 
 
 class _ChatML(Renderer):
-    """What the family shares: turns between `<|im_start|>` and `<|im_end|>`; subclasses say what an
-    assistant's turn holds.
+    """The family's common part: turns between `<|im_start|>` and `<|im_end|>`; subclasses fill an
+    assistant's turn.
 
     `primer` is the text after `assistant\\n` that the generation prompt already contains.
     """
@@ -47,8 +47,8 @@ class _ChatML(Renderer):
         return tokens + self._opening(self.primer)
 
     def supervised_tokens(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
-        """Loss on what the assistant says and on the token that ends its turn; the primer is no
-        part of that."""
+        """Put the loss on the assistant's text and on the token that ends its turn; the primer is
+        not part of it."""
         tokens: list[int] = []
         weights: list[float] = []
         for index, message in enumerate(messages):

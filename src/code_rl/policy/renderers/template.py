@@ -133,8 +133,8 @@ class ChatTemplateRenderer(Renderer):
         return [piece for piece in self._split.split(text) if piece] if self._split else [text]
 
     def _disguise(self, messages: Sequence[Message]) -> tuple[list[Message], dict[str, str]]:
-        """The messages with special-token text replaced by unused private characters, and what each
-        stands for."""
+        """Replace special-token text in the messages by unused private characters; return both and
+        the mapping."""
         everything = "".join(
             value for message in messages for value in message.values() if isinstance(value, str)
         )
