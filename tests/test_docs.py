@@ -169,7 +169,7 @@ THEIRS = {"kind", "logprobs_mode", "loss_fn", "loss_fn_config", "match", "n", "t
 
 
 def test_the_losses_and_defaults_of_a_server_are_those_of_its_registry_and_settings():
-    (about,) = re.findall(r"^- \*\*Losses\.\*\*(.*?)\(\[losses\.py\]", SERVE.read_text(), re.MULTILINE | re.DOTALL)
+    (about,) = re.findall(r"^- \*\*Losses\.\*\*(.*?)\(\[losses/\]", SERVE.read_text(), re.MULTILINE | re.DOTALL)
     assert re.findall(r"`(\w+)`", about) == list(LOSSES)
     defaults = re.findall(r"`(\w+)=?` \(`?(~?[\w./-]+)`?\)", SERVE.read_text())
     assert {"max_models", "idle_s", "state_dir"} <= dict(defaults).keys()

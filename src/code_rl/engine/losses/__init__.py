@@ -1,0 +1,21 @@
+"""L(θ): each loss once, for the engine that trains (torch) and for metrics computed without one
+(NumPy).
+
+With p the probability of a token under the weights in training, q the one it was sampled with, A
+its advantage and ρ = p / q, the loss of a token is the formula at the head of the file with its
+name. Losses are summed over tokens and datums, never averaged, as Tinker defines it. A position
+whose advantage (or weight) is zero contributes nothing, whatever the loss; to `dro` it does where
+it was sampled: where log q is not 0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from code_rl.util.door import door
+
+if TYPE_CHECKING:
+    from code_rl.engine.losses.base import HIGH, LOW, Loss, Settings, check_loss, loss_settings
+    from code_rl.engine.losses.registry import LOSSES, POLICY_LOSSES, get_loss
+else:  # a type checker would take any name for one of ours
+    __getattr__ = door(__name__)

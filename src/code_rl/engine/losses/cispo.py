@@ -1,0 +1,23 @@
+"""−stop_gradient(clip(ρ)) · A · log p: the weight of a token is clipped, its gradient stays.
+
+MiniMax 2025, arXiv 2506.13585.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from code_rl.engine.losses.base import HIGH, LOW, Inputs, Loss, Settings, Tokens, constant, ratio
+
+
+def _formula(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+    clipped = ops.clip(ratio(ops, constant(logprobs), inputs), settings[LOW], settings[HIGH])
+    return -(clipped * inputs["advantages"] * logprobs)
+
+
+CISPO = Loss(
+    "cispo",
+    _formula,
+    {LOW: 0.0, HIGH: 4.0},
+    about="−stop_gradient(clip(ρ)) · A · log p\nMiniMax 2025, arXiv 2506.13585",
+)

@@ -1,0 +1,18 @@
+"""−w · log p: supervised training; for programs that send it, no loss of a run.
+
+Tinker's `cross_entropy`. A position has the weight w.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from code_rl.engine.losses.base import Inputs, Loss, Settings, Tokens
+
+
+def _formula(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+    del ops, settings
+    return -(inputs["weights"] * logprobs)
+
+
+CROSS_ENTROPY = Loss("cross_entropy", _formula, {}, ("weights",), ("weights",), about="−w · log p")

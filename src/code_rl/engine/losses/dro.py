@@ -1,0 +1,27 @@
+"""−(log p · A − ½ · beta · (log p − log q)²): a quadratic pull to the policy that sampled; for
+programs that send it, no loss of a run.
+
+Richemond et al. 2024, arXiv 2405.19107. The pull counts where a token was sampled (log q is not 0),
+whatever its advantage.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from code_rl.engine.losses.base import Inputs, Loss, Settings, Tokens
+
+
+def _formula(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+    sampled, advantages = inputs["logprobs"], inputs["advantages"]
+    losses = 0.5 * settings["beta"] * (logprobs - sampled) ** 2 - logprobs * advantages
+    return ops.where((sampled != 0) | (advantages != 0), losses, 0 * logprobs)
+
+
+DRO = Loss(
+    "dro",
+    _formula,
+    {"beta": None},
+    signal=("advantages", "logprobs"),
+    about="−(log p · A − ½ · beta · (log p − log q)²)\nRichemond et al. 2024, arXiv 2405.19107",
+)
