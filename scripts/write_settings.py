@@ -62,10 +62,11 @@ def metrics_table() -> str:
 
 def losses_table() -> str:
     """The losses of `loss=`."""
-    rows = ["| `loss=` | per token | clipped to | source |", "|---|---|---|---|"]
+    rows = ["| `loss=` | per token | clipped or masked at | source |", "|---|---|---|---|"]
     for name, loss in POLICY_LOSSES.items():
         formula, source = about(loss)
-        clip = f"[{loss.defaults[LOW]:g}, {loss.defaults[HIGH]:g}] unless set" if LOW in loss.defaults else "nothing"
+        low, high = loss.defaults.get(LOW, 0.0), loss.defaults.get(HIGH)
+        clip = "no setting" if high is None else f"[{low:g}, {high:g}] unless set"
         rows.append(f"| `{name}` | {formula} | {clip} | {source} |")
     return "\n".join(rows)
 

@@ -189,7 +189,7 @@ def test_help_shows_every_setting_with_its_default():
         ({"clip_high": "0.28"}, "clip_high=0.28 has no effect with loss=importance_sampling"),
         ({"clip_low": "0.1"}, "clip_low=0.1 has no effect"),
         ({"loss": "ppo", "clip_low": "1.5"}, "clip_low=1.5 must be"),
-        ({"loss": "gspo"}, "unknown loss 'gspo'"),
+        ({"loss": "dro"}, "unknown loss 'dro'"),
         ({"overlong": "penalty"}, "overlong='penalty' must be judged, mask, mask_loss, wrong or penalty:TOKENS"),
         ({"overlong": "penalty:0"}, "overlong='penalty:0' must be"),
         ({"overlong": "mask:5"}, "overlong='mask:5' must be"),

@@ -227,7 +227,7 @@ def test_a_part_that_is_registered_is_in_help_refusals_and_documents():
     assert "new_loss (" in train
     assert "0.2 for new_loss" in train
     assert evaluate.count("new_part") == 2
-    assert "loss=cispo or loss=new_loss" in done.stderr
+    assert "or loss=new_loss" in done.stderr
     assert documents.count("| `new_part` |") == 2
     assert "| `new_loss` |" in documents
 

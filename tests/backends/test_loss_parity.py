@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from code_rl.engine.losses import get_loss
+from code_rl.training.algorithm.datums import with_sequence
 from code_rl.training.config import make_config
 from tests.backends.embedded_models import policy_datum, reference, service, tokens, torch, trained
 
@@ -13,6 +15,14 @@ CHOICES = [
     {"loss": "ppo", "clip_low": 0.05, "clip_high": 0.6},
     {"loss": "cispo"},
     {"loss": "cispo", "clip_low": 0.4, "clip_high": 0.3},
+    {"loss": "gspo"},
+    {"loss": "gspo", "clip_low": 0.2, "clip_high": 0.3},
+    {"loss": "dppo_tv"},
+    {"loss": "sapo"},
+    {"loss": "tis"},
+    {"loss": "tis", "clip_high": 0.1},
+    {"loss": "mis"},
+    {"loss": "mis", "clip_low": 0.5, "clip_high": 1.0},
 ]
 
 
@@ -38,18 +48,33 @@ def logprobs64(model, full):
     return logits.log_softmax(-1).gather(1, torch.tensor(full[1:])[:, None])[:, 0]
 
 
+BOUNDS = {"ppo": (0.2, 0.2), "cispo": (1.0, 3.0), "gspo": (3e-4, 4e-4), "tis": (1.0, 1.0), "mis": (0.02, 0.02)}
+
+
 def loss64(choice, lp, sampled, advantage):
-    """Tinker's definitions, token by token."""
+    """The papers' definitions, token by token."""
     total = torch.zeros((), dtype=torch.float64)
     name = choice.get("loss", "importance_sampling")
-    defaults = {"ppo": (0.2, 0.2), "cispo": (1.0, 3.0), "importance_sampling": (0.0, 0.0)}[name]
+    defaults = BOUNDS.get(name, (0.0, 0.0))
     low, high = 1 - choice.get("clip_low", defaults[0]), 1 + choice.get("clip_high", defaults[1])
+    mean = float(torch.exp((lp - sampled).mean()).detach())
     for now, then in zip(lp, sampled, strict=True):
         ratio = torch.exp(now - then)
+        if name == "gspo":
+            ratio = mean * torch.exp(now - now.detach())
         held = min(max(float(ratio.detach()), low), high)
-        if name == "importance_sampling":
+        if name == "importance_sampling" or (name == "mis" and low <= mean <= high):
             total = total - ratio * advantage
-        elif name == "ppo":
+        elif name == "mis":
+            continue
+        elif name == "sapo":
+            tau = 1.0 if advantage > 0 else 1.05
+            total = total - 4 / tau * torch.sigmoid(tau * (ratio - 1)) * advantage
+        elif name == "dppo_tv":
+            moved = float((now.exp() - then.exp()).detach())
+            masked = moved > 0.2 if advantage > 0 else moved < -0.2
+            total = total + 1e-3 * (now - then) ** 2 - (0 if masked else ratio * advantage)
+        elif name in ("ppo", "gspo"):
             clipped_is_lower = held * advantage < float(ratio.detach()) * advantage
             total = total - (held * advantage if clipped_is_lower else ratio * advantage)
         else:
@@ -69,7 +94,8 @@ def test_loss_and_gradient_equal_the_float64_reference(twins, choice):
         rows.append((prompt, completion, (now + shift).astype(np.float32), advantage))
     config = make_config(choice)
     client._learner.gradient = None
-    out = client.forward_backward([policy_datum(*row) for row in rows], config.loss, config.loss_config).result()
+    data = [with_sequence(policy_datum(*row), get_loss(config.loss)) for row in rows]
+    out = client.forward_backward(data, config.loss, config.loss_config).result()
     model.zero_grad()
     total = torch.zeros((), dtype=torch.float64)
     for prompt, completion, sampled, advantage in rows:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from code_rl.engine.losses import POLICY_LOSSES
+
 pytest.importorskip("torch")
 pytest.importorskip("prometheus_client")
 CASES = Path(__file__).parent / "cases"
@@ -17,16 +19,23 @@ CASES = Path(__file__).parent / "cases"
 
 @pytest.mark.slow
 def test_one_seeded_step_is_the_same_in_process_and_over_http(tmp_path):
-    """To the last bit: tokens, loss, gradient norm, log-probabilities before and after the step."""
+    """To the last bit, under each loss: tokens, loss, gradient norm, log-probabilities before and after the step."""
     out = tmp_path / "steps"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-k", "test_one_seeded_rl_step", str(CASES)],
         capture_output=True,
         text=True,
-        env={**os.environ, "CODE_RL_CONFORMANCE_OUT": str(out)},
+        env={
+            **os.environ,
+            "CODE_RL_CONFORMANCE_OUT": str(out),
+            "CODE_RL_CONFORMANCE_LOSSES": ",".join(POLICY_LOSSES),
+        },
         cwd=Path(__file__).parents[2],
         timeout=600,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    here, there = (ast.literal_eval(line) for line in out.read_text().splitlines())
-    assert here == there
+    steps = [ast.literal_eval(line) for line in out.read_text().splitlines()]
+    assert len(steps) == 2 * len(POLICY_LOSSES)
+    for loss in POLICY_LOSSES:
+        here, there = (step for step in steps if step["of"] == loss)
+        assert here == there, loss

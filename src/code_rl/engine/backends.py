@@ -197,7 +197,9 @@ async def _connect_remote(config: EngineSettings, state_path: str | None, found:
             await asking.probe_narrowing(sampler, token, config.top_p, config.top_k)
         if config.loss in POLICY_LOSSES:
             settings = config.loss_config | capabilities.pass_settings(config.temperature)
-            await asking.probe_loss(trainer, config.loss, settings, token)
+            if not await asking.probe_loss(trainer, config.loss, settings, token):
+                refused = frozenset({config.loss})
+                capabilities = replace(capabilities, refused_losses=refused)
     except BaseException:
         service.close()
         raise

@@ -145,30 +145,22 @@ class Capabilities:
     `scaled_logprobs` is True when the log-probabilities of sampled tokens belong to the tempered
     distribution, False when they are the model's own at temperature 1. `safe_repeats` means that a
     request whose answer was lost can be sent again without being carried out twice.
+    `refused_losses` are those that a probe found refused.
     """
 
     kind: BackendKind
     losses: Mapping[str, frozenset[str]] | None
     scaled_logprobs: bool | None = None
     safe_repeats: bool = True
+    refused_losses: frozenset[str] = frozenset()
 
-    def require_loss(self, name: str, settings: Mapping[str, float] | None = None) -> None:
-        """Raise ConfigError, by name, for a loss or one of its settings that this back end is known
-        not to have."""
+    def has_loss(self, name: str, settings: Mapping[str, float] | None = None) -> bool:
+        """True unless this back end is known not to have the loss, or one of the settings given."""
+        if name in self.refused_losses:
+            return False
         if self.losses is None:
-            return
-        if name not in self.losses:
-            raise ConfigError(
-                f"loss {name!r} is not available on backend={self.kind}; it has "
-                f"{self._policy_losses}"
-            )
-        for key in settings or {}:
-            if key not in self.losses[name]:
-                known = ", ".join(sorted(self.losses[name])) or "none"
-                raise ConfigError(
-                    f"{key} is no setting of loss {name!r} on backend={self.kind}; its settings: "
-                    f"{known}"
-                )
+            return True
+        return name in self.losses and self.losses[name] >= set(settings or {})
 
     def require_temperature(self, temperature: float, *, custom_loss: bool = False) -> None:
         """Raise ConfigError for a temperature at which samples and training would mean different
@@ -179,9 +171,9 @@ class Capabilities:
             and self.pass_temperature(temperature) != 1
         ):
             raise ConfigError(
-                f"temperature={temperature:g} cannot be trained with by a loss of your own on "
-                f"backend={self.kind}: the SDK's forward_backward_custom has none; use "
-                "temperature=1, a loss of the server's, or backend=embedded"
+                f"temperature={temperature:g} cannot be trained with by a loss that is "
+                f"computed here for backend={self.kind}: the SDK's forward_backward_custom has "
+                "none; use temperature=1, a loss of the server's, or backend=embedded"
             )
         if not _plain(temperature) and self.scaled_logprobs and not self.trains_at_temperature:
             raise ConfigError(

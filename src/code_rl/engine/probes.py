@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from code_rl.engine.losses import LOSSES, SEQUENCE
 from code_rl.engine.names import source_of
 from code_rl.engine.places import Place
 from code_rl.util.errors import BackendError, ConfigError
@@ -259,22 +260,39 @@ def context_of(model_name: str, told: int | None) -> int:
 
 async def probe_loss(
     trainer: RemoteTrainingClient, loss: str, settings: Mapping[str, float], token: int
-) -> None:
-    """Run one forward pass over two tokens with the run's loss. Raises ConfigError, naming the
-    loss, when it is refused."""
+) -> bool:
+    """Run one forward pass over two tokens with the run's loss; False when it is refused.
+
+    Raises ConfigError, naming the loss, when cross-entropy is refused too: then it cannot be
+    computed here either.
+    """
     from tinker import types
 
-    inputs = {
-        "target_tokens": types.TensorData(data=[token], dtype="int64", shape=[1]),
-        "logprobs": types.TensorData(data=[-1.0], dtype="float32", shape=[1]),
-        "advantages": types.TensorData(data=[1.0], dtype="float32", shape=[1]),
-    }
-    datum = types.Datum(model_input=types.ModelInput.from_ints([token]), loss_fn_inputs=inputs)
+    values = {"logprobs": -1.0, "advantages": 1.0, "weights": 1.0, SEQUENCE: 1.0}
+    target = types.TensorData(data=[token], dtype="int64", shape=[1])
+
+    async def forward(name: str, settings: Mapping[str, float]) -> None:
+        inputs = {
+            field: types.TensorData(data=[values[field]], dtype="float32", shape=[1])
+            for field in LOSSES[name].inputs
+        }
+        datum = types.Datum(
+            model_input=types.ModelInput.from_ints([token]),
+            loss_fn_inputs={"target_tokens": target, **inputs},
+        )
+        await trainer.forward([datum], name, settings)
+
     try:
-        await trainer.forward([datum], loss, settings)
+        await forward(loss, settings)
+        return True
     except BackendError as error:
+        refusal = error
+    try:
+        await forward("cross_entropy", {})
+        return False
+    except BackendError:
         named = f"loss={loss}" + "".join(f" {key}={value:g}" for key, value in settings.items())
-        raise ConfigError(f"{named} is not honoured by this back end: {error}") from error
+        raise ConfigError(f"{named} is not honoured by this back end: {refusal}") from refusal
 
 
 async def probe_scaling(sampler: RemoteSamplingClient, token: int) -> bool:

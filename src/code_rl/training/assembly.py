@@ -299,12 +299,13 @@ def trainable(
     """`objective` as this back end can train it. Raises ConfigError for a loss or a temperature
     that it cannot."""
     capabilities, temperature = backend.capabilities, config.temperature
-    own = config.loss not in POLICY_LOSSES
-    if own:
+    by_name = objective.loss.by_name and capabilities.has_loss(config.loss, config.loss_config)
+    if config.loss not in POLICY_LOSSES:
         check_loss(objective.loss, objective.loss_config)
-    else:
-        capabilities.require_loss(config.loss, config.loss_config)
-    capabilities.require_temperature(temperature, custom_loss=own)
+    elif not by_name:
+        say(f"loss={config.loss} is computed here: backend={config.backend} has none of that name")
+    objective = replace(objective, loss=replace(objective.loss, by_name=by_name))
+    capabilities.require_temperature(temperature, custom_loss=not by_name)
     notice = capabilities.temperature_notice(temperature)
     if notice is not None:
         say(notice)

@@ -84,7 +84,11 @@ def test_a_checkpoint_that_is_not_there_is_an_error(backend):
         ready(backend.service.create_training_client_from_state(path.replace("there", "gone")))
 
 
-def test_one_seeded_rl_step(backend):
+LOSSES = os.environ.get("CODE_RL_CONFORMANCE_LOSSES", "importance_sampling").split(",")
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_one_seeded_rl_step(backend, loss):
     """Sample, score, step, look again. With CODE_RL_CONFORMANCE_OUT the numbers go to that file, to the last bit."""
     from .shapes import policy
 
@@ -97,15 +101,18 @@ def test_one_seeded_rl_step(backend):
     for i, sequence in enumerate(sequences):
         off = [0.0] * (len(prompt) - 1)
         advantage = [1.0 if i % 2 else -1.0] * len(sequence.tokens)
-        data.append(policy(prompt + list(sequence.tokens), off + list(sequence.logprobs), off + advantage))
-    passed, stepped = train(trainer, data, "importance_sampling")
-    after = forward(trainer, data, "importance_sampling")
+        sampled = [value - 0.3 * (i % 3) for value in sequence.logprobs]  # by weights that have moved since
+        mask = {"sequence_ratio_mask": off + [1.0] * len(sampled)} if loss in ("gspo", "mis") else {}
+        data.append(policy(prompt + list(sequence.tokens), off + sampled, off + advantage, **mask))
+    passed, stepped = train(trainer, data, loss)
+    after = forward(trainer, data, loss)
     assert after.metrics["loss:sum"] != passed.metrics["loss:sum"]
     if (out := os.environ.get("CODE_RL_CONFORMANCE_OUT")) is not None:
         with open(out, "a") as file:
             file.write(
                 repr(
                     {
+                        "of": loss,
                         "tokens": [list(map(int, s.tokens)) for s in sequences],
                         "sampled": [np.asarray(s.logprobs, dtype=np.float32).tobytes().hex() for s in sequences],
                         "loss": passed.metrics["loss:sum"].hex(),

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING
 from code_rl.util.door import door
 
 if TYPE_CHECKING:
-    from code_rl.engine.losses.base import HIGH, LOW, Loss, Settings, check_loss, loss_settings
+    from code_rl.engine.losses.base import (
+        HIGH,
+        LOW,
+        SEQUENCE,
+        Loss,
+        Settings,
+        check_loss,
+        loss_settings,
+    )
     from code_rl.engine.losses.registry import LOSSES, POLICY_LOSSES, get_loss
 else:  # a type checker would take any name for one of ours
     __getattr__ = door(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +18,8 @@ Inputs = Mapping[str, Tokens]
 Settings = Mapping[str, float]
 LOW, HIGH = "clip_low_threshold", "clip_high_threshold"
 """Tinker's names of the interval that ratios are clipped to."""
+SEQUENCE = "sequence_ratio_mask"
+"""Tinker's name of the field that marks the tokens of a sequence's ratio."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,9 @@ class Loss:
     `inputs` are the fields of a datum that it reads beside `target_tokens`; where all of `signal`
     are zero a position does not count. `defaults` are its settings, in Tinker's `loss_fn_config`;
     None: it must be given. A formula for a `whole` sequence is given one at a time, any other all
-    tokens of several. `about` is for help and documents.
+    tokens of several. `limits` are settings at which nothing is clipped or masked: a token whose
+    loss they change is held back. `by_name`: back ends have it under its name; else it is computed
+    through `forward_backward_custom`. `about` is for help and documents.
     """
 
     name: str
@@ -38,6 +42,23 @@ class Loss:
     signal: tuple[str, ...] = ("advantages",)
     whole: bool = False
     about: str = ""
+    limits: Mapping[str, float] = field(default_factory=lambda: {LOW: -math.inf, HIGH: math.inf})
+    by_name: bool = False
+
+    def unlimited(self, settings: Settings) -> Settings | None:
+        """The same settings where nothing is held back; None for a loss that never does that."""
+        open_ended = {key: value for key, value in self.limits.items() if key in settings}
+        return {**settings, **open_ended} if open_ended else None
+
+    def held_back(
+        self, ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings
+    ) -> Tokens | None:
+        """Which tokens the loss clips or masks; None for a loss that never does that."""
+        unlimited = self.unlimited(settings)
+        if unlimited is None:
+            return None
+        losses = self.formula(ops, logprobs, inputs, settings)
+        return losses != self.formula(ops, logprobs, inputs, unlimited)
 
     def checked(
         self, ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings
@@ -63,6 +84,13 @@ def constant(logprobs: Tokens) -> Tokens:
 def ratio(ops: ModuleType, logprobs: Tokens, inputs: Inputs) -> Tokens:
     """ρ = p / q of each token."""
     return ops.exp(logprobs - inputs["logprobs"])
+
+
+def sequence_ratio(ops: ModuleType, logprobs: Tokens, inputs: Inputs) -> Tokens:
+    """log s: the mean of log ρ over the marked tokens of one sequence, as a constant, [1]."""
+    now, mask = constant(logprobs), inputs[SEQUENCE] != 0
+    total = ops.where(mask, now - inputs["logprobs"], 0 * now).sum()
+    return total / max(int(mask.sum()), 1)
 
 
 def surrogate(ops: ModuleType, ratios: Tokens, advantages: Tokens, settings: Settings) -> Tokens:
@@ -109,7 +137,7 @@ def check_loss(loss: Loss, given: Mapping[str, float] | None) -> None:
             f"{LOW} and {HIGH} alone"
         )
     settings = loss_settings(loss, given)
-    unknown = sorted(set(loss.inputs) - {"logprobs", "advantages"})
+    unknown = sorted(set(loss.inputs) - {"logprobs", "advantages", SEQUENCE})
     if unknown:
         raise ConfigError(
             f"loss={loss.name} reads {', '.join(unknown)}; datums have logprobs and advantages"
@@ -118,6 +146,7 @@ def check_loss(loss: Loss, given: Mapping[str, float] | None) -> None:
         make = ops.asarray([-1.0, -2.0])
         now = make.requires_grad_() if hasattr(make, "requires_grad_") else make
         inputs = {"logprobs": ops.asarray([-1.5, -1.0]), "advantages": ops.asarray([1.0, -1.0])}
+        inputs[SEQUENCE] = ops.asarray([1.0, 1.0])
         with attribute_errors_to("loss", loss.name):
             losses = loss.checked(ops, now, {name: inputs[name] for name in loss.inputs}, settings)
             if ops.__name__ == "torch" and not losses.requires_grad:

@@ -1,7 +1,8 @@
 """−min(s · A, clip(s) · A): PPO's clipping with one ratio for a whole sequence.
 
 Zheng et al. 2025 (GSPO-token), arXiv 2507.18071. s is the geometric mean of ρ over the tokens that
-`sequence_ratio_mask` marks, as a constant, times p / stop_gradient(p).
+`sequence_ratio_mask` marks, as a constant, times p / stop_gradient(p). A sequence whose s has left
+the interval in the direction of its advantage has no gradient.
 """
 
 from __future__ import annotations
@@ -11,27 +12,30 @@ from types import ModuleType
 from code_rl.engine.losses.base import (
     HIGH,
     LOW,
+    SEQUENCE,
     Inputs,
     Loss,
     Settings,
     Tokens,
     constant,
+    sequence_ratio,
     surrogate,
 )
 
 
 def _formula(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
-    now, mask = constant(logprobs), inputs["sequence_ratio_mask"] != 0
-    gap = ops.where(mask, now - inputs["logprobs"], 0 * now).sum() / max(int(mask.sum()), 1)
-    return surrogate(ops, ops.exp(gap + logprobs - now), inputs["advantages"], settings)
+    log_s = sequence_ratio(ops, logprobs, inputs)
+    ratios = ops.exp(log_s + logprobs - constant(logprobs))
+    return surrogate(ops, ratios, inputs["advantages"], settings)
 
 
 GSPO = Loss(
     "gspo",
     _formula,
     {LOW: 1 - 3e-4, HIGH: 1 + 4e-4},
-    ("logprobs", "advantages", "sequence_ratio_mask"),
-    ("advantages", "sequence_ratio_mask"),
+    ("logprobs", "advantages", SEQUENCE),
+    ("advantages", SEQUENCE),
     whole=True,
-    about="−min(s · A, clip(s) · A)\nZheng et al. 2025, arXiv 2507.18071",
+    about="−min(s · A, clip(s) · A), s the sequence's geometric mean of ρ\n"
+    "Zheng et al. 2025, arXiv 2507.18071",
 )

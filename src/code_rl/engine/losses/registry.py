@@ -8,31 +8,37 @@ from dataclasses import replace
 from code_rl.engine.losses.base import Loss
 from code_rl.engine.losses.cispo import CISPO
 from code_rl.engine.losses.cross_entropy import CROSS_ENTROPY
+from code_rl.engine.losses.dppo_tv import DPPO_TV
 from code_rl.engine.losses.dro import DRO
 from code_rl.engine.losses.gspo import GSPO
 from code_rl.engine.losses.importance_sampling import IMPORTANCE_SAMPLING
+from code_rl.engine.losses.mis import MIS
 from code_rl.engine.losses.ppo import PPO
 from code_rl.engine.losses.reinforce import REINFORCE
+from code_rl.engine.losses.sapo import SAPO
+from code_rl.engine.losses.tis import TIS
 from code_rl.util.errors import ConfigError
 from code_rl.util.registry import find
 
-POLICY_LOSSES: Mapping[str, Loss] = {
-    loss.name: loss for loss in (IMPORTANCE_SAMPLING, REINFORCE, PPO, CISPO)
+_POLICY = (IMPORTANCE_SAMPLING, REINFORCE, PPO, CISPO, GSPO, DPPO_TV, SAPO, TIS, MIS)
+POLICY_LOSSES: Mapping[str, Loss] = {loss.name: replace(loss, by_name=True) for loss in _POLICY}
+LOSSES: Mapping[str, Loss] = {"cross_entropy": CROSS_ENTROPY, **POLICY_LOSSES, "dro": DRO}
+UNPUBLISHED = {
+    "stable_reinforce": "its formula is unpublished, and it reads what the service recorded of "
+    "each sampled sequence, by ids that end with the session, so that no run could resume with "
+    "it; for stale samples choose loss=tis, loss=mis or loss=dppo_tv"
 }
-LOSSES: Mapping[str, Loss] = {
-    "cross_entropy": CROSS_ENTROPY,
-    **POLICY_LOSSES,
-    "dro": DRO,
-    "gspo": GSPO,
-}
+"""Losses of hosted Tinker that no run can be trained with, and why."""
 
 
 def get_loss(name: str) -> Loss:
     """The policy loss called `name`, or the `Loss` that `package.module:object` is, under that
     name. Raises ConfigError."""
+    if name in UNPUBLISHED:
+        raise ConfigError(f"loss={name} cannot be trained with: {UNPUBLISHED[name]}")
     loss = find("loss", name, POLICY_LOSSES)
     if not isinstance(loss, Loss):
         raise ConfigError(
             f"loss={name} is no Loss; wrap its formula: code_rl.Loss('name', formula, {{}})"
         )
-    return loss if name in POLICY_LOSSES else replace(loss, name=name)
+    return loss if name in POLICY_LOSSES else replace(loss, name=name, by_name=False)

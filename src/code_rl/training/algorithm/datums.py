@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from code_rl.engine.losses import POLICY_LOSSES, Loss, loss_settings
+from code_rl.engine.losses import POLICY_LOSSES, SEQUENCE, Loss, loss_settings
 from code_rl.util.registry import attribute_errors_to, require_finite
 
 if TYPE_CHECKING:
@@ -177,8 +177,8 @@ def forward_backward(
     loss_config: Mapping[str, float] | None = None,
     temperature: float = 1.0,
 ) -> tinker.APIFuture[tinker.types.ForwardBackwardOutput]:
-    """Submit the gradient of `loss`, summed over the tokens of `datums`. A loss of the user's own
-    is computed here, in torch.
+    """Submit the gradient of `loss`, summed over the tokens of `datums`. A loss that the back end
+    lacks, or the user's own, is computed here, in torch.
 
     `temperature` is that of the policy's log-probabilities, where it is not 1 and the back end has
     one.
@@ -188,12 +188,25 @@ def forward_backward(
         training_client  # the SDK knows no temperature; only a back end that takes one is given any
     )
     future: tinker.APIFuture[tinker.types.ForwardBackwardOutput]
-    if POLICY_LOSSES.get(loss.name) is not loss:
+    datums = [with_sequence(datum, loss) for datum in datums]
+    if not loss.by_name:
         future = client.forward_backward_custom(datums, _custom(loss, loss_config), **more)
     else:
         settings = {**(loss_config or {}), **more}
         future = client.forward_backward(datums, loss.name, *([settings] if settings else []))
     return future
+
+
+def with_sequence(datum: tinker.types.Datum, loss: Loss) -> tinker.types.Datum:
+    """The datum, with its sampled tokens (log q or A is not 0) marked where `loss` reads that."""
+    from tinker import types
+
+    fields = datum.loss_fn_inputs
+    if SEQUENCE not in loss.inputs or SEQUENCE in fields:
+        return datum
+    sampled = [fields[name].to_numpy() != 0 for name in ("logprobs", "advantages")]
+    mask = types.TensorData.from_numpy(np.any(sampled, axis=0).astype(np.float32))
+    return types.Datum(model_input=datum.model_input, loss_fn_inputs={**fields, SEQUENCE: mask})
 
 
 def _custom(loss: Loss, loss_config: Mapping[str, float] | None) -> Any:

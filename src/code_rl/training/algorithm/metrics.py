@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from code_rl.engine.losses import HIGH, LOW, Loss, loss_settings
-from code_rl.training.algorithm.datums import Example, Floats
+from code_rl.engine.losses import Loss, loss_settings
+from code_rl.training.algorithm.datums import Example, Floats, with_sequence
 from code_rl.util.registry import attribute_errors_to
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ METRICS = (
         "trainer computes it, over the answers that were scored by both since the step before",
     ),
     Metric("sampler/gap_max", "nats", "largest of those"),
-    Metric("clip_fraction", "share", "tokens that the loss holds back (losses that clip)"),
+    Metric("clip_fraction", "share", "tokens that the loss clips or masks (losses that do)"),
     Metric("kl_reference", "nats", "mean of log q − log p_ref over sampled tokens (with kl_coef)"),
     Metric(
         "optim/grad_norm",
@@ -195,7 +195,7 @@ def loss_metrics(
     """Loss per sampled token and how far the trained policy was from the one that sampled, computed
     here from the trainer's logprobs [T − 1 each]: a service may report neither."""
     settings = loss_settings(loss, loss_config)
-    clips = {LOW, HIGH} <= settings.keys()
+    clips = loss.unlimited(settings) is not None
     names = [
         "loss",
         "kl_sample_train",
@@ -207,17 +207,15 @@ def loss_metrics(
         return dict.fromkeys(names)
     total, held_back, gaps = 0.0, 0, []
     for example, logprobs_T in zip(examples, trained_logprobs, strict=True):
-        trained_on = np.any([example.array(name) != 0 for name in loss.signal], axis=0)
-        inputs = {name: example.array(name)[trained_on] for name in loss.inputs}
+        fields = with_sequence(example.datum, loss).loss_fn_inputs
+        trained_on = np.any([fields[name].to_numpy() != 0 for name in loss.signal], axis=0)
+        inputs = {name: fields[name].to_numpy()[trained_on] for name in loss.inputs}
         with attribute_errors_to("loss", loss.name):
             losses_T = loss.formula(np, logprobs_T[trained_on], inputs, settings)
         total += float(np.sum(losses_T))
         gaps.append((logprobs_T - example.array("logprobs"))[trained_on])
-        if clips:
-            unclipped_T = loss.formula(
-                np, logprobs_T[trained_on], inputs, {**settings, LOW: -math.inf, HIGH: math.inf}
-            )
-            held_back += int(np.sum(losses_T != unclipped_T))
+        held_back_T = loss.held_back(np, logprobs_T[trained_on], inputs, settings)
+        held_back += 0 if held_back_T is None else int(np.sum(held_back_T))
     gap = np.concatenate(gaps).astype(np.float64)
     values = [
         total / gap.size,

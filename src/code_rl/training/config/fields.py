@@ -53,14 +53,16 @@ def _difficulty(settings: Any, name: str) -> None:
 CLIPPED = {
     name: loss.defaults
     for name, loss in POLICY_LOSSES.items()
-    if {LOW, HIGH} <= loss.defaults.keys()
+    if {LOW, HIGH} & loss.defaults.keys()
 }
 
 
 def _own_clip(bound: str) -> str:
     """How far each loss clips by itself."""
     return ", ".join(
-        f"{abs(1 - (given[bound] or 0)):g} for {name}" for name, given in CLIPPED.items()
+        f"{abs(1 - (given[bound] or 0)):g} for {name}"
+        for name, given in CLIPPED.items()
+        if bound in given
     )
 
 
@@ -207,8 +209,8 @@ class Config:
         "importance_sampling",
         FIXED,
         everywhere(
-            "embedded: one of its own losses; else the run's loss is probed at the start with "
-            "two tokens. A loss of your own is computed here"
+            "sent by name where the back end has it (embedded: all; else probed at the start with "
+            "two tokens); else, and a loss of your own, computed here"
         ),
         f"Loss per token, as Tinker defines it: {described(POLICY_LOSSES)}; or "
         "package.module:object, a Loss of your own.",
@@ -551,10 +553,11 @@ class Config:
     @chz.validate
     def _nothing_is_ignored(self) -> None:
         for name, bound in (("clip_low", LOW), ("clip_high", HIGH)):
+            clipped = [f"loss={each}" for each, given in CLIPPED.items() if bound in given]
             if getattr(self, name) is not None and bound not in get_loss(self.loss).defaults:
                 raise ConfigError(
                     f"{name}={getattr(self, name)} has no effect with loss={self.loss}, which has "
-                    f"no such bound; choose {' or '.join(f'loss={clipped}' for clipped in CLIPPED)}"
+                    f"no such bound; choose {' or '.join(clipped)}"
                 )
         if self.sampler_dir is not None and self.sampler is None:
             raise ConfigError(f"sampler_dir={self.sampler_dir} has no effect without sampler=")

@@ -1,0 +1,37 @@
+"""−keep · ρ · A + c · (log ρ)²: a token is masked once its probability has moved too far in the
+direction of its advantage.
+
+prime-rl's default loss: the mask by binary total variation of DPPO (arXiv 2602.04879) with the
+squared log-ratio of Kimi K2.5 (arXiv 2602.02276). `keep` is 0 where A > 0 and p − q > 0.2, and
+where A < 0 and p − q < −0.2; the squared term, c = 0.001, is there for masked tokens too. Unlike
+prime-rl's, it leaves out tokens whose advantage is 0, as every loss here does.
+"""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+
+from code_rl.engine.losses.base import Inputs, Loss, Settings, Tokens, ratio
+
+MASK_LOW, MASK_HIGH, PULL = "mask_low", "mask_high", "log_ratio_coef"
+
+
+def _formula(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+    sampled, advantages = inputs["logprobs"], inputs["advantages"]
+    moved = ops.exp(logprobs) - ops.exp(sampled)
+    up, down = moved > settings[MASK_HIGH], moved < -settings[MASK_LOW]
+    masked = ((advantages > 0) & up) | ((advantages < 0) & down)
+    gain = ops.where(masked, 0 * logprobs, ratio(ops, logprobs, inputs) * advantages)
+    losses = settings[PULL] * (logprobs - sampled) ** 2 - gain
+    return ops.where(advantages != 0, losses, 0 * logprobs)
+
+
+DPPO_TV = Loss(
+    "dppo_tv",
+    _formula,
+    {MASK_LOW: 0.2, MASK_HIGH: 0.2, PULL: 1e-3},
+    about="−keep · ρ · A + 0.001 · (log ρ)², keep 0 where p − q is beyond 0.2 in A's direction\n"
+    "prime-rl's default; DPPO, arXiv 2602.04879",
+    limits={MASK_LOW: math.inf, MASK_HIGH: math.inf},
+)

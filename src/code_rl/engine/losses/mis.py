@@ -1,0 +1,41 @@
+"""−ρ · A, and 0 for every token of a sequence whose ratio s has left [low, high].
+
+Masked importance sampling by sequence: Liu et al. 2025, "When Speed Kills Stability"; s is the
+geometric mean of ρ, as in verl's `rollout_rs=geometric`, so that length does not widen it. The mask
+is a constant and looks at no advantage: a sequence that the policy would no longer write is dropped
+whole.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from code_rl.engine.losses.base import (
+    HIGH,
+    LOW,
+    SEQUENCE,
+    Inputs,
+    Loss,
+    Settings,
+    Tokens,
+    ratio,
+    sequence_ratio,
+)
+
+
+def _formula(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+    s = ops.exp(sequence_ratio(ops, logprobs, inputs))
+    losses = -(ratio(ops, logprobs, inputs) * inputs["advantages"])
+    return ops.where((s >= settings[LOW]) & (s <= settings[HIGH]), losses, 0 * logprobs)
+
+
+MIS = Loss(
+    "mis",
+    _formula,
+    {LOW: 0.98, HIGH: 1.02},
+    ("logprobs", "advantages", SEQUENCE),
+    ("advantages", SEQUENCE),
+    whole=True,
+    about="−ρ · A where s is within the interval, else 0; s the sequence's geometric mean of ρ\n"
+    "Liu et al. 2025, When Speed Kills Stability; verl's rollout_rs=geometric",
+)

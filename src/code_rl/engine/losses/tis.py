@@ -1,0 +1,27 @@
+"""−stop_gradient(min(ρ, C)) · A · log p: a token's importance weight is truncated at C, its
+gradient stays.
+
+Truncated importance sampling: Ionides 2008; by token for policies served elsewhere Yao et al. 2025,
+"Your Efficient RL Framework Secretly Brings You Off-Policy RL Training", and TRL, with C = 2. CISPO
+is the same with C = 4.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from code_rl.engine.losses.base import HIGH, Inputs, Loss, Settings, Tokens, constant, ratio
+
+
+def _formula(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+    truncated = ops.clip(ratio(ops, constant(logprobs), inputs), 0.0, settings[HIGH])
+    return -(truncated * inputs["advantages"] * logprobs)
+
+
+TIS = Loss(
+    "tis",
+    _formula,
+    {HIGH: 2.0},
+    about="−stop_gradient(min(ρ, C)) · A · log p\n"
+    "Yao et al. 2025, Your Efficient RL Framework Secretly Brings You Off-Policy RL Training; TRL",
+)
