@@ -26,6 +26,14 @@ def median(rewards_G: list[float]) -> list[float]:
     return [reward - middle for reward in rewards_G]
 
 
+def concise(rewards_G: list[float], trajectories_G: Sequence[Trajectory]) -> list[float]:
+    """An advantage that sees more than rewards: right answers are compared by length too."""
+    lengths = [trajectory.length for trajectory in trajectories_G]
+    best = min(lengths)
+    scores = [reward * best / length for reward, length in zip(rewards_G, lengths, strict=True)]
+    return [score - sum(scores) / len(scores) for score in scores]
+
+
 def short(trajectory: Trajectory) -> float:
     """A reward: right answers earn more the shorter they are."""
     return 1.0 + 1.0 / trajectory.length if trajectory.verdict.correct else 0.0

@@ -39,6 +39,20 @@ def test_an_advantage_is_a_function_of_rewards(tmp_path):
             assert all(row["advantage"] == row["reward"] - middle for row in group["completions"])
 
 
+def test_an_advantage_of_two_parameters_sees_the_trajectories(tmp_path):
+    trained(tmp_path, advantage="tests.newcomer:concise", format_coef=0)
+    seen = 0
+    for group in rollouts(tmp_path / "run"):
+        rows = group["completions"]
+        if len({row["reward"] for row in rows}) > 1:
+            best = min(len(row["tokens"]) for row in rows)
+            scores = [row["reward"] * best / len(row["tokens"]) for row in rows]
+            expected = [score - sum(scores) / len(scores) for score in scores]
+            assert [row["advantage"] for row in rows] == pytest.approx(expected)
+            seen += 1
+    assert seen
+
+
 def test_a_reward_is_a_function_of_a_trajectory(tmp_path):
     trained(tmp_path, reward="tests.newcomer:short", format_coef=0)
     rows = [row for group in rollouts(tmp_path / "run") for row in group["completions"]]

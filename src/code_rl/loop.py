@@ -122,7 +122,8 @@ def score_group(group: Group, objective: Objective) -> ScoredGroup:
     reasons_G = [shaping.mask_reason(each) for each in trajectories]
     unmasked_G = [reason is None for reason in reasons_G]
     counted_G = [True] * len(trajectories) if shaping.overlong == "mask_loss" else unmasked_G
-    A_G = only(unmasked_G, compute_advantages(only(counted_G, r_G), objective.estimator))
+    counted = only(counted_G, r_G)
+    A_G = only(unmasked_G, compute_advantages(counted, objective.estimator, trajectories))
     reasons = {
         "all_masked": not any(unmasked_G),
         "rewards_alike": objective.compares

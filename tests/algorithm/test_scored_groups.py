@@ -45,6 +45,15 @@ def test_mean_std_has_the_sign_and_order_of_the_mean_and_unit_spread(values):
     assert scaled == pytest.approx([a / (deviation + 1e-6) for a in plain], rel=1e-9, abs=1e-12)
 
 
+@given(binary)
+def test_maxrl_weighs_a_success_by_how_rare_it_is(values):
+    """The estimator of MaxRL (2602.02710): each success has the weight 1 / K, K the successes of the group."""
+    advantages, successes = compute_advantages(values, get_estimator("maxrl")), sum(values)
+    if 0 < successes < len(values):
+        expected = [value * len(values) / successes - 1 for value in values]
+        assert advantages == pytest.approx(expected, abs=1e-9)
+
+
 @given(rewards, st.sampled_from(["mean", "mean_std", "leave_one_out"]))
 def test_every_kind_sums_to_zero_and_agrees_on_which_groups_are_degenerate(values, kind):
     advantages = compute_advantages(values, get_estimator(kind))

@@ -6,23 +6,32 @@ A member without a reward (None) is no part of the baseline and gets no advantag
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from code_rl.util.errors import ConfigError
 from code_rl.util.registry import attribute_errors_to, find, require_finite
 
-Estimator = Callable[[list[float]], list[float]]
-"""`rewards_G` of members that have one to `advantages_G`."""
+if TYPE_CHECKING:
+    from code_rl.policy import Trajectory
+
+Estimator = Callable[..., list[float]]
+"""`rewards_G` of members that have one to `advantages_G`; of two parameters, it gets
+`(rewards_G, trajectories_G)`."""
 DEGENERATE = 1e-8
 STD_FLOOR = 1e-6
 
 
 def compute_advantages(
-    rewards: Sequence[float | None], estimator: Estimator | None = None
+    rewards: Sequence[float | None],
+    estimator: Estimator | None = None,
+    trajectories: Sequence[Trajectory] = (),
 ) -> list[float | None]:
     """`rewards_G` to `advantages_G`, by `mean` unless another estimator is given. A group without
-    variance has zeros under each but `ones`.
+    variance has zeros under each but `ones`. `trajectories` are for an estimator that reads them.
 
     Raises ValueError for a reward that is NaN or infinite, ConfigError for an estimator that fails,
     or does not give a finite number for each.
@@ -34,7 +43,8 @@ def compute_advantages(
         advantages = ones(known)
     elif estimator is not None and not should_skip(advantages):
         with attribute_errors_to("advantage", getattr(estimator, "__qualname__", repr(estimator))):
-            advantages = [float(advantage) for advantage in estimator(known.copy())]
+            more = [_rewarded(trajectories, rewards)] if _reads_trajectories(estimator) else []
+            advantages = [float(advantage) for advantage in estimator(known.copy(), *more)]
             require_finite(advantages, "advantage")
             if len(advantages) != len(known):
                 raise ValueError(
@@ -43,6 +53,21 @@ def compute_advantages(
                 )
     each = iter(advantages)
     return [None if reward is None else next(each) for reward in rewards]
+
+
+def _reads_trajectories(estimator: Estimator) -> bool:
+    """True for an estimator of two positional parameters without defaults."""
+    parameters = inspect.signature(estimator).parameters.values()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(each.kind in positional and each.default is each.empty for each in parameters) > 1
+
+
+def _rewarded(
+    trajectories: Sequence[Trajectory], rewards: Sequence[float | None]
+) -> list[Trajectory]:
+    """The trajectories whose reward is known."""
+    pairs = zip(trajectories, rewards, strict=True)
+    return [trajectory for trajectory, reward in pairs if reward is not None]
 
 
 def should_skip(advantages: Sequence[float | None]) -> bool:
@@ -85,6 +110,16 @@ def leave_one_out(rewards_G: list[float]) -> list[float]:
     return [advantage * count / (count - 1) for advantage in mean(rewards_G)]
 
 
+def maxrl(rewards_G: list[float]) -> list[float]:
+    """(r − mean(r)) / m, m the mean of r without what is below 0: a rare success counts for more.
+
+    Tajwar et al. 2026 (MaxRL), arXiv 2602.02710; its m is mean(r), of rewards 0 and 1. Where no
+    reward is above 0 the division is left out.
+    """
+    gain = math.fsum(max(reward, 0.0) for reward in rewards_G) / len(rewards_G)
+    return [advantage / (gain or 1.0) for advantage in mean(rewards_G)]
+
+
 def ones(rewards_G: list[float]) -> list[float]:
     """1 for every member, whatever its reward: samples are targets as they are.
 
@@ -97,6 +132,7 @@ ESTIMATORS: Mapping[str, Estimator] = {
     "mean": mean,
     "mean_std": mean_std,
     "leave_one_out": leave_one_out,
+    "maxrl": maxrl,
     "ones": ones,
 }
 
@@ -112,8 +148,10 @@ def get_estimator(name: str) -> Estimator:
     if name in ESTIMATORS:
         return found
 
-    def named(rewards_G: list[float]) -> list[float]:
-        return found(rewards_G)
+    def named(*given: list[float]) -> list[float]:
+        return found(*given)
 
+    with contextlib.suppress(TypeError, ValueError):  # a callable that tells no parameters
+        named.__signature__ = inspect.signature(found)  # type: ignore[attr-defined]
     named.__qualname__ = name
     return named
