@@ -16,6 +16,7 @@ from code_rl.data.preparation.workspace import Candidate, Workspace
 from code_rl.data.sources.records import Origin, Row
 from code_rl.data.sources.shapes import Shape
 from code_rl.policy.renderers import Message
+from code_rl.training.curriculum import History
 from code_rl.util.setting import option
 from code_rl.util.settings import make_settings
 
@@ -32,6 +33,11 @@ def concise(rewards_G: list[float], trajectories_G: Sequence[Trajectory]) -> lis
     best = min(lengths)
     scores = [reward * best / length for reward, length in zip(rewards_G, lengths, strict=True)]
     return [score - sum(scores) / len(scores) for score in scores]
+
+
+def frontier(history: History, step: int) -> float:
+    """A curriculum: what was never tried, and what is solved sometimes."""
+    return 1.0 if history.groups == 0 or 0.2 < history.solve_rate < 0.8 else 0.01
 
 
 def short(trajectory: Trajectory) -> float:

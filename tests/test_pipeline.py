@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from code_rl.cli.train import train_command
+from code_rl.data.builtin import BuiltinTrainSet
+from code_rl.grading.native import write_problems
 from code_rl.util.concurrency import BackgroundTasks
 from code_rl.util.errors import BackendError, CheckpointError
 from tests.pipeline_support import SMALL, reached, rollouts, sequential_reference, small, untimed
@@ -86,6 +88,28 @@ def test_an_overlapped_run_killed_after_a_checkpoint_ends_as_the_undisturbed_one
     assert train_command({"log_path": str(log_path)}) == 0
     assert untimed(log_path) == untimed(one_behind)
     assert [{**group} for group in rollouts(log_path)] == rollouts(one_behind)
+
+
+PARTS = [
+    {"curriculum": "solve_rate", "dynamic_sampling": 1},
+    {"curriculum": "solve_rate", "max_steps_off_policy": 1},
+    {"loss": "gspo", "num_substeps": 2},
+    {"loss": "mis", "max_steps_off_policy": 1, "advantage": "maxrl"},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", PARTS, ids=str)
+def test_a_run_killed_under_a_curriculum_or_a_loss_ends_as_the_undisturbed_one(part, tmp_path, monkeypatch):
+    monkeypatch.setenv("CODE_RL_CACHE", str(tmp_path / "cache"))
+    write_problems(tmp_path / "few.jsonl", BuiltinTrainSet(8))  # so that problems are drawn again
+    settings = {"dataset": tmp_path / "few.jsonl", "max_steps": 6, **part}
+    assert train_command(small(tmp_path / "whole", **settings)) == 0
+    killed(tmp_path / "killed", "train 4", **settings)
+    assert train_command({"log_path": str(tmp_path / "killed")}) == 0
+    assert untimed(tmp_path / "killed") == untimed(tmp_path / "whole")
+    assert rollouts(tmp_path / "killed") == rollouts(tmp_path / "whole")
+    assert any(record["optim/grad_norm"] > 0 for record in untimed(tmp_path / "whole"))
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from importlib import import_module
 import pytest
 
 CALLED = {
-    "code_rl:compute_advantages": "(rewards, estimator=None)",
+    "code_rl:compute_advantages": "(rewards, estimator=None, trajectories=())",
     "code_rl:evaluate": "(problems=None, *, checkpoint=None, **settings)",
     "code_rl:evaluate_async": "(problems=None, *, policy=None, checkpoint=None, **settings)",
     "code_rl:extract_code": "(text)",
@@ -31,9 +31,10 @@ BROUGHT = {
     "code_rl.policy.environments:Environment.reply": "(self, problem, conversation, grader)",
 }
 FIELDS = {
-    "code_rl:Loss": ["name", "formula", "defaults", "inputs", "signal", "whole", "about"],
+    "code_rl:Loss": ["name", "formula", "defaults", "inputs", "signal", "whole", "about", "limits", "by_name"],
     "code_rl:Reply": ["code", "verdict", "messages"],
     "code_rl:Trajectory": ["turns", "seed"],
+    "code_rl.training.curriculum:History": ["groups", "solve_rate", "last_step"],
 }
 
 

@@ -48,7 +48,7 @@ from code_rl.training.report.token_decoder import keep_tokenizer
 from code_rl.training.run import Run, sampling_of, unaffordable
 from code_rl.training.runs.directory import BEGUN, LOCK, check_log_dir
 from code_rl.training.runs.logs import setup_logging
-from code_rl.training.runs.recorder import Recorder, read_metrics
+from code_rl.training.runs.recorder import ROLLOUTS, Recorder, read_metrics
 from code_rl.training.runs.resume import Start, choose_start, find_checkpoint, go_back
 from code_rl.training.runs.trackers import read_log_to
 from code_rl.util.errors import ConfigError
@@ -261,6 +261,7 @@ async def begin(
         reference=await backend.base_sampler() if config.kl_coef else None,
         first_step=step,
     )
+    run.problem_sampler.recall(launch.log_path / ROLLOUTS)
     run.problem_sampler.batch(step)  # raises where no prompt leaves room for an answer
     launch.console.resume_at(step)
     refused = unaffordable(run, step, evaluations=1 if step else 2)

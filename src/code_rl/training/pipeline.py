@@ -131,7 +131,7 @@ class Batch:
 
     step: int
     slots: Sequence[asyncio.Task[list[Group]]]
-    metrics: Mapping[str, int]
+    metrics: Mapping[str, float]
     started: float = field(default_factory=time.perf_counter)
     judged: float = 0.0
 
@@ -225,6 +225,7 @@ class Batches:
 
         With K above 0 the evaluation runs while later steps train, and lines keep their order.
         """
+        self._run.problem_sampler.observe(batch.step, trained.groups)
         measured = self._measure(batch, trained, policy)
         await self._log(self._evaluation_after(measured))
         every = self._run.config.save_every
@@ -317,7 +318,11 @@ class Batches:
             for slot in range(len(chosen))
         ]
         replaced = sum(each.replaced is not None for each in chosen)
-        metrics = {"max_tokens": sampling.max_tokens, "stage": stage}
+        metrics = {
+            "max_tokens": sampling.max_tokens,
+            "stage": stage,
+            **run.problem_sampler.measured(step),
+        }
         return Batch(step, slots, metrics | ({"prompts_replaced": replaced} if replaced else {}))
 
     async def _fill(self, at: tuple[int, int], policy: Policy, sampling: Sampling) -> list[Group]:

@@ -1,16 +1,22 @@
 """x ~ problems: which problems a batch has, and the seeds of their draws. A function of the
-settings alone, so that any step is found again."""
+settings, and with a curriculum of earlier groups, so that any step is found again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from code_rl.data import ProblemOrder
 from code_rl.grading import Problem
 from code_rl.policy import derive_seed
+from code_rl.training.curriculum import WeightedOrder, logged_outcomes, outcome
 from code_rl.util.errors import DataError
+
+if TYPE_CHECKING:
+    from code_rl.training.objective import ScoredGroup
 
 MAX_TRIES = 1000
 """Problems looked at, one after the other, for one whose prompt fits."""
@@ -39,10 +45,11 @@ class ProblemSampler:
         resamples: int,
         length: Callable[[Problem], int],
         limit: int,
+        weighted: WeightedOrder | None = None,
     ) -> None:
         self._order, self._seed, self._prompts, self._most = order, seed, prompts, resamples
         self._refills = ProblemOrder(order.problems, derive_seed(seed, "refill"))
-        self._length, self._limit = length, limit
+        self._length, self._limit, self._weighted = length, limit, weighted
         self.at = lru_cache(maxsize=4 * prompts * (resamples + 1))(self._at)
 
     def batch(self, step: int, attempt: int = 0) -> list[SampledProblem]:
@@ -50,23 +57,43 @@ class ProblemSampler:
         again, number `attempt`."""
         return [self.at(step, slot, attempt) for slot in range(self._prompts)]
 
+    def observe(self, step: int, groups: Sequence[ScoredGroup]) -> None:
+        """Note how a trained step's groups were solved, for batches that begin later."""
+        if self._weighted is not None:
+            for group in (scored.group for scored in groups):
+                kinds = (each.verdict.kind for each in group.trajectories)
+                self._weighted.observe(step, outcome(group.problem.id, kinds))
+
+    def recall(self, rollouts: Path) -> None:
+        """Note the steps that a resumed run has in its `rollouts.jsonl`."""
+        if self._weighted is not None and rollouts.exists():
+            for step, found in logged_outcomes(rollouts).items():
+                self._weighted.observe(step, found)
+
+    def measured(self, step: int) -> dict[str, float]:
+        """The metrics of the curriculum, if there is one, when the batch of a step begins."""
+        return {} if self._weighted is None else self._weighted.measured(step)
+
     def longest(self, step: int) -> int:
         """The longest prompt that a step can have, refills included, in tokens."""
         return max(
             chosen.prompt_tokens for n in range(self._most + 1) for chosen in self.batch(step, n)
         )
 
+    def _problem(self, step: int, slot: int, attempt: int) -> Problem:
+        """The problem of a place, whatever the length of its prompt."""
+        position = step * self._prompts + slot
+        if self._weighted is not None:
+            return self._weighted.problem(step, slot, attempt)
+        if attempt == 0:
+            return self._order.batch(position, 1)[0]
+        return self._refills.batch(position * self._most + attempt - 1, 1)[0]
+
     def _at(self, step: int, slot: int, attempt: int) -> SampledProblem:
         """The problem of a place: at first (`attempt` 0), or when it is filled again for that
         time."""
-        if attempt == 0:
-            (problem,) = self._order.batch(step * self._prompts + slot, 1)
-            seed = derive_seed(self._seed, "sample", step, slot)
-        else:
-            (problem,) = self._refills.batch(
-                (step * self._prompts + slot) * self._most + attempt - 1, 1
-            )
-            seed = derive_seed(self._seed, "refill", step, slot, attempt)
+        at = ("sample", step, slot) if attempt == 0 else ("refill", step, slot, attempt)
+        seed, problem = derive_seed(self._seed, *at), self._problem(step, slot, attempt)
         length, replaced = self._length(problem), None
         for number in range(MAX_TRIES):
             if length < self._limit:

@@ -18,6 +18,7 @@ from code_rl.policy.renderers import Renderer
 from code_rl.training.algorithm.lengths import ContextSchedule
 from code_rl.training.budget import Budget, Tokens
 from code_rl.training.config import BatchShape, Config
+from code_rl.training.curriculum import WeightedOrder
 from code_rl.training.objective import Objective
 from code_rl.training.problem_sampler import ProblemSampler
 from code_rl.training.runs.recorder import Recorder
@@ -100,7 +101,18 @@ class Run:
         """Which problems each batch has: those whose prompt leaves room for an answer (above the
         tokens of `overlong=penalty:TOKENS`)."""
         config, limit = self.config, self.backend.context - self.objective.shaping.buffer
-        length = self._prompt_length
+        length, problems = self._prompt_length, self.train_problems.problems
+        weighted = (
+            None
+            if config.curriculum == "uniform"
+            else WeightedOrder(
+                problems,
+                config.curriculum,
+                config.seed,
+                self.shape.prompts,
+                config.max_steps_off_policy,
+            )
+        )
         return ProblemSampler(
             self.train_problems,
             config.seed,
@@ -108,6 +120,7 @@ class Run:
             config.dynamic_sampling,
             length,
             limit,
+            weighted,
         )
 
     def _prompt_length(self, problem: Problem) -> int:

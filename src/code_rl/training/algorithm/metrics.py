@@ -56,6 +56,9 @@ METRICS = (
         "problems whose prompt left too little of the context (none, or no more than the tokens "
         "of overlong=penalty), replaced by others (absent: none)",
     ),
+    Metric("curriculum/seen", "problems", "drawn so far, with a curriculum other than uniform"),
+    Metric("curriculum/retired", "problems", "of weight 0 when the batch began"),
+    Metric("curriculum/solve_rate", "share", "mean running solve rate of the problems seen"),
     Metric("n_datums", "datums", "training examples"),
     Metric("loss", "per token", "the loss over the tokens that are trained on"),
     Metric("kl_sample_train", "nats", f"mean of log q − log p; {_RATIO}"),

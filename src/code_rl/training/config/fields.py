@@ -26,6 +26,7 @@ from code_rl.training.config.setting import (
     hosted,
     setting,
 )
+from code_rl.training.curriculum import CURRICULA, get_curriculum
 from code_rl.util.errors import ConfigError
 from code_rl.util.registry import described
 from code_rl.util.setting import (
@@ -273,6 +274,14 @@ class Config:
         "How often a place in the batch whose answers are all right or all wrong is filled again "
         "with another problem; 0: never.",
         check=AT_LEAST_0,
+    )
+    curriculum: str = setting(
+        "uniform",
+        FIXED,
+        ANYWHERE,
+        f"How likely a problem is to be drawn: {described(CURRICULA)}; or package.module:function "
+        "of your own.",
+        check=lambda settings, name: check_part(get_curriculum, settings, name),
     )
     difficulty: str | None = setting(
         None,
