@@ -189,7 +189,7 @@ def mixed_problems(out: Path) -> Path:
 
 def unsolvable(problem: Problem, other: Problem) -> Problem:
     """The problem with the tests of another: no program that follows the statement passes."""
-    return replace(problem, tests=other.tests, solutions=())
+    return replace(problem, tests=other.tests, fn_name=other.fn_name, starter_code=other.starter_code, solutions=())
 
 
 def with_interval(values: Sequence[float]) -> str:
