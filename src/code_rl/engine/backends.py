@@ -195,11 +195,10 @@ async def _connect_remote(config: EngineSettings, state_path: str | None, found:
         if config.top_p < 1 or config.top_k > 0:
             sampler = await trainer.save_weights_and_get_sampling_client()
             await asking.probe_narrowing(sampler, token, config.top_p, config.top_k)
-        if config.loss in POLICY_LOSSES:
-            settings = config.loss_config | capabilities.pass_settings(config.temperature)
-            if not await asking.probe_loss(trainer, config.loss, settings, token):
-                refused = frozenset({config.loss})
-                capabilities = replace(capabilities, refused_losses=refused)
+        settings = config.loss_config | capabilities.pass_settings(config.temperature)
+        probed = config.loss in POLICY_LOSSES and capabilities.has_loss(config.loss, settings)
+        if probed and not await asking.probe_loss(trainer, config.loss, settings, token):
+            capabilities = replace(capabilities, refused_losses=frozenset({config.loss}))
     except BaseException:
         service.close()
         raise
