@@ -5,7 +5,7 @@
 `losses`: every loss with samples 0, 4 and 16 steps old, equal steps and batches: held-out Pass@1 (mean of the splits, with a 95% t interval over
 seeds), entropy, the share of tokens clipped or masked, tokens. `curriculum`: tokens until a held-out score is reached on a mixture of which 60%
 teaches nothing: 30% that the base model solved 4 times of 4, 30% that carry another problem's tests and are never solved. Finished cells are in
-`out/PART.jsonl` and are not repeated; a cut one goes on from its checkpoint.
+`out/PART.jsonl` and are not repeated; a cut one goes on from its checkpoint. The curriculum's 100 problems recur from step 13 on: give it steps=60.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from code_rl.training.runs.recorder import read_metrics
 Row = dict[str, Any]
 TINY = {"recipe": "tiny", "backend": "embedded", "executor": "embedded", "threads": "1", "save_every": "10"}
 T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
-CANDIDATES, EASY, USEFUL, HARD = 1000, 60, 80, 60
+CANDIDATES, EASY, USEFUL, HARD = 500, 30, 40, 30
 ORDERS: dict[str, dict[str, str]] = {
     "uniform": {},
     "solve_rate": {"curriculum": "solve_rate"},
@@ -58,7 +58,7 @@ class AlgorithmsConfig:
     lags: str = chz.field(default="0,4,16", doc="Steps off-policy, comma-separated.")
     seeds: str = chz.field(default="0,1,2,3,4", doc="RL seeds, comma-separated.")
     steps: int = chz.field(default=30, doc="Training steps of each run.")
-    target: float = chz.field(default=0.45, doc="Held-out Pass@1 that the curriculum part waits for.")
+    target: float = chz.field(default=0.5, doc="Held-out Pass@1 that the curriculum part waits for.")
     eval_limit: int = chz.field(default=64, doc="Held-out problems a split.")
     eval_samples: int = chz.field(default=4, doc="Completions a problem.")
     seconds: float = chz.field(default=math.inf, doc="Begin no further run after so many seconds.")

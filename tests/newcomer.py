@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -51,6 +52,16 @@ def _reinforce(ops: ModuleType, logprobs: Any, inputs: Any, settings: Any) -> An
 
 REINFORCE = Loss("reinforce", _reinforce, {"scale": 1.0})
 """A loss: no importance ratio at all."""
+
+
+def _icepop(ops: ModuleType, logprobs: Any, inputs: Any, settings: Any) -> Any:
+    ratio = ops.exp(logprobs - inputs["logprobs"])
+    kept = (ratio >= settings["low"]) & (ratio <= settings["high"])
+    return -ops.where(kept, ratio * inputs["advantages"], 0 * logprobs)
+
+
+ICEPOP = Loss("icepop", _icepop, {"low": 0.5, "high": 5.0}, limits={"low": 0.0, "high": math.inf})
+"""A loss that masks tokens by their ratio (IcePop); without `limits` nothing is masked."""
 
 
 def _importance(ops: ModuleType, logprobs: Any, inputs: Any, settings: Any) -> Any:

@@ -26,7 +26,7 @@ ONE_STEP = {"max_steps": "1", "save_every": "0"}
 
 
 def trained(tmp_path, name="run", **settings):
-    assert train_command(small(tmp_path / name, **ONE_STEP, **settings)) == 0
+    assert train_command(small(tmp_path / name, **{**ONE_STEP, **settings})) == 0
     return untimed(tmp_path / name)[-1]
 
 
@@ -67,6 +67,11 @@ def test_a_loss_of_ones_own_that_is_the_built_in_one_trains_alike(tmp_path):
     assert own["n_datums"] > 0
     assert own["loss"] == pytest.approx(built_in["loss"], rel=1e-5)
     assert own["optim/grad_norm"] == pytest.approx(built_in["optim/grad_norm"], rel=1e-3)
+
+
+def test_a_loss_of_ones_own_that_masks_has_its_share_logged(tmp_path):
+    record = trained(tmp_path, loss="tests.newcomer:ICEPOP", num_substeps=4, learning_rate=0.02)
+    assert 0 < record["clip_fraction"] < 1
 
 
 def test_a_loss_of_ones_own_is_logged_by_its_formula(tmp_path):
