@@ -42,8 +42,8 @@ def test_half_solved_problems_are_drawn_most():
     for n in range(40):
         order.observe(0, [(f"p{n}", 0.5 if n < 20 else 1.0)])
     counts = Counter(int(name[1:]) < 20 for step in range(1, 200) for name in batch(order, step))
-    # p is 1/2 and 3/4: weights 1/4 and 3/16.
-    assert counts[True] / counts.total() == pytest.approx(4 / 7, abs=0.06)
+    # p is 1/2 and 1: weights 0.25 and 0.05.
+    assert counts[True] / counts.total() == pytest.approx(5 / 6, abs=0.06)
 
 
 def test_a_batch_has_no_problem_twice_while_there_are_enough():

@@ -23,15 +23,14 @@ from code_rl.util.files import read_lines
 from code_rl.util.registry import attribute_errors_to, find
 
 NEWEST = 0.5
-"""How much of the running solve rate is the newest group's."""
-TOO_HARD, TOO_EASY, PATIENCE, RETIRED_STEPS = 0.125, 0.875, 2, 25
-RETURNING = 0.05
+"""How much of the running solve rate is the newest group's, after the first."""
+TOO_HARD, TOO_EASY, PATIENCE, RETIRED_STEPS, LEAST = 0.125, 0.875, 2, 25, 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """One problem so far: groups that were judged, its running solve rate (½ at first), and the
-    step of the last group."""
+    """One problem so far: groups that were judged, its running solve rate (½ before the first), and
+    the step of the last group."""
 
     groups: int = 0
     solve_rate: float = 0.5
@@ -39,7 +38,8 @@ class History:
 
     def after(self, step: int, solved: float) -> History:
         """The history with one more group, of which the share `solved` was right."""
-        rate = self.solve_rate + NEWEST * (solved - self.solve_rate)
+        newest = NEWEST if self.groups else 1.0
+        rate = self.solve_rate + newest * (solved - self.solve_rate)
         return History(self.groups + 1, rate, step)
 
 
@@ -56,17 +56,16 @@ def uniform(history: History, step: int) -> float:
 
 
 def solve_rate(history: History, step: int) -> float:
-    """p · (1 − p), p the running solve rate; after two groups without p in 0.125..0.875 a problem
-    is retired for 25 steps.
+    """p · (1 − p), p the running solve rate, and at least 0.05; after two groups without p in
+    0.125..0.875 a problem is retired for 25 steps.
 
-    Foster et al. 2025 (Learning to Reason at the Frontier of Learnability), arXiv 2502.12272. What
-    comes back has the weight 0.05 at least.
+    Foster et al. 2025 (Learning to Reason at the Frontier of Learnability), arXiv 2502.12272.
     """
     p = history.solve_rate
     retired = history.groups >= PATIENCE and not TOO_HARD < p < TOO_EASY
     if retired and step - history.last_step <= RETIRED_STEPS:
         return 0.0
-    return max(p * (1 - p), RETURNING)
+    return max(p * (1 - p), LEAST)
 
 
 CURRICULA: Mapping[str, Curriculum] = {"uniform": uniform, "solve_rate": solve_rate}
@@ -145,7 +144,7 @@ class WeightedOrder:
             seen = {key: self._weight(history, step) for key, history in self._histories.items()}
             weights = np.array([seen.get(key, unseen) for key in self._ids])
             if np.count_nonzero(weights) < min(self._prompts, size):
-                weights = np.where(weights > 0, weights, RETURNING * weights.max() or 1.0)
+                weights = np.where(weights > 0, weights, LEAST * weights.max() or 1.0)
             self._weights[step] = weights / weights.sum()
             rng = np.random.default_rng(derive_seed(self._seed, "curriculum", step))
             repeats = size < self._prompts
