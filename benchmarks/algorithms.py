@@ -133,9 +133,10 @@ def learned(records: Sequence[Row]) -> Row:
     """What a run of the losses' table showed."""
     steps = [record for record in records if record["step"] >= 0]
     taught = [record for record in steps if record["n_datums"]]
+    held_back = [share for record in taught if (share := record.get("clip_fraction")) is not None]
     return {
         "before": records[0]["eval/pass@1"], "pass@1": records[-1]["eval/pass@1"], "entropy": steps[-1]["entropy"],
-        "held_back": mean(record.get("clip_fraction") or 0.0 for record in taught),
+        "held_back": mean(held_back) if held_back else None,
         "ratio_max": max(record["ratio_max"] for record in taught), "kl": mean(record["kl_sample_train"] for record in taught),
         "tokens": sum(record["tokens/completion"] for record in steps),
     }  # fmt: skip
@@ -223,9 +224,10 @@ def show_losses(rows: Sequence[Row]) -> None:
     )
     table = Table(*columns, title="held-out Pass@1, mean of three splits")
     for name, own in grouped(rows).items():
-        of = {key: mean(row[key] for row in own) for key in ("entropy", "held_back", "kl", "ratio_max", "tokens")}
+        of = {key: mean(row[key] for row in own) for key in ("entropy", "kl", "ratio_max", "tokens")}
+        held_back = None if own[0]["held_back"] is None else mean(row["held_back"] for row in own)
         table.add_row(
-            name, str(len(own)), with_interval([row["pass@1"] for row in own]), f"{of['entropy']:.3f}", f"{100 * of['held_back']:.2f}%",
+            name, str(len(own)), with_interval([row["pass@1"] for row in own]), f"{of['entropy']:.3f}", "–" if held_back is None else f"{100 * held_back:.2f}%",
             f"{of['kl']:.5f}", f"{of['ratio_max']:.2f}", f"{of['tokens']:.0f}",
         )  # fmt: skip
     Console(width=150).print(table)
