@@ -22,6 +22,7 @@ from code_rl.training.config import (
     batch_shape,
     changed_settings,
     context_schedule,
+    doubtful,
     make_config,
     refuse_idle,
     unused,
@@ -247,7 +248,7 @@ def _announce(console: Console, run: Run, beginning: str, log_path: Path) -> Non
         "watch": f"{command_line('report')} log_path={quote(str(log_path))} live=true",
     }
     console.header(facts)
-    for line in unused(config):
+    for line in [*unused(config), *doubtful(config)]:
         console.notice(line)
 
 

@@ -82,16 +82,26 @@ def read_recipe(name: str) -> dict[str, Any]:
     return {setting: value for setting, value in _read(name).items() if setting != PUBLISHED}
 
 
+def recipe_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the recipe that a run's settings name; empty where they name none of ours."""
+    name = settings.get("recipe")
+    return read_recipe(name) if isinstance(name, str) and name in _names() else {}
+
+
 def published_values(name: str) -> list[dict[str, Any]]:
     """The values published for a recipe: `benchmark`, `figure`, `before` and `after`, in per cent.
     None for an unknown name."""
-    if not (RECIPES / f"{name}.toml").is_file():
+    if name not in _names():
         return []
     return [{"figure": "pass@1", **value} for value in _read(name).get(PUBLISHED, [])]
 
 
+def _names() -> list[str]:
+    return sorted(path.stem for path in RECIPES.glob("*.toml"))
+
+
 def _read(name: str) -> dict[str, Any]:
-    names = sorted(path.stem for path in RECIPES.glob("*.toml"))
+    names = _names()
     if name not in names:
         raise ConfigError(
             f"unknown recipe {name!r}{suggestion(name, names)}; there are: {', '.join(names)}"
