@@ -38,7 +38,10 @@ def evaluated(records, first, last, middle=None):
 
 def collapsing():
     """Every answer has a code block for three steps, and none has one after that."""
-    return [{**record, "format_rate": float(record["step"] < 3), "mean_correct": 0.3 * (record["step"] < 3)} for record in run()]
+    return [
+        {**record, "format_rate": float(record["step"] < 3), "mean_correct": 0.3 * (record["step"] < 3)}
+        for record in run()
+    ]
 
 
 ELSEWHERE = {"model_name": "tiny", "dataset": "mine.jsonl"}
@@ -65,7 +68,10 @@ ILL = {
 
 @pytest.mark.parametrize("name", ILL)
 def test_it_is_found_with_evidence_cause_and_remedy(name):
-    found = {finding.name: finding for finding in diagnose(ILL[name], {"max_tokens": 64} | (ELSEWHERE if name == "built-in-elsewhere" else {}))}
+    found = {
+        finding.name: finding
+        for finding in diagnose(ILL[name], {"max_tokens": 64} | (ELSEWHERE if name == "built-in-elsewhere" else {}))
+    }
     assert name in found
     assert all((found[name].title, found[name].evidence, found[name].cause, found[name].remedy))
 
@@ -88,7 +94,9 @@ def test_a_run_of_few_steps_that_trained_nothing_is_red():
 
 def test_each_illness_is_told_from_the_others():
     for name, records in ILL.items():
-        others = {finding.name for finding in diagnose(records, ELSEWHERE if name == "built-in-elsewhere" else {})} - {name}
+        others = {finding.name for finding in diagnose(records, ELSEWHERE if name == "built-in-elsewhere" else {})} - {
+            name
+        }
         assert others <= {"degenerate-groups", "held-out-flat"}, (name, others)
 
 

@@ -40,10 +40,12 @@ async def evaluate(
     sampling: Sampling,
     seed: int,
     log: EvaluationLog | None = None,
+    on_verdict: Callable[[], object] = lambda: None,
 ) -> dict[str, SplitResult]:
     """Evaluate each split: greedily, and with `samples` completions per problem (0: greedy only).
 
-    `log` says where each group is kept, for an evaluation that is cut.
+    `log` says where each group is kept, for an evaluation that is cut; `on_verdict` is called with
+    each completion that is judged.
     """
     entries_of = {
         name: [EvalEntry(f"{name}/{i}", name, i) for i in range(len(split))]
@@ -56,7 +58,9 @@ async def evaluate(
         PolicyGenerator(policy, sampling, at_once=IN_FLIGHT),
         Plan(samples, greedy=True, seed=seed),
     )
-    found = await Evaluation(questions, generator, plan, log=kept).run()
+    evaluation = Evaluation(questions, generator, plan, log=kept)
+    evaluation.on_verdict = lambda _: on_verdict()
+    found = await evaluation.run()
     results = {}
     for name, entries in entries_of.items():
         greedy, sampled = (

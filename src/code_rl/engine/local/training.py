@@ -62,6 +62,11 @@ class EmbeddedTrainingClient:
         self._failure: BaseException | None = None
         self._worker = worker or EngineWorker(f"embedded-{model_id}")
 
+    @property
+    def checkpoint_bytes(self) -> int:
+        """What a checkpoint takes on disk: the adapter and Adam's two means."""
+        return 3 * self._lora.flat.numel() * self._lora.flat.element_size()
+
     def forward(
         self,
         data: Sequence[types.Datum],

@@ -18,6 +18,7 @@ from code_rl.training.config.fields import FACTS, Config, refuse_buffer
 from code_rl.training.config.recipes import (
     RECIPES,
     changed_settings,
+    defaults_here,
     make_config,
     published_values,
     read_recipe,
@@ -33,6 +34,7 @@ __all__ = [
     "batch_shape",
     "changed_settings",
     "context_schedule",
+    "defaults_here",
     "doubtful",
     "make_config",
     "on_built_in_problems",

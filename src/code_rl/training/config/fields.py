@@ -163,6 +163,9 @@ class Config:
         ANYWHERE,
         "Held-out problems, in the same words as dataset=. None: those that belong to the dataset "
         "(builtin, deepcoder, code-r1, leetcode, a prepared folder, … have some).",
+        check=check_that(
+            lambda name: bool(name.strip()), "a name or a path; leave it out for the dataset's own"
+        ),
     )
     executor: str = setting("auto", MUTABLE, ANYWHERE, EXECUTOR_DOC)
     isolation: Literal["auto", "full", "landlock", "none"] = setting(

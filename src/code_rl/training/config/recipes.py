@@ -50,6 +50,17 @@ def make_config(given: Mapping[str, Any], earlier: Mapping[str, Any] | None = No
     return config
 
 
+def defaults_here() -> dict[str, str]:
+    """The defaults that a recipe puts in the place of a setting's own, on this machine, in
+    words."""
+    fields, config = chz.chz_fields(Config), make_config({})
+    return {
+        name: f"{value}  (of recipe={config.recipe}; without a recipe {fields[name]._default})"
+        for name, value in chz.asdict(config).items()
+        if name in recipe_of({"recipe": config.recipe}) and value != fields[name]._default
+    }
+
+
 def _with_recipe(given: Mapping[str, Any]) -> Config:
     draft = resolve_places(make_settings(Config, given))
     recipe = draft.recipe or _default_recipe(draft)
