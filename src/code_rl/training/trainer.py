@@ -12,6 +12,8 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, cast
 
+import chz
+
 from code_rl.engine import BUILT_IN, BackendKind, place_of
 from code_rl.engine.checkpoints import is_run
 from code_rl.engine.local import share_cores
@@ -43,6 +45,7 @@ from code_rl.util.errors import (
     is_resource_error,
     with_resume_hint,
 )
+from code_rl.util.registry import require_given
 
 if TYPE_CHECKING:
     from code_rl.training.run import Run
@@ -126,6 +129,7 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
                 "new run replaces; choose another log_path"
             )
     refuse_idle(config)
+    require_given(chz.asdict(config))
     objective_of(config), environment_of(config)
     read_log_to(config.log_to)
     if log_path is None or earlier is None:

@@ -27,7 +27,7 @@ from code_rl.training.config.setting import (
     setting,
 )
 from code_rl.util.errors import ConfigError
-from code_rl.util.registry import described
+from code_rl.util.registry import GIVEN, described
 from code_rl.util.setting import (
     ABOVE_0,
     AT_LEAST_0,
@@ -40,8 +40,10 @@ from code_rl.util.setting import (
 
 
 def check_part(find: Callable[[str], object], settings: Any, name: str) -> None:
-    """Raise ConfigError unless `find` knows the part that the setting names."""
-    find(getattr(settings, name))
+    """Raise ConfigError unless `find` knows the part that the setting names; an object is looked
+    for when it is used."""
+    if not getattr(settings, name).startswith(GIVEN):
+        find(getattr(settings, name))
 
 
 def _difficulty(settings: Any, name: str) -> None:

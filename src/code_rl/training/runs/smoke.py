@@ -123,7 +123,7 @@ TESTS: Sequence[tuple[str, Callable[[Mapping[int, Record]], Line], str]] = (
     (
         "first 5 steps, format adherence rises, or is there from the start",
         _format,
-        "raise learning_rate if it is far below its recipe's, lower it if the rate falls sharply; "
+        "raise learning_rate if it is far below its recipe's, lower it if the rate collapses; "
         "check renderer= and max_tokens",
     ),
     (
