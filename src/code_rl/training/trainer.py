@@ -35,7 +35,7 @@ from code_rl.training.runs.directory import begun_settings, default_log_path, se
 from code_rl.training.runs.recorder import read_metrics
 from code_rl.training.runs.resume import find_checkpoint
 from code_rl.training.runs.trackers import read_log_to
-from code_rl.util.concurrency import cancelled_by_service
+from code_rl.util.concurrency import cancelled_by_service, forget_signals, on_loop_signal
 from code_rl.util.errors import (
     OF_THE_MACHINE,
     CodeRLError,
@@ -308,18 +308,18 @@ class _Signals:
         loop, task = asyncio.get_running_loop(), cast("asyncio.Task[Any]", asyncio.current_task())
         numbers = (signal.SIGINT, signal.SIGTERM)
         for number in numbers:
-            loop.add_signal_handler(number, self._first, number, task)
+            on_loop_signal(loop, number, self._first, number, task)
         try:
             yield
         finally:
-            for number in numbers:
-                loop.remove_signal_handler(number)
+            forget_signals(loop, numbers)
 
     def _first(self, number: signal.Signals, task: asyncio.Task[Any]) -> None:
         self.code = 128 + number
         self.asked.set()
-        for each in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().remove_signal_handler(each)
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        forget_signals(asyncio.get_running_loop(), numbers)
+        for each in numbers:
             signal.signal(each, self._second)
         # Said only now: a second signal may follow at once.
         if self._console.evaluates:

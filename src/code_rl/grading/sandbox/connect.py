@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-from code_rl.grading.sandbox.executor import Executor
+from code_rl.grading.sandbox.executor import Executor, require_linux
 from code_rl.grading.sandbox.fusion.protocol import run_urls
 from code_rl.grading.sandbox.retries import EMBEDDED_OUTAGE_TIMEOUT_S, REMOTE_OUTAGE_TIMEOUT_S
 from code_rl.util.errors import ConfigError, SandboxError
@@ -48,6 +48,7 @@ def connect_executor(
             EMBEDDED_OUTAGE_TIMEOUT_S if name == "embedded" else REMOTE_OUTAGE_TIMEOUT_S
         )
     if name == "embedded":
+        require_linux("executor=embedded")
         from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 
         return EmbeddedSandbox(concurrency, isolation, outage_timeout_s=outage_timeout_s, stop=stop)

@@ -1,0 +1,110 @@
+"""Sampling from a model that transformers runs: the completions of one prompt at a time, over its
+own cache, so that nothing is padded."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .decode import MAX_ROWS, Completion, Draw
+from .forward import Prompt, Scored
+from .hf import HfWeights
+from .picking import Picker
+from .worker import safe_point
+
+
+@dataclass
+class _Row:
+    """A completion under way."""
+
+    draw: Draw
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    def takes(self, token: int, logprob: float) -> bool | None:
+        """Append a token; whether it ends the completion by a stop (True) or by length (False)."""
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+        draw = self.draw
+        if token in draw.stop_tokens or (draw.stopped is not None and draw.stopped(self.tokens)):
+            return True
+        return False if len(self.tokens) == draw.max_tokens else None
+
+    def completion(self, stopped: bool, scored: Scored) -> Completion:
+        """What was sampled."""
+        logprobs = np.asarray(self.logprobs, dtype=np.float32)
+        return Completion(np.asarray(self.tokens, dtype=np.int32), logprobs, stopped, scored)
+
+
+@torch.inference_mode()
+def decode_hf(
+    weights: HfWeights, waiting: deque[Draw], arrived: Callable[[], None] = lambda: None
+) -> Iterator[tuple[Draw, Completion]]:
+    """Sample what waits, prompt by prompt; yields each draw with its completion as it ends."""
+    while waiting:
+        arrived()
+        prompt = waiting[0].prompt
+        mine = [draw for draw in waiting if draw.prompt is prompt]
+        rest = [draw for draw in waiting if draw.prompt is not prompt] + mine[MAX_ROWS:]
+        waiting.clear()
+        waiting.extend(rest)
+        yield from _completions(weights, prompt, mine[:MAX_ROWS])
+
+
+def _completions(
+    weights: HfWeights, prompt: Prompt, draws: Sequence[Draw]
+) -> Iterator[tuple[Draw, Completion]]:
+    tokens = torch.tensor([prompt.tokens], device=weights.device)
+    output = weights(tokens, use_cache=True)
+    scored = _scored(prompt, output.logits[0])
+    for draw in draws:
+        if not draw.max_tokens:
+            yield draw, _Row(draw).completion(False, scored)
+    rows = [_Row(draw) for draw in draws if draw.max_tokens]
+    if not rows:
+        return
+    cache = output.past_key_values
+    cache.reorder_cache(torch.zeros(len(rows), dtype=torch.long, device=weights.device))
+    logits = output.logits[:, -1].float().repeat(len(rows), 1)
+    picker = Picker([row.draw.choice for row in rows], weights.device)
+    while True:
+        chosen, logprobs = picker.pick(logits)
+        ends = [
+            row.takes(*each)
+            for row, each in zip(
+                rows, zip(chosen.tolist(), logprobs.tolist(), strict=True), strict=True
+            )
+        ]
+        for row, stopped in zip(rows, ends, strict=True):
+            if stopped is not None:
+                yield row.draw, row.completion(stopped, scored)
+        alive = [at for at, stopped in enumerate(ends) if stopped is None]
+        if not alive:
+            return
+        if len(alive) < len(rows):
+            rows = [rows[at] for at in alive]
+            picker.keep(alive)
+            kept = torch.tensor(alive, device=weights.device)
+            cache.reorder_cache(kept)
+            chosen = chosen[kept]
+        safe_point()
+        output = weights(chosen[:, None], past_key_values=cache, use_cache=True)
+        logits = output.logits[:, -1].float()
+
+
+def _scored(prompt: Prompt, logits: Tensor) -> Scored:
+    """What the prompt was scored, where that is wanted."""
+    if prompt.scored_at is None:
+        nothing = np.empty(0, dtype=np.float32)
+        return Scored(nothing, np.empty((0, 0), dtype=np.int64), nothing[:, None])
+    table = torch.log_softmax(logits[:-1].float() / prompt.scored_at, dim=-1)
+    following = torch.tensor(prompt.tokens[1:], device=table.device)
+    known = table.gather(1, following[:, None])[:, 0].cpu().numpy()
+    best, ids = table.topk(prompt.likeliest, dim=-1)
+    first = np.full(1, np.nan, dtype=np.float32)
+    return Scored(np.concatenate([first, known]), ids.cpu().numpy(), best.cpu().numpy())
