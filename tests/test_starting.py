@@ -357,7 +357,7 @@ class _Counted(SimpleNamespace):
 
 
 def test_a_prompt_far_beyond_the_context_is_cut_before_it_is_encoded():
-    words = _Counted(encoded=[])
+    words: Any = _Counted(encoded=[])
     (problem,) = load_problems("builtin", limit=1)
     huge = dataclasses.replace(problem, statement="x" * 6_000_000)
     assert prompt_length(huge, Single(), words, limit=500) >= 500

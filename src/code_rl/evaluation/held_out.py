@@ -11,7 +11,7 @@ from code_rl.evaluation.figures import Figures, figures
 from code_rl.evaluation.generators import EvalEntry, PolicyGenerator
 from code_rl.evaluation.runner import Evaluation, Plan, Questions
 from code_rl.evaluation.samples import GREEDY, SAMPLED
-from code_rl.grading import Problem
+from code_rl.grading import Problem, Verdict
 from code_rl.policy import Policy, Sampling
 from code_rl.policy.inflight import GroupLog
 
@@ -59,7 +59,11 @@ async def evaluate(
         Plan(samples, greedy=True, seed=seed),
     )
     evaluation = Evaluation(questions, generator, plan, log=kept)
-    evaluation.on_verdict = lambda _: on_verdict()
+
+    def judged(_: Verdict) -> None:
+        on_verdict()
+
+    evaluation.on_verdict = judged
     found = await evaluation.run()
     results = {}
     for name, entries in entries_of.items():

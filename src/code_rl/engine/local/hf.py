@@ -13,7 +13,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -24,21 +24,13 @@ from code_rl.util.errors import ConfigError
 from .lora import Lora, LoraSettings, Module
 from .weights import Architecture, check_unquantized, read_architecture
 
-UNKNOWN_CONTEXT = 8192
-"""Of a model whose configuration names no longest position."""
+UNKNOWN_CONTEXT = 8192  # of a model whose configuration names no longest position
 _ATTENTION = ("attn", "attention", "mixer", "mamba", "conv", "recurrent")
 _LEFT_OUT = ("router", "vision", "visual", "audio", "multi_modal")
 Adapter = Mapping[str, tuple[Tensor, Tensor]]
 """By projection A [rank, in] and the scaled B [out, rank]."""
-
-
-class _Active(threading.local):
-    """The adapter of the pass that this thread is in."""
-
-    adapter: Adapter = {}  # noqa: RUF012 - never changed in place
-
-
-_active = _Active()
+_active = threading.local()
+"""`adapter`: of the pass that this thread is in."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +61,7 @@ def architecture_of(config: Any) -> Architecture:
         family=family,
         hidden=text.hidden_size,
         layers=text.num_hidden_layers,
-        heads=0,
-        kv_heads=0,
-        head_dim=0,
-        ffn=0,
+        **dict.fromkeys(("heads", "kv_heads", "head_dim", "ffn"), 0),
         vocab=text.vocab_size,
         max_context=getattr(text, "max_position_embeddings", None) or UNKNOWN_CONTEXT,
         norm_eps=0.0,
@@ -93,30 +82,27 @@ class HfWeights:
     @property
     def dtype(self) -> torch.dtype:
         """Dtype of the activations."""
-        dtype: torch.dtype = self.module.dtype
-        return dtype
+        return cast(torch.dtype, self.module.dtype)
 
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        device: torch.device = self.module.device
-        return device
+        return cast(torch.device, self.module.device)
 
     def __call__(self, tokens: Tensor, **options: Any) -> Any:
         """The model's output for tokens [rows, length], its adapter included."""
-        before, _active.adapter = _active.adapter, self.adapter
+        _active.adapter = self.adapter
         try:
             return self.module(input_ids=tokens, **options)
         finally:
-            _active.adapter = before
+            _active.adapter = {}
 
     def fingerprint(self) -> str:
         """A short hash of the shape and of a sample of the values."""
         digest = hashlib.blake2b(repr(self.arch).encode(), digest_size=16)
         for name, tensor in sorted(self.module.state_dict().items()):
-            digest.update(f"{name} {tuple(tensor.shape)}".encode())
-            sample = tensor.detach().flatten()[:64].float().cpu()
-            digest.update(sample.contiguous().numpy().tobytes())
+            sample = tensor.detach().flatten()[:64].tolist()
+            digest.update(f"{name} {tuple(tensor.shape)} {sample}".encode())
         return digest.hexdigest()
 
 

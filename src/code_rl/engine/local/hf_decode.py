@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .decode import MAX_ROWS, Completion, Draw
+from code_rl.util.errors import ConfigError
+
+from .decode import MAX_ROWS, Completion, SequenceRequest
 from .forward import Prompt, Scored
 from .hf import HfWeights
 from .picking import Picker
@@ -22,7 +24,7 @@ from .worker import safe_point
 class _Row:
     """A completion under way."""
 
-    draw: Draw
+    request: SequenceRequest
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
@@ -30,59 +32,56 @@ class _Row:
         """Append a token; whether it ends the completion by a stop (True) or by length (False)."""
         self.tokens.append(token)
         self.logprobs.append(logprob)
-        draw = self.draw
-        if token in draw.stop_tokens or (draw.stopped is not None and draw.stopped(self.tokens)):
+        asked = self.request
+        if token in asked.stop_tokens or (asked.stopped and asked.stopped(self.tokens)):
             return True
-        return False if len(self.tokens) == draw.max_tokens else None
+        return False if len(self.tokens) == asked.max_tokens else None
 
     def completion(self, stopped: bool, scored: Scored) -> Completion:
-        """What was sampled."""
         logprobs = np.asarray(self.logprobs, dtype=np.float32)
         return Completion(np.asarray(self.tokens, dtype=np.int32), logprobs, stopped, scored)
 
 
 @torch.inference_mode()
 def decode_hf(
-    weights: HfWeights, waiting: deque[Draw], arrived: Callable[[], None] = lambda: None
-) -> Iterator[tuple[Draw, Completion]]:
-    """Sample what waits, prompt by prompt; yields each draw with its completion as it ends."""
+    weights: HfWeights, waiting: deque[SequenceRequest], arrived: Callable[[], None] = lambda: None
+) -> Iterator[tuple[SequenceRequest, Completion]]:
+    """Sample what waits, prompt by prompt; yield each request with its completion."""
     while waiting:
         arrived()
         prompt = waiting[0].prompt
-        mine = [draw for draw in waiting if draw.prompt is prompt]
-        rest = [draw for draw in waiting if draw.prompt is not prompt] + mine[MAX_ROWS:]
+        mine = [each for each in waiting if each.prompt is prompt]
+        rest = [each for each in waiting if each.prompt is not prompt] + mine[MAX_ROWS:]
         waiting.clear()
         waiting.extend(rest)
         yield from _completions(weights, prompt, mine[:MAX_ROWS])
 
 
 def _completions(
-    weights: HfWeights, prompt: Prompt, draws: Sequence[Draw]
-) -> Iterator[tuple[Draw, Completion]]:
+    weights: HfWeights, prompt: Prompt, requests: Sequence[SequenceRequest]
+) -> Iterator[tuple[SequenceRequest, Completion]]:
     tokens = torch.tensor([prompt.tokens], device=weights.device)
     output = weights(tokens, use_cache=True)
     scored = _scored(prompt, output.logits[0])
-    for draw in draws:
-        if not draw.max_tokens:
-            yield draw, _Row(draw).completion(False, scored)
-    rows = [_Row(draw) for draw in draws if draw.max_tokens]
+    for request in requests:
+        if not request.max_tokens:
+            yield request, _Row(request).completion(False, scored)
+    rows = [_Row(request) for request in requests if request.max_tokens]
     if not rows:
         return
-    cache = output.past_key_values
+    cache = getattr(output, "past_key_values", None)
+    if cache is None:
+        raise ConfigError(f"model family {weights.arch.family!r} has no cache to sample with")
     cache.reorder_cache(torch.zeros(len(rows), dtype=torch.long, device=weights.device))
     logits = output.logits[:, -1].float().repeat(len(rows), 1)
-    picker = Picker([row.draw.choice for row in rows], weights.device)
+    picker = Picker([row.request.choice for row in rows], weights.device)
     while True:
-        chosen, logprobs = picker.pick(logits)
-        ends = [
-            row.takes(*each)
-            for row, each in zip(
-                rows, zip(chosen.tolist(), logprobs.tolist(), strict=True), strict=True
-            )
-        ]
+        chosen, logprobs = picker.sample_tokens(logits)
+        taken = zip(rows, chosen.tolist(), logprobs.tolist(), strict=True)
+        ends = [row.takes(token, logprob) for row, token, logprob in taken]
         for row, stopped in zip(rows, ends, strict=True):
             if stopped is not None:
-                yield row.draw, row.completion(stopped, scored)
+                yield row.request, row.completion(stopped, scored)
         alive = [at for at, stopped in enumerate(ends) if stopped is None]
         if not alive:
             return

@@ -34,15 +34,12 @@ class HfLearner(Learner):
         return HfWeights(self._model.arch, self._model.module, adapter)
 
     def forward(self, examples: Sequence[EngineExample], how: Pass) -> types.ForwardBackwardOutput:
-        """Losses and log-probabilities without gradients."""
         with torch.no_grad():
             return self._passes(examples, how, self.lora.flat)
 
     def forward_backward(
         self, examples: Sequence[EngineExample], how: Pass
     ) -> types.ForwardBackwardOutput:
-        """The same, adding this request's gradient to the accumulated one, wholly or (on failure)
-        not at all."""
         flat = self.lora.flat.detach().clone().requires_grad_()
         output = self._passes(examples, how, flat)
         self.accumulate(torch.zeros_like(flat) if flat.grad is None else flat.grad)

@@ -155,8 +155,8 @@ def answer(requests: Sequence[Request], more: Callable[[], Sequence[Request]] = 
 
 
 def _decoded(
-    weights: Weights | HfWeights, waiting: deque[Draw], arrived: Callable[[], None]
-) -> Iterator[tuple[Draw, Completion]]:
+    weights: Weights | HfWeights, waiting: deque[SequenceRequest], arrived: Callable[[], None]
+) -> Iterator[tuple[SequenceRequest, Completion]]:
     """Each draw with its completion, by the pass that these weights have."""
     if isinstance(weights, HfWeights):
         return decode_hf(weights, waiting, arrived)

@@ -63,6 +63,7 @@ def get_environment(
             raise ConfigError(
                 f"{setting}= has no effect with environment={name}, which words its problems itself"
             )
+    made: Any = make
     if isinstance(make, type) or not hasattr(make, "reply"):
         with attribute_errors_to("environment", name):
             made = make(**turns)
@@ -71,8 +72,6 @@ def get_environment(
             f"max_turns={max_turns} has no effect on an environment that is made already; make it "
             "with them"
         )
-    else:
-        made = make
     for call in ("begin", "reply", "max_turns"):
         if not hasattr(made, call):
             raise ConfigError(
