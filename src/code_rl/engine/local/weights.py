@@ -3,7 +3,7 @@ products.
 
 Covered: Qwen3 (normed queries and keys), Qwen2 (biased queries, keys and values) and Llama, dense,
 full attention, with any rotary embedding whose frequencies do not depend on the sequence.
-Everything else is refused by name.
+Everything else goes through transformers (`hf`).
 
 Projections that read the same input are fused (q, k, v; gate, up) and every matrix is stored
 transposed, [in, out]: the product `x @ w` then gives each row the same bits whatever other rows are

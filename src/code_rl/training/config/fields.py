@@ -94,7 +94,7 @@ class Config:
             "folder or hub id that it could load, asked at the start"
         ),
         "'tiny' (built in), 'smollm2' (SmolLM2-135M-Instruct), a local folder, a .gguf file, or "
-        "a hub id of a Qwen2, Qwen3 or Llama causal LM.",
+        "a hub id of a causal LM: Qwen2, Qwen3 and Llama are fast, others go through transformers.",
     )
     device: str = setting(
         "auto",
