@@ -13,6 +13,10 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 	$(BIN)/pip install --disable-pip-version-check -r requirements.txt
 	touch $@
 
+$(VENV)/.developing: requirements-dev.txt $(VENV)/.installed
+	$(BIN)/pip install --disable-pip-version-check -r requirements-dev.txt
+	touch $@
+
 train: $(VENV)/.installed
 	$(BIN)/python train.py recipe=tiny backend=embedded executor=embedded
 
@@ -25,20 +29,20 @@ check: lint types
 
 test: lint types unit
 
-lint: $(VENV)/.installed
+lint: $(VENV)/.developing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo
 
-types: $(VENV)/.installed
+types: $(VENV)/.developing
 	$(BIN)/mypy
 
-unit: $(VENV)/.installed
+unit: $(VENV)/.developing
 	$(BIN)/pytest -n 4 --dist worksteal
 
-$(CORE)/.installed: requirements.txt pyproject.toml
+$(CORE)/.installed: requirements.txt requirements-dev.txt pyproject.toml
 	$(PYTHON) -m venv --clear $(CORE)
-	grep -v '^-' requirements.txt >$(CORE)/constraints.txt
+	grep -hv '^-' requirements.txt requirements-dev.txt >$(CORE)/constraints.txt
 	$(CORE)/bin/pip install --quiet --disable-pip-version-check -c $(CORE)/constraints.txt -e . pytest pytest-timeout pytest-xdist hypothesis
 	touch $@
 
@@ -60,19 +64,19 @@ wheel: $(VENV)/.installed
 	cd build/wheel && env/bin/code-rl train backend=embedded executor=embedded max_steps=1 eval_limit=4 eval_samples=2 log_path=run
 	test -s build/wheel/run/report.html
 
-slow: $(VENV)/.installed
+slow: $(VENV)/.developing
 	$(BIN)/pytest -m slow --junitxml=build/slow.xml
 
-audit: $(VENV)/.installed
+audit: $(VENV)/.developing
 	$(BIN)/python scripts/audit.py
 
-bench: $(VENV)/.installed
+bench: $(VENV)/.developing
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
 	$(BIN)/python benchmarks/datums.py
 	$(BIN)/python benchmarks/sandbox.py
 	$(BIN)/python benchmarks/engine.py
 
-docs: $(VENV)/.installed
+docs: $(VENV)/.developing
 	$(BIN)/python scripts/write_settings.py
 
 clean:
