@@ -409,3 +409,13 @@ def test_help_shows_the_defaults_that_will_hold(monkeypatch):
     monkeypatch.setenv("TINKER_API_KEY", "tml-x")
     assert "learning_rate" not in defaults_here()  # the hosted recipe's is the setting's own
     assert defaults_here()["model_name"].startswith("Qwen/")
+
+
+def test_an_evaluation_says_how_many_of_how_many_and_the_time_left(monkeypatch):
+    clock = iter(range(0, 10_000, 4))
+    monkeypatch.setattr("code_rl.training.console.time.monotonic", lambda: next(clock))
+    console = Console(3, rich_console=RichConsole(file=(text := io.StringIO()), width=100))
+    with console.evaluating({"test": 4}, samples=1) as judged:
+        for _ in range(8):
+            judged()
+    assert re.search(r"evaluating: 3 of 8 completions, about \d+ s left", text.getvalue())

@@ -1,4 +1,4 @@
-"""How fast the embedded engine samples and trains on this machine: measured in about two seconds,
+"""How fast the embedded engine samples and trains on this machine: measured in a few seconds,
 for a forecast."""
 
 from __future__ import annotations
@@ -53,15 +53,12 @@ async def _speeds(
     shape, most = batch_shape(config), min(MOST_TOKENS, backend.context // 2)
     prompt = [1 + at % 50 for at in range(min(int(assume["prompt_tokens"]), most))]
     limit = min(max(1, int(assume["completion_share"] * config.max_tokens)), most)
-    client = await backend.base_sampler()
+    group, client = shape.samples_per_prompt, await backend.base_sampler()
 
     def sample(tokens: int) -> int:
         params = types.SamplingParams(max_tokens=tokens, temperature=1.0, stop=[], seed=0)
         model_input = types.ModelInput.from_ints(prompt)
-        asked = [
-            client.sample(model_input, shape.samples_per_prompt, params)
-            for _ in range(shape.prompts)
-        ]
+        asked = [client.sample(model_input, group, params) for _ in range(shape.prompts)]
         return sum(len(each.tokens) for answer in asked for each in answer.result().sequences)
 
     datum = make_datum([*prompt, *prompt[:limit]], [-1.0] * len(prompt[:limit]), len(prompt), 1.0)
@@ -71,14 +68,15 @@ async def _speeds(
         return count * datum.model_input.length
 
     return {
-        "sample_tokens_per_s": _rate(sample, limit),
-        "train_tokens_per_s": _rate(train, shape.prompts * shape.samples_per_prompt),
+        "sample_tokens_per_s": _rate(sample, 1, limit),
+        "train_tokens_per_s": _rate(train, group, group * shape.prompts),  # a group shares a prompt
     }
 
 
-def _rate(work: Callable[[int], int], most: int) -> float:
-    """What `work` does a second, on an amount that takes long enough to tell, or on `most`."""
-    amount = 1
+def _rate(work: Callable[[int], int], amount: int, most: int) -> float:
+    """What `work` does a second, on an amount from `amount` on that takes long enough to tell, or
+    on `most`; the first call, which also prepares, does not count."""
+    work(1)
     while True:
         started = time.perf_counter()
         done = work(amount)
