@@ -26,6 +26,8 @@ Record = Mapping[str, Any]
 
 MIN_STEPS = 5
 SOLVES_NOTHING = 0.02
+LEVEL_ENTROPY = 0.75
+"""A policy whose entropy stays within this ratio, either way, has hardly changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +231,13 @@ def hardly_moved(run: Windows) -> Sign | None:
     third = len(run.steps) // 3
     if third < MIN_STEPS:
         return None
-    for name in ("mean_correct", "format_rate", "entropy"):
+    for name in ("mean_correct", "format_rate"):
         values = values_of(run.steps, name)
-        first, last = values[:third], values[-third:]
-        if len(values) < len(run.steps) or _differ(first, last):
+        if len(values) < len(run.steps) or _differ(values[:third], values[-third:]):
             return None
+    entropy = run.ends("entropy")
+    if not LEVEL_ENTROPY * entropy[0] < entropy[1] < entropy[0] / LEVEL_ENTROPY:
+        return None
     if not SOLVES_NOTHING < run.ends("mean_correct")[1] < 0.9:
         return None  # there was little to learn from
     rate, theirs = (each.get("learning_rate") for each in (run.config, recipe_of(run.config)))
@@ -243,9 +247,9 @@ def hardly_moved(run: Windows) -> Sign | None:
 
 
 def _differ(first: Sequence[float], last: Sequence[float]) -> bool:
-    """True where two means are more than two standard errors apart."""
+    """True where two means are more than three standard errors apart."""
     error = math.sqrt(sum(statistics.variance(part) / len(part) for part in (first, last)))
-    return abs(_mean(last) - _mean(first)) > 2 * error
+    return abs(_mean(last) - _mean(first)) > 3 * error
 
 
 def format_falling(run: Windows) -> Sign | None:
