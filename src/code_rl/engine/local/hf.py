@@ -1,10 +1,9 @@
 """A causal language model of transformers as it is: its own forward pass, with LoRA beside its
 linear projections.
 
-For architectures that the engine has no pass of its own for. The weights are frozen and shared;
-hooks on the projections add the adapter that the calling thread runs with, so that a sampler and a
-trainer use one model at the same time. Experts that transformers keeps as one tensor, routers, and
-the towers of models that see or hear are not adapted.
+For architectures that the engine has no pass of its own for. Hooks on the projections of the frozen
+model add the adapter that the calling thread runs with, so that sampler and trainer share it. Not
+adapted: experts that transformers keeps as one tensor, routers, towers that see or hear.
 """
 
 from __future__ import annotations
@@ -27,24 +26,18 @@ from .weights import Architecture, check_unquantized, read_architecture
 UNKNOWN_CONTEXT = 8192  # of a model whose configuration names no longest position
 _ATTENTION = ("attn", "attention", "mixer", "mamba", "conv", "recurrent")
 _LEFT_OUT = ("router", "vision", "visual", "audio", "multi_modal")
-Adapter = Mapping[str, tuple[Tensor, Tensor]]
-"""By projection A [rank, in] and the scaled B [out, rank]."""
-_active = threading.local()
-"""`adapter`: of the pass that this thread is in."""
+Adapter = Mapping[str, tuple[Tensor, Tensor]]  # by projection A [rank, in], scaled B [out, rank]
+_active = threading.local()  # `adapter`: of the pass that this thread is in
 
 
 @dataclass(frozen=True)
 class HfArchitecture(Architecture):
-    """A shape that only transformers runs: of its fields, family, hidden, layers, vocab and
-    max_context mean something."""
+    """A shape that transformers runs: its heads and widths are left at 0."""
 
 
 def architecture_of(config: Any) -> Architecture:
-    """The shape of a model by its configuration, of a kind that says which pass runs it.
-
-    Raises ConfigError for one that transformers does not load as a causal language model, or
-    quantized weights.
-    """
+    """The shape of a model by its configuration, of a kind that says which pass runs it. Raises
+    ConfigError for quantized weights, and for what is no causal language model of transformers."""
     try:
         return read_architecture(config)
     except ConfigError as refusal:

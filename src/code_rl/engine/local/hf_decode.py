@@ -44,7 +44,7 @@ class _Row:
 
 @torch.inference_mode()
 def decode_hf(
-    weights: HfWeights, waiting: deque[SequenceRequest], arrived: Callable[[], None] = lambda: None
+    weights: HfWeights, waiting: deque[SequenceRequest], arrived: Callable[[], None]
 ) -> Iterator[tuple[SequenceRequest, Completion]]:
     """Sample what waits, prompt by prompt; yield each request with its completion."""
     while waiting:
@@ -104,6 +104,5 @@ def _scored(prompt: Prompt, logits: Tensor) -> Scored:
     table = torch.log_softmax(logits[:-1].float() / prompt.scored_at, dim=-1)
     following = torch.tensor(prompt.tokens[1:], device=table.device)
     known = table.gather(1, following[:, None])[:, 0].cpu().numpy()
-    best, ids = table.topk(prompt.likeliest, dim=-1)
-    first = np.full(1, np.nan, dtype=np.float32)
-    return Scored(np.concatenate([first, known]), ids.cpu().numpy(), best.cpu().numpy())
+    best, ids = (each.cpu().numpy() for each in table.topk(prompt.likeliest, dim=-1))
+    return Scored(np.concatenate([np.full(1, np.nan, np.float32), known]), ids, best)

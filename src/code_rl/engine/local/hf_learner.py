@@ -26,7 +26,6 @@ class HfLearner(Learner):
         self._model, self.lora, self.budget = base, lora, token_budget
         self.adam = AdamState.fresh(lora.flat)
         self.gradient: Tensor | None = None
-        self._merged = None
 
     def snapshot(self) -> HfWeights:
         """Weights for a sampler that later training does not change."""
@@ -88,7 +87,5 @@ def _one(example: EngineExample, logits: Tensor, how: Pass) -> tuple[Tensor, Ten
     inputs = {
         name: torch.from_numpy(values[start:]).to(device) for name, values in example.inputs.items()
     }
-    if start == count:
-        return logprobs, logprobs[:0]
     losses: Tensor = how.loss.formula(torch, logprobs[start:], inputs, how.settings)
     return logprobs, losses

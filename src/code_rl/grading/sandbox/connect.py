@@ -24,7 +24,7 @@ async def check_executor(executor: Executor) -> None:
         try:
             await check()
         except SandboxError as error:
-            raise ConfigError(f"executor={executor.description}: {error}") from error
+            raise ConfigError(f"executor= cannot be used: {error}") from error
 
 
 def connect_executor(
