@@ -5,12 +5,16 @@ CORE := .venv-core
 # Where bytecode may not be kept, each of the many processes of the tests compiles the package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: train train-real check test lint types unit core slow audit bench docs clean
+.PHONY: train train-real check test lint types unit core wheel slow audit bench docs clean
 
 $(VENV)/.installed: requirements.txt pyproject.toml
 	@echo "installing the pinned packages into $(VENV): a few minutes, once"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --disable-pip-version-check -r requirements.txt
+	touch $@
+
+$(VENV)/.developing: requirements-dev.txt $(VENV)/.installed
+	$(BIN)/pip install --disable-pip-version-check -r requirements-dev.txt
 	touch $@
 
 train: $(VENV)/.installed
@@ -25,20 +29,20 @@ check: lint types
 
 test: lint types unit
 
-lint: $(VENV)/.installed
+lint: $(VENV)/.developing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo
 
-types: $(VENV)/.installed
+types: $(VENV)/.developing
 	$(BIN)/mypy
 
-unit: $(VENV)/.installed
+unit: $(VENV)/.developing
 	$(BIN)/pytest -n 4 --dist worksteal
 
-$(CORE)/.installed: requirements.txt pyproject.toml
+$(CORE)/.installed: requirements.txt requirements-dev.txt pyproject.toml
 	$(PYTHON) -m venv --clear $(CORE)
-	grep -v '^-' requirements.txt >$(CORE)/constraints.txt
+	grep -hv '^-' requirements.txt requirements-dev.txt >$(CORE)/constraints.txt
 	$(CORE)/bin/pip install --quiet --disable-pip-version-check -c $(CORE)/constraints.txt -e . pytest pytest-timeout pytest-xdist hypothesis
 	touch $@
 
@@ -49,19 +53,30 @@ core: $(CORE)/.installed
 	$(CORE)/bin/python -c "from importlib.util import find_spec; there = [*filter(find_spec, ('torch', 'transformers', 'tinker', 'chz'))]; assert not there, there"
 	$(CORE)/bin/pytest -q -n 2 --deselect tests/judging/test_checkers.py::test_a_reference_that_gives_no_answer_excuses_no_program tests/test_core.py tests/judging tests/integrations tests/problems/test_native.py tests/sandbox/test_ending.py tests/sandbox/test_runner_values.py tests/sandbox/test_embedded_calls.py tests/sandbox/test_isolation_levels.py tests/fusion/test_fusion_faults.py
 
-slow: $(VENV)/.installed
+# The wheel in a fresh environment without the repository: the core alone judges, then the main job trains from it.
+wheel: $(VENV)/.installed
+	rm -rf build/wheel && mkdir -p build/wheel && grep -v '^-' requirements.txt >build/wheel/constraints.txt
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheel .
+	$(PYTHON) -m venv build/wheel/env
+	build/wheel/env/bin/pip install --quiet --disable-pip-version-check -c build/wheel/constraints.txt build/wheel/*.whl
+	cd build/wheel && env/bin/python -c "from code_rl import Problem, StdinTest, judge; assert judge(Problem('a', 'Say 1.', (StdinTest('', '1'),)), 'print(1)').correct"
+	build/wheel/env/bin/pip install --quiet --disable-pip-version-check -c build/wheel/constraints.txt "$$(ls $(CURDIR)/build/wheel/*.whl)[engine]"
+	cd build/wheel && env/bin/code-rl train backend=embedded executor=embedded max_steps=1 eval_limit=4 eval_samples=2 log_path=run
+	test -s build/wheel/run/report.html
+
+slow: $(VENV)/.developing
 	$(BIN)/pytest -m slow --junitxml=build/slow.xml
 
-audit: $(VENV)/.installed
+audit: $(VENV)/.developing
 	$(BIN)/python scripts/audit.py
 
-bench: $(VENV)/.installed
+bench: $(VENV)/.developing
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
 	$(BIN)/python benchmarks/datums.py
 	$(BIN)/python benchmarks/sandbox.py
 	$(BIN)/python benchmarks/engine.py
 
-docs: $(VENV)/.installed
+docs: $(VENV)/.developing
 	$(BIN)/python scripts/write_settings.py
 
 clean:

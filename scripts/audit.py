@@ -31,7 +31,7 @@ OFFLINE = re.compile(
 class Audit:
     """Settings of the audit."""
 
-    requirements: Path = chz.field(default=ROOT / "requirements.txt", doc="What is audited: a pinned set.")
+    requirements: Path = chz.field(default=ROOT / "requirements-dev.txt", doc="What is audited: a pinned set.")
     accepted: Path = chz.field(default=ROOT / "audit-accepted.txt", doc="Vulnerabilities that are known and accepted.")
     tool: Path = chz.field(
         default=ROOT / ".venv" / "audit" / "bin" / "pip-audit",

@@ -101,7 +101,7 @@ def test_a_forecast_counts_what_the_settings_say():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[price]\nprefill = 1\nsample = 1\n", "needs exactly prefill, sample, train"),
+        ("[price]\nprefill = 1\nsample = 1\n", "needs prefill, sample, train"),
         ("[price]\nprefill = 1\nsample = 1\ntrain = -1\n", "train=-1 must be a number"),
         ("[price]\nprefill = 'x'\nsample = 1\ntrain = 1\n", "prefill='x' must be"),
         ("nonsense", "is not TOML"),
@@ -121,7 +121,7 @@ def test_what_is_assumed_of_the_demo_is_what_the_built_in_problems_are():
     prompts = [len(renderer.prompt_tokens(Single().begin(problem.view()))) for problem in problems]
     assert assumptions(config, {})["prompt_tokens"] == pytest.approx(sum(prompts) / len(prompts), rel=0.1)
     assert assumptions(config, {"prompt_tokens": 5.0})["prompt_tokens"] == 5
-    real = make_config({"backend": "embedded", "model_name": "/models/x"})
+    real = make_config({"backend": "embedded", "model_name": "/models/x", "dataset": "deepcoder"})
     assert assumptions(real, {})["program_cpu_s"] > 10 * assumptions(config, {})["program_cpu_s"]
 
 
@@ -191,3 +191,17 @@ def test_an_open_ended_run_that_a_cap_stops_has_a_closing_evaluation_within_it(t
     assert "eval/pass@1" in records[-1]
     assert not any("eval/pass@1" in record for record in records[1:-1])
     assert sum(Tokens.of(record).total for record in records) <= cap
+
+
+def test_a_forecast_of_the_embedded_engine_is_measured_free_and_has_a_total(capsys):
+    assert main(["train", "recipe=tiny", "backend=embedded", "dry_run=true", "threads=1"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"in all: .* s, .* evaluations \(speeds measured on this machine\)", said)
+    assert "cost: none" in said
+
+
+def test_a_cost_names_its_currency(tmp_path, capsys):
+    (tmp_path / "prices.toml").write_text(PRICES + "currency = 'EUR'\n")
+    words = ["recipe=qwen3-4b", "backend=http://localhost:1", f"prices={tmp_path / 'prices.toml'}", "max_steps=1"]
+    assert main(["train", *words, "dry_run=true"]) == 0
+    assert re.search(r"cost: [\d.,]+ EUR", capsys.readouterr().out)

@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 import code_rl
-from code_rl import CallTest, ConfigError, DataError, Problem, StdinTest
+from code_rl import CallTest, ConfigError, DataError, Problem, StdinTest, load_problems
+from code_rl.policy.rewards import fraction
 from code_rl.training.runs.recorder import read_metrics
 from code_rl.util.concurrency import wait_for
 from code_rl.util.door import names
+from code_rl.util.registry import GIVEN, name_object
 from tests.pipeline_support import SMALL
 
 PACKAGE = Path(code_rl.__file__).parent
@@ -211,3 +213,58 @@ def test_one_problem_is_no_list_of_them():
 def test_nothing_to_evaluate_on_is_said():
     with pytest.raises(DataError, match="no problems to evaluate on in 'test'"):
         code_rl.evaluate([], model_name="tiny", backend="embedded")
+
+
+class Halves(code_rl.Single):
+    """An environment that is made by its user."""
+
+
+def test_objects_train_where_names_do_and_a_resume_asks_for_those_that_have_none(tmp_path, capsys):
+    problems = list(load_problems("builtin", limit=8))
+    loss = code_rl.Loss("mine", lambda ops, logprobs, inputs, settings: -inputs["advantages"] * logprobs, {})
+    given = {
+        "reward": lambda trajectory: float(trajectory.verdict.passed),
+        "advantage": lambda rewards: [reward - max(rewards) / 2 for reward in rewards],
+        "loss": loss,
+        "environment": code_rl.Repair(max_turns=2),
+        "dataset": problems,
+        "test_dataset": problems[:2],
+    }
+    rest = {"backend": "embedded", "executor": "embedded", "batch_size": 8, "group_size": 2, "eval_samples": 2}
+    small = {"max_tokens": 24, "threads": 1, "isolation": "none", **rest}
+    run = code_rl.train(log_path=tmp_path / "run", max_steps=2.0, **given, **small)
+    said = capsys.readouterr().out
+    assert said.count("give them to code_rl.train again") == 1
+    assert [row["step"] for row in run.metrics] == [-1, 0, 1]
+    assert code_rl.report(run, browse=False).is_file()
+    again = code_rl.train(log_path=tmp_path / "run", max_steps=3, **given)
+    assert again.metrics[-1]["step"] == 2
+    script = f"import code_rl; code_rl.train(log_path={str(tmp_path / 'run')!r}, max_steps=4)"
+    failed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert "ConfigError" in failed.stderr
+    assert "reward=" in failed.stderr
+
+
+def test_an_object_that_can_be_imported_needs_no_second_giving():
+    assert name_object("reward", fraction) == "code_rl.policy.rewards:fraction"
+    assert name_object("environment", Halves) == f"{__name__}:Halves"
+    assert name_object("environment", Halves()).startswith(GIVEN)
+
+
+@pytest.mark.parametrize(
+    ("word", "ours"),
+    [
+        ("log_dir", "log_path"),
+        ("output_dir", "log_path"),
+        ("num_steps", "max_steps"),
+        ("wandb_project", "log_to=wandb"),
+        ("wandb_name", "log_to=wandb"),
+        ("lr", "learning_rate"),
+        ("max_new_tokens", "max_tokens"),
+        ("num_generations", "group_size"),
+        ("per_device_train_batch_size", "batch_size"),
+    ],
+)
+def test_words_of_other_tools_are_understood(word, ours):
+    with pytest.raises(ConfigError, match=ours):
+        code_rl.train(**{word: "1"})

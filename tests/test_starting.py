@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import io
 import json
 import re
@@ -11,26 +12,29 @@ import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console as RichConsole
 
 import code_rl.loop
+from code_rl import load_problems
 from code_rl.cli.train import train_command
 from code_rl.data.order import ProblemOrder
 from code_rl.engine.checkpoints import read_checkpoints
 from code_rl.grading.problem import Problem, StdinTest
 from code_rl.policy.environments import Single
 from code_rl.policy.lengths import prompt_length, refuse_prompts
-from code_rl.training.assembly import assemble
-from code_rl.training.config import make_config
+from code_rl.training.assembly import assemble, check_room
+from code_rl.training.config import defaults_here, doubtful, make_config
 from code_rl.training.console import Console
 from code_rl.training.report.overview import overview
 from code_rl.training.report.run import open_run
+from code_rl.training.run import Run
 from code_rl.training.runs.recorder import read_metrics
 from code_rl.training.trainer import _hints, _why_embedded, prepare
-from code_rl.util.errors import BackendError, ConfigError, DataError, SandboxError
+from code_rl.util.errors import BackendError, ConfigError, DataError
 from code_rl.util.files import read_lines
 from tests.pipeline_support import rollouts, small
 
@@ -184,7 +188,7 @@ def test_a_sandbox_that_does_not_answer_or_refuses_programs_ends_the_start_befor
         server.shutdown()
         server.server_close()
     said = "no Sandbox Fusion server answers at" if status is None else f"HTTP {status}"
-    with pytest.raises(SandboxError, match=said):
+    with pytest.raises(ConfigError, match=said):
         train_command(small(tmp_path / "run", executor=f"http://127.0.0.1:{server.server_port}"))
     server.server_close()
     assert not (tmp_path / "run").exists()
@@ -272,7 +276,9 @@ def test_prompts_that_leave_no_room_are_counted_and_the_first_is_named():
     words: Any = Words()
     lengths = [(problem.id, prompt_length(problem, Single(), words)) for problem in problems]
     refuse_prompts(lengths, lengths[-1][1] + 1, "training")
-    with pytest.raises(DataError, match=rf"2 of 3 training problems .* the first is 'p500' with {lengths[1][1]}"):
+    with pytest.raises(
+        DataError, match=rf"2 of 3 training problems .* the first is 'p500' with at least {lengths[1][1]}"
+    ):
         refuse_prompts(lengths, lengths[1][1], "training")
 
 
@@ -339,3 +345,77 @@ def test_in_a_pipe_an_evaluation_is_said_when_it_begins(tmp_path, capsys):
     said = capsys.readouterr().out
     assert said.index("evaluating 6 held-out problems, greedy + 2 samples each") < said.index("before training: Pass@1")
     assert "1 step in " in said
+
+
+class _Counted(SimpleNamespace):
+    """A renderer that counts its characters as tokens, and what it was given."""
+
+    def prompt_tokens(self, messages):
+        text = "".join(message["content"] for message in messages)
+        self.encoded.append(len(text))
+        return [0] * len(text)
+
+
+def test_a_prompt_far_beyond_the_context_is_cut_before_it_is_encoded():
+    words: Any = _Counted(encoded=[])
+    (problem,) = load_problems("builtin", limit=1)
+    huge = dataclasses.replace(problem, statement="x" * 6_000_000)
+    assert prompt_length(huge, Single(), words, limit=500) >= 500
+    assert sum(words.encoded) < 20_000
+    assert prompt_length(problem, Single(), words, limit=100_000) == words.encoded[-1]
+
+
+def test_each_prompt_is_encoded_once_however_often_its_problem_is_drawn():
+    (problem,) = load_problems("builtin", limit=1)
+    words = _Counted(encoded=[])
+    run = SimpleNamespace(_lengths={}, backend=SimpleNamespace(context=100), environment=Single(), renderer=words)
+    lengths = [Run._prompt_length(run, problem) for _ in range(3)]  # type: ignore[arg-type]
+    assert len(set(lengths)) == len(words.encoded) == 1
+
+
+def test_an_empty_test_dataset_is_refused():
+    with pytest.raises(ConfigError, match="test_dataset"):
+        make_config({"test_dataset": ""})
+
+
+def test_a_checkpoint_that_does_not_fit_the_disk_is_refused_and_many_are_mentioned(tmp_path, monkeypatch):
+    def said(free, **settings):
+        usage = SimpleNamespace(free=free)
+        monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+        lines: list[str] = []
+        config = make_config({"backend": "embedded", "max_steps": 30, "save_every": 10} | settings)
+        backend: Any = SimpleNamespace(trainer=SimpleNamespace(checkpoint_bytes=100))
+        check_room(config, backend, tmp_path, lines.append)
+        return lines
+
+    assert said(free=1000) == said(free=250, keep_checkpoints=2) == said(free=1, save_every=0) == []
+    assert len(said(free=250)) == 1
+    with pytest.raises(ConfigError, match="log_path"):
+        said(free=50)
+
+
+def test_a_setting_far_from_its_recipe_and_a_model_on_problems_of_others_are_said_at_the_start():
+    def said(**settings):
+        return doubtful(make_config({"backend": "embedded", **settings}))
+
+    assert said() == said(learning_rate=1e-3, max_steps=1000) == []
+    assert "learning_rate" in said(learning_rate=1e-5)[0]
+    assert "model_name" in said(dataset="mine.jsonl", eval_every=-1)[0]
+
+
+def test_help_shows_the_defaults_that_will_hold(monkeypatch):
+    monkeypatch.delenv("TINKER_API_KEY", raising=False)
+    assert defaults_here()["learning_rate"].startswith("0.002 ")
+    monkeypatch.setenv("TINKER_API_KEY", "tml-x")
+    assert "learning_rate" not in defaults_here()  # the hosted recipe's is the setting's own
+    assert defaults_here()["model_name"].startswith("Qwen/")
+
+
+def test_an_evaluation_says_how_many_of_how_many_and_the_time_left(monkeypatch):
+    clock = iter(range(0, 10_000, 4))
+    monkeypatch.setattr("code_rl.training.console.time.monotonic", lambda: next(clock))
+    console = Console(3, rich_console=RichConsole(file=(text := io.StringIO()), width=100))
+    with console.evaluating({"test": 4}, samples=1) as judged:
+        for _ in range(8):
+            judged()
+    assert re.search(r"evaluating: 3 of 8 completions, about \d+ s left", text.getvalue())

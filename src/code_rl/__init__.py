@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from code_rl.policy import Policy, Sampling, Trajectory
     from code_rl.policy.environments import Environment, Grader, Repair, Reply, Single
     from code_rl.training import TrainingResult, evaluate, evaluate_async, train, train_async
+    from code_rl.training import open_report as report
     from code_rl.training.algorithm import compute_advantages, make_datum, should_skip, train_step
     from code_rl.util.errors import CodeRLError, ConfigError, DataError
 else:  # a type checker would take any name for one of ours
@@ -61,6 +62,7 @@ __all__ = [
     "judge_async",
     "load_problems",
     "make_datum",
+    "report",
     "should_skip",
     "train",
     "train_async",

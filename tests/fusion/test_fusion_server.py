@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import textwrap
 import urllib.error
 import urllib.request
@@ -37,6 +38,24 @@ def b64(data: bytes) -> str:
 def test_ping_answers_pong(server: ServerProcess):
     with urllib.request.urlopen(server.url + "/v1/ping") as response:
         assert json.load(response) == "pong"
+
+
+def test_health_and_figures_of_the_server_can_be_scraped(server: ServerProcess):
+    def text(path):
+        with urllib.request.urlopen(server.url + path) as response:
+            return response.read().decode()
+
+    def ended(status):
+        found = re.search(rf'requests_total{{status="{status}"}} (\d+)', text("/metrics"))
+        return int(found[1]) if found else 0
+
+    assert json.loads(text("/health")) == {"status": "ok"}
+    before = ended("Success"), ended("Failed")
+    run(server, "print(1)")
+    run(server, "raise ValueError")
+    assert (ended("Success"), ended("Failed")) == (before[0] + 1, before[1] + 1)
+    assert "code_rl_sandbox_requests_held 0" in text("/metrics")
+    assert "code_rl_sandbox_places 4" in text("/metrics")
 
 
 def test_the_shape_of_a_successful_answer(server: ServerProcess):

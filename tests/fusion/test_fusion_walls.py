@@ -95,7 +95,7 @@ def test_where_the_machine_isolates_nothing_trusted_jobs_run_all_the_same(monkey
                 raise IsolationError("no namespaces here")
             super().__init__(concurrency, isolation)
 
-    monkeypatch.setattr("code_rl.grading.sandbox.fusion.client.EmbeddedSandbox", Bare)
+    monkeypatch.setattr("code_rl.grading.sandbox.local.pool.EmbeddedSandbox", Bare)
 
     async def go():
         client = FusionClient(["http://127.0.0.1:9"], 2, **QUICK)

@@ -15,7 +15,7 @@ from responses_api_agents.simple_agent.app import SimpleAgentVerifyResponse
 
 from code_rl.grading.verdict import Verdict, VerdictKind
 from code_rl.integrations import rows
-from code_rl.integrations.nemo_gym import FAILED, CodeServer, to_row
+from code_rl.integrations.nemo_gym import FAILED, KIND, MASK, CodeServer, to_row
 
 from .test_rows import RIGHT, SUM, WRONG
 
@@ -42,7 +42,7 @@ def test_verify_gives_our_reward(answer, reward, verdict):
     got = verified(answer)
     print({name: got[name] for name in ("reward", "verdict")})
     assert (got["reward"], got["verdict"]) == (reward, verdict)
-    assert FAILED not in got
+    assert not {FAILED, KIND, MASK} & got.keys()
 
 
 def test_a_sandbox_that_is_down_is_a_failure_of_the_rollout_also_behind_gyms_agent(monkeypatch):
@@ -51,5 +51,6 @@ def test_a_sandbox_that_is_down_is_a_failure_of_the_rollout_also_behind_gyms_age
 
     monkeypatch.setattr(rows, "judge_async", down)
     got = verified(RIGHT)
-    assert got[FAILED] == "sandbox_error"
+    assert got[FAILED] == got[KIND] == "sandbox_error"
+    assert got[MASK] is True
     assert SimpleAgentVerifyResponse.model_validate(got).model_dump()[FAILED] == "sandbox_error"

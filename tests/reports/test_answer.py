@@ -159,6 +159,7 @@ def test_runs_side_by_side_are_told_apart_by_settings_and_by_split():
         return " ".join(text.getvalue().split())
 
     apart = said(view("one", "0", 0.4, 0.05), view("two", "1", 0.7, 0.05))
+    assert apart.startswith("which is better? two is better.")
     assert "seed" in apart
     assert "model_name" not in apart
     assert "log_path" not in apart
@@ -207,3 +208,15 @@ def test_no_figure_of_the_held_out_table_is_cut_where_the_terminal_is_narrow(tmp
     wide, narrow = (row[row.index("20.0") :] for row in (wide, narrow))
     assert narrow == wide[: len(narrow)]
     assert len(narrow) >= 6
+
+
+def test_seconds_of_a_step_are_counted_once_whether_or_not_steps_overlap(tmp_path):
+    for overlap in (0, 1):
+        run = write_run(tmp_path / str(overlap), steps=3, config={"max_steps_off_policy": overlap})
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        times = {"time/sample": 2.0, "time/score": 1.0, "time/wait": 0.5 if overlap else 3.0, "time/train": 1.0}
+        times["time/step"] = times["time/wait"] + 1.0
+        rows = [row | (times if row["step"] >= 0 else {}) for row in rows]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        totals = overview(open_run(run))["totals"]
+        assert sum(totals["stages"].values()) == pytest.approx(totals["seconds"])

@@ -36,12 +36,24 @@ def evaluated(records, first, last, middle=None):
     return records
 
 
+def collapsing():
+    """Every answer has a code block for three steps, and none has one after that."""
+    return [
+        {**record, "format_rate": float(record["step"] < 3), "mean_correct": 0.3 * (record["step"] < 3)}
+        for record in run()
+    ]
+
+
+ELSEWHERE = {"model_name": "tiny", "dataset": "mine.jsonl"}
 ILL = {
     "loss-not-finite": run(loss=(float("nan"), float("nan"))),
     "sandbox-errors": run(verdicts__sandbox_error=(1, 1)),
     "checker-errors": run(verdicts__checker_error=(1, 1)),
     "no-optimizer-step": run(n_datums=(0, 0)),
     "no-code-blocks": run(format_rate=(0.0, 0.0)),
+    "collapse": collapsing(),
+    "built-in-elsewhere": run(mean_correct=(0.0, 0.0)),
+    "hardly-moved": run(mean_correct=(0.4, 0.4), format_rate=(0.9, 0.9), entropy=(0.1, 0.1)),
     "degenerate-groups": run(groups_skipped=(2, 9)),
     "reward-flat-at-zero": run(mean_correct=(0.0, 0.01)),
     "format-falling": run(format_rate=(0.95, 0.6)),
@@ -56,7 +68,10 @@ ILL = {
 
 @pytest.mark.parametrize("name", ILL)
 def test_it_is_found_with_evidence_cause_and_remedy(name):
-    found = {finding.name: finding for finding in diagnose(ILL[name], {"max_tokens": 64})}
+    found = {
+        finding.name: finding
+        for finding in diagnose(ILL[name], {"max_tokens": 64} | (ELSEWHERE if name == "built-in-elsewhere" else {}))
+    }
     assert name in found
     assert all((found[name].title, found[name].evidence, found[name].cause, found[name].remedy))
 
@@ -79,12 +94,34 @@ def test_a_run_of_few_steps_that_trained_nothing_is_red():
 
 def test_each_illness_is_told_from_the_others():
     for name, records in ILL.items():
-        others = {finding.name for finding in diagnose(records, {})} - {name}
+        others = {finding.name for finding in diagnose(records, ELSEWHERE if name == "built-in-elsewhere" else {})} - {
+            name
+        }
         assert others <= {"degenerate-groups", "held-out-flat"}, (name, others)
 
 
 def test_stale_samples_are_expected_to_differ_from_the_trainer():
     assert diagnose(run(kl_sample_train=(0.0, 0.05), staleness__mean=(1.0, 1.0)), {}) == []
+
+
+def skipped_groups(right, wrong):
+    """Half of the completions pass; whole groups of them all right, all wrong."""
+    split = {"rollouts__all_solved": (right, right), "rollouts__none_solved": (wrong, wrong)}
+    return run(groups_skipped=(8, 8), mean_correct=(0.52, 0.52), **split)
+
+
+def cause(records):
+    return next(finding.cause for finding in diagnose(records, {}) if finding.name == "degenerate-groups")
+
+
+def test_groups_all_right_and_groups_all_wrong_are_not_taken_for_each_other():
+    assert len({cause(skipped_groups(*groups)) for groups in ((4, 4), (8, 0), (0, 8))}) == 3
+
+
+def test_a_recipes_own_token_limit_is_no_fault_of_the_run_unless_more_is_cut_off_than_at_first():
+    own = {"recipe": "smollm2", "max_tokens": 64}
+    assert diagnose(run(truncated_rate=(0.4, 0.3)), own) == []
+    assert [finding.name for finding in diagnose(run(truncated_rate=(0.1, 0.3)), own)] == ["truncation"]
 
 
 def test_every_rule_is_shown_here():

@@ -305,3 +305,36 @@ def test_print_leaves_the_controls_out_and_uses_paper(browser, report):
         assert not page.is_visible(".bar")
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         assert page.is_visible("#chart-reward canvas")
+
+
+def test_several_runs_begin_with_which_is_better_and_every_section_names_its_run(browser, tmp_path):
+    runs = [write_run(tmp_path / name, seed=seed) for seed, name in enumerate(("one", "two"))]
+    write_report([open_run(run) for run in runs], tmp_path / "report.html")
+    with watched(browser, **DESKTOP) as seen:
+        page = open_page(seen, tmp_path / "report.html")
+        assert page.locator("main section").first.get_attribute("id") == "better"
+        for section in ("findings", "settings", "time", "verdicts"):
+            assert "one" in page.inner_text(f"#{section}-title")
+        page.click(".picker button[data-value='1']")
+        assert "two" in page.inner_text("#time-title")
+        assert seen.problems == []
+
+
+def test_seconds_per_step_stack_no_time_twice(browser, report):
+    with watched(browser, **DESKTOP) as seen:
+        page = open_page(seen, report)
+        legend = page.inner_text("#chart-time .legend")
+        assert "sample" in legend
+        assert "wait" not in legend
+
+
+def test_nothing_found_never_stands_beside_a_failed_check(browser, tmp_path):
+    run = write_run(tmp_path / "run", steps=20)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = [row | ({"mean_reward": 0.5 - row["step"] / 100} if row["step"] >= 0 else {}) for row in rows]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_report([open_run(run)], tmp_path / "report.html")
+    with watched(browser, **DESKTOP) as seen:
+        page = open_page(seen, tmp_path / "report.html")
+        assert "fail" in page.inner_text("#smoke")
+        assert "Nothing found" not in page.inner_text("#findings")

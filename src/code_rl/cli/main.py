@@ -46,11 +46,12 @@ OF_THE_PATH = (
 @dataclass(frozen=True, slots=True)
 class Verb:
     """One verb: where its settings class and its command are (imported when used), and a line of
-    help."""
+    help; `defaults` gives those that hold here in the place of the settings class's own."""
 
     settings: str
     command: str
     summary: str
+    defaults: str | None = None
 
     def settings_class(self) -> type[Any]:
         """The class that `--help` describes."""
@@ -68,6 +69,7 @@ VERBS = {
         "code_rl.training.config:Config",
         "code_rl.cli.train:train_command",
         "train a model with GRPO on code problems",
+        "code_rl.training.config:defaults_here",
     ),
     "eval": Verb(
         "code_rl.evaluation.settings:EvalConfig",
@@ -144,7 +146,9 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
     from code_rl.util.settings import describe, read_arguments
 
     if any(word in HELP for word in words):
-        return _show(describe(verb.settings_class(), f"{program} key=value …"))
+        load_dotenv(find_dotenv(usecwd=True))
+        holds = resolve_name(verb.defaults)() if verb.defaults else None
+        return _show(describe(verb.settings_class(), f"{program} key=value …", holds))
     install_hooks()
     _outlive_readers(quietly=name == "report")
     # Texts are encoded one at a time: a pool of threads gains nothing, and where threads cannot be

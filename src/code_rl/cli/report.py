@@ -76,10 +76,10 @@ def report_command(given: Mapping[str, Any]) -> int:
         if not console.is_terminal:
             console = Console(highlight=False, width=WIDTH)
         views = side_by_side(readers)
-        for view in views:
-            console.print(render_text(view))
         if len(views) > 1:
             console.print(compare_text(views))
+        for view in views:
+            console.print(render_text(view))
         return 0
     from code_rl.training.report import write_report
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import chz
 
-from code_rl.grading.sandbox.server import RUN_PATH, EmbeddedSandbox, RunLimits, SandboxApplication
+from code_rl.grading.sandbox.server import RUN_PATH, RunLimits, SandboxApplication, require_linux
 from code_rl.util.admission import LOOPBACK, Admission, stop_signal, url_of
 from code_rl.util.setting import AT_LEAST_0, AT_LEAST_1, FROM_0, HOST, PORT, check_that, option
 from code_rl.util.settings import make_settings
@@ -70,11 +70,15 @@ def sandbox_command(given: Mapping[str, str]) -> int:
     Raises ConfigError for a setting, and where the address cannot be bound; IsolationError where
     the isolation level cannot be had.
     """
-    asyncio.run(_serve(make_settings(SandboxConfig, given)))
+    config = make_settings(SandboxConfig, given)
+    require_linux("code-rl sandbox")
+    asyncio.run(_serve(config))
     return 0
 
 
 async def _serve(config: SandboxConfig) -> None:
+    from code_rl.grading.sandbox.server import EmbeddedSandbox  # Linux alone has what it imports
+
     sandbox = EmbeddedSandbox(config.concurrency, config.isolation)
     try:
         application = SandboxApplication(

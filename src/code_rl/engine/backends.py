@@ -114,7 +114,7 @@ async def _connect_embedded(
         )
     backend = Backend(
         description=f"the embedded engine ({service.device}, "
-        f"{str(service.dtype).removeprefix('torch.')})",
+        f"{str(service.dtype).removeprefix('torch.')}){trainer.notice and '; ' + trainer.notice}",
         trainer=trainer,
         tokenizer=trainer.get_tokenizer(),
         context=trainer.max_context_length(),

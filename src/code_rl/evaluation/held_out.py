@@ -11,7 +11,7 @@ from code_rl.evaluation.figures import Figures, figures
 from code_rl.evaluation.generators import EvalEntry, PolicyGenerator
 from code_rl.evaluation.runner import Evaluation, Plan, Questions
 from code_rl.evaluation.samples import GREEDY, SAMPLED
-from code_rl.grading import Problem
+from code_rl.grading import Problem, Verdict
 from code_rl.policy import Policy, Sampling
 from code_rl.policy.inflight import GroupLog
 
@@ -40,10 +40,12 @@ async def evaluate(
     sampling: Sampling,
     seed: int,
     log: EvaluationLog | None = None,
+    on_verdict: Callable[[], object] = lambda: None,
 ) -> dict[str, SplitResult]:
     """Evaluate each split: greedily, and with `samples` completions per problem (0: greedy only).
 
-    `log` says where each group is kept, for an evaluation that is cut.
+    `log` says where each group is kept, for an evaluation that is cut; `on_verdict` is called with
+    each completion that is judged.
     """
     entries_of = {
         name: [EvalEntry(f"{name}/{i}", name, i) for i in range(len(split))]
@@ -56,7 +58,13 @@ async def evaluate(
         PolicyGenerator(policy, sampling, at_once=IN_FLIGHT),
         Plan(samples, greedy=True, seed=seed),
     )
-    found = await Evaluation(questions, generator, plan, log=kept).run()
+    evaluation = Evaluation(questions, generator, plan, log=kept)
+
+    def judged(_: Verdict) -> None:
+        on_verdict()
+
+    evaluation.on_verdict = judged
+    found = await evaluation.run()
     results = {}
     for name, entries in entries_of.items():
         greedy, sampled = (

@@ -12,8 +12,10 @@ from code_rl.integrations import rows
 from code_rl.policy.prompts import PromptTemplate, livecodebench
 
 FAILED = "_ng_failure_class"
-"""Gym's key of a rollout that has no reward: it goes to the file of failures, out of every figure,
-and is tried again on resume."""
+"""Gym 0.4's key of a rollout that has no reward: it goes to the file of failures, out of every
+figure, and is tried again on resume."""
+MASK, KIND = "mask_sample", "failure_kind"
+"""Gym's words since: the sample is left out of the loss, and why."""
 
 
 class CodeRequest(gym.BaseVerifyRequest):  # type: ignore[misc]
@@ -40,7 +42,12 @@ class CodeServer(gym.SimpleResourcesServer):  # type: ignore[misc]
             body.verifier_metadata["problem"], body.response.output_text
         )
         failed = (
-            {FAILED: verdict.kind.value, f"{FAILED}_reason": rows.why(verdict)}
+            {
+                MASK: True,
+                KIND: verdict.kind.value,
+                FAILED: verdict.kind.value,
+                f"{FAILED}_reason": rows.why(verdict),
+            }
             if verdict.undecided
             else {}
         )

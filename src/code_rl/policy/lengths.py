@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 
 from code_rl.grading import Problem
 from code_rl.policy.environments import Environment
-from code_rl.policy.renderers import Renderer
+from code_rl.policy.renderers import Message, Renderer
 from code_rl.util.errors import DataError
 
 Say = Callable[[str], None]
+CHARS_PER_TOKEN = 16
+"""No ordinary text has more; a prompt is first encoded as far as these could fill the limit."""
 
 
 def cap_max_tokens(max_tokens: int, context: int, say: Say) -> int:
@@ -24,9 +26,21 @@ def cap_max_tokens(max_tokens: int, context: int, say: Say) -> int:
     return min(max_tokens, room)
 
 
-def prompt_length(problem: Problem, environment: Environment, renderer: Renderer) -> int:
-    """Tokens of a problem's first prompt."""
-    return len(renderer.prompt_tokens(environment.begin(problem.view())))
+def prompt_length(
+    problem: Problem, environment: Environment, renderer: Renderer, limit: int | None = None
+) -> int:
+    """Tokens of a problem's first prompt; of one that reaches `limit`, perhaps only those of its
+    beginning, which reach it too."""
+    messages = environment.begin(problem.view())
+    most = None if limit is None else CHARS_PER_TOKEN * limit
+    if limit is not None and any(
+        len(each["content"]) > CHARS_PER_TOKEN * limit for each in messages
+    ):
+        cut: list[Message] = [{**each, "content": each["content"][:most]} for each in messages]
+        length = len(renderer.prompt_tokens(cut))
+        if length >= limit:
+            return length
+    return len(renderer.prompt_tokens(messages))
 
 
 def refuse_prompts(lengths: Sequence[tuple[str, int]], context: int, which: str) -> None:
@@ -37,5 +51,5 @@ def refuse_prompts(lengths: Sequence[tuple[str, int]], context: int, which: str)
         raise DataError(
             f"{len(overlong)} of {len(lengths)} {which} problems have prompts that do not fit "
             f"into the model's context of {context} "
-            f"tokens; the first is {overlong[0][0]!r} with {overlong[0][1]}"
+            f"tokens; the first is {overlong[0][0]!r} with at least {overlong[0][1]}"
         )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         train,
         train_async,
     )
+    from code_rl.training.library import report as open_report
     from code_rl.training.runs.directory import default_log_path
     from code_rl.training.runs.recorder import read_metrics
     from code_rl.training.trainer import confirm, prepare, train_run

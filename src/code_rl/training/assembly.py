@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import json
 import logging
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -216,12 +217,16 @@ def terms_of(
     """Fit the settings to the loaded model. Raises ConfigError or DataError for settings and
     prompts that it cannot take."""
     config, say = launch.config, launch.console.notice
+    check_room(config, backend, launch.log_path, say)
     objective = trainable(objective, backend, config, say)
     keep_tokenizer(launch.log_path, backend.tokenizer)
     renderer = get_renderer(config.renderer, backend.tokenizer)
     held_out = itertools.chain(*data.test.values())
-    lengths = [(problem.id, prompt_length(problem, environment, renderer)) for problem in held_out]
-    refuse_prompts(lengths, backend.context, "held-out")
+    context = backend.context
+    lengths = [
+        (problem.id, prompt_length(problem, environment, renderer, context)) for problem in held_out
+    ]
+    refuse_prompts(lengths, context, "held-out")
     wanted = max(config.max_tokens, context_schedule(config, backend.context).longest)
     room = cap_max_tokens(wanted, backend.context, say)
     schedule = context_schedule(config, room)
@@ -292,6 +297,29 @@ def _open_recorder(launch: Launch, data: Data, directory: Directory) -> Recorder
     recorder = Recorder(log_path, logs, console, config.keep_checkpoints)
     launch.stack.callback(recorder.close)
     return recorder
+
+
+def check_room(
+    config: Config, backend: Backend, log_path: Path, say: Callable[[str], None]
+) -> None:
+    """Raise ConfigError when a checkpoint does not fit on the disk; say when not all of them
+    will."""
+    size = getattr(backend.trainer, "checkpoint_bytes", 0)  # a remote one keeps them itself
+    if not (size and config.save_every):
+        return
+    free = shutil.disk_usage(log_path).free
+    if size > free:
+        raise ConfigError(
+            f"log_path={log_path}: a checkpoint takes {size / 1e6:,.0f} MB and the disk has "
+            f"{free / 1e6:,.0f} MB left; choose another disk, a lower lora_rank, or save_every=0"
+        )
+    count = max(1, config.max_steps // config.save_every)
+    kept = min(count, config.keep_checkpoints or count)
+    if kept * size > free:
+        say(
+            f"{kept} checkpoints of {size / 1e6:,.0f} MB do not fit into the {free / 1e6:,.0f} MB "
+            f"that {log_path} has left; give keep_checkpoints=2, or a larger save_every"
+        )
 
 
 def trainable(

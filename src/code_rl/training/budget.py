@@ -16,6 +16,7 @@ from typing import Any
 from code_rl.util.errors import ConfigError, DataError
 
 PRICE_NAMES = ("prefill", "sample", "train")
+UNNAMED = "in the currency of prices="
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class Prices:
     prefill: float
     sample: float
     train: float
+    currency: str = UNNAMED
 
     def cost(self, tokens: Tokens) -> float:
         """What the tokens cost."""
@@ -130,14 +132,18 @@ def read_prices(path: str) -> tuple[Prices, dict[str, float]]:
         raise DataError(
             f"prices={path} has an unknown table [{unknown[0]}]; it may have [price] and [assume]"
         )
-    prices = _numbers(path, "price", table.get("price", {}))
+    price = table.get("price", {})
+    currency = price.pop("currency", UNNAMED) if isinstance(price, dict) else ""
+    if not isinstance(currency, str):
+        raise DataError(f"prices={path}: price.currency={currency!r} must be a text, as 'USD'")
+    prices = _numbers(path, "price", price)
     missing = [name for name in PRICE_NAMES if name not in prices]
     if missing or len(prices) > len(PRICE_NAMES):
         raise DataError(
-            f"prices={path}: [price] needs exactly {', '.join(PRICE_NAMES)}, money per million "
-            "tokens"
+            f"prices={path}: [price] needs {', '.join(PRICE_NAMES)}, money per million tokens, and "
+            "may name its currency; nothing else"
         )
-    return Prices(**prices), _numbers(path, "assume", table.get("assume", {}))
+    return Prices(**prices, currency=currency), _numbers(path, "assume", table.get("assume", {}))
 
 
 def _numbers(path: str, name: str, table: Any) -> dict[str, float]:

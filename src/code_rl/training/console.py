@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from code_rl.util.progress import LINE_EVERY_S
 from code_rl.util.redaction import redacted
 
 COLUMNS = (
@@ -142,16 +144,30 @@ class Console:
         self.notice("  ".join(f"{cell:>{width}}" for cell, width in shown.values()).rstrip())
 
     @contextlib.contextmanager
-    def evaluating(self, sizes: Mapping[str, int], samples: int) -> Iterator[None]:
-        """Say what is evaluated while it runs; `evaluates` is true meanwhile."""
+    def evaluating(self, sizes: Mapping[str, int], samples: int) -> Iterator[Callable[[], None]]:
+        """Say what is evaluated while it runs, and how far it is; `evaluates` is true meanwhile.
+        The block calls the function with each completion that is judged."""
         draws = f"greedy + {samples} samples each" if samples else "greedy"
         what = f"evaluating {sum(sizes.values())} held-out problems, {draws}"
         self._progress.update(self._task, description=what)
         if not self.rich.is_terminal:
             self.notice(what)
         self.evaluates = True
+        total, done, started = sum(sizes.values()) * (1 + samples), 0, time.monotonic()
+        shown = started
+
+        def on_item() -> None:
+            nonlocal done, shown
+            done, now = done + 1, time.monotonic()
+            left = (now - started) / done * (total - done)
+            text = f"evaluating: {done} of {total} completions, about {left:.0f} s left"
+            self._progress.update(self._task, description=text)
+            if not self.rich.is_terminal and now - shown > LINE_EVERY_S and done < total:
+                shown = now
+                self.notice(text)
+
         try:
-            yield
+            yield on_item
         finally:
             self.evaluates = False
 

@@ -19,7 +19,7 @@ async def evaluate_run(run: Run, policy: Policy, step: int = -1, *, full: bool) 
     """
     started = time.perf_counter()
     samples = run.config.eval_samples if full else 0
-    with run.recorder.evaluating(run.test_splits, samples):
+    with run.recorder.evaluating(run.test_splits, samples) as judged:
         results = await evaluate(
             policy,
             run.test_splits,
@@ -27,6 +27,7 @@ async def evaluate_run(run: Run, policy: Policy, step: int = -1, *, full: bool) 
             sampling=run.eval_sampling,
             seed=run.config.seed,
             log=run.recorder.evaluation_log(step),
+            on_verdict=judged,
         )
     parts = [
         each

@@ -1,5 +1,5 @@
 """`dry_run=true`: the settings as resolved, and what the run would use: tokens, sandbox CPU, time,
-money. Nothing is started.
+money. Nothing is trained; the embedded engine's speed is measured on this machine.
 
 A forecast rests on assumptions about lengths and speeds. Those that the `[assume]` table of
 `prices=FILE` does not give are the ones below, and every one is printed beside the figures.
@@ -7,6 +7,7 @@ A forecast rests on assumptions about lengths and speeds. Those that the `[assum
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,8 +17,16 @@ import chz
 from code_rl.data.load import count_splits
 from code_rl.engine import BUILT_IN, BackendKind
 from code_rl.training.budget import Prices, Tokens, read_prices
-from code_rl.training.config import BatchShape, Config, batch_shape, context_schedule, unused
-from code_rl.util.errors import DataError
+from code_rl.training.config import (
+    BatchShape,
+    Config,
+    batch_shape,
+    context_schedule,
+    doubtful,
+    unused,
+)
+from code_rl.training.speed import at_hand, measure
+from code_rl.util.errors import ConfigError, DataError
 
 ASSUMED: Mapping[str, tuple[str, float, float]] = {
     "prompt_tokens": ("tokens of a prompt", 600.0, 64.0),
@@ -32,6 +41,9 @@ ASSUMED: Mapping[str, tuple[str, float, float]] = {
 """What each means, its usual value, and that of the built-in model on the embedded engine: what the
 machine of README's table took."""
 
+FUNCTIONS_PROMPT = 190.0  # as SmolLM2's tokenizer has it
+SMOLLM2_SPEEDS = {"sample_tokens_per_s": 600.0, "train_tokens_per_s": 900.0}
+
 
 @dataclass(frozen=True, slots=True)
 class Expected:
@@ -41,12 +53,12 @@ class Expected:
     tokens: Tokens
     sandbox_cpu_s: float
     step_s: float
+    eval_s: float
     cost: float | None
 
 
 def forecast(config: Config, assume: Mapping[str, float], prices: Prices | None) -> Expected:
-    """Figures from the settings and assumptions. Evaluations are counted; the step time is of
-    training alone."""
+    """Figures from the settings and assumptions."""
     shape = batch_shape(config)
     steps = config.max_steps if config.max_steps > 0 else 100
     schedule = context_schedule(config, room=2**62)
@@ -65,7 +77,11 @@ def forecast(config: Config, assume: Mapping[str, float], prices: Prices | None)
     )
     cpu_s += evaluations * assume["code_rate"] * assume["program_cpu_s"]
     cost = prices.cost(tokens) if prices is not None else None
-    return Expected(steps, tokens, cpu_s, _step_s(config, shape, assume), cost)
+    eval_s = evaluations * (
+        length / assume["sample_tokens_per_s"]
+        + assume["code_rate"] * assume["program_cpu_s"] / assume["sandbox_cpus"]
+    )
+    return Expected(steps, tokens, cpu_s, _step_s(config, shape, assume), eval_s, cost)
 
 
 def _batch(shape: BatchShape, limit: int, assume: Mapping[str, float]) -> Tokens:
@@ -105,22 +121,52 @@ def assumptions(config: Config, given: Mapping[str, float]) -> dict[str, float]:
         if name not in ASSUMED:
             raise DataError(f"[assume] has no {name!r}; there are: {', '.join(ASSUMED)}")
     demo = config.backend == BackendKind.EMBEDDED and config.model_name == BUILT_IN
-    return {name: given.get(name, values[demo]) for name, (_, *values) in ASSUMED.items()}
+    short = {"program_cpu_s"} if config.dataset in ("builtin", "functions") else set[str]()
+    short |= {"sandbox_cpus"} if config.executor == "embedded" else set[str]()
+    usual = {name: values[demo or name in short] for name, (_, *values) in ASSUMED.items()}
+    functions = {"prompt_tokens": FUNCTIONS_PROMPT} if config.dataset == "functions" else {}
+    return usual | functions | dict(given)
+
+
+def _measured(config: Config, assume: Mapping[str, float]) -> tuple[dict[str, float], str]:
+    """Speeds of the embedded engine with this model, and where the speeds in use come from."""
+    if config.backend != BackendKind.EMBEDDED:
+        return {}, "assumed"
+    try:
+        if at_hand(config):
+            return asyncio.run(measure(config, assume)), "measured on this machine"
+    except ConfigError as error:  # a model that cannot be had is refused when the run starts
+        return {}, f"assumed; {error}"
+    return SMOLLM2_SPEEDS, "assumed as of smollm2 on two cores, as the model is not here"
+
+
+def _cost(config: Config, cost: float | None, currency: str) -> str:
+    embedded = config.backend == BackendKind.EMBEDDED
+    if cost is None:
+        if embedded:
+            return "none: the embedded engine is this machine"
+        return (
+            "no price table; give prices=FILE.toml with [price] prefill, sample, train per million "
+            "tokens"
+        )
+    return f"{cost:,.2f} {currency}{' (the embedded engine itself is free)' if embedded else ''}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:,.0f} s" if seconds < 600 else f"{seconds / 3600:,.1f} h"
 
 
 def forecast_lines(config: Config) -> list[str]:
     """The lines that `dry_run=true` prints."""
     prices, given = read_prices(config.prices) if config.prices is not None else (None, {})
-    assume = assumptions(config, given)
+    measured, speeds = _measured(config, assumptions(config, given))
+    assume = assumptions(config, {**measured, **given})
     expected = forecast(config, assume, prices)
     tokens, shape = expected.tokens, batch_shape(config)
     lines = ["settings, resolved:"]
     lines += [f"  {name} = {value}" for name, value in chz.asdict(config).items()]
-    lines += unused(config)
-    unpriced = (
-        "no price table; give prices=FILE.toml with [price] prefill, sample, train per million "
-        "tokens"
-    )
+    lines += [*unused(config), *doubtful(config)]
+    total_s = expected.steps * expected.step_s + expected.eval_s
     lines += [
         "",
         f"forecast for {expected.steps} steps of "
@@ -131,7 +177,9 @@ def forecast_lines(config: Config) -> list[str]:
         f"  time: {expected.step_s:,.{0 if expected.step_s >= 10 else 1}f} s a step, "
         f"{86400 / expected.step_s:,.0f} steps a day with "
         f"max_steps_off_policy={config.max_steps_off_policy}, evaluations aside",
-        f"  cost: {unpriced if expected.cost is None else f'{expected.cost:,.2f}'}",
+        f"  in all: {_duration(total_s)}, {_duration(expected.eval_s)} of it evaluations "
+        f"(speeds {speeds})",
+        f"  cost: {_cost(config, expected.cost, prices.currency if prices else '')}",
     ]
     for name, cap, figure in (
         ("max_tokens_total", config.max_tokens_total, tokens.total),

@@ -18,6 +18,7 @@ from code_rl.grading import Problem
 from code_rl.grading.sandbox import shared_executor
 from code_rl.util.concurrency import wait_for
 from code_rl.util.errors import ConfigError, DataError
+from code_rl.util.registry import GIVEN, name_object
 
 if TYPE_CHECKING:
     from code_rl.policy import Policy
@@ -40,6 +41,9 @@ OF_AN_EVALUATION = (
     ),
     *("sandbox_concurrency", "threads"),
 )
+
+OBJECTS = ("reward", "advantage", "loss", "environment", "prompt", "dataset", "test_dataset")
+"""Settings that may be objects."""
 
 
 async def evaluate_async(
@@ -109,7 +113,8 @@ class TrainingResult:
 
 async def train_async(**settings: Any) -> TrainingResult:
     """Train as `code-rl train` does, with the same settings; `log_path` of an earlier run resumes
-    it.
+    it. `reward`, `advantage`, `loss`, `environment` and `prompt` may be objects, `dataset` and
+    `test_dataset` lists of problems.
 
     Cancelling it cuts the run, which can be resumed. Raises ConfigError for a mistake in the
     settings, before anything is written.
@@ -117,12 +122,14 @@ async def train_async(**settings: Any) -> TrainingResult:
     from code_rl.training.runs.recorder import read_metrics
     from code_rl.training.trainer import confirm, prepare, train_run
 
-    config, log_path, resumes = prepare(_plain(settings))
+    settings = _plain(settings)
+    config, log_path, resumes = prepare(settings)
     if config.dry_run:
         raise ConfigError(
             "dry_run=true trains nothing; for the forecast run: code-rl train dry_run=true"
         )
     confirm(config, resumes)
+    _say_what_has_no_name(settings)
     await train_run(config, log_path, resumes)
     return TrainingResult(log_path, read_metrics(log_path))
 
@@ -132,13 +139,44 @@ def train(**settings: Any) -> TrainingResult:
     return wait_for(train_async(**settings))
 
 
+def report(run: str | Path | TrainingResult, *, browse: bool = True) -> Path:
+    """Write a run's page, `report.html` in its directory, and open it in the browser; returns its
+    path. Raises DataError where there is no run."""
+    import webbrowser
+
+    from code_rl.training.report import REPORT, open_run, write_report
+
+    folder = run.log_path if isinstance(run, TrainingResult) else Path(run).expanduser()
+    page = (folder / REPORT).absolute()
+    write_report([open_run(folder)], page)
+    if browse:
+        webbrowser.open(page.as_uri())
+    return page
+
+
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as the command line has them: paths are texts, None is nothing given."""
-    return {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in settings.items()
-        if value is not None
-    }
+    """Settings as the command line has them: paths are texts, objects have names, None is nothing
+    given."""
+    return {name: _as_typed(name, value) for name, value in settings.items() if value is not None}
+
+
+def _as_typed(name: str, value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if name in OBJECTS and not isinstance(value, str):
+        return name_object(name, value)
+    whole = isinstance(value, float) and value.is_integer()
+    return str(int(value)) if whole else value  # a field of numbers reads either
+
+
+def _say_what_has_no_name(settings: Mapping[str, Any]) -> None:
+    """Say, once, which objects a resume must be given again."""
+    unnamed = [f"{name}=" for name in OBJECTS if str(settings.get(name, "")).startswith(GIVEN)]
+    if unnamed:
+        print(
+            f"{', '.join(unnamed)}: objects of this process, which no other can import; to resume "
+            "this run, give them to code_rl.train again"
+        )
 
 
 def _settings(

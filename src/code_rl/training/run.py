@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,7 @@ class Run:
     stop: asyncio.Event
     reference: tinker.SamplingClient | None = None
     first_step: int = 0
+    _lengths: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def has_step(self, step: int) -> bool:
         """True when the settings ask for this step (the first is 0)."""
@@ -124,7 +125,12 @@ class Run:
         )
 
     def _prompt_length(self, problem: Problem) -> int:
-        return prompt_length(problem, self.environment, self.renderer)
+        """Tokens of a problem's prompt; each problem is encoded once."""
+        key = (problem.id, hash(problem.statement))
+        if key not in self._lengths:
+            context = self.backend.context
+            self._lengths[key] = prompt_length(problem, self.environment, self.renderer, context)
+        return self._lengths[key]
 
     @cached_property
     def held_out_prompts(self) -> int:

@@ -12,6 +12,8 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, cast
 
+import chz
+
 from code_rl.engine import BUILT_IN, BackendKind, place_of
 from code_rl.engine.checkpoints import is_run
 from code_rl.engine.local import share_cores
@@ -22,6 +24,7 @@ from code_rl.training.config import (
     batch_shape,
     changed_settings,
     context_schedule,
+    doubtful,
     make_config,
     refuse_idle,
     unused,
@@ -32,7 +35,7 @@ from code_rl.training.runs.directory import begun_settings, default_log_path, se
 from code_rl.training.runs.recorder import read_metrics
 from code_rl.training.runs.resume import find_checkpoint
 from code_rl.training.runs.trackers import read_log_to
-from code_rl.util.concurrency import cancelled_by_service
+from code_rl.util.concurrency import cancelled_by_service, forget_signals, on_loop_signal
 from code_rl.util.errors import (
     OF_THE_MACHINE,
     CodeRLError,
@@ -42,6 +45,7 @@ from code_rl.util.errors import (
     is_resource_error,
     with_resume_hint,
 )
+from code_rl.util.registry import require_given
 
 if TYPE_CHECKING:
     from code_rl.training.run import Run
@@ -125,6 +129,7 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
                 "new run replaces; choose another log_path"
             )
     refuse_idle(config)
+    require_given(chz.asdict(config))
     objective_of(config), environment_of(config)
     read_log_to(config.log_to)
     if log_path is None or earlier is None:
@@ -247,7 +252,7 @@ def _announce(console: Console, run: Run, beginning: str, log_path: Path) -> Non
         "watch": f"{command_line('report')} log_path={quote(str(log_path))} live=true",
     }
     console.header(facts)
-    for line in unused(config):
+    for line in [*unused(config), *doubtful(config)]:
         console.notice(line)
 
 
@@ -303,18 +308,18 @@ class _Signals:
         loop, task = asyncio.get_running_loop(), cast("asyncio.Task[Any]", asyncio.current_task())
         numbers = (signal.SIGINT, signal.SIGTERM)
         for number in numbers:
-            loop.add_signal_handler(number, self._first, number, task)
+            on_loop_signal(loop, number, self._first, number, task)
         try:
             yield
         finally:
-            for number in numbers:
-                loop.remove_signal_handler(number)
+            forget_signals(loop, numbers)
 
     def _first(self, number: signal.Signals, task: asyncio.Task[Any]) -> None:
         self.code = 128 + number
         self.asked.set()
-        for each in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().remove_signal_handler(each)
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        forget_signals(asyncio.get_running_loop(), numbers)
+        for each in numbers:
             signal.signal(each, self._second)
         # Said only now: a second signal may follow at once.
         if self._console.evaluates:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
+from code_rl.util.concurrency import forget_signals, on_loop_signal
 from code_rl.util.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Admission:
 
     def __init__(self, concurrency: int, max_queue: int) -> None:
         self.draining = False
+        self.places = concurrency
         self._room = concurrency + max_queue
         self._admitted = 0
         self.running = asyncio.Semaphore(concurrency)
@@ -48,6 +50,11 @@ class Admission:
         self.idle = asyncio.Event()
         """Set while nothing is admitted."""
         self.idle.set()
+
+    @property
+    def held(self) -> int:
+        """Requests that run or wait."""
+        return self._admitted
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
@@ -110,9 +117,9 @@ def stop_signal() -> asyncio.Event:
 
     def on_signal() -> None:
         stop.set()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
+        forget_signals(loop, numbers)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        on_loop_signal(loop, number, on_signal)
     return stop

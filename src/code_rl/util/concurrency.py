@@ -64,6 +64,25 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+def on_loop_signal(
+    loop: asyncio.AbstractEventLoop, number: signal.Signals, call: Callable[..., object], *args: Any
+) -> None:
+    """Have the loop call `call` on a signal, also on Windows, whose loops know no signals."""
+    try:
+        loop.add_signal_handler(number, call, *args)
+    except NotImplementedError:
+        signal.signal(number, lambda *_: loop.call_soon_threadsafe(call, *args))
+
+
+def forget_signals(loop: asyncio.AbstractEventLoop, numbers: Iterable[signal.Signals]) -> None:
+    """Undo `on_loop_signal`: the signals end the process again."""
+    for number in numbers:
+        try:
+            loop.remove_signal_handler(number)
+        except NotImplementedError:
+            signal.signal(number, signal.SIG_DFL)
+
+
 async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
     """Run them concurrently; results in their order. When one fails, the others are cancelled and
     waited for, then it is raised."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def names(package: str) -> dict[str, str]:
-    """Return {name: its module} of everything imported under `if TYPE_CHECKING:` in a package's
+    """Return {name: module:object} of everything imported under `if TYPE_CHECKING:` in a package's
     `__init__`."""
     import ast
     from pathlib import Path
@@ -23,7 +23,11 @@ def names(package: str) -> dict[str, str]:
     tree = ast.parse(Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8"))
     blocks = (node.body for node in tree.body if isinstance(node, ast.If))
     imports = (node for body in blocks for node in body if isinstance(node, ast.ImportFrom))
-    return {alias.name: str(node.module) for node in imports for alias in node.names}
+    return {
+        alias.asname or alias.name: f"{node.module}:{alias.name}"
+        for node in imports
+        for alias in node.names
+    }
 
 
 def door(package: str) -> Callable[[str], Any]:
@@ -35,7 +39,8 @@ def door(package: str) -> Callable[[str], Any]:
             modules.update(names(package))
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(modules[name]), name)
+        module, _, known = modules[name].partition(":")
+        value = getattr(importlib.import_module(module), known)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -71,7 +71,8 @@ def write_lines_atomically(path: Path, parts: Iterable[str | bytes], *, mode: in
             file.writelines(part.encode() if isinstance(part, str) else part for part in parts)
             file.flush()
             os.fsync(file.fileno())
-            os.fchmod(file.fileno(), mode)
+            if hasattr(os, "fchmod"):  # Windows has no such modes
+                os.fchmod(file.fileno(), mode)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -106,7 +107,8 @@ def append_whole(file: io.FileIO, data: bytes) -> int:
 
 
 def _private(path: Path, how: int) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
+    system = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    return os.open(path, os.O_RDWR | os.O_CREAT | system | how, 0o600)
 
 
 @contextlib.contextmanager
@@ -137,6 +139,8 @@ def only_writer(
 
 def sync_directory(path: Path) -> None:
     """Make renames and new names in a directory durable."""
+    if not hasattr(os, "O_DIRECTORY"):  # Windows opens no directory
+        return
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

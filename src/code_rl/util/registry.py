@@ -17,6 +17,36 @@ LARGEST = 1e38
 """What 32 bits hold, as they do rewards, advantages and log-probabilities in a datum."""
 
 
+GIVEN = "given:"
+"""Begins the name of an object that this process was given, and that no other can import."""
+_given: dict[str, object] = {}
+
+
+def name_object(setting: str, value: object) -> str:
+    """A name under which `find` has an object that `setting=` was given: `package.module:object`
+    where it can be imported, else one that holds in this process alone."""
+    module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
+    with contextlib.suppress(Exception):  # an attribute may raise what it likes
+        if name and module != "__main__" and resolve_name(f"{module}:{name}") is value:
+            return f"{module}:{name}"
+    _given[f"{GIVEN}{setting}"] = value
+    return f"{GIVEN}{setting}"
+
+
+def require_given(settings: Mapping[str, object]) -> None:
+    """Raise ConfigError for objects among `settings` that this process was not given."""
+    missing = [
+        f"{setting}=…"
+        for setting, name in settings.items()
+        if isinstance(name, str) and name.startswith(GIVEN) and name not in _given
+    ]
+    if missing:
+        raise ConfigError(
+            f"{', '.join(missing)} had objects of another process, which cannot be found again: "
+            f"give them as then, code_rl.train({', '.join(missing)})"
+        )
+
+
 def find(setting: str, name: str, ours: Mapping[str, T]) -> T:
     """Return the object that `setting=name` means. The working directory is searched for modules
     too.
@@ -26,6 +56,9 @@ def find(setting: str, name: str, ours: Mapping[str, T]) -> T:
     """
     if name in ours:
         return ours[name]
+    if name in _given:
+        return cast(T, _given[name])
+    require_given({setting: name})
     if ":" not in name:
         raise ConfigError(
             f"unknown {setting} {name!r}{suggestion(name, ours)}; there are: {', '.join(ours)}; "

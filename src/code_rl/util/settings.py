@@ -82,13 +82,14 @@ def make_settings(cls: type[Settings], *layers: Mapping[str, Any]) -> Settings:
         raise ConfigError(str(error)) from error
 
 
-def describe(cls: type[Any], usage: str) -> str:
+def describe(cls: type[Any], usage: str, holds: Mapping[str, str] | None = None) -> str:
     """The text of `--help`: usage, the class's docstring, then every setting with its default and
-    meaning."""
+    meaning. `holds` has defaults that hold in the place of a class's own."""
     lines = [f"usage: {usage}", "", inspect.cleandoc(cls.__doc__ or ""), "", "settings:"]
     for name, field in chz.chz_fields(cls).items():
         default = field._default
         shown = "required" if type(default).__name__ == "MISSING_TYPE" else f"{default}"
+        shown = (holds or {}).get(name, shown)
         lines.append(f"  {name}={shown}")
         lines.extend(
             f"      {line}"

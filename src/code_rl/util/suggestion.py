@@ -8,6 +8,28 @@ from collections.abc import Iterable
 OF_A_RUN = ("log_path", "checkpoint", "run")
 """What verbs call a run, and what may be tried in its place."""
 
+OF_OTHERS = {
+    "log_dir": "log_path",
+    "output_dir": "log_path",
+    "num_steps": "max_steps",
+    "num_train_steps": "max_steps",
+    "wandb_project": "log_to",
+    "wandb_name": "log_to",
+    "report_to": "log_to",
+    "max_new_tokens": "max_tokens",
+    "max_completion_length": "max_tokens",
+    "num_generations": "group_size",
+    "per_device_train_batch_size": "batch_size",
+    "beta": "kl_coef",
+    "model": "model_name",
+}
+"""Words of other tools, and what they are here."""
+MEANT = {
+    "log_to": "log_to=wandb (the project is WANDB_PROJECT in the environment, the name log_path's)",
+    "group_size": "groups_per_batch=PROMPTS group_size=COMPLETIONS_PER_PROMPT",
+}
+"""How some of these are given."""
+
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """`, did you mean 'x'?` for the known name of a run in place of another, that with these
@@ -19,5 +41,8 @@ def suggestion(name: str, known: Iterable[str]) -> str:
         for each in known
         if "_" in each and name == "".join(word[:1] for word in each.split("_"))
     ]
+    here = OF_OTHERS.get(name)
+    if here in known and not meant:
+        return f", which is {MEANT.get(here, f'{here}=')} here"
     close = meant or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f", did you mean {close[0]!r}?" if close else ""

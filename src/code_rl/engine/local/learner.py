@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,6 +24,9 @@ from .lora import Lora
 from .packing import Packed, pack, plan
 from .passes import EngineExample, Floats, Pass
 from .weights import SMALL_HIDDEN, Linear, Weights, packed
+
+if TYPE_CHECKING:
+    from .hf import HfWeights
 
 MERGE_LIMIT = 32_000_000
 _Leaf = tuple[tuple[Tensor, ...], Callable[..., None]]
@@ -112,6 +116,10 @@ class Learner:
         self.recompute = not small
         self._merged: Weights | None = None
 
+    def snapshot(self) -> Weights | HfWeights:
+        """Weights for a sampler that later training does not change."""
+        return self.sampler_weights()
+
     def sampler_weights(self) -> Weights:
         """Weights for a sampler that later training does not change: merged in fp32; apart in bf16,
         where merging would round small updates away.
@@ -142,11 +150,15 @@ class Learner:
             grads = [tensor.grad for tensor in tensors if tensor.grad is not None]
             if len(grads) == len(tensors):
                 chain(*grads, into=gradient)
+        self.accumulate(gradient)
+        return output
+
+    def accumulate(self, gradient: Tensor) -> None:
+        """Add a whole request's gradient to what waits for the next step."""
         if self.gradient is None:
             self.gradient = gradient
         else:
             self.gradient += gradient
-        return output
 
     def optim_step(self, params: types.AdamParams) -> dict[str, float]:
         """Apply the accumulated gradient and forget it; raises BackendError when there is none or
@@ -197,18 +209,7 @@ class Learner:
         for units in plan(examples, self.budget):
             batch = pack(units, self.base.device)
             _spread(batch, self._micro_batch(batch, how, weights, backward), logprobs, losses)
-        total = math.fsum(float(part.sum(dtype=np.float64)) for part in losses)
-        return types.ForwardBackwardOutput(
-            loss_fn_output_type="ArrayRecord",
-            loss_fn_outputs=[
-                {
-                    "logprobs": types.TensorData.from_numpy(lp),
-                    "elementwise_loss": types.TensorData.from_numpy(part),
-                }
-                for lp, part in zip(logprobs, losses, strict=True)
-            ],
-            metrics={"loss:sum": total},
-        )
+        return outputs_of(logprobs, losses)
 
     def _micro_batch(
         self, batch: Packed, how: Pass, weights: Weights, backward: bool
@@ -231,6 +232,22 @@ class Learner:
         if backward:
             losses.sum().backward()  # type: ignore[no-untyped-call]
         return [prefix, suffix.detach(), losses.detach()]
+
+
+def outputs_of(logprobs: Sequence[Floats], losses: Sequence[Floats]) -> types.ForwardBackwardOutput:
+    """A request's answer from the arrays of its examples."""
+    total = math.fsum(float(part.sum(dtype=np.float64)) for part in losses)
+    return types.ForwardBackwardOutput(
+        loss_fn_output_type="ArrayRecord",
+        loss_fn_outputs=[
+            {
+                "logprobs": types.TensorData.from_numpy(lp),
+                "elementwise_loss": types.TensorData.from_numpy(part),
+            }
+            for lp, part in zip(logprobs, losses, strict=True)
+        ],
+        metrics={"loss:sum": total},
+    )
 
 
 def _losses(how: Pass, logprobs: Tensor, batch: Packed) -> Tensor:

@@ -93,10 +93,16 @@ class Lora:
     """The adapter's parameters (`flat`, fp32) and its views `a[name]` [rank, in] and `b[name]`
     [out, rank]."""
 
-    def __init__(self, arch: Architecture, settings: LoraSettings, device: torch.device) -> None:
+    def __init__(
+        self,
+        arch: Architecture,
+        settings: LoraSettings,
+        device: torch.device,
+        adapted: list[Module] | None = None,
+    ) -> None:
         self.arch = arch
         self.settings = settings
-        self.modules = modules(arch, settings)
+        self.modules = modules(arch, settings) if adapted is None else adapted
         self.scale = ALPHA / settings.rank
         size = sum(settings.rank * (m.inputs + m.outputs) for m in self.modules)
         self.flat = torch.zeros(size, dtype=torch.float32, device=device)

@@ -22,6 +22,7 @@ from code_rl.engine.names import SMOLLM2, built_in_context, source_of
 from code_rl.engine.places import BUILT_IN
 from code_rl.util.errors import ConfigError
 
+from .hf import HfArchitecture, HfWeights, architecture_of, hf_weights
 from .weights import (
     Architecture,
     LoadedModel,
@@ -29,7 +30,6 @@ from .weights import (
     from_transformers,
     fuse,
     packed,
-    read_architecture,
 )
 
 HUB_S = 5.0
@@ -51,16 +51,16 @@ class Model:
 
     name: str
     source: str
-    weights: Weights
+    weights: Weights | HfWeights
     eos: frozenset[int]
     fingerprint: str
     _tokenizer: Any = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @cached_property
-    def for_sampling(self) -> Weights:
+    def for_sampling(self) -> Weights | HfWeights:
         """The weights as a sampler of the base model reads them."""
-        return packed(self.weights)
+        return self.weights if isinstance(self.weights, HfWeights) else packed(self.weights)
 
     def tokenizer(self) -> Any:
         """The model's tokenizer, loaded on first use; raises ConfigError when the model has
@@ -97,7 +97,7 @@ def model_config(name: str, at_hand: bool = False) -> tuple[str, Any, Architectu
         raise ConfigError(
             f"model {name!r} could not be loaded: {_one_line(error)}{_elsewhere(name)}"
         ) from error
-    return source, config, read_architecture(config)
+    return source, config, architecture_of(config)
 
 
 def context_of(name: str) -> int:
@@ -120,7 +120,7 @@ def context_of(name: str) -> int:
         answer = httpx.get(
             address, headers=build_hf_headers(), follow_redirects=True, timeout=HUB_S
         ).raise_for_status()
-        return read_architecture(AutoConfig.for_model(**answer.json())).max_context
+        return architecture_of(AutoConfig.for_model(**answer.json())).max_context
     except (httpx.HTTPError, ValueError, TypeError) as error:
         raise ConfigError(
             f"model {name!r} is not on the hub, or the hub does not answer: "
@@ -132,7 +132,8 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> Model:
     """Load a model; raises ConfigError, in one line, when it cannot be had or is not supported."""
     source, config, arch = model_config(name)
     try:
-        plain = _plain_source(Path(source), config, arch)
+        fast = not isinstance(arch, HfArchitecture)
+        plain = _plain_source(Path(source), config, arch) if fast else None
         if plain is not None:
             return _model(name, source, plain, _ends(Path(source), config), device, dtype)
         from transformers import AutoModelForCausalLM
@@ -149,7 +150,10 @@ def wrap_model(
     """Return the engine's form of a transformers model that is already in memory."""
     eos = getattr(getattr(loaded, "generation_config", None), "eos_token_id", None)
     if eos is None:
-        eos = loaded.config.eos_token_id
+        eos = loaded.config.get_text_config().eos_token_id
+    if isinstance(architecture_of(loaded.config), HfArchitecture):
+        weights = hf_weights(loaded, device, dtype)
+        return Model(name, source, weights, _ids(eos), weights.fingerprint())
     return _model(name, source, from_transformers(loaded), eos, device, dtype)
 
 
@@ -162,8 +166,12 @@ def _model(
     dtype: torch.dtype,
 ) -> Model:
     weights = fuse(read, device, dtype)
+    return Model(name, source, weights, _ids(eos), _fingerprint(weights))
+
+
+def _ids(eos: int | list[int] | None) -> frozenset[int]:
     ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
-    return Model(name, source, weights, frozenset(int(i) for i in ids), _fingerprint(weights))
+    return frozenset(int(i) for i in ids)
 
 
 def _plain_source(folder: Path, config: Any, arch: Architecture) -> LoadedModel | None:

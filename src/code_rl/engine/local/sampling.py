@@ -7,7 +7,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +22,8 @@ from code_rl.util.errors import ConfigError
 
 from .decode import Completion, SequenceRequest, decode
 from .forward import Prompt, Scored
+from .hf import HfWeights
+from .hf_decode import decode_hf
 from .models import Model
 from .passes import check_temperature, prompt_tokens
 from .picking import Choice
@@ -31,6 +33,7 @@ from .worker import EngineWorker, awaited, run_into
 LINGER_S = 0.002
 MAX_TOP_K = 1 << 30
 MAX_LIKELIEST = 1024
+UNKNOWN_MEMORY = 8 << 30
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Snapshot:
     """Weights that no longer change, of a model."""
 
     model: Model
-    weights: Weights
+    weights: Weights | HfWeights
 
 
 @dataclass(frozen=True)
@@ -137,9 +140,7 @@ def answer(requests: Sequence[Request], more: Callable[[], Sequence[Request]] = 
 
     take(requests)
     try:
-        for draw, completion in decode(
-            weights, waiting, _memory(weights.device), lambda: take(more())
-        ):
+        for draw, completion in _decoded(weights, waiting, lambda: take(more())):
             number, index = draw.place
             request, done = taken[number]
             done[index] = completion
@@ -153,6 +154,15 @@ def answer(requests: Sequence[Request], more: Callable[[], Sequence[Request]] = 
                 request.future.set_exception(error)
 
 
+def _decoded(
+    weights: Weights | HfWeights, waiting: deque[SequenceRequest], arrived: Callable[[], None]
+) -> Iterator[tuple[SequenceRequest, Completion]]:
+    """Each draw with its completion, by the pass that these weights have."""
+    if isinstance(weights, HfWeights):
+        return decode_hf(weights, waiting, arrived)
+    return decode(weights, waiting, _memory(weights.device), arrived)
+
+
 def _memory(device: torch.device) -> int:
     """Return the bytes that caches may take: half of a GPU's free memory, or a fixed part of the
     machine's."""
@@ -161,6 +171,8 @@ def _memory(device: torch.device) -> int:
         # so.
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return (int(torch.cuda.mem_get_info(device)[0]) + kept) // 2
+    if not hasattr(os, "sysconf"):  # Windows
+        return UNKNOWN_MEMORY // 4
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
 
 

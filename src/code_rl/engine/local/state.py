@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,8 +80,7 @@ def write_state(
 def require_space(folder: Path, wanted: int) -> None:
     """Raise CheckpointError when the disk of `folder` has no room for `wanted` bytes and a little
     more: nothing is begun then."""
-    disk = os.statvfs(folder)
-    free = disk.f_bavail * disk.f_frsize
+    free = shutil.disk_usage(folder).free
     if free < wanted + SPARE_BYTES:
         raise CheckpointError(
             f"the disk of {folder} has {free / 1e6:.1f} MB left and a checkpoint takes "

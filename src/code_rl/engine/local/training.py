@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from tinker import types
@@ -14,6 +14,8 @@ from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
 from code_rl.util.errors import BackendError, CheckpointError, ConfigError
 
+from .hf import HfArchitecture, HfWeights, hf_modules
+from .hf_learner import HfLearner
 from .learner import AdamState, Learner, check_adam
 from .lora import Lora, LoraSettings
 from .models import Model, model_info
@@ -29,6 +31,7 @@ from .passes import (
 )
 from .sampling import EmbeddedSamplingClient, Sampler, Snapshot
 from .state import Saved, check_name, read_state, write_state
+from .weights import Weights
 from .worker import EngineWorker, Inline, awaited, submitted
 
 T = TypeVar("T")
@@ -54,13 +57,17 @@ class EmbeddedTrainingClient:
     ) -> None:
         self.model_id, self.settings = model_id, settings
         self._model = model
-        self._lora = Lora(model.weights.arch, settings, model.weights.device)
+        self._lora, self._learner = _learner(model, settings)
         self._lora.initialise()
-        self._learner = Learner(model.weights, self._lora, for_sampling=lambda: model.for_sampling)
         self._sampler = sampler
         self._state_dir = state_dir
         self._failure: BaseException | None = None
         self._worker = worker or EngineWorker(f"embedded-{model_id}")
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """What a checkpoint takes on disk: the adapter and Adam's two means."""
+        return 3 * self._lora.flat.numel() * self._lora.flat.element_size()
 
     def forward(
         self,
@@ -197,7 +204,7 @@ class EmbeddedTrainingClient:
 
     def snapshot(self) -> Snapshot:
         """The weights as they are now, for sampling; not queued."""
-        return Snapshot(self._model, self._learner.sampler_weights())
+        return Snapshot(self._model, self._learner.snapshot())
 
     forward_async = submitted(forward)
     forward_backward_async = submitted(forward_backward)
@@ -220,6 +227,17 @@ class EmbeddedTrainingClient:
     def max_context_length(self) -> int:
         """Greatest number of tokens, prompt and completion together."""
         return self._model.weights.arch.max_context
+
+    @property
+    def notice(self) -> str:
+        """What a user should know of how this model is computed; empty for the fast families."""
+        arch = self._model.weights.arch
+        if not isinstance(arch, HfArchitecture):
+            return ""
+        return (
+            f"{arch.family} is trained through transformers: slower; sampler= with vLLM takes "
+            "sampling off it"
+        )
 
     def vocabulary(self) -> int:
         """Number of token ids that the model has."""
@@ -322,6 +340,17 @@ class EmbeddedTrainingClient:
             "adam_steps": self._learner.adam.steps,
             "has_gradient": self._learner.gradient is not None,
         }
+
+
+def _learner(model: Model, settings: LoraSettings) -> tuple[Lora, Learner]:
+    """A fresh adapter and its learner, by the pass that the model's weights have."""
+    weights = model.weights
+    if isinstance(weights, HfWeights):
+        adapted = hf_modules(weights, settings)
+        lora = Lora(weights.arch, settings, weights.device, adapted)
+        return lora, HfLearner(weights, lora)
+    lora = Lora(weights.arch, settings, weights.device)
+    return lora, Learner(weights, lora, for_sampling=lambda: cast(Weights, model.for_sampling))
 
 
 def _named(lora: Lora, flat: torch.Tensor, prefix: str) -> dict[str, torch.Tensor]:

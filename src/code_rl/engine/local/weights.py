@@ -3,7 +3,7 @@ products.
 
 Covered: Qwen3 (normed queries and keys), Qwen2 (biased queries, keys and values) and Llama, dense,
 full attention, with any rotary embedding whose frequencies do not depend on the sequence.
-Everything else is refused by name.
+Everything else goes through transformers (`hf`).
 
 Projections that read the same input are fused (q, k, v; gate, up) and every matrix is stored
 transposed, [in, out]: the product `x @ w` then gives each row the same bits whatever other rows are
@@ -78,16 +78,7 @@ def read_architecture(config: Any) -> Architecture:
             f"model family {family!r} is not supported by the embedded engine; it runs "
             f"{', '.join(FAMILIES)}"
         )
-    quantised = getattr(config, "quantization_config", None)
-    if quantised is not None:
-        method = (
-            quantised.get("quant_method")
-            if isinstance(quantised, dict)
-            else getattr(quantised, "quant_method", None)
-        )
-        raise ConfigError(
-            f"quantization_config {method!r}: the embedded engine reads unquantised weights only"
-        )
+    check_unquantized(config)
     if config.hidden_act != "silu":
         raise ConfigError(
             f"hidden_act {config.hidden_act!r} is not supported by the embedded engine, only 'silu'"
@@ -116,6 +107,20 @@ def read_architecture(config: Any) -> Architecture:
         tied_unembedding=bool(config.tie_word_embeddings),
         qk_norm=family == "qwen3",
     )
+
+
+def check_unquantized(config: Any) -> None:
+    """Raise ConfigError, naming the method, for a configuration of quantized weights."""
+    quantized = getattr(config, "quantization_config", None)
+    if quantized is not None:
+        method = (
+            quantized.get("quant_method")
+            if isinstance(quantized, dict)
+            else getattr(quantized, "quant_method", None)
+        )
+        raise ConfigError(
+            f"quantization_config {method!r}: the embedded engine reads unquantised weights only"
+        )
 
 
 def even_rows(rows: int) -> int:

@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from code_rl.grading.sandbox.cases import case_messages
 from code_rl.grading.sandbox.executor import CallInput, Execution, Job, default_slots
-from code_rl.grading.sandbox.local.pool import EmbeddedSandbox, case_messages
+from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.grading.sandbox.node import Node, NodeFacts, NodeReply, code_here
 from code_rl.grading.sandbox.retries import RefusedError, Retries
 from code_rl.grading.sandbox.servers import Server, ServerPool

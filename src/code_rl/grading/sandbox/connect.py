@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 
-from code_rl.grading.sandbox.executor import Executor
+from code_rl.grading.sandbox.executor import Executor, require_linux
 from code_rl.grading.sandbox.fusion.protocol import run_urls
 from code_rl.grading.sandbox.retries import EMBEDDED_OUTAGE_TIMEOUT_S, REMOTE_OUTAGE_TIMEOUT_S
-from code_rl.util.errors import ConfigError
+from code_rl.util.errors import ConfigError, SandboxError
 
 
 def resolve_executor(executor: str) -> str:
@@ -17,11 +17,14 @@ def resolve_executor(executor: str) -> str:
 
 
 async def check_executor(executor: Executor) -> None:
-    """Raise SandboxError when a remote sandbox does not answer, or answers that it takes no
-    programs; before anything is spent."""
+    """Raise ConfigError when a remote sandbox does not answer, or answers that it takes no
+    programs: before anything is spent, it is the setting that is wrong."""
     check = getattr(executor, "check", None)
     if check is not None:
-        await check()
+        try:
+            await check()
+        except SandboxError as error:
+            raise ConfigError(f"executor= cannot be used: {error}") from error
 
 
 def connect_executor(
@@ -45,6 +48,7 @@ def connect_executor(
             EMBEDDED_OUTAGE_TIMEOUT_S if name == "embedded" else REMOTE_OUTAGE_TIMEOUT_S
         )
     if name == "embedded":
+        require_linux("executor=embedded")
         from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 
         return EmbeddedSandbox(concurrency, isolation, outage_timeout_s=outage_timeout_s, stop=stop)

@@ -6,12 +6,14 @@ The types enforce it: a `Job` has no place for an expected output.
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from code_rl.grading import values
 from code_rl.util.concurrency import closing
+from code_rl.util.errors import ConfigError
 
 
 class Status(enum.StrEnum):
@@ -99,6 +101,15 @@ def encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def require_linux(what: str) -> None:
+    """Raise ConfigError, with what to do, where there is no embedded sandbox for `what`."""
+    if sys.platform != "linux":
+        raise ConfigError(
+            f"{what} needs Linux; set SANDBOX_URL=http://HOST:8080 to a machine or container that "
+            "runs: code-rl sandbox host=0.0.0.0 (docs/sandbox-fusion.md)"
+        )
 
 
 def case_bytes(case: CaseInput) -> bytes:

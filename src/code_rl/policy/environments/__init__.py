@@ -43,7 +43,8 @@ def get_environment(
     prompt: str | None = None,
     system_prompt: str | None = None,
 ) -> Environment:
-    """The environment called `name`, or made by the class that `package.module:object` is.
+    """The environment called `name`, or made by the class that `package.module:object` is, or that
+    object.
 
     Raises ConfigError for an unknown name, one that lacks `begin` or `reply`, or a setting that has
     no effect on it.
@@ -62,8 +63,15 @@ def get_environment(
             raise ConfigError(
                 f"{setting}= has no effect with environment={name}, which words its problems itself"
             )
-    with attribute_errors_to("environment", name):
-        made = make(**turns)
+    made: Any = make
+    if isinstance(make, type) or not hasattr(make, "reply"):
+        with attribute_errors_to("environment", name):
+            made = make(**turns)
+    elif turns:
+        raise ConfigError(
+            f"max_turns={max_turns} has no effect on an environment that is made already; make it "
+            "with them"
+        )
     for call in ("begin", "reply", "max_turns"):
         if not hasattr(made, call):
             raise ConfigError(

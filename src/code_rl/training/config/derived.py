@@ -8,11 +8,15 @@ from typing import Any
 
 import chz
 
-from code_rl.engine import kind_of
+from code_rl.engine import BUILT_IN, kind_of
 from code_rl.training.algorithm.lengths import ContextSchedule, LengthStage, parse_schedule
 from code_rl.training.config.fields import FACTS, Config
+from code_rl.training.config.recipes import recipe_of
 from code_rl.util.errors import ConfigError
+from code_rl.util.registry import GIVEN
 
+FAR = 10.0
+"""A setting this many times above or below its recipe's is mentioned at the start."""
 LEAST_SPREAD = 0.01
 """Of `temperature` and `top_p`: below it nearly every token is the likeliest."""
 
@@ -90,6 +94,35 @@ def unused(config: Config) -> list[str]:
         for name, value in given.items()
         if value != fields[name]._default
     ]
+
+
+def doubtful(config: Config) -> list[str]:
+    """A line for each setting that takes effect, but is far from its recipe or cannot teach."""
+    lines = []
+    for name, theirs in recipe_of(chz.asdict(config)).items():
+        ours = getattr(config, name)
+        numbers = isinstance(ours, int | float) and isinstance(theirs, int | float)
+        if not (numbers and FACTS[name].fixed and ours > 0 and theirs > 0):
+            continue
+        ratio = ours / theirs
+        if ratio > FAR or ratio < 1 / FAR:
+            times = f"{ratio:.3g}" if ratio > 1 else f"1/{1 / ratio:.3g}"
+            lines.append(
+                f"{name}={ours:g} is {times} of what recipe={config.recipe} has ({theirs:g}); "
+                "leave it out unless that is meant"
+            )
+    if config.model_name == BUILT_IN and not on_built_in_problems(config.dataset):
+        lines.append(
+            f"dataset={config.dataset}: the built-in model can solve the built-in problems alone; "
+            "give model_name= for others"
+        )
+    return lines
+
+
+def on_built_in_problems(dataset: str) -> bool:
+    """True when some of the problems to train on are, or may be, those that the built-in model was
+    made for."""
+    return "builtin" in dataset.split(",") or dataset.startswith(GIVEN)
 
 
 def refuse_settings(config: Config) -> None:

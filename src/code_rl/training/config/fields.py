@@ -28,7 +28,7 @@ from code_rl.training.config.setting import (
 )
 from code_rl.training.curriculum import CURRICULA, get_curriculum
 from code_rl.util.errors import ConfigError
-from code_rl.util.registry import described
+from code_rl.util.registry import GIVEN, described
 from code_rl.util.setting import (
     ABOVE_0,
     AT_LEAST_0,
@@ -41,8 +41,10 @@ from code_rl.util.setting import (
 
 
 def check_part(find: Callable[[str], object], settings: Any, name: str) -> None:
-    """Raise ConfigError unless `find` knows the part that the setting names."""
-    find(getattr(settings, name))
+    """Raise ConfigError unless `find` knows the part that the setting names; an object is looked
+    for when it is used."""
+    if not getattr(settings, name).startswith(GIVEN):
+        find(getattr(settings, name))
 
 
 def _difficulty(settings: Any, name: str) -> None:
@@ -95,7 +97,7 @@ class Config:
             "folder or hub id that it could load, asked at the start"
         ),
         "'tiny' (built in), 'smollm2' (SmolLM2-135M-Instruct), a local folder, a .gguf file, or "
-        "a hub id of a Qwen2, Qwen3 or Llama causal LM.",
+        "a hub id of a causal LM: Qwen2, Qwen3 and Llama are fast, others go through transformers.",
     )
     device: str = setting(
         "auto",
@@ -166,6 +168,9 @@ class Config:
         ANYWHERE,
         "Held-out problems, in the same words as dataset=. None: those that belong to the dataset "
         "(builtin, deepcoder, code-r1, leetcode, a prepared folder, … have some).",
+        check=check_that(
+            lambda name: bool(name.strip()), "a name or a path; leave it out for the dataset's own"
+        ),
     )
     executor: str = setting("auto", MUTABLE, ANYWHERE, EXECUTOR_DOC)
     isolation: Literal["auto", "full", "landlock", "none"] = setting(

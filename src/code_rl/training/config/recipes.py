@@ -50,6 +50,17 @@ def make_config(given: Mapping[str, Any], earlier: Mapping[str, Any] | None = No
     return config
 
 
+def defaults_here() -> dict[str, str]:
+    """The defaults that a recipe puts in the place of a setting's own, on this machine, in
+    words."""
+    fields, config = chz.chz_fields(Config), make_config({})
+    return {
+        name: f"{value}  (of recipe={config.recipe}; without a recipe {fields[name]._default})"
+        for name, value in chz.asdict(config).items()
+        if name in recipe_of({"recipe": config.recipe}) and value != fields[name]._default
+    }
+
+
 def _with_recipe(given: Mapping[str, Any]) -> Config:
     draft = resolve_places(make_settings(Config, given))
     recipe = draft.recipe or _default_recipe(draft)
@@ -82,16 +93,26 @@ def read_recipe(name: str) -> dict[str, Any]:
     return {setting: value for setting, value in _read(name).items() if setting != PUBLISHED}
 
 
+def recipe_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the recipe that a run's settings name; empty where they name none of ours."""
+    name = settings.get("recipe")
+    return read_recipe(name) if isinstance(name, str) and name in _names() else {}
+
+
 def published_values(name: str) -> list[dict[str, Any]]:
     """The values published for a recipe: `benchmark`, `figure`, `before` and `after`, in per cent.
     None for an unknown name."""
-    if not (RECIPES / f"{name}.toml").is_file():
+    if name not in _names():
         return []
     return [{"figure": "pass@1", **value} for value in _read(name).get(PUBLISHED, [])]
 
 
+def _names() -> list[str]:
+    return sorted(path.stem for path in RECIPES.glob("*.toml"))
+
+
 def _read(name: str) -> dict[str, Any]:
-    names = sorted(path.stem for path in RECIPES.glob("*.toml"))
+    names = _names()
     if name not in names:
         raise ConfigError(
             f"unknown recipe {name!r}{suggestion(name, names)}; there are: {', '.join(names)}"

@@ -7,7 +7,9 @@ one at its beginning, and stay silent when there is too little to look at.
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +17,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from code_rl.engine import BUILT_IN
+from code_rl.training.config import on_built_in_problems, recipe_of
 from code_rl.training.report.groups import as_number, percent, values_of
 
 Severity = Literal["bad", "warning", "note"]
 Record = Mapping[str, Any]
 
 MIN_STEPS = 5
+SOLVES_NOTHING = 0.02
+LEVEL_ENTROPY = 0.75
+"""A policy whose entropy stays within this ratio, either way, has hardly changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,11 @@ def diagnose(records: Sequence[Record], config: Mapping[str, Any]) -> list[Findi
     ]
     run = Windows(steps, records, config)
     rules = (*ALWAYS, too_few_steps) if len(steps) < MIN_STEPS else (*ALWAYS, *TRENDS)
-    found = [_finding(rule.__name__, sign) for rule in rules if (sign := rule(run)) is not None]
+    struck = {rule: sign for rule in rules if (sign := rule(run)) is not None}
+    for cause, consequences in EXPLAINS.items():
+        if cause in struck:
+            struck = {rule: sign for rule, sign in struck.items() if rule not in consequences}
+    found = [_finding(rule.__name__, sign) for rule, sign in struck.items()]
     return sorted(found, key=lambda finding: ("bad", "warning", "note").index(finding.severity))
 
 
@@ -157,6 +168,28 @@ def no_code_blocks(run: Windows) -> Sign | None:
     return Sign("bad", f"0 of {_judged(run.steps):.0f} completions in {len(run.steps)} steps")
 
 
+def built_in_elsewhere(run: Windows) -> Sign | None:
+    """The built-in model, on problems that it was not made for, solves none of them."""
+    dataset = run.config.get("dataset")
+    if run.config.get("model_name") != BUILT_IN or not isinstance(dataset, str):
+        return None
+    rates = values_of(run.steps, "mean_correct")
+    if on_built_in_problems(dataset) or not rates or max(rates) > SOLVES_NOTHING:
+        return None
+    return Sign("bad", f"at most {percent(max(rates))} of a step's completions on {dataset} pass")
+
+
+def collapse(run: Windows) -> Sign | None:
+    """The answer format is lost between one step and the next, and stays lost."""
+    rates = values_of(run.steps, "format_rate")
+    for at, (before, after) in enumerate(itertools.pairwise(rates), 1):
+        if before >= 0.5 and max(rates[at:]) <= before / 4:
+            step = run.steps[at].get("step") if len(rates) == len(run.steps) else at
+            evidence = f"format fell from {percent(before)} to {percent(after)} in step {step}"
+            return Sign("bad", f"{evidence}, and never came back")
+    return None
+
+
 def steps_taken(steps: Sequence[Record]) -> str:
     """How many steps there are, as a clause."""
     return "1 step was taken" if len(steps) == 1 else f"{len(steps)} steps were taken"
@@ -176,15 +209,47 @@ def degenerate_groups(run: Windows) -> Sign | None:
     evidence = (
         f"{percent(skipped / total)} of the groups of the last {len(late)} steps were skipped"
     )
-    solved = run.ends("mean_correct")[1] > 0.5
-    return Sign("bad" if skipped == total else "warning", evidence, "solved" if solved else "")
+    right, wrong = (sum(values_of(late, f"rollouts/{each}_solved")) for each in ("all", "none"))
+    if right or wrong:
+        evidence += f"; {right:.0f} were all right and {wrong:.0f} all wrong"
+    else:  # no rollouts were kept, only means
+        right = run.ends("mean_correct")[1] >= 0.9
+    case = "" if right <= wrong / 4 else "solved" if wrong <= right / 4 else "apart"
+    return Sign("bad" if skipped == total else "warning", evidence, case)
 
 
 def reward_flat_at_zero(run: Windows) -> Sign | None:
     """Almost nothing passes, from the beginning to the end."""
     early, late = run.ends("mean_correct")
     evidence = f"{percent(late)} of the completions pass at the end, {percent(early)} did at first"
-    return Sign("bad", evidence) if early <= 0.02 and late <= 0.02 else None
+    return Sign("bad", evidence) if max(early, late) <= SOLVES_NOTHING else None
+
+
+def hardly_moved(run: Windows) -> Sign | None:
+    """Neither answers nor their entropy changed beyond chance: the weights did not, or by too
+    little."""
+    third = len(run.steps) // 3
+    if third < MIN_STEPS:
+        return None
+    for name in ("mean_correct", "format_rate"):
+        values = values_of(run.steps, name)
+        if len(values) < len(run.steps) or _differ(values[:third], values[-third:]):
+            return None
+    entropy = run.ends("entropy")
+    if not LEVEL_ENTROPY * entropy[0] < entropy[1] < entropy[0] / LEVEL_ENTROPY:
+        return None
+    if not SOLVES_NOTHING < run.ends("mean_correct")[1] < 0.9:
+        return None  # there was little to learn from
+    rate, theirs = (each.get("learning_rate") for each in (run.config, recipe_of(run.config)))
+    evidence = f"after {len(run.steps)} steps at learning_rate={rate}, correctness, format and "
+    evidence += "entropy are level"
+    return Sign("warning", f"{evidence}; its recipe has {theirs}" if theirs else evidence)
+
+
+def _differ(first: Sequence[float], last: Sequence[float]) -> bool:
+    """True where two means are more than three standard errors apart."""
+    error = math.sqrt(sum(statistics.variance(part) / len(part) for part in (first, last)))
+    return abs(_mean(last) - _mean(first)) > 3 * error
 
 
 def format_falling(run: Windows) -> Sign | None:
@@ -255,7 +320,9 @@ def entropy_collapse(run: Windows) -> Sign | None:
 
 def truncation(run: Windows) -> Sign | None:
     """Many answers are cut off at max_tokens."""
-    late = run.ends("truncated_rate")[1]
+    early, late = run.ends("truncated_rate")
+    if run.config.get("max_tokens") == recipe_of(run.config).get("max_tokens", 0) and late <= early:
+        return None  # the recipe's own limit, which holds its answers back on purpose
     limit = run.config.get("max_tokens", "?")
     evidence = f"{percent(late)} of the completions at the end reached max_tokens={limit}"
     return Sign("bad" if late > 0.5 else "warning", evidence) if late >= 0.2 else None
@@ -268,10 +335,13 @@ ALWAYS: tuple[Rule, ...] = (
     checker_errors,
     no_optimizer_step,
     no_code_blocks,
+    built_in_elsewhere,
+    collapse,
 )
 TRENDS: tuple[Rule, ...] = (
     degenerate_groups,
     reward_flat_at_zero,
+    hardly_moved,
     format_falling,
     held_out_flat,
     held_out_falling,
@@ -280,6 +350,25 @@ TRENDS: tuple[Rule, ...] = (
     entropy_collapse,
     truncation,
 )
+EXPLAINS: Mapping[Rule, Sequence[Rule]] = {
+    built_in_elsewhere: (
+        no_optimizer_step,
+        no_code_blocks,
+        degenerate_groups,
+        reward_flat_at_zero,
+        truncation,
+    ),
+    collapse: (
+        degenerate_groups,
+        reward_flat_at_zero,
+        format_falling,
+        held_out_falling,
+        loss_exploding,
+        entropy_collapse,
+        truncation,
+    ),
+}
+"""Findings that are consequences of another, and left out beside it."""
 
 
 def _mean(values: Sequence[float]) -> float:

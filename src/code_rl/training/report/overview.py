@@ -11,7 +11,7 @@ from typing import Any
 from code_rl.training.report.diagnostics import diagnose
 from code_rl.training.report.groups import as_number, as_text, values_of
 from code_rl.training.report.run import RunReader
-from code_rl.training.report.summary import answer, split_results, standings, trained_on
+from code_rl.training.report.summary import answer, better, split_results, standings, trained_on
 from code_rl.training.runs.smoke import STEPS, smoke_test
 
 MAX_POINTS = 2_500
@@ -38,6 +38,7 @@ def overview(reader: RunReader) -> dict[str, Any]:
         "notices": reader.damage(),
         "facts": facts(reader, steps),
         "progress": progress(reader, steps),
+        "overlaps": bool(as_number(reader.config.get("max_steps_off_policy"))),
         "answer": answer(splits, steps),
         "splits": splits,
         "totals": totals(records, reader),
@@ -59,8 +60,10 @@ def overview(reader: RunReader) -> dict[str, Any]:
 def side_by_side(readers: Sequence[RunReader]) -> list[dict[str, Any]]:
     """The overview of each run, with where they stand beside one another."""
     views = [overview(reader) for reader in readers]
-    lines = standings(views)
-    return [{**view, "standings": lines} for view in views]
+    if len(views) < 2:
+        return views
+    compared = {"standings": standings(views), "better": better(views)}
+    return [{**view, **compared, "of": view["name"]} for view in views]
 
 
 def facts(reader: RunReader, steps: Sequence[Record]) -> list[list[str]]:
@@ -109,7 +112,9 @@ def totals(records: Sequence[Record], reader: RunReader) -> dict[str, Any]:
     def total(name: str) -> float:
         return sum(values_of(records, name))
 
-    stages = {name: total(f"time/{name}") for name in ("sample", "score", "train", "eval")}
+    overlaps = bool(as_number(reader.config.get("max_steps_off_policy")))
+    rollouts = ("wait",) if overlaps else ("sample", "score")
+    stages = {name: total(f"time/{name}") for name in (*rollouts, "train", "eval")}
     whole = wall_seconds(records)
     verdicts, masked = (_counts(records, prefix) for prefix in ("verdicts/", "masked/"))
     return {

@@ -123,6 +123,35 @@ def difference(sides: Sequence[tuple[float, Record, Record]]) -> dict[str, float
     return {"value": found.value, "low": found.low, "high": found.high}
 
 
+def better(views: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Which of several runs is better over the splits that all of them measured alike: a headline
+    and a sentence."""
+    splits = [{split["name"]: split for split in view["splits"]} for view in views]
+    alike = [
+        name
+        for name in splits[0]
+        if all(name in each for each in splits)
+        and len({(each[name]["problems"], each[name]["sampled"]) for each in splits}) == 1
+    ]
+    if not alike:
+        return {
+            "headline": "They cannot be compared.",
+            "sentence": "No held-out split was measured alike in all of these runs.",
+        }
+    shares = [share for share, _ in _weighted([splits[0][name] for name in alike])]
+    ends = [[each[name]["after"] or each[name]["before"] for name in alike] for each in splits]
+    order = sorted(
+        range(len(views)),
+        key=lambda run: -sum(w * end["score"] for w, end in zip(shares, ends[run], strict=True)),
+    )
+    first, second = (views[run]["name"] for run in order[:2])
+    change = difference(list(zip(shares, *(ends[run] for run in order[:2]), strict=True)))
+    over = f"{first} ends {_points_of(change)} above {second} on {', '.join(alike)}."
+    if "low" in change and change["low"] > 0:
+        return {"headline": f"{first} is better.", "sentence": over}
+    return {"headline": "No clear difference.", "sentence": over}
+
+
 def standings(views: Sequence[Mapping[str, Any]]) -> list[str]:
     """By split, where each run ended and whether the best is clearly above the next; nothing of a
     single run."""

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from code_rl.training.console import FittingTable
-from code_rl.training.report.summary import standings
+from code_rl.training.report.summary import better, standings
 
 WIDTH = 116
 MARKS = {"bad": "✗", "warning": "!", "note": "·"}
@@ -53,8 +53,10 @@ def render_text(view: Mapping[str, Any]) -> RenderableType:
 
 
 def compare_text(views: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Several runs side by side: settings that differ, and by split where each ended and which is
-    above."""
+    """Several runs side by side: which is better, then the settings that differ, and by split where
+    each ended and which is above."""
+    found = better(views)
+    head = Text(clean(f"which is better? {found['headline']} {found['sentence']}"), style="bold")
     table = Table(
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -74,7 +76,7 @@ def compare_text(views: Sequence[Mapping[str, Any]]) -> RenderableType:
         values = [each.get(name, "-") for each in settings]
         if len(set(values)) > 1:
             table.add_row(*(Text(clean(value)) for value in (name, *values)))
-    return Group(table, *(Text(clean(line)) for line in standings(views)))
+    return Group(head, Text(""), table, *(Text(clean(line)) for line in standings(views)))
 
 
 def clean(text: str) -> str:

@@ -106,8 +106,9 @@ class Recorder:
 
     def evaluating(
         self, splits: Mapping[str, Sequence[Problem]], samples: int
-    ) -> AbstractContextManager[None]:
-        """Show that an evaluation is under way."""
+    ) -> AbstractContextManager[Callable[[], None]]:
+        """Show that an evaluation is under way; the block calls the function with each completion
+        that is judged."""
         return self.console.evaluating(
             {name: len(problems) for name, problems in splits.items()}, samples
         )

@@ -25,16 +25,11 @@ def smoke_test(records: Sequence[Record]) -> list[Line]:
     """For each expectation a verdict (pass, fail, cannot say yet) and what it rests on. `records`
     are those of `metrics.jsonl`."""
     steps = {int(record["step"]): record for record in records if "step" in record}
-    tests: tuple[tuple[str, Callable[[Mapping[int, Record]], Line]], ...] = (
-        ("first 5 steps, format adherence rises, or is there from the start", _format),
-        ("5th to 15th step, reward trends upward", _reward),
-        ("10th to 30th step, more programs are right than at the start", _correct),
-        ("20th to 50th step, held-out Pass@1 is above that before training", _held_out),
-    )
-    return [
-        (verdict, f"{what}: {found}")
-        for what, (verdict, found) in ((what, test(steps)) for what, test in tests)
-    ]
+    lines = []
+    for what, test, remedy in TESTS:
+        verdict, found = test(steps)
+        lines.append((verdict, f"{what}: {found}{f'; {remedy}' if verdict == FAIL else ''}"))
+    return lines
 
 
 def smoke_lines(records: Sequence[Record]) -> list[str]:
@@ -122,3 +117,30 @@ def _values(steps: Mapping[int, Record], name: str, places: Sequence[int]) -> li
     return [
         float(value) for value in found if isinstance(value, int | float) and math.isfinite(value)
     ]
+
+
+TESTS: Sequence[tuple[str, Callable[[Mapping[int, Record]], Line], str]] = (
+    (
+        "first 5 steps, format adherence rises, or is there from the start",
+        _format,
+        "raise learning_rate if it is far below its recipe's, lower it if the rate collapses; "
+        "check renderer= and max_tokens",
+    ),
+    (
+        "5th to 15th step, reward trends upward",
+        _reward,
+        "check learning_rate against its recipe's, and that most groups are mixed (neither all "
+        "right nor all wrong)",
+    ),
+    (
+        "10th to 30th step, more programs are right than at the start",
+        _correct,
+        "check learning_rate; more completions per prompt or easier problems give a clearer signal",
+    ),
+    (
+        "20th to 50th step, held-out Pass@1 is above that before training",
+        _held_out,
+        "if training reward rose, the held-out problems are of another kind; else as above",
+    ),
+)
+"""Each expectation with its test, and what to do where it fails."""

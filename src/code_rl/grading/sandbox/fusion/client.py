@@ -16,14 +16,14 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from aiohttp import ClientSession, TCPConnector
 
-from code_rl.grading.sandbox.executor import Execution, Job, default_slots
+from code_rl.grading.sandbox.executor import Execution, Job, default_slots, require_linux
 from code_rl.grading.sandbox.fusion.attempts import Attempts
 from code_rl.grading.sandbox.fusion.protocol import RunRequest, ping_url, run_urls
 from code_rl.grading.sandbox.fusion.transport import ping, post_run
-from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.grading.sandbox.retries import REMOTE_OUTAGE_TIMEOUT_S, RefusedError, Retries
 from code_rl.grading.sandbox.servers import Server, ServerPool
 from code_rl.util.concurrency import closing
@@ -39,6 +39,9 @@ CHECK_S = 10.0
 OVERSUBSCRIPTION = 8.0
 """How many submissions may share a processor of a server before waiting for it counts against a
 submission's own seconds."""
+
+if TYPE_CHECKING:
+    from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 
 logger = logging.getLogger("code_rl.grading.sandbox")
 
@@ -188,7 +191,10 @@ class FusionClient:
 
 def _local_sandbox() -> EmbeddedSandbox:
     """Return the sandbox for trusted jobs. They are the problem author's programs, so weak
-    isolation is better than no checker."""
+    isolation is better than no checker. Raises ConfigError without an embedded sandbox."""
+    require_linux("a problem's checker, which runs on this machine,")
+    from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+
     try:
         return EmbeddedSandbox()
     except IsolationError as error:

@@ -14,7 +14,6 @@ import ctypes
 import json
 import math
 import os
-import resource
 import shutil
 import signal
 import sys
@@ -194,6 +193,8 @@ def _compiled(job: Mapping[str, Any]) -> runner.Program:
 
 
 def _limit(limits: Mapping[str, Any]) -> None:
+    import resource  # where the harness runs; the client that sends it may lack it
+
     seconds = math.ceil(limits["cpu_s"]) + 1
     stacks = max(_DATA_RESERVE, limits["processes"] * _THREAD_STACK)
     for kind, most in (

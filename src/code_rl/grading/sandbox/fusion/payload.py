@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass, replace
 
 from code_rl.grading import values
 from code_rl.grading.sandbox import ending, runner
+from code_rl.grading.sandbox.cases import case_messages
 from code_rl.grading.sandbox.executor import Job, Limits
 from code_rl.grading.sandbox.fusion import harness
 from code_rl.grading.sandbox.fusion.harness import JOB_FILE, RESULT_FILE
 from code_rl.grading.sandbox.fusion.protocol import RunRequest
-from code_rl.grading.sandbox.local.pool import case_messages
 from code_rl.grading.sandbox.retries import RefusedError
 from code_rl.util.errors import ConfigError
 

@@ -12,13 +12,10 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
-from code_rl.grading import values
+from code_rl.grading.sandbox.cases import case_messages
 from code_rl.grading.sandbox.executor import (
-    CallInput,
     Execution,
     Job,
-    StdinInput,
-    case_bytes,
     default_slots,
 )
 from code_rl.grading.sandbox.local.cgroups import Groups
@@ -264,20 +261,6 @@ async def _soon(done: Callable[[], bool]) -> None:
         if done():
             return
         await asyncio.sleep(0.005)
-
-
-def case_messages(job: Job) -> list[bytes]:
-    """Encode each case. Raises RefusedError for cases of the wrong kind, and for values that cannot
-    be encoded."""
-    wanted = StdinInput if job.fn_name is None else CallInput
-    if not all(isinstance(case, wanted) for case in job.cases):
-        raise RefusedError(
-            "a job with fn_name takes CallInput cases, one without takes StdinInput cases"
-        )
-    try:
-        return [case_bytes(case) for case in job.cases]
-    except values.ValueCodecError as error:
-        raise RefusedError(f"the input of a test cannot be sent: {error}") from error
 
 
 def _message(job: Job) -> wire.JobMessage:

@@ -1,10 +1,20 @@
 /* The top of the page: did it learn, on what, for how long, at what cost; then what the diagnostics found. */
 
+/* Several runs: which is better, by split; below it each section is of the run that its title names. */
+function better(views) {
+  const lines = views[0].standings || [];
+  return h("section", { id: "better", class: "hero", "aria-labelledby": "better-title" },
+    h("p", { class: "eyebrow" }, "Which is better?"), h("h1", { id: "better-title" }, views[0].better.headline), h("p", { class: "lede" }, views[0].better.sentence), lines.length ? h("ul", { class: "won" }, lines.map((line) => h("li", {}, line))) : null);
+}
+
+/* A section's title, with the run that it is of where several are shown. */
+const titled = (title, view) => (view.of ? `${title} · ${view.of}` : title);
+
 function hero(view) {
   const answer = view.answer;
   return h("section", { id: "answer", class: `hero tone-${answer.tone}`, "aria-labelledby": "answer-title" },
     h("div", { class: "hero-top" },
-      h("div", {}, h("p", { class: "eyebrow" }, "Did it learn?"), h("h1", { id: "answer-title" }, answer.headline), h("p", { class: "lede" }, answer.sentence)),
+      h("div", {}, h("p", { class: "eyebrow" }, titled("Did it learn?", view)), h("h1", { id: "answer-title" }, answer.headline), h("p", { class: "lede" }, answer.sentence)),
       factList(view)),
     stats(view));
 }
@@ -39,7 +49,6 @@ function heldOut(views) {
     h("td", { class: "num optional" }, pair(split, "pass_k"), (split.after || split.before).k ? h("span", { class: "small" }, `of ${(split.after || split.before).k} samples`) : null),
     h("td", { class: "num optional" }, pair(split, "greedy")),
     h("td", { class: "num optional" }, pair(split, "format"))));
-  const won = views[0].standings || [];
   const twice = views.map((view) => [view, view.splits.reduce((sum, split) => sum + (split.trained || 0), 0)]).filter(([, number]) => number);
   const never = rows.every(({ split }) => split.trained === 0);
   const what = ["Pass@1 on " + (never ? "problems that are never trained on" : "held-out problems"), ...twice.map(([view, number]) => `${count(number)} of them ${number === 1 ? "is" : "are"} also among those ${many ? `that ${view.name} trains on` : "to train on"}`)].join("; ") + ".";
@@ -47,7 +56,7 @@ function heldOut(views) {
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Held-out results" }, h("table", { class: "table held-out" },
       h("thead", {}, h("tr", {}, ["Split", "", "Before", ends.size === 1 ? `After ${plural([...ends][0] + 1, "step")}` : "After", "Points", "Pass@k", "Greedy", "Format"].map((name, at) =>
         h("th", { scope: "col", class: at > 4 ? "num optional" : at > 1 ? "num" : null }, name || h("span", { class: "scale" }, h("span", {}, "0%"), h("span", {}, "50%"), h("span", {}, "100%")))))),
-      h("tbody", {}, body))), won.length ? h("ul", { class: "won" }, won.map((line) => h("li", {}, line))) : null);
+      h("tbody", {}, body))));
 }
 
 /* Settings in which the runs differ. */
@@ -87,13 +96,15 @@ function findings(view) {
     h("h3", {}, h("span", { class: "badge", "aria-hidden": "true" }, SEVERITY[finding.severity][0]), h("span", { class: "visually-hidden" }, `${SEVERITY[finding.severity][1]}: `), finding.title),
     h("p", { class: "evidence" }, finding.evidence),
     h("dl", {}, h("dt", {}, "Likely cause"), h("dd", {}, finding.cause), h("dt", {}, "What to do"), h("dd", {}, finding.remedy))));
-  const calm = h("p", { class: "calm" }, h("span", { class: "badge ok", "aria-hidden": "true" }, "✓"), "Nothing found: rewards, format, loss, truncation, time limits and the sandbox look as they should.");
-  return section("findings", "Diagnostics", cards.length ? "Worst first. Each with its likely cause and what to do; more in docs/troubleshooting.md." : null, cards.length ? h("div", { class: "findings" }, cards) : calm);
+  const failed = view.smoke.some(([verdict]) => verdict === "fail");
+  const calm = failed ? h("p", { class: "calm" }, h("span", { class: "badge", "aria-hidden": "true" }, "!"), "No rule explains the failed lines of the smoke test below; each says what to do.")
+    : h("p", { class: "calm" }, h("span", { class: "badge ok", "aria-hidden": "true" }, "✓"), "Nothing found: rewards, format, loss, truncation, time limits and the sandbox look as they should.");
+  return section("findings", titled("Diagnostics", view), cards.length ? "Worst first. Each with its likely cause and what to do; more in docs/troubleshooting.md." : null, cards.length ? h("div", { class: "findings" }, cards) : calm);
 }
 
 function smokeTest(view) {
   if (!view.smoke.length) return null;
-  return section("smoke", "Smoke test", "What a correctly wired run shows in its first steps.",
+  return section("smoke", titled("Smoke test", view), "What a correctly wired run shows in its first steps.",
     h("ul", { class: `notices ${view.smoke.some(([verdict]) => verdict === "fail") ? "" : view.smoke.every(([verdict]) => verdict === "pass") ? "fine" : "open"}` }, view.smoke.map(([verdict, text]) => h("li", {}, h("strong", {}, verdict), ` ${text}`))));
 }
 
@@ -102,6 +113,6 @@ function notices(view) {
 }
 
 function settingsTable(view) {
-  return section("settings", "Settings", null, h("details", {}, h("summary", {}, "All settings"),
+  return section("settings", titled("Settings", view), null, h("details", {}, h("summary", {}, "All settings"),
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "All settings" }, h("table", { class: "table settings" }, h("tbody", {}, view.settings.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, value))))))));
 }

@@ -32,7 +32,8 @@
   /* Everything that is not a chart or the viewer is made anew. */
   function around() {
     const run = runs[chosen];
-    fill(top, picker(), notices(run), hero(run), heldOut(runs), differences(runs), findings(run), smokeTest(run));
+    const many = runs.length > 1;
+    fill(top, many ? better(runs) : null, many ? heldOut(runs) : null, many ? differences(runs) : null, picker(), notices(run), hero(run), many ? null : heldOut(runs), findings(run), smokeTest(run));
     fill(after, settingsTable(run), h("footer", { class: "foot" }, h("p", {}, `Made by ${page.by}, ${page.made}. `, h("span", { class: "mono" }, run.path)), h("p", { class: "small" }, "This file loads nothing from anywhere. Charts: uPlot (MIT). Highlighting: Prism (MIT).")));
   }
 

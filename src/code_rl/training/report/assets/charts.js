@@ -7,7 +7,7 @@ const SHARE = { range: [0, 1], format: (value) => percent(value) };
 const CHARTS = [
   { id: "reward", title: "Reward", keys: [["mean_reward", "mean reward"]] },
   { id: "correct", title: "Correct and formatted", ...SHARE, keys: [["mean_correct", "passes every test"], ["format_rate", "has a code block"]] },
-  { id: "pass", title: "Held-out Pass@1", note: "Bands: 95% intervals. Dashed: greedy.", ...SHARE, kind: "evals" },
+  { id: "pass", title: "Held-out Pass@1", note: "Bands: 95% intervals. Of one run, dashed: greedy; of several, a dash for each further split.", ...SHARE, kind: "evals" },
   { id: "groups", title: "Groups by outcome", kind: "stack", note: "Only mixed groups teach.", keys: [["rollouts/all_solved", "all pass", "--v-passed"], ["rollouts/some_solved", "mixed", "--c1"], ["rollouts/none_solved", "none pass", "--v-wrong"]] },
   { id: "loss", title: "Loss", keys: [["loss", "loss per token"]] },
   { id: "kl", title: "Sampler against trainer", note: "Near 0 when samples are on-policy.", zero: 1e-6, keys: [["kl_sample_train", "KL estimate"]] },
@@ -24,7 +24,7 @@ const CHARTS = [
   { id: "rate", title: "Completion tokens per second", kind: "rate", format: compact },
 ];
 const TIME_CHART = { id: "time", title: "Seconds per step", kind: "stack", tall: true, format: (value) => `${number(value)} s`,
-  keys: [["time/sample", "sample", "--c1"], ["time/score", "score", "--c2"], ["time/train", "train", "--c3"], ["time/wait", "wait", "--c6"], ["time/eval", "evaluate", "--c4"]] };
+  keys: [["time/sample", "sample", "--c1"], ["time/score", "score", "--c2"], ["time/wait", "wait for rollouts", "--c6"], ["time/train", "train", "--c3"], ["time/eval", "evaluate", "--c4"]] };
 const VERDICT_CHART = { id: "verdicts", title: "Verdicts over time", kind: "stack", tall: true, share: true, ...SHARE,
   keys: Object.entries(VERDICTS).map(([name, each]) => [`verdicts/${name}`, words(name), each.color]) };
 const HEALTH_CHART = { id: "health", title: "Sandbox trouble", keys: [["verdicts/sandbox_error", "no verdict"], ["sandbox/retries", "retries"]] };
@@ -58,7 +58,7 @@ function align(parts) {
 /* What a chart draws: {x, series: [{label, color, values, faint, band}]}; null when no run has any of it. */
 function drawn(chart, runs, chosen) {
   if (chart.kind === "evals") return drawnEvals(runs);
-  if (chart.kind === "stack") return drawnStack(chart, runs[chosen].steps);
+  if (chart.kind === "stack") return drawnStack(chart, runs[chosen]);
   const series = [], parts = [];
   runs.forEach((run, at) => {
     const table = run.steps;
@@ -97,12 +97,13 @@ function drawnEvals(runs) {
       const line = LINES[(runs.length > 1 ? at : number) % LINES.length];
       const of = (name) => table.columns[`eval/${split.name}/${name}`];
       const label = runs.length > 1 ? `${run.name} · ${split.name}` : split.name;
+      const mark = runs.length > 1 && number ? [[8, 4], [2, 3], [8, 3, 2, 3]][(number - 1) % 3] : null;
       if (of("pass@1_low") && of("pass@1_high")) {
         columns.push(of("pass@1_low"), of("pass@1_high"));
         series.push({ label, color: line, edge: true }, { label, color: line, edge: true, band: true });
       }
-      for (const [name, text, dash] of [["pass@1", label, null], ["mean_correct", `${label}, greedy`, [4, 4]]])
-        if (of(name) && (runs.length === 1 || !dash)) { columns.push(of(name)); series.push({ label: text, color: line, dash, dots: true }); }
+      for (const [name, text, dash] of [["pass@1", label, mark], ["mean_correct", `${label}, greedy`, [4, 4]]])
+        if (of(name) && (runs.length === 1 || name === "pass@1")) { columns.push(of(name)); series.push({ label: text, color: line, dash, dots: true, greedy: name !== "pass@1" }); }
     });
     if (columns.length) parts.push({ x, values: columns });
   });
@@ -117,8 +118,10 @@ function place(table, step) {
   return step < 0 || !axis.length ? 0 : axis[at < 0 ? axis.length - 1 : at];
 }
 
-function drawnStack(chart, table) {
-  const keys = chart.keys.filter(([key]) => has(table, key));
+/* A step waits for its rollouts, which are sampled and scored in that time; where steps overlap, those of another step. Only one of the two adds up. */
+function drawnStack(chart, run) {
+  const table = run.steps, twice = run.overlaps ? ["time/sample", "time/score"] : ["time/wait"];
+  const keys = chart.keys.filter(([key]) => has(table, key) && !twice.includes(key));
   if (!keys.length) return null;
   const raw = keys.map(([key]) => (view.smooth ? smoothed(table.columns[key].map((value) => value || 0), view.smooth) : table.columns[key].map((value) => value || 0)));
   const sums = table.step.map((_, at) => raw.reduce((sum, column) => sum + column[at], 0));
@@ -185,7 +188,7 @@ class Chart {
   /* The legend doubles as read-out: values under the cursor, else the last ones. */
   label(at) {
     const { series, columns, own, x } = this.data;
-    const shown = series.map((each, number) => [each, (own || columns)[number]]).filter(([each]) => !each.faint && !each.edge && !(each.dash && series.length > 4));
+    const shown = series.map((each, number) => [each, (own || columns)[number]]).filter(([each]) => !each.faint && !each.edge && !(each.greedy && series.length > 4));
     const value = (column) => { for (let place = at ?? column.length - 1; place >= 0; place--) if (column[place] !== null && column[place] !== undefined) return column[place]; return null; };
     if (own) shown.reverse();
     fill(this.legend, shown.slice(0, 9).map(([each, column]) => h("span", { class: each.dash ? "key dashed" : "key" }, h("i", { vars: { "--swatch": color(each.color) } }), `${each.label} `, h("b", {}, this.format(value(column))))));
@@ -229,6 +232,7 @@ class Charts {
       time: section("time", "Where the time went", null, this.time),
       health: section("verdicts", "Verdicts and sandbox", null, this.health),
     };
+    this.nodes.of = [this.nodes.time, this.nodes.health].map((node) => node.querySelector("h2").appendChild(h("span", {})));
     this.all = [];
     new ResizeObserver(() => this.all.forEach((chart) => chart.resize())).observe(this.curves);
   }
@@ -243,6 +247,7 @@ class Charts {
     const every = this.runs[this.chosen].steps.every;
     fill(this.note, every > 1 ? `One step in ${every} is drawn.` : "");
     this.note.hidden = every <= 1;
+    for (const each of this.nodes.of) fill(each, this.runs[this.chosen].of ? ` · ${this.runs[this.chosen].of}` : "");
     this.more.hidden = !others.length;
     this.totals();
   }
@@ -261,7 +266,7 @@ class Charts {
   }
   totals() {
     const { stages, seconds, tokens } = this.runs[this.chosen].totals;
-    const names = { sample: ["Sampling", "--c1"], score: ["Scoring, after the last sample", "--c2"], train: ["Training", "--c3"], eval: ["Evaluating", "--c4"], other: ["Everything else", "--c8"] };
+    const names = { wait: ["Waiting for rollouts", "--c6"], sample: ["Sampling", "--c1"], score: ["Scoring, after the last sample", "--c2"], train: ["Training", "--c3"], eval: ["Evaluating", "--c4"], other: ["Everything else", "--c8"] };
     const rows = Object.entries(stages).filter(([, value]) => value > 0.005 * seconds).map(([key, value]) => [...names[key], value, duration(value)]);
     fill(this.bars, h("h3", {}, "Whole run"), h("p", { class: "small" }, `${duration(seconds)} of wall time`), ranked(rows, seconds),
       h("h3", { class: "spaced" }, "Tokens"), ranked([["Completions, training", "--c1", tokens.completion, compact(tokens.completion)], ["Prompts, training", "--c2", tokens.prompt, compact(tokens.prompt)], ["Completions, evaluation", "--c4", tokens.eval, compact(tokens.eval)]], tokens.completion + tokens.prompt + tokens.eval));

@@ -1,0 +1,152 @@
+"""A causal language model of transformers as it is: its own forward pass, with LoRA beside its
+linear projections.
+
+For architectures that the engine has no pass of its own for. Hooks on the projections of the frozen
+model add the adapter that the calling thread runs with, so that sampler and trainer share it. Not
+adapted: experts that transformers keeps as one tensor, routers, towers that see or hear.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from code_rl.util.errors import ConfigError
+
+from .lora import Lora, LoraSettings, Module
+from .weights import Architecture, check_unquantized, read_architecture
+
+UNKNOWN_CONTEXT = 8192  # of a model whose configuration names no longest position
+_ATTENTION = ("attn", "attention", "mixer", "mamba", "conv", "recurrent")
+_LEFT_OUT = ("router", "vision", "visual", "audio", "multi_modal")
+Adapter = Mapping[str, tuple[Tensor, Tensor]]  # by projection A [rank, in], scaled B [out, rank]
+_active = threading.local()  # `adapter`: of the pass that this thread is in
+
+
+@dataclass(frozen=True)
+class HfArchitecture(Architecture):
+    """A shape that transformers runs: its heads and widths are left at 0."""
+
+
+def architecture_of(config: Any) -> Architecture:
+    """The shape of a model by its configuration, of a kind that says which pass runs it. Raises
+    ConfigError for quantized weights, and for what is no causal language model of transformers."""
+    try:
+        return read_architecture(config)
+    except ConfigError as refusal:
+        check_unquantized(config)
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+        family = str(getattr(config, "model_type", None))
+        if family not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+            raise ConfigError(
+                f"{refusal}; transformers loads no {family!r} as a causal language model either"
+            ) from refusal
+    text = config.get_text_config()
+    return HfArchitecture(
+        family=family,
+        hidden=text.hidden_size,
+        layers=text.num_hidden_layers,
+        **dict.fromkeys(("heads", "kv_heads", "head_dim", "ffn"), 0),
+        vocab=text.vocab_size,
+        max_context=getattr(text, "max_position_embeddings", None) or UNKNOWN_CONTEXT,
+        norm_eps=0.0,
+        tied_unembedding=bool(getattr(text, "tie_word_embeddings", False)),
+        qk_norm=False,
+    )
+
+
+@dataclass(frozen=True)
+class HfWeights:
+    """A frozen transformers model with hooks for an adapter, and the adapter to run it with
+    (empty: the base model)."""
+
+    arch: Architecture
+    module: Any
+    adapter: Adapter = field(default_factory=dict)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the activations."""
+        return cast(torch.dtype, self.module.dtype)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return cast(torch.device, self.module.device)
+
+    def __call__(self, tokens: Tensor, **options: Any) -> Any:
+        """The model's output for tokens [rows, length], its adapter included."""
+        _active.adapter = self.adapter
+        try:
+            return self.module(input_ids=tokens, **options)
+        finally:
+            _active.adapter = {}
+
+    def fingerprint(self) -> str:
+        """A short hash of the shape and of a sample of the values."""
+        digest = hashlib.blake2b(repr(self.arch).encode(), digest_size=16)
+        for name, tensor in sorted(self.module.state_dict().items()):
+            sample = tensor.detach().flatten()[:64].tolist()
+            digest.update(f"{name} {tuple(tensor.shape)} {sample}".encode())
+        return digest.hexdigest()
+
+
+def hf_weights(loaded: Any, device: torch.device, dtype: torch.dtype) -> HfWeights:
+    """Freeze a transformers model and put its hooks in place. Raises ConfigError for one without
+    linear projections to adapt."""
+    module = loaded.to(device=device, dtype=dtype).eval().requires_grad_(False)
+    weights = HfWeights(architecture_of(loaded.config), module)
+    linears = _linears(module)
+    if len(linears) < 2:  # the unembedding alone
+        raise ConfigError(
+            f"model family {weights.arch.family!r} has no linear projections that LoRA could adapt"
+        )
+    for name, linear in linears.items():
+        linear.register_forward_hook(_hook(name))
+    return weights
+
+
+def hf_modules(weights: HfWeights, settings: LoraSettings) -> list[Module]:
+    """The projections that these settings adapt, in the model's order."""
+    head, found = weights.module.get_output_embeddings(), []
+    for name, linear in _linears(weights.module).items():
+        attention = any(word in name for word in _ATTENTION)
+        wanted = settings.train_attn if attention else settings.train_mlp
+        if settings.train_unembed if linear is head else wanted:
+            found.append(Module(name, 0, "", 0, linear.in_features, linear.out_features))
+    return found
+
+
+def adapter_of(lora: Lora, flat: Tensor) -> Adapter:
+    """The adapter in a vector that is laid out as the parameters are; gradients flow to it."""
+    a, b = lora.views(flat)
+    return {name: (a[name], lora.scale * b[name]) for name in a}
+
+
+def _linears(module: nn.Module) -> dict[str, nn.Linear]:
+    return {
+        name: each
+        for name, each in module.named_modules()
+        if isinstance(each, nn.Linear)
+        and not name.endswith(".gate")  # a mixture's router
+        and not any(word in name for word in _LEFT_OUT)
+    }
+
+
+def _hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor | None]:
+    def add(linear: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+        del linear
+        if name not in _active.adapter:
+            return None
+        (x, *_), (a, b) = inputs, _active.adapter[name]
+        return output + F.linear(F.linear(x, a.to(x.dtype)), b.to(x.dtype))
+
+    return add

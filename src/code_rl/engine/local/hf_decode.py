@@ -1,0 +1,108 @@
+"""Sampling from a model that transformers runs: the completions of one prompt at a time, over its
+own cache, so that nothing is padded."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from code_rl.util.errors import ConfigError
+
+from .decode import MAX_ROWS, Completion, SequenceRequest
+from .forward import Prompt, Scored
+from .hf import HfWeights
+from .picking import Picker
+from .worker import safe_point
+
+
+@dataclass
+class _Row:
+    """A completion under way."""
+
+    request: SequenceRequest
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    def takes(self, token: int, logprob: float) -> bool | None:
+        """Append a token; whether it ends the completion by a stop (True) or by length (False)."""
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+        asked = self.request
+        if token in asked.stop_tokens or (asked.stopped and asked.stopped(self.tokens)):
+            return True
+        return False if len(self.tokens) == asked.max_tokens else None
+
+    def completion(self, stopped: bool, scored: Scored) -> Completion:
+        logprobs = np.asarray(self.logprobs, dtype=np.float32)
+        return Completion(np.asarray(self.tokens, dtype=np.int32), logprobs, stopped, scored)
+
+
+@torch.inference_mode()
+def decode_hf(
+    weights: HfWeights, waiting: deque[SequenceRequest], arrived: Callable[[], None]
+) -> Iterator[tuple[SequenceRequest, Completion]]:
+    """Sample what waits, prompt by prompt; yield each request with its completion."""
+    while waiting:
+        arrived()
+        prompt = waiting[0].prompt
+        mine = [each for each in waiting if each.prompt is prompt]
+        rest = [each for each in waiting if each.prompt is not prompt] + mine[MAX_ROWS:]
+        waiting.clear()
+        waiting.extend(rest)
+        yield from _completions(weights, prompt, mine[:MAX_ROWS])
+
+
+def _completions(
+    weights: HfWeights, prompt: Prompt, requests: Sequence[SequenceRequest]
+) -> Iterator[tuple[SequenceRequest, Completion]]:
+    tokens = torch.tensor([prompt.tokens], device=weights.device)
+    output = weights(tokens, use_cache=True)
+    scored = _scored(prompt, output.logits[0])
+    for request in requests:
+        if not request.max_tokens:
+            yield request, _Row(request).completion(False, scored)
+    rows = [_Row(request) for request in requests if request.max_tokens]
+    if not rows:
+        return
+    cache = getattr(output, "past_key_values", None)
+    if cache is None:
+        raise ConfigError(f"model family {weights.arch.family!r} has no cache to sample with")
+    cache.reorder_cache(torch.zeros(len(rows), dtype=torch.long, device=weights.device))
+    logits = output.logits[:, -1].float().repeat(len(rows), 1)
+    picker = Picker([row.request.choice for row in rows], weights.device)
+    while True:
+        chosen, logprobs = picker.sample_tokens(logits)
+        taken = zip(rows, chosen.tolist(), logprobs.tolist(), strict=True)
+        ends = [row.takes(token, logprob) for row, token, logprob in taken]
+        for row, stopped in zip(rows, ends, strict=True):
+            if stopped is not None:
+                yield row.request, row.completion(stopped, scored)
+        alive = [at for at, stopped in enumerate(ends) if stopped is None]
+        if not alive:
+            return
+        if len(alive) < len(rows):
+            rows = [rows[at] for at in alive]
+            picker.keep(alive)
+            kept = torch.tensor(alive, device=weights.device)
+            cache.reorder_cache(kept)
+            chosen = chosen[kept]
+        safe_point()
+        output = weights(chosen[:, None], past_key_values=cache, use_cache=True)
+        logits = output.logits[:, -1].float()
+
+
+def _scored(prompt: Prompt, logits: Tensor) -> Scored:
+    """What the prompt was scored, where that is wanted."""
+    if prompt.scored_at is None:
+        nothing = np.empty(0, dtype=np.float32)
+        return Scored(nothing, np.empty((0, 0), dtype=np.int64), nothing[:, None])
+    table = torch.log_softmax(logits[:-1].float() / prompt.scored_at, dim=-1)
+    following = torch.tensor(prompt.tokens[1:], device=table.device)
+    known = table.gather(1, following[:, None])[:, 0].cpu().numpy()
+    best, ids = (each.cpu().numpy() for each in table.topk(prompt.likeliest, dim=-1))
+    return Scored(np.concatenate([np.full(1, np.nan, np.float32), known]), ids, best)

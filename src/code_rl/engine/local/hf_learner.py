@@ -1,0 +1,91 @@
+"""Gradients of a model that transformers runs: micro-batches padded at the end, where a causal
+model's padding reaches nothing before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from tinker import types
+from torch import Tensor
+
+from .hf import HfWeights, adapter_of
+from .learner import AdamState, Learner, outputs_of
+from .lora import Lora
+from .passes import EngineExample, Pass
+
+TOKENS = 1024
+"""Of a micro-batch, padding counted; or one example."""
+
+
+class HfLearner(Learner):
+    """One model in training; what it does beside the passes is the fast learner's."""
+
+    def __init__(self, base: HfWeights, lora: Lora, token_budget: int = TOKENS) -> None:
+        self._model, self.lora, self.budget = base, lora, token_budget
+        self.adam = AdamState.fresh(lora.flat)
+        self.gradient: Tensor | None = None
+
+    def snapshot(self) -> HfWeights:
+        """Weights for a sampler that later training does not change."""
+        adapter = adapter_of(self.lora, self.lora.flat.detach().clone())
+        return HfWeights(self._model.arch, self._model.module, adapter)
+
+    def forward(self, examples: Sequence[EngineExample], how: Pass) -> types.ForwardBackwardOutput:
+        with torch.no_grad():
+            return self._passes(examples, how, self.lora.flat)
+
+    def forward_backward(
+        self, examples: Sequence[EngineExample], how: Pass
+    ) -> types.ForwardBackwardOutput:
+        flat = self.lora.flat.detach().clone().requires_grad_()
+        output = self._passes(examples, how, flat)
+        self.accumulate(torch.zeros_like(flat) if flat.grad is None else flat.grad)
+        return output
+
+    def _passes(
+        self, examples: Sequence[EngineExample], how: Pass, flat: Tensor
+    ) -> types.ForwardBackwardOutput:
+        logprobs = [np.empty(each.targets.shape, dtype=np.float32) for each in examples]
+        losses = [np.zeros(each.targets.shape, dtype=np.float32) for each in examples]
+        for part in self._batches(examples):
+            model = HfWeights(self._model.arch, self._model.module, adapter_of(self.lora, flat))
+            tokens = np.zeros((len(part), max(len(examples[i].tokens) for i in part)), np.int64)
+            for row, i in enumerate(part):
+                tokens[row, : len(examples[i].tokens)] = examples[i].tokens
+            logits = model(torch.from_numpy(tokens).to(model.device), use_cache=False).logits
+            total = torch.zeros((), device=model.device)
+            for row, i in enumerate(part):
+                found, lost = _one(examples[i], logits[row], how)
+                logprobs[i][...] = found.detach().cpu().numpy()
+                losses[i][examples[i].context :] = lost.detach().cpu().numpy()
+                total = total + lost.sum()
+            if total.requires_grad:
+                total.backward()  # type: ignore[no-untyped-call]
+        return outputs_of(logprobs, losses)
+
+    def _batches(self, examples: Sequence[EngineExample]) -> Iterator[list[int]]:
+        """Indices of examples of like length, together within the budget."""
+        part: list[int] = []
+        for i in sorted(range(len(examples)), key=lambda i: len(examples[i].tokens)):
+            if part and (len(part) + 1) * len(examples[i].tokens) > self.budget:
+                yield part
+                part = []
+            part.append(i)
+        if part:
+            yield part
+
+
+def _one(example: EngineExample, logits: Tensor, how: Pass) -> tuple[Tensor, Tensor]:
+    """The log-probabilities of an example's targets, and the losses of those that count."""
+    count, start, device = len(example.tokens), example.context, logits.device
+    scaled = logits[:count].float() / how.temperature
+    targets = torch.from_numpy(example.targets).to(device)
+    chosen = scaled.gather(1, targets.view(count, -1)) - scaled.logsumexp(-1, keepdim=True)
+    logprobs = chosen.view(targets.shape)
+    inputs = {
+        name: torch.from_numpy(values[start:]).to(device) for name, values in example.inputs.items()
+    }
+    losses: Tensor = how.loss.formula(torch, logprobs[start:], inputs, how.settings)
+    return logprobs, losses
