@@ -339,7 +339,7 @@ def test_a_broken_checker_is_spoken_of_and_nothing_is_to_be_run_again(tmp_path, 
 def test_a_server_that_does_not_answer_is_one_line_and_nothing_is_written(files, capsys, tmp_path):
     problems, programs, out = files(program(1, "1"))
     argv = [f"problems={problems}", f"programs={programs}", f"out={out}", "executor=http://127.0.0.1:1/run_code"]
-    assert main(["judge", *argv]) == 1
+    assert main(["judge", *argv]) == 2
     captured = capsys.readouterr()
     assert "127.0.0.1:1" in captured.err
     assert captured.err.count("\n") == 1

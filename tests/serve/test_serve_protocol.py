@@ -97,7 +97,7 @@ def misshapen(message):
             TOKENS,
             "stable_reinforce",
             None,
-            "stable_reinforce.*cross_entropy, importance_sampling, reinforce, ppo, cispo, dro, gspo",
+            "stable_reinforce.*cross_entropy, importance_sampling, reinforce, ppo, cispo, gspo",
         ),
         (TOKENS, "dro", None, "beta"),
         (TOKENS, "cross_entropy", with_image, "text"),
