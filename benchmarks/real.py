@@ -128,7 +128,7 @@ def read_prompts(model: str, count: int) -> list[list[int]]:
     from transformers import AutoTokenizer
 
     from code_rl.data.library import load_problems
-    from code_rl.policy.prompts import get_prompt_template
+    from code_rl.policy.prompt_templates import get_prompt_template
     from code_rl.policy.renderers import get_renderer
 
     renderer, worded = get_renderer("auto", AutoTokenizer.from_pretrained(model)), get_prompt_template()

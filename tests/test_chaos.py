@@ -15,7 +15,7 @@ import pytest
 
 from code_rl.grading.sandbox.executor import Execution, Executor, Job
 from code_rl.loop import train
-from code_rl.policy.inflight import INFLIGHT, step_file, steps_in
+from code_rl.policy.completion_log import INFLIGHT, step_file, steps_in
 from code_rl.training.assembly import assemble
 from code_rl.training.console import Console
 from code_rl.training.run import Run

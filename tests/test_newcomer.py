@@ -17,7 +17,7 @@ from code_rl.data.sources.records import Skipped
 from code_rl.engine.probes import load_tokenizer
 from code_rl.grading.problem import Problem
 from code_rl.grading.verdict import Verdict, VerdictKind
-from code_rl.policy import inflight
+from code_rl.policy import completion_log as inflight
 from tests import newcomer
 from tests.kinds import each_is
 from tests.pipeline_support import rollouts, small, untimed

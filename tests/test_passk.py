@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.evaluation.figures import (
+from code_rl.evaluation.pass_at_k import (
     Estimate,
     SampleOutcome,
     combined,

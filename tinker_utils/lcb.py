@@ -5,7 +5,10 @@ import inspect
 from code_rl.data.sources.testcases import normalize_tests
 from code_rl.grading.sandbox.fusion import course
 from code_rl.grading.sandbox.fusion.course import TEST_CODE
-from code_rl.policy.prompts import LCB_SYSTEM_MESSAGE_GENERIC, fetch_live_code_bench_system_prompt
+from code_rl.policy.prompt_templates import (
+    LCB_SYSTEM_MESSAGE_GENERIC,
+    fetch_live_code_bench_system_prompt,
+)
 
 TEST_UTIL = inspect.getsource(course)
 

@@ -18,7 +18,7 @@ from string import ascii_lowercase
 from code_rl.data.builtin import draw_problem
 from code_rl.data.builtin.primitives import SOURCES, Primitive
 from code_rl.data.builtin.specs import FN_NAME, FUNCTION, TRAIN, WORD, Spec
-from code_rl.policy.prompts import build_prompt
+from code_rl.policy.prompt_templates import build_prompt
 
 FIRST_PRETRAINING_SEED = 1_000_000
 """Pretraining problems come from streams that are no RL training set and no test split."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from code_rl.policy.prompts import CLOSING, OPENING, STARTER_FORMAT, STDIN_FORMAT
+from code_rl.policy.prompt_templates import CLOSING, OPENING, STARTER_FORMAT, STDIN_FORMAT
 from scripts.tiny.corpus import CorpusRecipe, documents
 
 VOCABULARY = 768

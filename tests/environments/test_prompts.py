@@ -11,7 +11,7 @@ from code_rl.cli.train import train_command
 from code_rl.engine.probes import load_tokenizer
 from code_rl.grading.problem import ProblemView
 from code_rl.policy.environments import get_environment
-from code_rl.policy.prompts import PROMPTS, build_prompt, get_prompt_template
+from code_rl.policy.prompt_templates import PROMPTS, build_prompt, get_prompt_template
 from code_rl.training.config import make_config
 from code_rl.training.objective import environment_of
 from code_rl.util.errors import ConfigError

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from code_rl.grading.problem import Problem, StdinTest
 from code_rl.grading.verdict import VerdictKind
+from code_rl.policy.completion_log import InFlight
 from code_rl.policy.environments import Repair, get_environment
-from code_rl.policy.inflight import InFlight
 from code_rl.policy.rewards import get_reward
 from code_rl.policy.sample import Sampling
 from code_rl.training.algorithm.datums import Example, make_datum, segments

@@ -8,7 +8,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from code_rl.evaluation.figures import SampleOutcome
+from code_rl.evaluation.pass_at_k import SampleOutcome
 from code_rl.evaluation.rating import (
     MIN_PARTICIPANTS,
     Contest,

@@ -30,7 +30,7 @@ from code_rl.grading.judging import judge_async
 from code_rl.grading.native import format_problem, problem_to_json
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.grading.verdict import Verdict, VerdictKind
-from code_rl.policy.inflight import GroupLog, SampledAnswer, SampledAnswers, SamplingRequest, open_kept
+from code_rl.policy.completion_log import GroupLog, SampledAnswer, SampledAnswers, SamplingRequest, open_kept
 from code_rl.training.config import Config
 from code_rl.util.errors import DataError
 

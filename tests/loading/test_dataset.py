@@ -23,7 +23,7 @@ from code_rl.data.preparation.settings import STAGES, PrepareConfig
 from code_rl.data.sources.records import Skipped, item_id
 from code_rl.grading.native import format_problem, write_problems
 from code_rl.grading.problem import Problem, StdinTest
-from code_rl.policy.prompts import build_prompt, build_question
+from code_rl.policy.prompt_templates import build_prompt, build_question
 from code_rl.util.data_files import sources_digest, stream_rows
 from code_rl.util.errors import ConfigError, DataError
 from tests.loading.raw_rows import SAMPLES, SUM, taco

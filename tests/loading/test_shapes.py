@@ -10,7 +10,7 @@ import pytest
 
 from code_rl.data.sources.records import Ambiguous, Origin, Skipped, item_id
 from code_rl.data.sources.shapes import read_row, shape_of
-from code_rl.policy.prompts import build_prompt, get_prompt_template
+from code_rl.policy.prompt_templates import build_prompt, get_prompt_template
 from tests.loading.raw_rows import (
     CALLS,
     METHOD,

@@ -19,7 +19,7 @@ from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.data.preparation.verification.attempts import trivial_pass
 from code_rl.data.preparation.verification.verify import bucket, calibrated_limit
 from code_rl.data.preparation.workspace import Candidate, ProblemSummary, make_entry
-from code_rl.evaluation.figures import wilson
+from code_rl.evaluation.pass_at_k import wilson
 from code_rl.grading.problem import CallTest, Problem, StdinTest
 from code_rl.util.files import KeyedLog, digest
 

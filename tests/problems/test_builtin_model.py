@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from code_rl.data.builtin import SPLITS, test_split
-from code_rl.policy.prompts import CLOSING, OPENING, STARTER_FORMAT, STDIN_FORMAT, build_prompt
+from code_rl.policy.prompt_templates import CLOSING, OPENING, STARTER_FORMAT, STDIN_FORMAT, build_prompt
 
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

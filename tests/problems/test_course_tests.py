@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from code_rl.data.sources.testcases import normalize_tests, read_tests
 from code_rl.grading.problem import CallTest, StdinTest
-from code_rl.policy.prompts import build_question
+from code_rl.policy.prompt_templates import build_question
 from code_rl.util.errors import DataError
 
 LCB_STDIN = [{"input": "1\n", "output": "2\n", "testtype": "stdin"}]

@@ -25,7 +25,7 @@ from code_rl.data.sources.livecodebench import (
 )
 from code_rl.data.sources.records import RowError, Skipped
 from code_rl.grading.problem import CallTest, Problem, StdinTest
-from code_rl.policy.prompts import build_prompt
+from code_rl.policy.prompt_templates import build_prompt
 from code_rl.util.errors import ConfigError
 from tests.corpus.reading import read_livecodebench, read_rows
 from tests.corpus.rooms import data_file

@@ -134,7 +134,7 @@ def fork(given: dict[str, str], ledger: Path, output: Path, use: Callable[[dict[
 
 def keep_ledger(path: Path) -> None:
     """Note every completion and every verdict once the run has kept it."""
-    from code_rl.policy import inflight
+    from code_rl.policy import completion_log as inflight
 
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     keep = inflight.GroupLog._put

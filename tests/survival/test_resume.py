@@ -21,7 +21,7 @@ from code_rl.cli.train import train_command
 from code_rl.engine.backends import _restored
 from code_rl.engine.checkpoints import CONFIG, append_checkpoint, get_last_checkpoint, read_checkpoints
 from code_rl.grading.verdict import Failure, Verdict, VerdictKind
-from code_rl.policy.inflight import InFlight, SampledAnswer, SampledAnswers, SamplingRequest
+from code_rl.policy.completion_log import InFlight, SampledAnswer, SampledAnswers, SamplingRequest
 from code_rl.training.config import make_config
 from code_rl.training.console import Console
 from code_rl.training.runs.directory import LOCK, METRICS, check_log_dir

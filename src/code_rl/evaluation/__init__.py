@@ -1,6 +1,6 @@
 """How good is it? `code-rl eval`, and the evaluations of a training run (`held_out`).
 
-`session` runs benchmarks, `runner` samples and judges, `figures` has pass@k and intervals,
+`session` runs benchmarks, `runner` samples and judges, `pass_at_k` has the estimator and intervals,
 `comparison` compares two evaluations.
 """
 

@@ -30,7 +30,7 @@ from code_rl.data.sources import Skipped
 from code_rl.evaluation.generators import EvalEntry
 from code_rl.grading import Problem, ProblemView
 from code_rl.grading.sandbox import Executor
-from code_rl.policy.prompts import (
+from code_rl.policy.prompt_templates import (
     CLOSING,
     LCB_SYSTEM_MESSAGE_GENERIC,
     STARTER_FORMAT,

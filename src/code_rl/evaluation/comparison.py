@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from code_rl.evaluation.figures import (
+from code_rl.evaluation.manifest import MANIFEST, read_manifest
+from code_rl.evaluation.pass_at_k import (
     Estimate,
     SampleOutcome,
     combined,
@@ -17,7 +18,6 @@ from code_rl.evaluation.figures import (
     rate,
     verdict_counts,
 )
-from code_rl.evaluation.manifest import MANIFEST, read_manifest
 from code_rl.evaluation.results import RESULTS
 from code_rl.evaluation.samples import GREEDY, SAMPLED, VERDICTS, Mode
 from code_rl.grading import VerdictKind

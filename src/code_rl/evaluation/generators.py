@@ -17,8 +17,8 @@ from code_rl.evaluation.settings import EvalConfig
 from code_rl.grading import Problem, extract_code
 from code_rl.grading.sandbox import Executor
 from code_rl.policy import Group, GroupGrader, Policy, Sampling
+from code_rl.policy.completion_log import GroupLog
 from code_rl.policy.environments import Single
-from code_rl.policy.inflight import GroupLog
 from code_rl.policy.renderers import Message
 from code_rl.util.data_files import file_sha256
 from code_rl.util.errors import CodeRLError, ConfigError

@@ -7,13 +7,13 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from code_rl.evaluation.figures import Figures, figures
 from code_rl.evaluation.generators import EvalEntry, PolicyGenerator
+from code_rl.evaluation.pass_at_k import Figures, figures
 from code_rl.evaluation.runner import Evaluation, Plan, Questions
 from code_rl.evaluation.samples import GREEDY, SAMPLED
 from code_rl.grading import Problem, Verdict
 from code_rl.policy import Policy, Sampling
-from code_rl.policy.inflight import GroupLog
+from code_rl.policy.completion_log import GroupLog
 
 IN_FLIGHT = 256
 """Groups sampled and judged at once, over all splits: problems of a split of any size are in memory

@@ -11,8 +11,8 @@ from statistics import fmean
 from typing import Any
 
 from code_rl.evaluation.benchmarks import Benchmark
-from code_rl.evaluation.figures import Estimate, Figures, SampleOutcome, figures
 from code_rl.evaluation.generators import EvalEntry
+from code_rl.evaluation.pass_at_k import Estimate, Figures, SampleOutcome, figures
 from code_rl.evaluation.rating import (
     MIN_PARTICIPANTS,
     percentile,

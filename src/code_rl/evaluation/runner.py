@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from code_rl.evaluation.figures import SampleOutcome
 from code_rl.evaluation.generators import (
     CompletionError,
     CompletionGenerator,
     CompletionRequest,
     EvalEntry,
 )
+from code_rl.evaluation.pass_at_k import SampleOutcome
 from code_rl.evaluation.samples import (
     GREEDY,
     SAMPLED,
@@ -30,7 +30,7 @@ from code_rl.grading import Compare, Problem, Verdict, VerdictKind, judge_async
 from code_rl.grading.sandbox import Executor
 from code_rl.grading.submission import in_one_process
 from code_rl.policy import GroupGrader, derive_seed
-from code_rl.policy.inflight import GroupLog
+from code_rl.policy.completion_log import GroupLog
 from code_rl.policy.renderers import Message
 from code_rl.util.concurrency import default_concurrency, gather_or_cancel
 

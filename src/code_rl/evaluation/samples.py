@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from code_rl.grading import Verdict, VerdictKind, extract_code
-from code_rl.policy.inflight import INFLIGHT, GroupLog, open_kept
+from code_rl.policy.completion_log import INFLIGHT, GroupLog, open_kept
 from code_rl.util.data_files import read_rows, stream_rows
 from code_rl.util.errors import DataError
 from code_rl.util.files import KeyedLog

@@ -10,7 +10,7 @@ import chz
 from code_rl.data.benchmarks import RowSelection
 from code_rl.engine.checkpoints import read_config, run_of
 from code_rl.policy.environments import ENVIRONMENTS, get_environment
-from code_rl.policy.prompts import PROMPTS, get_prompt_template
+from code_rl.policy.prompt_templates import PROMPTS, get_prompt_template
 from code_rl.util.errors import ConfigError
 from code_rl.util.setting import (
     ABOVE_0,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from code_rl.evaluation.figures import rate
+from code_rl.evaluation.pass_at_k import rate
 from code_rl.evaluation.progress import judging
 from code_rl.grading import Verdict
 from code_rl.util.progress import View

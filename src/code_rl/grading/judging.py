@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from code_rl.grading.checker import Asked, CheckerBudget, put_to_checker, read_answer
 from code_rl.grading.compare import compare_printed, compare_returned
-from code_rl.grading.plain import UnreadableError
+from code_rl.grading.compare_values import UnreadableError
 from code_rl.grading.problem import CallTest, Problem, StdinTest, TestCase, check_parts
 from code_rl.grading.reasons import Reason, left_by_itself, status_reason, wrong
 from code_rl.grading.sandbox.executor import Execution, Executor, Limits, Status, encodable

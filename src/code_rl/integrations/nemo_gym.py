@@ -9,7 +9,7 @@ import nemo_gym.base_resources_server as gym
 
 from code_rl.grading import Problem
 from code_rl.integrations import rows
-from code_rl.policy.prompts import PromptTemplate, livecodebench
+from code_rl.policy.prompt_templates import PromptTemplate, livecodebench
 
 FAILED = "_ng_failure_class"
 """Gym 0.4's key of a rollout that has no reward: it goes to the file of failures, out of every

@@ -8,7 +8,7 @@ from typing import Any
 
 from code_rl.grading import Problem, Verdict, extract_code, judge_async
 from code_rl.grading.native import format_problem, parse_problem
-from code_rl.policy.prompts import PromptTemplate, livecodebench
+from code_rl.policy.prompt_templates import PromptTemplate, livecodebench
 from code_rl.util.errors import DataError
 
 _KEPT = 64

@@ -9,7 +9,7 @@ import verifiers.v1 as vf
 
 from code_rl.data import load_problems
 from code_rl.integrations.rows import to_row, verdict_of, why
-from code_rl.policy.prompts import get_prompt_template
+from code_rl.policy.prompt_templates import get_prompt_template
 from code_rl.util.errors import SandboxError
 
 __all__ = ["CodeConfig", "CodeData", "CodeTask", "CodeTaskset"]

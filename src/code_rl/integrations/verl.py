@@ -7,7 +7,7 @@ from typing import Any
 
 from code_rl.grading import Problem
 from code_rl.integrations import rows
-from code_rl.policy.prompts import PromptTemplate, livecodebench
+from code_rl.policy.prompt_templates import PromptTemplate, livecodebench
 from code_rl.util.errors import SandboxError
 
 ATTEMPTS = 3

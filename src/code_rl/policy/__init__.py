@@ -1,6 +1,6 @@
 """From a problem to a trajectory: prompts, environments, renderers, sampling and rewards.
 
-`sample` draws and judges groups of trajectories; `inflight` keeps each completion and verdict on
+`sample` draws and judges groups of trajectories; `completion_log` keeps each completion and verdict on
 disk the moment it arrives.
 """
 

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Literal
 from code_rl.engine import ready
 from code_rl.grading import Problem, Verdict, judge_async
 from code_rl.grading.sandbox import Executor
-from code_rl.policy.environments.base import Environment
-from code_rl.policy.environments.single import Single
-from code_rl.policy.inflight import (
+from code_rl.policy.completion_log import (
     GroupLog,
     Program,
     SampledAnswer,
     SampledAnswers,
     SamplingRequest,
 )
+from code_rl.policy.environments.base import Environment
+from code_rl.policy.environments.single import Single
 from code_rl.policy.renderers import Message, Renderer
 from code_rl.policy.trajectory import Group, Trajectory, Turn
 from code_rl.util.concurrency import gather_or_cancel

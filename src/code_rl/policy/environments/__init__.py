@@ -12,7 +12,7 @@ from code_rl.grading import ProblemView, Verdict
 from code_rl.policy.environments.base import Environment, Grader, Reply
 from code_rl.policy.environments.repair import Repair
 from code_rl.policy.environments.single import Single
-from code_rl.policy.prompts import (
+from code_rl.policy.prompt_templates import (
     PROMPTS,
     PromptTemplate,
     check_message,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from code_rl.grading import ProblemView, StdinTest, Verdict, extract_code
 from code_rl.policy.environments.base import Grader, Reply
 from code_rl.policy.environments.single import Single
-from code_rl.policy.prompts import shown_test
+from code_rl.policy.prompt_templates import shown_test
 from code_rl.policy.renderers.base import Message
 from code_rl.util.errors import ConfigError
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from code_rl.grading import ProblemView, extract_code
 from code_rl.policy.environments.base import Grader, Reply
-from code_rl.policy.prompts import PromptTemplate, livecodebench
+from code_rl.policy.prompt_templates import PromptTemplate, livecodebench
 from code_rl.policy.renderers.base import Message
 
 

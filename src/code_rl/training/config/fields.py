@@ -10,7 +10,7 @@ import chz
 from code_rl.data.load import parse_difficulty
 from code_rl.engine.losses import HIGH, LOW, POLICY_LOSSES, get_loss
 from code_rl.policy.environments import ENVIRONMENTS
-from code_rl.policy.prompts import PROMPTS
+from code_rl.policy.prompt_templates import PROMPTS
 from code_rl.policy.renderers import renderer_names
 from code_rl.policy.rewards import REWARDS
 from code_rl.training.algorithm.advantages import ESTIMATORS, get_estimator

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from code_rl.evaluation.figures import Estimate, combined, wilson
+from code_rl.evaluation.pass_at_k import Estimate, combined, wilson
 from code_rl.training.report.diagnostics import MIN_STEPS, never_trained, steps_taken
 from code_rl.training.report.groups import as_number, as_text, percent, values_of
 

@@ -21,8 +21,8 @@ from code_rl.engine.checkpoints import (
     write_checkpoints,
 )
 from code_rl.grading import Problem, StdinTest, extract_code
-from code_rl.policy.inflight import EVALUATIONS, INFLIGHT, GroupLog, InFlight
-from code_rl.policy.prompts import shown_test
+from code_rl.policy.completion_log import EVALUATIONS, INFLIGHT, GroupLog, InFlight
+from code_rl.policy.prompt_templates import shown_test
 from code_rl.training.runs.directory import METRICS
 from code_rl.training.runs.logs import MultiplexLogger
 from code_rl.training.runs.smoke import STEPS, smoke_lines

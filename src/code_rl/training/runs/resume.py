@@ -18,7 +18,7 @@ from code_rl.engine.checkpoints import (
     state_path_of,
     write_checkpoints,
 )
-from code_rl.policy.inflight import INFLIGHT, step_file
+from code_rl.policy.completion_log import INFLIGHT, step_file
 from code_rl.training.config import Config, make_config
 from code_rl.training.runs.directory import METRICS, settings_of
 from code_rl.training.runs.recorder import ROLLOUTS

@@ -13,8 +13,8 @@ import sys
 from decimal import Decimal
 from typing import Any
 
+from code_rl.grading.compare_text import compare_contest, near
 from code_rl.grading.problem import Compare
-from code_rl.grading.text import compare_contest, near
 from code_rl.grading.values import ENVELOPE, MAX_DEPTH, TAG, encode
 
 MAX_VALUE_BYTES = 64 << 20
