@@ -208,10 +208,10 @@ NEW_PARTS = """
 import dataclasses, runpy, sys
 from code_rl.engine import losses
 from code_rl.policy import environments, rewards
-from code_rl.policy import prompts
+from code_rl.policy import prompt_templates
 from code_rl.training.algorithm import advantages
 losses.POLICY_LOSSES["new_loss"] = dataclasses.replace(losses.POLICY_LOSSES["ppo"], name="new_loss")
-for ours in (advantages.ESTIMATORS, rewards.REWARDS, environments.ENVIRONMENTS, prompts.PROMPTS):
+for ours in (advantages.ESTIMATORS, rewards.REWARDS, environments.ENVIRONMENTS, prompt_templates.PROMPTS):
     ours["new_part"] = next(iter(ours.values()))
 from code_rl.cli.main import main
 main(["train", "--help"]), main(["eval", "--help"]), main(["train", "clip_low=0.1"])
