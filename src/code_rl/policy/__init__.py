@@ -1,7 +1,7 @@
 """From a problem to a trajectory: prompts, environments, renderers, sampling and rewards.
 
-`sample` draws and judges groups of trajectories; `completion_log` keeps each completion and verdict on
-disk the moment it arrives.
+`sample` draws and judges groups of trajectories; `completion_log` keeps each completion and verdict
+on disk the moment it arrives.
 """
 
 from __future__ import annotations
