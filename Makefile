@@ -53,15 +53,14 @@ core: $(CORE)/.installed
 	$(CORE)/bin/python -c "from importlib.util import find_spec; there = [*filter(find_spec, ('torch', 'transformers', 'tinker', 'chz'))]; assert not there, there"
 	$(CORE)/bin/pytest -q -n 2 --deselect tests/judging/test_checkers.py::test_a_reference_that_gives_no_answer_excuses_no_program tests/test_core.py tests/judging tests/integrations tests/problems/test_native.py tests/sandbox/test_ending.py tests/sandbox/test_runner_values.py tests/sandbox/test_embedded_calls.py tests/sandbox/test_isolation_levels.py tests/fusion/test_fusion_faults.py
 
-# The wheel in a fresh environment without the repository: the core alone judges, then the main job trains from it.
+# The wheel in a fresh environment without the repository: the core alone judges; then the main job trains from it, with the heavy packages of .venv.
 wheel: $(VENV)/.installed
 	rm -rf build/wheel && mkdir -p build/wheel && grep -v '^-' requirements.txt >build/wheel/constraints.txt
 	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheel .
 	$(PYTHON) -m venv build/wheel/env
 	build/wheel/env/bin/pip install --quiet --disable-pip-version-check -c build/wheel/constraints.txt build/wheel/*.whl
 	cd build/wheel && env/bin/python -c "from code_rl import Problem, StdinTest, judge; assert judge(Problem('a', 'Say 1.', (StdinTest('', '1'),)), 'print(1)').correct"
-	build/wheel/env/bin/pip install --quiet --disable-pip-version-check -c build/wheel/constraints.txt "$$(ls $(CURDIR)/build/wheel/*.whl)[engine]"
-	cd build/wheel && env/bin/code-rl train backend=embedded executor=embedded max_steps=1 eval_limit=4 eval_samples=2 log_path=run
+	cd build/wheel && PYTHONPATH="$$(echo $(CURDIR)/$(VENV)/lib/python*/site-packages)" env/bin/python -m code_rl.cli train backend=embedded executor=embedded max_steps=1 eval_limit=4 eval_samples=2 log_path=run
 	test -s build/wheel/run/report.html
 
 slow: $(VENV)/.developing
