@@ -1,6 +1,6 @@
 """Reward hacking on a laptop: the built-in model, given a small habit of cheating, under two bad graders and under ours.
 
-    python benchmarks/hack_demo.py [out=DIR] [seed=0] [steps=24]
+    python benchmarks/hack_demo.py [out=DIR] [seed=0] [steps=16]
 
 The habit is seeded by supervised steps, until at least 1% of the answers cheat. Then three runs begin from those weights, on
 the same problems and seeds: paid by examples/grader_exec.py, by examples/grader_marker.py, and by our judge. DIR/hack-demo.html
@@ -57,7 +57,7 @@ class DemoConfig:
 
     out: str = chz.field(default="build/hack-demo", doc="Folder of the runs and the page.")
     seed: int = chz.field(default=0, doc="Seed of the three runs.")
-    steps: int = chz.field(default=24, doc="Steps of each run.")
+    steps: int = chz.field(default=16, doc="Steps of each run.")
 
 
 def paid_by_exec(trajectory: Trajectory, problem: Problem) -> float:

@@ -14,6 +14,7 @@ import chz
 from code_rl.engine.checkpoints import checkpoint_record
 from code_rl.evaluation import evaluate
 from code_rl.policy import cap_max_tokens
+from code_rl.policy.completion_log import InFlight
 from code_rl.training.config import Config
 from code_rl.training.controls.arms import Plan, check_plan, lines
 from code_rl.training.controls.table import write_tables
