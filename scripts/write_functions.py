@@ -2,7 +2,8 @@
 
 Short functions whose names say what they do, in four steps of difficulty: arithmetic on a number, one operation over a list, over a string, and a filter with
 an operation behind it. A small pretrained model can begin to solve them. Operations are the primitives of the built-in family; `check` compares and writes nothing
-(a test runs it). Held out (split `test`): constants that are 3 modulo 7, and the pairs of HELD_OUT, in problems whose names do not occur in `train`.
+(a test runs it). Held out (split `test`): constants that are 3 modulo 7, and the pairs of HELD_OUT, in problems whose names do not occur in `train`. The split
+`unseen` has other operations in other words: none of its problems shares an operation, a name or a phrase with the two others.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from code_rl.grading.native import write_problems
 from code_rl.grading.problem import CallTest, Problem
 
 FOLDER = Path(__file__).parents[1] / "src" / "code_rl" / "data" / "functions"
-TRAIN, TEST = "train", "test"
+TRAIN, TEST, UNSEEN = "train", "test", "unseen"
 SIZES = {TRAIN: 512, TEST: 128}
 CASES, PUBLIC = 8, 2
 
@@ -47,6 +48,46 @@ STRING = {
     "repeat_{k}_times": ("the text repeated {k} times", "text * {k}"),
     "is_longer_than_{k}": ("True if the text has more than {k} characters, and False otherwise", "len(text) > {k}"),
 }
+NUMBERS, WORDS, WHOLE = "values", "phrase", "n"
+OTHER = (
+    ("mirrored", NUMBERS, "the same list in reverse order", "values[::-1]"),
+    ("product", NUMBERS, "all entries multiplied together (1 for an empty list)", "__import__('math').prod(values)"),
+    ("spread", NUMBERS, "the gap between maximum and minimum, 0 when empty", "max(values) - min(values) if values else 0"),
+    ("mean_or_zero", NUMBERS, "the arithmetic average, 0 when empty", "sum(values) / len(values) if values else 0"),
+    ("distinct", NUMBERS, "how many different entries there are", "len(set(values))"),
+    ("negated", NUMBERS, "the list with every sign flipped", "[-v for v in values]"),
+    ("magnitudes", NUMBERS, "the absolute value of every entry, in order", "[abs(v) for v in values]"),
+    ("every_second", NUMBERS, "the entries at positions 0, 2, 4 and so on", "values[::2]"),
+    ("head", NUMBERS, "the opening entry, None when empty", "values[0] if values else None"),
+    ("tail", NUMBERS, "the closing entry, None when empty", "values[-1] if values else None"),
+    ("running_totals", NUMBERS, "the cumulative totals from left to right", "[sum(values[:i + 1]) for i in range(len(values))]"),
+    ("steps", NUMBERS, "each entry's difference from its left neighbour", "[b - a for a, b in zip(values, values[1:])]"),
+    ("descending", NUMBERS, "the entries from high to low", "sorted(values, reverse=True)"),
+    ("where_highest", NUMBERS, "the position of the maximum, -1 when empty", "values.index(max(values)) if values else -1"),
+    ("rotated", NUMBERS, "the list with its opening entry moved to the end", "values[1:] + values[:1]"),
+    ("front_heavy", NUMBERS, "whether the opening entry exceeds the closing one", "bool(values) and values[0] > values[-1]"),
+    ("upper", WORDS, "the phrase in capitals", "phrase.upper()"),
+    ("backwards", WORDS, "the phrase spelled from its end to its beginning", "phrase[::-1]"),
+    ("vowels", WORDS, "how many of its characters are vowels", "sum(c in 'aeiou' for c in phrase)"),
+    ("alphabetical", WORDS, "its characters in alphabetical order, as a string", "''.join(sorted(phrase))"),
+    ("consonants", WORDS, "the phrase without its vowels", "''.join(c for c in phrase if c not in 'aeiou')"),
+    ("size", WORDS, "its length", "len(phrase)"),
+    ("spelled", WORDS, "its characters joined by hyphens", "'-'.join(phrase)"),
+    ("commonest", WORDS, "the character seen most, the alphabetically earliest on ties", "min(set(phrase), key=lambda c: (-phrase.count(c), c))"),
+    ("capitalised", WORDS, "the phrase with a capital initial", "phrase.capitalize()"),
+    ("halves", WORDS, "its latter half followed by its former half", "phrase[len(phrase) // 2:] + phrase[:len(phrase) // 2]"),
+    ("alphabet", WORDS, "how many different characters it uses", "len(set(phrase))"),
+    ("outer", WORDS, "its initial and final character, as one string", "phrase[0] + phrase[-1]"),
+    ("digits_total", WHOLE, "the total of its decimal digits, sign ignored", "sum(map(int, str(abs(n))))"),
+    ("final_digit", WHOLE, "its final decimal digit, sign ignored", "abs(n) % 10"),
+    ("magnitude", WHOLE, "its distance from zero", "abs(n)"),
+    ("cube", WHOLE, "its third power", "n ** 3"),
+    ("binary", WHOLE, "its binary digits as a string, without a prefix, sign ignored", "format(abs(n), 'b')"),
+    ("countdown", WHOLE, "a list from it down to 1, empty when it is not positive", "list(range(n, 0, -1))"),
+    ("divisors", WHOLE, "how many positive integers divide it, sign ignored, 0 for zero", "sum(n % d == 0 for d in range(1, abs(n) + 1))"),
+    ("digits_mirrored", WHOLE, "its decimal digits from last to first, as a string, sign ignored", "str(abs(n))[::-1]"),
+)  # fmt: skip
+"""Name, argument, result and code of the problems of `unseen`."""
 LETTERS = "abcdefghijklmnop"
 HELD_OUT = {("even", "sum"), ("odd", "cnt"), ("div", "all"), ("gt", "max"), ("lt", "sort"), ("ge", "min")}
 """Pairs of a filter and a reduction that only held-out problems ask for."""
@@ -142,6 +183,26 @@ def _filtered(rng: random.Random) -> Drawn:
     )
 
 
+def unseen() -> Iterator[Problem]:
+    """The problems of `unseen`, in their order."""
+    kinds = {
+        NUMBERS: ("takes a list of integers", _list),
+        WORDS: ("takes a nonempty lower-case string", _text),
+        WHOLE: ("takes one integer", _integer),
+    }
+    for name, argument, text, code in OTHER:
+        rng, (takes, value) = random.Random(f"functions/{name}"), kinds[argument]
+        solution = f"def {name}({argument}):\n    return {code}"
+        space: dict[str, Any] = {}
+        exec(solution, space)  # noqa: S102 - a line of the table above
+        inputs = [value(rng, n) for n in range(CASES)]
+        tests = tuple(CallTest((a,), space[name](a), public=n < PUBLIC) for n, a in enumerate(inputs))
+        yield Problem(
+            f"functions/{name}", f"Implement `{name}` in Python. It {takes}, `{argument}`; the result must be {text}.", tests,
+            fn_name=name, time_limit_s=2.0, memory_limit_mb=256, solutions=(solution,), source="functions", meta={"split": UNSEEN},
+        )  # fmt: skip
+
+
 def _known(*constants: int | None) -> list[int]:
     return [k for k in constants if k is not None]
 
@@ -166,11 +227,11 @@ def problems() -> dict[str, list[Problem]]:
         drawn = draw(rng)
         if drawn is not None and len(found[drawn[0]]) < SIZES[drawn[0]]:
             found[drawn[0]].setdefault(drawn[1].id, drawn[1])
-    return {split: list(each.values()) for split, each in found.items()}
+    return {split: list(each.values()) for split, each in found.items()} | {UNSEEN: list(unseen())}
 
 
 def write(folder: Path) -> Iterator[str]:
-    """Write both splits and their manifest; yields the names of the files."""
+    """Write the splits and their manifest; yields the names of the files."""
     splits = {}
     for split, members in problems().items():
         splits[split] = {"file": f"{split}.jsonl.gz", "problems": write_problems(folder / f"{split}.jsonl.gz", members)}

@@ -101,6 +101,8 @@ def check_settings(verb: str, rest: list[str], words: list[str]) -> None:
     assert verb in VERBS, words
     given = read_arguments([word for word in rest if word not in ("--help", "KEY=VALUE", "key=value", "…")])
     known = set(chz.chz_fields(VERBS[verb].settings_class()))
+    if verb == "controls":  # takes the settings of train as well
+        known |= set(chz.chz_fields(VERBS["train"].settings_class()))
     assert not set(given) - known, (words, set(given) - known)
 
 

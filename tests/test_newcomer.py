@@ -186,7 +186,7 @@ def test_a_verb_is_a_settings_class_and_a_command(monkeypatch, capsys):
     for words, said in (
         (["greet"], "hello, world"),
         (["greet", "name=you"], "hello, you"),
-        (["--help"], "greet    say"),
+        (["--help"], "greet     say"),
     ):
         assert main(words) == 0
         assert said in capsys.readouterr().out

@@ -114,7 +114,7 @@ def score_group(group: Group, objective: Objective) -> ScoredGroup:
     apart, or no A is left that is not 0.
     """
     shaping, trajectories = objective.shaping, group.trajectories
-    R_G = [objective.reward.of(each) for each in trajectories]
+    R_G = [objective.reward.of(each, group.problem) for each in trajectories]
     r_G = [
         shaping.shaped(R, each.length, group.max_tokens, each.truncated)
         for R, each in zip(R_G, trajectories, strict=True)

@@ -71,6 +71,11 @@ VERBS = {
         "train a model with GRPO on code problems",
         "code_rl.training.config:defaults_here",
     ),
+    "controls": Verb(
+        "code_rl.cli.controls:ControlsConfig",
+        "code_rl.cli.controls:controls_command",
+        "train beside controls that learn nothing from verdicts, and compare them",
+    ),
     "eval": Verb(
         "code_rl.evaluation.settings:EvalConfig",
         "code_rl.cli.evaluate:eval_command",

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from code_rl.evaluation.generators import EvalEntry, PolicyGenerator
-from code_rl.evaluation.pass_at_k import Figures, figures
+from code_rl.evaluation.pass_at_k import Figures, figures, verdict_counts
 from code_rl.evaluation.runner import Evaluation, Plan, Questions
-from code_rl.evaluation.samples import GREEDY, SAMPLED
+from code_rl.evaluation.samples import GREEDY, SAMPLED, Mode
 from code_rl.grading import Problem, Verdict
 from code_rl.policy import Policy, Sampling
 from code_rl.policy.completion_log import GroupLog
@@ -25,11 +25,15 @@ EvaluationLog = Callable[[str], GroupLog]
 
 @dataclass(frozen=True, slots=True)
 class SplitResult:
-    """One split's figures: greedily, and with `k` samples a problem (None: only greedily)."""
+    """One split's figures: greedily, and with `k` samples a problem (None: only greedily).
+
+    `outcomes` has, by mode and problem, how many completions got a verdict and how many passed.
+    """
 
     greedy: Figures
     sampled: Figures | None
     k: int
+    outcomes: Mapping[Mode, Mapping[str, tuple[int, int]]]
 
 
 async def evaluate(
@@ -67,11 +71,16 @@ async def evaluate(
     found = await evaluation.run()
     results = {}
     for name, entries in entries_of.items():
-        greedy, sampled = (
-            list(found.by_problem(entries, mode).values()) for mode in (GREEDY, SAMPLED)
-        )
+        by_mode = {mode: found.by_problem(entries, mode) for mode in (GREEDY, SAMPLED)}
+        greedy, sampled = (list(by_problem.values()) for by_problem in by_mode.values())
         results[name] = SplitResult(
-            figures(greedy, (1,)), figures(sampled, {1, samples}) if samples else None, samples
+            figures(greedy, (1,)),
+            figures(sampled, {1, samples}) if samples else None,
+            samples,
+            {
+                mode: {name: verdict_counts(each) for name, each in by_problem.items()}
+                for mode, by_problem in by_mode.items()
+            },
         )
     return results
 

@@ -1,21 +1,24 @@
 """R(τ): from a judged trajectory to a number; `REWARDS` has those that have a name.
 
-A reward of your own is any function from a trajectory to a number, given as
-`package.module:function`; an attribute `all_tests = True` on it asks the judge not to stop at the
-first failure.
+A reward of your own is any function from a trajectory, and if it takes two arguments its problem
+too, to a number, given as `package.module:function`; an attribute `all_tests = True` on it asks the
+judge not to stop at the first failure.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from code_rl.grading import extract_code
+from code_rl.grading import Problem, extract_code
 from code_rl.policy.trajectory import Trajectory
 from code_rl.util.errors import ConfigError
 from code_rl.util.registry import attribute_errors_to, find, require_finite
 
-RewardFunction = Callable[[Trajectory], float]
+RewardFunction = Callable[..., float]
+"""Of a trajectory, or of a trajectory and its problem."""
 
 
 def correctness(trajectory: Trajectory) -> float:
@@ -58,19 +61,22 @@ class Reward:
 
     With `cut_is_wrong` the program of an answer that was cut off earns nothing; a loss (`program`
     below 0) stays. `all_tests`: the judge runs every test.
+    With `sees_problem` `program` takes the problem as its second argument.
     """
 
     program: RewardFunction = correctness
     format_coef: float = 0.1
     all_tests: bool = False
     cut_is_wrong: bool = False
+    sees_problem: bool = False
 
-    def of(self, trajectory: Trajectory) -> float | None:
+    def of(self, trajectory: Trajectory, problem: Problem | None = None) -> float | None:
         """The reward of a trajectory, not yet shaped; None when its verdict says nothing about the
         program."""
         if trajectory.verdict.undecided:
             return None
-        earned = float(self.program(trajectory))
+        arguments = (trajectory, problem) if self.sees_problem else (trajectory,)
+        earned = float(self.program(*arguments))
         if earned > 0 and self.cut_is_wrong and trajectory.truncated:
             earned = 0.0
         return self.format_coef * (0.0 if trajectory.format_ok else -1.0) + earned
@@ -99,15 +105,27 @@ def get_reward(
             f"reward={name} is not callable; it must be a function from a trajectory to a number"
         )
     all_tests = name == "fraction" or bool(getattr(program, "all_tests", False))
+    sees_problem = name not in REWARDS and _takes_two(program)
     if name not in REWARDS:
         program = _guarded(name, program)
-    return Reward(program, format_coef, all_tests, cut_is_wrong)
+    return Reward(program, format_coef, all_tests, cut_is_wrong, sees_problem)
+
+
+def _takes_two(program: RewardFunction) -> bool:
+    """True for a function that needs two arguments."""
+    try:
+        inspect.signature(program).bind(None)
+    except TypeError:
+        return True
+    except ValueError:  # a builtin without a signature
+        return False
+    return False
 
 
 def _guarded(name: str, theirs: RewardFunction) -> RewardFunction:
-    def program(trajectory: Trajectory) -> float:
+    def program(*arguments: Any) -> float:
         with attribute_errors_to("reward", name):
-            given: object = theirs(trajectory)
+            given: object = theirs(*arguments)
             if isinstance(given, str | bytes | bytearray):  # float() would read them
                 raise TypeError(f"it gave {given!r:.80}, a text; a number is wanted")
             earned = float(given)  # type: ignore[arg-type]  # what is no number raises here

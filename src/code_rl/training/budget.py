@@ -42,8 +42,8 @@ class Tokens:
     def of(cls, metrics: Mapping[str, Any]) -> Tokens:
         """What a logged step, with its evaluation, used."""
         sums = (
-            ("tokens/prefill", "tokens/eval_prefill"),
-            ("tokens/completion", "tokens/eval"),
+            ("tokens/prefill", "tokens/eval_prefill", "canary/prefill"),
+            ("tokens/completion", "tokens/eval", "canary/tokens"),
             ("tokens/train",),
         )
         return cls(*(sum(int(metrics.get(name, 0)) for name in names) for names in sums))

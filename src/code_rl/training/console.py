@@ -126,6 +126,11 @@ class Console:
             _percent(metrics.get("eval/mean_correct")) if "eval/mean_correct" in metrics else "",
         )
         self._row(cells)
+        if metrics.get("canary/passed"):
+            self.notice(
+                f"        ALARM: {metrics['canary/passed']} completions passed an impossible "
+                f"problem (canary): a leak or a hack. The first:\n{metrics['canary/program']}"
+            )
         for kind, what in (
             ("sandbox_error", "without a verdict"),
             ("checker_error", "of problems with a broken checker"),

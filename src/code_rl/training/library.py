@@ -72,13 +72,13 @@ async def evaluate_async(
     settings = _plain(settings)
     config, state_path = _settings(policy, checkpoint, settings)
     async with contextlib.AsyncExitStack() as stack:
-        splits = await _splits(problems, config, int(settings.get("eval_limit", -1)))
+        splits = await held_out_splits(problems, config, int(settings.get("eval_limit", -1)))
         for name, split in splits.items():
             if not split:
                 raise DataError(f"there are no problems to evaluate on in {name!r}")
         if policy is None:
             policy = await stack.enter_async_context(
-                _policy(config, state_path, checkpoint is not None)
+                open_policy(config, state_path, checkpoint is not None)
             )
         sampling = sampling_of(config, cap_max_tokens(config.max_tokens, policy.context, print))
         results = await evaluate_splits(
@@ -211,7 +211,7 @@ def _settings(
     return make_config(given, settings_of(run)), record["state_path"]
 
 
-async def _splits(
+async def held_out_splits(
     problems: str | Sequence[Problem] | Mapping[str, Sequence[Problem]] | None,
     config: Config,
     limit: int,
@@ -232,7 +232,9 @@ async def _splits(
 
 
 @contextlib.asynccontextmanager
-async def _policy(config: Config, state_path: str | None, trained: bool) -> AsyncIterator[Policy]:
+async def open_policy(
+    config: Config, state_path: str | None, trained: bool
+) -> AsyncIterator[Policy]:
     """A policy of these settings, with a sandbox of its own."""
     from code_rl.engine import connect
     from code_rl.grading.sandbox import check_executor, connect_executor

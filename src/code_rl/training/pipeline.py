@@ -27,6 +27,7 @@ from code_rl.policy import Group, Policy, Sampling
 from code_rl.training.algorithm.datums import Example, Floats
 from code_rl.training.algorithm.metrics import step_metrics
 from code_rl.training.budget import Tokens
+from code_rl.training.canary import canary_metrics
 from code_rl.training.evaluations import evaluate_run, evaluates_after
 from code_rl.training.objective import ScoredGroup
 from code_rl.training.run import Run, unaffordable, worst_batch, worst_evaluation
@@ -35,6 +36,8 @@ from code_rl.util.concurrency import BackgroundTasks, cancel_all, gather_tasks
 
 if TYPE_CHECKING:
     import tinker
+
+    from code_rl.training.problem_sampler import SampledProblem
 
 logger = logging.getLogger("code_rl")
 
@@ -126,11 +129,13 @@ class Batch:
     """One step's rollouts, under way: `slots` give a group each, after those that it replaced.
     `judged` is when the last of them did.
 
-    `metrics` is what was known of them when they began.
+    `metrics` is what was known of them when they began. `canaries` are impossible problems, which
+    are in nothing else.
     """
 
     step: int
     slots: Sequence[asyncio.Task[list[Group]]]
+    canaries: Sequence[asyncio.Task[Group]]
     metrics: Mapping[str, float]
     started: float = field(default_factory=time.perf_counter)
     judged: float = 0.0
@@ -201,7 +206,7 @@ class Batches:
             await self._side.__aexit__(*raised)
         finally:
             for batch in self._batches.values():
-                await cancel_all(batch.slots)
+                await cancel_all([*batch.slots, *batch.canaries])
 
     def next(self, policy: Policy) -> Batch:
         """Begin every batch that waited for the weights of `policy`, and return the one to train on
@@ -225,14 +230,17 @@ class Batches:
 
         With K above 0 the evaluation runs while later steps train, and lines keep their order.
         """
+        canaries = await gather_tasks(batch.canaries)
         self._run.problem_sampler.observe(batch.step, trained.groups)
-        measured = self._measure(batch, trained, policy)
+        measured = self._measure(batch, trained, policy, canaries)
         await self._log(self._evaluation_after(measured))
         every = self._run.config.save_every
         if every and (not self._run.goes_on(policy.step) or policy.step % every == 0):
             await self._save(policy.step)
 
-    def _measure(self, batch: Batch, trained: TrainedBatch, policy: Policy) -> MeasuredStep:
+    def _measure(
+        self, batch: Batch, trained: TrainedBatch, policy: Policy, canaries: Sequence[Group]
+    ) -> MeasuredStep:
         """Compute the metrics of a trained step, and settle its tokens."""
         run = self._run
         retries, self._retries = self._retries, retries_of(run.executor)
@@ -242,6 +250,7 @@ class Batches:
             **batch.metrics,
             **batch.times(self._started),
             "sandbox/retries": self._retries - retries,
+            **(canary_metrics(canaries, run.objective) if run.config.canary else {}),
         }
         self._logged.append(metrics)
         run.budget.settle(f"batch {batch.step}", Tokens.of(metrics))
@@ -292,7 +301,7 @@ class Batches:
 
         async def commit() -> None:
             for batch in ahead:
-                await gather_tasks(batch.slots)
+                await gather_tasks([*batch.slots, *batch.canaries])
             offset = step * run.shape.prompts
             await run.recorder.commit_checkpoint(
                 saving, step, offset, [batch.step for batch in ahead]
@@ -317,13 +326,19 @@ class Batches:
             asyncio.create_task(self._fill((step, slot), policy, sampling))
             for slot in range(len(chosen))
         ]
+        canaries = [
+            asyncio.create_task(self._canary(step, number, each, policy, sampling))
+            for number, each in enumerate(run.problem_sampler.canaries(step))
+        ]
         replaced = sum(each.replaced is not None for each in chosen)
         metrics = {
             "max_tokens": sampling.max_tokens,
             "stage": stage,
             **run.problem_sampler.measured(step),
         }
-        return Batch(step, slots, metrics | ({"prompts_replaced": replaced} if replaced else {}))
+        return Batch(
+            step, slots, canaries, metrics | ({"prompts_replaced": replaced} if replaced else {})
+        )
 
     async def _fill(self, at: tuple[int, int], policy: Policy, sampling: Sampling) -> list[Group]:
         """Roll out one place: again with another problem, up to `dynamic_sampling` times, while all
@@ -344,3 +359,12 @@ class Batches:
                 break
         self._batches[at[0]].judged = time.perf_counter()
         return groups
+
+    async def _canary(
+        self, step: int, number: int, chosen: SampledProblem, policy: Policy, sampling: Sampling
+    ) -> Group:
+        """Roll out an impossible problem, with draws of its own, kept on disk as the others are."""
+        run = self._run
+        log = run.recorder.inflight.group_log(step, f"canary.{number}")
+        count = run.shape.samples_per_prompt
+        return await policy.roll_out(chosen.problem, count, sampling, chosen.seed, log)

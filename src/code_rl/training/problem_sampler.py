@@ -3,8 +3,9 @@ settings, and with a curriculum of earlier groups, so that any step is found aga
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from code_rl.data import ProblemOrder
 from code_rl.grading import Problem
 from code_rl.policy import derive_seed
+from code_rl.training.canary import impossible
 from code_rl.training.curriculum import WeightedOrder, logged_outcomes, outcome
 from code_rl.util.errors import DataError
 
@@ -46,10 +48,12 @@ class ProblemSampler:
         length: Callable[[Problem], int],
         limit: int,
         weighted: WeightedOrder | None = None,
+        canary: float = 0.0,
     ) -> None:
         self._order, self._seed, self._prompts, self._most = order, seed, prompts, resamples
         self._refills = ProblemOrder(order.problems, derive_seed(seed, "refill"))
         self._length, self._limit, self._weighted = length, limit, weighted
+        self._canary = canary
         self.at = lru_cache(maxsize=4 * prompts * (resamples + 1))(self._at)
 
     def batch(self, step: int, attempt: int = 0) -> list[SampledProblem]:
@@ -74,11 +78,20 @@ class ProblemSampler:
         """The metrics of the curriculum, if there is one, when the batch of a step begins."""
         return {} if self._weighted is None else self._weighted.measured(step)
 
+    def canaries(self, step: int) -> list[SampledProblem]:
+        """The impossible problems beside a step's batch: `canary` × P of them in the mean."""
+        drawn = derive_seed(self._seed, "canaries", step) / 2**31
+        found = []
+        for number in range(math.floor(self._canary * self._prompts + drawn)):
+            seed = derive_seed(self._seed, "canary", step, number)
+            chosen = self._fitting(self._any(seed, "of"), seed)
+            found.append(replace(chosen, problem=impossible(chosen.problem, seed)))
+        return found
+
     def longest(self, step: int) -> int:
-        """The longest prompt that a step can have, refills included, in tokens."""
-        return max(
-            chosen.prompt_tokens for n in range(self._most + 1) for chosen in self.batch(step, n)
-        )
+        """The longest prompt that a step can have, refills and canaries included, in tokens."""
+        batches = [self.batch(step, n) for n in range(self._most + 1)] + [self.canaries(step)]
+        return max(chosen.prompt_tokens for batch in batches for chosen in batch)
 
     def _problem(self, step: int, slot: int, attempt: int) -> Problem:
         """The problem of a place, whatever the length of its prompt."""
@@ -94,13 +107,21 @@ class ProblemSampler:
         time."""
         at = ("sample", step, slot) if attempt == 0 else ("refill", step, slot, attempt)
         seed, problem = derive_seed(self._seed, *at), self._problem(step, slot, attempt)
+        return self._fitting(problem, seed)
+
+    def _any(self, seed: int, *names: object) -> Problem:
+        """One of all problems, by seed."""
+        problems = self._order.problems
+        return problems[derive_seed(seed, *names) % len(problems)]
+
+    def _fitting(self, problem: Problem, seed: int) -> SampledProblem:
+        """A problem, or the first of others drawn by `seed` whose prompt fits."""
         length, replaced = self._length(problem), None
         for number in range(MAX_TRIES):
             if length < self._limit:
                 return SampledProblem(problem, length, seed, replaced)
             replaced = replaced or problem.id
-            problems = self._order.problems
-            problem = problems[derive_seed(seed, "instead", number) % len(problems)]
+            problem = self._any(seed, "instead", number)
             length = self._length(problem)
         raise DataError(
             f"none of {MAX_TRIES} prompts is below {self._limit} tokens, which is what the "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -122,6 +123,7 @@ class Run:
             length,
             limit,
             weighted,
+            config.canary,
         )
 
     def _prompt_length(self, problem: Problem) -> int:
@@ -152,7 +154,10 @@ def worst_batch(run: Run, step: int) -> Tokens:
     often as it may be."""
     config, shape, turns = run.config, run.shape, run.environment.max_turns
     limit, longest = run.schedule.longest, run.problem_sampler.longest(step)
-    trajectories = shape.prompts * shape.samples_per_prompt * (1 + config.dynamic_sampling)
+    groups = shape.prompts * (1 + config.dynamic_sampling) + math.ceil(
+        config.canary * shape.prompts
+    )
+    trajectories = groups * shape.samples_per_prompt
     sample = trajectories * limit
     # A later turn reads the whole conversation again, which ends where the context does.
     prefill = trajectories * (longest + (turns - 1) * run.backend.context)

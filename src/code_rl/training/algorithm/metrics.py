@@ -89,6 +89,11 @@ METRICS = (
     Metric("tokens/train", "tokens", "trained on, prompts among them"),
     Metric("tokens/eval", "tokens", "sampled by the evaluation"),
     Metric("tokens/eval_prefill", "tokens", "read before sampling by the evaluation"),
+    Metric("canary/groups", "groups", "impossible problems sampled beside the batch (canary=)"),
+    Metric("canary/passed", "completions", "of those, passed or paid in full: must be 0"),
+    Metric("canary/prefill", "tokens", "read before sampling them"),
+    Metric("canary/tokens", "tokens", "sampled for them"),
+    Metric("canary/program", "", "text of the first program that passed (absent: none)"),
     Metric("verdicts/*", "completions", "by verdict"),
     Metric("masked/*", "completions", "not trained on, by reason"),
     Metric(

@@ -307,6 +307,15 @@ class Config:
         "those with the longest inputs.",
         check=AT_LEAST_1,
     )
+    canary: float = setting(
+        0.0,
+        MUTABLE,
+        ANYWHERE,
+        "Impossible problems made from the run's own, sampled and judged beside each batch and "
+        "never trained on, as a share of its prompts. One that is passed is an alarm: the tests "
+        "leak, or the judge is cheated. 0: none.",
+        check=check_that(lambda share: 0 <= share <= 1, "a share from 0 to 1"),
+    )
     lora_rank: int = setting(
         32,
         FIXED,

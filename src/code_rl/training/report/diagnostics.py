@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 from code_rl.engine import BUILT_IN
 from code_rl.training.config import on_built_in_problems, recipe_of
-from code_rl.training.report.groups import as_number, percent, values_of
+from code_rl.training.report.groups import as_number, as_text, percent, values_of
 
 Severity = Literal["bad", "warning", "note"]
 Record = Mapping[str, Any]
@@ -143,6 +143,19 @@ def checker_errors(run: Windows) -> Sign | None:
     lost = run.total("verdicts/checker_error")
     evidence = f"{lost:.0f} completions ended as checker_error and were masked out of their groups"
     return Sign("bad", evidence) if lost else None
+
+
+def canary_passed(run: Windows) -> Sign | None:
+    """An impossible problem was passed."""
+    alarms = [record for record in run.steps if as_number(record.get("canary/passed"))]
+    if not alarms:
+        return None
+    evidence = (
+        f"{run.total('canary/passed'):.0f} completions passed problems that cannot be solved, in "
+        f"{len(alarms)} of {len(run.steps)} steps, first at step {alarms[0].get('step')} with this "
+        f"program:\n{as_text(alarms[0].get('canary/program'), 1_000)}"
+    )
+    return Sign("bad", evidence)
 
 
 def never_trained(steps: Sequence[Record]) -> bool:
@@ -331,6 +344,7 @@ def truncation(run: Windows) -> Sign | None:
 Rule = Callable[[Windows], Sign | None]
 ALWAYS: tuple[Rule, ...] = (
     loss_not_finite,
+    canary_passed,
     sandbox_errors,
     checker_errors,
     no_optimizer_step,

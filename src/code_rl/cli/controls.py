@@ -1,0 +1,76 @@
+"""The verb `controls`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import chz
+
+from code_rl.util.errors import ConfigError
+from code_rl.util.setting import ABOVE_0, check_that, option
+from code_rl.util.settings import make_settings
+
+
+@chz.chz
+class ControlsConfig:
+    """Train, and beside it controls that learn nothing from verdicts: the same problems, steps and
+    tokens.
+
+    Every other setting is one of `train` and goes to each run. What is finished is kept in out=;
+    the same command goes on.
+    """
+
+    out: str = chz.field(doc="Folder of the runs, and of controls.md, controls.json and .html.")
+    seeds: str = option("0,1,2", "Seeds, comma-separated: a run of each arm for each.")
+    arms: str = option(
+        "rl,random,format,own",
+        "Which runs: rl (the settings as given), random (reward by seed), format (reward for any "
+        "program), own (supervised on the base's own unverified samples).",
+    )
+    base_temperatures: str = option(
+        "0.2,0.6,1.0", "Temperatures at which the base is evaluated, beside that of the run."
+    )
+    own_temperature: float = option(1.0, "own: the temperature of the base's samples.", ABOVE_0)
+    own_top_p: float = option(
+        1.0,
+        "own: their nucleus; 1: the whole distribution.",
+        check_that(lambda share: 0 < share <= 1, "above 0 and at most 1"),
+    )
+    dry_run: bool = option(False, "Print the plan, and stop.")
+
+
+def controls_command(given: Mapping[str, str]) -> int:
+    """Run `code-rl controls`. Returns the exit code."""
+    from code_rl.training import run_controls
+    from code_rl.training.config import make_config
+
+    own = {name: value for name, value in given.items() if name in chz.chz_fields(ControlsConfig)}
+    settings, rest = (
+        make_settings(ControlsConfig, own),
+        {name: value for name, value in given.items() if name not in own},
+    )
+    temperatures = _each(settings, "base_temperatures", float)
+    return asyncio.run(
+        run_controls(
+            settings.dry_run,
+            given=rest,
+            out=Path(settings.out).expanduser(),
+            seeds=_each(settings, "seeds", int),
+            arms=_each(settings, "arms", str),
+            base_temperatures=sorted({*temperatures, make_config(rest).temperature}),
+            own_temperature=settings.own_temperature,
+            own_top_p=settings.own_top_p,
+        )
+    )
+
+
+def _each(settings: ControlsConfig, name: str, kind: Callable[[str], Any]) -> list[Any]:
+    """The values of a comma-separated setting. Raises ConfigError for one that is none."""
+    words = [word.strip() for word in getattr(settings, name).split(",") if word.strip()]
+    try:
+        return [kind(word) for word in words]
+    except ValueError as error:
+        raise ConfigError(f"{name}={','.join(words)} must be numbers: {error}") from error

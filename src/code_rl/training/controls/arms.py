@@ -1,0 +1,105 @@
+"""The arms: one run of `train` for each arm and seed, with the same problems, steps and tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from code_rl.training.config import Config, make_config
+from code_rl.training.trainer import prepare
+from code_rl.util.errors import ConfigError
+
+RL = "rl"
+ARMS: dict[str, str] = {
+    RL: "the settings as given",
+    "random": "reward 0 or 1 by seed, never by the answer",
+    "format": "reward 1 for an answer with a program, right or wrong",
+    "own": "supervised on the base's own samples, none of them verified",
+}
+OURS = {
+    "seed": "seeds=",
+    "log_path": "out=",
+    "eval_every": "nothing: the base and the end of each arm are evaluated",
+    "behavior_if_log_dir_exists": "another out=: what is there goes on",
+}
+"""Settings of `train` that `controls` sets itself, and what to give instead."""
+OF_EVALUATIONS = ("eval_limit", "eval_samples", "test_dataset")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What `code-rl controls` runs: `given` are settings of `train`, in `out` is one folder a
+    run."""
+
+    given: Mapping[str, Any]
+    out: Path
+    seeds: Sequence[int]
+    arms: Sequence[str]
+    base_temperatures: Sequence[float]
+    own_temperature: float
+    own_top_p: float
+
+    @property
+    def runs(self) -> list[tuple[str, int]]:
+        """Every arm and seed, seed by seed: a cut command has whole comparisons."""
+        return [(arm, seed) for seed in self.seeds for arm in self.arms]
+
+    def settings(self, arm: str, seed: int) -> dict[str, Any]:
+        """The settings of `train` for one run."""
+        kept = {name: value for name, value in self.given.items() if name not in OF_EVALUATIONS}
+        common = {"seed": seed, "log_path": str(self.out / f"{arm}-{seed}"), "eval_every": -1}
+        return {**kept, **common, **self._changes(arm)}
+
+    def evaluation(self, seed: int) -> Config:
+        """The settings of every evaluation of a seed: those given, whatever the arm was trained
+        with."""
+        return make_config({**self.given, "seed": seed})
+
+    def _changes(self, arm: str) -> dict[str, Any]:
+        if arm == RL:
+            return {}
+        if arm in ("random", "format"):
+            return {"reward": arm, "format_coef": 0.0, "canary": 0.0}
+        return {
+            "advantage": "ones",
+            "loss": "reinforce",
+            "max_steps_off_policy": self.evaluation(self.seeds[0]).max_steps,
+            "temperature": self.own_temperature,
+            "top_p": self.own_top_p,
+            "canary": 0.0,
+        }
+
+
+def check_plan(plan: Plan) -> None:
+    """Raise ConfigError for what cannot be run, before time is spent on any arm."""
+    for name, instead in OURS.items():
+        if name in plan.given:
+            raise ConfigError(f"{name}={plan.given[name]} is set by controls; give {instead}")
+    for arm in plan.arms:
+        if arm not in ARMS:
+            raise ConfigError(f"arms={arm} is unknown; there are: {', '.join(ARMS)}")
+    for name, values in (("arms", plan.arms), ("seeds", plan.seeds)):
+        if not values or len(set(values)) < len(values):
+            raise ConfigError(f"{name}= must name at least one, each once")
+    config = plan.evaluation(plan.seeds[0])
+    for name in ("max_steps", "save_every"):
+        if getattr(config, name) < 1:
+            raise ConfigError(
+                f"{name}={getattr(config, name)} gives no end to compare; give 1 or more"
+            )
+    for arm, seed in plan.runs:
+        prepare(plan.settings(arm, seed))
+
+
+def lines(plan: Plan) -> Iterator[str]:
+    """The plan in words: what `dry_run=true` prints."""
+    config = plan.evaluation(plan.seeds[0])
+    for number, (arm, seed) in enumerate(plan.runs):
+        yield f"run {number + 1} of {len(plan.runs)}: {arm}, seed {seed}: {ARMS[arm]}"
+    yield f"each: {config.max_steps} steps of {config.model_name} on {config.dataset}"
+    at = ", ".join(f"{each:g}" for each in plan.base_temperatures)
+    yield f"base: evaluated at temperatures {at}"
+    limit = f"{config.eval_limit} problems a split" if config.eval_limit > 0 else "all problems"
+    yield f"held out: {limit}, greedy and {config.eval_samples} samples"

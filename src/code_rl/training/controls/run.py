@@ -1,0 +1,116 @@
+"""Run every arm and evaluate its end; what is finished is kept, so a cut command goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import chz
+
+from code_rl.engine.checkpoints import checkpoint_record
+from code_rl.evaluation import evaluate
+from code_rl.policy import cap_max_tokens
+from code_rl.policy.completion_log import InFlight
+from code_rl.training.config import Config
+from code_rl.training.controls.arms import Plan, check_plan, lines
+from code_rl.training.controls.table import write_tables
+from code_rl.training.library import held_out_splits, open_policy
+from code_rl.training.report.overview import wall_seconds
+from code_rl.training.run import sampling_of
+from code_rl.training.runs.recorder import read_metrics
+from code_rl.training.runs.resume import find_checkpoint
+from code_rl.training.trainer import confirm, prepare, train_run
+from code_rl.util.errors import ConfigError
+from code_rl.util.files import make_folder, write_atomically
+
+OUTCOMES = "outcomes"
+PLACES = ("backend", "device", "executor", "isolation", "sandbox_concurrency", "threads", "dry_run")
+"""Settings that may differ between two processes of one command."""
+
+
+async def run_controls(dry_run: bool, **settings: Any) -> int:
+    """Run a plan to its table. Returns the exit code: that of a signal that ended a run."""
+    plan = Plan(**settings)
+    check_plan(plan)
+    for line in lines(plan) if dry_run else ():
+        print(line)
+    if dry_run:
+        return 0
+    make_folder(plan.out / OUTCOMES)
+    results: dict[str, dict[str, Any]] = {}
+    for temperature in plan.base_temperatures:
+        config = chz.replace(plan.evaluation(plan.seeds[0]), temperature=temperature)
+        start = None if config.init_from is None else find_checkpoint(config.init_from, config)
+        print(f"base at temperature {temperature:g}", flush=True)
+        name = f"base-{temperature:g}"
+        results[name] = await _evaluated(plan, name, config, start)
+    for number, (arm, seed) in enumerate(plan.runs):
+        name = f"{arm}-{seed}"
+        print(f"run {number + 1} of {len(plan.runs)}: {arm}, seed {seed}", flush=True)
+        if not (plan.out / OUTCOMES / f"{name}.json").exists():
+            config, log_path, resumes = prepare(plan.settings(arm, seed))
+            confirm(config, resumes)
+            if code := await train_run(config, log_path, resumes, signals=True):
+                return code
+        results[name] = await _arm(plan, name, seed)
+    print(write_tables(plan, results))
+    return 0
+
+
+async def _arm(plan: Plan, name: str, seed: int) -> dict[str, Any]:
+    """The outcomes of a finished run, with what it took."""
+    _, record = checkpoint_record(str(plan.out / name))
+    found = await _evaluated(plan, name, plan.evaluation(seed), record["state_path"])
+    metrics = read_metrics(plan.out / name)
+    tokens = sum(record.get("tokens/completion", 0) for record in metrics)
+    return {**found, "tokens": tokens, "seconds": wall_seconds(metrics)}
+
+
+async def _evaluated(
+    plan: Plan, name: str, config: Config, state_path: str | None
+) -> dict[str, Any]:
+    """Greedy and sampled outcomes by split and problem, as (completions with a verdict, passed).
+
+    Raises ConfigError where `out` has them of other settings.
+    """
+    path = plan.out / OUTCOMES / f"{name}.json"
+    settings = {name: value for name, value in chz.asdict(config).items() if name not in PLACES} | {
+        "own": [plan.own_temperature, plan.own_top_p] if name.startswith("own") else None
+    }
+    if path.exists():
+        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        _refuse_other(path, kept["settings"], settings)
+        return kept
+    async with contextlib.AsyncExitStack() as stack:
+        splits = await held_out_splits(None, config, config.eval_limit)
+        policy = await stack.enter_async_context(
+            open_policy(config, state_path, state_path is not None)
+        )
+        folder = make_folder(plan.out / OUTCOMES / name)
+        log = InFlight(folder)
+        stack.callback(log.close)
+        found = await evaluate(
+            policy,
+            splits,
+            samples=config.eval_samples,
+            sampling=sampling_of(config, cap_max_tokens(config.max_tokens, policy.context, print)),
+            seed=config.seed,
+            log=partial(log.group_log, 0),
+        )
+    outcomes = {split: each.outcomes for split, each in found.items()}
+    result = {"settings": settings, "outcomes": outcomes}
+    write_atomically(path, json.dumps(result) + "\n")
+    return result
+
+
+def _refuse_other(path: Path, kept: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for name, value in now.items():
+        if kept.get(name) != value:
+            raise ConfigError(
+                f"{name}={value} differs from {path}, which has {kept.get(name)}; give the same, "
+                "or another out="
+            )
