@@ -344,8 +344,8 @@ def trainable(
 
 
 def _lock(log_path: Path, stack: contextlib.AsyncExitStack) -> None:
-    """Hold the run directory until `stack` closes; what a killed process left half replaced
-    goes."""
+    """Hold the run directory until `stack` closes, and remove the half-replaced files of a killed
+    process."""
     stack.enter_context(only_writer(log_path / LOCK, f"log_path={log_path}"))
     for left in [*log_path.glob(f".*{TEMPORARY}"), *log_path.glob(f"*/.*{TEMPORARY}")]:
         left.unlink(missing_ok=True)
@@ -368,5 +368,5 @@ def _kept(
 
 
 def _resolved(log_path: Path) -> dict[str, Any]:
-    """What a run noted beside its settings."""
+    """Return a run's notes beside its settings."""
     return dict(read_config(log_path).get("resolved", {}))

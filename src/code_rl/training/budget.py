@@ -1,7 +1,7 @@
-"""What a run may spend: prices, hard caps on tokens and cost, and what has been spent.
+"""The budget of a run: prices, hard caps on tokens and cost, and the amount spent.
 
 A batch is begun only when its worst case (every completion at its limit) still fits under the caps,
-beside the worst cases of the batches under way and of the evaluation that may follow. So a cap is
+beside the worst cases of the batches in progress and of the evaluation that may follow. So a cap is
 never passed; it is reached early by at most about one worst case.
 """
 
@@ -21,8 +21,8 @@ UNNAMED = "in the currency of prices="
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Tokens by what they are billed for. A prompt is prefilled once per completion: the dearest
-    reading of a bill."""
+    """Tokens by how they are billed. A prompt is prefilled once per completion: the dearest reading
+    of a bill."""
 
     prefill: int = 0
     sample: int = 0
@@ -35,12 +35,12 @@ class Tokens:
 
     @property
     def total(self) -> int:
-        """All of them: what `max_tokens_total` caps."""
+        """The number of all tokens, which `max_tokens_total` caps."""
         return self.prefill + self.sample + self.train
 
     @classmethod
     def of(cls, metrics: Mapping[str, Any]) -> Tokens:
-        """What a logged step, with its evaluation, used."""
+        """Return the tokens of a logged step, with its evaluation."""
         sums = (
             ("tokens/prefill", "tokens/eval_prefill", "canary/prefill"),
             ("tokens/completion", "tokens/eval", "canary/tokens"),
@@ -59,7 +59,7 @@ class Prices:
     currency: str = UNNAMED
 
     def cost(self, tokens: Tokens) -> float:
-        """What the tokens cost."""
+        """Return the cost of the tokens."""
         return (
             self.prefill * tokens.prefill + self.sample * tokens.sample + self.train * tokens.train
         ) / 1e6
@@ -67,8 +67,7 @@ class Prices:
 
 @dataclass(slots=True)
 class Budget:
-    """Caps, what has been spent, and what is reserved for batches under way (worst cases by
-    step)."""
+    """Caps, the amount spent, and reservations for batches in progress (worst cases by step)."""
 
     max_tokens_total: int | None = None
     max_cost: float | None = None
@@ -108,7 +107,7 @@ class Budget:
         self.reserved[name] = worst
 
     def settle(self, name: str, used: Tokens) -> None:
-        """Replace a worst case by what was used."""
+        """Replace a worst case by the actual amount."""
         self.reserved.pop(name, None)
         self.spent += used
 

@@ -1,5 +1,5 @@
-"""What a run shows in the terminal: a header, a row per step, progress while it works, a closing
-table. Plain in a pipe."""
+"""A run's terminal output: a header, a row per step, progress while it works, a closing table.
+Plain in a pipe."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Console:
 
     @contextlib.contextmanager
     def outages_shown(self) -> Iterator[None]:
-        """Show what the logger `code_rl.outages` says: the run is waiting for something."""
+        """Show the lines of the logger `code_rl.outages`: the run is waiting for a service."""
         logger, handler = logging.getLogger("code_rl.outages"), _Notices(self)
         logger.addHandler(handler)
         try:
@@ -150,8 +150,7 @@ class Console:
 
     @contextlib.contextmanager
     def evaluating(self, sizes: Mapping[str, int], samples: int) -> Iterator[Callable[[], None]]:
-        """Say what is evaluated while it runs, and how far it is; `evaluates` is true meanwhile.
-        The block calls the function with each completion that is judged."""
+        """Announce an evaluation while it runs; `evaluates` is true meanwhile."""
         draws = f"greedy + {samples} samples each" if samples else "greedy"
         what = f"evaluating {sum(sizes.values())} held-out problems, {draws}"
         self._progress.update(self._task, description=what)
@@ -217,8 +216,8 @@ class Console:
         log_path: Path,
         hints: Sequence[str],
     ) -> None:
-        """The whole run's wall time (also of its earlier processes) and tokens, where everything
-        is, and what to do next."""
+        """Show the whole run's wall time (also of its earlier processes) and tokens, its files, and
+        the next commands."""
         steps = [record for record in metrics if record["step"] >= 0]
         trained = sum(record.get("tokens/completion", 0) for record in steps)
         evaluated = sum(record.get("tokens/eval", 0) for record in metrics)

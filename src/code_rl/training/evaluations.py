@@ -15,7 +15,7 @@ async def evaluate_run(run: Run, policy: Policy, step: int = -1, *, full: bool) 
     """Evaluate on the held-out splits after `step` (−1: before training): greedily, and (full) with
     samples for Pass@1 and Pass@k.
 
-    What an earlier process of this run has sampled and judged of it is used.
+    Samples and verdicts of an earlier process of this run are used.
     """
     started = time.perf_counter()
     samples = run.config.eval_samples if full else 0

@@ -1,8 +1,8 @@
-"""`dry_run=true`: the settings as resolved, and what the run would use: tokens, sandbox CPU, time,
-money. Nothing is trained; the embedded engine's speed is measured on this machine.
+"""`dry_run=true`: the resolved settings, and the expected use of tokens, sandbox CPU, time and
+money. Nothing is started.
 
-A forecast rests on assumptions about lengths and speeds. Those that the `[assume]` table of
-`prices=FILE` does not give are the ones below, and every one is printed beside the figures.
+A forecast rests on assumptions about lengths and speeds. The `[assume]` table of `prices=FILE`
+overrides those below, and every one is printed beside the figures.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What a notebook or a script of one's own wants: evaluate, train.
+"""The library's functions for notebooks and scripts: evaluate and train.
 
-Each function that takes time can be called plainly, also where an event loop runs already (a
-notebook's waits then), and most have a twin to be awaited. What the twins import for themselves
-stays out of `import code_rl`.
+Each function can be called plainly, also inside a running event loop (a notebook's waits then), and
+most have an awaitable twin. Heavy imports stay out of `import code_rl`.
 """
 
 from __future__ import annotations

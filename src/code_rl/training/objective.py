@@ -1,5 +1,5 @@
-"""What a run optimises, from its settings: the parts of the algorithm that can be chosen, and what
-they make of a group."""
+"""The objective of a run, from its settings: the chosen parts of the algorithm, and a group scored
+by them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Batches: which problems, from which weights, and what is under way at the same time.
+"""Batches: their problems, the weights that they are sampled from, and the overlap of stages.
 
 Batch n is sampled with the weights behind max(0, n − K) training steps, K = `max_steps_off_policy`.
 With K = 0 its sampling begins when batch n − 1 has been trained on. With K above 0 it begins K
 steps earlier, so that up to K batches are sampled and scored while one trains. The rule is a
-function of the settings: timing decides how long a step takes, never what is in it. Staleness is K
+function of the settings: timing decides how long a step takes, never its content. Staleness is K
 from step K on.
 
 Every completion and every verdict is kept on disk until no checkpoint needs it. A checkpoint after
@@ -181,11 +181,11 @@ class DueEvaluation:
 
 
 class Batches:
-    """Starts batches when their weights are known, and carries on the side what need not stop them:
-    evaluating, logging, saving.
+    """Starts batches when their weights are known, and does in the background all work that need
+    not stop them: evaluating, logging, saving.
 
-    Use it as an async context manager: leaving it waits for what is on the side, or (on an error)
-    cancels all that is under way.
+    Use it as an async context manager: leaving it waits for the background work, or (on an error)
+    cancels all work in progress.
     """
 
     def __init__(self, run: Run) -> None:
@@ -341,10 +341,10 @@ class Batches:
         )
 
     async def _fill(self, at: tuple[int, int], policy: Policy, sampling: Sampling) -> list[Group]:
-        """Roll out one place: again with another problem, up to `dynamic_sampling` times, while all
+        """Roll out one slot: again with another problem, up to `dynamic_sampling` times, while all
         are right or all wrong.
 
-        What an earlier process sampled and judged of it is used, what is new is kept on disk.
+        Samples and verdicts of an earlier process are used; new ones are kept on disk.
         """
         run, inflight = self._run, self._run.recorder.inflight
         groups: list[Group] = []

@@ -1,4 +1,4 @@
-"""One training run, assembled: its parts, and what follows from them alone."""
+"""One training run, assembled: its parts, and the values that follow from them alone."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Run:
 
 
 def sampling_of(config: Config, room: int) -> Sampling:
-    """How a run's settings draw answers, of `room` tokens at most."""
+    """Return the sampling parameters of a run's settings, with at most `room` tokens."""
     return Sampling(
         min(config.max_tokens, room), config.temperature, top_p=config.top_p, top_k=config.top_k
     )

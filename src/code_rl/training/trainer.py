@@ -52,11 +52,11 @@ if TYPE_CHECKING:
 
 
 def confirm(config: Config, resumes: bool) -> None:
-    """Say what a remote back end will train, on what, until when; what spends money without an end
-    is asked for, once.
+    """Print what a remote back end will train and for how long; ask once for confirmation if
+    nothing bounds the cost.
 
-    Raises ConfigError without a terminal to ask at, or for any answer but yes. Nothing is asked of
-    a resume of what had no end before.
+    Raises ConfigError without a terminal to ask at, or for any answer but yes. A resume of an
+    unbounded run is not asked again.
     """
     if config.backend == BackendKind.EMBEDDED:
         return
@@ -105,9 +105,10 @@ def _had_no_end(log_path: Path) -> bool:
 
 
 def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
-    """Settings, run directory, and whether an earlier run is resumed there. Nothing is written yet.
+    """Return settings, run directory, and whether an earlier run is resumed there. Nothing is
+    written yet.
 
-    Raises ConfigError: a setting is bad, or differs from what the run to be resumed was made with.
+    Raises ConfigError: a setting is bad, or differs from the settings of the run to be resumed.
     """
     log_path = Path(given["log_path"]).expanduser() if given.get("log_path") else None
     resumes = given.get("behavior_if_log_dir_exists", "resume") in ("resume", "ask")
@@ -223,7 +224,7 @@ def _report(console: Console, log_path: Path) -> None:
 
 
 def _beginning(run: Run, resumes: bool) -> str:
-    """Whether a run is new: a mistyped `log_path` would begin one in silence."""
+    """Say that a run is new: a mistyped `log_path` would begin one in silence."""
     if resumes:
         return f"resumed after {run.first_step} step{'s' if run.first_step != 1 else ''}"
     if run.config.init_from is not None:
@@ -276,7 +277,7 @@ def _hints(config: Config, log_path: Path, command: bool) -> list[str]:
 
 
 def _again(command: bool, **settings: str | float) -> str:
-    """How a run with these settings begins, as the one at hand did: by a command, or by a call of
+    """Return how a run with these settings is begun in the same way: by a command, or by a call of
     the library."""
     if command:
         return " ".join(
@@ -289,11 +290,11 @@ def _again(command: bool, **settings: str | float) -> str:
 
 
 class _Signals:
-    """The first SIGINT or SIGTERM asks the loop to finish its step, or cuts the evaluation that is
-    under way; the second ends the process.
+    """The first SIGINT or SIGTERM asks the loop to finish its step, or cuts the evaluation in
+    progress; the second ends the process.
 
     `hint` says how to resume. `cut` is true once an evaluation was cut: the run is then as if it
-    had been killed, but for what is said.
+    had been killed, but for its last message.
     """
 
     def __init__(self, console: Console, hint: str) -> None:

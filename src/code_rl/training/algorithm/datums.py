@@ -1,8 +1,8 @@
 """From tokens to training examples, and the optimizer step on them.
 
-A target is a token that the model is to predict from those before it. What the policy wrote has the
-sampler's logprobs and an advantage; all else (prompts, what an environment said) has zeros, and is
-not trained on.
+A target is a token that the model is to predict from those before it. The policy's tokens have the
+sampler's logprobs and an advantage; all others (prompts, an environment's messages) have zeros, and
+are not trained on.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Example:
 
 
 def segments(turns: Sequence[Turn]) -> list[Segment]:
-    """A trajectory's turns, joined where a prompt extends what came before: one segment for a
-    renderer that keeps it all, else several.
+    """Join a trajectory's turns if a prompt extends the tokens before it: one segment for a
+    renderer that keeps them all, else several.
 
     Turns without a sampled token are left out.
     """
@@ -210,10 +210,10 @@ def with_sequence(datum: tinker.types.Datum, loss: Loss) -> tinker.types.Datum:
 
 
 def _custom(loss: Loss, loss_config: Mapping[str, float] | None) -> Any:
-    """`loss` as `forward_backward_custom` takes it: of all datums' logprobs, one number and
-    metrics. What has no signal it is not shown.
+    """Wrap `loss` for `forward_backward_custom`: from all datums' logprobs to one number and
+    metrics. Positions without a signal are not passed to it.
 
-    What fails in it is a ConfigError that names the loss.
+    A failure in it is a ConfigError that names the loss.
     """
     settings = loss_settings(loss, loss_config)
 

@@ -32,7 +32,7 @@ which meets no criterion, where there is no mean."""
 
 @dataclass(frozen=True, slots=True)
 class LengthStage:
-    """A token limit, and what begins it: a step, a share of completions cut off, or (neither) a
+    """A token limit, and its beginning: a step, a share of completions cut off, or (neither) a
     plateau."""
 
     max_tokens: int

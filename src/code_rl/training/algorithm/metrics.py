@@ -1,4 +1,4 @@
-"""What a step showed. Every metric is declared here once; docs/metrics.md is generated from the
+"""The metrics of a step. Every metric is declared here once; docs/metrics.md is generated from the
 table.
 
 `*` stands for a name: of a verdict, a reason, a split, a number of steps.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A name in `metrics.jsonl`, its unit, and what it means."""
+    """A name in `metrics.jsonl`, its unit, and its meaning."""
 
     name: str
     unit: str
@@ -133,8 +133,8 @@ METRICS = (
 
 
 def step_metrics(step: int, trained: TrainedBatch, objective: Objective) -> dict[str, Any]:
-    """What one batch showed. Completions without a verdict are in no mean; they are counted in
-    `verdicts/sandbox_error` and `verdicts/checker_error`."""
+    """Return the metrics of one batch. Completions without a verdict are in no mean; they are
+    counted in `verdicts/sandbox_error` and `verdicts/checker_error`."""
     groups = [scored.group for scored in trained.groups]
     done = [trajectory for group in groups for trajectory in group.trajectories]
     verdicts = Counter(each.verdict.kind.value for each in done)

@@ -1,5 +1,4 @@
-"""What happens to the rewards of a group before they become advantages: some members are masked,
-some rewards are lowered.
+"""Masks and shaping of a group's rewards before they become advantages.
 
 Completions that were cut off at their token limit ("overlong") are one of
 
@@ -43,7 +42,7 @@ def parse_overlong(text: str) -> tuple[Overlong, int]:
 
 @dataclass(frozen=True, slots=True)
 class Shaping:
-    """How overlong completions are treated (`buffer` in tokens), and what length costs:
+    """The treatment of overlong completions (`buffer` in tokens), and the cost of length:
     `length_coef` for a whole token limit."""
 
     overlong: Overlong = "judged"
@@ -53,10 +52,10 @@ class Shaping:
     def shaped(
         self, reward: float | None, tokens: int, max_tokens: int, truncated: bool
     ) -> float | None:
-        """A reward less what its `tokens` cost; None stays None. `buffer` must be below
+        """Return a reward less the cost of its `tokens`; None stays None. `buffer` must be below
         `max_tokens`, the limit of the group's trajectories.
 
-        One that was `truncated` before that, for want of context, was at its own limit.
+        A completion `truncated` earlier, for want of context, was at its own limit.
         """
         if reward is None:
             return None

@@ -1,5 +1,5 @@
-"""What settings mean together: the batch's shape, the loss's thresholds, the token limits by
-stage."""
+"""Values that several settings decide together: the batch's shape, the loss's thresholds, the token
+limits by stage."""
 
 from __future__ import annotations
 

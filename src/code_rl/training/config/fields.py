@@ -61,7 +61,7 @@ CLIPPED = {
 
 
 def _own_clip(bound: str) -> str:
-    """How far each loss clips by itself."""
+    """Return each loss's own clip range, in words."""
     return ", ".join(
         f"{abs(1 - (given[bound] or 0)):g} for {name}"
         for name, given in CLIPPED.items()

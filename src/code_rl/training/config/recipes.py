@@ -1,4 +1,4 @@
-"""The settings of a run from what was given: recipes, earlier runs, and what `auto` means here."""
+"""The settings of a run from the given ones: recipes, earlier runs, and the values of `auto`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ RECIPES = Path(__file__).parent.parent / "recipes"
 
 
 def make_config(given: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) -> Config:
-    """The run's settings: defaults, then the recipe (or the earlier run's settings), then what was
-    given."""
+    """Return the run's settings: defaults, then the recipe (or the earlier run's settings), then
+    the given ones."""
     if "groups_per_batch" in given and "group_size" not in given:
         raise ConfigError(
             "groups_per_batch= is given without group_size=, which is then the completions per "
@@ -82,7 +82,7 @@ def _default_recipe(config: Config) -> str | None:
 
 
 def resolve_places(config: Config) -> Config:
-    """Replace `auto` by what it means here, and refuse what this version cannot do, by name."""
+    """Resolve `auto`, and refuse by name places that this version does not support."""
     backend = resolve_backend(config.backend)
     return chz.replace(config, backend=backend, executor=resolve_executor(config.executor))
 

@@ -1,7 +1,7 @@
-"""What a setting of a run says of itself, once: default, meaning, range, when it may change, and
-which back ends honour it.
+"""The facts about a setting, once: default, meaning, range, when it may change, and which back ends
+honour it.
 
-`Config` is made of these; what a resume refuses, what a back end refuses and the tables of the docs
+`Config` is made of these; the refusals of a resume and of a back end, and the tables of the docs,
 are read from it.
 """
 
@@ -30,8 +30,8 @@ MUTABLE, FIXED = Change
 
 @dataclass(frozen=True, slots=True)
 class SupportedBackends:
-    """Which back ends honour a setting, what it means there (empty: it never gets there, it is the
-    loop's own), why others refuse it."""
+    """The back ends that honour a setting, its meaning there (empty: it is the loop's own), and the
+    refusal of the others."""
 
     honoured: tuple[BackendKind, ...] = tuple(BackendKind)
     note: str = ""
@@ -59,7 +59,7 @@ def hosted(note: str, refusal: str) -> SupportedBackends:
 
 @dataclass(frozen=True, slots=True)
 class SettingFacts:
-    """What a setting says of itself beside default and meaning."""
+    """The facts about a setting beside default and meaning."""
 
     change: Change
     reach: SupportedBackends
@@ -80,8 +80,8 @@ def setting(
 
 
 def facts_of(cls: type[Any]) -> Mapping[str, SettingFacts]:
-    """What each field of a settings class says of itself. Raises TypeError, naming it, for one that
-    was not made by `setting`."""
+    """Return the facts about each field of a settings class. Raises TypeError, naming it, for one
+    that was not made by `setting`."""
     found = {}
     for name, field in chz.chz_fields(cls).items():
         if not field.metadata:

@@ -1,8 +1,8 @@
-"""What commonly goes wrong in a run, looked for in its metrics: evidence, likely cause, remedy.
+"""Rules that find common problems of a run in its metrics: evidence, likely cause, remedy.
 
-Every finding has a name, that of its rule; `findings.toml` has what is said of it,
-`docs/troubleshooting.md` a section. Rules look at means over a window at the end of the run against
-one at its beginning, and stay silent when there is too little to look at.
+Every finding is named after its rule; `findings.toml` has its words, `docs/troubleshooting.md` a
+section. Rules compare means over a window at the end of the run with one at its beginning, and stay
+silent when there is too little data.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LEVEL_ENTROPY = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a reader should know, with its likely cause and what to do."""
+    """One thing that a reader should know, with its likely cause and the remedy."""
 
     name: str
     severity: Severity
@@ -43,8 +43,7 @@ class Finding:
 
 
 class Sign(NamedTuple):
-    """What a rule found; `case` names a table within the rule's own, whose words then come
-    first."""
+    """A rule's finding; `case` names a table within the rule's own, whose words then come first."""
 
     severity: Severity
     evidence: str
@@ -204,7 +203,7 @@ def collapse(run: Windows) -> Sign | None:
 
 
 def steps_taken(steps: Sequence[Record]) -> str:
-    """How many steps there are, as a clause."""
+    """Return the number of steps, as a clause."""
     return "1 step was taken" if len(steps) == 1 else f"{len(steps)} steps were taken"
 
 
@@ -390,7 +389,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _judged(records: Sequence[Record]) -> float:
-    """How many completions have a verdict of any kind."""
+    """Return the number of completions with a verdict of any kind."""
     return sum(
         as_number(value) or 0.0
         for record in records

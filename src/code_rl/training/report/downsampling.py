@@ -20,7 +20,7 @@ Place = tuple[int, int]
 
 
 def pack(value: Any) -> bytes:
-    """JSON, deflated without a header (what a browser's `deflate-raw` reads)."""
+    """Encode as JSON, deflated without a header (a browser's `deflate-raw` reads it)."""
     deflate = zlib.compressobj(6, zlib.DEFLATED, -15)
     return deflate.compress(orjson.dumps(value)) + deflate.flush()
 

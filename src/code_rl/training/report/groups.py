@@ -1,5 +1,5 @@
-"""One line of `rollouts.jsonl` as the page needs it. Lines may be of another version or damaged:
-what is missing is left out."""
+"""One line of `rollouts.jsonl` in the page's form. Lines may be of another version or damaged:
+missing fields are left out."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CLIP_NAME = 400
 
 @dataclass(slots=True)
 class Tally:
-    """What the rollouts of one step add up to."""
+    """The sums over the rollouts of one step."""
 
     completions: int = 0
     tokens: int = 0
@@ -162,7 +162,8 @@ def public_tests(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def problem_record(record: Mapping[str, Any], pieces: TokenDecoder | None) -> dict[str, Any]:
-    """What the page shows of a problem: statement, prompt as the model read it, public tests."""
+    """Return the page's record of a problem: statement, prompt as the model read it, public
+    tests."""
     prompt = _ids(record.get("prompt_tokens"))
     return {
         "id": as_text(record.get("problem_id"), CLIP_NAME),
@@ -177,7 +178,7 @@ def group_record(
     flags_G: Sequence[Sequence[str]],
     pieces: TokenDecoder | None,
 ) -> list[dict[str, Any]]:
-    """What the page shows of each completion of a group."""
+    """Return the page's record of each completion of a group."""
     return [
         _sample(sample, flagged, pieces) for sample, flagged in zip(samples, flags_G, strict=True)
     ]
@@ -221,8 +222,8 @@ def _sample(
 
 
 def _earlier(turn: Mapping[str, Any]) -> dict[str, Any]:
-    """A turn before the last: the answer, its verdict on the public tests, and what was said to
-    it."""
+    """Return an earlier turn: the answer, its verdict on the public tests, and the environment's
+    message."""
     said = [
         as_text(message.get("content"))
         for message in as_list(turn.get("messages"))

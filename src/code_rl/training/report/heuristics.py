@@ -60,7 +60,7 @@ def flags(
 
 
 def _hard_coded(code: str, tests: Sequence[Mapping[str, Any]], reads_stdin: bool) -> bool:
-    """Whether answers stand in the source: a public one to the letter, a ladder of cases, or
+    """True if answers are in the source: a public one to the letter, a ladder of cases, or
     constants printed without any reading."""
     if (
         len(_LITERAL.findall(code)) >= MANY_CASES

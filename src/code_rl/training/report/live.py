@@ -155,7 +155,7 @@ _HEADERS = {
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host, with or without a port, is this machine."""
+    """True if a host, with or without a port, is this machine."""
     try:
         name = urlsplit(f"//{host}").hostname or host
         return name == "localhost" or ipaddress.ip_address(name).is_loopback

@@ -67,7 +67,7 @@ def side_by_side(readers: Sequence[RunReader]) -> list[dict[str, Any]]:
 
 
 def facts(reader: RunReader, steps: Sequence[Record]) -> list[list[str]]:
-    """On what, with what: a few labelled lines."""
+    """Return a few labelled lines about the run's data, model and settings."""
     config = reader.config
     shape = config.get("resolved") if isinstance(config.get("resolved"), dict) else {}
     rows: list[tuple[str, Any]] = [
@@ -92,7 +92,7 @@ def facts(reader: RunReader, steps: Sequence[Record]) -> list[list[str]]:
 
 
 def progress(reader: RunReader, steps: Sequence[Record]) -> dict[str, Any]:
-    """How far the run is."""
+    """Return the progress of the run."""
     planned = as_number(reader.config.get("max_steps"))
     done = int(steps[-1]["step"]) + 1 if steps else 0
     planned = int(planned) if planned and planned > 0 else None
@@ -167,8 +167,8 @@ def columns(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def settings(config: Mapping[str, Any], steps: Sequence[Record]) -> list[list[str]]:
-    """The settings as text, in order; anything that looks like a secret is not shown. Of
-    max_tokens, what the model's context left."""
+    """Return the settings as text, in order, without secrets; `max_tokens` is capped by the model's
+    context."""
     shown = []
     asked, used = config.get("max_tokens"), max(values_of(steps, "max_tokens"), default=0)
     if not config.get("max_tokens_schedule") and isinstance(asked, int) and 0 < used < asked:

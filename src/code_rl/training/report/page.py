@@ -1,7 +1,7 @@
-"""Pages: one HTML file with everything in it, that of a run under a policy that lets only its own
-scripts and styles run.
+"""Pages: one self-contained HTML file; that of a run has a policy that lets only its own scripts
+and styles run.
 
-The rollouts of a run come packed: what the viewer asks for, part by part.
+The rollouts of a run are packed in parts, which the viewer requests one by one.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class PackedRollouts:
 
 
 def pack_rollouts(reader: RunReader) -> PackedRollouts:
-    """Pack what a reader has."""
+    """Pack a reader's rollouts."""
     groups = reader.kept_groups()
     index = reader.rollouts.index
     wanted = {index[place][0] for place in groups if place in index}

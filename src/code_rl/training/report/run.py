@@ -34,7 +34,7 @@ ATTEMPT = 2**16
 
 @dataclass(slots=True)
 class Rollouts:
-    """What has been read of the rollouts."""
+    """The rollouts read so far."""
 
     kept: DownsampledGroups = field(default_factory=DownsampledGroups)
     index: dict[Place, tuple[int, str, bool]] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Rollouts:
 
 
 class RunReader:
-    """Reads `log_path` and, with every `refresh`, what was added to it since."""
+    """Reads `log_path` and, with every `refresh`, the lines added since."""
 
     def __init__(self, log_path: Path) -> None:
         self.log_path = log_path
@@ -63,13 +63,13 @@ class RunReader:
         self._config_stamp: tuple[int, int] | None = None
 
     def refresh(self) -> bool:
-        """Read what is new. True when anything changed."""
+        """Read new lines. True when anything changed."""
         changed = self._read_config() | self._read_metrics() | self._read_rollouts()
         self.version += changed
         return changed
 
     def damage(self) -> list[str]:
-        """Notices about what could not be read."""
+        """Return notices about unreadable parts."""
         found = list(self.notices)
         found += [
             f"{tail.path.name}: {len(tail.damaged)} line(s) are no whole records and were left "
@@ -184,8 +184,8 @@ class RunReader:
         state.index[place] = number, letters, flagged
 
     def _forget_from(self, step: int) -> None:
-        """A run that was resumed without rewriting its log: what it had from `step` on is said
-        again."""
+        """Forget the steps from `step` on: a run that was resumed without rewriting its log logs
+        them again."""
         state = self.rollouts
         for place in [place for place in state.index if place[0] >= step]:
             del state.index[place]
@@ -200,7 +200,7 @@ class RunReader:
 
 
 def open_run(log_path: Path) -> RunReader:
-    """A reader that has read what is there. Raises DataError: the directory does not exist or holds
+    """Return a reader that has read the directory. Raises DataError: it does not exist or holds
     nothing of a run."""
     names = (CONFIG, METRICS, ROLLOUTS)
     if not log_path.is_dir():

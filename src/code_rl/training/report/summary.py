@@ -15,15 +15,15 @@ Record = Mapping[str, Any]
 
 
 def trained_on(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """How many problems of each held-out split are among those to train on, as the run found at its
-    start; empty where it did not look."""
+    """Return the number of problems of each held-out split that are among those to train on, as the
+    run found at its start; empty if it did not look."""
     resolved = config.get("resolved")
     found = resolved.get("trained_on") if isinstance(resolved, dict) else None
     return found if isinstance(found, dict) else {}
 
 
 def split_results(records: Sequence[Record], trained: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Per held-out split: before and after, each with what was measured (Pass@1 with its interval,
+    """Return the measurements of each held-out split before and after (Pass@1 with its interval,
     Pass@k, greedy, format)."""
     found = []
     for name in _split_names(records):
@@ -187,7 +187,7 @@ def _standing(name: str, views: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _measured(split: Mapping[str, Any], side: Record) -> str:
-    """On what and when a figure was measured."""
+    """Say when and on how many problems a figure was measured."""
     taken = side["step"] + 1
     return ", ".join(
         [
@@ -267,7 +267,7 @@ def _score(record: Record, split: str) -> float | None:
 
 
 def _seen(splits: Sequence[Mapping[str, Any]]) -> str:
-    """Whether these problems were trained on, as far as that is known."""
+    """Say whether these problems were trained on, as far as that is known."""
     trained = [split["trained"] for split in splits]
     if None in trained:
         return ""

@@ -30,7 +30,7 @@ class JsonlTailer:
     line: int = 0
 
     def replaced(self) -> bool:
-        """True when what was read so far is no longer the beginning of the file."""
+        """True when the file no longer begins with the part read so far."""
         if self._identity is None:
             return False
         try:

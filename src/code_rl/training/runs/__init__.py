@@ -1,6 +1,4 @@
-"""What a run leaves on disk, written by `recorder` and read again by `resume`.
+"""The files of a run, written by `recorder` and read again by `resume`.
 
-`directory` makes it one process's own, `inflight` has what was sampled and judged, `checkpoints`
-the weights, `trackers` and `logs` carry it elsewhere, `smoke` reads its first steps. Others may
-import each.
+`directory` locks it, `trackers` and `logs` carry metrics elsewhere, `smoke` reads its first steps.
 """

@@ -1,4 +1,4 @@
-"""The run directory: where it is, what to do when it exists, and the settings that it keeps."""
+"""The run directory: its place, the treatment of an existing one, and its settings."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ def begun_settings(path: Path) -> dict[str, Any] | None:
 
 
 def check_log_dir(log_dir: str | Path, behavior_if_exists: Behavior = "ask") -> Path:
-    """Decide what happens to a directory that may hold an earlier run, and make it ready; returns
-    it.
+    """Decide about a directory that may hold an earlier run, and make it ready; return it.
 
     Raises ConfigError: it is a file, cannot be written, holds an earlier run that is not to be
     touched, or (delete) something that is no run.

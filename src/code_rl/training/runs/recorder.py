@@ -101,7 +101,7 @@ class Recorder:
                 self.console.notice(line)
 
     def evaluation_log(self, step: int) -> Callable[[str], GroupLog]:
-        """Where an evaluation after `step` keeps its groups, by their scope."""
+        """Return the function from a scope to the log of an evaluation after `step`."""
         return partial(self._evaluations.group_log, step + 1)
 
     def evaluating(
@@ -122,11 +122,11 @@ class Recorder:
     async def commit_checkpoint(
         self, saving: Saving, step: int, offset: int, ahead: Sequence[int] = ()
     ) -> None:
-        """Make what was asked for a checkpoint; training goes on from it at position `offset` of
+        """Turn a submitted save into a checkpoint; training goes on from it at position `offset` of
         the problem order.
 
         The rollouts of the steps `ahead`, which are complete, belong to it. Then older ones are
-        forgotten as far as may be.
+        dropped as far as possible.
         """
         pending, logs = saving
         marks = await asyncio.to_thread(self._made_durable, logs, ahead)
@@ -139,7 +139,7 @@ class Recorder:
         self.console.saved(step)
 
     def _made_durable(self, logs: Mapping[str, Mark], ahead: Sequence[int]) -> dict[str, Mark]:
-        """What a checkpoint needs besides the weights is on disk when this returns; its marks by
+        """Write everything that a checkpoint needs besides the weights to disk; return its marks by
         file."""
         self._rollouts.sync()
         metrics = mark_of(self.log_path / METRICS)
@@ -178,8 +178,8 @@ def read_metrics(log_path: Path) -> list[dict[str, Any]]:
 
 
 def _public_tests(problem: Problem) -> list[dict[str, Any]]:
-    """What a report may show of the tests: index, input and expected output of the public ones, as
-    text, long ones cut."""
+    """Return the public tests for reports: index, input and expected output as text, long ones
+    cut."""
     shown = []
     for index, test in enumerate(problem.tests):
         if test.public:

@@ -1,7 +1,7 @@
-"""Taking a run up again: which checkpoint it goes on from, and what its directory holds then.
+"""Resuming a run: the checkpoint to go on from, and the content of its directory then.
 
-A checkpoint lists how the files began that belong to it. Only when they still begin so is it used;
-else the one before, said plainly.
+A checkpoint lists the beginnings of the files that belong to it. It is used only if they still
+begin so; else the one before is, with a notice.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ OF_THE_STATE = ("backend", "model_name", "lora_rank")
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a run goes on: after `step` steps, from a checkpoint's record, or (None) from the
-    beginning."""
+    """The start of a resumed run: after `step` steps, from a checkpoint's record, or (None) from
+    the beginning."""
 
     step: int = 0
     record: Mapping[str, Any] | None = None
@@ -45,8 +45,8 @@ class Start:
 
     @property
     def marks(self) -> dict[str, Mark]:
-        """How the files began that belong to it, by name. Raises CheckpointError for a malformed
-        record."""
+        """Return the marks of the checkpoint's files, by name. Raises CheckpointError for a
+        malformed record."""
         marks = {} if self.record is None else self.record.get("marks", {})
         try:
             return {str(name): Mark(int(size), int(crc)) for name, (size, crc) in marks.items()}
@@ -66,13 +66,13 @@ class Start:
 async def choose_start(
     log_path: Path, say: Say, load: Callable[[Start], Awaitable[Loaded]]
 ) -> tuple[Start, Loaded]:
-    """The latest point that the run can go on from, and what `load` made of it. Why a later one
-    cannot be used is said.
+    """Return the latest usable start, and the result of `load` on it. A later one that cannot be
+    used is named with the reason.
 
-    `load` raises CheckpointError for state that is missing or damaged. Without any checkpoint, or
-    while everything since the beginning is still kept, the beginning is the last of them.
+    `load` raises CheckpointError for missing or damaged state. Without any checkpoint, or while
+    everything since the beginning is still kept, the beginning is the last candidate.
 
-    Raises CheckpointError: nothing is left to go on from.
+    Raises CheckpointError: no start is left.
     """
     reasons = []
     for start in _starts(log_path):
@@ -112,8 +112,8 @@ def _starts(log_path: Path) -> Iterator[Start]:
 
 
 def go_back(log_path: Path, start: Start) -> None:
-    """Make the directory what it was at `start`: everything later is cut off, so that each step is
-    there once."""
+    """Restore the directory to its state at `start`: everything later is cut off, so that each step
+    is there once."""
     for name in (METRICS, ROLLOUTS):
         truncate(log_path / name, start.marks[name].size if name in start.marks else 0)
     write_checkpoints(

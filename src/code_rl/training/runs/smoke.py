@@ -22,8 +22,8 @@ Line = tuple[str, str]
 
 
 def smoke_test(records: Sequence[Record]) -> list[Line]:
-    """For each expectation a verdict (pass, fail, cannot say yet) and what it rests on. `records`
-    are those of `metrics.jsonl`."""
+    """Return for each expectation a verdict (pass, fail, cannot say yet) and its evidence.
+    `records` are those of `metrics.jsonl`."""
     steps = {int(record["step"]): record for record in records if "step" in record}
     lines = []
     for what, test, remedy in TESTS:
@@ -38,7 +38,8 @@ def smoke_lines(records: Sequence[Record]) -> list[str]:
 
 
 def _format(steps: Mapping[int, Record]) -> Line:
-    """At least a quarter of what was missing at first, or nearly nothing missing."""
+    """Check that at least a quarter of the missing format was gained, or that nearly none is
+    missing."""
     rates = _values(steps, "format_rate", range(5))
     if len(rates) < 5:
         return OPEN, f"{len(rates)} of 5 steps are there"

@@ -157,7 +157,7 @@ TRACKERS: dict[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The finite numbers among metrics: what every tracker can draw."""
+    """Return the finite numbers among metrics, which every tracker can draw."""
     return {
         name: float(value)
         for name, value in metrics.items()
