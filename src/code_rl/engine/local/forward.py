@@ -331,13 +331,8 @@ def _attend_suffixes(
     scores again backward.
     """
     arch, grid = weights.arch, batch.suffixes
-    n, slots, kv, per, d = (
-        prefixes.rows,
-        batch.slots,
-        arch.kv_heads,
-        arch.queries_per_kv,
-        arch.head_dim,
-    )
+    n, slots = prefixes.rows, batch.slots
+    kv, per, d = arch.kv_heads, arch.queries_per_kv, arch.head_dim
     q = (
         query.index_select(0, grid.gather)
         .view(n, slots, grid.width, kv, per, d)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -234,6 +235,24 @@ def from_transformers(model: Any) -> LoadedModel:
     )
 
 
+def _take(tensors: dict[str, Tensor], name: str, *shape: int) -> Tensor:
+    """Take a tensor out of `tensors`. Raises ConfigError unless it has this shape and is of a
+    floating type."""
+    if name not in tensors:
+        raise ConfigError(f"tensor {name} is missing")
+    tensor = tensors.pop(name)
+    if tuple(tensor.shape) != shape:
+        raise ConfigError(
+            f"tensor {name} has the shape {list(tensor.shape)}, and {list(shape)} by the "
+            "configuration"
+        )
+    if not tensor.is_floating_point() or tensor.itemsize < 2:
+        raise ConfigError(
+            f"tensor {name} is {tensor.dtype}: the embedded engine reads unquantised weights only"
+        )
+    return tensor
+
+
 def fuse(model: LoadedModel, device: torch.device, dtype: torch.dtype) -> Weights:
     """Return the engine's form of a model, in `dtype` on `device`; raises ConfigError unless its
     tensors are those of its shape: each is there, of a floating type, and none is left over."""
@@ -243,21 +262,7 @@ def fuse(model: LoadedModel, device: torch.device, dtype: torch.dtype) -> Weight
     def place(tensor: Tensor) -> Tensor:
         return tensor.to(device=device, dtype=dtype).contiguous()
 
-    def take(name: str, *shape: int) -> Tensor:
-        if name not in left:
-            raise ConfigError(f"tensor {name} is missing")
-        tensor = left.pop(name)
-        if tuple(tensor.shape) != shape:
-            raise ConfigError(
-                f"tensor {name} has the shape {list(tensor.shape)}, and {list(shape)} by the "
-                "configuration"
-            )
-        if not tensor.is_floating_point() or tensor.itemsize < 2:
-            raise ConfigError(
-                f"tensor {name} is {tensor.dtype}: the embedded engine reads unquantised weights "
-                "only"
-            )
-        return tensor
+    take = partial(_take, left)
 
     def fused(block: str, inputs: int, **outputs: int) -> Linear:
         names = {f"{block}.{name}_proj": n for name, n in outputs.items()}

@@ -29,7 +29,7 @@ OF_EVALUATIONS = ("eval_limit", "eval_samples", "test_dataset")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ControlPlan:
     """What `code-rl controls` runs: `given` are settings of `train`, in `out` is one folder a
     run."""
 
@@ -72,7 +72,7 @@ class Plan:
         }
 
 
-def check_plan(plan: Plan) -> None:
+def check_plan(plan: ControlPlan) -> None:
     """Raise ConfigError for what cannot be run, before time is spent on any arm."""
     for name, instead in OURS.items():
         if name in plan.given:
@@ -93,7 +93,7 @@ def check_plan(plan: Plan) -> None:
         prepare(plan.settings(arm, seed))
 
 
-def lines(plan: Plan) -> Iterator[str]:
+def lines(plan: ControlPlan) -> Iterator[str]:
     """The plan in words: what `dry_run=true` prints."""
     config = plan.evaluation(plan.seeds[0])
     for number, (arm, seed) in enumerate(plan.runs):

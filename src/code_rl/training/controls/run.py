@@ -16,7 +16,7 @@ from code_rl.evaluation import evaluate
 from code_rl.policy import cap_max_tokens
 from code_rl.policy.completion_log import InFlight
 from code_rl.training.config import Config
-from code_rl.training.controls.arms import Plan, check_plan, lines
+from code_rl.training.controls.arms import ControlPlan, check_plan, lines
 from code_rl.training.controls.table import write_tables
 from code_rl.training.library import held_out_splits, open_policy
 from code_rl.training.report.overview import wall_seconds
@@ -34,7 +34,7 @@ PLACES = ("backend", "device", "executor", "isolation", "sandbox_concurrency", "
 
 async def run_controls(dry_run: bool, **settings: Any) -> int:
     """Run a plan to its table. Returns the exit code: that of a signal that ended a run."""
-    plan = Plan(**settings)
+    plan = ControlPlan(**settings)
     check_plan(plan)
     for line in lines(plan) if dry_run else ():
         print(line)
@@ -61,7 +61,7 @@ async def run_controls(dry_run: bool, **settings: Any) -> int:
     return 0
 
 
-async def _arm(plan: Plan, name: str, seed: int) -> dict[str, Any]:
+async def _arm(plan: ControlPlan, name: str, seed: int) -> dict[str, Any]:
     """The outcomes of a finished run, with what it took."""
     _, record = checkpoint_record(str(plan.out / name))
     found = await _evaluated(plan, name, plan.evaluation(seed), record["state_path"])
@@ -71,7 +71,7 @@ async def _arm(plan: Plan, name: str, seed: int) -> dict[str, Any]:
 
 
 async def _evaluated(
-    plan: Plan, name: str, config: Config, state_path: str | None
+    plan: ControlPlan, name: str, config: Config, state_path: str | None
 ) -> dict[str, Any]:
     """Greedy and sampled outcomes by split and problem, as (completions with a verdict, passed).
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from code_rl.evaluation.pass_at_k import Estimate, crossed_difference
-from code_rl.training.controls.arms import RL, Plan
+from code_rl.training.controls.arms import RL, ControlPlan
 from code_rl.util.files import write_atomically
 from code_rl.util.pages import render_page
 
@@ -25,7 +25,7 @@ Rates = dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ArmRow:
     """One arm on one split, by mode: its mean, less the base's, and rl's less its own."""
 
     split: str
@@ -38,7 +38,7 @@ class Row:
     seconds: float
 
 
-def write_tables(plan: Plan, results: Results) -> str:
+def write_tables(plan: ControlPlan, results: Results) -> str:
     """Write `controls.json`, `controls.md` and `controls.html` into `out`; return the table."""
     found = rows(plan, results)
     text = markdown(found)
@@ -54,7 +54,7 @@ def write_tables(plan: Plan, results: Results) -> str:
     return f"{text}\ntables: {plan.out / 'controls.md'}, controls.json, controls.html"
 
 
-def rows(plan: Plan, results: Results) -> list[Row]:
+def rows(plan: ControlPlan, results: Results) -> list[ArmRow]:
     """Every arm on every split, and on all of them together where there are several."""
     base = f"base-{plan.evaluation(plan.seeds[0]).temperature:g}"
     splits = list(results[base]["outcomes"])
@@ -68,7 +68,9 @@ def rows(plan: Plan, results: Results) -> list[Row]:
                 sum(results[run].get(what, 0) for run in runs) for what in ("tokens", "seconds")
             ]
             shown = _row(rates, arm, runs, base, arms.get(RL))
-            found.append(Row(names[0] if len(names) == 1 else "all", arm, len(runs), *shown, *cost))
+            found.append(
+                ArmRow(names[0] if len(names) == 1 else "all", arm, len(runs), *shown, *cost)
+            )
     return found
 
 
@@ -119,7 +121,7 @@ HEAD = (
 )
 
 
-def cells(row: Row) -> list[str]:
+def cells(row: ArmRow) -> list[str]:
     """A row as text, under HEAD."""
     differences = [*row.minus_base.values(), *row.rl_minus.values()]
     return [
@@ -136,7 +138,7 @@ def _signed(found: Estimate | None) -> str:
     return f"{100 * found.value:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
 
 
-def markdown(found: Sequence[Row]) -> str:
+def markdown(found: Sequence[ArmRow]) -> str:
     """The table in Markdown, with its note."""
     body = [HEAD, ["---"] * len(HEAD), *map(cells, found)]
     return "\n".join([*("| " + " | ".join(line) + " |" for line in body), "", NOTE])
