@@ -44,8 +44,8 @@ class ControlsConfig:
 
 def controls_command(given: Mapping[str, str]) -> int:
     """Run `code-rl controls`. Returns the exit code."""
-    from code_rl.training import run_controls
     from code_rl.training.config import make_config
+    from code_rl.training.controls import run_controls
 
     own = {name: value for name, value in given.items() if name in chz.chz_fields(ControlsConfig)}
     settings, rest = (

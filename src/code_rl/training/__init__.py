@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from code_rl.util.door import door
 
 if TYPE_CHECKING:
-    from code_rl.training.controls.run import run_controls
     from code_rl.training.forecast import forecast_lines
     from code_rl.training.library import (
         TrainingResult,

@@ -1,2 +1,13 @@
 """Training beside its controls: `arms` says which runs, `run` makes and evaluates them, `table`
 compares them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from code_rl.util.door import door
+
+if TYPE_CHECKING:
+    from code_rl.training.controls.run import run_controls
+else:  # a type checker would take any name for one of ours
+    __getattr__ = door(__name__)
