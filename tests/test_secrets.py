@@ -165,7 +165,7 @@ def test_a_key_is_found_in_any_text(before, after):
 
 
 @pytest.mark.parametrize(
-    "text", ["tml-dummy", "embedded", "/models/qwen3-4b", "Qwen/Qwen3-4B", "sk-learn", "http://host:8080/run_code", "eyJ", "hf_x", "a@b.org", "0:64,200:128"]
+    "text", ["tml-dummy", "embedded", "/models/qwen3-4b", "Qwen/Qwen3-4B", "sk-learn", "http://host:8080/run_code", "eyJ", "hf_x", "/tmp/hf_runs/slow/report.html", "a@b.org", "0:64,200:128"]
 )  # fmt: skip
 def test_ordinary_settings_are_no_keys(text):
     environment = {"TINKER_API_KEY": "tml-dummy", "SSH_KEY": "/models/qwen3-4b", "X_TOKEN": "short"}

@@ -25,7 +25,7 @@ _NAMES = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re
 _FORMS = re.compile(
     r"(?<![A-Za-z0-9_-])"
     r"(?:tml-|hf_|ghp_|gho_|ghs_|github_pat_|glpat-|xox[abp]-|AKIA|sk-(?:ant-|proj-)?)"
-    r"[A-Za-z0-9._~+/=-]{12,}"
+    r"[A-Za-z0-9._~+=-]{12,}"
     r"|(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"
 )
 _IN_URL = re.compile(r"(?<=://)[^/\s:@\"']*:[^/\s@\"']+(?=@)")
