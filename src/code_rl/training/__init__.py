@@ -9,6 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from code_rl.util.door import door
+from code_rl.util.errors import TRAIN, require
+
+require("train", __name__, *TRAIN)
 
 if TYPE_CHECKING:
     from code_rl.training.forecast import forecast_lines
