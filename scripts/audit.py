@@ -92,8 +92,7 @@ def audit(settings: Audit) -> tuple[int, list[Vulnerability]]:
         install(settings.tool)
     command = [
         str(settings.tool),
-        "--requirement",
-        str(settings.requirements),
+        *(word for each in pinned_sets(settings.requirements) for word in ("--requirement", str(each))),
         "--no-deps",
         "--disable-pip",
         "--format",
@@ -112,6 +111,12 @@ def audit(settings: Audit) -> tuple[int, list[Vulnerability]]:
         for known in each.get("vulns", [])
     ]
     return len(packages), found
+
+
+def pinned_sets(path: Path) -> list[Path]:
+    """The file and those that it includes; pip-audit, told to resolve nothing, does not follow `-r`."""
+    included = [line.removeprefix("-r ").strip() for line in path.read_text().splitlines() if line.startswith("-r ")]
+    return [path, *(path.parent / each for each in included)]
 
 
 def install(tool: Path) -> None:

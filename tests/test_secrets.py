@@ -220,6 +220,14 @@ def test_the_audit_fails_on_what_is_not_listed_and_says_when_it_is_offline(
     assert said in text
 
 
+def test_the_audit_sees_the_packages_for_running_and_for_developing():
+    pinned_sets = runpy.run_path(str(ROOT / "scripts" / "audit.py"))["pinned_sets"]
+    assert {path.name for path in pinned_sets(ROOT / "requirements-dev.txt")} == {
+        "requirements.txt",
+        "requirements-dev.txt",
+    }
+
+
 def test_an_audit_that_breaks_is_no_pass(tmp_path, capsys):
     from code_rl.util.errors import CodeRLError
 
