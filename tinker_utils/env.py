@@ -55,9 +55,9 @@ class CodeEnv:
     """One problem: takes a sampled completion, extracts its last fenced block, runs it on the
     tests, gives the reward.
 
-    `tests` are rows of any shape that `problems.sources.testcases` reads; `reward_timeout` is CPU
-    seconds for each test. Without an `executor` the process's shared one is used. Raises DataError
-    for malformed tests.
+    `tests` are rows of any shape that `code_rl.data.sources.testcases` reads; `reward_timeout` is
+    CPU seconds for each test. Without an `executor` the process's shared one is used. Raises
+    DataError for malformed tests.
     """
 
     problem: str

@@ -33,9 +33,9 @@ class ControlsConfig:
     base_temperatures: str = option(
         "0.2,0.6,1.0", "Temperatures at which the base is evaluated, beside that of the run."
     )
-    own_temperature: float = option(1.0, "own: the temperature of the base's samples.", ABOVE_0)
+    own_temperature: float = option(0.6, "own: the temperature of the base's samples.", ABOVE_0)
     own_top_p: float = option(
-        1.0,
+        0.95,
         "own: their nucleus; 1: the whole distribution.",
         check_that(lambda share: 0 < share <= 1, "above 0 and at most 1"),
     )

@@ -167,7 +167,7 @@ class Evaluation:
         folder: Folder | None = None,
         log: Callable[[str], GroupLog] = lambda _: GroupLog(),
     ) -> None:
-        self._questions, self._completer, self._plan = questions, generator, plan
+        self._questions, self._generator, self._plan = questions, generator, plan
         self._executor, self._folder, self._log = executor, folder, log
         self._found = Found()
         self.on_verdict: OnVerdict | None = None
@@ -214,7 +214,7 @@ class Evaluation:
             if unjudged:
                 yield Work(entry, mode, total, (), unjudged)
             if numbers:
-                parts = [numbers] if self._completer.grouped else [[number] for number in numbers]
+                parts = [numbers] if self._generator.grouped else [[number] for number in numbers]
                 yield from (Work(entry, mode, total, part) for part in parts)
 
     async def _worker(self, work: Iterator[Work]) -> None:
@@ -249,7 +249,7 @@ class Evaluation:
                 partial(self._log, entry.problem_id),
                 grader,
             )
-            samples = await self._completer.complete(request, work.numbers)
+            samples = await self._generator.complete(request, work.numbers)
         except CompletionError as error:
             reason = str(error)
         missing = set(work.numbers) - {sample.sample for sample in samples}

@@ -200,7 +200,7 @@ class EvalConfig:
 
     @property
     def answered_by(self) -> Literal["reference", "endpoint", "samples", "weights"]:
-        """Which kind of completer these settings mean."""
+        """The kind of generator that these settings mean."""
         if self.samples is not None:
             return "samples"
         if self.endpoint is not None:

@@ -155,10 +155,9 @@ async def read_data(launch: Launch) -> Data:
     )
     launch.stack.push_async_callback(executor.aclose)
     await check_executor(executor)
-    problems = await load_train_problems(source, executor, say)
-    if config.difficulty is not None:
-        problems = within_difficulty(problems, config.difficulty)
-    train = with_tests(problems, config.min_tests, config.max_tests)
+    every = await load_train_problems(source, executor, say)
+    rated = every if config.difficulty is None else within_difficulty(every, config.difficulty)
+    train = with_tests(rated, config.min_tests, config.max_tests)
     return Data(
         source, executor, train, await load_test_splits(source, config.eval_limit, executor, say)
     )
@@ -191,9 +190,7 @@ async def load_weights(launch: Launch, directory: Directory) -> tuple[Start, Bac
     config, log_path = launch.config, directory.path
 
     async def load(start: Start) -> Backend:
-        state = start.state_path(log_path)
-        if state is None and config.init_from is not None:
-            state = find_checkpoint(config.init_from, config)
+        state = start.state_path(log_path) or _initial_state(config)
         backend = await connect(config, log_path / "checkpoints", state, launch.survey)
         launch.stack.callback(backend.close)
         return backend
@@ -209,6 +206,11 @@ async def load_weights(launch: Launch, directory: Directory) -> tuple[Start, Bac
             f"max_steps={config.max_steps}; give a larger one to go on"
         )
     return start, backend
+
+
+def _initial_state(config: Config) -> str | None:
+    """The state that a new run begins with: `init_from`'s, if given."""
+    return None if config.init_from is None else find_checkpoint(config.init_from, config)
 
 
 def terms_of(

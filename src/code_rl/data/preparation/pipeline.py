@@ -26,7 +26,7 @@ from code_rl.util.errors import install_command
 
 Runner = Callable[[Workspace, Sequence[Candidate], OnItem], Awaitable[list[Decision]]]
 """A stage at work: from the survivors so far to one decision for each, resumed from its ledger
-(`Bench.verifying`)."""
+(`Workspace.verifying`)."""
 
 
 async def prepare(config: PrepareConfig, source: Dataset, view: PrepareView) -> int:

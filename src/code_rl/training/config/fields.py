@@ -401,7 +401,7 @@ class Config:
         FIXED,
         ANYWHERE,
         "System message before the problem, in place of the template's own; empty: none. None: as "
-        "the wording has it.",
+        "the template has it.",
     )
     reward: str = setting(
         "correctness",
