@@ -190,7 +190,8 @@ def _of_a_setting(error: BaseException, words: Sequence[str]) -> ConfigError | N
     refused = os.path.abspath(os.fsdecode(error.filename or os.curdir))
     for word in words:
         name, _, value = word.removeprefix("--").partition("=")
-        if value and refused.startswith(os.path.abspath(os.path.expanduser(value))):
+        paths = [os.path.abspath(os.path.expanduser(part)) for part in value.split(",") if part]
+        if any(refused.startswith(path) for path in paths):
             return ConfigError(
                 f"{name}={value} cannot be used: {error.strerror}; give another path"
             )
