@@ -23,12 +23,13 @@ from .forward import hidden_states, target_logprobs
 from .lora import Lora
 from .packing import Packed, pack, plan
 from .passes import EngineExample, Floats, Pass
-from .weights import SMALL_HIDDEN, Linear, Weights, packed
+from .weights import Linear, Weights, packed
 
 if TYPE_CHECKING:
     from .hf import HfWeights
 
 MERGE_LIMIT = 32_000_000
+ACTIVATIONS_LIMIT = 2 * 2**30  # bytes of a micro-batch's activations; beyond, they are recomputed
 _Leaf = tuple[tuple[Tensor, ...], Callable[..., None]]
 """Tensors of the trainable weights that collect a gradient, and what takes that gradient to A and
 B."""
@@ -111,9 +112,10 @@ class Learner:
         self.gradient: Tensor | None = None
         adapted = sum(m.inputs * m.outputs for m in lora.modules)
         self.merging = base.dtype == torch.float32 and adapted <= MERGE_LIMIT
-        small = base.arch.hidden <= SMALL_HIDDEN
         self.budget = token_budget or (8192 if base.device.type == "cuda" else 2048)
-        self.recompute = not small
+        arch = base.arch
+        per_token = arch.layers * (10 * arch.hidden + 5 * arch.ffn) * base.dtype.itemsize
+        self.recompute = self.budget * per_token > ACTIVATIONS_LIMIT
         self._merged: Weights | None = None
 
     def snapshot(self) -> Weights | HfWeights:
