@@ -34,40 +34,42 @@ class AuditConfig:
     Exit code 0: nothing was found; 1: something was; 2: it cannot be asked.
     """
 
-    grader: str = chz.field(doc="Which grader: ours; package.module:function or file.py:function.")
+    grader: str = chz.field(doc="ours, package.module:function or file.py:function.")
     corpus: Literal["full", "quick"] = option(
         "full", "All programs, or about a fifth of each class."
     )
     out: str | None = option(None, "Folder for audit.json and audit.html. None: the table only.")
     concurrency: int = option(4, "Programs at once.", AT_LEAST_1)
     loads: str = option(
-        "1,8,64", "Numbers at once between which verdicts are compared. Empty: not compared."
+        "1,8,64", "Loads (programs at once) at which verdicts are compared. Empty: not compared."
     )
     under_load: int = option(
-        60, "Programs that are compared so.", check_that(lambda count: count >= 2, "at least 2")
+        60,
+        "Programs whose verdicts are compared between loads.",
+        check_that(lambda count: count >= 2, "at least 2"),
     )
     timeout: float = option(
         120.0,
-        "Functions: seconds for one answer.",
+        "Functions: seconds per call.",
         check_that(lambda seconds: seconds >= 1, "at least 1"),
     )
-    pays_at: float = option(1.0, "Functions: the score from which a program counts as paid.")
+    pays_at: float = option(1.0, "Functions: lowest score that counts as paid.")
     shape: Literal["plain", "trl", "verl", "verifiers"] = option(
-        "plain", "Functions: how they are called. plain: grade(code, problem)."
+        "plain", "Functions: their signature. plain: grade(code, problem)."
     )
     takes: Literal["all", "stdin", "call"] = option(
         "all",
-        "Functions: the problems that it can be asked about; the others are skipped, and counted.",
+        "Functions: problems that they accept; others are skipped and counted.",
     )
     python: str | None = option(
-        None, "Functions: the interpreter that has what they import (None: this one)."
+        None, "Functions: Python interpreter to run them in (None: this one)."
     )
     confine: bool = option(
         True,
-        "Functions: no network, a file system that cannot be written. false: they, and the "
-        "hostile programs that they run, have your rights.",
+        "Functions: run without network and with a read-only file system. false: hostile "
+        "programs may do whatever you may.",
     )
-    executor: str = option("embedded", "ours: where programs run, as judge's executor=.")
+    executor: str = option("embedded", "ours: as judge's executor=.")
     isolation: Literal["auto", "full", "landlock", "none"] = option(
         "auto", "ours: as judge's isolation=."
     )

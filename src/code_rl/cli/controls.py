@@ -23,20 +23,18 @@ class ControlsConfig:
     the same command goes on.
     """
 
-    out: str = chz.field(doc="Folder of the runs, and of controls.md, controls.json and .html.")
-    seeds: str = option("0,1,2", "Seeds, comma-separated: a run of each arm for each.")
+    out: str = chz.field(doc="Folder of the runs, controls.md, controls.json and controls.html.")
+    seeds: str = option("0,1,2", "Seeds, comma-separated; each arm runs with each.")
     arms: str = option(
         "rl,random,format,own",
-        "Which runs: rl (the settings as given), random (reward by seed), format (reward for any "
-        "program), own (supervised on the base's own unverified samples).",
+        "rl (settings as given), random (reward by seed), format (reward for any program), own "
+        "(supervised on the base's own unverified samples).",
     )
-    base_temperatures: str = option(
-        "0.2,0.6,1.0", "Temperatures at which the base is evaluated, beside that of the run."
-    )
-    own_temperature: float = option(0.6, "own: the temperature of the base's samples.", ABOVE_0)
+    base_temperatures: str = option("0.2,0.6,1.0", "Temperatures at which the base is evaluated.")
+    own_temperature: float = option(0.6, "own: sampling temperature.", ABOVE_0)
     own_top_p: float = option(
         0.95,
-        "own: their nucleus; 1: the whole distribution.",
+        "own: nucleus sampling; 1: off.",
         check_that(lambda share: 0 < share <= 1, "above 0 and at most 1"),
     )
     dry_run: bool = option(False, "Print the plan, and stop.")

@@ -40,15 +40,15 @@ class ExportConfig:
     adapter merged in."""
 
     checkpoint: str = chz.field(
-        doc="A run directory (its last checkpoint), RUN/NAME (RUN/000020), a "
-        "checkpoint file of the embedded engine, or a tinker:// path."
+        doc="RUN (its last checkpoint), RUN/CHECKPOINT, a checkpoint file of the embedded engine, "
+        "or a tinker:// path."
     )
-    out: str = chz.field(doc="A folder to write; it must not exist or be empty.")
+    out: str = chz.field(doc="Folder to write; it must be new or empty.")
     format: Literal["peft", "merged"] = option(
-        "merged", "peft: the adapter alone. merged: a folder that any server loads."
+        "merged", "peft: the adapter alone. merged: a full model folder."
     )
     base_model: str | None = option(
-        None, "Base model, a local folder or hub id (None: the one that the checkpoint names)."
+        None, "Base model, a local folder or hub id (None: as the checkpoint says)."
     )
     backend: str = option(
         "auto",

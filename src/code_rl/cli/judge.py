@@ -33,36 +33,26 @@ class JudgeConfig:
     """Judge programs: run each on its problem's tests in the sandbox and write one verdict a
     line."""
 
-    problems: str = chz.field(
-        doc="Problems: a file or folder of rows of any shape, or a name on the hub; "
-        "as train's dataset=."
-    )
+    problems: str = chz.field(doc="Problems: a file, folder or hub name, as train's dataset=.")
     programs: str = chz.field(
-        doc='Programs, one JSON object a line: {"problem_id", "program_id", "code"}; '
-        '"completion" in place of "code": the last\n'
-        "fenced block counts. Other fields are ignored. May be .jsonl.gz, or the rollouts.jsonl "
-        "of a run."
+        doc="Programs, a JSON object per line: problem_id, program_id, and code or completion "
+        "(its last fenced block is the program). Also .jsonl.gz, or a run's rollouts.jsonl."
     )
     out: str = chz.field(
-        doc="Verdicts are written here as they are reached, and put in the order of "
-        "the programs at the end. The same command goes on with a\n"
-        "file that a cut left, or an earlier one: only programs without a verdict of their own "
-        "are run.\n"
-        "Verdicts of other programs that are there stay, after these; a file that holds anything "
-        "else is refused."
+        doc="File of verdicts, in the order of the programs. If it exists, only programs without "
+        "a verdict in it are run."
     )
     executor: str = option("auto", EXECUTOR_DOC)
     isolation: Literal["auto", "full", "landlock", "none"] = option("auto", ISOLATION_DOC)
     concurrency: int | None = option(
         None,
-        "Programs that run at once, on each server (None: as many as the executor takes by "
-        "default).",
+        "Programs in flight at once, per server (None: the executor's default).",
         AT_LEAST_1,
     )
     reward_timeout: float | None = option(
-        None, "CPU seconds per test at most; a problem's own lower limit wins.", ABOVE_0
+        None, "CPU seconds per test; a problem's own lower limit wins.", ABOVE_0
     )
-    dry_run: bool = option(False, "Check both files, say what would run, and stop.")
+    dry_run: bool = option(False, "Check both files, print the plan, and stop.")
 
     @chz.validate
     def _distinct(self) -> None:

@@ -23,18 +23,14 @@ class ReportConfig:
     """Settings of `code-rl report`: show what happened in a run."""
 
     log_path: str = chz.field(doc="Directory of a run.")
-    compare: str | None = option(
-        None, "Directories of other runs to show beside it, comma-separated."
-    )
-    format: Literal["html", "text"] = option(
-        "html", "html: one self-contained page; text: the answer on the terminal."
-    )
+    compare: str | None = option(None, "Run directories to compare with, comma-separated.")
+    format: Literal["html", "text"] = option("html", "html: a self-contained page; text: printed.")
     out: str | None = option(None, "The page's file (None: report.html in log_path).")
-    live: bool = option(False, "Serve the page and update it while the run goes on.")
+    live: bool = option(False, "Serve the page and update it during the run.")
     port: int = option(8265, "Port of the live page; 0 takes a free one.", PORT)
     host: str = option(
         "127.0.0.1",
-        "Address of the live page. Others than loopback can be read by whoever reaches them.",
+        "Address of the live page. Beyond loopback, anyone who reaches it can read it.",
     )
 
     @chz.validate

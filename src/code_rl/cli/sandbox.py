@@ -29,36 +29,32 @@ class SandboxConfig:
     port: int = option(8080, "TCP port; 0 takes a free one and prints it.", PORT)
     host: str = option(
         "127.0.0.1",
-        "Address to bind. Anything but loopback lets other machines run programs here; the "
-        "protocol has no password.",
+        "Address to bind. Beyond loopback, other machines may run programs here, without a "
+        "password.",
         HOST,
     )
-    isolation: str = option(
-        "auto", "auto (the strongest level that this machine allows), full, landlock or none."
-    )
+    isolation: str = option("auto", "auto (the strongest available level), full, landlock or none.")
     concurrency: int | None = option(
         None, "Programs that run at once (None: twice the processors, at least four).", AT_LEAST_1
     )
     max_queue: int = option(
         4096,
-        "Requests that may wait for a place; one more is answered 429 with Retry-After.",
+        "Maximum queued requests; beyond it, the answer is 429 with Retry-After.",
         AT_LEAST_0,
     )
-    max_request_mb: int = option(256, "Largest request body; a larger one is answered 413.", MANY)
+    max_request_mb: int = option(256, "Largest request body; beyond it, 413.", MANY)
     max_output_mb: int = option(
         64,
-        "Largest stdout, and largest sum of fetched files, of one run. Nothing is cut silently: "
-        "beyond it the run is stopped, status is Failed and `message` says so.",
+        "Largest stdout, and largest sum of fetched files, of a run; beyond it, the run fails "
+        "with a message.",
         MANY,
     )
-    memory_mb: int = option(
-        4096, "Memory of a run; a request's memory_limit_MB may ask for less.", MANY
-    )
-    processes: int = option(128, "Processes and threads of a run.", MANY)
+    memory_mb: int = option(4096, "Memory per run; a request's memory_limit_MB may lower it.", MANY)
+    processes: int = option(128, "Processes and threads per run.", MANY)
     max_run_s: float = option(3600.0, "Longest run_timeout that is accepted.", SECONDS)
     shutdown_grace_s: float = option(
         30.0,
-        "How long running and queued requests may take to end after SIGTERM or SIGINT.",
+        "Seconds for open requests to finish after SIGTERM or SIGINT.",
         FROM_0,
     )
 

@@ -31,7 +31,7 @@ class ServeConfig:
     port: int = option(8000, "TCP port; 0 takes a free one and prints it.", PORT)
     host: str = option(
         "127.0.0.1",
-        f"Address to bind. Anything but loopback needs a token in {TOKEN_VARIABLE}.",
+        f"Address to bind. Beyond loopback, {TOKEN_VARIABLE} must hold a token.",
         HOST,
     )
     state_dir: str = option(
@@ -39,46 +39,38 @@ class ServeConfig:
     )
     models: str | None = option(
         None,
-        "A TOML file that maps names of base models to local ones: a table [models] with lines\n"
-        '"Qwen/Qwen3-4B-Instruct-2507" = "tiny". Other names are local folders, hub ids, or tiny.',
+        "TOML file whose table [models] maps names of base models to tiny, local folders or hub "
+        "ids.",
     )
     device: str = option("auto", "Device of the engine: auto, cpu, cuda or mps.")
     dtype: str = option("auto", "Weights and activations: auto, float32 or bfloat16.")
-    threads: int | None = option(None, "torch's threads (None: torch decides).", AT_LEAST_1)
-    preload: str | None = option(None, "A base model to load before the first client comes.")
+    threads: int | None = option(None, "CPU threads (None: torch's choice).", AT_LEAST_1)
+    preload: str | None = option(None, "Base model to load at the start.")
     max_models: int = option(
         64,
-        "Models in training at a time; one more is answered 429, which the SDK retries.",
+        "Maximum models in training; beyond it, 429, which the SDK retries.",
         AT_LEAST_1,
     )
     max_samplers: int = option(
         16,
-        "Sampler snapshots of a base model that stay in memory; others wait on the disk.",
+        "Sampler snapshots per base model in memory; others are on disk.",
         AT_LEAST_1,
     )
     max_queue: int = option(
-        4096, "Requests that may wait; one more is answered 429, which the SDK retries.", AT_LEAST_1
+        4096, "Maximum queued requests; beyond it, 429, which the SDK retries.", AT_LEAST_1
     )
-    max_request_mb: int = option(
-        256, "Largest request body; a larger one is answered 413.", AT_LEAST_1
-    )
-    max_queued_mb: int = option(
-        1024, "Request bodies that may wait; beyond it the answer is 429.", AT_LEAST_1
-    )
-    max_result_mb: int = option(
-        1024, "Results that wait to be fetched; beyond it the answer is 429.", AT_LEAST_1
-    )
-    idle_s: float = option(
-        900.0, "A base model that nobody uses for so long leaves the memory.", ABOVE_0
-    )
+    max_request_mb: int = option(256, "Largest request body; beyond it, 413.", AT_LEAST_1)
+    max_queued_mb: int = option(1024, "Maximum queued request bodies; beyond it, 429.", AT_LEAST_1)
+    max_result_mb: int = option(1024, "Maximum unfetched results; beyond it, 429.", AT_LEAST_1)
+    idle_s: float = option(900.0, "Seconds after which an unused base model is unloaded.", ABOVE_0)
     session_timeout_s: float = option(
         180.0,
-        "A client without a sign of life for so long loses its queued requests, and idle_s later "
-        "its models.",
+        "Seconds after which a silent client loses its queued requests and, idle_s later, its "
+        "models.",
         ABOVE_0,
     )
     shutdown_grace_s: float = option(
-        60.0, "How long queued requests may take to end after SIGTERM or SIGINT.", FROM_0
+        60.0, "Seconds for queued requests to finish after SIGTERM or SIGINT.", FROM_0
     )
 
 

@@ -57,14 +57,13 @@ class EvalConfig:
 
     benchmark: str | None = option(
         None,
-        "One or several, comma-separated: livecodebench, humaneval, humaneval+, mbpp, mbpp+, "
-        "codeforces, builtin, a file of problems, a folder that `code-rl prepare` wrote (its "
-        "test split, else train; or FOLDER:split), or package.module:object of your own.",
+        "One or several, comma-separated: livecodebench, humaneval[+], mbpp[+], codeforces, "
+        "builtin, a file, a prepared FOLDER[:SPLIT], or package.module:object.",
     )
     data: str | None = option(
         None,
-        "Local data: a file, or (livecodebench) the folder of shards; for several benchmarks "
-        "NAME:PATH,NAME:PATH. None: downloaded once, at a pinned revision.",
+        "Local data: a file (livecodebench: the folder of shards), or NAME:PATH,NAME:PATH. None: "
+        "downloaded once, at a pinned revision.",
     )
     version: str | None = option(
         None, "LiveCodeBench: release_v5 (the first five shards), v6 (the sixth alone), v4_v6."
@@ -80,75 +79,69 @@ class EvalConfig:
     )
     model: str | None = option(
         None,
-        "'tiny', a local folder or a hub id; the name that an endpoint knows; 'reference': the "
-        "set's solutions.",
+        "As train's model_name=; or an endpoint's model; or reference, the set's solutions.",
     )
     checkpoint: str | None = option(
         None,
-        "A run directory (its last checkpoint), RUN/NAME for a named one. The run's settings are "
-        "the defaults then.",
+        "RUN (its last checkpoint) or RUN/CHECKPOINT. The run's settings are the defaults.",
     )
     endpoint: str | None = option(
         None, "Address of an OpenAI Chat Completions API, http://HOST:PORT/v1."
     )
     samples: str | None = option(
         None,
-        "Samples made elsewhere: our samples.jsonl, evalplus's JSON lines or LiveCodeBench's "
-        "JSON array.",
+        "Samples from elsewhere: our samples.jsonl, evalplus's or LiveCodeBench's format.",
     )
-    backend: str = option("auto", "Where the model lives, as for training.")
+    backend: str = option("auto", "Where the model runs, as for training.")
     device: str = option("auto", "Device of the embedded engine: auto, cpu, cuda or mps.")
     dtype: str = option("auto", "Weights and activations of the embedded engine, as for training.")
     renderer: str = option("auto", "How conversations become tokens, as for training.")
     environment: str = option(
         "single",
-        f"{', '.join(ENVIRONMENTS)}, or package.module:object of your own, as for training.",
+        f"{', '.join(ENVIRONMENTS)}, or package.module:object, as for training.",
     )
     max_turns: int | None = option(
-        None, "With environment=repair: answers of one attempt at most (None: 3)."
+        None, "With environment=repair: maximum answers per problem (None: 3)."
     )
     n: int | None = option(
         None,
-        "Samples per problem (None: 8; as many as a samples file has; 1 for model=reference). 0: "
-        "only greedy.",
+        "Samples per problem (None: 8; a samples file's number; 1 for reference). 0: greedy only.",
         AT_LEAST_0,
     )
     greedy: bool | None = option(
         None,
-        "Also one greedy completion per problem (None: with checkpoint=, as the run's own "
-        "evaluations).",
+        "Also one greedy completion per problem (None: with checkpoint= only).",
     )
     k: str | None = option(
-        None, "For which k pass@k is given, comma-separated, each at most n (None: 1 and n)."
+        None, "Values of k for pass@k, comma-separated, at most n (None: 1 and n)."
     )
     temperature: float = option(1.0, "Sampling temperature. 0: greedy, with n=1.", FROM_0)
     top_p: float = option(
         1.0,
-        "Draw only from the likeliest tokens that have this share of the mass together.",
+        "Nucleus sampling; 1: off.",
         check_that(lambda share: 0 < share <= 1, "above 0 and at most 1"),
     )
     top_k: int = option(
         -1,
-        "Draw only from so many of the likeliest tokens; -1: from all.",
+        "Sample from the k likeliest tokens only. -1: from all.",
         check_that(lambda count: count == -1 or count >= 1, "-1 (all) or at least 1"),
     )
     prompt: str | None = option(
         None,
-        f"How problems are worded, on every benchmark: {', '.join(PROMPTS)}, or "
-        "package.module:function of your own. None: as each benchmark has it.",
+        f"Prompt template: {', '.join(PROMPTS)}, or package.module:function. None: each "
+        "benchmark's own.",
     )
     system_prompt: str | None = option(
         None,
-        "System message before each problem, in place of the template's own; empty: none. None: "
-        "as the template has it.",
+        "System message, in place of the prompt template's own. Empty: none. None: the template's.",
     )
-    max_tokens: int = option(24576, "Tokens per completion at most.", AT_LEAST_1)
+    max_tokens: int = option(24576, "Maximum tokens per completion.", AT_LEAST_1)
     sweep: str | None = option(
         None,
-        "Token limits, comma-separated, in place of max_tokens: everything is evaluated under "
-        "each, in a folder of its own.",
+        "Token limits, comma-separated, in place of max_tokens; each is evaluated in a folder of "
+        "its own.",
     )
-    seed: int = option(0, "Seed of all draws.", AT_LEAST_0)
+    seed: int = option(0, "Seed of sampling.", AT_LEAST_0)
     executor: str = option("auto", EXECUTOR_DOC)
     isolation: Literal["auto", "full", "landlock", "none"] = option(
         "auto", "Isolation level of the embedded sandbox."
@@ -158,29 +151,25 @@ class EvalConfig:
     )
     reward_timeout: float | None = option(
         None,
-        "CPU seconds per test at most. A problem's own limit, times this machine's measured "
-        "slowness (never below 1), wins where it is lower.",
+        "CPU seconds per test; a problem's own lower limit, scaled to this machine's speed, wins.",
         ABOVE_0,
     )
-    asking: int = option(
-        32, "Requests to an endpoint, or prompts of a back end, in flight at once.", AT_LEAST_1
-    )
+    asking: int = option(32, "Requests in flight at once.", AT_LEAST_1)
     request_timeout: float = option(
         1800.0,
-        "Seconds that one request to an endpoint may take; after that its sample is missing.",
+        "Seconds per request to an endpoint; beyond it, its sample is missing.",
         ABOVE_0,
     )
     patience: float = option(
         600.0,
-        "Seconds for which a request that an endpoint fails is sent again before the evaluation "
-        "stops, to be resumed.",
+        "Seconds that an endpoint may fail before the evaluation stops, resumable.",
         ABOVE_0,
     )
     extra_body: str | None = option(
-        None, 'Further fields of every request to an endpoint, JSON: {"min_p": 0.05}.'
+        None, 'Further fields of requests to an endpoint, as JSON: {"min_p": 0.05}.'
     )
     api_key_env: str | None = option(
-        None, "Environment variable with the endpoint's key. Nothing is sent unless it is named."
+        None, "Environment variable that holds the endpoint's key (None: no key is sent)."
     )
     standings: str | None = option(
         None, "Codeforces: snapshot of official standings, for the rating."
@@ -189,14 +178,13 @@ class EvalConfig:
         None, "Codeforces: ratings of all users, {rating: users}, for the percentile."
     )
     compare: str | None = option(
-        None, "Two folders of evaluations, A,B: the paired difference B minus A."
+        None, "Folders of two evaluations, A,B: prints the paired difference B minus A."
     )
     out: str | None = option(
         None,
-        "Folder of the results; a cut evaluation goes on in it. None: "
-        "~/code-rl-logs/eval-<date-time>.",
+        "Folder of the results; the same folder resumes. None: ~/code-rl-logs/eval-<date-time>.",
     )
-    dry_run: bool = option(False, "Check everything, say what would be asked and judged, and stop.")
+    dry_run: bool = option(False, "Check settings and inputs, print the plan, and stop.")
 
     @property
     def answered_by(self) -> Literal["reference", "endpoint", "samples", "weights"]:

@@ -82,11 +82,6 @@ def about(part: object) -> tuple[str, str]:
     return first[:1].lower() + first[1:].rstrip("."), " ".join(rest.split()).rstrip(".")
 
 
-def described(ours: Mapping[str, object]) -> str:
-    """Return `name (description), …` for help texts."""
-    return ", ".join(f"{name} ({about(part)[0]})" for name, part in ours.items())
-
-
 @contextlib.contextmanager
 def attribute_errors_to(setting: str, name: str) -> Iterator[None]:
     """Turn any exception of a user's part into a ConfigError that names the part."""

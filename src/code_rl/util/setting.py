@@ -41,9 +41,8 @@ HOST = check_that(bool, "an address of this machine, such as 127.0.0.1")
 
 # Documentation of the settings that several verbs share.
 EXECUTOR_DOC = (
-    "Where programs run: 'embedded'; 'ray', on all nodes of a Ray cluster (RAY_ADDRESS, else "
-    "this machine's, else one started here);\n"
-    "or Sandbox Fusion URLs, comma-separated. auto: SANDBOX_URL if set, else embedded."
+    "Where programs run: embedded, ray (docs/cluster.md), or Sandbox Fusion URLs, "
+    "comma-separated. auto: SANDBOX_URL if set, else embedded."
 )
 ISOLATION_DOC = (
     "Isolation level of the embedded sandbox; auto takes the strongest that this machine allows."

@@ -104,51 +104,41 @@ class PrepareConfig:
     """Check problems before anyone trains on them: each stage drops unfit ones and says why. A
     rerun resumes."""
 
-    dataset: str = chz.field(
-        doc="Problems: a file or folder, 'builtin', or a name on the hub; as train's dataset=."
-    )
+    dataset: str = chz.field(doc="Problems: a file, folder or hub name, as train's dataset=.")
     out: str = chz.field(
-        doc="Folder for the result, the report and the work in progress. The same "
-        "folder again resumes."
+        doc="Folder for the result, the report and the state; the same folder resumes."
     )
     decontaminate: str | None = option(
         None,
-        "Evaluation sets, comma-separated names or paths; problems that overlap with one are "
-        "dropped.",
+        "Evaluation sets, comma-separated names or paths; overlapping problems are dropped.",
         check_that(
             lambda names: not names or names.strip(", ") != "", "names or paths of evaluation sets"
         ),
     )
     stop_after: str | None = option(None, f"Last stage to run: {', '.join(stage_names())}.", _stage)
-    dry_run: bool = option(False, "Check settings and inputs, say what would run, and stop.")
-    min_tests: int = option(
-        2, "filter: fewer tests than this drop a problem. DeepCoder uses 5.", AT_LEAST_1
-    )
+    dry_run: bool = option(False, "Check settings and inputs, print the plan, and stop.")
+    min_tests: int = option(2, "filter: minimum number of tests. DeepCoder uses 5.", AT_LEAST_1)
     min_statement_chars: int = option(
-        20, "filter: shorter statements (with starter code) are dropped.", AT_LEAST_0
+        20, "filter: minimum length of statement and starter code.", AT_LEAST_0
     )
     max_statement_chars: int = option(
-        20000, "filter: longer statements (with starter code) are dropped.", AT_LEAST_1
+        20000, "filter: maximum length of statement and starter code.", AT_LEAST_1
     )
-    max_row_mb: float = option(
-        100.0, "filter: problems with more test data than this are dropped, in MB.", ABOVE_0
-    )
+    max_row_mb: float = option(100.0, "filter: maximum test data per problem, in MB.", ABOVE_0)
 
     similarity: float = option(
         0.8,
-        "deduplicate: Jaccard similarity of two statements' runs of eight words from which one "
-        "is a copy.",
+        "deduplicate: Jaccard similarity of two statements' 8-grams that makes one a copy.",
         SHARE,
     )
     containment: float = option(
         0.35,
-        "decontaminate: share of an evaluation problem's runs of eight words that makes a "
-        "problem a copy.",
+        "decontaminate: share of an evaluation problem's 8-grams that makes a problem a copy.",
         SHARE,
     )
     numbers: Literal["count", "ignore"] = option(
         "count",
-        "deduplicate, decontaminate: whether texts that differ in numbers are different problems.",
+        "deduplicate, decontaminate: whether different numbers make different problems.",
     )
 
     executor: str = option("auto", EXECUTOR_DOC)
@@ -161,51 +151,51 @@ class PrepareConfig:
     )
     repeats: int = option(
         1,
-        "verify: further runs of a passing reference, to find flaky ones. One that uses "
-        "randomness or the clock runs 10 times more.",
+        "verify: further runs of a passing reference, to find flaky ones; 10 more if it uses "
+        "randomness or the clock.",
         AT_LEAST_0,
     )
     patient_limit_s: float = option(
         90.0,
-        "verify: CPU seconds a test when references of which one ran out of time, and none "
-        "passed, are tried again at the end.",
+        "verify: CPU seconds per test when references that ran out of time are retried at the end.",
         ABOVE_0,
     )
     mutants: int = option(
         6,
-        "verify: mutants of the reference, to measure how strong the tests are. 0: none.",
+        "verify: mutants of the reference, to measure the tests' strength. 0: none.",
         AT_LEAST_0,
     )
     min_strength: float = option(
-        0.0, "verify: problems whose tests kill a smaller share of mutants are dropped.", PART
+        0.0, "verify: minimum share of mutants that the tests must kill.", PART
     )
     unverified: Literal["drop", "keep"] = option(
-        "drop", "verify: what to do with problems that have no reference solution."
+        "drop", "verify: problems without a reference solution."
     )
     checkers: Literal["stated", "keep", "drop"] = option(
         "stated",
-        "verify: problems with many valid answers, which only a checker can judge. stated: keep "
-        "those whose data brings the checker,\n"
-        "drop those where a reader had to supply one; keep: keep both; drop: drop both.",
+        "verify: problems that need a checker. stated: keep those whose data includes it; keep: "
+        "also those with a checker of ours; drop: none.",
     )
 
-    max_test_mb: float = option(4.0, "cap: test data a problem may keep, in MB.", ABOVE_0)
+    max_test_mb: float = option(4.0, "cap: maximum test data kept per problem, in MB.", ABOVE_0)
     max_test_cpu_s: float = option(
-        30.0, "cap: CPU seconds that the reference may need for all kept tests.", ABOVE_0
+        30.0, "cap: maximum CPU seconds of the reference on all kept tests.", ABOVE_0
     )
-    max_tests: int = option(64, "cap: tests a problem may keep. DeepCoder uses 15.", AT_LEAST_1)
+    max_tests: int = option(
+        64, "cap: maximum tests kept per problem. DeepCoder uses 15.", AT_LEAST_1
+    )
 
     pass_rates: str | None = option(
         None,
-        "difficulty: verdicts of a model's samples: out= of `code-rl eval` or `code-rl judge`. "
-        "None: stage skipped.",
+        "difficulty: verdicts of a model's samples, out= of `code-rl eval` or `code-rl judge`. "
+        "None: skipped.",
     )
     solved: Literal["drop", "keep"] = option(
-        "drop", "difficulty: what to do with problems that no sample or every sample solves."
+        "drop", "difficulty: problems that no sample or every sample solves."
     )
 
     test_share: float = option(
-        0.0, "write: share of problems that go to the split 'test', by their ids.", PART
+        0.0, "write: share of problems in the split 'test', chosen by id.", PART
     )
     format: Literal["jsonl", "jsonl.gz", "parquet"] = option(
         "jsonl", "write: file format of the splits."

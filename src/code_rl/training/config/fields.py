@@ -28,7 +28,7 @@ from code_rl.training.config.setting import (
 )
 from code_rl.training.curriculum import CURRICULA, get_curriculum
 from code_rl.util.errors import ConfigError
-from code_rl.util.registry import GIVEN, described
+from code_rl.util.registry import GIVEN
 from code_rl.util.setting import (
     ABOVE_0,
     AT_LEAST_0,
@@ -78,16 +78,14 @@ class Config:
         None,
         FIXED,
         ANYWHERE,
-        "Named settings to start from. None: tiny for the built-in model (the embedded default); "
-        "qwen3-4b off the embedded engine.",
+        "Named settings to start from. None: tiny on the embedded engine, else qwen3-4b.",
     )
     backend: str = setting(
         "auto",
         FIXED,
         ANYWHERE,
-        "Where the model lives: embedded, tinker (hosted; TINKER_API_KEY, or TINKER_BASE_URL), "
-        "or a server's http://host:port. "
-        "auto: tinker if one of those two is set in the environment or in .env, else embedded.",
+        "Where the model runs: embedded, tinker, or a server's http://host:port. auto: tinker if "
+        "TINKER_API_KEY or TINKER_BASE_URL is set (also in .env), else embedded.",
     )
     model_name: str | None = setting(
         None,
@@ -96,8 +94,8 @@ class Config:
             "embedded: a folder, a hub id or tiny; else a name that the server lists, or a "
             "folder or hub id that it could load, asked at the start"
         ),
-        "'tiny' (built in), 'smollm2' (SmolLM2-135M-Instruct), a local folder, a .gguf file, or "
-        "a hub id of a causal LM: Qwen2, Qwen3 and Llama are fast, others go through transformers.",
+        "tiny (built in), smollm2 (SmolLM2-135M-Instruct), a local folder, a .gguf file, or the "
+        "hub id of a causal LM. Qwen2, Qwen3 and Llama are fast; others run in transformers.",
     )
     device: str = setting(
         "auto",
@@ -113,7 +111,7 @@ class Config:
             "the server has its own",
         ),
         "Weights and activations of the embedded engine: auto (bfloat16 on cuda, else float32), "
-        "float32, or bfloat16: about twice as fast on CPUs with AVX-512 BF16 or AMX.",
+        "float32, or bfloat16 (twice as fast on CPUs with AVX-512 BF16 or AMX).",
         check=check_that(
             lambda name: name in ("auto", "float32", "bfloat16"), "auto, float32 or bfloat16"
         ),
@@ -132,23 +130,22 @@ class Config:
             "a vLLM server draws all completions, with every step's adapter",
             "it draws its own completions",
         ),
-        "vLLM server that samples for the embedded trainer, http://host:port[/v1]; its key, if "
-        "it wants one, in CODE_RL_SERVER_KEY. None: the engine samples.",
+        "vLLM server that samples for the embedded trainer, http://host:port[/v1]; its key is "
+        "read from CODE_RL_SERVER_KEY. None: the engine samples.",
     )
     sampler_dir: str | None = setting(
         None,
         MUTABLE,
         embedded("with sampler=", "there are no adapters to hand over"),
-        "With sampler=: folder that this machine and vLLM's see under the same path, for "
-        "adapters (None: checkpoints/adapters in the run directory).",
+        "With sampler=: folder for adapters, visible to this machine and vLLM's under the same "
+        "path (None: checkpoints/adapters in the run directory).",
     )
     renderer: str = setting(
         "auto",
         FIXED,
         ANYWHERE,
-        f"How conversations become tokens: {', '.join(renderer_names())}. auto: the one that "
-        "agrees with the model's chat template; "
-        "chat_template: the tokenizer's own, whatever it is.",
+        "How conversations become tokens. auto: the renderer that agrees with the model's chat "
+        "template, else that template itself (chat_template). docs/renderers.md lists them.",
         check=check_that(
             lambda name: name in renderer_names(), f"one of {', '.join(renderer_names())}"
         ),
@@ -157,17 +154,14 @@ class Config:
         "builtin",
         FIXED,
         ANYWHERE,
-        "Training problems: 'builtin', 'functions', a name (deepcoder, code-r1, taco, leetcode, "
-        "…) or hub id as name[@revision][:split], "
-        "a file (.jsonl, .json, .parquet, .gz, .zst), a folder[:split], package.module:object of "
-        "your own, or several with commas. docs/data.md lists the names.",
+        "Training problems: a name or hub id, NAME[@REVISION][:SPLIT]; a file; FOLDER[:SPLIT]; "
+        "package.module:object; or several, comma-separated. docs/data.md lists the names.",
     )
     test_dataset: str | None = setting(
         None,
         FIXED,
         ANYWHERE,
-        "Held-out problems, in the same words as dataset=. None: those that belong to the dataset "
-        "(builtin, deepcoder, code-r1, leetcode, a prepared folder, … have some).",
+        "Held-out problems, given as for dataset=. None: the dataset's own, if it has any.",
         check=check_that(
             lambda name: bool(name.strip()), "a name or a path; leave it out for the dataset's own"
         ),
@@ -194,8 +188,8 @@ class Config:
         8,
         FIXED,
         ANYWHERE,
-        "Without groups_per_batch: prompts per step, so that each gets batch_size // group_size "
-        "completions. With groups_per_batch: completions per prompt.",
+        "Completions per prompt with groups_per_batch; without it, prompts per step, each with "
+        "batch_size // group_size completions.",
         check=AT_LEAST_1,
     )
     groups_per_batch: int | None = setting(
@@ -208,7 +202,7 @@ class Config:
         0.0,
         FIXED,
         everywhere("sent with every step"),
-        "A gradient whose norm is above this is scaled down to it; 0: none.",
+        "Maximum gradient norm; larger gradients are scaled down. 0: no limit.",
         check=FROM_0,
     )
     loss: str = setting(
@@ -218,8 +212,8 @@ class Config:
             "sent by name where the back end has it (embedded: all; else probed at the start with "
             "two tokens); else, and a loss of your own, computed here"
         ),
-        f"Loss per token, as Tinker defines it: {described(POLICY_LOSSES)}; or "
-        "package.module:object, a Loss of your own.",
+        f"Loss per token: {', '.join(POLICY_LOSSES)}, or package.module:object. "
+        "docs/grpo-plus.md has the formulas.",
         check=lambda settings, name: check_part(get_loss, settings, name),
     )
     clip_low: float | None = setting(
@@ -243,32 +237,30 @@ class Config:
         everywhere(
             "above 0, the base model's log-probabilities are asked of a sampling client of its own"
         ),
-        "Weight of a KL term against the base model, in the advantages; 0: none, nothing is "
-        "computed.",
+        "Weight of a KL term against the base model, in the advantages. 0: not computed.",
         check=FROM_0,
     )
     advantage: str = setting(
         "mean",
         FIXED,
         ANYWHERE,
-        f"What a group's rewards r become: {described(ESTIMATORS)}; or package.module:function "
-        "of your own.",
+        f"Advantage of each completion, from its group's rewards: {', '.join(ESTIMATORS)}, or "
+        "package.module:function. docs/grpo-plus.md has the formulas.",
         check=lambda settings, name: check_part(get_estimator, settings, name),
     )
     overlong: str = setting(
         "judged",
         FIXED,
         ANYWHERE,
-        "Completions cut off at their token limit: as judged; masked out of loss and baseline "
-        "(mask); out of the loss only (mask_loss); counted as wrong (wrong); or a reward that "
-        "sinks by 1 over the last TOKENS before the limit (penalty:TOKENS).",
+        "Completions cut off at their token limit: judged, mask (out of loss and baseline), "
+        "mask_loss, wrong, or penalty:TOKENS (reward falls by 1 over the last TOKENS).",
         check=lambda settings, name: check_part(parse_overlong, settings, name),
     )
     length_coef: float = setting(
         0.0,
         FIXED,
         ANYWHERE,
-        "What a completion as long as its token limit loses of its reward; a shorter one in "
+        "Reward that a completion as long as its token limit loses; shorter ones lose in "
         "proportion.",
         check=FROM_0,
     )
@@ -276,44 +268,47 @@ class Config:
         0,
         FIXED,
         ANYWHERE,
-        "How often a place in the batch whose answers are all right or all wrong is filled again "
-        "with another problem; 0: never.",
+        "Times that a group without both right and wrong answers is replaced by another "
+        "problem's. 0: never.",
         check=AT_LEAST_0,
     )
     curriculum: str = setting(
         "uniform",
         FIXED,
         ANYWHERE,
-        f"How likely a problem is to be drawn: {described(CURRICULA)}; or package.module:function "
-        "of your own.",
+        f"How problems are drawn: {', '.join(CURRICULA)} (by the running solve rate), or "
+        "package.module:function. docs/grpo-plus.md explains it.",
         check=lambda settings, name: check_part(get_curriculum, settings, name),
     )
     difficulty: str | None = setting(
         None,
         FIXED,
         ANYWHERE,
-        "Train only on problems whose pass rate, which `code-rl prepare pass_rates=` stored, is "
-        "in LOW..HIGH.",
+        "Train only on problems with a pass rate in LOW..HIGH, as stored by "
+        "`code-rl prepare pass_rates=`.",
         check=_difficulty,
     )
     min_tests: int = setting(
-        1, FIXED, ANYWHERE, "Train only on problems that have so many tests.", check=AT_LEAST_1
+        1,
+        FIXED,
+        ANYWHERE,
+        "Train only on problems with at least this many tests.",
+        check=AT_LEAST_1,
     )
     max_tests: int | None = setting(
         None,
         FIXED,
         ANYWHERE,
-        "Tests of a training problem that are run at most (None: all): the public ones, then "
-        "those with the longest inputs.",
+        "Maximum number of tests run per training problem: the public ones first, then those "
+        "with the longest inputs. None: all.",
         check=AT_LEAST_1,
     )
     canary: float = setting(
         0.0,
         MUTABLE,
         ANYWHERE,
-        "Impossible problems made from the run's own, sampled and judged beside each batch and "
-        "never trained on, as a share of its prompts. One that is passed is an alarm: the tests "
-        "leak, or the judge is cheated. 0: none.",
+        "Impossible problems per prompt of a batch, never trained on. A pass is an alarm: the "
+        "tests leak, or the judge is cheated. 0: none.",
         check=check_that(lambda share: 0 <= share <= 1, "a share from 0 to 1"),
     )
     lora_rank: int = setting(
@@ -327,23 +322,22 @@ class Config:
         24576,
         FIXED,
         everywhere("capped to what the model's context leaves; the context is asked"),
-        "Tokens per completion at most; capped to what the model's context leaves.",
+        "Maximum tokens per completion; capped to what the model's context leaves.",
         check=AT_LEAST_1,
     )
     max_tokens_schedule: str | None = setting(
         None,
         FIXED,
         ANYWHERE,
-        "Token limits of training by stage: '0:16384,200:32768'; a stage may begin at a step, at "
-        "truncated>SHARE or at "
-        "plateau, which look at 20 steps. max_tokens is then the limit of evaluations.",
+        "Token limits by stage, such as 0:16384,200:32768. A stage begins at a step, at "
+        "truncated>SHARE or at plateau (over 20 steps). Evaluations use max_tokens.",
     )
     max_steps_off_policy: int = setting(
         0,
         FIXED,
         ANYWHERE,
-        "K: a batch is sampled with the weights of K steps before it is trained on, while those "
-        "steps train. 0: one stage\nwaits for the other.",
+        "K: sample each batch with weights K steps old, while those steps train. 0: sampling and "
+        "training alternate.",
         check=AT_LEAST_0,
     )
     num_substeps: int = setting(
@@ -357,8 +351,8 @@ class Config:
         1,
         FIXED,
         ANYWHERE,
-        "Micro-batches per optimizer step, whose gradients add up; each goes to the trainer as "
-        "soon as its groups are scored.",
+        "Micro-batches per optimizer step; each is sent to the trainer as soon as its groups are "
+        "scored.",
         check=AT_LEAST_1,
     )
     temperature: float = setting(
@@ -377,50 +371,49 @@ class Config:
         everywhere(
             "sent with every sample; a remote back end is tried, and refused if it draws beyond it"
         ),
-        "Draw only from the likeliest tokens that have this share of the mass together, in "
-        "training and in evaluations; 1: from all. The log-probabilities "
-        "that are trained on stay those of the whole distribution.",
+        "Nucleus sampling, in training and evaluations; 1: off. Log-probabilities stay those of "
+        "the whole distribution.",
         check=check_that(lambda share: 0 < share <= 1, "above 0 and at most 1"),
     )
     top_k: int = setting(
         -1,
         FIXED,
         everywhere("as top_p"),
-        "Draw only from so many of the likeliest tokens; -1: from all.",
+        "Sample from the k likeliest tokens only. -1: from all.",
         check=check_that(lambda count: count == -1 or count >= 1, "-1 (all) or at least 1"),
     )
     prompt: str | None = setting(
         None,
         FIXED,
         ANYWHERE,
-        f"How a problem is worded: {described(PROMPTS)}; or package.module:function of your own. "
-        "None: livecodebench.",
+        f"Prompt template: {', '.join(PROMPTS)}, or package.module:function. None: "
+        "livecodebench. docs/data.md describes them.",
     )
     system_prompt: str | None = setting(
         None,
         FIXED,
         ANYWHERE,
-        "System message before the problem, in place of the template's own; empty: none. None: as "
-        "the template has it.",
+        "System message, in place of the prompt template's own. Empty: none. None: the template's.",
     )
     reward: str = setting(
         "correctness",
         FIXED,
         ANYWHERE,
-        f"What a program earns: {described(REWARDS)}; or package.module:function of your own.",
+        f"Reward of a completion: {', '.join(REWARDS)}, or package.module:function. "
+        "docs/grpo-plus.md describes them.",
     )
     environment: str = setting(
         "single",
         FIXED,
         ANYWHERE,
-        f"What a problem is to the policy: {described(ENVIRONMENTS)}; or package.module:Class of "
-        "your own.",
+        f"{', '.join(ENVIRONMENTS)} (a program that fails a public test may be repaired), or "
+        "package.module:Class.",
     )
     max_turns: int | None = setting(
         None,
         FIXED,
         ANYWHERE,
-        "With environment=repair: answers of one attempt at most (None: 3).",
+        "With environment=repair: maximum answers per problem (None: 3).",
         check=AT_LEAST_1,
     )
     format_coef: float = setting(
@@ -434,7 +427,7 @@ class Config:
         6.0,
         FIXED,
         ANYWHERE,
-        "CPU seconds per test at most; a problem's own lower limit wins.",
+        "CPU seconds per test; a problem's own lower limit wins.",
         check=ABOVE_0,
     )
     max_steps: int = setting(
@@ -450,15 +443,15 @@ class Config:
         10,
         MUTABLE,
         ANYWHERE,
-        "Greedy evaluation every so many steps; the full one comes before and after. -1: none at "
-        "all; 0: only those two.",
+        "Steps between greedy evaluations; full ones come before and after. 0: only those two; "
+        "-1: none.",
         check=check_that(lambda steps: steps >= -1, "-1 or above"),
     )
     eval_limit: int = setting(
         64,
         FIXED,
         ANYWHERE,
-        "Held-out problems per split that evaluations use (a fixed subsample); -1: all.",
+        "Held-out problems per split in evaluations (a fixed subsample). -1: all.",
         check=check_that(
             lambda count: count == -1 or count >= 1, "-1 (all problems) or at least 1"
         ),
@@ -474,7 +467,7 @@ class Config:
         10,
         MUTABLE,
         ANYWHERE,
-        "Checkpoint every so many steps, and at the end. 0: never.",
+        "Steps between checkpoints; the last step has one, too. 0: no checkpoints.",
         check=check_that(lambda steps: steps >= 0, "0 (never) or above"),
     )
     keep_checkpoints: int | None = setting(
@@ -483,8 +476,7 @@ class Config:
         embedded(
             "older files are deleted", "hosted Tinker takes checkpoint_ttl_days, servers keep all"
         ),
-        "Checkpoints to keep, the newest ones (None: all); at least 2, so that there is one to "
-        "fall back to.",
+        "Newest checkpoints to keep, at least 2 (None: all).",
         check=check_that(lambda count: count >= 2, "at least 2"),
     )
     checkpoint_ttl_days: float | None = setting(
@@ -498,34 +490,34 @@ class Config:
         600.0,
         MUTABLE,
         ANYWHERE,
-        "Seconds that a remote back end or the sandbox may be gone before the run stops, "
-        "resumable; one request to a server that is well may take 12 times that.",
+        "Seconds that a remote back end or the sandbox may be unavailable before the run stops, "
+        "resumable.",
         check=ABOVE_0,
     )
     max_tokens_total: int | None = setting(
         None,
         MUTABLE,
         ANYWHERE,
-        "Hard cap on tokens (prefilled, sampled and trained): the run stops with a checkpoint "
-        "before one could be passed.",
+        "Hard cap on tokens (prefilled, sampled and trained). The run stops before it, with a "
+        "checkpoint.",
         check=AT_LEAST_1,
     )
     max_cost: float | None = setting(
-        None, MUTABLE, ANYWHERE, "Hard cap on cost, by the price table of prices=.", check=ABOVE_0
+        None, MUTABLE, ANYWHERE, "Hard cap on cost, by the table in prices=.", check=ABOVE_0
     )
     prices: str | None = setting(
         None,
         MUTABLE,
         ANYWHERE,
-        "TOML file: [price] prefill, sample, train (money per million tokens); [assume] what "
-        "dry_run should assume.",
+        "TOML file: [price] prefill, sample, train (money per million tokens); [assume] for "
+        "dry_run.",
     )
     dry_run: bool = setting(
         False,
         MUTABLE,
         ANYWHERE,
-        "Print the settings as resolved and a forecast of tokens, sandbox CPU, time and cost, "
-        "and stop.",
+        "Print the resolved settings and a forecast of tokens, sandbox CPU, time and cost; then "
+        "stop.",
     )
     seed: int = setting(
         0,
@@ -541,20 +533,19 @@ class Config:
         "",
         MUTABLE,
         ANYWHERE,
-        "Trackers that get the metrics too, comma-separated: wandb, tensorboard.",
+        "Further trackers for the metrics, comma-separated: wandb, tensorboard.",
     )
     init_from: str | None = setting(
         None,
         FIXED,
         ANYWHERE,
-        "RUN/CHECKPOINT of another run, whose weights and optimizer this one begins with. "
-        "Everything else is as in any new run.",
+        "RUN/CHECKPOINT of another run: its weights and optimizer state are the start of this one.",
     )
     log_path: str | None = setting(
         None, MUTABLE, ANYWHERE, "Run directory (None: ~/code-rl-logs/<date-time>)."
     )
     behavior_if_log_dir_exists: Literal["resume", "ask", "delete", "raise"] = setting(
-        "resume", MUTABLE, ANYWHERE, "What to do when log_path holds an earlier run."
+        "resume", MUTABLE, ANYWHERE, "Action if log_path holds an earlier run."
     )
 
     @property
