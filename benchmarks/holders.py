@@ -4,7 +4,7 @@
     python benchmarks/holders.py soak=10000 [concurrency=64] [hostile=0.05] [isolation=full] [seed=0]
 
 Without `soak`: honest jobs of 20 ms, limit 1 CPU second, in turns with and without a share of programs that use little processor time and want to
-keep a worker; the ratio of the two rates is printed. With `soak`: the corpora of tests/walls, so many submissions, of which the share `hostile` is
+keep a worker; the ratio of the two rates is printed. With `soak`: the corpora of tests/grading/walls, so many submissions, of which the share `hostile` is
 hostile, judged at once. Printed are verdicts, those that are not what a program deserves, verdicts that differ from a program's first, and
 processes, descriptors, mounts, files and control groups that were not there before (other users of the same temporary directory show as leaks).
 """
@@ -29,12 +29,12 @@ from code_rl.grading.judging import judge_async
 from code_rl.grading.sandbox.executor import Job, Limits, Status, StdinInput
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.grading.verdict import VerdictKind
-from tests.walls.between import BETWEEN
-from tests.walls.blame import BLAME, BLAMED_CHECKERS
-from tests.walls.holders import HOLDERS, PATIENT
-from tests.walls.honest import HONEST
-from tests.walls.programs import Entry
-from tests.walls.thieves import ASKED, CHECKER_THIEVES, OWNERS, THIEVES
+from tests.grading.walls.between import BETWEEN
+from tests.grading.walls.blame import BLAME, BLAMED_CHECKERS
+from tests.grading.walls.holders import HOLDERS, PATIENT
+from tests.grading.walls.honest import HONEST
+from tests.grading.walls.programs import Entry
+from tests.grading.walls.thieves import ASKED, CHECKER_THIEVES, OWNERS, THIEVES
 
 SETTINGS = {
     "seconds": "20",

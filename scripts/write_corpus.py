@@ -1,6 +1,6 @@
 """Write the corpora of `code-rl audit grader=` from those of the tests: `python scripts/write_corpus.py [check]`.
 
-The programs of tests/corpus and tests/walls are the source; `check` compares and writes nothing (a test runs it). Mutants are wrong versions of the reference
+The programs of tests/grading/corpus and tests/grading/walls are the source; `check` compares and writes nothing (a test runs it). Mutants are wrong versions of the reference
 solutions of built-in problems, kept where a plain run of the tests, outside any sandbox of ours, says that they fail.
 """
 
@@ -23,16 +23,16 @@ from code_rl.data.builtin import BuiltinTrainSet  # noqa: E402
 from code_rl.data.preparation.verification.attempts import mutants  # noqa: E402
 from code_rl.grading.native import problem_to_json  # noqa: E402
 from code_rl.grading.problem import Problem, StdinTest  # noqa: E402
-from tests.corpus.cheats_call import CHEATS_CALL  # noqa: E402
-from tests.corpus.cheats_stdin import CHEATS_STDIN  # noqa: E402
-from tests.corpus.honest_call import HONEST_CALL  # noqa: E402
-from tests.corpus.honest_stdin import HONEST_STDIN  # noqa: E402
-from tests.corpus.leaks import LEAKS  # noqa: E402
-from tests.walls.between import BETWEEN  # noqa: E402
-from tests.walls.blame import BLAME  # noqa: E402
-from tests.walls.holders import HOLDERS  # noqa: E402
-from tests.walls.honest import HONEST  # noqa: E402
-from tests.walls.thieves import OWNERS, THIEVES  # noqa: E402
+from tests.grading.corpus.cheats_call import CHEATS_CALL  # noqa: E402
+from tests.grading.corpus.cheats_stdin import CHEATS_STDIN  # noqa: E402
+from tests.grading.corpus.honest_call import HONEST_CALL  # noqa: E402
+from tests.grading.corpus.honest_stdin import HONEST_STDIN  # noqa: E402
+from tests.grading.corpus.leaks import LEAKS  # noqa: E402
+from tests.grading.walls.between import BETWEEN  # noqa: E402
+from tests.grading.walls.blame import BLAME  # noqa: E402
+from tests.grading.walls.holders import HOLDERS  # noqa: E402
+from tests.grading.walls.honest import HONEST  # noqa: E402
+from tests.grading.walls.thieves import OWNERS, THIEVES  # noqa: E402
 
 FOLDER = ROOT / "src" / "code_rl" / "grading" / "audit" / "corpus"
 MUTATED, MUTANTS_EACH = 60, 3

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from code_rl.util.data_files import data_folder, file_sha256
-from tests.corpus.public import public_files
-from tests.corpus.rooms import data_file
+from tests.grading.corpus.public import public_files
+from tests.grading.corpus.rooms import data_file
 
 
 def test_the_data_folder_is_below_the_cache_unless_it_is_named(monkeypatch, tmp_path):

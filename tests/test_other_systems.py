@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 
-from tests.fusion.fusion_support import ServerProcess
+from tests.grading.fusion.fusion_support import ServerProcess
 
 TAKEN = """
 import asyncio, builtins, os, signal, sys, tempfile, multiprocessing

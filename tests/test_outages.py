@@ -22,7 +22,7 @@ from code_rl.engine.remote import Link, RemoteFuture
 from code_rl.grading.sandbox.executor import Execution, Job, Status, StdinInput
 from code_rl.grading.sandbox.retries import MAX_LOST_RESULTS, OUTAGES, LostError, RefusedError, Retries
 from code_rl.util.errors import BackendError, OutageError, SandboxError
-from tests.fusion.fusion_support import ServerProcess
+from tests.grading.fusion.fusion_support import ServerProcess
 from tests.pipeline_support import reached, rollouts, small, untimed
 
 ROOT = Path(__file__).parent.parent

@@ -17,7 +17,7 @@ from code_rl.policy.rewards import Reward, get_reward
 from code_rl.policy.sample import Policy, Sampling
 from code_rl.policy.trajectory import Trajectory, Turn
 from code_rl.util.errors import ConfigError, SandboxError
-from tests.judging.fakes import ScriptedExecutor, printed
+from tests.grading.judging.fakes import ScriptedExecutor, printed
 from tests.rollout_support import trajectory
 
 PROBLEM = Problem("p", "", (StdinTest("", "1"), StdinTest("", "1"), StdinTest("", "1"), StdinTest("", "1")))

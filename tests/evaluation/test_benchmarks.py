@@ -23,8 +23,8 @@ from code_rl.grading.problem import CallTest, Problem, StdinTest
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.util.errors import ConfigError, DataError, SandboxError
 from tests.boxes import shared_box
-from tests.corpus.rooms import data_file
-from tests.problems.test_livecodebench import row as livecodebench_row
+from tests.data.problems.test_livecodebench import row as livecodebench_row
+from tests.grading.corpus.rooms import data_file
 
 HUMANEVAL = {
     "task_id": "HumanEval/900", "entry_point": "twice", "atol": 0, "base_input": [[[1]], [[]]], "plus_input": [[[5, 6]]],

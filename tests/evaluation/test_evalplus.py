@@ -18,7 +18,7 @@ import pytest
 
 from code_rl.cli.main import main
 from code_rl.data.preparation.verification.attempts import mutants
-from tests.corpus.rooms import data_file
+from tests.grading.corpus.rooms import data_file
 
 PYTHON = os.environ.get("CODE_RL_EVALPLUS")
 SETS = {

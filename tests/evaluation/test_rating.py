@@ -20,7 +20,7 @@ from code_rl.evaluation.rating import (
 from code_rl.evaluation.results import _rating
 from code_rl.grading.verdict import VerdictKind
 from code_rl.util.errors import DataError
-from tests.corpus.rooms import data_file
+from tests.grading.corpus.rooms import data_file
 
 RATED = '{"contest_id": 1, "name": "", "problems": [{"index": "%s"}, {"index": "B"}], "rows": [{"points": 1, "penalty": 0, "rating": %s}]}'
 

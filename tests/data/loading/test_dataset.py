@@ -1,0 +1,310 @@
+"""`dataset=`: files of every kind, folders, mixtures and prepared folders; the same rows in the same order each time; clear refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from typing import Any
+
+import chz
+import pyarrow
+import pyarrow.parquet
+import pytest
+import zstandard
+
+from code_rl.data import dataset as datasets
+from code_rl.data.catalogue import CATALOGUE, MIXTURES
+from code_rl.data.dataset import open_dataset, own_test_setting
+from code_rl.data.fetch import select_files
+from code_rl.data.load import find_data, load_dataset, load_test_splits
+from code_rl.data.on_disk import READERS
+from code_rl.data.preparation.settings import STAGES, PrepareConfig
+from code_rl.data.sources.records import Skipped, item_id
+from code_rl.grading.native import format_problem, write_problems
+from code_rl.grading.problem import Problem, StdinTest
+from code_rl.policy.prompt_templates import build_prompt, build_question
+from code_rl.util.data_files import sources_digest, stream_rows
+from code_rl.util.errors import ConfigError, DataError
+from tests.data.loading.raw_rows import SAMPLES, SUM, taco
+
+
+def row(number):
+    return taco(["1 2"], ["3"], SUM, None) | {"problem": f"Number {number}."}
+
+
+def native(*names):
+    return [Problem(name, "s", (StdinTest("1", "1"),)) for name in names]
+
+
+def lines(count):
+    return "".join(json.dumps(row(number)) + "\n" for number in range(count)).encode()
+
+
+def write(path, count):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        table = pyarrow.Table.from_pylist([row(number) for number in range(count)])
+        pyarrow.parquet.write_table(table, path, row_group_size=3)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps([row(number) for number in range(count)]))
+    else:
+        packers: dict[str, Any] = {".gz": gzip.compress, ".zst": zstandard.compress}
+        path.write_bytes(packers.get(path.suffix, bytes)(lines(count)))
+    return path
+
+
+def statements(dataset, skip=0):
+    return [item.statement for item in dataset.items(skip)]
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("CODE_RL_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".jsonl.gz", ".jsonl.zst", ".parquet"])
+def test_every_kind_of_file_gives_the_same_rows_as_often_as_one_likes(tmp_path, suffix):
+    dataset = open_dataset(str(write(tmp_path / f"rows{suffix}", 8)))
+    expected = [f"Number {number}." for number in range(8)]
+    assert statements(dataset) == statements(dataset) == expected
+    assert [item_id(item) for item in dataset] == [f"rows/{number}" for number in range(8)]
+    for skip in (1, 3, 7, 8, 20):
+        assert statements(dataset, skip) == expected[skip:]
+        assert [item_id(item) for item in dataset.items(skip)] == [f"rows/{number}" for number in range(8)][skip:]
+
+
+def test_a_store_is_made_anew_once_a_readers_source_has_changed(tmp_path, monkeypatch):
+    package = tmp_path / "code_rl"
+    for name in ("util/data_files.py", "data/sources/reader.py", "data/resolve.py", "grading/compare.py"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text("one = 1\n")
+    monkeypatch.setattr("code_rl.util.data_files.__file__", str(package / "util" / "data_files.py"))
+
+    def digest():
+        sources_digest.cache_clear()
+        return sources_digest(*READERS)
+
+    seen = {digest()}
+    for name in ("data/sources/reader.py", "data/resolve.py", "grading/compare.py"):
+        (package / name).write_text("one = 2\n")
+        seen.add(digest())
+    sources_digest.cache_clear()
+    assert len(seen) == 4
+
+
+def test_what_decides_in_a_stage_of_prepare_are_settings_of_it():
+    assert {name for stage in STAGES.values() for name in stage.settings} <= set(chz.chz_fields(PrepareConfig))
+
+
+def test_shards_of_a_folder_are_one_set_by_split(tmp_path):
+    for name in ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"):
+        write(tmp_path / "data" / f"{name}.parquet", 2)
+    assert len(list(open_dataset(str(tmp_path)))) == 4
+    assert len(list(open_dataset(f"{tmp_path}:test"))) == 2
+    assert len(list(open_dataset(str(tmp_path), "test"))) == 2
+    assert statements(open_dataset(str(tmp_path)), skip=3) == ["Number 1."]
+
+
+def test_several_sets_are_read_one_after_the_other_and_skip_runs_through_them(tmp_path):
+    one, two = write(tmp_path / "one.jsonl", 3), write(tmp_path / "two.parquet", 2)
+    both = open_dataset(f"{one},{two}")
+    assert [item_id(item) for item in both] == ["one/0", "one/1", "one/2", "two/0", "two/1"]
+    assert [item_id(item) for item in both.items(4)] == ["two/1"]
+    assert datasets.test_split_settings(f"{one},{two}") == {"one": str(one), "two": str(two)}
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".parquet"])
+def test_a_prepared_folder_has_the_splits_of_its_manifest(tmp_path, suffix):
+    folder = tmp_path / "prepared"
+    folder.mkdir()
+    for split in ("train", "test"):
+        problems = native(f"{split}-1", f"{split}-2")
+        if suffix == ".parquet":
+            rows = [json.loads(format_problem(problem)) for problem in problems]
+            for each in rows:
+                each.update({name: json.dumps(each[name]) for name in ("tests", "compare", "solutions", "meta")})
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"{split}.parquet")
+        else:
+            write_problems(folder / f"{split}{suffix}", problems)
+    splits = {split: {"file": f"{split}{suffix}", "problems": 2} for split in ("train", "test")}
+    (folder / "manifest.json").write_text(json.dumps({"format": "code-rl-prepared", "version": 1, "splits": splits}))
+    assert list(open_dataset(str(folder))) == native("train-1", "train-2")
+    assert list(open_dataset(f"{folder}:test")) == native("test-1", "test-2")
+    assert own_test_setting(str(folder)) == f"{folder}:test"
+    held_out = datasets.test_split_settings(own_test_setting(str(folder)))["test"]
+    assert list(open_dataset(held_out, "test")) == native("test-1", "test-2")
+
+
+def test_the_mixtures_are_what_the_recipes_promise():
+    deepcoder = MIXTURES["deepcoder"]
+    assert [part.partition(":")[0] for part in deepcoder.train] == ["deepcoder/primeintellect", "deepcoder/taco", "deepcoder/lcbv5"]  # fmt: skip
+    assert deepcoder.test == {"codeforces": "deepcoder/codeforces:test", "lcbv5": "deepcoder/lcbv5:test"}
+    assert own_test_setting("deepcoder@abc") == "deepcoder@abc"
+    assert own_test_setting("code-r1") == "code-r1"
+    for mixture in MIXTURES.values():
+        for part in (*mixture.train, *mixture.test.values()):
+            name, _, split = part.partition(":")
+            assert split in CATALOGUE[name].splits
+
+
+@pytest.mark.parametrize(
+    ("setting", "error", "message"),
+    [
+        ("deepcodr", ConfigError, "did you mean 'deepcoder'?"),
+        ("nowhere.jsonl", ConfigError, "there is no such file"),
+        ("./nowhere", ConfigError, "there is no such file"),
+        ("", ConfigError, "names nothing"),
+        ("taco,", ConfigError, "names nothing"),
+        ("taco@", ConfigError, "write name, name@revision"),
+        ("deepcoder:valid", ConfigError, "train and test"),
+        ("code-r1@abc", ConfigError, "leetcode@REVISION:train,taco-verified@REVISION:train"),
+        ("livecodebench:release_v9", ConfigError, "release_v1 to release_v6"),
+        ("{tmp}/empty", ConfigError, "nothing for split 'train'"),
+        ("{tmp}/two", ConfigError, "several data sets"),
+        ("{tmp}/part", ConfigError, "1 of 2 shards"),
+        ("{tmp}/rows.jsonl:test", ConfigError, "a file has no splits"),
+        ("{tmp}/rows.txt", ConfigError, "not a data file"),
+        ("{tmp}/bad.jsonl", DataError, r"bad.jsonl, line 2: not JSON"),
+        ("{tmp}/list.jsonl", DataError, r"list.jsonl, line 1: a JSON object was expected"),
+        ("{tmp}/bad.parquet", DataError, "bad.parquet cannot be read"),
+        ("{tmp}/bad.jsonl.zst", DataError, "bad.jsonl.zst cannot be read"),
+        ("{tmp}/bad.jsonl.gz", DataError, "bad.jsonl.gz cannot be read"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_name(tmp_path, setting, error, message):
+    (tmp_path / "empty").mkdir()
+    write(tmp_path / "two" / "set-v1-train.jsonl", 1)
+    write(tmp_path / "two" / "set-v2-train.jsonl", 1)
+    write(tmp_path / "part" / "train-00000-of-00002.parquet", 1)
+    write(tmp_path / "rows.jsonl", 1)
+    (tmp_path / "rows.txt").write_text("x")
+    (tmp_path / "bad.jsonl").write_text('{"a": 1}\n{')
+    (tmp_path / "list.jsonl").write_text("[1]\n")
+    for name in ("bad.parquet", "bad.jsonl.zst", "bad.jsonl.gz"):
+        (tmp_path / name).write_bytes(b"not that")
+    with pytest.raises(error, match=message) as caught:
+        list(open_dataset(setting.format(tmp=tmp_path)))
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_a_file_cut_short_is_an_error_not_a_shorter_set(tmp_path, suffix):
+    path = write(tmp_path / f"rows.jsonl{suffix}", 200)
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(DataError, match=r"rows\.jsonl\.\w+ cannot be read"):
+        list(stream_rows(path))
+
+
+def test_a_zstd_file_may_have_several_frames(tmp_path):
+    path = tmp_path / "rows.jsonl.zst"
+    path.write_bytes(zstandard.compress(lines(3)) + zstandard.compress(lines(2)))
+    assert len(list(stream_rows(path))) == 5
+
+
+@pytest.mark.parametrize(
+    ("names", "config", "split", "chosen"),
+    [
+        (["taco/train-00000-of-00001.parquet", "lcbv5/train-00000-of-00001.parquet"], "taco", "train", ["taco/train-00000-of-00001.parquet"]),
+        (["LeetCodeDataset-v0.3.1-train.jsonl", "LeetCodeDataset-v0.3.1-test.jsonl"], None, "test", ["LeetCodeDataset-v0.3.1-test.jsonl"]),
+        (["default/train/0000.parquet", "default/train/0001.parquet", "default/test/0000.parquet"], None, "train", ["default/train/0000.parquet", "default/train/0001.parquet"]),
+        (["ALL/train-00000-of-00001.parquet", "README.md", "taco.py"], "ALL", "train", ["ALL/train-00000-of-00001.parquet"]),
+    ],
+)  # fmt: skip
+def test_files_are_chosen_by_config_and_split(names, config, split, chosen):
+    assert select_files(names, config, split, "here") == chosen
+
+
+def test_rows_left_out_are_counted_and_said_and_repeated_ids_too(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    named = taco(["1 2"], ["3"], SUM, None) | {"id": 1}
+    path.write_text("".join(json.dumps(each) + "\n" for each in (named, {"what": 1}, named, row(3))))
+    said: list[str] = []
+    problems = asyncio.run(load_dataset(open_dataset(str(path)), None, said.append))
+    assert [problem.id for problem in problems] == ["rows/1", "rows/3"]
+    assert any("2 problems; left out: 1 duplicate_id, 1 unknown_shape" in line for line in said), said
+    again: list[str] = []
+    assert list(asyncio.run(load_dataset(open_dataset(str(path)), None, again.append))) == list(problems)
+    assert not any("reading" in line for line in again)
+    assert any("left out" in line for line in again)
+
+
+def test_a_changed_file_is_read_anew(tmp_path):
+    path = write(tmp_path / "rows.jsonl", 2)
+    assert len(asyncio.run(load_dataset(open_dataset(str(path)), None))) == 2
+    write(path, 5)
+    assert len(asyncio.run(load_dataset(open_dataset(str(path)), None))) == 5
+
+
+def test_a_set_without_any_problem_says_why(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"what": 1}\n')
+    with pytest.raises(DataError, match="holds no problems: 1 unknown_shape"):
+        asyncio.run(load_dataset(open_dataset(str(path)), None))
+
+
+TWO_PLUS_TWO = '{"id": "a1", "statement": "s", "tests": [{"kind": "stdin", "input": "2 2", "expected": "4"}]}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"id": "a", "statement": "s", "tests": [], "x": 1}\n', r'rows\.jsonl, row 1: field "x" is unknown'),
+        ('{"id": "a", "statement": "s", "tests": [{"kind": "stdin", "input": "", "expected": ""}]}\n' * 2, r"rows\.jsonl: a: an earlier row has this id"),
+        ('[{"id": "a"}]\n', r"rows\.jsonl, line 1: .*read from a file named \.json"),
+        ('[\n{"id": "a"}\n]\n', r"rows\.jsonl, line 1: .*read from a file named \.json"),
+    ],
+)  # fmt: skip
+def test_a_native_file_must_be_right_in_every_row(tmp_path, text, message):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(text)
+    with pytest.raises(DataError, match=message):
+        asyncio.run(load_dataset(open_dataset(str(path)), None))
+
+
+def test_a_data_set_without_held_out_problems_is_refused_before_anything_runs(tmp_path):
+    path = str(write(tmp_path / "rows.jsonl", 1))
+    with pytest.raises(ConfigError, match="give test_dataset="):
+        find_data(path, None, evaluates=True)
+    assert find_data(path, None, evaluates=False).test == {}
+    data = find_data(path, path, evaluates=True)
+    assert {name: len(split) for name, split in asyncio.run(load_test_splits(data, -1, None)).items()} == {"test": 1}
+
+
+def test_a_resumed_run_reads_what_it_was_made_with(tmp_path):
+    path, held_out = write(tmp_path / "rows.jsonl", 1), write(tmp_path / "other.jsonl", 2)
+    data = find_data(str(path), str(held_out), evaluates=True)
+    kept = json.loads(json.dumps(data.describe()))
+    assert kept == {"train": [str(path)], "test test": [str(held_out)]}
+    assert find_data("taco", "apps", evaluates=True, pins=kept) == find_data(str(path), str(held_out), evaluates=True, pins=kept)  # fmt: skip
+
+
+def test_the_course_s_prompt_of_a_raw_row_is_the_prompt_that_training_shows():
+    plain = [
+        sample for sample in SAMPLES if {"problem", "question", "question_content", "description"} & sample.row.keys()
+    ]
+    same = 0
+    for sample in plain:
+        item = next(iter(_items(sample.row)))
+        assert not isinstance(item, Skipped)
+        problem = item if isinstance(item, Problem) else item.problem
+        if problem.starter_code == (sample.row.get("starter_code") or None):
+            assert build_question(sample.row) == build_prompt(problem.view()), sample.name
+            same += 1
+    assert same >= 10
+
+
+def test_the_course_s_prompt_of_rows_whose_prompt_is_code():
+    leetcode = {"task_id": "a", "entry_point": "Solution().f", "prompt": "import math", "problem_description": "Do it.", "starter_code": "class Solution:"}  # fmt: skip
+    assert "Do it." in build_question(leetcode)
+    assert "import math" not in build_question(leetcode)
+    humaneval = {"entry_point": "f", "prompt": 'def f(x):\n    """Do it."""\n', "canonical_solution": "    return x"}
+    assert '"""Do it."""' in build_question(humaneval)
+    assert "starter code" in build_question(humaneval)
+
+
+def _items(raw):
+    from code_rl.data.sources.records import Origin
+    from code_rl.data.sources.shapes import read_row
+
+    return [read_row(raw, Origin("set", "set", 0))]

@@ -1,0 +1,228 @@
+"""Every documented row shape gives right verdicts; what cannot be known is left out with a reason, never guessed."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from code_rl.data.sources.records import Ambiguous, Origin, Skipped, item_id
+from code_rl.data.sources.shapes import read_row, shape_of
+from code_rl.policy.prompt_templates import build_prompt, get_prompt_template
+from tests.data.loading.raw_rows import (
+    CALLS,
+    METHOD,
+    METHOD_STARTER,
+    SAMPLES,
+    SUM,
+    TABLES,
+    TOP,
+    apps,
+    lcbv5,
+    prime_call,
+    taco,
+)
+
+ORIGIN = Origin("set", "set/train", 4)
+
+
+def read(row):
+    return read_row(row, ORIGIN)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
+def test_a_right_program_passes_and_a_wrong_one_fails(court, sample):
+    verdicts = court.verdicts(read(copy.deepcopy(sample.row)), sample.right, sample.wrong)
+    assert verdicts == ["passed", "wrong_answer"]
+
+
+@pytest.mark.parametrize("sample", SAMPLES[:-1], ids=lambda sample: sample.name)
+def test_columns_that_are_none_count_as_absent(sample):
+    filled = {"starter_code": None, "solutions": None, "metadata": None, "question": None, "id": None, **sample.row}
+    assert type(read(filled)) is type(read(sample.row))
+
+
+def test_call_rows_keep_types_that_text_would_lose(court):
+    code = "def kinds(x):\n    return [type(x).__name__, x]"
+    problem = court.resolve(read(taco([[True], [1.5], [None], ["1"]], [["bool", True], ["float", 1.5], ["NoneType", None], ["str", "1"]], code, "kinds")))  # fmt: skip
+    assert [test.args for test in problem.tests] == [(True,), (1.5,), (None,), ("1",)]
+
+
+def test_the_second_solution_decides_where_the_first_is_broken(court):
+    row = taco(CALLS, [[[2, 3]], [[5]]]) | {"solutions": json.dumps(["def top(xs, k): retrun", TOP])}
+    assert court.resolve(read(row)).meta["reading"].startswith("argument list/result in a list")
+
+
+def test_a_row_whose_solution_fits_no_reading_is_left_out(court):
+    found = court.resolve(read(taco(CALLS, [["no"], ["way"]])))
+    assert isinstance(found, Skipped)
+    assert found.reason == "no_reading_fits"
+    assert "argument list/result" in found.detail
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(CALLS, [[9], [8]]), ([{"x": 1}], [1]), ([7], [1]), (["7"], ["1"])])
+def test_a_wrapping_that_nothing_decides_is_left_out(court, inputs, outputs):
+    found = court.resolve(read(taco(inputs, outputs) | {"solutions": None}))
+    assert isinstance(found, Skipped)
+    assert found.reason == "wrapping_unresolved"
+
+
+def test_a_documented_row_that_can_be_read_in_one_way_needs_no_solution(court):
+    problem = court.resolve(read(taco(CALLS, [9, 8]) | {"solutions": None}))
+    assert [test.expected for test in problem.tests] == [9, 8]
+
+
+def test_two_readings_that_both_pass_are_not_chosen_between(court):
+    found = court.resolve(read(taco([[{"1": 2}]], [1], "def size(d):\n    return len(d)", "size")))
+    assert isinstance(found, Skipped)
+    assert found.reason == "wrapping_ambiguous"
+    assert "integer keys" in found.detail
+
+
+def test_a_documented_reading_that_passes_comes_before_any_other(court):
+    anything = "def f(*args):\n    return args[0] if len(args) == 1 else list(args)"
+    problem = court.resolve(read(taco([[["a"]]], [["a"]], anything, "f")))
+    assert problem.tests[0].args == (["a"],)
+
+
+def test_a_call_without_starter_code_shows_the_function_to_write(court):
+    problem = court.resolve(read(taco(CALLS, [[[2, 3]], [[5]]])))
+    assert "def top(xs, k):" in build_prompt(problem.view())
+    assert "stdin" not in build_prompt(problem.view())
+    method = court.resolve(read(apps(CALLS, [[2, 3], [5]], METHOD)))
+    assert method.starter_code.startswith("class Solution:\n    def top(self, xs: List[int], k: int)")
+
+
+def test_starter_code_may_annotate_with_names_that_it_does_not_import(court):
+    row = lcbv5([{"input": "[1]\n1", "output": "[1]", "testtype": "functional"}], metadata={"func_name": "top"}, starter_code=METHOD_STARTER)  # fmt: skip
+    assert court.verdicts(read(row), METHOD) == ["passed"]
+
+
+def test_fences_around_solutions_are_not_code():
+    item = read(prime_call([[2, 3]]))
+    assert isinstance(item, Ambiguous)
+    assert item.problem.solutions == (TOP + "\n",) or item.problem.solutions == (TOP,)
+
+
+def test_ids_come_from_the_set_and_the_row():
+    assert read(apps(["1 2"], ["3"], SUM, None, problem_id=7)).id == "set/train/7"
+    assert read(taco(["1 2"], ["3"], SUM, None)).id == "set/train/4"
+
+
+def test_limits_stated_for_compiled_languages_are_kept_beside_not_used():
+    problem = read(apps(["1 2"], ["3"], SUM, None, time_limit="1.0 seconds", memory_limit="64 megabytes"))
+    assert problem.time_limit_s == 6.0
+    assert problem.meta["stated_time_limit"] == "1.0 seconds"
+
+
+def test_known_wrong_solutions_are_kept():
+    sample = next(sample for sample in SAMPLES if sample.name == "code_contests")
+    problem = read(sample.row)
+    assert problem.meta["wrong_solutions"] == [sample.wrong]
+    assert problem.solutions == (sample.right,)
+    assert [test.public for test in problem.tests] == [True, False]
+
+
+def test_codecontests_rows_have_the_rule_of_the_sets_own_tester():
+    rule = read(next(sample for sample in SAMPLES if sample.name == "code_contests").row).compare
+    assert (rule.rule, rule.abs_tol, rule.ignore_case, rule.integers_as_floats) == ("contest", 1e-5, True, True)
+
+
+STDIN = {"problem": "Add.", "tests": json.dumps([{"input": "1", "output": "1"}])}
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"text": "?"}, "unknown_shape"),
+        ({**STDIN, "tests": "{"}, "not_json"),
+        ({**STDIN, "tests": "[]"}, "bad_tests"),
+        ({**STDIN, "tests": '[{"input": "1"}]'}, "bad_tests"),
+        ({**STDIN, "tests": '[{"input": 1, "output": 2}]'}, "bad_tests"),
+        ({**STDIN, "tests": '[{"input": "1", "output": "1", "type": "interactive"}]'}, "bad_tests"),
+        ({**STDIN, "problem": "  "}, "blank_statement"),
+        ({**STDIN, "problem": 3}, "wrong_field_type"),
+        ({**STDIN, "solutions": [3]}, "wrong_field_type"),
+        ({**STDIN, "starter_code": 3}, "wrong_field_type"),
+        ({**prime_call([1]), "tests": json.dumps([{"type": "function_call", "fn_name": "a b", "input": [], "output": 1}])}, "bad_fn_name"),
+        ({**prime_call([1]), "tests": json.dumps([{"type": "function_call", "fn_name": "f", "input": [], "output": 1}, {"type": "stdin_stdout", "input": "", "output": ""}])}, "bad_tests"),
+        ({**prime_call([1]), "tests": json.dumps([{"type": "function_call", "fn_name": "f", "input": [], "output": 1}, {"type": "function_call", "fn_name": "g", "input": [], "output": 1}])}, "bad_tests"),
+        (taco([[1], [2]], [1]), "bad_tests"),
+        (taco([], []), "bad_tests"),
+        ({"question": "?", "input_output": ""}, "not_json"),
+        ({"question": "?", "input_output": "{}"}, "bad_tests"),
+        ({"description": "?", "public_tests": {"input": ["1"], "output": []}, "private_tests": {}}, "bad_tests"),
+        ({"description": "?", "public_tests": {}, "private_tests": {}}, "no_tests"),
+        ({"description": "?", "public_tests": {}, "private_tests": {}, "input_file": "in.txt"}, "file_io"),
+        ({"id": "set/train/4", "statement": "?", "tests": []}, "bad_native_row"),
+    ],
+)  # fmt: skip
+def test_a_malformed_row_is_left_out_by_name(row, reason):
+    found = read(row)
+    assert isinstance(found, Skipped)
+    assert (found.row_id, found.reason) == ("set/train/4", reason)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
+def test_a_row_that_is_left_out_has_the_id_that_it_would_have_had(sample):
+    row = {**sample.row, **({"question_id": 7} if shape_of(sample.row).name == "apps" else {})}
+    kept, shape = item_id(read(row)), shape_of(row)
+    lost = [
+        read({**row, column: 3})
+        for column in shape.columns - {"id", "task_id", "labels"}
+        if shape_of({**row, column: 3}) is shape
+    ]
+    names = {found.row_id for found in lost if isinstance(found, Skipped)}
+    assert names == {kept}
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        ({"question": "?", "input_output": "", "question_id": 7}, "set/train/7"),
+        ({"problem": "?", "tests": "", "id": "a"}, "set/train/a"),
+        ({"task_id": 7, "code": 3, "test_list": []}, "Mbpp/7"),
+        ({"description": "?", "public_tests": {}, "private_tests": {}, "name": "1_A"}, "1_A"),
+        ({"prompt": 3, "reward_model": {}, "id": 7}, "set/train/4"),
+    ],
+)
+def test_a_row_that_is_left_out_keeps_the_id_of_its_set(row, name):
+    assert (type(read(row)), read(row).row_id) == (Skipped, name)
+
+
+def test_every_shape_has_its_own_columns():
+    assert {shape_of(sample.row).name for sample in SAMPLES} >= {
+        "deepcoder",
+        "apps",
+        "native",
+        "code_contests",
+    }
+    for sample in SAMPLES:
+        assert shape_of({**sample.row, "extra_column": 1}) is shape_of(sample.row)
+
+
+@pytest.mark.parametrize("name", ["verl stdin", "verl functional, LeetCode's check"])
+def test_code_r1_s_wording_gives_the_conversation_that_its_rows_publish(name):
+    row = next(sample.row for sample in SAMPLES if sample.name == name)
+    assert get_prompt_template("code-r1")(read(row).view()) == row["prompt"]
+
+
+BAD_VERL: dict[str, dict[str, Any]] = {
+    "not_tests": {"reward_model": {"ground_truth": json.dumps({"pytest": "def test_it(): ..."})}},
+    "blank_statement": {"prompt": [{"role": "system", "content": "Add two numbers."}]},
+    "test_is_not_python": {"reward_model": {"ground_truth": json.dumps({"functional": "def check(:"})}},
+    "value_is_not_a_literal": {
+        "reward_model": {"ground_truth": json.dumps({"functional": "_inputs = open('x')\n" + TABLES})}
+    },
+    "bad_tests": {"reward_model": {"ground_truth": json.dumps({"functional": TABLES.replace("[5]]", "[5], [6]]")})}},
+}
+
+
+@pytest.mark.parametrize("reason", BAD_VERL)
+def test_a_verl_row_that_cannot_be_read_is_left_out_with_its_reason(reason):
+    row = next(sample.row for sample in SAMPLES if sample.name == "verl stdin")
+    found = read(row | BAD_VERL[reason])
+    assert isinstance(found, Skipped)
+    assert found.reason == reason

@@ -1,0 +1,277 @@
+"""The verb as a user meets it: refusals, dry run, early stops, reading back, difficulty, and a page that no text can break."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from code_rl.cli.main import main
+from code_rl.data.dataset import open_dataset
+from code_rl.data.preparation.decisions import Decision
+from code_rl.data.preparation.report import Dropped, Report, StageReport, render
+from code_rl.data.preparation.verification.verify import Verifier
+from code_rl.data.preparation.workspace import ProblemSummary
+from code_rl.grading.native import write_problems
+from code_rl.grading.problem import Problem, StdinTest
+from tests.data.preparation.planted import planted_set
+from tests.grading.corpus.reading import read_problems
+from tests.grading.corpus.rooms import data_file
+from tests.kinds import each_is
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A file of six clean problems."""
+    path = tmp_path / "small.jsonl"
+    write_problems(path, [one.problem for one in planted_set(6, 0)[0]])
+    return path
+
+
+def report(out: Path) -> dict[str, Any]:
+    return dict(json.loads((out / "report.json").read_text()))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["stop_after=polish"], "stop_after='polish'"),
+        (["min_tests=0"], "min_tests=0"),
+        (["decontaminate=nowhere.jsonl"], "nowhere.jsonl"),
+        (["solved=keep"], "pass_rates"),
+        (["pass_rates=nowhere"], "pass_rates=nowhere"),
+        (["colour=red"], "colour"),
+        (["containment=0.3"], "does nothing without decontaminate="),
+        (["decontaminate=,"], "decontaminate=, must be"),
+    ],
+)
+def test_bad_settings_are_refused_in_one_line(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    assert main(["prepare", f"dataset={small}", f"out={tmp_path / 'out'}", *words]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_executor_that_cannot_be_had_is_refused_before_any_stage(small: Path, tmp_path: Path) -> None:
+    assert main(["prepare", f"dataset={small}", f"out={tmp_path / 'out'}", "executor=somewhere"]) == 2
+    assert not (tmp_path / "out" / "report.json").exists()
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("ten years")
+    assert main(["prepare", f"dataset={small}", f"out={tmp_path / 'out'}"]) == 2
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
+
+
+def test_files_of_the_users_in_the_folder_stay_and_those_of_another_format_go(small: Path, tmp_path: Path) -> None:
+    words = [f"dataset={small}", f"out={tmp_path / 'out'}", "stop_after=write", "executor=embedded", "mutants=0"]
+    assert main(["prepare", *words, "format=jsonl.gz"]) == 0
+    for name in ("train.log", "test.sh", "train.notes.md", "test.jsonl.gz"):
+        (tmp_path / "out" / name).write_text("mine")
+    assert main(["prepare", *words]) == 0
+    left = {path.name for path in (tmp_path / "out").iterdir() if path.name.startswith(("train", "test"))}
+    assert left == {"train.jsonl", "train.log", "test.sh", "train.notes.md", "test.jsonl.gz"}
+
+
+def test_a_finished_set_is_not_replaced_by_another_and_the_data_are_not_overwritten(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"out={tmp_path / 'out'}", "executor=embedded", "mutants=0"]
+    assert main(["prepare", f"dataset={small}", *words]) == 0
+    done = (tmp_path / "out" / "train.jsonl").read_bytes()
+    other = shutil.copy(small, tmp_path / "other.jsonl")
+    capsys.readouterr()
+    for dataset, said in ((tmp_path / "out" / "train.jsonl", "which would be overwritten"), (other, f"was prepared of dataset={small}")):  # fmt: skip
+        assert main(["prepare", f"dataset={dataset}", *words]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert said in line
+    assert (tmp_path / "out" / "train.jsonl").read_bytes() == done
+
+
+def test_a_dry_run_says_what_would_run_and_writes_nothing(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(["prepare", f"dataset={small}", f"out={tmp_path / 'out'}", f"decontaminate={small}", "dry_run=true"]) == 0
+    )
+    assert "6 problems" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
+def test_it_stops_after_the_stage_that_was_named(small: Path, tmp_path: Path) -> None:
+    assert main(["prepare", f"dataset={small}", f"out={tmp_path / 'out'}", "stop_after=deduplicate"]) == 0
+    stages = report(tmp_path / "out")["stages"]
+    assert [(stage["stage"], stage["in"], stage["out"]) for stage in stages] == [
+        ("normalise", 6, 6), ("filter", 6, 6), ("deduplicate", 6, 6),
+    ]  # fmt: skip
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet"])
+def test_a_prepared_folder_is_read_back_whole_with_its_cards(small: Path, tmp_path: Path, kind: str) -> None:
+    words = [
+        f"dataset={small}",
+        f"out={tmp_path / 'out'}",
+        "mutants=1",
+        "unverified=keep",
+        "test_share=0.4",
+        f"format={kind}",
+    ]
+    assert main(["prepare", *words]) == 0
+    splits = {name: list(open_dataset(f"{tmp_path / 'out'}:{name}")) for name in ("train", "test")}
+    back = each_is(Problem, [*splits["train"], *splits["test"]])
+    before = {problem.id: problem for problem in read_problems(small)}
+    assert {problem.id for problem in back} == before.keys()
+    for problem in back:
+        assert problem.tests == before[problem.id].tests
+        assert problem.meta["prepare"]["passed"] == ["normalise", "filter", "deduplicate", "verify", "cap"]
+        assert problem.meta["prepare"]["reference_cpu_s"] == 0.25
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert {name: split["problems"] for name, split in manifest["splits"].items()} == {
+        name: len(found) for name, found in splits.items()
+    }
+
+
+def test_only_what_is_missing_from_a_ledger_is_decided_again(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["prepare", f"dataset={small}", f"out={tmp_path / 'out'}", "mutants=1"]
+    assert main(words) == 0
+    first = {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*.jsonl")}
+    ledger = tmp_path / "out" / "work" / "verify.jsonl"
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    ledger.write_bytes(b"".join(lines[:3]) + lines[3][:20])
+    asked: list[str] = []
+    verify = Verifier.verify
+
+    async def noted(
+        self: Verifier, entry: ProblemSummary, problem: Problem, *, patient: bool = False
+    ) -> Decision | None:
+        asked.append(entry.id)
+        return await verify(self, entry, problem, patient=patient)
+
+    monkeypatch.setattr(Verifier, "verify", noted)
+    assert main(words) == 0
+    assert sorted(asked) == sorted(problem.id for problem in list(read_problems(small))[3:])
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*.jsonl")} == first
+
+
+def test_a_row_that_is_no_problem_is_counted_with_its_reason(small: Path, tmp_path: Path) -> None:
+    with small.open("a") as stream:
+        stream.write('{"id": "odd", "statement": "s", "tests": []}\n')
+        stream.write(small.read_text().splitlines()[0] + "\n")
+    assert main(["prepare", f"dataset={small}", f"out={tmp_path / 'out'}", "stop_after=normalise"]) == 0
+    stage = report(tmp_path / "out")["stages"][0]
+    assert (stage["in"], stage["out"], sum(stage["dropped"].values()), stage["dropped"]["repeated_id"]) == (8, 6, 2, 1)
+
+
+def rated(tmp_path: Path, *rows: tuple[str, str]) -> Path:
+    path = tmp_path / "verdicts.jsonl"
+    path.write_text("".join(json.dumps({"problem_id": name, "verdict": verdict}) + "\n" for name, verdict in rows))
+    return path
+
+
+def test_verdicts_of_an_evaluation_give_pass_rates_and_the_extremes_go(tmp_path: Path) -> None:
+    from code_rl.data.builtin import BuiltinTrainSet
+
+    always, never, some, unknown = BuiltinTrainSet()[:4]
+    write_problems(tmp_path / "builtin.jsonl", [always, never, some, unknown])
+    rows = [(always.id, "passed"), (never.id, "wrong_answer"), (some.id, "passed"), (some.id, "time_limit")]
+    path = rated(tmp_path, *rows, (some.id, "sandbox_error"))
+    words = [
+        f"dataset={tmp_path / 'builtin.jsonl'}",
+        f"out={tmp_path / 'out'}",
+        "unverified=keep",
+        f"pass_rates={path}",
+    ]
+    assert main(["prepare", *words]) == 0
+    cards = {problem.id: problem.meta["prepare"] for problem in read_problems(tmp_path / "out" / "train.jsonl")}
+    stage = next(stage for stage in report(tmp_path / "out")["stages"] if stage["stage"] == "difficulty")
+    assert cards[some.id]["difficulty"] == {"pass_rate": 0.5, "samples": 2}
+    assert "difficulty" not in cards[unknown.id]
+    assert stage["dropped"] == {"always_solved": 1, "never_solved": 1}
+
+
+@pytest.mark.parametrize("row", ["{}", '{"problem_id": "a", "verdict": "right"}', "nonsense"])
+def test_rows_that_are_no_verdicts_are_refused_before_anything_runs(tmp_path: Path, row: str) -> None:
+    (tmp_path / "rows.jsonl").write_text(row + "\n")
+    for path in (tmp_path / "rows.jsonl", tmp_path / "none.jsonl"):
+        words = ["dataset=builtin", f"out={tmp_path / 'out'}", f"pass_rates={path}", "dry_run=true"]
+        assert main(["prepare", *words]) == 2
+
+
+def test_hostile_texts_stay_texts_on_the_page() -> None:
+    evil = "<script>alert(1)</script><img src=x onerror=y>\"'&{{ 7 * 7 }}"
+    stage = StageReport(evil, 2, 1, (Dropped(evil, evil, evil, evil),), 0.1, evil)
+    page = render(
+        Report(evil, {evil: evil}, [], [stage], [{"id": evil, "exam": evil, "set": evil, "why": evil, "share": 0.5}])
+    )
+    assert "<script>" not in page
+    assert "<img" not in page
+    assert "&lt;script&gt;" in page
+    assert "{{ 7 * 7 }}" in page
+
+
+def test_the_funnel_draws_one_bar_a_stage(small: Path, tmp_path: Path) -> None:
+    assert main(["prepare", f"dataset={small}", f"out={tmp_path / 'out'}", "stop_after=filter"]) == 0
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert page.count('<rect class="kept"') == 2
+
+
+@pytest.mark.slow
+def test_leetcode_problems_that_are_in_livecodebench_are_found_and_named(tmp_path: Path) -> None:
+    rows = data_file("leetcode/LeetCodeDataset-v0.3.1-test.jsonl.gz")
+    eval_problems = data_file("qwq_lcb_prompts/livecodebench_v5.jsonl")
+    words = [f"dataset={rows}", f"out={tmp_path / 'out'}", f"decontaminate={eval_problems}", "stop_after=decontaminate"]
+    assert main(["prepare", *words]) == 0
+    made = report(tmp_path / "out")
+    pairs = made["decontamination"]["pairs"]
+    assert 110 <= len(pairs) <= 120
+    assert made["stages"][-1]["dropped"] == {"contaminated": len(pairs)}
+    assert {"id": "shortest-distance-after-road-addition-queries-i", "exam": "3517"}.items() <= pairs[0].items()
+
+
+def test_problems_without_tests_enough_are_refused_by_the_filter(tmp_path: Path) -> None:
+    write_problems(tmp_path / "p.jsonl", [Problem("p", "Print the sum of two integers.", (StdinTest("1 2", "3"),))])
+    assert main(["prepare", f"dataset={tmp_path / 'p.jsonl'}", f"out={tmp_path / 'out'}", "stop_after=filter"]) == 0
+    assert report(tmp_path / "out")["stages"][1]["dropped"] == {"few_tests": 1}
+
+
+def test_a_set_of_which_nothing_is_left_is_not_offered_as_one_to_read_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_problems(tmp_path / "p.jsonl", [Problem("p", "Print the sum of two integers.", (StdinTest("1 2", "3"),))])
+    assert main(["prepare", f"dataset={tmp_path / 'p.jsonl'}", f"out={tmp_path / 'out'}", "executor=embedded"]) == 0
+    shown = capsys.readouterr().out
+    assert "nothing is left" in shown
+    assert "read it back" not in shown
+
+
+def test_of_two_copies_the_one_with_a_solution_stays(tmp_path: Path) -> None:
+    text = "Given a whole number n that is at most one million print the whole number that comes right after it, and nothing else."
+    bare = Problem("bare", text, (StdinTest("1\n", "2\n"), StdinTest("2\n", "3\n")))
+    solved = dataclasses.replace(bare, id="solved", solutions=("print(int(input()) + 1)",))
+    write_problems(tmp_path / "rows.jsonl", [bare, solved])
+    words = [f"dataset={tmp_path / 'rows.jsonl'}", f"out={tmp_path / 'out'}", "stop_after=deduplicate"]
+    assert main(["prepare", *words]) == 0
+    dropped = [json.loads(line) for line in (tmp_path / "out" / "dropped.jsonl").read_text().splitlines()]
+    assert [(row["id"], row["reason"]) for row in dropped] == [("bare", "duplicate")]
+
+
+def test_an_evaluation_set_that_cannot_be_read_is_refused_even_where_nothing_is_left_to_compare(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_problems(tmp_path / "rows.jsonl", [Problem("p", "Add.", (StdinTest("1\n", "2\n"),))])
+    (tmp_path / "exams.jsonl").write_text('{"prompt": 7}\n')
+    words = [f"dataset={tmp_path / 'rows.jsonl'}", f"out={tmp_path / 'out'}"]
+    assert main(["prepare", *words, f"decontaminate={tmp_path / 'exams.jsonl'}"]) == 2
+    assert "1 of 1 rows of exams.jsonl" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,65 @@
+"""Where the corpora run: the embedded sandbox at each level that this machine has, and our server behind the Fusion client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from code_rl.grading.sandbox.executor import Executor
+from code_rl.grading.sandbox.fusion.client import FusionClient
+from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+from code_rl.util.data_files import data_folder
+from code_rl.util.errors import IsolationError
+from tests.boxes import end_server, shared_box, shared_server, start_server
+
+LEVELS = ("full", "landlock", "none")
+CONFINED = ("full", "landlock")
+FUSION = "fusion"
+ROOMS = (*LEVELS, FUSION)
+SHARES = [
+    *(pytest.param(name, 1, id=name) for name in ("full",)),
+    pytest.param("landlock", 3, id="landlock-third", marks=pytest.mark.slow),
+    pytest.param(FUSION, 6, id=f"{FUSION}-sixth"),
+    *(pytest.param(name, 1, id=name, marks=pytest.mark.slow) for name in ("landlock", FUSION)),
+]
+"""The strongest level runs everything; the server a sixth of it by default; all else is in the slow run."""
+DATA = (data_folder(), Path(__file__).parents[3] / ".." / "shared" / "data")
+"""Where public files are looked for; the first is what `python -m tests.grading.corpus.public` fills, as it is before a test moves the cache."""
+
+
+@contextlib.asynccontextmanager
+async def room(name: str, concurrency: int = 4, *, own: bool = False) -> AsyncIterator[Executor]:
+    """The executor called `name`, shared or `own`. Skips the test when this machine cannot have that level."""
+    async with contextlib.AsyncExitStack() as stack:
+        if name == FUSION:
+            url = shared_server(concurrency) if not own else await stack.enter_async_context(_server(concurrency))
+            client = FusionClient([url], concurrency)
+            stack.push_async_callback(client.aclose)
+            yield client
+            return
+        try:
+            box = EmbeddedSandbox(concurrency, name) if own else shared_box(name, concurrency)
+        except IsolationError as error:
+            pytest.skip(str(error))
+        if own:
+            await stack.enter_async_context(box)
+        yield box
+
+
+@contextlib.asynccontextmanager
+async def _server(concurrency: int) -> AsyncIterator[str]:
+    process, url = await asyncio.to_thread(start_server, concurrency)
+    yield url
+    await asyncio.to_thread(end_server, process)
+
+
+def data_file(name: str) -> Path:
+    """A public file; skips the test where it is absent."""
+    found = [folder / name for folder in DATA if (folder / name).exists()]
+    if not found:
+        pytest.skip(f"{name} is not in $CODE_RL_DATA, which `python -m tests.grading.corpus.public` fills")
+    return found[0]

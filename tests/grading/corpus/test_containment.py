@@ -1,0 +1,79 @@
+"""A program cannot reach past its sandbox, and nothing of it outlives it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from code_rl.grading.sandbox.executor import Execution, Executor, Job, Limits, StdinInput
+from tests.grading.corpus.canary import Guarded, guarded, processes_named
+from tests.grading.corpus.probes import FIND, PLANT, PROBES, Canary, probe_source
+from tests.grading.corpus.rooms import CONFINED, FUSION, room
+
+LIMITS = Limits(cpu_s=5.0, memory_mb=256)
+
+
+async def _run(executor: Executor, source: str, limits: Limits = LIMITS) -> Execution:
+    job = Job(code=source, cases=(StdinInput(b""),), limits=limits)
+    executions = [execution async for execution in executor.run(job)]
+    return executions[0]
+
+
+def _breaches(execution: Execution, canary: Canary) -> list[str]:
+    text = execution.stdout.decode("utf-8", "replace")
+    found = [line for line in text.splitlines() if line.startswith("BREACH")]
+    if canary.secret in text:
+        found.append("the secret was printed")
+    if execution.stderr and b"Traceback" in execution.stderr:
+        found.append("the probe is broken: " + execution.stderr.decode("utf-8", "replace")[-300:])
+    written = [line.split(maxsplit=1)[1] for line in text.splitlines() if line.startswith("wrote")]
+    return found + [f"host file {path}" for path in written if Path(path).exists()]
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """A canary on the host, and a room that was opened when it was there."""
+
+    runner: asyncio.Runner
+    host: Guarded
+    executor: Executor
+
+    def breaches(self, *probes: str) -> list[str]:
+        """What programs could do that run these probes one after the other."""
+
+        async def attack() -> list[str]:
+            done = [await _run(self.executor, probe_source(probe, self.host.canary)) for probe in probes]
+            await asyncio.sleep(0.05)
+            assert PLANT not in probes or b"looked" in done[-1].stdout
+            return [
+                breach for execution in done for breach in _breaches(execution, self.host.canary)
+            ] + self.host.damage()
+
+        return self.runner.run(attack())
+
+
+@pytest.fixture(scope="module", params=[*CONFINED, FUSION])
+def arena(request, tmp_path_factory) -> Iterator[Arena]:
+    async def enter() -> tuple[Guarded, Executor]:
+        host = await stack.enter_async_context(guarded(tmp_path_factory.mktemp("host")))
+        return host, await stack.enter_async_context(room(request.param, 1, own=True))
+
+    stack = contextlib.AsyncExitStack()
+    with asyncio.Runner() as runner:
+        yield Arena(runner, *runner.run(enter()))
+        runner.run(stack.aclose())
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_a_program(arena: Arena, probe: str) -> None:
+    assert arena.breaches(PROBES[probe]) == []
+
+
+def test_nothing_left_by_a_submission_is_found_by_the_next_or_stays_alive(arena: Arena) -> None:
+    assert arena.breaches(PLANT, FIND) == []
+    assert processes_named("left" + arena.host.canary.marker[:8]) == []

@@ -1,0 +1,385 @@
+"""Servers that fail: every submission ends with the right executions or with SandboxError, never with something invented."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import signal
+
+import pytest
+from aiohttp import web
+
+from code_rl.grading.sandbox.executor import Status, retries_of
+from code_rl.grading.sandbox.fusion.client import FusionClient
+from code_rl.util.errors import ConfigError, OutageError, SandboxError
+from tests.grading.fusion.fusion_support import QUICK, STUBBORN, ServerProcess, collect, fake_server, outcome, stdin_job
+
+RESULT = "results.bin"
+
+
+def run_through(handler, server: ServerProcess, job, **more):
+    async def go():
+        async with fake_server(handler, server.url) as url:
+            client = FusionClient([url], 2, **{**QUICK, **more})
+            result = await outcome(client, job)
+            await client.aclose()
+            return result
+
+    return asyncio.run(go())
+
+
+async def status_500(_body, _forward):
+    return web.Response(status=500, text="oops")
+
+
+async def not_json(_body, _forward):
+    return web.Response(status=200, text="<html>proxy error</html>")
+
+
+async def wrong_json(_body, _forward):
+    return web.json_response({"status": "Success", "run_result": {"status": "Finished", "return_code": "zero"}})
+
+
+async def not_an_object(_body, _forward):
+    return web.json_response(["Success"])
+
+
+async def sandbox_error(_body, _forward):
+    return web.json_response({"status": "SandboxError", "message": "no space left on device", "files": {}})
+
+
+async def no_result(_body, _forward):
+    return web.json_response({"status": "Success", "message": "", "run_result": None, "files": {}})
+
+
+async def bad_base64(body, forward):
+    answer = await forward(body)
+    answer["files"][RESULT] = "*" + answer["files"][RESULT][1:]
+    return web.json_response(answer)
+
+
+async def missing_file(body, forward):
+    return web.json_response({**await forward(body), "files": {}})
+
+
+async def halved_file(body, forward):
+    answer = await forward(body)
+    data = base64.b64decode(answer["files"][RESULT])
+    answer["files"][RESULT] = base64.b64encode(data[: len(data) // 3]).decode()
+    return web.json_response(answer)
+
+
+async def flipped_bit(body, forward):
+    answer = await forward(body)
+    data = bytearray(base64.b64decode(answer["files"][RESULT]))
+    data[len(data) // 3] ^= 4
+    answer["files"][RESULT] = base64.b64encode(data).decode()
+    return web.json_response(answer)
+
+
+async def cut_connection(body, forward):
+    text = json.dumps(await forward(body))
+    answer = web.json_response(text=text)
+    answer.content_length = len(text.encode()) + 1000
+    answer.force_close()
+    return answer
+
+
+FAULTS = [
+    status_500,
+    not_json,
+    wrong_json,
+    not_an_object,
+    sandbox_error,
+    no_result,
+    bad_base64,
+    missing_file,
+    halved_file,
+    flipped_bit,
+    cut_connection,
+]
+by_name = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+
+
+@by_name
+def test_a_fault_that_passes_is_survived(server: ServerProcess, fault, monkeypatch):
+    monkeypatch.setattr(
+        "code_rl.grading.sandbox.servers.PROBE_INTERVAL_S", 0.05
+    )  # how long it is out is no question here
+
+    async def handler(number, body, forward):
+        return await fault(body, forward) if number in (1, 2, 4) else web.json_response(await forward(body))
+
+    executions = run_through(handler, server, stdin_job("print(input())", "a", "b", "c", "d"))
+    assert [execution.stdout for execution in executions] == [b"a\n", b"b\n", b"c\n", b"d\n"]
+
+
+@by_name
+def test_a_fault_that_stays_is_an_outage_and_never_a_verdict(server: ServerProcess, fault):
+    async def handler(_, body, forward):
+        return await fault(body, forward)
+
+    result = run_through(handler, server, stdin_job("print(1)"), outage_timeout_s=0.5)
+    assert isinstance(result, OutageError | SandboxError)
+    assert "has not answered" in str(result)
+
+
+@pytest.mark.slow
+def test_a_hanging_server_is_an_outage_within_bounds(server: ServerProcess):
+    async def hang(_, body, forward):
+        await asyncio.sleep(3600)
+
+    result = run_through(hang, server, stdin_job("print(1)", cpu_s=1.0), outage_timeout_s=0.1, grace_s=-6.5)
+    assert isinstance(result, OutageError | SandboxError)
+    assert "no answer within" in str(result)
+
+
+def test_a_test_that_is_run_again_draws_the_same_random_numbers(server: ServerProcess):
+    code = "import random\ninput()\nprint(random.random())"
+
+    async def lost_twice(number, body, forward):
+        return await missing_file(body, forward) if number in (2, 5) else web.json_response(await forward(body))
+
+    async def well(_, body, forward):
+        return web.json_response(await forward(body))
+
+    job = stdin_job(code, *"abcdef")
+    disturbed, whole = (run_through(handler, server, job) for handler in (lost_twice, well))
+    assert [each.stdout for each in disturbed] == [each.stdout for each in whole]
+
+
+def test_results_of_another_request_are_not_taken(server: ServerProcess):
+    stored = []
+
+    async def crossed(_, body, forward):
+        stored.append(await forward(body))
+        return web.json_response(stored[0])
+
+    async def go():
+        async with fake_server(crossed, server.url) as url:
+            client = FusionClient([url], 2, outage_timeout_s=0.5)
+            first = await outcome(client, stdin_job("print('right')"))
+            second = await outcome(client, stdin_job("print('wrong')"))
+            await client.aclose()
+            return first, second
+
+    first, second = asyncio.run(go())
+    assert first[0].stdout == b"right\n"
+    assert isinstance(second, OutageError | SandboxError)
+
+
+def test_an_overloaded_server_is_waited_for(server: ServerProcess):
+    async def busy_at_first(number, body, forward):
+        if number <= 20:
+            return web.json_response({}, status=429, headers={"Retry-After": "0.05"})
+        return web.json_response(await forward(body))
+
+    assert run_through(busy_at_first, server, stdin_job("print(1)"))[0].stdout == b"1\n"
+
+
+def test_a_wrong_address_is_named(server: ServerProcess):
+    async def unprocessable(_, body, forward):
+        return web.json_response({"detail": []}, status=422)
+
+    assert "HTTP 422" in str(run_through(unprocessable, server, stdin_job("print(1)")))
+
+
+def test_no_server_at_all_is_an_outage():
+    async def go():
+        client = FusionClient(["http://127.0.0.1:9"], 2, **QUICK)
+        try:
+            with pytest.raises(SandboxError, match="code-rl sandbox"):
+                await client.check()
+            return await outcome(client, stdin_job("print(1)"))
+        finally:
+            await client.aclose()
+
+    assert isinstance(asyncio.run(go()), OutageError | SandboxError)
+
+
+def test_work_moves_from_a_failing_server_to_a_healthy_one(server: ServerProcess):
+    hits = 0
+
+    async def black_hole(_, body, forward):
+        nonlocal hits
+        hits += 1
+        return web.Response(status=500)
+
+    async def healthy(_, body, forward):
+        return web.json_response(await forward(body))
+
+    async def go():
+        async with fake_server(black_hole, server.url) as bad, fake_server(healthy, server.url) as good:
+            client = FusionClient([bad, good], 2, **STUBBORN)
+            results = await asyncio.gather(*(outcome(client, stdin_job(f"print({n})")) for n in range(40)))
+            await client.aclose()
+            return results
+
+    results = asyncio.run(go())
+    assert [result[0].stdout for result in results] == [b"%d\n" % n for n in range(40)]
+    assert hits < 20  # answering pings and failing at once, it would have drawn most of the load
+
+
+def test_a_server_that_comes_back_is_used_again(server: ServerProcess):
+    served = [0, 0]
+    broken = True
+
+    def handler_of(which):
+        async def handler(_, body, forward):
+            if which == 0 and broken:
+                return web.Response(status=500)
+            served[which] += 1
+            return web.json_response(await forward(body))
+
+        return handler
+
+    async def go():
+        nonlocal broken
+        async with (
+            fake_server(handler_of(0), server.url, alive=lambda: not broken) as flaky,
+            fake_server(handler_of(1), server.url) as steady,
+        ):
+            client = FusionClient([flaky, steady], 1, **STUBBORN)
+            await asyncio.gather(*(collect(client, stdin_job("print(1)")) for _ in range(3)))
+            assert served[0] == 0
+            broken = False
+            while served[0] == 0:
+                await asyncio.gather(*(collect(client, stdin_job("print(1)")) for _ in range(4)))
+            await client.aclose()
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+def test_a_server_killed_and_restarted_in_mid_batch_costs_no_verdict():
+    with ServerProcess() as process:
+
+        async def go():
+            client = FusionClient([process.url], 4, **STUBBORN)
+            code = "n = int(input())\nprint(sum(range(n * 10_000)))"
+            jobs = [stdin_job(code, str(n), str(n + 1)) for n in range(40)]
+            tasks = [asyncio.create_task(outcome(client, job)) for job in jobs]
+            while sum(task.done() for task in tasks) < 8:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert await asyncio.to_thread(process.stop, signal.SIGKILL)
+            await asyncio.to_thread(process.start)
+            results = await asyncio.gather(*tasks)
+            await client.aclose()
+            return results
+
+        results = asyncio.run(go())
+    for n, executions in enumerate(results):
+        wanted = [sum(range(k * 10_000)) for k in (n, n + 1)]
+        assert [int(execution.stdout) for execution in executions] == wanted
+
+
+HOSTILE = {
+    "kills the runner": "import os; os.kill(os.getppid(), 9)",
+    "kills all it may": "import os; os.kill(-1, 9)",
+    "removes the result": "import os\nfor d in ('.', '..'):\n    for n in os.listdir(d):\n        p = d + '/' + n\n        os.path.isfile(p) and os.unlink(p)",
+    "puts a directory in the way": "import os\ntry: os.unlink('../results.bin')\nexcept OSError: pass\ntry: os.mkdir('../results.bin')\nexcept OSError: pass",
+    "empties the result": "try: open('../results.bin', 'w').close()\nexcept OSError: pass",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_program_that_attacks_the_runner_gets_a_verdict_of_its_own(server: ServerProcess, name):
+    """Never a SandboxError, by which it would leave its group without a reward of its own."""
+
+    async def go():
+        client = FusionClient([server.url], 2, **QUICK)
+        result = await outcome(client, stdin_job(HOSTILE[name]))
+        after = await collect(client, stdin_job("print('still here')"))
+        await client.aclose()
+        return result, after
+
+    result, after = asyncio.run(go())
+    assert result[0].status in (Status.OK, Status.RUNTIME_ERROR)
+    assert result[0].stdout == b""
+    assert after[0].stdout == b"still here\n"
+
+
+FORGED = """import json, os, sys, time
+end = time.process_time() + 1.5
+while time.process_time() < end:
+    pass
+frame = sys._getframe()
+while 'job' not in frame.f_locals:
+    frame = frame.f_back
+nonce = {'nonce': frame.f_locals['job']['nonce']}
+line = lambda row: json.dumps(nonce | row) + '\\n'
+row = {'index': 0, 'status': 'ok', 'exit_code': 0, 'cpu_s': 0, 'wall_s': 0, 'detail': ''}
+path = '../results.jsonl'
+if os.path.exists(path):
+    os.unlink(path)
+%s
+"""
+WAYS = {
+    "a file": "open(path, 'w').write(line(row) + line({'end': 'done', 'detail': ''}))",
+    "a folder": "os.mkdir(path)",
+    "a link": "os.symlink('/dev/null', path)",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_result_that_a_program_leaves_is_replaced(server: ServerProcess, way):
+    result = run_through_direct(server, stdin_job(FORGED % WAYS[way], cpu_s=0.5))
+    assert result[0].status is Status.TIME_LIMIT
+
+
+def run_through_direct(server: ServerProcess, job):
+    async def go():
+        client = FusionClient([server.url], 2, **QUICK)
+        try:
+            return await outcome(client, job)
+        finally:
+            await client.aclose()
+
+    return asyncio.run(go())
+
+
+def test_requests_that_had_to_be_repeated_are_counted(server: ServerProcess):
+    async def handler(number, body, forward):
+        return await status_500(body, forward) if number <= 2 else web.json_response(await forward(body))
+
+    async def go() -> int:
+        async with fake_server(handler, server.url) as url:
+            client = FusionClient([url], 2, **QUICK)
+            await outcome(client, stdin_job("print(input())", "a"))
+            await client.aclose()
+            return retries_of(client)
+
+    assert asyncio.run(go()) >= 1
+
+
+@pytest.fixture(scope="module")
+def short_runs():
+    """A server that allows less than the client would like to ask for in the last try."""
+    with ServerProcess(max_run_s=30) as server:
+        yield server
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", ["import time\ntime.sleep(100)", "import time\ntime.sleep(99)\nprint(2)"])
+def test_a_sleeper_is_no_fault_of_a_server_that_allows_short_runs_only(short_runs: ServerProcess, code):
+    job = stdin_job(code, "1", cpu_s=0.5, wall_s=6.0)
+    found = asyncio.run(_on(short_runs, job))
+    assert [one.status for one in found] == [Status.TIME_LIMIT]
+
+
+def test_many_tests_are_sent_in_runs_that_the_server_allows(short_runs: ServerProcess):
+    job = stdin_job("print(input())", *map(str, range(20)), cpu_s=4.0, wall_s=5.0)
+    assert [one.stdout for one in asyncio.run(_on(short_runs, job))] == [b"%d\n" % n for n in range(20)]
+
+
+def test_limits_that_a_server_does_not_allow_are_one_error_that_names_its_setting(short_runs: ServerProcess):
+    with pytest.raises(ConfigError, match="max_run_s=38"):
+        asyncio.run(_on(short_runs, stdin_job("print(1)", *"12345678", cpu_s=3.0, wall_s=30.0)))
+
+
+async def _on(server: ServerProcess, job):
+    client = FusionClient([server.url], 2, **QUICK)
+    try:
+        return [execution async for execution in client.run(job)]
+    finally:
+        await client.aclose()

@@ -1,0 +1,271 @@
+"""The parts of the client by themselves: addresses, slots, result files, the harness's text, the real server's configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from code_rl.grading.sandbox.connect import connect_executor
+from code_rl.grading.sandbox.executor import CallInput, Job, Limits, Status
+from code_rl.grading.sandbox.fusion.client import FusionClient
+from code_rl.grading.sandbox.fusion.harness import RESULT_FILE
+from code_rl.grading.sandbox.fusion.payload import TEST_CODE, TEST_UTIL, make_chunk
+from code_rl.grading.sandbox.fusion.protocol import run_urls
+from code_rl.grading.sandbox.fusion.records import read_records
+from code_rl.grading.sandbox.servers import Server, ServerPool
+from code_rl.util.errors import ConfigError, SandboxError
+from tests.grading.fusion.fusion_support import stdin_job
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(
+    ("text", "urls"),
+    [
+        ("http://localhost:8080/run_code", ("http://localhost:8080/run_code",)),
+        ("http://a:1", ("http://a:1/run_code",)),
+        ("http://a:1/", ("http://a:1/run_code",)),
+        ("https://h/prefix/", ("https://h/prefix/run_code",)),
+        (" http://a:1 , http://b:2/run_code,http://a:1", ("http://a:1/run_code", "http://b:2/run_code")),
+    ],
+)
+def test_addresses(text, urls):
+    assert run_urls(text) == urls
+
+
+@pytest.mark.parametrize("text", ["", " , ", "localhost:8080", "ftp://a", "http://", "http:///run_code"])
+def test_addresses_that_cannot_be_used_are_named(text):
+    with pytest.raises(ConfigError, match="SANDBOX_URL"):
+        run_urls(text)
+
+
+def test_an_address_of_the_environment_is_refused_by_its_own_name(monkeypatch):
+    monkeypatch.setenv("SANDBOX_URL", "localhost:8080")
+    with pytest.raises(ConfigError, match=r"^SANDBOX_URL: 'localhost:8080' is not a URL"):
+        connect_executor("auto")
+
+
+def test_the_environment_sets_address_and_concurrency(monkeypatch):
+    monkeypatch.setenv("SANDBOX_URL", "http://x:1,http://y:2")
+    monkeypatch.setenv("SANDBOX_MAX_CONCURRENCY", "9")
+    client = FusionClient()
+    assert (client.urls, client.concurrency) == (("http://x:1/run_code", "http://y:2/run_code"), 9)
+    monkeypatch.delenv("SANDBOX_URL")
+    monkeypatch.delenv("SANDBOX_MAX_CONCURRENCY")
+    client = FusionClient()
+    assert (client.urls, client.concurrency) == (("http://localhost:8080/run_code",), 4)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "many", "1.5"])
+def test_a_concurrency_that_cannot_be_used_is_named(monkeypatch, value):
+    monkeypatch.setenv("SANDBOX_MAX_CONCURRENCY", value)
+    with pytest.raises(ConfigError, match="SANDBOX_MAX_CONCURRENCY"):
+        FusionClient()
+
+
+async def dead(_server):
+    return False
+
+
+def test_slots_go_to_the_least_loaded_server():
+    async def go():
+        pool = ServerPool([Server("a", 3), Server("b", 3)], dead)
+        async with pool.slot() as first, pool.slot() as second, pool.slot() as third, pool.slot() as fourth:
+            return sorted(server.name for server in (first, second, third, fourth))
+
+    assert asyncio.run(go()) == ["a", "a", "b", "b"]
+
+
+def test_a_server_that_takes_more_at_once_gets_more():
+    async def go():
+        pool = ServerPool([Server("small", 2), Server("large", 6)], dead)
+        async with contextlib.AsyncExitStack() as stack:
+            held = [await stack.enter_async_context(pool.slot()) for _ in range(8)]
+            return Counter(server.name for server in held)
+
+    assert asyncio.run(go()) == {"small": 2, "large": 6}
+
+
+def test_a_server_that_joins_takes_what_waits_and_without_any_it_is_said():
+    async def go():
+        pool = ServerPool([Server("first", 1)], dead)
+        async with pool.slot() as first:
+            waiting = asyncio.create_task(pool.slot().__aenter__())
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            pool.add(Server("second", 1))
+            assert (await waiting).name == "second"
+            pool.remove(first)
+        pool.remove(pool.servers[0])
+        with pytest.raises(SandboxError, match="none of the machines"):
+            async with pool.slot(outage_timeout_s=0.01):
+                pass
+
+    asyncio.run(go())
+
+
+def test_later_chunks_go_before_new_submissions():
+    async def go():
+        pool, order = ServerPool([Server("a", 1)], dead), []
+
+        async def use(name, priority):
+            async with pool.slot(priority):
+                order.append(name)
+
+        async with pool.slot():
+            tasks = [asyncio.create_task(use(*job)) for job in (("new", 0), ("newer", 0), ("second chunk", -1))]
+            await asyncio.sleep(0)
+        await asyncio.gather(*tasks)
+        return order
+
+    assert asyncio.run(go()) == ["second chunk", "new", "newer"]
+
+
+def test_waiting_tasks_that_are_cancelled_lose_no_slot():
+    async def go():
+        pool = ServerPool([Server("a", 2)], dead)
+
+        async def use():
+            async with pool.slot():
+                await asyncio.sleep(0.001)
+
+        for round_ in range(20):
+            tasks = [asyncio.create_task(use()) for _ in range(8)]
+            for _ in range(round_ % 5):
+                await asyncio.sleep(0)
+            for task in tasks[round_ % 3 :: 2]:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return [server.in_flight for server in pool.servers]
+
+    assert asyncio.run(go()) == [0]
+
+
+def run_harness(directory: Path, job: Job, count: int, python: str = sys.executable) -> tuple[bytes, str]:
+    chunk = make_chunk(job, 0, count)
+    for path, data in chunk.request.files.items():
+        (directory / path).write_bytes(data)
+    (directory / "entry.py").write_text(chunk.request.code)
+    subprocess.run([python, "entry.py"], cwd=directory, check=True, timeout=60)
+    return (directory / RESULT_FILE).read_bytes(), chunk.nonce
+
+
+@pytest.fixture(scope="module")
+def result_file(tmp_path_factory):
+    job = stdin_job("print('output of', input())", "a", "b", "c")
+    return run_harness(tmp_path_factory.mktemp("chunk"), job, 3)
+
+
+def test_the_harness_is_self_contained_text(result_file):
+    data, nonce = result_file
+    records = read_records(data, nonce, 3)
+    assert [execution.stdout for execution in records.executions] == [
+        b"output of a\n",
+        b"output of b\n",
+        b"output of c\n",
+    ]
+    assert records.end == "done"
+    assert TEST_CODE % {"timeout": 6} == TEST_CODE
+    assert "def main" in TEST_UTIL
+
+
+@given(st.data())
+def test_a_file_cut_anywhere_holds_every_test_before_the_cut(result_file, data):
+    whole, nonce = result_file
+    cut = data.draw(st.integers(0, len(whole) - 2))
+    full, part = read_records(whole, nonce, 3), read_records(whole[:cut], nonce, 3)
+    assert part.executions == full.executions[: len(part.executions)]
+    assert part.end is None
+
+
+@given(st.binary(max_size=200))
+def test_reading_never_raises(result_file, noise):
+    whole, nonce = result_file
+    for text in (noise, b"{" + noise, whole[:60] + noise):
+        assert len(read_records(text, nonce, 3).executions) <= 3
+
+
+def test_what_a_program_that_ends_well_writes_to_stderr_is_no_verdict(tmp_path):
+    """The rule is the embedded sandbox's: one function says by what status an end is called."""
+    data, nonce = run_harness(tmp_path, stdin_job("import sys; print('MemoryError', file=sys.stderr)", ""), 1)
+    assert [execution.status for execution in read_records(data, nonce, 1).executions] == [Status.OK]
+
+
+def test_results_with_another_nonce_are_not_read(result_file):
+    assert read_records(result_file[0], "0" * 16, 3).executions == ()
+
+
+def test_requests_hold_inputs_and_nothing_else(result_file):
+    job = Job(
+        "def f(x): return x", (CallInput((1,), {"k": [2]}), CallInput((3,))), fn_name="f", limits=Limits(cpu_s=1.2)
+    )
+    chunk = make_chunk(job, 0, 2)
+    assert chunk.request.run_timeout == (2 + 1) * 2 + 5
+    assert json.loads(chunk.request.files["case_0"]) == [[1], {"k": [2]}]
+    assert chunk.request.fetch_files == (RESULT_FILE,)
+
+
+def test_an_input_that_is_not_plain_data_is_a_sandbox_error():
+    with pytest.raises(SandboxError, match="input of a test cannot be sent"):
+        make_chunk(Job("", (CallInput((object(),)),), fn_name="f"), 0, 1)
+
+
+SCHEMA = {
+    "sandbox": {
+        "isolation": str,
+        "set_uid": int,
+        "cleanup_process": bool,
+        "restore_bash": bool,
+        "max_concurrency": int,
+    },
+    "dataset": {
+        "database": {"backend": {"type": str}, "cache": {"path": str, "sources": list}},
+        "max_runner_concurrency": int,
+        "cpu_runner_url": str,
+        "gpu_runner_url": str,
+        "default_dataset_table": str,
+        "registry": list,
+    },
+    "common": {"logging_color": bool},
+}
+"""The keys of the real server's configuration and their types."""
+REQUIRED = [
+    ("sandbox", "isolation"),
+    ("sandbox", "cleanup_process"),
+    ("sandbox", "restore_bash"),
+    ("sandbox", "max_concurrency"),
+    ("dataset", "database", "backend", "type"),
+    ("common", "logging_color"),
+]
+
+
+def mismatches(data, schema, path=()):
+    for key, value in data.items():
+        where = (*path, key)
+        if key not in schema:
+            yield where
+        elif isinstance(schema[key], dict):
+            yield from mismatches(value, schema[key], where)
+        elif not isinstance(value, schema[key]):
+            yield where
+
+
+def test_the_configuration_of_the_real_server_has_its_keys_and_types():
+    config = yaml.safe_load((ROOT / "sandbox_config" / "local.yaml").read_text())
+    assert list(mismatches(config, SCHEMA)) == []
+    for path in REQUIRED:
+        value = config
+        for key in path:
+            value = value[key]
+        assert value is not None
+    assert config["sandbox"]["isolation"] in ("none", "lite")

@@ -1,0 +1,209 @@
+"""Back-pressure, limits, start and end of our server."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import signal
+import socket
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+
+import aiohttp
+import pytest
+
+from code_rl.cli.main import main
+from code_rl.grading.sandbox.fusion.client import FusionClient
+from tests.grading.fusion.fusion_support import ServerProcess, collect, stdin_job
+
+SLEEP = {"code": "import time; time.sleep(1); print('done')", "language": "python"}
+
+
+def test_beyond_the_queue_requests_are_refused_with_a_time_to_come_back():
+    async def go(url):
+        async with aiohttp.ClientSession() as session:
+
+            async def one():
+                async with session.post(url + "/run_code", json=SLEEP) as response:
+                    return response.status, response.headers.get("Retry-After")
+
+            return await asyncio.gather(*(one() for _ in range(12)))
+
+    with ServerProcess(concurrency=1, max_queue=2) as server:
+        answers = asyncio.run(go(server.url))
+    assert [status for status, _ in answers].count(200) == 3
+    assert {answer for answer in answers if answer[0] != 200} == {(429, "1")}
+
+
+def test_a_client_gets_all_its_results_from_a_server_that_pushes_back():
+    async def go(url):
+        client = FusionClient([url], 16)
+        results = await asyncio.gather(*(collect(client, stdin_job(f"print({n})")) for n in range(12)))
+        await client.aclose()
+        return results
+
+    with ServerProcess(concurrency=1, max_queue=1) as server:
+        results = asyncio.run(go(server.url))
+    assert [executions[0].stdout for executions in results] == [b"%d\n" % n for n in range(12)]
+
+
+@pytest.fixture(scope="module")
+def narrow() -> Iterator[ServerProcess]:
+    """A server that takes no large request."""
+    with ServerProcess(concurrency=4, max_request_mb=1) as server:
+        yield server
+
+
+def packed(body: bytes, how: str) -> tuple[dict[str, str], bytes]:
+    match how:
+        case "gzip":
+            return {"Content-Encoding": "gzip"}, gzip.compress(body)
+        case "deflate":
+            return {"Content-Encoding": "deflate"}, zlib.compress(body)
+    return {}, body
+
+
+@pytest.mark.parametrize("how", ["plain", "gzip", "deflate"])
+def test_bodies_are_read_however_they_come(server: ServerProcess, how):
+    headers, body = packed(json.dumps({"code": "print(6 * 7)", "language": "python"}).encode(), how)
+
+    async def parts():
+        for start in range(0, len(body), 7):
+            yield body[start : start + 7]
+
+    async def go():
+        async with aiohttp.ClientSession() as session:
+            answers = []
+            for data in (body, parts()):
+                async with session.post(server.url + "/run_code", data=data, headers=headers) as response:
+                    answers.append((await response.json())["run_result"]["stdout"])
+            return answers
+
+    assert asyncio.run(go()) == ["42\n"] * 2
+
+
+def test_commas_and_quotes_in_strings_are_no_parts(server: ServerProcess):
+    stdin = '[,{\\"' * 200_000
+
+    async def go():
+        async with aiohttp.ClientSession() as session:
+            body = {"code": "print(len(input()))", "language": "python", "stdin": stdin}
+            async with session.post(server.url + "/run_code", json=body) as response:
+                return (await response.json())["run_result"]["stdout"]
+
+    assert asyncio.run(go()) == f"{len(stdin)}\n"
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_request_over_the_limit_is_413(narrow: ServerProcess, chunked):
+    body = json.dumps({"code": "#" * (2 << 20), "language": "python"}).encode()
+
+    async def parts():
+        for start in range(0, len(body), 65536):
+            yield body[start : start + 65536]
+
+    async def go(url):
+        data = parts() if chunked else body
+        async with aiohttp.ClientSession() as session, session.post(url + "/run_code", data=data) as response:
+            return response.status
+
+    assert asyncio.run(go(narrow.url)) == 413
+
+
+def test_a_client_that_leaves_takes_its_program_with_it():
+    async def go(url):
+        async with aiohttp.ClientSession() as session:
+            body = {"code": "import time; time.sleep(600)", "language": "python", "run_timeout": 600}
+            with pytest.raises(asyncio.TimeoutError):
+                async with session.post(url + "/run_code", json=body, timeout=aiohttp.ClientTimeout(total=0.5)):
+                    pass
+            async with session.post(url + "/run_code", json={"code": "print(1)", "language": "python"}) as response:
+                return (await response.json())["status"]
+
+    with ServerProcess(concurrency=1) as server:
+        assert asyncio.run(asyncio.wait_for(go(server.url), 60)) == "Success"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_running_programs_end_and_refuses_new_ones(number):
+    async def go(server):
+        async with aiohttp.ClientSession() as session:
+
+            async def post(body):
+                async with session.post(server.url + "/run_code", json=body) as response:
+                    return response.status, await response.json()
+
+            await post({"code": "print(1)", "language": "python"})
+            running = asyncio.create_task(post(SLEEP))
+            await asyncio.sleep(0.3)
+            server.send(number)
+            await asyncio.sleep(0.3)
+            refused = await asyncio.gather(post(SLEEP), return_exceptions=True)
+            return await running, refused[0]
+
+    with ServerProcess() as server:
+        (status, answer), refused = asyncio.run(go(server))
+        code, stderr = server.stop(None)
+    assert (status, answer["run_result"]["stdout"]) == (200, "done\n")
+    assert isinstance(refused, aiohttp.ClientError) or refused[0] == 503
+    assert code == 0
+    assert "Traceback" not in stderr
+
+
+def test_programs_beyond_the_grace_are_stopped():
+    async def go(server):
+        async with aiohttp.ClientSession() as session:
+            body = {"code": "import time; time.sleep(600)", "language": "python", "run_timeout": 600}
+            running = asyncio.create_task(session.post(server.url + "/run_code", json=body))
+            await asyncio.sleep(0.5)
+            server.send(signal.SIGTERM)
+            with pytest.raises(aiohttp.ClientError):
+                await running
+
+    with ServerProcess(shutdown_grace_s=0.5) as server:
+        asyncio.run(asyncio.wait_for(go(server), 60))
+        code, stderr = server.stop(None)
+    assert code == 0
+    assert "longer than 0.5 s" in stderr
+
+
+def start(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "code_rl.cli", "sandbox", *words], capture_output=True, text=True, timeout=60
+    )
+
+
+def test_a_port_in_use_is_one_clear_line_and_exit_code_2():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = start(f"port={port}")
+    assert result.returncode == 2
+    assert f"port={port}" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["port=99999", "port=abc", "max_queue=-1", "isolation=strong", "prot=1", "host=", "concurrency=0", "memory_mb=0"]
+    + [f"{name}=nan" for name in ("max_run_s", "shutdown_grace_s")]
+    + ["memory_mb=99999999999999999999", "max_run_s=inf", "processes=99999999999"],
+)
+def test_bad_settings_are_one_line_and_exit_code_2(word, capsys):
+    assert main(["sandbox", word]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert word.split("=")[0] in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_it_binds_to_loopback_unless_told_and_warns_when_told():
+    with ServerProcess() as server:
+        assert server.line.startswith("serving http://127.0.0.1:")
+        assert server.stop()[1].count("warning") == 0
+    with ServerProcess(host="0.0.0.0") as server:
+        assert "warning: bound to 0.0.0.0" in server.stop()[1]

@@ -1,0 +1,139 @@
+"""What a program can learn or change through the harness: nothing of another test, and never an expected output."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiohttp import web
+
+from code_rl.grading.sandbox.executor import Job, Status, StdinInput
+from code_rl.grading.sandbox.fusion.client import FusionClient
+from code_rl.grading.sandbox.local import pool
+from code_rl.util.errors import IsolationError
+from tests.grading.fusion.fusion_support import QUICK, ServerProcess, collect, fake_server, run_all, stdin_job
+
+MARKS = {
+    "its own directory": ("os.listdir('.') != ['solution.py']", "os.makedirs('x/y'); os.chmod('x', 0)"),
+    "a flag of stdin": (
+        "fcntl.fcntl(0, 3) & os.O_NONBLOCK != 0",
+        "fcntl.fcntl(0, 4, fcntl.fcntl(0, 3) | os.O_NONBLOCK)",
+    ),
+    "a flag of stdout": ("fcntl.fcntl(1, 3) & os.O_APPEND != 0", "fcntl.fcntl(1, 4, fcntl.fcntl(1, 3) | os.O_APPEND)"),
+    "a process": (
+        "os.path.exists(f'/proc/{os.getpgid(0)}/x')",
+        "os.fork() or (os.setsid(), signal.signal(signal.SIGTERM, signal.SIG_IGN), time.sleep(99))",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MARKS)
+def test_what_one_test_leaves_the_next_does_not_find(server: ServerProcess, name):
+    seen, leave = MARKS[name]
+    code = f"import fcntl, os, signal, time\nprint({seen}, flush=True)\ntry:\n    {leave}\nexcept OSError: pass"
+    found = run_all(server.url, stdin_job(code, "", "", ""))
+    assert [(each.status, each.stdout) for each in found] == [(Status.OK, b"False\n")] * 3
+
+
+@pytest.mark.slow
+def test_a_fork_bomb_is_a_time_limit(server: ServerProcess):
+    """Its processes are stopped before any is killed; on a machine so busy that this takes too long, by the request's."""
+    code = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
+    assert run_all(server.url, stdin_job(code, cpu_s=1.0))[0].status is Status.TIME_LIMIT
+
+
+SHARED = "import mmap, os, time\ndef share():\n    block = mmap.mmap(-1, 64 << 20)\n    block.write(b'x' * len(block))\n    return block\n"
+
+
+def test_a_fork_that_spins_beside_a_sleeping_parent_is_a_time_limit(server: ServerProcess):
+    code = "import os, time\nif os.fork():\n    time.sleep(3600)\nwhile True: pass"
+    execution = run_all(server.url, stdin_job(code, cpu_s=1.5, wall_s=3.0))[0]
+    assert execution.status is Status.TIME_LIMIT
+    assert execution.cpu_s < 10
+
+
+def test_threads_that_come_and_go_hold_no_place(server: ServerProcess):
+    code = "import threading, time\nwhile True:\n    t = threading.Thread(target=time.sleep, args=(.001,))\n    t.start()\n    t.join()\n    time.sleep(.2)"
+    execution = run_all(server.url, stdin_job(code, cpu_s=1.0, wall_s=3.0))[0]
+    assert execution.status is Status.TIME_LIMIT
+    assert execution.wall_s < 8 * 3.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["os.getppid()", "-1"])
+def test_a_program_that_stops_the_harness_is_to_blame(server: ServerProcess, victim):
+    code = f"import os, signal, time\nos.kill({victim}, signal.SIGSTOP)\ntime.sleep(3600)"
+    execution = run_all(server.url, stdin_job(code, cpu_s=0.5, wall_s=1.0))[0]
+    assert execution.status in (Status.TIME_LIMIT, Status.RUNTIME_ERROR)
+
+
+def test_no_byte_of_a_trusted_job_reaches_a_server():
+    """A checker is given expected outputs: it runs on this machine."""
+    requests = []
+
+    async def spy(_, body, forward):
+        requests.append(body)
+        return web.Response(status=500)
+
+    async def go():
+        async with fake_server(spy) as url:
+            client = FusionClient([url], 2, **QUICK)
+            job = Job("print(input()[::-1])", (StdinInput(b"expected output"), StdinInput(b"another")), trusted=True)
+            found = await collect(client, job)
+            await client.aclose()
+            return found
+
+    found = asyncio.run(go())
+    assert [each.stdout for each in found] == [b"tuptuo detcepxe\n", b"rehtona\n"]
+    assert requests == []
+
+
+def test_where_the_machine_isolates_nothing_trusted_jobs_run_all_the_same(monkeypatch, caplog):
+    class Bare(pool.EmbeddedSandbox):
+        def __init__(self, concurrency=None, isolation="auto"):
+            if isolation == "auto":
+                raise IsolationError("no namespaces here")
+            super().__init__(concurrency, isolation)
+
+    monkeypatch.setattr("code_rl.grading.sandbox.local.pool.EmbeddedSandbox", Bare)
+
+    async def go():
+        client = FusionClient(["http://127.0.0.1:9"], 2, **QUICK)
+        found = [await collect(client, Job("print(7)", (StdinInput(b""),), trusted=True)) for _ in range(2)]
+        await client.aclose()
+        return found
+
+    assert [found[0].stdout for found in asyncio.run(go())] == [b"7\n"] * 2
+    assert sum("without isolation" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_server_that_is_out_and_back_is_named_once_each(server: ServerProcess, caplog):
+    broken = True
+
+    async def flaky(_, body, forward):
+        return web.Response(status=500) if broken else web.json_response(await forward(body))
+
+    async def well(_, body, forward):
+        return web.json_response(await forward(body))
+
+    async def go():
+        nonlocal broken
+        async with fake_server(flaky, server.url) as first, fake_server(well, server.url) as second:
+            client = FusionClient([first, second], 1, outage_timeout_s=60.0)
+            await asyncio.gather(*(collect(client, stdin_job("print(1)")) for _ in range(6)))
+            broken = False
+            while not any("is back" in record.getMessage() for record in caplog.records):
+                await asyncio.gather(*(collect(client, stdin_job("print(1)")) for _ in range(4)))
+            await client.aclose()
+            return first
+
+    url = asyncio.run(asyncio.wait_for(go(), 100))
+    said = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "code_rl.outages" and record.getMessage().startswith(f"sandbox {url}")
+    ]
+    assert len(said) == 2, said
+    assert "is out" in said[0]
+    assert "is back" in said[1]
+    assert {record.levelname for record in caplog.records if record.name == "code_rl.outages"} == {"WARNING"}

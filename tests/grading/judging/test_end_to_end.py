@@ -1,0 +1,211 @@
+"""The whole path with the real embedded sandbox: programs of every fate, hostile ones, checkers, the verb, the course's names."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("chz")
+
+import tinker_utils.lcb
+from code_rl.cli.main import main
+from code_rl.grading.judging import judge_async
+from code_rl.grading.native import write_problems
+from code_rl.grading.problem import CallTest, Compare, Problem, StdinTest
+from code_rl.grading.sandbox.connect import connect_executor
+from code_rl.grading.sandbox.shared import shared_executor
+from tests.grading.judging.verb import judge_files
+from tinker_utils.env import sandbox_check_correctness
+
+CHECKER = """
+import json, sys
+case = json.load(sys.stdin)
+total = int(case["input"])
+try:
+    parts = [int(token) for token in case["output"].split()]
+except ValueError:
+    print("wrong: not numbers")
+else:
+    print("ok" if len(parts) == 2 and sum(parts) == total else "wrong: sum is not " + case["input"].strip())
+"""
+DOUBLE = Problem(
+    "double", "", (StdinTest("3\n", "6\n", public=True), StdinTest("4\n", "8\n")), time_limit_s=1, memory_limit_mb=256
+)
+PATIENT = replace(DOUBLE, time_limit_s=10)  # zeroing memory costs a loaded machine seconds of CPU time
+SPLIT = Problem(
+    "split", "", tuple(StdinTest(f"{n}\n", "") for n in range(5)), compare=Compare("checker", checker=CHECKER)
+)
+ADD = Problem("add", "", (CallTest((1,), 3, {"b": 2}), CallTest((2, 2), 4)), fn_name="add")
+PAIR = Problem("pair", "", (CallTest((1,), (1, [2.5])),), fn_name="pair")
+BIG = Problem("big", "", (StdinTest("6000", "7" * 6000),))
+TEXT = Problem("text", "", (CallTest((), "a\x00\ud800\u2028"),), fn_name="text")
+
+FATES = [
+    (DOUBLE, "print(2 * int(input()))", "passed"),
+    (DOUBLE, "import sys\nfor line in sys.stdin:\n    sys.stdout.buffer.write(b'%d' % (2 * int(line)))", "passed"),
+    (DOUBLE, "print(6)", "wrong_answer"),
+    (DOUBLE, "print('6 ')\nprint()", "wrong_answer"),
+    (DOUBLE, "import os; os.write(1, b'\\xff\\xfe')", "wrong_answer"),
+    (DOUBLE, "print(2 * int(input()))\nraise SystemExit(1)", "runtime_error"),
+    (DOUBLE, "1 / 0", "runtime_error"),
+    (DOUBLE, "def", "compile_error"),
+    (DOUBLE, "\x00", "compile_error"),
+    (DOUBLE, "while True: pass", "time_limit"),
+    (PATIENT, "x = bytearray(10**10)", "memory_limit"),
+    (PATIENT, "while True: print('x' * 10**6)", "output_limit"),
+    (DOUBLE, None, "no_code"),
+    (BIG, "print('7' * int(input()))", "passed"),
+    (BIG, "print('7' * (int(input()) - 1) + '8')", "wrong_answer"),
+    (SPLIT, "n = int(input())\nprint(1, n - 1)", "passed"),
+    (SPLIT, "print(1, 2)", "wrong_answer"),
+    (SPLIT, "print('x')", "wrong_answer"),
+    (ADD, "def add(a, b): return a + b", "passed"),
+    (ADD, "class Solution:\n    def add(self, a, b): return float(a + b)", "passed"),
+    (ADD, "def add(a, b): return a - b", "wrong_answer"),
+    (ADD, "def add(a, b): return True", "wrong_answer"),
+    (ADD, "def plus(a, b): return a + b", "runtime_error"),
+    (ADD, "class Any:\n    def __eq__(self, other): return True\ndef add(a, b): return Any()", "runtime_error"),
+    (ADD, "class I(int):\n    def __eq__(self, other): return True\ndef add(a, b): return I(0)", "wrong_answer"),
+    (ADD, "import os\ndef add(a, b): os._exit(0)", "runtime_error"),
+    (ADD, "def add(a, b): raise SystemExit(0)", "runtime_error"),
+    (ADD, "def add(a, b):\n    x = []\n    for _ in range(10**5): x = [x]\n    return x", "runtime_error"),
+    (PAIR, "def pair(a): return [a, (2.5,)]", "passed"),
+    (PAIR, "def pair(a): return {a, 2.5}", "wrong_answer"),
+    (TEXT, "def text(): return 'a\\x00\\ud800\\u2028'", "passed"),
+]
+
+
+@pytest.fixture(scope="module")
+def verdicts():
+    async def judge_all():
+        executor = connect_executor("embedded")
+        try:
+            return await asyncio.gather(*(judge_async(problem, code, executor) for problem, code, _ in FATES))
+        finally:
+            await executor.aclose()
+
+    return asyncio.run(judge_all())
+
+
+@pytest.mark.parametrize("index", range(len(FATES)))
+def test_fates(verdicts, index):
+    problem, code, fate = FATES[index]
+    verdict = verdicts[index]
+    assert verdict.kind.value == fate, (code, verdict)
+    assert (verdict.passed == len(problem.tests)) == (fate == "passed")
+
+
+def test_no_program_can_put_a_hidden_input_into_its_verdict():
+    secret = Problem("secret", "", (StdinTest("hunter2\n", "no"),))
+    programs = [
+        "raise SyntaxError(input())",
+        "raise ValueError(input())",
+        "raise type(input(), (Exception,), {})()",
+        "compile(input() + ' =', 'f', 'exec')",
+        "import sys; sys.exit(input())",
+        "import sys; print(input(), file=sys.stderr); 1 / 0",
+        "import os; x = input(); os.abort()",
+        "x = input()\nwhile True: print(x * 10**5)",
+        "print(input())",
+    ]
+
+    async def judge_all():
+        executor = connect_executor("embedded")
+        try:
+            return await asyncio.gather(*(judge_async(secret, code, executor) for code in programs))
+        finally:
+            await executor.aclose()
+
+    for code, verdict in zip(programs, asyncio.run(judge_all()), strict=True):
+        assert not verdict.correct
+        assert "hunter2" not in repr(verdict), code
+
+
+def test_the_verb_judges_files_with_the_embedded_sandbox(tmp_path, capsys):
+    write_problems(tmp_path / "p.jsonl.gz", [DOUBLE, SPLIT, ADD, PAIR, BIG, TEXT])
+    rows = [{"problem_id": p.id, "program_id": str(i), "code": code} for i, (p, code, _) in enumerate(FATES)]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = tmp_path / "v.jsonl"
+    argv = [
+        f"problems={tmp_path / 'p.jsonl.gz'}",
+        f"programs={tmp_path / 'q.jsonl'}",
+        f"out={out}",
+        "executor=embedded",
+    ]
+    assert main(["judge", *argv]) == 0
+    written = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["verdict"] for row in written] == [fate for _, _, fate in FATES]
+    assert "programs per second" in capsys.readouterr().out
+
+
+def test_verdicts_do_not_depend_on_concurrency(tmp_path):
+    quick = [
+        (p, code, fate)
+        for p, code, fate in FATES
+        if fate in ("passed", "wrong_answer", "runtime_error") and p is not BIG
+    ]
+    write_problems(tmp_path / "p.jsonl", {p.id: p for p, _, _ in quick}.values())
+    rows = [{"problem_id": p.id, "program_id": str(i), "code": code} for i, (p, code, _) in enumerate(quick * 3)]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    async def judge_with(concurrency):
+        executor = connect_executor("embedded", concurrency=concurrency)
+        try:
+            await judge_files(
+                str(tmp_path / "p.jsonl"),
+                str(tmp_path / "q.jsonl"),
+                str(tmp_path / "v.jsonl"),
+                executor,
+                concurrency=4 * concurrency,
+            )
+        finally:
+            await executor.aclose()
+        return [json.loads(line)["verdict"] for line in (tmp_path / "v.jsonl").read_text().splitlines()]
+
+    for concurrency in (1, 4):
+        assert asyncio.run(judge_with(concurrency)) == [fate for _, _, fate in quick * 3]
+
+
+def test_the_courses_names_work_over_several_event_loops(monkeypatch):
+    monkeypatch.delenv("SANDBOX_URL", raising=False)
+    tests = tinker_utils.lcb.normalize_tests({"inputs": [[1, 2], [3, 4]], "outputs": [[3], [7]], "fn_name": "add"})
+    try:
+        for code, right in (("def add(a, b): return a + b", True), ("def add(a, b): return 3", False)):
+            passed, details = asyncio.run(sandbox_check_correctness(tests, code))
+            assert passed is right
+            assert details["total"] == 2
+    finally:
+        shared_executor.close()
+
+
+def test_the_harness_of_the_course_is_still_named():
+    assert isinstance(tinker_utils.lcb.TEST_CODE, str)
+    assert isinstance(tinker_utils.lcb.TEST_UTIL, str)
+
+
+def test_a_killed_run_leaves_whole_lines(tmp_path):
+    write_problems(tmp_path / "p.jsonl", [DOUBLE])
+    rows = [{"problem_id": "double", "program_id": str(i), "code": "print(2 * int(input()))"} for i in range(20_000)]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = tmp_path / "v.jsonl"
+    argv = [f"problems={tmp_path / 'p.jsonl'}", f"programs={tmp_path / 'q.jsonl'}", f"out={out}", "executor=embedded"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "code_rl.cli", "judge", *argv], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        while not (out.exists() and out.stat().st_size > 1000):
+            assert process.poll() is None
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.wait()
+    lines = out.read_text().splitlines(keepends=True)
+    assert all(line.endswith("\n") for line in lines)
+    ids = [int(json.loads(line)["program_id"]) for line in lines]
+    assert len(set(ids)) == len(ids) > 0

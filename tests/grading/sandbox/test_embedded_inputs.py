@@ -1,0 +1,115 @@
+"""Inputs and the state between the tests of one submission."""
+
+import pytest
+
+from code_rl.grading.sandbox.executor import Status
+from tests.grading.sandbox.sandbox_boxes import LEVELS, run, run_jobs, run_one, stdin_job
+
+
+def test_cases_run_in_order_each_on_its_own_input():
+    inputs = [f"{n}\n".encode() for n in range(150)]
+    done = run(stdin_job("print(int(input()) * 2)", *inputs))
+    assert [one.stdout for one in done] == [f"{2 * n}\n".encode() for n in range(150)]
+
+
+def test_no_cases_no_executions():
+    from code_rl.grading.sandbox.executor import Job
+
+    assert run(Job("print(1)", ())) == []
+
+
+def test_a_large_input_that_is_read_ignored_or_closed():
+    data = b"x" * (50 << 20)
+    assert run_one("import sys\nprint(len(sys.stdin.buffer.read()))", data).stdout == b"%d\n" % len(data)
+    assert run_one("print('no')", data).stdout == b"no\n"
+    assert run_one("import os\nos.close(0)\nprint('closed')", data).stdout == b"closed\n"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_test_starts_clean(level):
+    codes = (
+        "import os\nprint(sorted(os.listdir('.')))\nos.makedirs('a/b')\nopen('a/b/c', 'w').write('x')\nos.chmod('a', 0)"
+        if level == "full"
+        else "import os\nprint(sorted(os.listdir('.')))\nos.makedirs('a/b')\nopen('a/b/c', 'w').write('x')",
+        "import builtins\nprint(hasattr(builtins, 'planted'))\nbuiltins.planted = 1",
+        "import os\nprint(os.umask(0o777))",
+        "import os\nprint(os.environ.get('PLANTED'))\nos.environ['PLANTED'] = '1'\nos.putenv('PLANTED', '1')",
+        "import sys\nprint(sys.stdin.read(), end='')\nsys.stdin.close()",
+        "import fcntl, os\nprint(fcntl.fcntl(1, fcntl.F_GETFL) & os.O_NONBLOCK)",
+    )
+    for done in run_jobs(*(stdin_job(code, b"i", b"i", b"i") for code in codes), level=level):
+        assert len({one.stdout for one in done}) == 1
+        assert {one.status for one in done} == {Status.OK}
+
+
+def test_deeply_nested_leftovers_do_not_reach_the_next_test():
+    code = "import os\nprint(os.listdir('.'))\nfor _ in range(1000):\n    os.mkdir('d')\n    os.chdir('d')"
+    for level in LEVELS:
+        assert {one.stdout for one in run(stdin_job(code, b"", b""), level)} == {b"['solution.py']\n"}
+
+
+def test_randomness_and_hashes_repeat_for_the_same_program_and_input():
+    code = "import random\nprint(random.random(), hash('a'), list({'x', 'y', 'z'}))"
+    first, second = run_jobs(stdin_job(code, b"1", b"2"), stdin_job(code, b"1", b"2"))
+    again = run(stdin_job(code, b"2", b"1"))
+    assert [one.stdout for one in first] == [one.stdout for one in second] == [one.stdout for one in again[::-1]]
+    assert first[0].stdout != first[1].stdout
+
+
+DRAWS = {
+    "the global generator of NumPy": "import numpy\nprint(numpy.random.rand())",
+    "NumPy imported within": "if True: import numpy\nprint(numpy.random.rand())",
+    "a new generator of NumPy": "from numpy.random import default_rng\nprint(default_rng().random())",
+    "the order of a set of objects": "things = [object() for _ in range(40)]\nprint([things.index(each) for each in set(things)])",
+    "addresses": "print(id([]), id(object()))",
+}
+
+
+@pytest.mark.parametrize("code", DRAWS.values(), ids=DRAWS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_program_gives_the_same_answer_in_every_sandbox(code, level):
+    answers = {
+        one.stdout for _ in range(2) for done in run_jobs(*[stdin_job(code)] * 6, level=level, own=True) for one in done
+    }
+    assert len(answers) == 1
+
+
+HONEST = {
+    "imports itself": "import solution\nprint(solution.__name__)",
+    "imports a module that it writes": "with open('mine.py', 'w') as file:\n    file.write('x = 1')\nimport mine\nprint(mine.x)",
+    "asks for its user": "import getpass\nprint(getpass.getuser())",
+    "leaves its children unwaited": "import os, signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nif os.fork() == 0:\n    os._exit(0)\nprint(1)",
+    "keeps a database on disk": "import sqlite3\nbase = sqlite3.connect('a.db')\nbase.execute('create table t (x)')\nbase.commit()\nprint(base.execute('select count(*) from t').fetchone())",
+    "sorts a table that needs a file": "import sqlite3\nbase = sqlite3.connect(':memory:')\nbase.execute('create table t (x)')\nbase.executemany('insert into t values (?)', ((i * 7919 % 200003,) for i in range(200000)))\nprint(base.execute('select x from t order by x').fetchone())",
+    "asks for the load": "import os\nprint(len(os.getloadavg()))",
+    "a hundred threads": """
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+meeting = Barrier(100)
+with ThreadPoolExecutor(100) as pool:
+    print(len(list(pool.map(lambda _: meeting.wait(), range(100)))))
+""",
+}
+
+
+@pytest.mark.parametrize("code", HONEST.values(), ids=HONEST)
+@pytest.mark.parametrize("level", LEVELS)
+def test_honest_programs_run(code, level):
+    (one,) = run(stdin_job(code), level)
+    assert (one.status, one.stdout.count(b"\n") > 0) == (Status.OK, True)
+
+
+def test_bytes_that_are_no_text_survive():
+    code = "import sys\nsys.stdout.buffer.write(sys.stdin.buffer.read()[::-1])"
+    data = bytes(range(256)) * 4
+    assert run_one(code, data).stdout == data[::-1]
+
+
+def test_scientific_packages_are_there():
+    pytest.importorskip("numpy")
+    pytest.importorskip("sortedcontainers")
+    code = "import numpy as np\nfrom sortedcontainers import SortedList\nprint(np.arange(4).sum(), SortedList([2, 1]))"
+    hidden = "np = __import__('num' + 'py')\nprint(np.arange(4).sum())"
+    for level in LEVELS:
+        assert run_one(code, level=level).stdout == b"6 SortedList([1, 2])\n"
+        assert run_one(hidden, level=level).stdout == b"6\n"

@@ -1,0 +1,146 @@
+"""Limits of one test: CPU time decides, the rest contains."""
+
+import subprocess
+import sys
+
+import pytest
+
+from code_rl.grading.sandbox.executor import Status
+from tests.grading.sandbox.sandbox_boxes import LEVELS, run, run_one, stdin_job
+
+level = pytest.mark.parametrize("level", LEVELS)
+SPIN = "while True: pass"
+
+
+@level
+def test_cpu_time_over_the_limit(level):
+    done = run_one(SPIN, level=level, cpu_s=0.4)
+    assert done.status is Status.TIME_LIMIT
+    assert done.exit_code is None
+    assert done.cpu_s > 0.4
+
+
+def test_cpu_time_counts_even_when_the_program_finished():
+    code = "import time\nwhile time.process_time() < .6: pass\nprint('right')"
+    assert run_one(code, cpu_s=0.5).status is Status.TIME_LIMIT
+    assert run_one(code, cpu_s=6).status is Status.OK
+
+
+def test_cpu_time_of_forked_children_counts_also_of_those_never_waited_for():
+    spin = "import time\n    while time.process_time() < .4: pass\n    os._exit(0)"
+    waited = f"import os\nif os.fork() == 0:\n    {spin}\nos.wait()"
+    # The orphans hold the pipe open until they end, so that the program outlives them without waiting for them as its children.
+    orphans = f"import os\nr, w = os.pipe()\nfor _ in range(2):\n  if os.fork() == 0:\n    if os.fork(): os._exit(0)\n    {spin}\nos.close(w)\nos.read(r, 1)"
+    for code in (waited, orphans):
+        done = run_one(code, cpu_s=0.3)
+        assert done.status is Status.TIME_LIMIT, done
+
+
+def test_ignoring_the_kernels_timer_signals_gains_nothing():
+    code = "import signal\nfor s in (signal.SIGXCPU, signal.SIGALRM, signal.SIGPROF, signal.SIGTERM): signal.signal(s, signal.SIG_IGN)\n"
+    assert run_one(code + SPIN, cpu_s=0.3).status is Status.TIME_LIMIT
+
+
+@level
+def test_sleepers_meet_the_wall_cap(level):
+    done = run_one("import time\ntime.sleep(60)", level=level, cpu_s=5, wall_s=0.5)
+    assert done.status is Status.TIME_LIMIT
+    assert done.cpu_s < 1
+
+
+@level
+def test_memory(level):
+    refused = run_one("x = [0] * (1 << 33)", level=level, memory_mb=128)
+    touched = run_one("x = bytearray(200 << 20)\nprint(1)", level=level, memory_mb=128)
+    assert (refused.status, touched.status) == (Status.MEMORY_LIMIT, Status.MEMORY_LIMIT)
+    assert touched.peak_memory_bytes > 200 << 20
+
+
+def test_reserved_stacks_are_not_memory():
+    code = "import threading, sys\nthreading.stack_size(400 << 20)\nt = threading.Thread(target=print, args=('deep',))\nt.start(); t.join()"
+    assert run_one(code, memory_mb=256).stdout == b"deep\n"
+
+
+@pytest.mark.parametrize("memory_mb", [128, 1024])
+def test_as_many_threads_have_stacks_as_may_be_processes(memory_mb):
+    code = "import threading\nfor _ in range(500): threading.Thread(target=threading.Event().wait, daemon=True).start()\nprint(threading.active_count())"
+    assert run_one(code, memory_mb=memory_mb, processes=600).stdout == b"501\n"
+
+
+def test_as_many_files_can_be_open_as_the_limit_says():
+    code = "held = []\ntry:\n    while True: held.append(open('/dev/null'))\nexcept OSError:\n    print(len(held))"
+    few, many = (int(run_one(code, open_files=most).stdout) for most in (100, 1000))
+    assert 100 - 8 <= few < 100
+    assert many == few + 900
+
+
+def test_deep_recursion_has_the_stack_it_needs():
+    code = "import sys, functools\nsys.setrecursionlimit(10**6)\n@functools.cache\ndef f(n): return n and 1 + f(n - 1)\nprint(f(100_000))"
+    assert run_one(code).stdout == b"100000\n"
+
+
+@level
+def test_output_in_one_piece_or_many_on_either_stream(level):
+    for code in (
+        "print('x' * 300_000)",
+        "while True: print('x' * 1000)",
+        "import os\nwhile True: os.write(1, b'x' * 65536)",
+    ):
+        done = run_one(code, level=level, output_bytes=200_000, cpu_s=3)
+        assert done.status is Status.OUTPUT_LIMIT
+        assert len(done.stdout) == 200_000
+    assert run_one("import sys\nsys.stderr.write('x' * 10_000_000)", level=level).status is Status.OK
+
+
+def test_output_up_to_the_limit_is_whole():
+    done = run_one("import sys\nsys.stdout.write('x' * 3_000_000)", output_bytes=3_000_000)
+    assert (done.status, len(done.stdout)) == (Status.OK, 3_000_000)
+
+
+def test_processes_are_limited_and_a_fork_bomb_ends():
+    count = "import os, time\nn = 0\ntry:\n  while True:\n    if os.fork() == 0: time.sleep(9)\n    n += 1\nexcept OSError: print(n)"
+    counted = run_one(count, processes=10)
+    assert int(counted.stdout) <= 10
+    bomb = run_one("import os\nwhile True:\n  try: os.fork()\n  except OSError: pass", cpu_s=0.5)
+    assert bomb.status is Status.TIME_LIMIT
+
+
+def test_files_are_limited_in_size():
+    code = "try:\n  with open('f', 'wb') as f: f.write(bytes(5 << 20))\nexcept OSError: print('too large')"
+    assert run_one(code, file_mb=2, output_bytes=1000).stdout == b"too large\n"
+    assert run_one(code, file_mb=8).stdout == b""
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["x = (", "(" * 100_000, "x = " + "-" * 300_000 + "1", "x = 1\0", "x = '\ud800'", "return 1", "x" * 10 + " = " * 3],
+)
+def test_what_does_not_compile_is_one_compile_error_for_all_cases(code):
+    done = run(stdin_job(code, b"1", b"2", b"3"))
+    assert [one.status for one in done] == [Status.COMPILE_ERROR]
+
+
+def test_what_the_compiler_takes_counts_for_the_submission():
+    """Each test spoils its working directory, so that each has the program compiled anew."""
+    lines = "".join(f"def g{n}():\n" + _nested(14) for n in range(2))
+    lines += "open('x', 'w').close()\nprint(1)"
+    once = run(stdin_job(lines, b"", total_s=9.0))[0].compile_s
+    total = 4 * once
+    done = run(stdin_job(lines, *[b""] * 12, total_s=total))
+    compiled = [one.compile_s for one in done]
+    assert done[0].status is Status.OK
+    assert [one.status for one in done][-1] is Status.TIME_LIMIT
+    assert sum(compiled) < total + 2 * max(compiled)
+
+
+def _nested(depth: int) -> str:
+    """Source that doubles in the compiler with each level."""
+    levels = (f"{' ' * n}try: pass\n{' ' * n}finally:\n" for n in range(1, depth + 1))
+    return "".join(levels) + " " * (depth + 1) + "pass\n"
+
+
+def test_the_room_for_recursion_is_that_of_the_interpreter():
+    code = "def f(n):\n    try:\n        return f(n + 1)\n    except RecursionError:\n        return n\nprint(f(1))"
+    plain = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
+    assert {one.stdout for one in run(stdin_job(code, b"", b"", b""))} == {plain}
+    assert run_one(code).stdout == plain

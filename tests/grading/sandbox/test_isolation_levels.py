@@ -1,0 +1,181 @@
+"""What a program cannot do at each level, as the present user and as an ordinary one."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from code_rl.grading.sandbox.executor import Status
+from tests.grading.sandbox.sandbox_boxes import LEVELS, run_jobs, run_one, stdin_job
+
+level = pytest.mark.parametrize("level", LEVELS)
+
+# Each prints what it got hold of; a contained program prints nothing.
+ESCAPES = {
+    "environment": "import os\nprint(*[k for k in os.environ if 'SECRET' in k])",
+    "host_files": """
+for path in ("/etc/passwd", "/etc/shadow", "/root", "/home", "/proc/1/environ", "/proc/kcore", "/sys/kernel", "/dev/mem", "/var/log"):
+    try: print(path, open(path).read(10))
+    except OSError: pass
+import os
+for path in ("/", "/root", "/home", "/etc", "/var", "/sys"):
+    try: print(*[n for n in os.listdir(path) if n in ("etc_shadow", "shadow", "passwd", ".bashrc", "log", "fs")])
+    except OSError: pass""",
+    "network": """
+import socket
+for family, kind in ((2, 1), (2, 2), (10, 1), (1, 1), (16, 3), (17, 3)):
+    try: print(socket.socket(family, kind))
+    except OSError: pass""",
+    "execution": "import os, subprocess\nfor p in ('/bin/true', '/usr/bin/env', '/bin/sh'):\n  try: print(subprocess.run([p]))\n  except OSError: pass",
+    "supervisor_signals": """
+import os
+for sig in (9, 15, 19, 14, 2, 6, 11, 31):
+    for pid in (1, os.getppid(), os.getppid() or 1):
+        try: os.kill(pid, sig) if pid not in (0,) else None
+        except OSError: pass""",
+    "supervisor_limits": """
+import resource, os
+for pid in {1, os.getppid()} - {0}:
+    for kind in range(16):
+        try: print(resource.prlimit(pid, kind, (0, 0)))
+        except (OSError, ValueError): pass""",
+    "supervisor_memory": """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+for pid in {1, os.getppid()} - {0}:
+    if libc.ptrace(16, pid, 0, 0) == 0: print("ptrace")
+    for name in ("mem", "environ", "maps", "fd/0", "cmdline"):
+        try: print(name, open(f"/proc/{pid}/{name}", "rb").read(8))
+        except OSError: pass
+    for call in (310, 311, 438):
+        if libc.syscall(call, pid, 0, 0, 0, 0, 0) >= 0: print(call)""",
+    "scheduling": "import os\nfor pid in {1, os.getppid()} - {0}:\n  for f in (lambda: os.sched_setaffinity(pid, {0}), lambda: os.setpriority(0, pid, 19)):\n    try: print(f(), 'changed')\n    except OSError: pass",
+    "namespaces": """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+for flag in (0x10000000, 0x20000, 0x40000000, 0x20000000, 0x8000000):
+    if libc.unshare(flag) == 0: print("unshare", hex(flag))
+    pid = libc.syscall(56, flag | 17, 0, 0, 0, 0)
+    if pid == 0:
+        import os; os._exit(0)
+    if pid > 0: print("clone", hex(flag))
+if libc.mount(b"tmpfs", b"/tmp", b"tmpfs", 0, 0) == 0: print("mount")
+if libc.umount2(b"/tmp", 2) == 0: print("umount")
+if libc.chroot(b"/tmp") == 0: print("chroot")""",
+    "kernel_objects": """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+for name, number, *args in (("shmget", 29, 1, 4096, 0o1600), ("semget", 64, 1, 1, 0o1600), ("msgget", 68, 1, 0o1600), ("keyctl", 250, 0, -3, 1),
+    ("bpf", 321, 0, 0, 0), ("io_uring", 425, 8, 0), ("userfaultfd", 323, 1), ("memfd", 319, b"x", 0), ("perf", 298, 0, 0, -1, -1, 0), ("mq_open", 240, b"x", 0o100, 0o600, 0)):
+    if libc.syscall(number, *args) >= 0: print(name)""",
+    "descriptors": """
+import os, stat
+for fd in range(3, 1024):
+    try: print(fd, stat.S_IFMT(os.fstat(fd).st_mode))
+    except OSError: pass""",
+    "writes": """
+import os
+for root in ("/", "/usr", "/packages", "/etc", "/dev", os.path.dirname(os.__file__), os.path.expanduser("~root"), "/var/tmp", "/run"):
+    try: print(open(root + "/planted", "w"))
+    except OSError: pass
+    try: os.chmod(os.__file__, 0o644); print("chmod")
+    except OSError: pass
+try: os.chmod("/dev/null", 0o600); print("null")
+except OSError: pass""",
+    "capabilities": "import os\nfor f in (lambda: os.setuid(0), lambda: os.setgid(0), lambda: os.chroot('.'), lambda: os.mknod('n', 0o60600, 1)):\n  try: print(f(), 'done')\n  except OSError: pass",
+}
+
+
+@level
+def test_escapes_find_nothing(level, monkeypatch):
+    monkeypatch.setenv("SECRET_TOKEN", "x")
+    done = run_jobs(*(stdin_job(code) for code in ESCAPES.values()), level=level, own=True)
+    found = {name: (one[0].status, one[0].stdout.strip()) for name, one in zip(ESCAPES, done, strict=True)}
+    assert found == dict.fromkeys(ESCAPES, (Status.OK, b""))
+
+
+@level
+def test_nothing_of_one_submission_is_left_for_the_next(level):
+    plant = """
+import os, time, threading
+open("file", "w").write("x")
+try:
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            while True:
+                try: open("/tmp/again", "w").write("x")
+                except OSError: pass
+                time.sleep(.01)
+        os._exit(0)
+except OSError: pass
+"""
+    look = "import os, time\ntime.sleep(.2)\nprint(os.listdir('.'), os.listdir('/dev/shm') if os.getcwd() == '/tmp' else ['solution.py'])"
+    done = run_jobs(stdin_job(plant), stdin_job(look), level=level)
+    assert done[1][0].stdout == b"['solution.py'] ['solution.py']\n"
+
+
+def test_a_submission_sees_only_its_own_processes():
+    if "full" not in LEVELS:
+        pytest.skip("no PID namespaces here")
+    code = "import os\nprint([p for p in os.listdir('/proc') if p.isdigit()], os.getpid() > 1)"
+    assert run_one(code, level="full").stdout in (b"['2'] True\n", b"[] True\n")
+
+
+def test_level_none_protects_nothing_but_still_limits():
+    done = run_one("import os\nprint(os.path.exists('/etc/passwd'))\nwhile True: pass", level="none", cpu_s=0.3)
+    assert done.status is Status.TIME_LIMIT
+
+
+ORDINARY = """
+import asyncio, json, sys
+from code_rl.util.errors import IsolationError
+from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+from code_rl.grading.sandbox.executor import Job, StdinInput
+async def go(level):
+    async with EmbeddedSandbox(1, level) as box:
+        job = Job("import os\\ntry: print(open('/etc/passwd').read(1))\\nexcept OSError: print('contained')", (StdinInput(b""),) * 2)
+        return [one.stdout.decode() async for one in box.run(job)]
+found = {}
+for level in ("full", "landlock"):
+    try: found[level] = asyncio.run(go(level))
+    except IsolationError as error: found[level] = str(error)
+print(json.dumps(found))
+"""
+
+
+def _ordinary_interpreter() -> str:
+    for name in ("/usr/bin/python3", "/usr/local/bin/python3"):
+        if shutil.which("setpriv") and os.access(name, os.X_OK):
+            version = subprocess.run(
+                [name, "-c", "import sys; print(sys.version_info >= (3, 11))"],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if version.stdout.strip() == "True":
+                return name
+    pytest.skip("no setpriv, or no interpreter of 3.11 or newer that other users can reach")
+
+
+def test_both_levels_work_for_an_ordinary_user():
+    if os.geteuid() != 0:
+        pytest.skip("the other tests run as an ordinary user already")
+    python = _ordinary_interpreter()
+    source = Path(__file__).parents[3] / "src"
+    command = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", python, "-B", "-c", ORDINARY]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd="/",
+        env={"PYTHONPATH": str(source), "PATH": os.defpath},
+        check=False,
+    )
+    if "ModuleNotFoundError: No module named 'code_rl'" in done.stderr:
+        pytest.skip("other users cannot reach the source")
+    found = json.loads(done.stdout)
+    assert {name: found[name] for name in LEVELS} == {name: ["contained\n"] * 2 for name in LEVELS}

@@ -1,0 +1,159 @@
+"""What a machine can lack: room on the disk, memory, descriptors, a directory that can be written, the data."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from code_rl.cli.main import main
+from code_rl.engine.local.state import read_state, write_state
+from code_rl.util.errors import CheckpointError, ResourceError, describe_error, lacks_memory, with_resume_hint
+from code_rl.util.files import JsonLines, read_lines, write_atomically
+from tests.pipeline_support import small
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 256 KB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", disk], capture_output=True, check=False
+    ).returncode:
+        pytest.skip("a small disk cannot be mounted here")
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def fill(disk: Path) -> None:
+    with open(disk / "filler", "wb", buffering=0) as file:
+        for size in (4096, 1):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                pass
+
+
+def test_a_line_that_found_no_room_leaves_no_half_of_it_and_later_lines_are_whole(small_disk):
+    lines = JsonLines(small_disk / "a.jsonl")
+    lines.append({"step": 0, "text": "x" * 5000})
+    fill(small_disk)
+    with pytest.raises(OSError, match="No space left"):
+        lines.append({"step": 1, "text": "y" * 50_000})
+    kept = list(read_lines(small_disk / "a.jsonl"))
+    assert (small_disk / "a.jsonl").read_bytes().endswith(b"\n")
+    (small_disk / "filler").unlink()
+    lines.append({"step": 2})
+    lines.close()
+    assert [record["step"] for record in read_lines(small_disk / "a.jsonl")] == [
+        *(record["step"] for record in kept),
+        2,
+    ]
+
+
+def test_a_file_is_replaced_whole_or_stays_as_it_was_on_a_full_disk(small_disk):
+    write_atomically(small_disk / "a", "one")
+    fill(small_disk)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(small_disk / "a", "two" * 5000)
+    assert (small_disk / "a").read_text() == "one"
+
+
+def test_a_checkpoint_without_room_is_refused_before_a_byte_is_written_and_the_one_before_stays(small_disk):
+    path = small_disk / "a.state.safetensors"
+    with pytest.raises(CheckpointError, match=r"MB left and a checkpoint takes .* make room"):
+        write_state(path, {"w": torch.zeros(100_000)}, {}, overwrite=True)
+    assert list(small_disk.iterdir()) == []
+
+
+@given(where=st.integers(1, 40))
+def test_a_checkpoint_whose_disk_fails_within_leaves_the_one_before(tmp_path_factory, where):
+    folder = tmp_path_factory.mktemp("state")
+    path = folder / "a.state.safetensors"
+    write_state(path, {"w": torch.ones(10_000)}, {"n": 1}, overwrite=True)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (where * 1000, before[1]))
+    try:
+        with pytest.raises(CheckpointError, match="could not be written"):
+            write_state(path, {"w": torch.zeros(10_100)}, {"n": 2}, overwrite=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert read_state(path).meta == {"n": 1}
+    assert [each.name for each in folder.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(28, "No space left on device", "/x/y"), "the run stopped: No space left on device: /x/y; go on"),
+        (OSError(24, "Too many open files"), "the run stopped: Too many open files; go on"),
+        (MemoryError(), "the run stopped: out of memory; go on"),
+        (ImportError("libx.so: failed to map segment from shared object"), "the run stopped: out of memory (libx.so: failed to map segment from shared object); go on"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried\nmore"), "the run stopped: out of memory (DefaultCPUAllocator: can't allocate memory: you tried); go on"),
+    ],
+)  # fmt: skip
+def test_what_the_machine_lacks_becomes_one_line_with_what_to_do(error, said):
+    found = with_resume_hint(error, "go on")
+    assert isinstance(found, ResourceError)
+    assert str(found) == said
+    assert describe_error(error) in said
+    assert lacks_memory(error) == ("memory" in said)
+
+
+def train(*words: str, limit: str = "pass") -> subprocess.CompletedProcess[str]:
+    code = f"import resource, sys; {limit}; from code_rl.cli.main import main; sys.exit(main(['train', *sys.argv[1:]]))"
+    return subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, timeout=200)
+
+
+def one_line(done: subprocess.CompletedProcess[str], *said: str) -> None:
+    assert done.returncode in (1, 2), done.stdout + done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    for each in said:
+        assert each in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("megabytes", [300, 600, 900, 2400, 3600])
+def test_a_process_with_too_little_memory_says_so_on_one_line_or_runs(tmp_path, megabytes):
+    words = [f"{name}={value}" for name, value in small(tmp_path / "run", max_steps=1).items()]
+    limit = f"resource.setrlimit(resource.RLIMIT_AS, ({megabytes << 20}, {megabytes << 20}))"
+    done = train(*words, limit=limit)
+    if done.returncode:
+        one_line(done, "memory")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("descriptors", [12, 16, 20, 28, 40, 64])
+def test_a_process_with_too_few_descriptors_says_so_on_one_line_or_runs(tmp_path, descriptors):
+    words = [f"{name}={value}" for name, value in small(tmp_path / "run", max_steps=1).items()]
+    done = train(*words, limit=f"resource.setrlimit(resource.RLIMIT_NOFILE, ({descriptors}, {descriptors}))")
+    if done.returncode:
+        one_line(done)
+
+
+def test_a_directory_that_cannot_be_written_is_refused_at_the_start(capsys):
+    where = "/proc/1/run" if os.geteuid() == 0 else "/run-of-nobody"
+    assert main(["train", *(f"{name}={value}" for name, value in small(Path(where)).items())]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: log_path={where} cannot be used")
+    assert said.count("\n") == 1
+
+
+def test_a_data_file_that_is_gone_is_refused_by_name_and_nothing_is_made(tmp_path, capsys):
+    words = {**small(tmp_path / "run", max_steps=1), "dataset": str(tmp_path / "gone.jsonl")}
+    assert main(["train", *(f"{name}={value}" for name, value in words.items())]) == 2
+    said = capsys.readouterr().err
+    assert "gone.jsonl" in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "run").exists()
