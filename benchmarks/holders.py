@@ -4,7 +4,7 @@
     python benchmarks/holders.py soak=10000 [concurrency=64] [hostile=0.05] [isolation=full] [seed=0]
 
 Without `soak`: honest jobs of 20 ms, limit 1 CPU second, in turns with and without a share of programs that use little processor time and want to
-keep a worker; the ratio of the two rates is printed. With `soak`: the corpora of tests/grading/walls, so many submissions, of which the share `hostile` is
+keep a worker; the ratio of the two rates is printed. With `soak`: the corpus of `code-rl audit`, so many submissions, of which the share `hostile` is
 hostile, judged at once. Printed are verdicts, those that are not what a program deserves, verdicts that differ from a program's first, and
 processes, descriptors, mounts, files and control groups that were not there before (other users of the same temporary directory show as leaks).
 """
@@ -19,22 +19,19 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from code_rl.grading.audit.programs import HOLDING, HONEST, OWNER, CorpusProgram
 from code_rl.grading.judging import judge_async
 from code_rl.grading.sandbox.executor import Job, Limits, Status, StdinInput
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.grading.verdict import VerdictKind
-from tests.grading.walls.between import BETWEEN
-from tests.grading.walls.blame import BLAME, BLAMED_CHECKERS
-from tests.grading.walls.holders import HOLDERS, PATIENT
-from tests.grading.walls.honest import HONEST
-from tests.grading.walls.programs import Entry
-from tests.grading.walls.thieves import ASKED, CHECKER_THIEVES, OWNERS, THIEVES
+from tests.grading.corpus.programs import deserved, of_class, of_kind
+from tests.grading.corpus.test_programs import NOT_AT_LANDLOCK
 
 SETTINGS = {
     "seconds": "20",
@@ -65,14 +62,7 @@ IDLE = (
     "duty_three_percent",
     "nanosleep_threads",
 )
-KINDS: dict[str, Sequence[Entry]] = {
-    "thieves": THIEVES,
-    "checker thieves": CHECKER_THIEVES,
-    "blame": BLAME,
-    "blamed checkers": BLAMED_CHECKERS,
-    "holders": HOLDERS,
-    "between": BETWEEN,
-}
+HOSTILE = ("searches memory for others", "makes trouble", HOLDING, "remembers between tests")
 
 
 def main() -> None:
@@ -113,7 +103,7 @@ async def compare(settings: dict[str, str]) -> None:
 async def rate(box: EmbeddedSandbox, seconds: float, lanes: int, share: float, held: list[float]) -> float:
     """Honest jobs a second that end within `seconds`, in a stream that always has more submissions in flight than the sandbox has places."""
     honest = Job(HONEST_20_MS, (StdinInput(b"1\n"),), limits=LIMITS)
-    holders = itertools.cycle([entry.code for entry in HOLDERS if entry.name in IDLE])
+    holders = itertools.cycle([entry.code for entry in of_class(HOLDING) if entry.name in IDLE])
     done = begun = 0
     start = time.perf_counter()
 
@@ -184,10 +174,12 @@ def _below(root: int) -> list[str]:
     return sorted(below - {str(root)})
 
 
-def mixed(count: int, hostile: float, level: str, rng: random.Random) -> Iterator[tuple[str, Entry]]:
-    """(kind, entry), `count` of them: every hostile program in turn among honest ones and owners."""
-    turns = itertools.cycle([(kind, e) for kind, entries in KINDS.items() for e in entries if level in e.rooms])
-    honest = [("honest", e) for e in (*HONEST, *PATIENT[:2], *OWNERS, *ASKED) if level in e.rooms]
+def mixed(count: int, hostile: float, level: str, rng: random.Random) -> Iterator[CorpusProgram]:
+    """`count` programs: every hostile one in turn among honest ones and owners."""
+    turns = itertools.cycle([e for e in of_class(*HOSTILE) if level == "full" or not e.name.startswith("forged_sig")])
+    honest = [
+        e for kind in (HONEST, OWNER) for e in of_kind(kind) if level != "landlock" or e.name not in NOT_AT_LANDLOCK
+    ]
     for _ in range(count):
         yield next(turns) if rng.random() < hostile else rng.choice(honest)
 
@@ -204,11 +196,11 @@ async def stream(settings: dict[str, str]) -> None:
     async with EmbeddedSandbox(int(settings["concurrency"]), level) as box:
 
         async def lane() -> None:
-            for kind, entry in work:
+            for entry in work:
                 verdict = (await judge_async(entry.problem, entry.code, box)).kind
-                counts[kind, verdict.value] += 1
-                name = f"{kind}/{entry.name}"
-                if verdict not in entry.allowed:
+                counts[entry.kind, verdict.value] += 1
+                name = f"{entry.kind}/{entry.name}"
+                if verdict not in deserved(entry):
                     wrong[f"{name}: {verdict.value}"] += 1
                 if first.setdefault(name, verdict) is not verdict:
                     flips[f"{name}: {first[name].value}, then {verdict.value}"] += 1

@@ -1,6 +1,6 @@
 """Sandboxes that the tests of one process share: to start one takes longer than most programs.
 
-What a submission leaves is no business of the next one's, which is what `tests/grading/walls` and `tests/grading/corpus` hold the sandbox to; a test that kills workers,
+What a submission leaves is no business of the next one's, which is what `tests/grading/corpus` holds the sandbox to; a test that kills workers,
 closes the sandbox or counts what it has makes one of its own.
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import secrets
 import signal
@@ -14,7 +15,51 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.grading.corpus.probes import Canary
+PROBES: dict[str, str] = {
+    row["name"]: row["code"]
+    for row in map(json.loads, Path(__file__).with_name("probes.jsonl").read_text().splitlines())
+}
+"""Programs that try to reach past their sandbox, and print `BREACH ...` for each thing that they could do."""
+PLANT, FIND = PROBES.pop("plant"), PROBES.pop("find")
+"""The first leaves something in every place that could outlive a submission, the second looks for it."""
+_PRELUDE = """
+import ctypes, errno, os, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def breach(*what):
+    print("BREACH", *what)
+def listing(path):
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
+def attempt(name, action):
+    try:
+        result = action()
+    except Exception:
+        return None
+    if result is not False and result is not None and result != -1:
+        breach(name, repr(result)[:80])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """The targets that the host has set up."""
+
+    secret: str
+    folder: str
+    pid: int
+    tcp_port: int
+    udp_port: int
+    abstract: str
+    socket_path: str
+    marker: str
+
+
+def probe_source(body: str, canary: Canary) -> str:
+    """A complete program."""
+    facts = "".join(f"{name} = {getattr(canary, name)!r}\n" for name in Canary.__slots__)
+    return f"{_PRELUDE}{facts}{body}\n"
 
 
 @dataclass(slots=True)

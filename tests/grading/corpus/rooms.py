@@ -20,13 +20,12 @@ LEVELS = ("full", "landlock", "none")
 CONFINED = ("full", "landlock")
 FUSION = "fusion"
 ROOMS = (*LEVELS, FUSION)
-SHARES = [
-    *(pytest.param(name, 1, id=name) for name in ("full",)),
-    pytest.param("landlock", 3, id="landlock-third", marks=pytest.mark.slow),
-    pytest.param(FUSION, 6, id=f"{FUSION}-sixth"),
-    *(pytest.param(name, 1, id=name, marks=pytest.mark.slow) for name in ("landlock", FUSION)),
+CONFINING = (*CONFINED, FUSION)
+SAMPLES = [
+    pytest.param("full", True, id="full-sample"),
+    *(pytest.param(name, False, id=name, marks=[pytest.mark.slow, pytest.mark.timeout(1800)]) for name in CONFINING),
 ]
-"""The strongest level runs everything; the server a sixth of it by default; all else is in the slow run."""
+"""Rooms, and whether only a sample runs there."""
 DATA = (data_folder(), Path(__file__).parents[3] / ".." / "shared" / "data")
 """Where public files are looked for; the first is what `python -m tests.grading.corpus.public` fills, as it is before a test moves the cache."""
 

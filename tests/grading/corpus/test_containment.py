@@ -11,8 +11,16 @@ from pathlib import Path
 import pytest
 
 from code_rl.grading.sandbox.executor import Execution, Executor, Job, Limits, StdinInput
-from tests.grading.corpus.canary import Guarded, guarded, processes_named
-from tests.grading.corpus.probes import FIND, PLANT, PROBES, Canary, probe_source
+from tests.grading.corpus.canary import (
+    FIND,
+    PLANT,
+    PROBES,
+    Canary,
+    Guarded,
+    guarded,
+    probe_source,
+    processes_named,
+)
 from tests.grading.corpus.rooms import CONFINED, FUSION, room
 
 LIMITS = Limits(cpu_s=5.0, memory_mb=256)

@@ -1,5 +1,6 @@
-"""The corpora: programs and the verdicts they deserve, as versioned data in `corpus/`, written from
-the tests' programs by `scripts/write_corpus.py`."""
+"""The corpora: programs and the verdicts they deserve, as versioned data in `corpus/`.
+
+Our own tests judge the same programs."""
 
 from __future__ import annotations
 

@@ -10,19 +10,25 @@ import hashlib
 import secrets
 import string
 from collections.abc import AsyncIterator, Iterable
+from textwrap import dedent
 from typing import Any
 
 import aiohttp
 
 from code_rl.grading.sandbox.executor import Execution, Executor, Job, Limits, Status, StdinInput
-from tests.grading.walls.programs import source
-from tests.grading.walls.walks import WALKER, WALKS
+from tests.grading.corpus.programs import WALKER, WALKS
 
 TAG = "".join(secrets.choice(string.ascii_letters) for _ in range(5))
 PIECES, LETTERS = 4, 12
 LIMITS = Limits(cpu_s=60.0, wall_s=200.0, memory_mb=2048)
 SIZES = (4, 40, 400, 1200)
 """How often a field repeats its canary: what is freed is overwritten by things of its own size."""
+
+
+def source(*parts: str) -> str:
+    """One program of several texts, each freed of its own indentation."""
+    return "\n".join(dedent(part).strip("\n") for part in parts) + "\n"
+
 
 _EVERYWHERE = ("memory_of_others", "descriptors", "descriptor_files", "files", "environments")
 _AT_NONE = ("descriptors", "here")
@@ -95,7 +101,7 @@ class Canaries:
         """
         walks = {"memory": source(_MEMORY)}
         for name in _AT_NONE if at_none else _EVERYWHERE:
-            walks[name] = source(_HERE if name == "here" else WALKS[name][1])
+            walks[name] = source(_HERE if name == "here" else WALKS[name].removeprefix(WALKER))
         facts = f"TAG, LETTERS, SWEEP = {TAG!r}, {LETTERS}, {sweep}\nKNOWN = {self._known()!r}\nWALKS = {walks!r}\n"
         return source(WALKER, facts, _SEARCH, *parts)
 

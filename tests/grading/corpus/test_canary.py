@@ -17,7 +17,7 @@ from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import CallTest, Compare, Problem, StdinTest
 from code_rl.grading.sandbox.executor import CallInput, Executor, Job, StdinInput
 from tests.grading.corpus.rooms import FUSION, LEVELS, room
-from tests.grading.walls.searcher import LIMITS, SEARCH, SIZES, Canaries, Posts, found, run
+from tests.grading.corpus.searcher import LIMITS, SEARCH, SIZES, Canaries, Posts, found, run
 
 RAW = "posts"
 WAYS = (*LEVELS, FUSION, RAW)
