@@ -46,6 +46,8 @@ class Look:
 
 
 def look(step: int, temporary: Path) -> Look:
+    from tests.training.faults.strikes import descendants
+
     children = descendants(os.getpid())
     return Look(
         step=step,
@@ -64,12 +66,6 @@ def resident(pid: int) -> float:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
     except OSError:
         return 0.0
-
-
-def descendants(pid: int) -> list[int]:
-    from tests.training.faults.strikes import _descendants
-
-    return _descendants(pid)
 
 
 def grown(looks: list[Look]) -> list[str]:

@@ -49,6 +49,9 @@ class Armed:
             raise BackendError("the server said that it has lost the session")
 
 
+Strike = Callable[[Armed], None]
+
+
 def disk_full(armed: Armed) -> None:
     """The filesystem of the run directory has no byte left."""
     with contextlib.suppress(OSError), open(Path(armed.more["folder"]) / FILLER, "wb", buffering=0) as file:
@@ -88,49 +91,24 @@ def cancelled(armed: Armed) -> None:
     raise asyncio.CancelledError
 
 
-def killed(armed: Armed) -> None:
-    """SIGKILL."""
-    os.kill(os.getpid(), signal.SIGKILL)
+def sends(number: signal.Signals) -> Strike:
+    """The process gets this signal."""
+    return lambda _: os.kill(os.getpid(), number)
 
 
-def terminated(armed: Armed) -> None:
-    """SIGTERM."""
-    os.kill(os.getpid(), signal.SIGTERM)
+def breaks(part: str) -> Strike:
+    """This part fails from here on: `backend`, `answers` (a back end that is well and never answers), `sandbox`."""
+    return lambda armed: armed.down.add(part)
 
 
-def interrupted(armed: Armed) -> None:
-    """Ctrl-C."""
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-def clock_forward(armed: Armed) -> None:
-    """The wall clock jumps forward by 400 days."""
-    _jump(400 * 86400.0)
-
-
-def clock_back(armed: Armed) -> None:
-    """The wall clock jumps back by 400 days."""
-    _jump(-400 * 86400.0)
+def jumps(days: float) -> Strike:
+    """The wall clock jumps."""
+    return lambda _: _jump(days * 86400.0)
 
 
 def _jump(seconds: float) -> None:
     real = time.time
     time.time = lambda: real() + seconds
-
-
-def backend_gone(armed: Armed) -> None:
-    """The back end fails every request from here on."""
-    armed.down.add("backend")
-
-
-def backend_hung(armed: Armed) -> None:
-    """The back end is well and answers no request from here on."""
-    armed.down.add("answers")
-
-
-def sandbox_gone(armed: Armed) -> None:
-    """The sandbox fails every submission from here on."""
-    armed.down.add("sandbox")
 
 
 def sandbox_away(armed: Armed) -> None:
@@ -143,7 +121,7 @@ def sandbox_away(armed: Armed) -> None:
 
 def sandbox_killed(armed: Armed) -> None:
     """Every process of the sandbox dies."""
-    for pid in _descendants(os.getpid()):
+    for pid in descendants(os.getpid()):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
@@ -153,28 +131,28 @@ def data_gone(armed: Armed) -> None:
     os.rename(armed.more["dataset"], armed.more["dataset"] + ".moved")
 
 
-FAULTS: dict[str, Callable[[Armed], None]] = {
+FAULTS: dict[str, Strike] = {
     "disk full": disk_full,
     "run directory moved": directory_moved,
     "no descriptors left": no_descriptors,
     "out of memory": no_memory,
     "memory limit": memory_limit,
     "request cancelled": cancelled,
-    "SIGKILL": killed,
-    "SIGTERM": terminated,
-    "Ctrl-C": interrupted,
-    "clock forward": clock_forward,
-    "clock back": clock_back,
-    "back end gone": backend_gone,
-    "back end hung": backend_hung,
+    "SIGKILL": sends(signal.SIGKILL),
+    "SIGTERM": sends(signal.SIGTERM),
+    "Ctrl-C": sends(signal.SIGINT),
+    "clock forward": jumps(400),
+    "clock back": jumps(-400),
+    "back end gone": breaks("backend"),
+    "back end hung": breaks("answers"),
     "sandbox away": sandbox_away,
-    "sandbox gone": sandbox_gone,
+    "sandbox gone": breaks("sandbox"),
     "sandbox killed": sandbox_killed,
     "data file gone": data_gone,
 }
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():

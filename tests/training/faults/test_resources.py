@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import resource
 import subprocess
@@ -45,11 +47,18 @@ def fill(disk: Path) -> None:
                 pass
 
 
+@contextlib.contextmanager
+def no_space():
+    with pytest.raises(OSError) as error:  # noqa: PT011 - its number says which
+        yield
+    assert error.value.errno == errno.ENOSPC
+
+
 def test_a_line_that_found_no_room_leaves_no_half_of_it_and_later_lines_are_whole(small_disk):
     lines = JsonLines(small_disk / "a.jsonl")
     lines.append({"step": 0, "text": "x" * 5000})
     fill(small_disk)
-    with pytest.raises(OSError, match="No space left"):
+    with no_space():
         lines.append({"step": 1, "text": "y" * 50_000})
     kept = list(read_lines(small_disk / "a.jsonl"))
     assert (small_disk / "a.jsonl").read_bytes().endswith(b"\n")
@@ -65,14 +74,14 @@ def test_a_line_that_found_no_room_leaves_no_half_of_it_and_later_lines_are_whol
 def test_a_file_is_replaced_whole_or_stays_as_it_was_on_a_full_disk(small_disk):
     write_atomically(small_disk / "a", "one")
     fill(small_disk)
-    with pytest.raises(OSError, match="No space left"):
+    with no_space():
         write_atomically(small_disk / "a", "two" * 5000)
     assert (small_disk / "a").read_text() == "one"
 
 
 def test_a_checkpoint_without_room_is_refused_before_a_byte_is_written_and_the_one_before_stays(small_disk):
     path = small_disk / "a.state.safetensors"
-    with pytest.raises(CheckpointError, match=r"MB left and a checkpoint takes .* make room"):
+    with pytest.raises(CheckpointError):
         write_state(path, {"w": torch.zeros(100_000)}, {}, overwrite=True)
     assert list(small_disk.iterdir()) == []
 
@@ -85,7 +94,7 @@ def test_a_checkpoint_whose_disk_fails_within_leaves_the_one_before(tmp_path_fac
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (where * 1000, before[1]))
     try:
-        with pytest.raises(CheckpointError, match="could not be written"):
+        with pytest.raises(CheckpointError):
             write_state(path, {"w": torch.zeros(10_100)}, {"n": 2}, overwrite=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -94,21 +103,22 @@ def test_a_checkpoint_whose_disk_fails_within_leaves_the_one_before(tmp_path_fac
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    "error",
     [
-        (OSError(28, "No space left on device", "/x/y"), "the run stopped: No space left on device: /x/y; go on"),
-        (OSError(24, "Too many open files"), "the run stopped: Too many open files; go on"),
-        (MemoryError(), "the run stopped: out of memory; go on"),
-        (ImportError("libx.so: failed to map segment from shared object"), "the run stopped: out of memory (libx.so: failed to map segment from shared object); go on"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried\nmore"), "the run stopped: out of memory (DefaultCPUAllocator: can't allocate memory: you tried); go on"),
+        OSError(errno.ENOSPC, "No space left on device", "/x/y"),
+        OSError(errno.EMFILE, "Too many open files"),
+        MemoryError(),
+        ImportError("libx.so: failed to map segment from shared object"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried\nmore"),
     ],
-)  # fmt: skip
-def test_what_the_machine_lacks_becomes_one_line_with_what_to_do(error, said):
+)
+def test_a_missing_resource_becomes_one_line_with_the_remedy(error):
     found = with_resume_hint(error, "go on")
     assert isinstance(found, ResourceError)
-    assert str(found) == said
-    assert describe_error(error) in said
-    assert lacks_memory(error) == ("memory" in said)
+    assert "\n" not in str(found)
+    assert str(found).endswith("go on")
+    assert describe_error(error) in str(found)
+    assert lacks_memory(error) is not isinstance(error, OSError)
 
 
 def train(*words: str, limit: str = "pass") -> subprocess.CompletedProcess[str]:
@@ -116,37 +126,32 @@ def train(*words: str, limit: str = "pass") -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, timeout=200)
 
 
-def one_line(done: subprocess.CompletedProcess[str], *said: str) -> None:
-    assert done.returncode in (1, 2), done.stdout + done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr
-    for each in said:
-        assert each in done.stderr
+def runs_or_says_on_one_line(done: subprocess.CompletedProcess[str], said: str) -> None:
+    if done.returncode:
+        assert done.returncode in (1, 2), done.stdout + done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert said in done.stderr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("megabytes", [300, 600, 900, 2400, 3600])
-def test_a_process_with_too_little_memory_says_so_on_one_line_or_runs(tmp_path, megabytes):
+@pytest.mark.parametrize(
+    ("limit", "amount", "said"),
+    [
+        *(("RLIMIT_AS", megabytes << 20, "memory") for megabytes in (300, 600, 900, 2400, 3600)),
+        *(("RLIMIT_NOFILE", descriptors, "") for descriptors in (12, 16, 20, 28, 40, 64)),
+    ],
+)
+def test_a_process_with_too_little_of_a_resource_says_so_on_one_line_or_runs(tmp_path, limit, amount, said):
     words = [f"{name}={value}" for name, value in small(tmp_path / "run", max_steps=1).items()]
-    limit = f"resource.setrlimit(resource.RLIMIT_AS, ({megabytes << 20}, {megabytes << 20}))"
-    done = train(*words, limit=limit)
-    if done.returncode:
-        one_line(done, "memory")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("descriptors", [12, 16, 20, 28, 40, 64])
-def test_a_process_with_too_few_descriptors_says_so_on_one_line_or_runs(tmp_path, descriptors):
-    words = [f"{name}={value}" for name, value in small(tmp_path / "run", max_steps=1).items()]
-    done = train(*words, limit=f"resource.setrlimit(resource.RLIMIT_NOFILE, ({descriptors}, {descriptors}))")
-    if done.returncode:
-        one_line(done)
+    limited = f"resource.setrlimit(resource.{limit}, ({amount}, {amount}))"
+    runs_or_says_on_one_line(train(*words, limit=limited), said)
 
 
 def test_a_directory_that_cannot_be_written_is_refused_at_the_start(capsys):
     where = "/proc/1/run" if os.geteuid() == 0 else "/run-of-nobody"
     assert main(["train", *(f"{name}={value}" for name, value in small(Path(where)).items())]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"error: log_path={where} cannot be used")
+    assert f"log_path={where}" in said
     assert said.count("\n") == 1
 
 
