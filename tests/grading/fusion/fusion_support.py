@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -108,6 +108,32 @@ async def fake_server(
             yield url
 
 
+async def relay(_number: int, body: dict[str, Any], forward: Forward) -> web.StreamResponse:
+    """A handler that passes everything on."""
+    return web.json_response(await forward(body))
+
+
+def through(
+    servers: list[Handler | str],
+    use: Callable[[FusionClient], Awaitable[Any]],
+    upstream: str | None = None,
+    concurrency: int = 2,
+    **more: Any,
+) -> Any:
+    """The result of `use(client)`, with a client of these servers: addresses, or handlers of fake ones."""
+
+    async def go() -> Any:
+        async with AsyncExitStack() as stack:
+            urls = [
+                s if isinstance(s, str) else await stack.enter_async_context(fake_server(s, upstream)) for s in servers
+            ]
+            client = FusionClient(urls, concurrency, **{**QUICK, **more})
+            stack.push_async_callback(client.aclose)
+            return await use(client)
+
+    return asyncio.run(asyncio.wait_for(go(), 100))
+
+
 def stdin_job(code: str, *inputs: bytes | str, **limits: Any) -> Job:
     data = [text.encode() if isinstance(text, str) else text for text in inputs or ("",)]
     return Job(code, tuple(StdinInput(text) for text in data), limits=Limits(**{"cpu_s": 3.0, **limits}))
@@ -130,12 +156,6 @@ async def outcome(client: FusionClient, job: Job) -> list[Execution] | SandboxEr
 
 def run_all(url: str | list[str], job: Job, concurrency: int = 4, **more: Any) -> list[Execution]:
     """Every execution of one job, on a client of its own."""
-
-    async def go() -> list[Execution]:
-        client = FusionClient([url] if isinstance(url, str) else url, concurrency, **{**QUICK, **more})
-        try:
-            return await collect(client, job)
-        finally:
-            await client.aclose()
-
-    return asyncio.run(go())
+    return through(
+        [*([url] if isinstance(url, str) else url)], lambda client: collect(client, job), None, concurrency, **more
+    )

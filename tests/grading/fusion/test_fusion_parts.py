@@ -16,12 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.grading.sandbox.connect import connect_executor
-from code_rl.grading.sandbox.executor import CallInput, Job, Limits, Status
+from code_rl.grading.sandbox.executor import CallInput, Execution, Job, Limits, Status
 from code_rl.grading.sandbox.fusion.client import FusionClient
 from code_rl.grading.sandbox.fusion.harness import RESULT_FILE
 from code_rl.grading.sandbox.fusion.payload import TEST_CODE, TEST_UTIL, make_chunk
-from code_rl.grading.sandbox.fusion.protocol import run_urls
+from code_rl.grading.sandbox.fusion.protocol import FAILED, RunRequest, run_urls
 from code_rl.grading.sandbox.fusion.records import read_records
+from code_rl.grading.sandbox.server.runs import RunLimits, run_request
 from code_rl.grading.sandbox.servers import Server, ServerPool
 from code_rl.util.errors import ConfigError, SandboxError
 from tests.grading.fusion.fusion_support import stdin_job
@@ -45,14 +46,16 @@ def test_addresses(text, urls):
 
 @pytest.mark.parametrize("text", ["", " , ", "localhost:8080", "ftp://a", "http://", "http:///run_code"])
 def test_addresses_that_cannot_be_used_are_named(text):
-    with pytest.raises(ConfigError, match="SANDBOX_URL"):
+    with pytest.raises(ConfigError) as error:
         run_urls(text)
+    assert "SANDBOX_URL" in str(error.value)
 
 
 def test_an_address_of_the_environment_is_refused_by_its_own_name(monkeypatch):
     monkeypatch.setenv("SANDBOX_URL", "localhost:8080")
-    with pytest.raises(ConfigError, match=r"^SANDBOX_URL: 'localhost:8080' is not a URL"):
+    with pytest.raises(ConfigError) as error:
         connect_executor("auto")
+    assert str(error.value).startswith("SANDBOX_URL: 'localhost:8080'")
 
 
 def test_the_environment_sets_address_and_concurrency(monkeypatch):
@@ -69,8 +72,9 @@ def test_the_environment_sets_address_and_concurrency(monkeypatch):
 @pytest.mark.parametrize("value", ["0", "-1", "many", "1.5"])
 def test_a_concurrency_that_cannot_be_used_is_named(monkeypatch, value):
     monkeypatch.setenv("SANDBOX_MAX_CONCURRENCY", value)
-    with pytest.raises(ConfigError, match="SANDBOX_MAX_CONCURRENCY"):
+    with pytest.raises(ConfigError) as error:
         FusionClient()
+    assert "SANDBOX_MAX_CONCURRENCY" in str(error.value)
 
 
 async def dead(_server):
@@ -107,7 +111,7 @@ def test_a_server_that_joins_takes_what_waits_and_without_any_it_is_said():
             assert (await waiting).name == "second"
             pool.remove(first)
         pool.remove(pool.servers[0])
-        with pytest.raises(SandboxError, match="none of the machines"):
+        with pytest.raises(SandboxError):
             async with pool.slot(outage_timeout_s=0.01):
                 pass
 
@@ -216,56 +220,41 @@ def test_requests_hold_inputs_and_nothing_else(result_file):
 
 
 def test_an_input_that_is_not_plain_data_is_a_sandbox_error():
-    with pytest.raises(SandboxError, match="input of a test cannot be sent"):
+    with pytest.raises(SandboxError):
         make_chunk(Job("", (CallInput((object(),)),), fn_name="f"), 0, 1)
 
 
-SCHEMA = {
-    "sandbox": {
-        "isolation": str,
-        "set_uid": int,
-        "cleanup_process": bool,
-        "restore_bash": bool,
-        "max_concurrency": int,
-    },
-    "dataset": {
-        "database": {"backend": {"type": str}, "cache": {"path": str, "sources": list}},
-        "max_runner_concurrency": int,
-        "cpu_runner_url": str,
-        "gpu_runner_url": str,
-        "default_dataset_table": str,
-        "registry": list,
-    },
-    "common": {"logging_color": bool},
-}
-"""The keys of the real server's configuration and their types."""
-REQUIRED = [
-    ("sandbox", "isolation"),
-    ("sandbox", "cleanup_process"),
-    ("sandbox", "restore_bash"),
-    ("sandbox", "max_concurrency"),
-    ("dataset", "database", "backend", "type"),
-    ("common", "logging_color"),
-]
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("sandbox.isolation", str),
+        ("sandbox.cleanup_process", bool),
+        ("sandbox.restore_bash", bool),
+        ("sandbox.max_concurrency", int),
+        ("dataset.database.backend.type", str),
+        ("common.logging_color", bool),
+    ],
+)
+def test_the_configuration_of_the_real_server_has_what_it_requires(path, kind):
+    value = yaml.safe_load((ROOT / "sandbox_config" / "local.yaml").read_text())
+    for key in path.split("."):
+        value = value[key]
+    assert isinstance(value, kind)
 
 
-def mismatches(data, schema, path=()):
-    for key, value in data.items():
-        where = (*path, key)
-        if key not in schema:
-            yield where
-        elif isinstance(schema[key], dict):
-            yield from mismatches(value, schema[key], where)
-        elif not isinstance(value, schema[key]):
-            yield where
+class Ends:
+    """A sandbox in which every program ends in one way."""
+
+    description = "one end"
+
+    async def run(self, job):
+        yield Execution(Status.RUNTIME_ERROR, detail="lost three times")
+
+    async def aclose(self):
+        return
 
 
-def test_the_configuration_of_the_real_server_has_its_keys_and_types():
-    config = yaml.safe_load((ROOT / "sandbox_config" / "local.yaml").read_text())
-    assert list(mismatches(config, SCHEMA)) == []
-    for path in REQUIRED:
-        value = config
-        for key in path:
-            value = value[key]
-        assert value is not None
-    assert config["sandbox"]["isolation"] in ("none", "lite")
+def test_a_run_without_an_exit_code_says_why():
+    response = asyncio.run(run_request(Ends(), RunRequest("print(1)"), RunLimits(100, 100, 1, 60)))
+    assert (response.status, response.message) == (FAILED, "lost three times")
+    assert response.run_result.return_code is None

@@ -19,7 +19,7 @@ from code_rl.cli.main import main
 from code_rl.grading.sandbox.fusion.client import FusionClient
 from tests.grading.fusion.fusion_support import ServerProcess, collect, stdin_job
 
-SLEEP = {"code": "import time; time.sleep(1); print('done')", "language": "python"}
+SLEEP = {"code": "import time; time.sleep(.5); print('done')", "language": "python"}
 
 
 def test_beyond_the_queue_requests_are_refused_with_a_time_to_come_back():
@@ -138,9 +138,9 @@ def test_a_signal_lets_running_programs_end_and_refuses_new_ones(number):
 
             await post({"code": "print(1)", "language": "python"})
             running = asyncio.create_task(post(SLEEP))
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.2)
             server.send(number)
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.2)
             refused = await asyncio.gather(post(SLEEP), return_exceptions=True)
             return await running, refused[0]
 

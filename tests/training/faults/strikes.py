@@ -169,7 +169,7 @@ def descendants(pid: int) -> list[int]:
 
 def arm(fault: str, stage: str, more: dict[str, Any]) -> None:
     """Make `fault` strike when `stage` of the second step begins."""
-    import code_rl.evaluation.held_out as evaluation
+    import code_rl.training.evaluations as evaluation
     from code_rl.engine.local.sampling import EmbeddedSamplingClient
     from code_rl.engine.local.training import EmbeddedTrainingClient
     from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
