@@ -13,22 +13,8 @@ from tests.grading.sandbox.sandbox_boxes import LEVELS, run_jobs, run_one, stdin
 
 level = pytest.mark.parametrize("level", LEVELS)
 
-# Each prints what it got hold of; a contained program prints nothing.
+# Attempts beside those of `tests/grading/corpus/probes.jsonl`. Each prints what it got hold of; a contained program prints nothing.
 ESCAPES = {
-    "environment": "import os\nprint(*[k for k in os.environ if 'SECRET' in k])",
-    "host_files": """
-for path in ("/etc/passwd", "/etc/shadow", "/root", "/home", "/proc/1/environ", "/proc/kcore", "/sys/kernel", "/dev/mem", "/var/log"):
-    try: print(path, open(path).read(10))
-    except OSError: pass
-import os
-for path in ("/", "/root", "/home", "/etc", "/var", "/sys"):
-    try: print(*[n for n in os.listdir(path) if n in ("etc_shadow", "shadow", "passwd", ".bashrc", "log", "fs")])
-    except OSError: pass""",
-    "network": """
-import socket
-for family, kind in ((2, 1), (2, 2), (10, 1), (1, 1), (16, 3), (17, 3)):
-    try: print(socket.socket(family, kind))
-    except OSError: pass""",
     "execution": "import os, subprocess\nfor p in ('/bin/true', '/usr/bin/env', '/bin/sh'):\n  try: print(subprocess.run([p]))\n  except OSError: pass",
     "supervisor_signals": """
 import os
@@ -53,45 +39,17 @@ for pid in {1, os.getppid()} - {0}:
     for call in (310, 311, 438):
         if libc.syscall(call, pid, 0, 0, 0, 0, 0) >= 0: print(call)""",
     "scheduling": "import os\nfor pid in {1, os.getppid()} - {0}:\n  for f in (lambda: os.sched_setaffinity(pid, {0}), lambda: os.setpriority(0, pid, 19)):\n    try: print(f(), 'changed')\n    except OSError: pass",
-    "namespaces": """
-import ctypes
-libc = ctypes.CDLL(None, use_errno=True)
-for flag in (0x10000000, 0x20000, 0x40000000, 0x20000000, 0x8000000):
-    if libc.unshare(flag) == 0: print("unshare", hex(flag))
-    pid = libc.syscall(56, flag | 17, 0, 0, 0, 0)
-    if pid == 0:
-        import os; os._exit(0)
-    if pid > 0: print("clone", hex(flag))
-if libc.mount(b"tmpfs", b"/tmp", b"tmpfs", 0, 0) == 0: print("mount")
-if libc.umount2(b"/tmp", 2) == 0: print("umount")
-if libc.chroot(b"/tmp") == 0: print("chroot")""",
     "kernel_objects": """
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
 for name, number, *args in (("shmget", 29, 1, 4096, 0o1600), ("semget", 64, 1, 1, 0o1600), ("msgget", 68, 1, 0o1600), ("keyctl", 250, 0, -3, 1),
     ("bpf", 321, 0, 0, 0), ("io_uring", 425, 8, 0), ("userfaultfd", 323, 1), ("memfd", 319, b"x", 0), ("perf", 298, 0, 0, -1, -1, 0), ("mq_open", 240, b"x", 0o100, 0o600, 0)):
     if libc.syscall(number, *args) >= 0: print(name)""",
-    "descriptors": """
-import os, stat
-for fd in range(3, 1024):
-    try: print(fd, stat.S_IFMT(os.fstat(fd).st_mode))
-    except OSError: pass""",
-    "writes": """
-import os
-for root in ("/", "/usr", "/packages", "/etc", "/dev", os.path.dirname(os.__file__), os.path.expanduser("~root"), "/var/tmp", "/run"):
-    try: print(open(root + "/planted", "w"))
-    except OSError: pass
-    try: os.chmod(os.__file__, 0o644); print("chmod")
-    except OSError: pass
-try: os.chmod("/dev/null", 0o600); print("null")
-except OSError: pass""",
-    "capabilities": "import os\nfor f in (lambda: os.setuid(0), lambda: os.setgid(0), lambda: os.chroot('.'), lambda: os.mknod('n', 0o60600, 1)):\n  try: print(f(), 'done')\n  except OSError: pass",
 }
 
 
 @level
-def test_escapes_find_nothing(level, monkeypatch):
-    monkeypatch.setenv("SECRET_TOKEN", "x")
+def test_escapes_find_nothing(level):
     done = run_jobs(*(stdin_job(code) for code in ESCAPES.values()), level=level, own=True)
     found = {name: (one[0].status, one[0].stdout.strip()) for name, one in zip(ESCAPES, done, strict=True)}
     assert found == dict.fromkeys(ESCAPES, (Status.OK, b""))

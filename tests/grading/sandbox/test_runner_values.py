@@ -107,8 +107,9 @@ def test_a_property_is_not_read_as_a_value():
 
 
 def test_other_objects_are_refused_by_the_name_of_their_type():
-    with pytest.raises(ValueCodecError, match="Path"):
+    with pytest.raises(ValueCodecError) as error:
         values.dumps(pathlib.PurePosixPath("x"))
+    assert "Path" in str(error.value)
 
 
 @given(st.lists(st.integers() | st.text()))
