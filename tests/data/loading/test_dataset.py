@@ -27,6 +27,7 @@ from code_rl.policy.prompt_templates import build_prompt, build_question
 from code_rl.util.data_files import sources_digest, stream_rows
 from code_rl.util.errors import ConfigError, DataError
 from tests.data.loading.raw_rows import SAMPLES, SUM, taco
+from tests.refusals import refused
 
 
 def row(number):
@@ -149,30 +150,30 @@ def test_the_mixtures_are_what_the_recipes_promise():
 
 
 @pytest.mark.parametrize(
-    ("setting", "error", "message"),
+    ("setting", "error", "named"),
     [
-        ("deepcodr", ConfigError, "did you mean 'deepcoder'?"),
-        ("nowhere.jsonl", ConfigError, "there is no such file"),
-        ("./nowhere", ConfigError, "there is no such file"),
-        ("", ConfigError, "names nothing"),
-        ("taco,", ConfigError, "names nothing"),
-        ("taco@", ConfigError, "write name, name@revision"),
-        ("deepcoder:valid", ConfigError, "train and test"),
-        ("code-r1@abc", ConfigError, "leetcode@REVISION:train,taco-verified@REVISION:train"),
-        ("livecodebench:release_v9", ConfigError, "release_v1 to release_v6"),
-        ("{tmp}/empty", ConfigError, "nothing for split 'train'"),
-        ("{tmp}/two", ConfigError, "several data sets"),
-        ("{tmp}/part", ConfigError, "1 of 2 shards"),
-        ("{tmp}/rows.jsonl:test", ConfigError, "a file has no splits"),
-        ("{tmp}/rows.txt", ConfigError, "not a data file"),
-        ("{tmp}/bad.jsonl", DataError, r"bad.jsonl, line 2: not JSON"),
-        ("{tmp}/list.jsonl", DataError, r"list.jsonl, line 1: a JSON object was expected"),
-        ("{tmp}/bad.parquet", DataError, "bad.parquet cannot be read"),
-        ("{tmp}/bad.jsonl.zst", DataError, "bad.jsonl.zst cannot be read"),
-        ("{tmp}/bad.jsonl.gz", DataError, "bad.jsonl.gz cannot be read"),
+        ("deepcodr", ConfigError, ("deepcoder",)),
+        ("nowhere.jsonl", ConfigError, ("nowhere.jsonl",)),
+        ("./nowhere", ConfigError, ("./nowhere",)),
+        ("", ConfigError, ("dataset=",)),
+        ("taco,", ConfigError, ("taco,",)),
+        ("taco@", ConfigError, ("taco@",)),
+        ("deepcoder:valid", ConfigError, ("train", "test")),
+        ("code-r1@abc", ConfigError, ("leetcode@REVISION:train,taco-verified@REVISION:train",)),
+        ("livecodebench:release_v9", ConfigError, ("release_v1", "release_v6")),
+        ("{tmp}/empty", ConfigError, ("train",)),
+        ("{tmp}/two", ConfigError, ("set-v1", "set-v2")),
+        ("{tmp}/part", ConfigError, ("1 of 2",)),
+        ("{tmp}/rows.jsonl:test", ConfigError, ("rows.jsonl:test",)),
+        ("{tmp}/rows.txt", ConfigError, ("rows.txt",)),
+        ("{tmp}/bad.jsonl", DataError, ("bad.jsonl, line 2",)),
+        ("{tmp}/list.jsonl", DataError, ("list.jsonl, line 1",)),
+        ("{tmp}/bad.parquet", DataError, ("bad.parquet",)),
+        ("{tmp}/bad.jsonl.zst", DataError, ("bad.jsonl.zst",)),
+        ("{tmp}/bad.jsonl.gz", DataError, ("bad.jsonl.gz",)),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_name(tmp_path, setting, error, message):
+def test_what_cannot_be_read_is_refused_by_name(tmp_path, setting, error, named):
     (tmp_path / "empty").mkdir()
     write(tmp_path / "two" / "set-v1-train.jsonl", 1)
     write(tmp_path / "two" / "set-v2-train.jsonl", 1)
@@ -183,7 +184,7 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path, setting, error, messag
     (tmp_path / "list.jsonl").write_text("[1]\n")
     for name in ("bad.parquet", "bad.jsonl.zst", "bad.jsonl.gz"):
         (tmp_path / name).write_bytes(b"not that")
-    with pytest.raises(error, match=message) as caught:
+    with refused(*named, kind=error) as caught:
         list(open_dataset(setting.format(tmp=tmp_path)))
     assert caught.value.exit_code == 2
 
@@ -192,7 +193,7 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path, setting, error, messag
 def test_a_file_cut_short_is_an_error_not_a_shorter_set(tmp_path, suffix):
     path = write(tmp_path / f"rows.jsonl{suffix}", 200)
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(DataError, match=r"rows\.jsonl\.\w+ cannot be read"):
+    with refused(path.name, kind=DataError):
         list(stream_rows(path))
 
 
@@ -239,7 +240,7 @@ def test_a_changed_file_is_read_anew(tmp_path):
 def test_a_set_without_any_problem_says_why(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"what": 1}\n')
-    with pytest.raises(DataError, match="holds no problems: 1 unknown_shape"):
+    with refused("rows", "1 unknown_shape", kind=DataError):
         asyncio.run(load_dataset(open_dataset(str(path)), None))
 
 
@@ -247,24 +248,24 @@ TWO_PLUS_TWO = '{"id": "a1", "statement": "s", "tests": [{"kind": "stdin", "inpu
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "named"),
     [
-        ('{"id": "a", "statement": "s", "tests": [], "x": 1}\n', r'rows\.jsonl, row 1: field "x" is unknown'),
-        ('{"id": "a", "statement": "s", "tests": [{"kind": "stdin", "input": "", "expected": ""}]}\n' * 2, r"rows\.jsonl: a: an earlier row has this id"),
-        ('[{"id": "a"}]\n', r"rows\.jsonl, line 1: .*read from a file named \.json"),
-        ('[\n{"id": "a"}\n]\n', r"rows\.jsonl, line 1: .*read from a file named \.json"),
+        (TWO_PLUS_TWO.replace("}\n", ', "x": 1}\n'), ("row 1", '"x"')),
+        (TWO_PLUS_TWO * 2, ("rows.jsonl", "a1")),
+        ('[{"id": "a"}]\n', ("rows.jsonl, line 1", ".json")),
+        ('[\n{"id": "a"}\n]\n', ("rows.jsonl, line 1", ".json")),
     ],
-)  # fmt: skip
-def test_a_native_file_must_be_right_in_every_row(tmp_path, text, message):
+)
+def test_a_native_file_must_be_right_in_every_row(tmp_path, text, named):
     path = tmp_path / "rows.jsonl"
     path.write_text(text)
-    with pytest.raises(DataError, match=message):
+    with refused(*named, kind=DataError):
         asyncio.run(load_dataset(open_dataset(str(path)), None))
 
 
 def test_a_data_set_without_held_out_problems_is_refused_before_anything_runs(tmp_path):
     path = str(write(tmp_path / "rows.jsonl", 1))
-    with pytest.raises(ConfigError, match="give test_dataset="):
+    with refused("test_dataset="):
         find_data(path, None, evaluates=True)
     assert find_data(path, None, evaluates=False).test == {}
     data = find_data(path, path, evaluates=True)

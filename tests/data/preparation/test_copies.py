@@ -19,6 +19,7 @@ from code_rl.data.sources.records import Skipped
 from code_rl.grading.problem import Problem, StdinTest
 from code_rl.util.errors import DataError
 from tests.grading.corpus.rooms import data_file
+from tests.refusals import refused
 
 FIELD = (
     "A farmer has n fields in a row and the i-th of them yields a sack of grain for each of its hedges. Neighbouring "
@@ -175,14 +176,14 @@ def test_an_evaluation_row_is_known_by_its_statement(row: dict[str, object], tmp
 def test_an_evaluation_row_without_a_statement_is_an_error_that_names_it(row: object, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"prompt": LEAK}) + "\n" + json.dumps(row) + "\n")
-    with pytest.raises(DataError, match=r"1 of 2 rows.*rows\.jsonl:2"):
+    with refused("1 of 2 rows", "rows.jsonl:2", kind=DataError):
         list(evaluation_problems(str(path)))
 
 
 def test_an_evaluation_file_with_one_text_for_most_rows_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({"id": n, "prompt": FRAME, "task": f"{n}"}) + "\n" for n in range(9)))
-    with pytest.raises(DataError, match="9 of 9 rows"):
+    with refused("9 of 9 rows", kind=DataError):
         list(evaluation_problems(str(path)))
 
 

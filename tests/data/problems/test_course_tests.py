@@ -12,6 +12,7 @@ from code_rl.data.sources.testcases import normalize_tests, read_tests
 from code_rl.grading.problem import CallTest, StdinTest
 from code_rl.policy.prompt_templates import build_question
 from code_rl.util.errors import DataError
+from tests.refusals import refused
 
 LCB_STDIN = [{"input": "1\n", "output": "2\n", "testtype": "stdin"}]
 LCB_CALL = [{"input": '[1, 2]\n"x"', "output": "[3]", "testtype": "functional", "metadata": {"func_name": "f"}}]
@@ -108,7 +109,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("raw", REFUSED, ids=range(len(REFUSED)))
 def test_other_shapes_are_data_errors(raw):
-    with pytest.raises(DataError, match="tests"):
+    with refused("tests", kind=DataError):
         read_tests(raw)
 
 

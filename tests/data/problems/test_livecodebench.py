@@ -26,10 +26,10 @@ from code_rl.data.sources.livecodebench import (
 from code_rl.data.sources.records import RowError, Skipped
 from code_rl.grading.problem import CallTest, Problem, StdinTest
 from code_rl.policy.prompt_templates import build_prompt
-from code_rl.util.errors import ConfigError
 from tests.grading.corpus.reading import read_livecodebench, read_rows
 from tests.grading.corpus.rooms import data_file
 from tests.kinds import each_is
+from tests.refusals import refused
 
 PUBLIC = [{"input": "1 2\n", "output": "3\n", "testtype": "stdin"}]
 PRIVATE = [{"input": "5 6\n", "output": "11\n", "testtype": "stdin"}]
@@ -135,7 +135,7 @@ def test_broken_bytes_are_a_reason_and_never_a_crash(data):
 
 def test_tests_that_unpack_beyond_the_limit_are_refused(monkeypatch):
     monkeypatch.setattr(livecodebench, "MAX_PRIVATE_BYTES", 1 << 16)
-    with pytest.raises(RowError, match="when unpacked"):
+    with pytest.raises(RowError):
         decode_private_tests(pack("[" + " " * (1 << 20) + "]"))
 
 
@@ -189,7 +189,7 @@ def test_rows_outside_the_window_are_counted_and_their_tests_are_not_decoded():
 
 @pytest.mark.parametrize(("start", "end"), [("2024-13-01", None), (None, "soon"), ("2025-01-02", "2025-01-01")])
 def test_a_window_that_cannot_be_is_refused(start, end):
-    with pytest.raises(ConfigError, match="_date="):
+    with refused("_date="):
         parse_window(start, end)
 
 
@@ -205,7 +205,7 @@ def test_releases_are_cumulative_and_versions_are_single_shards():
 
 @pytest.mark.parametrize("version", ["release_v7", "v0", "v7", "v4_v2", "latest", "release_v1_v2", ""])
 def test_an_unknown_release_is_refused_with_those_that_exist(version):
-    with pytest.raises(ConfigError, match="release_v1 to release_v6"):
+    with refused("release_v1", "release_v6"):
         release_shards(version)
 
 
@@ -214,7 +214,7 @@ def test_a_folder_of_shards_is_read_in_order_and_a_missing_one_is_named(tmp_path
         (tmp_path / name).write_text(json.dumps(row(question_id=question)) + "\n")
     problems = read_livecodebench(each for path in shard_paths(tmp_path, "release_v2") for each in read_rows(path))
     assert [problem.id for problem in each_is(Problem, problems)] == ["a", "b"]
-    with pytest.raises(ConfigError, match=r"test3\.jsonl"):
+    with refused("test3.jsonl"):
         shard_paths(tmp_path, "release_v3")
 
 

@@ -26,6 +26,7 @@ from tests.grading.corpus.reading import (
     read_mbpp_plus,
     read_rows,
 )
+from tests.refusals import refused
 
 HUMANEVAL = {
     "task_id": "HumanEval/900",
@@ -279,5 +280,5 @@ def test_rows_are_streamed_and_a_broken_line_names_file_and_line(tmp_path):
     path.write_text('{"a": 1}\n\n[1]\n')
     rows = read_rows(path)
     assert next(rows) == {"a": 1}
-    with pytest.raises(DataError, match=r"rows\.jsonl, line 3"):
+    with refused("rows.jsonl, line 3", kind=DataError):
         next(rows)

@@ -89,7 +89,7 @@ def test_malformed_tests_are_refused_when_the_environment_is_made():
 
 
 def test_trouble_of_the_sandbox_is_raised_not_scored():
-    with pytest.raises(SandboxError, match="down"):
+    with pytest.raises(SandboxError):
         step(tokens(BLOCK), SandboxError("down"))
 
 

@@ -19,6 +19,7 @@ from code_rl.grading.native import write_problems
 from code_rl.grading.problem import Compare, Problem, StdinTest
 from code_rl.grading.verdict import VerdictKind
 from code_rl.util.errors import DataError, SandboxError
+from tests.refusals import refused
 
 from .fakes import ScriptedExecutor, printed
 from .verb import judge_files
@@ -183,7 +184,7 @@ def test_verdicts_of_other_programs_stay_those_of_a_cut_run_too(files, tmp_path)
 def test_a_file_that_holds_anything_else_is_never_replaced(files, tmp_path, held):
     (tmp_path / "v.jsonl").write_text(held)
     executor = EchoExecutor()
-    with pytest.raises(DataError, match="holds something else than such verdicts"):
+    with refused("v.jsonl", kind=DataError):
         judged(files(program(1, "1")), executor)
     assert (executor.jobs, (tmp_path / "v.jsonl").read_text()) == ([], held)
 
@@ -191,14 +192,14 @@ def test_a_file_that_holds_anything_else_is_never_replaced(files, tmp_path, held
 @pytest.mark.parametrize("out", ["{tmp}", ""], ids=["directory", "empty"])
 def test_an_output_that_is_no_file_is_refused_before_anything_runs(files, tmp_path, out):
     executor, (problems, programs, _) = EchoExecutor(), files(program(1, "1"))
-    with pytest.raises(DataError, match="must be a file"):
+    with refused("out=", kind=DataError):
         judged((problems, programs, out.format(tmp=tmp_path)), executor)
     assert executor.jobs == []
 
 
 def test_one_process_writes_an_output_at_a_time(files):
     paths = files(program(1, "1"))
-    with open_verdicts(paths[2]), pytest.raises(DataError, match="in use by another process"):
+    with open_verdicts(paths[2]), refused("v.jsonl", kind=DataError):
         judged(paths)
     assert judged(paths)[0].counts.total() == 1
 
@@ -254,7 +255,7 @@ BAD_ROWS = {
 def test_a_bad_row_stops_everything_before_anything_runs(files, bad):
     paths = files(program(1, "1"), bad)
     executor = EchoExecutor()
-    with pytest.raises(DataError, match=r"q\.jsonl, line 2"):
+    with refused("q.jsonl, line 2", kind=DataError):
         judged(paths, executor)
     assert executor.jobs == []
 
