@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from code_rl.grading.sandbox.executor import CallInput, Execution, Job, Limits, StdinInput
+from code_rl.grading.sandbox.executor import Execution, Job, Limits, StdinInput
 from code_rl.grading.sandbox.fusion.client import FusionClient
 from code_rl.util.errors import OutageError, SandboxError
 from tests.boxes import served
@@ -137,10 +137,6 @@ def through(
 def stdin_job(code: str, *inputs: bytes | str, **limits: Any) -> Job:
     data = [text.encode() if isinstance(text, str) else text for text in inputs or ("",)]
     return Job(code, tuple(StdinInput(text) for text in data), limits=Limits(**{"cpu_s": 3.0, **limits}))
-
-
-def call_job(code: str, name: str, *args: tuple[Any, ...], **more: Any) -> Job:
-    return Job(code, tuple(CallInput(arguments) for arguments in args), fn_name=name, limits=Limits(cpu_s=3.0), **more)
 
 
 async def collect(client: FusionClient, job: Job) -> list[Execution]:
