@@ -26,6 +26,7 @@ from code_rl.grading.sandbox.server.runs import RunLimits, run_request
 from code_rl.grading.sandbox.servers import Server, ServerPool
 from code_rl.util.errors import ConfigError, SandboxError
 from tests.grading.fusion.fusion_support import stdin_job
+from tests.refusals import refused
 
 ROOT = Path(__file__).parents[3]
 
@@ -46,16 +47,14 @@ def test_addresses(text, urls):
 
 @pytest.mark.parametrize("text", ["", " , ", "localhost:8080", "ftp://a", "http://", "http:///run_code"])
 def test_addresses_that_cannot_be_used_are_named(text):
-    with pytest.raises(ConfigError) as error:
+    with refused("SANDBOX_URL"):
         run_urls(text)
-    assert "SANDBOX_URL" in str(error.value)
 
 
 def test_an_address_of_the_environment_is_refused_by_its_own_name(monkeypatch):
     monkeypatch.setenv("SANDBOX_URL", "localhost:8080")
-    with pytest.raises(ConfigError) as error:
+    with refused("SANDBOX_URL: 'localhost:8080'"):
         connect_executor("auto")
-    assert str(error.value).startswith("SANDBOX_URL: 'localhost:8080'")
 
 
 def test_the_environment_sets_address_and_concurrency(monkeypatch):

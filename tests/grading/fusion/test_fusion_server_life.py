@@ -18,6 +18,7 @@ import pytest
 from code_rl.cli.main import main
 from code_rl.grading.sandbox.fusion.client import FusionClient
 from tests.grading.fusion.fusion_support import ServerProcess, collect, stdin_job
+from tests.refusals import one_line
 
 SLEEP = {"code": "import time; time.sleep(.5); print('done')", "language": "python"}
 
@@ -195,10 +196,7 @@ def test_a_port_in_use_is_one_clear_line_and_exit_code_2():
 )
 def test_bad_settings_are_one_line_and_exit_code_2(word, capsys):
     assert main(["sandbox", word]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert word.split("=")[0] in said.err
-    assert said.err.count("\n") == 1
+    one_line(capsys, word.split("=")[0])
 
 
 def test_it_binds_to_loopback_unless_told_and_warns_when_told():

@@ -19,7 +19,7 @@ from code_rl.grading.native import write_problems
 from code_rl.grading.problem import Compare, Problem, StdinTest
 from code_rl.grading.verdict import VerdictKind
 from code_rl.util.errors import DataError, SandboxError
-from tests.refusals import refused
+from tests.refusals import one_line, refused
 
 from .fakes import ScriptedExecutor, printed
 from .verb import judge_files
@@ -281,24 +281,22 @@ def test_other_failures_cancel_what_is_in_flight(files):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "named"),
     [
-        (["problems=P", "programs=Q"], "missing: out"),
-        (["problems=P", "programs=Q", "out=V", "excutor=embedded"], "did you mean 'executor'"),
-        (["problems=P", "programs=Q", "out=Q"], "would overwrite"),
-        (["problems=absent", "programs=Q", "out=V"], "problems='absent': there is no such file"),
+        (["problems=P", "programs=Q"], "out"),
+        (["problems=P", "programs=Q", "out=V", "excutor=embedded"], "executor"),
+        (["problems=P", "programs=Q", "out=Q"], "out="),
+        (["problems=absent", "programs=Q", "out=V"], "problems='absent'"),
         (["problems=P", "programs=Q", "out=V", "concurrency=0"], "concurrency=0"),
         (["problems=P", "programs=Q", "out=V", "executor=ftp://x"], "ftp://x"),
         (["stray"], "stray"),
     ],
 )
-def test_bad_settings_are_one_line_and_exit_code_2(files, capsys, words, message):
+def test_bad_settings_are_one_line_and_exit_code_2(files, capsys, words, named):
     names = dict(zip("PQV", files(program(1, "1")), strict=True))
     argv = [f"{key}={names.get(value, value)}" if value else key for key, _, value in (w.partition("=") for w in words)]
     assert main(["judge", *argv]) == 2
-    captured = capsys.readouterr()
-    assert message in captured.err
-    assert captured.err.count("\n") == 1
+    one_line(capsys, named)
 
 
 def test_help_and_dry_run_run_nothing(files, capsys):
@@ -341,9 +339,7 @@ def test_a_server_that_does_not_answer_is_one_line_and_nothing_is_written(files,
     problems, programs, out = files(program(1, "1"))
     argv = [f"problems={problems}", f"programs={programs}", f"out={out}", "executor=http://127.0.0.1:1/run_code"]
     assert main(["judge", *argv]) == 2
-    captured = capsys.readouterr()
-    assert "127.0.0.1:1" in captured.err
-    assert captured.err.count("\n") == 1
+    one_line(capsys, "127.0.0.1:1")
     assert not (tmp_path / "v.jsonl").exists()
 
 

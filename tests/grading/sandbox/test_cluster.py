@@ -21,16 +21,16 @@ from code_rl.grading.sandbox.connect import connect_executor
 from code_rl.grading.sandbox.executor import Job, Limits, Status, StdinInput
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.grading.verdict import VerdictKind
-from code_rl.util.errors import ConfigError, IsolationError, SandboxError
+from code_rl.util.errors import IsolationError, SandboxError
+from tests.refusals import refused
 
 MARKER = "expected-7f3a"
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError) as error:
+    with refused("[ray]"):
         connect_executor("ray")
-    assert "[ray]" in str(error.value)
 
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install -e '.[ray]'")
@@ -42,10 +42,8 @@ def test_an_address_that_does_not_answer_is_one_line_at_once(monkeypatch):
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
-    with pytest.raises(SandboxError) as error:
+    with refused(str(port), kind=SandboxError):
         connect_executor("ray")
-    assert str(port) in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def test_a_head_that_refuses_us_is_said_to_want_a_token(monkeypatch):
@@ -57,16 +55,14 @@ def test_a_head_that_refuses_us_is_said_to_want_a_token(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as head:
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{head.getsockname()[1]}")
         monkeypatch.setitem(sys.modules, "ray", stub)
-        with pytest.raises(SandboxError) as error:
+        with refused("RAY_AUTH_MODE=token", kind=SandboxError):
             connect_executor("ray")
-    assert "RAY_AUTH_MODE=token" in str(error.value)
     assert os.environ["RAY_NUM_REDIS_GET_RETRIES"] == "5"
 
 
 def test_a_client_port_is_refused_by_name():
-    with pytest.raises(ConfigError) as error:
+    with refused("executor: 'ray://head:10001'"):
         connect_executor("ray://head:10001")
-    assert "executor: 'ray://head:10001'" in str(error.value)
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ import pytest
 from code_rl.grading.sandbox.connect import connect_executor
 from code_rl.grading.sandbox.executor import Execution, Status, retries_of
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
-from code_rl.util.errors import ConfigError, IsolationError, SandboxError
+from code_rl.util.errors import IsolationError, SandboxError
 from tests.grading.sandbox.sandbox_boxes import LEVELS, collect, run, run_one, stdin_job
+from tests.refusals import refused
 
 ECHO = "print(input())"
 
@@ -190,19 +191,16 @@ def test_a_closed_sandbox_refuses():
     ],
 )
 def test_bad_arguments_are_named(make, named):
-    with pytest.raises(ConfigError) as error:
+    with refused(named):
         make()
-    assert named in str(error.value)
 
 
 def test_a_level_that_is_not_there_is_refused_by_name(monkeypatch):
     from code_rl.grading.sandbox.local import launcher
 
     monkeypatch.setattr(launcher, "_BOOT", REFUSING_BOOT)
-    with pytest.raises(IsolationError) as error:
+    with refused("isolation=full", "CLONE_NEWUSER", kind=IsolationError):
         EmbeddedSandbox(1, "full")
-    assert "isolation=full" in str(error.value)
-    assert "CLONE_NEWUSER" in str(error.value)
     box = EmbeddedSandbox(1, "auto")
     assert box.isolation == "landlock"
     asyncio.run(box.aclose())
