@@ -23,9 +23,11 @@ from code_rl.data.preparation.settings import STAGES, PrepareConfig
 from code_rl.data.sources.records import Skipped, item_id
 from code_rl.grading.native import format_problem, write_problems
 from code_rl.grading.problem import Problem, StdinTest
+from code_rl.grading.values import MAX_DEPTH
 from code_rl.policy.prompt_templates import build_prompt, build_question
 from code_rl.util.data_files import sources_digest, stream_rows
 from code_rl.util.errors import ConfigError, DataError
+from tests.boxes import shared_box
 from tests.data.loading.raw_rows import SAMPLES, SUM, taco
 from tests.refusals import refused
 
@@ -309,3 +311,17 @@ def _items(raw):
     from code_rl.data.sources.shapes import read_row
 
     return [read_row(raw, Origin("set", "set", 0))]
+
+
+def deep(depth, wrap):
+    value: object = 1
+    for _ in range(depth):
+        value = wrap(value)
+    return taco([[1]], [value], name="f")
+
+
+def test_a_row_whose_expected_value_is_nested_too_deeply_is_left_out_by_name(tmp_path):
+    wrapped = deep(MAX_DEPTH, lambda v: [v, 2]), deep(MAX_DEPTH + 1, lambda v: [v, 2]), deep(450, lambda v: {"k": v})
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(each | {"solutions": None}) + "\n" for each in wrapped))
+    store = asyncio.run(load_dataset(open_dataset(str(tmp_path / "rows.jsonl")), shared_box(), lambda _: None))
+    assert (len(store), store.left_out()) == (1, {"value_not_plain": 2})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from typing import Any
 
 import pytest
 
@@ -131,6 +130,15 @@ def test_codecontests_rows_have_the_rule_of_the_sets_own_tester():
 
 
 STDIN = {"problem": "Add.", "tests": json.dumps([{"input": "1", "output": "1"}])}
+VERL = next(sample.row for sample in SAMPLES if sample.name == "verl stdin")
+
+
+def verl(truth):
+    return VERL | {"reward_model": {"style": "rule", "ground_truth": truth}}
+
+
+def functional(source):
+    return verl(json.dumps({"functional": source}))
 
 
 @pytest.mark.parametrize(
@@ -157,6 +165,12 @@ STDIN = {"problem": "Add.", "tests": json.dumps([{"input": "1", "output": "1"}])
         ({"description": "?", "public_tests": {}, "private_tests": {}}, "no_tests"),
         ({"description": "?", "public_tests": {}, "private_tests": {}, "input_file": "in.txt"}, "file_io"),
         ({"id": "set/train/4", "statement": "?", "tests": []}, "bad_native_row"),
+        (VERL | {"prompt": [{"role": "system", "content": "Add two numbers."}]}, "blank_statement"),
+        *((verl(truth), "not_tests") for truth in ("42", "\\boxed{4}", '"text"', '{"pytest": "def test_it(): ..."}', None)),
+        (functional("assert f(1) == 2"), "not_tests"),
+        (functional("def check(:"), "test_is_not_python"),
+        (functional("_inputs = open('x')\n" + TABLES), "value_is_not_a_literal"),
+        (functional(TABLES.replace("[5]]", "[5], [6]]")), "bad_tests"),
     ],
 )  # fmt: skip
 def test_a_malformed_row_is_left_out_by_name(row, reason):
@@ -209,20 +223,9 @@ def test_code_r1_s_wording_gives_the_conversation_that_its_rows_publish(name):
     assert get_prompt_template("code-r1")(read(row).view()) == row["prompt"]
 
 
-BAD_VERL: dict[str, dict[str, Any]] = {
-    "not_tests": {"reward_model": {"ground_truth": json.dumps({"pytest": "def test_it(): ..."})}},
-    "blank_statement": {"prompt": [{"role": "system", "content": "Add two numbers."}]},
-    "test_is_not_python": {"reward_model": {"ground_truth": json.dumps({"functional": "def check(:"})}},
-    "value_is_not_a_literal": {
-        "reward_model": {"ground_truth": json.dumps({"functional": "_inputs = open('x')\n" + TABLES})}
-    },
-    "bad_tests": {"reward_model": {"ground_truth": json.dumps({"functional": TABLES.replace("[5]]", "[5], [6]]")})}},
-}
-
-
-@pytest.mark.parametrize("reason", BAD_VERL)
-def test_a_verl_row_that_cannot_be_read_is_left_out_with_its_reason(reason):
-    row = next(sample.row for sample in SAMPLES if sample.name == "verl stdin")
-    found = read(row | BAD_VERL[reason])
-    assert isinstance(found, Skipped)
-    assert found.reason == reason
+def test_the_user_s_last_words_are_the_statement_of_a_verl_row():
+    chat = [{"role": "system", "content": "Think."}, {"role": "user", "content": "Print the double."}]
+    problem = read(VERL | {"prompt": chat, "data_source": "taco"})
+    assert (problem.id, problem.statement, problem.source) == ("set/train/4", "Print the double.", "taco")
+    calls = [{"type": "function_call", "fn_name": "f", "input": [1], "output": [2]}]
+    assert isinstance(read(verl(json.dumps(calls))), Ambiguous)

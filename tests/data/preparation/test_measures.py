@@ -18,9 +18,10 @@ from code_rl.data.preparation.difficulty import judge_rate
 from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.data.preparation.verification.attempts import trivial_pass
 from code_rl.data.preparation.verification.verify import bucket, calibrated_limit
-from code_rl.data.preparation.workspace import Candidate, ProblemSummary, make_entry
+from code_rl.data.preparation.workspace import Candidate, ProblemSummary, make_entry, measure
 from code_rl.evaluation.pass_at_k import wilson
 from code_rl.grading.problem import CallTest, Problem, StdinTest
+from code_rl.grading.values import MAX_DEPTH
 from code_rl.util.files import KeyedLog, digest
 
 
@@ -159,3 +160,11 @@ def test_problems_decided_at_once_stay_within_the_budget_of_bytes_and_a_larger_o
 def test_a_content_key_depends_on_its_parts(part: object) -> None:
     assert digest(part) == digest(part)
     assert digest(part) != digest(part, 1)
+
+
+def test_the_deepest_values_that_a_problem_may_have_are_measured() -> None:
+    deep: object = 1
+    for _ in range(MAX_DEPTH):
+        deep = [deep]
+    size, _ = measure(CallTest((deep,), deep), hashed=True)
+    assert size == 2 * (2 * MAX_DEPTH + 1) + 2
