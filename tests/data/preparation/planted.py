@@ -135,19 +135,22 @@ def exam(rng: random.Random, number: int) -> Problem:
     )
 
 
+def damaged(problem: Problem, kind: str, *reasons: str, **changes: Any) -> Planted:
+    """`problem` with these fields changed; `reasons` are right for it."""
+    return Planted(dataclasses.replace(problem, **changes), kind, frozenset(reasons or (kind,)))
+
+
 def _another(value: Any) -> Any:
-    if isinstance(value, str):
-        return f"{int(value) + 1000}\n"
-    return [*value, 1000]
+    return f"{int(value) + 1000}\n" if isinstance(value, str) else [*value, 1000]
 
 
 def wrong_output(rng: random.Random, number: int) -> Planted:
     """One expected output is not what the reference gives."""
     problem = fresh(rng, number)
-    tests = list(problem.tests)
+    tests: list[Any] = list(problem.tests)
     place = rng.randrange(len(tests))
     tests[place] = dataclasses.replace(tests[place], expected=_another(tests[place].expected))
-    return Planted(dataclasses.replace(problem, tests=tuple(tests)), "wrong_output", frozenset({"reference_fails"}))
+    return damaged(problem, "wrong_output", "reference_fails", tests=tuple(tests))
 
 
 def swapped_tests(rng: random.Random, number: int) -> Planted:
@@ -155,96 +158,64 @@ def swapped_tests(rng: random.Random, number: int) -> Planted:
     problem = fresh(rng, number)
     tests: list[Any] = list(problem.tests)
     one, other = next((i, j) for i in range(len(tests)) for j in range(i) if tests[i].expected != tests[j].expected)
-    tests[one], tests[other] = (
-        dataclasses.replace(tests[one], expected=tests[other].expected),
-        dataclasses.replace(tests[other], expected=tests[one].expected),
-    )
-    return Planted(dataclasses.replace(problem, tests=tuple(tests)), "swapped_tests", frozenset({"reference_fails"}))
+    first, second = tests[one].expected, tests[other].expected
+    tests[one] = dataclasses.replace(tests[one], expected=second)
+    tests[other] = dataclasses.replace(tests[other], expected=first)
+    return damaged(problem, "swapped_tests", "reference_fails", tests=tuple(tests))
 
 
 def image_reference(rng: random.Random, number: int) -> Planted:
     problem = fresh(rng, number)
-    words = rng.choice(
-        (
-            "![board](https://example.org/board.png)",
-            "<image>",
-            '<img src="board.png">',
-        )
-    )
-    return Planted(
-        dataclasses.replace(problem, statement=f"{words}\n\n{problem.statement}"), "image", frozenset({"image"})
-    )
+    words = rng.choice(("![board](https://example.org/board.png)", "<image>", '<img src="board.png">'))
+    return damaged(problem, "image", statement=f"{words}\n\n{problem.statement}")
 
 
 def interactive(rng: random.Random, number: int) -> Planted:
     problem = fresh(rng, number)
-    words = rng.choice(
-        (
-            "This is an interactive problem.",
-            "The interactor answers each question.",
-        )
-    )
-    return Planted(
-        dataclasses.replace(problem, statement=f"{problem.statement}\n\n{words}"),
-        "interactive",
-        frozenset({"interactive"}),
-    )
+    words = rng.choice(("This is an interactive problem.", "The interactor answers each question."))
+    return damaged(problem, "interactive", statement=f"{problem.statement}\n\n{words}")
 
 
 def edited_copy(original: Problem, number: int) -> Planted:
     """The same problem with a sentence more."""
     statement = f"{original.statement}\nGood luck with it."
-    return Planted(
-        dataclasses.replace(original, id=f"copy-{number}", statement=statement), "duplicate", frozenset({"duplicate"})
-    )
+    return damaged(original, "duplicate", id=f"copy-{number}", statement=statement)
 
 
 def leaked(exam: Problem, number: int) -> Planted:
     """A problem of the evaluation set, told in a frame."""
     statement = f"Practice round, task {number}.\n\n{exam.statement}\n\nGood luck!"
-    return Planted(
-        dataclasses.replace(exam, id=f"leak-{number}", statement=statement), "leaked", frozenset({"contaminated"})
-    )
+    return damaged(exam, "leaked", "contaminated", id=f"leak-{number}", statement=statement)
 
 
 def broken_wrapping(rng: random.Random, number: int) -> Planted:
+    """Arguments or results lie in one list too many."""
     problem = call_problem(rng, number)
-    tests: tuple[Any, ...] = problem.tests
-    wrapped = [
-        dataclasses.replace(test, args=(list(test.args),))
-        if number % 2
-        else dataclasses.replace(test, expected=[test.expected])
-        for test in tests
-    ]
-    return Planted(
-        dataclasses.replace(problem, tests=tuple(wrapped)), "broken_wrapping", frozenset({"reference_fails"})
-    )
+    changed: list[Any] = []
+    for test in each_is(CallTest, problem.tests):
+        more = {"args": (list(test.args),)} if number % 2 else {"expected": [test.expected]}
+        changed.append(dataclasses.replace(test, **more))
+    return damaged(problem, "broken_wrapping", "reference_fails", tests=tuple(changed))
 
 
 def flaky(rng: random.Random, number: int) -> Planted:
     """The reference draws lots."""
     problem = stdin_problem(rng, number)
     code = problem.solutions[0].replace("print(", "import random\nprint(random.choice((0, 0, 0, 10**9)) + ")
-    return Planted(dataclasses.replace(problem, solutions=(code,)), "flaky", frozenset({"flaky", "reference_fails"}))
+    return damaged(problem, "flaky", "flaky", "reference_fails", solutions=(code,))
 
 
 def passes_when_empty(rng: random.Random, number: int) -> Planted:
     problem = stdin_problem(rng, number)
     tests = tuple(StdinTest(test.input, "") for test in each_is(StdinTest, problem.tests))
     code = "n = int(input())\nv = list(map(int, input().split()))\n"
-    return Planted(
-        dataclasses.replace(problem, tests=tests, solutions=(code,)), "passes_when_empty", frozenset({"passes_empty"})
-    )
+    return damaged(problem, "passes_when_empty", "passes_empty", tests=tests, solutions=(code,))
 
 
 def impossible_limit(rng: random.Random, number: int) -> Planted:
     problem = stdin_problem(rng, number)
     code = "total = 0\nfor i in range(1500000):\n    total += i\n" + problem.solutions[0]
-    return Planted(
-        dataclasses.replace(problem, solutions=(code,), time_limit_s=0.01),
-        "impossible_limit",
-        frozenset({"impossible_time_limit"}),
-    )
+    return damaged(problem, "impossible_limit", "impossible_time_limit", solutions=(code,), time_limit_s=0.01)
 
 
 MAKERS = (
@@ -257,16 +228,16 @@ def planted_set(total: int, defects: int, seed: int = 7) -> tuple[list[Planted],
     rng = random.Random(seed)
     eval_problems = [exam(rng, n) for n in range(max(8, defects // 5))]
     clean = [Planted(fresh(rng, n)) for n in range(total - defects)]
-    damaged: list[Planted] = []
+    noise: list[Planted] = []
     for n in range(defects):
         kind = n % 10
         if kind < len(MAKERS):
-            damaged.append(MAKERS[kind](rng, 1000 + n))
+            noise.append(MAKERS[kind](rng, 1000 + n))
         elif kind == len(MAKERS):
-            damaged.append(edited_copy(clean[n].problem, n))
+            noise.append(edited_copy(clean[n].problem, n))
         else:
-            damaged.append(leaked(eval_problems[n // 10], n))  # each once: two of one task are duplicates
-    copies = [one for one in damaged if one.kind == "duplicate"]
-    others = clean + [one for one in damaged if one.kind != "duplicate"]
+            noise.append(leaked(eval_problems[n // 10], n))  # each once: two of one task are duplicates
+    copies = [one for one in noise if one.kind == "duplicate"]
+    others = clean + [one for one in noise if one.kind != "duplicate"]
     rng.shuffle(others)
     return others + copies, eval_problems

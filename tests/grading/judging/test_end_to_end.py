@@ -20,7 +20,6 @@ from code_rl.grading.native import write_problems
 from code_rl.grading.problem import CallTest, Compare, Problem, StdinTest
 from code_rl.grading.sandbox.connect import connect_executor
 from code_rl.grading.sandbox.shared import shared_executor
-from tests.grading.judging.verb import judge_files
 from tinker_utils.env import sandbox_check_correctness
 
 CHECKER = """
@@ -102,7 +101,7 @@ def test_fates(verdicts, index):
 
 
 def test_no_program_can_put_a_hidden_input_into_its_verdict():
-    secret = Problem("secret", "", (StdinTest("hunter2\n", "no"),))
+    secret = Problem("secret", "", (StdinTest("hunter2\n", "no"),), time_limit_s=2)
     programs = [
         "raise SyntaxError(input())",
         "raise ValueError(input())",
@@ -112,6 +111,8 @@ def test_no_program_can_put_a_hidden_input_into_its_verdict():
         "import sys; print(input(), file=sys.stderr); 1 / 0",
         "import os; x = input(); os.abort()",
         "x = input()\nwhile True: print(x * 10**5)",
+        "x = input()\nwhile True: pass",
+        "x = input()\ny = bytearray(10**10)",
         "print(input())",
     ]
 
@@ -123,7 +124,8 @@ def test_no_program_can_put_a_hidden_input_into_its_verdict():
             await executor.aclose()
 
     for code, verdict in zip(programs, asyncio.run(judge_all()), strict=True):
-        assert not verdict.correct
+        assert verdict.failure.public is False
+        assert verdict.failure.message
         assert "hunter2" not in repr(verdict), code
 
 
@@ -144,34 +146,6 @@ def test_the_verb_judges_files_with_the_embedded_sandbox(tmp_path, capsys):
     assert "programs per second" in capsys.readouterr().out
 
 
-def test_verdicts_do_not_depend_on_concurrency(tmp_path):
-    quick = [
-        (p, code, fate)
-        for p, code, fate in FATES
-        if fate in ("passed", "wrong_answer", "runtime_error") and p is not BIG
-    ]
-    write_problems(tmp_path / "p.jsonl", {p.id: p for p, _, _ in quick}.values())
-    rows = [{"problem_id": p.id, "program_id": str(i), "code": code} for i, (p, code, _) in enumerate(quick * 3)]
-    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    async def judge_with(concurrency):
-        executor = connect_executor("embedded", concurrency=concurrency)
-        try:
-            await judge_files(
-                str(tmp_path / "p.jsonl"),
-                str(tmp_path / "q.jsonl"),
-                str(tmp_path / "v.jsonl"),
-                executor,
-                concurrency=4 * concurrency,
-            )
-        finally:
-            await executor.aclose()
-        return [json.loads(line)["verdict"] for line in (tmp_path / "v.jsonl").read_text().splitlines()]
-
-    for concurrency in (1, 4):
-        assert asyncio.run(judge_with(concurrency)) == [fate for _, _, fate in quick * 3]
-
-
 def test_the_courses_names_work_over_several_event_loops(monkeypatch):
     monkeypatch.delenv("SANDBOX_URL", raising=False)
     tests = tinker_utils.lcb.normalize_tests({"inputs": [[1, 2], [3, 4]], "outputs": [[3], [7]], "fn_name": "add"})
@@ -182,11 +156,6 @@ def test_the_courses_names_work_over_several_event_loops(monkeypatch):
             assert details["total"] == 2
     finally:
         shared_executor.close()
-
-
-def test_the_harness_of_the_course_is_still_named():
-    assert isinstance(tinker_utils.lcb.TEST_CODE, str)
-    assert isinstance(tinker_utils.lcb.TEST_UTIL, str)
 
 
 def test_a_killed_run_leaves_whole_lines(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -11,31 +12,23 @@ from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import CallTest, Compare, Problem
 from code_rl.grading.verdict import VerdictKind
 from tests.boxes import shared_box
+from tests.grading.corpus.programs import ENTRIES
 
 NUMPY = "import numpy as np\n"
-HONEST = {
-    "int64": (NUMPY + "def f(): return np.int64(5)", 5),
-    "uint8_of_a_sum": (NUMPY + "def f(): return np.array([2, 3], dtype=np.uint8).sum()", 5),
-    "bool_": (NUMPY + "def f(): return np.array([1, 2]).all()", True),
-    "float32": (NUMPY + "def f(): return np.float32(.5)", 0.5),
-    "scalar_array": (NUMPY + "def f(): return np.array(3)", 3),
-    "matrix": (NUMPY + "def f(): return np.arange(4).reshape(2, 2)", [[0, 1], [2, 3]]),
-    "numpy_in_lists": (NUMPY + "def f(): return [np.int64(1), (np.float64(.5), np.str_('a'))]", [1, (0.5, "a")]),
-    "numpy_in_dicts": (NUMPY + "def f(): return {np.int64(1): np.array([2])}", {1: [2]}),
-    "dict_keys_for_a_set": ("def f(): return {1: 0, 2: 0}.keys()", {1, 2}),
-    "dict_items_for_a_set": ("def f(): return {1: 0}.items()", {(1, 0)}),
-    "dict_keys_for_a_list": ("def f(): return dict.fromkeys('ab').keys()", ["a", "b"]),
-    "dict_values": ("def f(): return {1: 5}.values()", [5]),
-    "range": ("def f(): return range(3)", [0, 1, 2]),
-    "generator": ("def f():\n    yield 1\n    yield 2", [1, 2]),
-    "map": ("def f(): return map(str, [1])", ["1"]),
-    "zip": ("def f(): return zip([1], [2])", [(1, 2)]),
-    "deque": ("from collections import deque\ndef f(): return deque([1])", [1]),
-    "array": ("from array import array\ndef f(): return array('i', [1, 2])", [1, 2]),
-    "counter": ("from collections import Counter\ndef f(): return Counter('aab')", {"a": 2, "b": 1}),
-    "ordered_dict": ("from collections import OrderedDict\ndef f(): return OrderedDict(b=1, a=2)", {"a": 2, "b": 1}),
-    "int_enum": ("from enum import IntEnum\nclass C(IntEnum): A = 3\ndef f(): return C.A", 3),
-    "named_tuple": ("from collections import namedtuple\ndef f(): return namedtuple('P', 'x')(1)", (1,)),
+
+
+def returning(expected: object, rule: str = "lcb") -> Problem:
+    return Problem("f", "", (CallTest((), expected),), "", "f", compare=Compare(rule))
+
+
+CORPUS = {entry.name: (entry.problem, entry.code) for entry in ENTRIES if entry.name.startswith("returns_")}
+"""Right programs, which are judged with the rest of the corpus."""
+OTHERS = {
+    "scalar_array": (returning(3), NUMPY + "def f(): return np.array(3)"),
+    "matrix": (returning([[0, 1], [2, 3]]), NUMPY + "def f(): return np.arange(4).reshape(2, 2)"),
+    "dict_keys_for_a_list": (returning(["a", "b"]), "def f(): return dict.fromkeys('ab').keys()"),
+    "zip": (returning([(1, 2)]), "def f(): return zip([1], [2])"),
+    "array": (returning([1, 2]), "from array import array\ndef f(): return array('i', [1, 2])"),
 }
 EQUAL = "    __eq__ = lambda *a: True\n    __hash__ = lambda s: 5\n    __int__ = __index__ = lambda s: 5\n    __float__ = lambda s: 5.0\n"
 FORGED = {
@@ -66,18 +59,13 @@ FORGED = {
 }
 
 
-def verdicts(problems: Mapping[str, tuple[str, object]], rule: str = "lcb"):
+def verdicts(programs: Mapping[str, tuple[Problem, str]]):
     """Of each program; the endless one, which no limit lets end, gets a short one."""
 
     async def go():
         runs = {
-            name: judge_async(
-                Problem(name, "", (CallTest((), expected),), "", "f", compare=Compare(rule)),
-                code,
-                shared_box(concurrency=2),
-                cpu_limit_s=1 if name == "endless" else 3,
-            )
-            for name, (code, expected) in problems.items()
+            name: judge_async(problem, code, shared_box(concurrency=2), cpu_limit_s=1 if name == "endless" else 3)
+            for name, (problem, code) in programs.items()
         }
         return dict(zip(runs, await asyncio.gather(*runs.values()), strict=True))
 
@@ -86,29 +74,32 @@ def verdicts(problems: Mapping[str, tuple[str, object]], rule: str = "lcb"):
 
 def test_values_that_are_equal_are_right():
     pytest.importorskip("numpy")
-    found = verdicts(HONEST)
+    found = verdicts(OTHERS)
     assert {name: (v.kind.value, v.failure) for name, v in found.items() if not v.correct} == {}
 
 
 def test_values_that_are_not_equal_are_wrong():
-    others = {name: (code, [expected, 77]) for name, (code, expected) in HONEST.items()}
-    assert [name for name, verdict in verdicts(others).items() if verdict.correct] == []
+    def other(problem):
+        return replace(problem, tests=tuple(replace(test, expected=[test.expected, 77]) for test in problem.tests))
+
+    found = verdicts({name: (other(problem), code) for name, (problem, code) in (CORPUS | OTHERS).items()})
+    assert [name for name, verdict in found.items() if verdict.correct] == []
 
 
-def test_no_forged_value_passes_and_none_is_excused():
-    found = verdicts({name: (code, 5) for name, code in FORGED.items()})
+@pytest.mark.parametrize("expected", [5, [5]])
+def test_no_forged_value_passes_and_none_is_excused(expected):
+    found = verdicts({name: (returning(expected), code) for name, code in FORGED.items()})
     assert [name for name, verdict in found.items() if verdict.correct or verdict.undecided] == []
-    lists = verdicts({name: (code, [5]) for name, code in FORGED.items()})
-    assert [name for name, verdict in lists.items() if verdict.correct or verdict.undecided] == []
 
 
 @pytest.mark.parametrize("rule", ["python", "lcb-official"])
 def test_strict_rules_take_no_range_for_a_list(rule):
-    wanted = {name: HONEST[name] for name in ("range", "generator", "deque", "matrix", "dict_values")}
-    assert [name for name, verdict in verdicts(wanted, rule).items() if verdict.correct] == []
+    names = [f"returns_{name}_for_list" for name in ("range", "generator", "deque", "dict_values")]
+    strict = {name: (replace(CORPUS[name][0], compare=Compare(rule)), CORPUS[name][1]) for name in names}
+    assert [name for name, verdict in verdicts(strict).items() if verdict.correct] == []
 
 
 def test_a_bool_of_numpy_is_no_number():
     pytest.importorskip("numpy")
-    found = verdicts({"numpy_bool_for_1": (NUMPY + "def f(): return np.bool_(True)", 1)})
-    assert found["numpy_bool_for_1"].kind is VerdictKind.WRONG_ANSWER
+    (verdict,) = verdicts({"bool_for_1": (returning(1), NUMPY + "def f(): return np.bool_(True)")}).values()
+    assert verdict.kind is VerdictKind.WRONG_ANSWER
