@@ -237,12 +237,6 @@ def test_leetcode_problems_that_are_in_livecodebench_are_found_and_named(tmp_pat
     assert {"id": "shortest-distance-after-road-addition-queries-i", "exam": "3517"}.items() <= pairs[0].items()
 
 
-def test_problems_without_tests_enough_are_refused_by_the_filter(tmp_path: Path) -> None:
-    write_problems(tmp_path / "p.jsonl", [Problem("p", "Print the sum of two integers.", (StdinTest("1 2", "3"),))])
-    assert main(["prepare", f"dataset={tmp_path / 'p.jsonl'}", f"out={tmp_path / 'out'}", "stop_after=filter"]) == 0
-    assert report(tmp_path / "out")["stages"][1]["dropped"] == {"few_tests": 1}
-
-
 def test_a_set_of_which_nothing_is_left_is_not_offered_as_one_to_read_back(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,6 @@ from code_rl.grading.verdict import VerdictKind
 from code_rl.util.errors import DataError
 from tests.boxes import shared_box
 from tests.grading.corpus.reading import (
-    count_reasons,
     read_humaneval,
     read_humaneval_plus,
     read_humaneval_plus_origin,
@@ -263,7 +262,6 @@ def test_a_malformed_row_is_named_and_the_next_one_is_still_read(reader, row, re
     assert isinstance(skipped, Skipped)
     assert skipped.reason == reason
     assert isinstance(following, Problem | Draft)
-    assert count_reasons([skipped, following]) == {reason: 1}
 
 
 _GOOD = {

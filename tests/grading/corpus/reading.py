@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from code_rl.data.sources import humaneval, leetcode, livecodebench, mbpp
 from code_rl.data.sources.livecodebench import Window
-from code_rl.data.sources.records import Item, Origin, Row, Skipped
+from code_rl.data.sources.records import Item, Origin, Row
 from code_rl.data.sources.shapes import ReadRow, read_as
 from code_rl.grading.native import parse_problem
 from code_rl.grading.problem import Problem
@@ -33,10 +32,6 @@ def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
 
 def read_problems(path: str | Path) -> Iterator[Problem]:
     return (parse_problem(line, f"{path}, line {number}") for number, line in read_lines(path))
-
-
-def count_reasons(items: Iterable[object]) -> dict[str, int]:
-    return dict(Counter(item.reason for item in items if isinstance(item, Skipped)))
 
 
 read_humaneval = stream(humaneval.read_humaneval)

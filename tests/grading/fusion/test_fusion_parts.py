@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import subprocess
 import sys
 from collections import Counter
@@ -16,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.grading.sandbox.connect import connect_executor
-from code_rl.grading.sandbox.executor import CallInput, Execution, Job, Limits, Status
+from code_rl.grading.sandbox.executor import CallInput, Execution, Job, Status
 from code_rl.grading.sandbox.fusion.client import FusionClient
 from code_rl.grading.sandbox.fusion.harness import RESULT_FILE
 from code_rl.grading.sandbox.fusion.payload import TEST_CODE, TEST_UTIL, make_chunk
@@ -202,20 +201,6 @@ def test_what_a_program_that_ends_well_writes_to_stderr_is_no_verdict(tmp_path):
     """The rule is the embedded sandbox's: one function says by what status an end is called."""
     data, nonce = run_harness(tmp_path, stdin_job("import sys; print('MemoryError', file=sys.stderr)", ""), 1)
     assert [execution.status for execution in read_records(data, nonce, 1).executions] == [Status.OK]
-
-
-def test_results_with_another_nonce_are_not_read(result_file):
-    assert read_records(result_file[0], "0" * 16, 3).executions == ()
-
-
-def test_requests_hold_inputs_and_nothing_else(result_file):
-    job = Job(
-        "def f(x): return x", (CallInput((1,), {"k": [2]}), CallInput((3,))), fn_name="f", limits=Limits(cpu_s=1.2)
-    )
-    chunk = make_chunk(job, 0, 2)
-    assert chunk.request.run_timeout == (2 + 1) * 2 + 5
-    assert json.loads(chunk.request.files["case_0"]) == [[1], {"k": [2]}]
-    assert chunk.request.fetch_files == (RESULT_FILE,)
 
 
 def test_an_input_that_is_not_plain_data_is_a_sandbox_error():

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("chz")
 
 from code_rl.cli.main import main
+from code_rl.evaluation.programs import Judged, check_programs, judge_programs, open_problems
 from code_rl.evaluation.verdict_files import open_verdicts
 from code_rl.grading.native import write_problems
 from code_rl.grading.problem import Compare, Problem, StdinTest
@@ -22,7 +23,6 @@ from code_rl.util.errors import DataError, SandboxError
 from tests.refusals import one_line, refused
 
 from .fakes import ScriptedExecutor, printed
-from .verb import judge_files
 
 OLDER = json.dumps({"problem_id": "0", "program_id": "older", "verdict": "passed", "key": "k"}) + "\n"
 
@@ -49,6 +49,13 @@ class EchoExecutor(ScriptedExecutor):
 
 
 Paths = tuple[str, str, str]
+
+
+async def judge_files(problems: str, programs: str, out: str, executor: Any, **options: Any) -> Judged:
+    """The verb with an executor of the test's."""
+    store = await open_problems(problems, executor, lambda _: None)
+    check_programs(programs, store)
+    return await judge_programs(store, programs, out, executor, **options)
 
 
 @pytest.fixture

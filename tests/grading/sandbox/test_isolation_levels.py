@@ -55,27 +55,6 @@ def test_escapes_find_nothing(level):
     assert found == dict.fromkeys(ESCAPES, (Status.OK, b""))
 
 
-@level
-def test_nothing_of_one_submission_is_left_for_the_next(level):
-    plant = """
-import os, time, threading
-open("file", "w").write("x")
-try:
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork() == 0:
-            while True:
-                try: open("/tmp/again", "w").write("x")
-                except OSError: pass
-                time.sleep(.01)
-        os._exit(0)
-except OSError: pass
-"""
-    look = "import os, time\ntime.sleep(.2)\nprint(os.listdir('.'), os.listdir('/dev/shm') if os.getcwd() == '/tmp' else ['solution.py'])"
-    done = run_jobs(stdin_job(plant), stdin_job(look), level=level)
-    assert done[1][0].stdout == b"['solution.py'] ['solution.py']\n"
-
-
 def test_a_submission_sees_only_its_own_processes():
     if "full" not in LEVELS:
         pytest.skip("no PID namespaces here")
