@@ -15,7 +15,7 @@ from typing import Any
 
 import aiohttp
 
-from code_rl.grading.sandbox.executor import Execution, Executor, Job, Limits, Status, StdinInput
+from code_rl.grading.sandbox.executor import Execution, Job, Limits, Status, StdinInput
 from tests.grading.corpus.programs import WALKER, WALKS
 
 TAG = "".join(secrets.choice(string.ascii_letters) for _ in range(5))
@@ -122,11 +122,6 @@ def found(executions: Iterable[Execution]) -> list[set[tuple[str, str]]]:
         assert "searched" in lines, (execution.status, execution.detail, execution.stderr[-500:])
         sets.append({(line.split()[1], line.split()[2]) for line in lines if line.startswith("FOUND ")})
     return sets
-
-
-async def run(executor: Executor, job: Job) -> list[Execution]:
-    """All executions of one job."""
-    return [execution async for execution in executor.run(job)]
 
 
 class Posts:

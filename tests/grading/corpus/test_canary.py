@@ -17,7 +17,8 @@ from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import CallTest, Compare, Problem, StdinTest
 from code_rl.grading.sandbox.executor import CallInput, Executor, Job, StdinInput
 from tests.grading.corpus.rooms import FUSION, LEVELS, room
-from tests.grading.corpus.searcher import LIMITS, SEARCH, SIZES, Canaries, Posts, found, run
+from tests.grading.corpus.searcher import LIMITS, SEARCH, SIZES, Canaries, Posts, found
+from tests.grading.jobs import collect
 
 RAW = "posts"
 WAYS = (*LEVELS, FUSION, RAW)
@@ -90,9 +91,9 @@ async def _judged(canaries: Canaries, executor: Executor, copies: int) -> None:
 
 async def _plant(canaries: Canaries, executor: Executor, name: str) -> None:
     for copies in SIZES:
-        assert len(await run(executor, _script(canaries, copies, files=name != FUSION))) == 2
+        assert len(await collect(executor, _script(canaries, copies, files=name != FUSION))) == 2
         if name in CALLS:
-            assert len(await run(executor, _call(canaries, copies))) == 2
+            assert len(await collect(executor, _call(canaries, copies))) == 2
             await _judged(canaries, executor, copies)
 
 
@@ -101,9 +102,9 @@ async def _last(kind: str, canaries: Canaries, executor: Executor, name: str) ->
         if kind == "checker":
             await _judged(canaries, executor, copies)
         elif kind == "call":
-            await run(executor, _call(canaries, copies))
+            await collect(executor, _call(canaries, copies))
         else:
-            await run(executor, _script(canaries, copies, files=name != FUSION))
+            await collect(executor, _script(canaries, copies, files=name != FUSION))
 
 
 def _searching(canaries: Canaries, name: str, sweep: bool) -> Job:
@@ -121,7 +122,7 @@ def test_nothing_of_a_submission_is_found_by_later_ones_in_the_same_place(name: 
             for last in ("checker", "script", "call"):  # what comes last is overwritten least
                 if last == "script" or name in CALLS:
                     await _last(last, canaries, executor, name)
-                    seen |= found(await run(executor, _searching(canaries, name, sweep=last == "call")))[0]
+                    seen |= found(await collect(executor, _searching(canaries, name, sweep=last == "call")))[0]
         return seen
 
     assert sorted(asyncio.run(attack())) == []
@@ -137,9 +138,9 @@ def test_nothing_of_a_submission_is_found_by_those_that_run_beside_it(name: str)
                 _script(canaries, sleep_s=1.0, files=name != FUSION),
                 *([_call(canaries, sleep_s=1.0)] if name in CALLS else []),
             ]
-            tasks = [asyncio.create_task(run(executor, job)) for job in sleeping]
+            tasks = [asyncio.create_task(collect(executor, job)) for job in sleeping]
             await asyncio.sleep(0.3)
-            seen = found(await run(executor, _searching(canaries, name, sweep=False)))[0]
+            seen = found(await collect(executor, _searching(canaries, name, sweep=False)))[0]
             await asyncio.gather(*tasks)
             return seen
 
@@ -169,7 +170,7 @@ def test_a_test_finds_nothing_of_the_other_tests_of_its_submission(name: str) ->
 
     async def attack() -> list[set[tuple[str, str]]]:
         async with way(name, 1) as executor:
-            return found(await run(executor, job))
+            return found(await collect(executor, job))
 
     seen = [{field for field, _ in fields} for fields in asyncio.run(attack())]
     assert seen == [{f"input{n}"} for n in range(3)]
@@ -190,7 +191,7 @@ def test_a_call_finds_nothing_of_the_other_calls_of_its_submission(name: str) ->
 
     async def attack() -> list[set[tuple[str, str]]]:
         async with way(name, 1) as executor:
-            return found(await run(executor, job))
+            return found(await collect(executor, job))
 
     seen = [{field for field, _ in fields} for fields in asyncio.run(attack())]
     assert seen == [{f"argument{n}"} for n in range(3)]
@@ -232,7 +233,7 @@ def test_the_searcher_finds_canaries_that_are_there(name: str, sweep: bool) -> N
 
     async def look() -> set[tuple[str, str]]:
         async with way(name, 1) as executor:
-            return found(await run(executor, job))[0]
+            return found(await collect(executor, job))[0]
 
     files = "here" if name == "none" else "files"
     wanted = {(field, "memory") for field in ("kept", "freed", "wide")}

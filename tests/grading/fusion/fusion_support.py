@@ -16,10 +16,11 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from code_rl.grading.sandbox.executor import Execution, Job, Limits, StdinInput
+from code_rl.grading.sandbox.executor import Execution, Job
 from code_rl.grading.sandbox.fusion.client import FusionClient
 from code_rl.util.errors import OutageError, SandboxError
 from tests.boxes import served
+from tests.grading.jobs import collect
 
 QUICK: dict[str, Any] = {"outage_timeout_s": 2.0, "grace_s": 20.0}
 STUBBORN: dict[str, Any] = {"outage_timeout_s": 60.0, "grace_s": 20.0}
@@ -132,15 +133,6 @@ def through(
             return await use(client)
 
     return asyncio.run(asyncio.wait_for(go(), 100))
-
-
-def stdin_job(code: str, *inputs: bytes | str, **limits: Any) -> Job:
-    data = [text.encode() if isinstance(text, str) else text for text in inputs or ("",)]
-    return Job(code, tuple(StdinInput(text) for text in data), limits=Limits(**{"cpu_s": 3.0, **limits}))
-
-
-async def collect(client: FusionClient, job: Job) -> list[Execution]:
-    return [execution async for execution in client.run(job)]
 
 
 async def outcome(client: FusionClient, job: Job) -> list[Execution] | SandboxError | OutageError:

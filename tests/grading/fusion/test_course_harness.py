@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 
 import httpx
 import pytest
 
-from tests.grading.fusion.fusion_support import ServerProcess
 from tinker_utils.lcb import TEST_CODE, TEST_UTIL
 
 ADD = {"inputs": ["1 2\n", "20 3\n"], "outputs": ["3\n", "23"]}
 HALVES = {"inputs": ["1\n"], "outputs": ["0.5 0.25\nend\n"]}
 CALL = {"inputs": ["[1, 2]\n3", "[]\n0"], "outputs": ["[1, 2, 3]", "[0]"], "fn_name": "push"}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    process = ServerProcess(concurrency=2).start()
-    yield process
-    process.stop()
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,8 @@ import pytest
 from aiohttp import web
 
 from code_rl.grading.sandbox.fusion.client import FusionClient
-from tests.grading.fusion.fusion_support import (
-    ServerProcess,
-    collect,
-    fake_server,
-    stdin_job,
-    through,
-)
+from tests.grading.fusion.fusion_support import ServerProcess, fake_server, through
+from tests.grading.jobs import collect, stdin_job
 
 
 def test_one_client_serves_several_event_loops(server: ServerProcess):

@@ -13,17 +13,8 @@ from aiohttp import web
 from code_rl.grading.sandbox.executor import Status, retries_of
 from code_rl.grading.sandbox.fusion.client import FusionClient
 from code_rl.util.errors import OutageError, SandboxError
-from tests.grading.fusion.fusion_support import (
-    STUBBORN,
-    ServerProcess,
-    collect,
-    fake_server,
-    outcome,
-    relay,
-    run_all,
-    stdin_job,
-    through,
-)
+from tests.grading.fusion.fusion_support import STUBBORN, ServerProcess, fake_server, outcome, relay, run_all, through
+from tests.grading.jobs import collect, stdin_job
 from tests.refusals import refused
 
 RESULT = "results.bin"

@@ -24,7 +24,7 @@ from code_rl.grading.sandbox.fusion.records import read_records
 from code_rl.grading.sandbox.server.runs import RunLimits, run_request
 from code_rl.grading.sandbox.servers import Server, ServerPool
 from code_rl.util.errors import ConfigError, SandboxError
-from tests.grading.fusion.fusion_support import stdin_job
+from tests.grading.jobs import stdin_job
 from tests.refusals import refused
 
 ROOT = Path(__file__).parents[3]

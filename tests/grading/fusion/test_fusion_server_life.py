@@ -17,7 +17,8 @@ import pytest
 
 from code_rl.cli.main import main
 from code_rl.grading.sandbox.fusion.client import FusionClient
-from tests.grading.fusion.fusion_support import ServerProcess, collect, stdin_job
+from tests.grading.fusion.fusion_support import ServerProcess
+from tests.grading.jobs import collect, stdin_job
 from tests.refusals import one_line
 
 SLEEP = {"code": "import time; time.sleep(.5); print('done')", "language": "python"}

@@ -11,7 +11,8 @@ from code_rl.grading.sandbox.executor import Job, Status, StdinInput
 from code_rl.grading.sandbox.fusion.client import FusionClient
 from code_rl.grading.sandbox.local import pool
 from code_rl.util.errors import IsolationError
-from tests.grading.fusion.fusion_support import ServerProcess, collect, fake_server, relay, run_all, stdin_job, through
+from tests.grading.fusion.fusion_support import ServerProcess, fake_server, relay, run_all, through
+from tests.grading.jobs import collect, stdin_job
 
 MARKS = {
     "its own directory": ("os.listdir('.') != ['solution.py']", "os.makedirs('x/y'); os.chmod('x', 0)"),

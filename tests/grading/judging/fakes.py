@@ -1,11 +1,17 @@
-"""An executor that yields prepared executions, for what a real sandbox cannot be made to do on demand."""
+"""An executor that yields prepared executions, for what a real sandbox cannot be made to do on demand; verdicts of the real one."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
+from code_rl.grading.judging import judge_async
+from code_rl.grading.problem import Problem
 from code_rl.grading.sandbox.executor import Execution, Job, Status
+from code_rl.grading.verdict import Verdict
 from code_rl.util.errors import SandboxError
+from tests.boxes import shared_box
 
 Answer = Execution | SandboxError
 Script = Callable[[Job], Sequence[Answer]]
@@ -49,3 +55,8 @@ class ScriptedExecutor:
 
     async def aclose(self) -> None:
         self.closed = True
+
+
+def verdict_of(problem: Problem, code: str, **options: Any) -> Verdict:
+    """The verdict of the real sandbox."""
+    return asyncio.run(judge_async(problem, code, shared_box(), **options))

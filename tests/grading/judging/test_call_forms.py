@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
-from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import CallTest, Problem, SequenceTest
 from code_rl.grading.submission import limits_of
 from code_rl.grading.values import BinaryTree, LinkedList
 from code_rl.grading.verdict import VerdictKind
 from code_rl.util.errors import DataError
-from tests.boxes import shared_box
+
+from .fakes import verdict_of
 
 CALLS = (("LRU", (2,)), ("put", (1, 1)), ("get", (1,)), ("keys", ()), ("put", (2, 2)), ("keys", ()))
 SEQUENCE = Problem("lru", "", (SequenceTest("LRU", CALLS, (None, None, 1, [1], None, [1, 2])),))
@@ -31,10 +30,6 @@ class LRU:
 """
 RAISES = Problem("r", "", (CallTest((1,), 1), CallTest((-1,), raises="ValueError"), CallTest((0,), 0)), fn_name="f")
 KINDS = VerdictKind
-
-
-def verdict_of(problem: Problem, code: str, **options):
-    return asyncio.run(judge_async(problem, code, shared_box(), **options))
 
 
 def test_a_sequence_of_calls_sees_each_result_as_it_was():

@@ -15,17 +15,12 @@ from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import CallTest, Compare, Problem, SequenceTest, StdinTest
 from code_rl.grading.sandbox.executor import Execution, Status, case_bytes
 from code_rl.grading.verdict import VerdictKind
-from tests.boxes import shared_box
 
-from .fakes import ScriptedExecutor, printed, returned
+from .fakes import ScriptedExecutor, printed, returned, verdict_of
 
 CHECK = "def check(input, output, expected):\n    "
 STRICT = CHECK + "return int(output) > int(expected) or 'too small'"
 STDIN = Problem("s", "", (StdinTest("3", "5"),), compare=Compare("checker", checker=STRICT))
-
-
-def verdict_of(problem: Problem, code: str, **options):
-    return asyncio.run(judge_async(problem, code, shared_box(), **options))
 
 
 def test_a_check_function_sees_values_and_says_why():

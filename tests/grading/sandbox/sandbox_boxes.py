@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 from typing import Any
 
-from code_rl.grading.sandbox.executor import CallInput, Execution, Job, Limits, StdinInput
+from code_rl.grading.sandbox.executor import Execution, Job
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.util.errors import IsolationError
 from tests.boxes import shared_box
+from tests.grading.jobs import collect, stdin_job
 
 
 def available_levels() -> list[str]:
@@ -25,21 +26,6 @@ def available_levels() -> list[str]:
 
 
 LEVELS = available_levels()
-
-
-def stdin_job(code: str, *inputs: bytes, **limits: Any) -> Job:
-    """A script with one test for each input (one empty input when none is given)."""
-    return Job(code, tuple(StdinInput(data) for data in inputs or (b"",)), limits=Limits(**limits))
-
-
-def call_job(code: str, fn_name: str, *arguments: tuple[Any, ...], **more: Any) -> Job:
-    """A function with one test for each tuple of arguments."""
-    return Job(code, tuple(CallInput(args) for args in arguments or ((),)), fn_name=fn_name, **more)
-
-
-async def collect(box: EmbeddedSandbox, job: Job) -> list[Execution]:
-    """All executions of `job`."""
-    return [execution async for execution in box.run(job)]
 
 
 def run_jobs(*jobs: Job, level: str = "auto", concurrency: int = 1, own: bool = False) -> list[list[Execution]]:

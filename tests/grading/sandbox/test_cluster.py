@@ -22,6 +22,7 @@ from code_rl.grading.sandbox.executor import Job, Limits, Status, StdinInput
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.grading.verdict import VerdictKind
 from code_rl.util.errors import IsolationError, SandboxError
+from tests.grading.jobs import collect
 from tests.refusals import refused
 
 MARKER = "expected-7f3a"
@@ -231,10 +232,6 @@ def test_a_sandbox_that_is_killed_on_a_node_that_lives_starts_again(cluster):
     outputs, retries = with_cluster(use)
     assert outputs == [b"1\n", b"2\n"]
     assert retries > 0
-
-
-async def collect(executor, job):
-    return [execution async for execution in executor.run(job)]
 
 
 @needs_ray

@@ -10,7 +10,7 @@ import pytest
 from code_rl.grading import values
 from code_rl.grading.sandbox.executor import CallInput, Execution, Job, Limits, Status
 from tests.grading.corpus.rooms import CONFINING, room
-from tests.grading.sandbox.sandbox_boxes import call_job, stdin_job
+from tests.grading.jobs import call_job, stdin_job
 
 Run = Callable[[Job], list[Execution]]
 

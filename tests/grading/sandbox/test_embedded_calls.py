@@ -3,7 +3,8 @@
 from code_rl.grading import values
 from code_rl.grading.sandbox.executor import CallInput, Job, Status
 from code_rl.grading.values import BinaryTree, LinkedList
-from tests.grading.sandbox.sandbox_boxes import call_job, run
+from tests.grading.jobs import call_job
+from tests.grading.sandbox.sandbox_boxes import run
 
 NODES = """
 class ListNode:

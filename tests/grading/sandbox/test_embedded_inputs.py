@@ -3,7 +3,8 @@
 import pytest
 
 from code_rl.grading.sandbox.executor import Status
-from tests.grading.sandbox.sandbox_boxes import LEVELS, run, run_jobs, run_one, stdin_job
+from tests.grading.jobs import stdin_job
+from tests.grading.sandbox.sandbox_boxes import LEVELS, run, run_jobs, run_one
 
 
 def test_a_large_input_that_is_read_ignored_or_closed():

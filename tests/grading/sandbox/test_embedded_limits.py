@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from code_rl.grading.sandbox.executor import Status
-from tests.grading.sandbox.sandbox_boxes import LEVELS, run, run_one, stdin_job
+from tests.grading.jobs import stdin_job
+from tests.grading.sandbox.sandbox_boxes import LEVELS, run, run_one
 
 level = pytest.mark.parametrize("level", LEVELS)
 SPIN = "while True: pass"

@@ -13,7 +13,8 @@ from code_rl.grading.sandbox.connect import connect_executor
 from code_rl.grading.sandbox.executor import Execution, Status, retries_of
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.util.errors import IsolationError, SandboxError
-from tests.grading.sandbox.sandbox_boxes import LEVELS, collect, run, run_one, stdin_job
+from tests.grading.jobs import collect, stdin_job
+from tests.grading.sandbox.sandbox_boxes import LEVELS, run, run_one
 from tests.refusals import refused
 
 ECHO = "print(input())"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.grading.sandbox.sandbox_boxes import LEVELS, run, stdin_job
+from tests.grading.jobs import stdin_job
+from tests.grading.sandbox.sandbox_boxes import LEVELS, run
 
 PRINT_ENVIRONMENT = """
 import ctypes, os

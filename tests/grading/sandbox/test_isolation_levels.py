@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from code_rl.grading.sandbox.executor import Status
-from tests.grading.sandbox.sandbox_boxes import LEVELS, run_jobs, run_one, stdin_job
+from tests.grading.jobs import stdin_job
+from tests.grading.sandbox.sandbox_boxes import LEVELS, run_jobs, run_one
 
 level = pytest.mark.parametrize("level", LEVELS)
 

@@ -10,7 +10,8 @@ import pytest
 
 from code_rl.grading.sandbox.executor import Job
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
-from tests.grading.sandbox.sandbox_boxes import LEVELS, collect, stdin_job
+from tests.grading.jobs import collect, stdin_job
+from tests.grading.sandbox.sandbox_boxes import LEVELS
 
 JOBS = (
     stdin_job("print(input())", b"1", b"2"),

@@ -7,7 +7,7 @@ import sys
 import tempfile
 
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
-from tests.grading.sandbox.sandbox_boxes import collect, stdin_job
+from tests.grading.jobs import collect, stdin_job
 
 PROGRAMS = {
     "nothing": "",
