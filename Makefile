@@ -54,7 +54,7 @@ $(CORE)/.installed: requirements.txt requirements-dev.txt pyproject.toml
 # of Sandbox Fusion against servers that misbehave, rows. `unit` has all the tests.
 core: $(CORE)/.installed
 	$(CORE)/bin/python -c "from importlib.util import find_spec; there = [*filter(find_spec, ('torch', 'transformers', 'tinker', 'chz'))]; assert not there, there"
-	$(CORE)/bin/pytest -q -n 2 --deselect tests/grading/judging/test_checkers.py::test_a_reference_that_gives_no_answer_excuses_no_program tests/test_core.py tests/grading/judging tests/integrations tests/data/problems/test_native.py tests/grading/sandbox/test_ending.py tests/grading/sandbox/test_runner_values.py tests/grading/sandbox/test_embedded_calls.py tests/grading/sandbox/test_isolation_levels.py tests/grading/fusion/test_fusion_faults.py
+	$(CORE)/bin/pytest -q -n 2 --deselect tests/grading/judging/test_checkers.py::test_a_reference_that_gives_no_answer_excuses_no_program tests/test_core.py tests/grading/judging tests/integrations tests/data/problems/test_native.py tests/grading/sandbox/test_ending.py tests/grading/sandbox/test_runner_values.py tests/grading/sandbox/test_contract.py tests/grading/sandbox/test_embedded_calls.py tests/grading/sandbox/test_isolation_levels.py tests/grading/fusion/test_fusion_faults.py
 
 # The wheel in a fresh environment without the repository: the core alone judges; then the main job trains from it, with the heavy packages of .venv.
 wheel: $(VENV)/.installed

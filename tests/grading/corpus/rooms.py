@@ -35,6 +35,7 @@ async def room(name: str, concurrency: int = 4, *, own: bool = False) -> AsyncIt
     """The executor called `name`, shared or `own`. Skips the test when this machine cannot have that level."""
     async with contextlib.AsyncExitStack() as stack:
         if name == FUSION:
+            pytest.importorskip("chz", reason="the verb `sandbox` needs the extra train")
             url = shared_server(concurrency) if not own else await stack.enter_async_context(_server(concurrency))
             client = FusionClient([url], concurrency)
             stack.push_async_callback(client.aclose)
