@@ -186,9 +186,8 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path, setting, error, named)
     (tmp_path / "list.jsonl").write_text("[1]\n")
     for name in ("bad.parquet", "bad.jsonl.zst", "bad.jsonl.gz"):
         (tmp_path / name).write_bytes(b"not that")
-    with refused(*named, kind=error) as caught:
+    with refused(*named, kind=error):
         list(open_dataset(setting.format(tmp=tmp_path)))
-    assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])

@@ -197,14 +197,9 @@ BAD = {
         row(tests=[{**RAISES, "abs_tol": -1}]),
         row(tests=[{**RAISES, "abs_tol": "x"}]),
         row(compare="lcb-official", tests=[{**STDIN, "abs_tol": 0.1}]),
-        *(
-            row(tests=[{**CALL, "expected": value}], fn_name="f")
-            for value in (
-                {"__type__": ["x"], "items": []},
-                {"__type__": {}, "items": []},
-                {"__type__": "bytes", "items": [1 << 70]},
-            )
-        ),
+        row(tests=[{**CALL, "expected": {"__type__": ["x"], "items": []}}], fn_name="f"),
+        row(tests=[{**CALL, "expected": {"__type__": {}, "items": []}}], fn_name="f"),
+        row(tests=[{**CALL, "expected": {"__type__": "bytes", "items": [1 << 70]}}], fn_name="f"),
     ],
     "fn_name": [row(fn_name=""), row(fn_name=3)],
     "time_limit_s": [row(time_limit_s=x) for x in (0, -1, "6", True, None, float("nan"), 10**400, 1e300, 3601)],

@@ -58,7 +58,12 @@ class Workshop:
         name = f"{fault}-{stage}".replace(" ", "-")
         words, folder = self.settings(name, **PATIENT.get(fault, {})), self.folder / name
         log_path, marker = Path(words["log_path"]), folder / "struck"
-        more = {"folder": str(folder), "log_path": str(log_path), "dataset": words["dataset"], "marker": str(marker)}
+        more: dict[str, Any] = {
+            "folder": str(folder),
+            "log_path": str(log_path),
+            "dataset": words["dataset"],
+            "marker": str(marker),
+        }
         outcome = self.forge.run(words, fault, stage, **more)
         assert marker.exists(), "the fault did not strike"
         mend(folder)
