@@ -244,6 +244,7 @@ def test_a_checker_decides_and_sees_what_it_needs():
         for test, output in zip(each_is(StdinTest, STDIN.tests), RIGHT, strict=True)
     ]
     assert all("expected" not in repr(job) for job in executor.jobs if job.code == "x")
+    assert [len(job.cases) for job in executor.jobs if job.code == "decide()"] == [1, 2]
 
 
 def test_a_checker_never_runs_while_the_program_holds_a_place():
