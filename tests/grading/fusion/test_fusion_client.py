@@ -1,4 +1,4 @@
-"""How the client of Sandbox Fusion asks: chunks, sizes, several servers, their processors."""
+"""The client of Sandbox Fusion: chunks, sizes, several servers, their processors."""
 
 from __future__ import annotations
 

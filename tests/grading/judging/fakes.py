@@ -1,4 +1,4 @@
-"""An executor that yields prepared executions, for what a real sandbox cannot be made to do on demand; verdicts of the real one."""
+"""Verdicts of the real sandbox, and an executor that yields prepared executions."""
 
 from __future__ import annotations
 

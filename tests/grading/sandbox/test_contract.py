@@ -1,4 +1,4 @@
-"""What every executor does with a job: the embedded sandbox at each level that confines, and a server of ours behind the client."""
+"""The contract of every executor: the embedded sandbox at each level that confines, and our server behind the client."""
 
 from __future__ import annotations
 
