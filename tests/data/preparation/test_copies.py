@@ -125,6 +125,10 @@ def test_seven_edited_copies_in_an_evaluation_set_do_not_hide_the_leak() -> None
     assert found(text, *(exam(edited(text, 0.05, seed)) for seed in range(7)))
 
 
+def test_a_share_of_exactly_the_threshold_is_an_overlap() -> None:
+    assert Decontaminator([exam(TRAIN)], 1.0).find(entry(TRAIN)) is not None
+
+
 def test_naming_a_set_again_changes_nothing() -> None:
     eval_problems = [exam(FIELD.format(most=9), "one"), exam(TRAIN.format(most=5), "two")]
     assert found(FIELD.format(most=9), *eval_problems * 20) == found(FIELD.format(most=9), *eval_problems)
