@@ -76,6 +76,12 @@ def test_kept_tests_stay_within_bytes_and_number(sizes: list[int], most: int) ->
     assert sum(made.sizes[index] for index in kept) <= 2000
 
 
+def test_a_problem_of_which_too_few_tests_fit_is_dropped() -> None:
+    made = entry(stdin_problem(("1" * 1500, "1"), ("2" * 1500, "2"), ("3" * 1500, "3")))
+    config = PrepareConfig(dataset="d", out="o", max_test_mb=0.002, min_tests=2)
+    assert not cap_entry(made, {}, config).keep
+
+
 def test_slow_tests_are_capped_by_the_time_of_the_reference() -> None:
     made = entry(stdin_problem(*((f"{n}\n", "1") for n in range(6))))
     config = PrepareConfig(dataset="d", out="o", max_test_cpu_s=9.0)
