@@ -6,17 +6,16 @@ import asyncio
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
 import code_rl
 from code_rl.util.errors import ConfigError, install_command
+from tests.paths import ROOT
 
 if find_spec("chz") is not None:
     pytest.skip("the extra train is installed", allow_module_level=True)
 
-ROOT = Path(__file__).parents[1]
 SUM = code_rl.Problem("sum", "Add.", (code_rl.StdinTest("1 2\n", "3\n"),))
 ADDS = "print(sum(map(int, input().split())))"
 

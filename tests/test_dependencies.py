@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.paths import ROOT
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NAMES = {"dotenv": "python-dotenv", "google": "protobuf", "yaml": "pyyaml"}
 """Distributions that are not called as the module that they bring."""

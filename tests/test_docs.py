@@ -28,9 +28,9 @@ from code_rl.engine.serve.application import API, TinkerApplication
 from code_rl.training.algorithm.metrics import METRICS
 from code_rl.training.runs.recorder import read_metrics
 from code_rl.util.settings import read_arguments
-from tests.pipeline_support import small
+from tests.paths import ROOT
+from tests.training.pipeline_support import small
 
-ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 SPAN = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\(([^)\s]+)\)")

@@ -20,7 +20,7 @@ from code_rl.training.runs.recorder import read_metrics
 from code_rl.util.concurrency import wait_for
 from code_rl.util.door import names
 from code_rl.util.registry import GIVEN, name_object
-from tests.pipeline_support import SMALL
+from tests.training.pipeline_support import SMALL
 
 PACKAGE = Path(code_rl.__file__).parent
 SUM = Problem("sum", "Add.", (StdinTest("1 2\n", "3\n"), StdinTest("5 6\n", "11\n")))

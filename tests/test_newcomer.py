@@ -20,7 +20,7 @@ from code_rl.grading.verdict import Verdict, VerdictKind
 from code_rl.policy import completion_log as inflight
 from tests import newcomer
 from tests.kinds import each_is
-from tests.pipeline_support import rollouts, small, untimed
+from tests.training.pipeline_support import rollouts, small, untimed
 
 ONE_STEP = {"max_steps": "1", "save_every": "0"}
 

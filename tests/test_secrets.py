@@ -19,9 +19,9 @@ from code_rl.cli.main import main
 from code_rl.cli.report import report_command
 from code_rl.training.runs.logs import setup_logging
 from code_rl.util.redaction import HIDDEN, holds_key, redacted
-from tests.pipeline_support import small
+from tests.paths import ROOT
+from tests.training.pipeline_support import small
 
-ROOT = Path(__file__).parent.parent
 KEY = "tml-Kq8vXw2LmZ5tRn7B"
 PASSWORD = "correct-horse-battery"
 SECRETS = {

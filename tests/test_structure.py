@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from code_rl.util.door import names
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parent.parent
 WINGS = ("grading", "data", "engine", "policy", "evaluation", "training")
 DOORS = sorted(
     ".".join(path.relative_to(ROOT / "src").parent.parts)

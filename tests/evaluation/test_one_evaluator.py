@@ -14,7 +14,7 @@ from code_rl.evaluation.runner import Evaluation, Plan, Questions
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Folder, sample_from_json
 from code_rl.policy.environments import Repair, Reply, Single
 from code_rl.policy.sample import Sampling
-from tests.environments.conversation_support import Echo, Scripted, policy, problem, program
+from tests.policy.conversation_support import Echo, Scripted, policy, problem, program
 
 WRONG, RIGHT = program("1"), program("7")
 TASKS = {name: replace(problem(), id=name) for name in ("a", "b")}

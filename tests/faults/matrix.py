@@ -27,7 +27,7 @@ sys.path.insert(0, str(HERE.parents[1]))
 
 from tests.faults.forge import ROOT, Forge, Outcome  # noqa: E402
 from tests.faults.strikes import FAULTS, FILLER, STAGES  # noqa: E402
-from tests.survival.kill_suite import Facts, facts_of  # noqa: E402
+from tests.training.survival.kill_suite import Facts, facts_of  # noqa: E402
 
 RUN = {
     "backend": "embedded", "executor": "embedded", "sandbox_concurrency": "2", "threads": "1", "batch_size": "8", "group_size": "2",

@@ -1,0 +1,342 @@
+"""The trainer's numbers against transformers, peft, torch.optim and formulas written out again."""
+
+import math
+
+import numpy as np
+import pytest
+from tinker import types
+
+from code_rl.engine.local.learner import Learner
+from tests.engine.local.embedded_models import (
+    FAMILIES,
+    policy_datum,
+    reference,
+    reference_logprobs,
+    service,
+    supervised_datum,
+    tokens,
+    torch,
+    trained,
+)
+
+
+def groups(vocab=97):
+    """Three prompts with 5, 3 and 1 completions of mixed lengths, as (prompt, completion, sampled logprobs, advantage)."""
+    rows = []
+    for g, (n_prompt, count) in enumerate([(20, 5), (11, 3), (9, 1)]):
+        prompt = tokens(100 + g, n_prompt, vocab)
+        for j in range(count):
+            completion = tokens(1000 + 10 * g + j, 4 + 3 * j, vocab)
+            old = np.random.default_rng(g * 10 + j).uniform(-6, -3, len(completion)).astype(np.float32)
+            rows.append((prompt, completion, old, 0.5 - 0.3 * j))
+    return rows
+
+
+def as_peft(model, client):
+    """The same adapter in peft, on the same base."""
+    peft = pytest.importorskip("peft")
+    names = sorted({m.name.rsplit(".", 1)[-1] for m in client._lora.modules})
+    config = peft.LoraConfig(r=client._lora.settings.rank, lora_alpha=32, target_modules=names)
+    wrapped = peft.get_peft_model(model, config)
+    state = {}
+    for name in client._lora.a:
+        state[f"base_model.model.{name}.lora_A.weight"] = client._lora.a[name].clone()
+        state[f"base_model.model.{name}.lora_B.weight"] = client._lora.b[name].clone()
+    loaded = peft.set_peft_model_state_dict(wrapped, state)
+    assert not loaded.unexpected_keys
+    return wrapped.eval()
+
+
+def reference_losses(name, lp, old, advantages, config):
+    """Written independently of the engine, in float64."""
+    lp, old, adv = lp.double(), old.double(), advantages.double()
+    ratio = (lp - old).exp()
+    if name == "importance_sampling":
+        return -(ratio * adv).sum()
+    if name == "ppo":
+        low, high = config.get("clip_low_threshold", 0.8), config.get("clip_high_threshold", 1.2)
+        inside = torch.stack([ratio * adv, ratio.clip(low, high) * adv])
+        return -inside.min(dim=0).values.sum()
+    if name == "cispo":
+        low, high = config.get("clip_low_threshold", 0.0), config.get("clip_high_threshold", 4.0)
+        return -(ratio.detach().clip(low, high) * lp * adv).sum()
+    raise AssertionError(name)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logprobs_equal_transformers(family):
+    model = reference(family)
+    client = service(model).create_lora_training_client("m", rank=4, seed=0).result()
+    rows = groups()
+    out = client.forward([policy_datum(*row) for row in rows], "importance_sampling").result()
+    for row, got in zip(rows, out.loss_fn_outputs, strict=True):
+        expected = reference_logprobs(model, row[0] + row[1]).numpy()
+        np.testing.assert_allclose(got["logprobs"].to_numpy(), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_adapter_equals_peft(family):
+    model = reference(family)
+    client = trained(service(model).create_lora_training_client("m", rank=4, seed=0).result())
+    full = tokens(5, 60)
+    ones = supervised_datum(full, [1.0] * 59)
+    got = client.forward([ones], "cross_entropy").result().loss_fn_outputs[0]["logprobs"].to_numpy()
+    with torch.no_grad():
+        expected = reference_logprobs(as_peft(model, client), full).numpy()
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("apart", [False, True])
+def test_gradients_equal_autograd_through_peft(family, apart):
+    model = reference(family)
+    client = trained(service(model).create_lora_training_client("m", rank=4, seed=0).result())
+    client._learner.merging = not apart
+    client._learner.recompute = apart
+    rows = groups()
+    out = client.forward_backward([policy_datum(*row) for row in rows], "importance_sampling").result()
+    wrapped = as_peft(model, client)
+    total = torch.zeros(())
+    for prompt, completion, old, advantage in rows:
+        lp = reference_logprobs(wrapped, prompt + completion)[len(prompt) - 1 :]
+        total = total + reference_losses(
+            "importance_sampling", lp, torch.tensor(old), torch.full((len(completion),), advantage), {}
+        )
+    total.backward()
+    scale = sum(float(np.abs(o["elementwise_loss"].to_numpy()).sum()) for o in out.loss_fn_outputs)
+    assert abs(out.metrics["loss:sum"] - float(total.detach())) <= 1e-5 * scale
+    grads = client._lora.views(client._learner.gradient)
+    for name, parameter in wrapped.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        key = name.removeprefix("base_model.model.").replace(".default.weight", "")
+        module, kind = key.rsplit(".lora_", 1)
+        got = grads[0 if kind == "A" else 1][module]
+        assert float((got - parameter.grad).norm()) <= 1e-5 * float(parameter.grad.norm()) + 1e-7, name
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_gradient_at_a_temperature_equals_autograd_on_scaled_logits(chunked, monkeypatch):
+    monkeypatch.setattr("code_rl.engine.local.forward.LOGIT_CHUNK", 7 * 97 if chunked else 1 << 24)
+    model = reference("qwen3")
+    client = trained(service(model).create_lora_training_client("m", rank=4, seed=0).result())
+    rows = groups()
+    client.forward_backward([policy_datum(*row) for row in rows], "importance_sampling", {"temperature": 0.6}).result()
+    wrapped = as_peft(model, client)
+    for prompt, completion, old, advantage in rows:
+        lp = reference_logprobs(wrapped, prompt + completion, 0.6)[len(prompt) - 1 :]
+        (-torch.exp(lp - torch.tensor(old)) * advantage).sum().backward()
+    grads = client._lora.views(client._learner.gradient)
+    for name, parameter in wrapped.named_parameters():
+        if parameter.requires_grad:
+            module, kind = name.removeprefix("base_model.model.").replace(".default.weight", "").rsplit(".lora_", 1)
+            got = grads[0 if kind == "A" else 1][module]
+            assert float((got - parameter.grad).norm()) <= 1e-5 * float(parameter.grad.norm()) + 1e-7, name
+
+
+def test_temperature_one_is_the_same_bits_as_none():
+    data = [policy_datum(*row) for row in groups()]
+    found = []
+    for config in (None, {"temperature": 1.0}):
+        client = trained(service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result())
+        client.forward_backward(data, "ppo", config).result()
+        found.append(client._learner.gradient)
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_a_custom_loss_has_the_gradient_of_the_built_in_one(temperature):
+    data = [policy_datum(*row) for row in groups()]
+
+    def loss(given, logprobs):
+        total = 0.0
+        for datum, lp in zip(given, logprobs, strict=True):
+            ratio = torch.exp(lp - datum.loss_fn_inputs["logprobs"].to_torch())
+            total = total - (ratio * datum.loss_fn_inputs["advantages"].to_torch()).sum()
+        return total, {"mine": 3.0}
+
+    made = [service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result() for _ in range(2)]
+    built_in, custom = (trained(client) for client in made)
+    expected = built_in.forward_backward(data, "importance_sampling", {"temperature": temperature}).result()
+    output = custom.forward_backward_custom(data, loss, temperature=temperature).result()
+    wanted, got = built_in._learner.gradient, custom._learner.gradient
+    assert float((got - wanted).norm()) <= 1e-5 * float(wanted.norm())
+    scale = sum(float(np.abs(o["elementwise_loss"].to_numpy()).sum()) for o in expected.loss_fn_outputs)
+    assert abs(output.metrics["loss:sum"] - expected.metrics["loss:sum"]) <= 1e-5 * scale
+    assert output.metrics["mine"] == 3.0
+    assert "surrogate_loss:sum" in output.metrics
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("importance_sampling", {}),
+        ("ppo", {}),
+        ("ppo", {"clip_low_threshold": 0.5, "clip_high_threshold": 1.05}),
+        ("cispo", {}),
+        ("cispo", {"clip_high_threshold": 1.1}),
+    ],
+)
+def test_policy_losses_equal_their_formulas(name, config):
+    model = reference("qwen3")
+    client = trained(service(model).create_lora_training_client("m", rank=4, seed=0).result())
+    wrapped = as_peft(reference("qwen3"), client)
+    rows = []
+    for prompt, completion, _, advantage in groups():
+        with torch.no_grad():
+            lp = reference_logprobs(wrapped, prompt + completion)[len(prompt) - 1 :]
+        shift = np.random.default_rng(len(completion)).uniform(-0.8, 0.8, len(completion))
+        rows.append((prompt, completion, (lp.numpy() + shift).astype(np.float32), advantage))
+    out = client.forward_backward([policy_datum(*row) for row in rows], name, config).result()
+    total = torch.zeros(())
+    for prompt, completion, old, advantage in rows:
+        lp = reference_logprobs(wrapped, prompt + completion)[len(prompt) - 1 :]
+        total = total + reference_losses(name, lp, torch.tensor(old), torch.full((len(completion),), advantage), config)
+    total.backward()
+    assert math.isclose(out.metrics["loss:sum"], float(total.detach()), rel_tol=1e-5, abs_tol=1e-4)
+    got = client._lora.views(client._learner.gradient)[1]["model.layers.0.self_attn.v_proj"]
+    expected = wrapped.base_model.model.model.layers[0].self_attn.v_proj.lora_B.default.weight.grad
+    assert float((got - expected).norm()) <= 2e-5 * float(expected.norm())
+
+
+def test_cross_entropy_is_a_weighted_sum():
+    model = reference("llama")
+    client = service(model).create_lora_training_client("m", rank=2, seed=0).result()
+    full, weights = tokens(1, 30), np.linspace(-1, 2, 29)
+    out = client.forward_backward([supervised_datum(full, weights)], "cross_entropy").result()
+    expected = -(reference_logprobs(model, full).numpy() * weights)
+    np.testing.assert_allclose(out.loss_fn_outputs[0]["elementwise_loss"].to_numpy(), expected, atol=5e-5)
+    assert math.isclose(out.metrics["loss:sum"], expected.sum(), rel_tol=1e-5)
+
+
+def test_prompt_positions_have_their_logprobs_too():
+    model = reference("qwen3")
+    client = service(model).create_lora_training_client("m", rank=2, seed=0).result()
+    rows = groups()
+    out = client.forward_backward([policy_datum(*row) for row in rows], "importance_sampling").result()
+    for row, got in zip(rows, out.loss_fn_outputs, strict=True):
+        np.testing.assert_allclose(got["logprobs"].to_numpy(), reference_logprobs(model, row[0] + row[1]), atol=2e-5)
+
+
+def test_micro_batches_do_not_change_the_gradient():
+    found = []
+    for budget in (30, 64, 100_000):
+        client = trained(service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result())
+        client._learner.budget = budget
+        client.forward_backward([policy_datum(*row) for row in groups()], "ppo").result()
+        found.append(client._learner.gradient)
+    for other in found[1:]:
+        assert float((found[0] - other).norm()) <= 1e-5 * float(found[0].norm())
+
+
+def test_gradients_accumulate_until_the_step():
+    rows = [policy_datum(*row) for row in groups()]
+    gather_or_cancel = trained(service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result())
+    gather_or_cancel.forward_backward(rows, "ppo").result()
+    parts = trained(service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result())
+    parts.forward_backward(rows[:4], "ppo")
+    parts.forward_backward(rows[4:], "ppo").result()
+    difference = gather_or_cancel._learner.gradient - parts._learner.gradient
+    assert float(difference.norm()) <= 1e-5 * float(gather_or_cancel._learner.gradient.norm())
+
+
+def test_forward_leaves_no_gradient():
+    client = service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result()
+    client.forward([policy_datum(*row) for row in groups()], "ppo").result()
+    assert client._learner.gradient is None
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"learning_rate": 1e-3},
+        {"learning_rate": 4e-5, "beta1": 0.8, "beta2": 0.99, "eps": 1e-6, "weight_decay": 0.1},
+        {"learning_rate": 1e-2, "grad_clip_norm": 0.5},
+    ],
+)
+def test_adam_equals_torch(params):
+    client = trained(service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result())
+    adam = types.AdamParams(**params)
+    parameter = torch.nn.Parameter(client._lora.flat.clone())
+    optimizer = torch.optim.AdamW(
+        [parameter], lr=adam.learning_rate, betas=(adam.beta1, adam.beta2), eps=adam.eps, weight_decay=adam.weight_decay
+    )
+    for _ in range(3):
+        client.forward_backward([policy_datum(*row) for row in groups()], "importance_sampling").result()
+        parameter.grad = client._learner.gradient.clone()
+        if adam.grad_clip_norm:
+            torch.nn.utils.clip_grad_norm_([parameter], adam.grad_clip_norm)
+        optimizer.step()
+        client.optim_step(adam).result()
+        assert float((client._lora.flat - parameter.detach()).abs().max()) <= 1e-6
+
+
+def test_first_adapter_is_seeded_and_changes_nothing():
+    base = service(reference("qwen3"))
+    first, same, other = (base.create_lora_training_client("m", rank=4, seed=s).result() for s in (1, 1, 2))
+    assert torch.equal(first._lora.flat, same._lora.flat)
+    assert not torch.equal(first._lora.flat, other._lora.flat)
+    assert all(not bool(b.any()) for b in first._lora.b.values())
+    bound = 48**-0.5
+    a = first._lora.a["model.layers.0.mlp.up_proj"]
+    assert 0.9 * bound < float(a.abs().max()) <= bound
+
+
+@pytest.mark.parametrize("flags", [(True, False, False), (False, True, False), (False, False, True)])
+def test_only_what_is_asked_for_is_adapted(flags):
+    mlp, attn, unembed = flags
+    client = (
+        service(reference("qwen3"))
+        .create_lora_training_client("m", rank=2, train_mlp=mlp, train_attn=attn, train_unembed=unembed)
+        .result()
+    )
+    names = {m.name for m in client._lora.modules}
+    assert any("mlp" in n for n in names) == mlp
+    assert any("self_attn" in n for n in names) == attn
+    assert ("lm_head" in names) == unembed
+
+
+def test_long_sequences_use_the_fused_attention_with_equal_results(monkeypatch):
+    rows = [policy_datum(*row) for row in groups()]
+    alone = [policy_datum(*groups()[0]), policy_datum(*groups()[5])]
+    client = trained(service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result())
+    plain = [client.forward(data, "ppo").result().metrics["loss:sum"] for data in (rows, alone)]
+    monkeypatch.setattr("code_rl.engine.local.packing.PLAIN_ATTENTION_WIDTH", 4)
+    fused = [client.forward(data, "ppo").result().metrics["loss:sum"] for data in (rows, alone)]
+    np.testing.assert_allclose(plain, fused, rtol=1e-5)
+
+
+def test_large_vocabularies_are_chunked_with_equal_results(monkeypatch):
+    rows = [policy_datum(*row) for row in groups()]
+    found = []
+    for chunk in (1 << 24, 97 * 7):
+        monkeypatch.setattr("code_rl.engine.local.forward.LOGIT_CHUNK", chunk)
+        client = trained(service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result())
+        client.forward_backward(rows, "ppo").result()
+        found.append(client._learner.gradient)
+    assert float((found[0] - found[1]).norm()) <= 1e-5 * float(found[0].norm())
+
+
+def test_bf16_trains_with_fp32_adapter_and_agrees_with_fp32():
+    model = reference("qwen3")
+    rows = [policy_datum(*row) for row in groups()]
+    exact = trained(service(model).create_lora_training_client("m", rank=4, seed=0).result())
+    rough = trained(service(model, dtype="bfloat16").create_lora_training_client("m", rank=4, seed=0).result())
+    assert rough._lora.flat.dtype == torch.float32
+    assert not rough._learner.merging
+    ones = [supervised_datum(tokens(i, 40), [1.0] * 39) for i in range(4)]
+    a = exact.forward_backward(ones, "cross_entropy").result().metrics["loss:sum"]
+    b = rough.forward_backward(ones, "cross_entropy").result().metrics["loss:sum"]
+    assert abs(a - b) <= 0.02 * abs(a)
+    ga, gb = exact._learner.gradient, rough._learner.gradient
+    assert gb.dtype == torch.float32
+    assert float(torch.nn.functional.cosine_similarity(ga, gb, dim=0)) > 0.99
+    rough.forward_backward(rows, "importance_sampling")
+    assert rough.optim_step(types.AdamParams()).result().metrics["grad_norm:mean"] > 0
+
+
+def test_big_models_keep_the_adapter_apart(monkeypatch):
+    monkeypatch.setattr("code_rl.engine.local.learner.MERGE_LIMIT", 10)
+    client = service(reference("qwen3")).create_lora_training_client("m", rank=2, seed=0).result()
+    assert isinstance(client._learner, Learner)
+    assert not client._learner.merging

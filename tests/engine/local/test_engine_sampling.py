@@ -1,0 +1,459 @@
+"""The sampler against transformers, and its promises: seeds, stops, independence from the batch."""
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+from tinker import types
+
+from code_rl.engine.local import EmbeddedService, picking
+from code_rl.engine.local.models import source_of
+from code_rl.engine.local.picking import Choice, Picker
+from code_rl.util.errors import BackendError, ConfigError, DataError
+from tests.engine.local.embedded_models import (
+    FAMILIES,
+    policy_datum,
+    reference,
+    reference_logprobs,
+    service,
+    supervised_datum,
+    text,
+    tokens,
+    torch,
+    trained,
+)
+
+
+def sampler(family="qwen3", **kwargs):
+    return service(reference(family), **kwargs).create_sampling_client(base_model="m").result()
+
+
+def params(**kwargs):
+    given: dict[str, Any] = {"max_tokens": 30, "seed": 1, "stop": []}
+    return types.SamplingParams(**(given | kwargs))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_text_equals_transformers(family):
+    model = reference(family)
+    client = service(model).create_sampling_client(base_model="m").result()
+    for seed, length in ((0, 3), (1, 17), (2, 40)):
+        prompt = tokens(seed, length)
+        got = client.sample(text(prompt), 2, params(temperature=0.0)).result()
+        ids = torch.tensor([prompt])
+        expected = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=30,
+            eos_token_id=None,
+            pad_token_id=0,
+        )[0, length:].tolist()
+        assert got.sequences[0].tokens == got.sequences[1].tokens == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sampled_logprobs_equal_transformers_and_trainer(family):
+    model = reference(family)
+    made = service(model)
+    trainer = made.create_lora_training_client("m", rank=2, seed=0).result()
+    client = trainer.save_weights_and_get_sampling_client().result()
+    prompt = tokens(3, 21)
+    for sequence in client.sample(text(prompt), 5, params()).result().sequences:
+        full = prompt + sequence.tokens
+        np.testing.assert_allclose(sequence.logprobs, reference_logprobs(model, full)[20:].numpy(), atol=3e-5)
+        datum = supervised_datum(full, [0.0] * 20 + [1.0] * len(sequence.tokens))
+        trained_lp = trainer.forward([datum], "cross_entropy").result().loss_fn_outputs[0]["logprobs"].to_numpy()
+        np.testing.assert_allclose(sequence.logprobs, trained_lp[20:], atol=1e-4)
+
+
+def test_frequencies_follow_the_distribution():
+    model = reference("qwen3")
+    client = service(model).create_sampling_client(base_model="m").result()
+    prompt = tokens(4, 10)
+    with torch.no_grad():
+        expected = model(torch.tensor([prompt])).logits[0, -1].softmax(-1).numpy()
+    drawn = [s.tokens[0] for s in client.sample(text(prompt), 4000, params(max_tokens=1)).result().sequences]
+    found = np.bincount(drawn, minlength=97) / 4000
+    assert np.abs(found - expected).sum() < 0.15
+    assert np.all(np.abs(found - expected) <= 5 * np.sqrt(expected * (1 - expected) / 4000) + 1e-3)
+
+
+def test_compute_logprobs_equal_transformers():
+    model = reference("llama")
+    client = service(model).create_sampling_client(base_model="m").result()
+    full = tokens(5, 25)
+    got = client.compute_logprobs(text(full)).result()
+    assert got[0] is None
+    np.testing.assert_allclose(got[1:], reference_logprobs(model, full).numpy(), atol=2e-5)
+    last = client.compute_logprobs(text(full), prompt_logprobs_last_n=3).result()
+    assert last[:-3] == [None] * 22
+    assert last[-3:] == got[-3:]
+
+
+def test_prompt_logprobs_come_with_samples():
+    client = sampler()
+    full = tokens(5, 25)
+    response = client.sample(text(full), 2, params(), include_prompt_logprobs=True).result()
+    assert response.prompt_logprobs == client.compute_logprobs(text(full)).result()
+    assert client.sample(text(full), 2, params()).result().prompt_logprobs is None
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return sampler("tiny-shape")
+
+
+def results(client, requests):
+    """Submit all at once; return (tokens, logprobs) of every sequence of every request."""
+    futures = [client.sample(text(prompt), n, p) for prompt, n, p in requests]
+    return [[(s.tokens, s.logprobs) for s in f.result().sequences] for f in futures]
+
+
+def test_a_completion_does_not_depend_on_its_batch(tiny):
+    """Token for token and bit for bit in the log-probabilities, for the built-in model's shape."""
+    prompts = [tokens(s, 20 + 7 * s, 644) for s in range(8)]
+    requests = [(p, 6, params(seed=i, max_tokens=20 + 9 * i, stop=[5, 6, 7, 8, 9])) for i, p in enumerate(prompts)]
+    gather_or_cancel = results(tiny, requests)
+    assert len({len(t) for group in gather_or_cancel for t, _ in group}) > 3
+    for i, request in enumerate(requests):
+        assert results(tiny, [request])[0] == gather_or_cancel[i]
+    pair = results(tiny, [requests[6], requests[2]])
+    assert pair == [gather_or_cancel[6], gather_or_cancel[2]]
+    alone = results(tiny, [(prompts[3], 1, requests[3][2])])[0]
+    assert alone[0] == gather_or_cancel[3][0]
+    more = results(tiny, [(prompts[3], 40, requests[3][2])])[0]
+    assert more[:6] == gather_or_cancel[3]
+
+
+def test_runs_repeat_bit_for_bit(tiny):
+    request = (tokens(1, 50, 644), 8, params(max_tokens=60))
+    assert results(tiny, [request]) == results(tiny, [request])
+
+
+def test_one_prompt_in_many_requests_equals_one_request(tiny):
+    prompt = tokens(1, 50, 644)
+    split = results(tiny, [(prompt, 3, params(seed=s)) for s in (5, 6)])
+    assert split[0] == results(tiny, [(prompt, 3, params(seed=5))])[0]
+    assert split[0] != split[1]
+
+
+def test_a_long_prompt_does_not_feel_the_length_of_its_neighbours(tiny):
+    lengths = (40, 130, 150, 200, 257, 299)
+    requests = [(tokens(seed, length), 1, params(seed=seed)) for seed, length in enumerate(lengths)]
+    gather_or_cancel = results(tiny, requests)
+    assert [results(tiny, [each])[0] for each in requests] == gather_or_cancel
+
+
+def test_large_requests_are_cut_into_batches_without_a_trace(tiny, monkeypatch):
+    request = (tokens(1, 50, 644), 40, params(max_tokens=20))
+    whole = results(tiny, [request])
+    monkeypatch.setattr("code_rl.engine.local.decode.MAX_ROWS", 7)
+    assert results(tiny, [request]) == whole
+
+
+def test_prefill_in_parts_leaves_no_trace(tiny, monkeypatch):
+    requests = [(tokens(s, 20 + 7 * s, 644), 2, params(max_tokens=20)) for s in range(5)]
+    whole = results(tiny, requests)
+    monkeypatch.setattr("code_rl.engine.local.forward.PREFILL_TOKENS", 60)
+    assert results(tiny, requests) == whole
+
+
+def test_seeds_and_samples_differ():
+    client = sampler()
+    prompt = text(tokens(1, 10))
+    first, second = (client.sample(prompt, 4, params(seed=s)).result().sequences for s in (1, 2))
+    assert len({tuple(s.tokens) for s in [*first, *second]}) == 8
+    unseeded = [client.sample(prompt, 1, params(seed=None)).result().sequences[0].tokens for _ in range(2)]
+    assert unseeded[0] != unseeded[1]
+
+
+def test_every_seed_of_64_bits_has_draws_of_its_own():
+    seeds = (-1, -2, 2**63 + 5, 2**63 + 6, 2**63, 0, 5)
+    drawn = [float(picking.Uniforms([Choice(seed, 0), Choice(5, 1)]).take()[0]) for seed in seeds]
+    assert len(set(drawn)) == len(seeds)
+
+
+def test_logits_that_are_not_finite_end_the_request_in_one_line():
+    model = reference("qwen3")
+    with torch.no_grad():
+        model.model.layers[0].mlp.down_proj.weight.mul_(float("nan"))
+    client = service(model).create_sampling_client(base_model="m").result()
+    with pytest.raises(BackendError, match="not finite"):
+        client.sample(text(tokens(1, 5)), 2, params()).result()
+
+
+def test_stop_token_is_kept_and_ends_the_sequence():
+    client = sampler()
+    prompt = text(tokens(1, 10))
+    free = client.sample(prompt, 8, params(max_tokens=60)).result().sequences
+    stopped = client.sample(prompt, 8, params(max_tokens=60, stop=[11, 12, 13])).result().sequences
+    for long, short in zip(free, stopped, strict=True):
+        cut = next((i + 1 for i, t in enumerate(long.tokens) if t in (3, 11, 12, 13)), 60)
+        assert short.tokens == long.tokens[:cut]
+        assert len(short.logprobs) == cut
+        assert short.stop_reason == ("stop" if cut < 60 or short.tokens[-1] in (3, 11, 12, 13) else "length")
+    assert any(s.stop_reason == "stop" for s in stopped)
+    assert any(s.stop_reason == "length" for s in free)
+
+
+def test_end_of_sequence_stops_by_default_and_not_with_an_empty_list():
+    client = sampler()
+    prompt = text(tokens(1, 10))
+    free = client.sample(prompt, 64, params(max_tokens=60)).result().sequences
+    default = client.sample(prompt, 64, params(max_tokens=60, stop=None)).result().sequences
+    assert any(3 in s.tokens for s in free)
+    for long, short in zip(free, default, strict=True):
+        cut = long.tokens.index(3) + 1 if 3 in long.tokens else 60
+        assert short.tokens == long.tokens[:cut]
+
+
+def test_string_stop_ends_at_the_token_that_completes_it(tmp_path):
+    from tokenizers import Tokenizer
+    from tokenizers.decoders import Fuse
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+
+    words = {f"w{i} " if i % 3 else "a" * (i // 3 % 3 + 1): i for i in range(97)}
+    for i in range(97):
+        if i not in words.values():
+            words[f"x{i} "] = i
+    inner = Tokenizer(WordLevel(words, unk_token="w1 "))
+    inner.decoder = Fuse()
+    PreTrainedTokenizerFast(tokenizer_object=inner).save_pretrained(tmp_path)
+    client = sampler(source=str(tmp_path))
+    tokenizer = client.get_tokenizer()
+    prompt = text(tokens(1, 10))
+    free = client.sample(prompt, 16, params(max_tokens=80)).result().sequences
+    stopped = client.sample(prompt, 16, params(max_tokens=80, stop=["aaw", "5 w"])).result().sequences
+    hit = 0
+    for long, short in zip(free, stopped, strict=True):
+        cut = next(
+            (
+                n
+                for n in range(1, 81)
+                if long.tokens[n - 1] == 3 or any(x in tokenizer.decode(long.tokens[:n]) for x in ("aaw", "5 w"))
+            ),
+            80,
+        )
+        hit += cut < 80
+        assert short.tokens == long.tokens[:cut]
+    assert hit > 3
+
+
+def test_unlimited_max_tokens_fills_the_context():
+    client = sampler()
+    (sequence,) = client.sample(text(tokens(1, 100)), 1, params(max_tokens=None)).result().sequences
+    assert len(sequence.tokens) == 28
+    assert sequence.stop_reason == "length"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.6, 2.0])
+def test_logprobs_are_those_of_the_temperature_and_greedy_ones_at_one(temperature):
+    model = reference("qwen3")
+    client = service(model).create_sampling_client(base_model="m").result()
+    prompt = tokens(1, 12)
+    asked = params(temperature=temperature)
+    response = client.sample(text(prompt), 1, asked, include_prompt_logprobs=True).result()
+    (sequence,) = response.sequences
+    expected = reference_logprobs(model, prompt + sequence.tokens, temperature or 1.0).numpy()
+    np.testing.assert_allclose(sequence.logprobs, expected[11:], atol=3e-5)
+    np.testing.assert_allclose(response.prompt_logprobs[1:], expected[:11], atol=3e-5)
+
+
+def test_logprobs_of_filtered_draws_are_those_before_the_filter():
+    model = reference("qwen3")
+    client = service(model).create_sampling_client(base_model="m").result()
+    prompt = tokens(1, 12)
+    (sequence,) = client.sample(text(prompt), 1, params(temperature=0.6, top_k=5, top_p=0.7)).result().sequences
+    expected = reference_logprobs(model, prompt + sequence.tokens, 0.6)[11:].numpy()
+    np.testing.assert_allclose(sequence.logprobs, expected, atol=3e-5)
+
+
+def test_rows_of_several_temperatures_share_a_batch_bit_for_bit(tiny):
+    prompt = list(range(20, 40))
+    asked = [(prompt, 3, params(temperature=t, seed=5)) for t in (1.0, 0.6, 0.0)]
+    gather_or_cancel = results(tiny, asked)
+    for alone, mixed in zip([results(tiny, [each])[0] for each in asked], gather_or_cancel, strict=True):
+        assert alone == mixed
+
+
+@pytest.mark.parametrize("built_in", [False, True])
+def test_sampled_logprobs_equal_those_of_a_forward_pass_at_the_temperature(built_in):
+    made = EmbeddedService(device="cpu", dtype="float32") if built_in else service(reference("qwen3"))
+    trainer = made.create_lora_training_client("tiny" if built_in else "m", rank=2, seed=0).result()
+    client = trainer.save_weights_and_get_sampling_client().result()
+    prompt = tokens(3, 21)
+    for sequence in client.sample(text(prompt), 4, params(temperature=0.6)).result().sequences:
+        datum = policy_datum(prompt, sequence.tokens, sequence.logprobs, 1.0)
+        for loss in ("importance_sampling", "ppo", "cispo"):
+            output = trainer.forward([datum], loss, {"temperature": 0.6}).result()
+            scored = output.loss_fn_outputs[0]["logprobs"].to_numpy()[20:]
+            np.testing.assert_allclose(sequence.logprobs, scored, atol=1e-5)
+
+
+def picker_tokens(logits, count=2000, **settings):
+    picker = Picker([Choice(seed=1, index=i, **settings) for i in range(count)], torch.device("cpu"))
+    return picker.sample_tokens(torch.tensor([logits]).expand(count, -1).contiguous())[0].tolist()
+
+
+def test_top_k_and_top_p_keep_what_they_should():
+    logits = [float(np.log(p)) for p in (0.4, 0.05, 0.3, 0.15, 0.1)]
+    assert set(picker_tokens(logits)) == {0, 1, 2, 3, 4}
+    assert set(picker_tokens(logits, top_k=2)) == {0, 2}
+    assert set(picker_tokens(logits, top_p=0.65)) == {0, 2}
+    assert set(picker_tokens(logits, top_p=0.75)) == {0, 2, 3}
+    assert set(picker_tokens(logits, top_p=1e-9)) == {0}
+    assert set(picker_tokens(logits, top_k=2, top_p=0.5)) == {0}
+    kept = picker_tokens(logits, top_k=2, count=4000)
+    assert abs(kept.count(0) / 4000 - 4 / 7) < 0.03
+
+
+def test_temperature_sharpens():
+    logits = [float(np.log(p)) for p in (0.4, 0.6)]
+    drawn = picker_tokens(logits, temperature=0.5, count=4000)
+    assert abs(drawn.count(0) / 4000 - 0.16 / 0.52) < 0.03
+
+
+def test_impossible_tokens_are_never_drawn(monkeypatch):
+    """Not even at the ends of the unit interval."""
+    logits = [-float("inf"), 0.0, -float("inf"), 1.0, -200.0, -float("inf")]
+    for end in (0.0, float(np.nextafter(np.float32(1), np.float32(0)))):
+        monkeypatch.setattr(picking.Uniforms, "take", lambda self, end=end: torch.full((len(self._streams),), end))
+        assert set(picker_tokens(logits, count=4)) <= {1, 3}
+
+
+def test_greedy_and_sampled_rows_share_a_batch():
+    client = sampler()
+    prompt = text(tokens(1, 10))
+    greedy, drawn = (
+        f.result().sequences[0].tokens for f in [client.sample(prompt, 1, params(temperature=t)) for t in (0.0, 1.0)]
+    )
+    assert greedy == client.sample(prompt, 1, params(temperature=0.0)).result().sequences[0].tokens
+    assert greedy != drawn
+
+
+def test_snapshots_do_not_change_with_training():
+    trainer = trained(service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result())
+    before = trainer.save_weights_and_get_sampling_client().result()
+    prompt = text(tokens(1, 10))
+    first = before.sample(prompt, 3, params()).result()
+    trainer._lora.flat.mul_(3.0)
+    trainer._learner.weights_changed()
+    after = trainer.save_weights_and_get_sampling_client().result()
+    assert [s.tokens for s in before.sample(prompt, 3, params()).result().sequences] == [
+        s.tokens for s in first.sequences
+    ]
+    assert [s.tokens for s in after.sample(prompt, 3, params()).result().sequences] != [
+        s.tokens for s in first.sequences
+    ]
+
+
+@pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512") or not torch.backends.mkldnn.is_available(),
+    reason="weights are packed on x86 processors, by oneDNN",
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_packed_for_sampling_give_the_trainers_logprobs_and_the_greedy_text_of_plain_ones(family, monkeypatch):
+    monkeypatch.setattr("code_rl.engine.local.learner.MERGE_LIMIT", 10)
+    trainer = trained(service(reference(family)).create_lora_training_client("m", rank=4, seed=0).result())
+    prompt, greedy = tokens(1, 20), types.SamplingParams(max_tokens=12, temperature=0.0, stop=[])
+    plain = trainer.save_weights_and_get_sampling_client().result()
+    monkeypatch.setattr("code_rl.engine.local.weights.SMALL_HIDDEN", 0)
+    trainer._learner.weights_changed()
+    client = trainer.save_weights_and_get_sampling_client().result()
+    kinds = [
+        [linear.weight.is_mkldnn for layer in made._snapshot.weights.layers for linear in (layer.qkv, layer.down)]
+        for made in (plain, client)
+    ]
+    assert [set(each) for each in kinds] == [{False}, {True}]
+    found = [made.sample(text(prompt), 1, greedy).result().sequences[0].tokens for made in (plain, client)]
+    assert found[0] == found[1]
+    for sequence in client.sample(text(prompt), 5, params()).result().sequences:
+        full = prompt + sequence.tokens
+        inputs = {"target_tokens": full[1:], "weights": [1.0] * (len(full) - 1)}
+        datum = types.Datum(model_input=text(full[:-1]), loss_fn_inputs=inputs)
+        scored = trainer.forward([datum], "cross_entropy").result().loss_fn_outputs[0]["logprobs"].to_numpy()[19:]
+        np.testing.assert_allclose(sequence.logprobs, scored, atol=2e-5)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_bf16_sampler_agrees_with_its_trainer(packed, monkeypatch):
+    if packed:
+        monkeypatch.setattr("code_rl.engine.local.weights.SMALL_HIDDEN", 0)
+    trainer = trained(
+        service(reference("qwen3"), dtype="bfloat16").create_lora_training_client("m", rank=4, seed=0).result()
+    )
+    client = trainer.save_weights_and_get_sampling_client().result()
+    prompt = tokens(1, 20)
+    worst = []
+    for sequence in client.sample(text(prompt), 8, params()).result().sequences:
+        full = prompt + sequence.tokens
+        datum = supervised_datum(full, [1.0] * (len(full) - 1))
+        lp = trainer.forward([datum], "cross_entropy").result().loss_fn_outputs[0]["logprobs"].to_numpy()[19:]
+        worst.append(np.abs(lp - np.array(sequence.logprobs)).mean())
+    assert np.mean(worst) < 0.1
+
+
+def test_requests_await_in_any_event_loop():
+    client = sampler()
+
+    async def two():
+        first, second = await asyncio.gather(
+            client.sample_async(text(tokens(1, 10)), 2, params()), client.sample(text(tokens(2, 10)), 2, params())
+        )
+        return [s.tokens for s in [*first.sequences, *second.sequences]]
+
+    assert asyncio.run(two()) == asyncio.run(two())
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"max_tokens": 119}, "context"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_k": 0}, "top_k"),
+        ({"stop": ["", "x"]}, "stop"),
+    ],
+)
+def test_bad_sampling_settings_are_refused_by_name(change, word):
+    with pytest.raises(ConfigError, match=word):
+        sampler().sample(text(tokens(1, 10)), 1, params(**change))
+
+
+def test_unsupported_requests_are_refused_by_name():
+    client, prompt = sampler(), text(tokens(1, 10))
+    for name in ("topk_sample_logprobs", "prompt_alt_tokens_k"):
+        with pytest.raises(TypeError, match=name):
+            client.sample(prompt, 1, params(), **{name: 2})
+    with pytest.raises(ConfigError, match="num_samples"):
+        client.sample(prompt, 0, params())
+    with pytest.raises(ConfigError, match="last_n"):
+        client.sample(prompt, 1, params(), prompt_logprobs_last_n=3)
+    with pytest.raises(DataError, match="no tokens"):
+        client.sample(text([]), 1, params())
+    for bad in (-1, 97):
+        with pytest.raises(DataError, match="vocabulary"):
+            client.sample(text([5, bad]), 1, params())
+
+
+def test_the_built_in_model_answers_as_transformers_does():
+    from transformers import AutoModelForCausalLM
+
+    made = EmbeddedService(device="cpu")
+    client = made.create_sampling_client(base_model="tiny").result()
+    tokenizer = client.get_tokenizer()
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "print the sum of the list"}], add_generation_prompt=True, tokenize=True
+    )["input_ids"]
+    got = client.sample(text(prompt), 1, types.SamplingParams(max_tokens=40, temperature=0.0)).result().sequences[0]
+    model: Any = AutoModelForCausalLM.from_pretrained(source_of("tiny"))
+    ids = torch.tensor([prompt])
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=40)
+    assert got.tokens == out[0, len(prompt) :].tolist()
+    assert client.max_context_length() == model.config.max_position_embeddings
