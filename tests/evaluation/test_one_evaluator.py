@@ -11,7 +11,7 @@ import pytest
 from code_rl.evaluation.generators import EvalEntry, PolicyGenerator
 from code_rl.evaluation.held_out import evaluate
 from code_rl.evaluation.runner import Evaluation, Plan, Questions
-from code_rl.evaluation.samples import GREEDY, SAMPLED, Folder, sample_from_json
+from code_rl.evaluation.samples import Folder, sample_from_json
 from code_rl.policy.environments import Repair, Reply, Single
 from code_rl.policy.sample import Sampling
 from tests.policy.conversation_support import Echo, Scripted, policy, problem, program
@@ -69,19 +69,6 @@ def test_a_policy_that_is_cut_in_a_conversation_is_asked_only_for_the_rest(tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["samples.jsonl", "verdicts.jsonl"]
 
 
-def test_samples_without_a_verdict_are_judged_and_not_drawn_again(tmp_path):
-    plan = Plan(2, True, 0)
-    whole = in_folder(policy(Scripted([WRONG, RIGHT])), tmp_path, plan=plan)
-    (tmp_path / "verdicts.jsonl").write_text("")
-    again = Scripted([])
-    found = in_folder(policy(again), tmp_path, plan=plan)
-    assert again.prompts == []
-    assert {key: outcome.kind for key, outcome in found.outcomes.items()} == {
-        key: outcome.kind for key, outcome in whole.outcomes.items()
-    }
-    assert {key[1:] for key in found.outcomes} == {(GREEDY, 0), (SAMPLED, 0), (SAMPLED, 1)}
-
-
 def test_a_prompt_that_fills_the_context_gives_an_empty_answer_in_both(tmp_path):
     sampler = Scripted([RIGHT])
     (outcome, _) = in_folder(policy(sampler, context=20), tmp_path).outcomes.values()
@@ -106,16 +93,6 @@ def test_an_environment_that_finds_programs_in_its_own_way_is_believed(tmp_path)
     assert all(outcome.correct and outcome.format_ok for outcome in found.outcomes.values())
     assert in_loop(policy(Scripted(["7"]), environment=Bare())).greedy.format_rate == 1.0
     assert [sample_from_json(row).program() for row in lines(tmp_path / "samples.jsonl")] == ["7", "7"]
-
-
-def test_problems_of_the_same_name_in_two_splits_are_two(tmp_path):
-    splits = {"one": [TASKS["a"]], "two": [TASKS["a"], TASKS["a"]]}
-    made = policy(Scripted([RIGHT]))
-    results = asyncio.run(evaluate(made, splits, samples=2, sampling=Sampling(1000), seed=0))
-    assert {name: (r.greedy.samples, r.sampled.samples) for name, r in results.items()} == {
-        "one": (1, 2),
-        "two": (2, 4),
-    }
 
 
 def test_no_more_prompts_are_sampled_at_once_than_drawing_lets_through(tmp_path):

@@ -14,7 +14,7 @@ from code_rl.policy.environments import get_environment
 from code_rl.policy.prompt_templates import PROMPTS, build_prompt, get_prompt_template
 from code_rl.training.config import make_config
 from code_rl.training.objective import environment_of
-from code_rl.util.errors import ConfigError
+from tests.refusals import refused
 from tests.training.pipeline_support import rollouts, small
 
 VIEW = ProblemView("p", "Print 1.", None, None, ())
@@ -55,13 +55,13 @@ def test_every_environment_of_ours_begins_in_the_words_that_are_set(name):
 
 def test_a_wording_of_ones_own_is_a_function_by_its_path(module):
     assert get_prompt_template("my_words:mine")(VIEW) == [{"role": "user", "content": "PRINT 1."}]
-    with pytest.raises(ConfigError, match="prompt=my_words:none failed"):
+    with refused("prompt="):
         get_prompt_template("my_words:none")(VIEW)
 
 
 @pytest.mark.parametrize("setting", ["prompt", "system_prompt"])
 def test_an_environment_of_ones_own_words_its_problems_itself(setting):
-    with pytest.raises(ConfigError, match=f"{setting}= has no effect with environment=tests.newcomer:Twice"):
+    with refused(f"{setting}=", "environment="):
         get_environment("tests.newcomer:Twice", **dict[str, Any]({setting: "plain"}))
 
 

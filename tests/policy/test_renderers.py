@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from code_rl.engine.local.models import source_of
 from code_rl.policy.renderers import Message, get_renderer
-from code_rl.util.errors import ConfigError
+from tests.refusals import refused
 
 TOKENIZER: Any = AutoTokenizer.from_pretrained(source_of("tiny"))
 RENDERER = get_renderer("qwen3_instruct", TOKENIZER)
@@ -74,5 +73,5 @@ def test_response_parses_back_to_its_text(text):
 
 
 def test_unknown_renderer_is_refused_with_those_that_exist():
-    with pytest.raises(ConfigError, match=r"unknown renderer 'gpt'; there are: .*qwen3_instruct"):
+    with refused("'gpt'", "qwen3_instruct"):
         get_renderer("gpt", TOKENIZER)

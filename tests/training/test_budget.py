@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
 
-from code_rl import load_problems
 from code_rl.cli.main import main
 from code_rl.cli.train import train_command
-from code_rl.engine.names import source_of
-from code_rl.policy.environments import Single
-from code_rl.policy.renderers import get_renderer
-from code_rl.training.budget import Budget, Prices, Tokens, read_prices
+from code_rl.training.budget import Budget, Prices, Tokens
 from code_rl.training.config import RECIPES, make_config
 from code_rl.training.forecast import assumptions, forecast
 from code_rl.training.runs.recorder import read_metrics
-from code_rl.util.errors import ConfigError, DataError
+from tests.refusals import refused
 from tests.training.pipeline_support import rollouts, small, untimed
 
 PRICES = "[price]\nprefill = 0.1\nsample = 0.4\ntrain = 0.3\n"
@@ -34,7 +28,7 @@ def test_every_recipe_is_a_valid_run_and_has_a_forecast(capsys):
         assert main(["train", f"recipe={name}", "dry_run=true"]) == 0
         shown = capsys.readouterr().out
         assert f"recipe = {name}" in shown
-        assert re.search(r"tokens: [\d,]+ .*\n  sandbox: [\d,]+ CPU-seconds\n  time: .* steps a day", shown)
+        assert re.search(r"tokens: [\d,]+ .*\n  sandbox: [\d,]+ ", shown)
 
 
 def test_every_number_of_a_recipe_says_where_it_comes_from():
@@ -44,29 +38,33 @@ def test_every_number_of_a_recipe_says_where_it_comes_from():
                 assert "#" in line, f"{path.name}: {line}"
 
 
-def test_deepcoder_is_grpo_plus():
-    config = make_config({"recipe": "deepcoder"})
-    assert (config.loss, config.clip_low, config.clip_high) == ("ppo", 0.2, 0.28)
-    assert (config.overlong, config.kl_coef, config.advantage) == ("mask_loss", 0.0, "mean_std")
-    assert config.max_tokens_schedule == "0:16384,160:32768"
-
-
-def test_dry_run_says_what_a_run_without_evaluations_does_not_use(capsys):
-    assert main(["train", "recipe=tiny", "backend=embedded", "dry_run=true", "eval_every=-1", "eval_samples=3"]) == 0
-    said = capsys.readouterr().out
-    assert "eval_samples=3 has no effect with eval_every=-1" in said
-    assert "eval_limit=64 has no effect" not in said
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[price]\nprefill = 1\nsample = 1\n",
+        "[price]\nprefill = 1\nsample = 1\ntrain = -1\n",
+        "[price]\nprefill = 'x'\nsample = 1\ntrain = 1\n",
+        "nonsense",
+        "[costs]\na = 1\n",
+        PRICES + "[assume]\nspeed = 1\n",
+    ],
+)
+def test_a_price_table_that_cannot_be_used_ends_the_run_before_it_begins(tmp_path, text):
+    (tmp_path / "p.toml").write_text(text)
+    words = ["train", "recipe=cookbook", "dry_run=true", f"prices={tmp_path / 'p.toml'}"]
+    assert main(words) == 2
+    assert main([*words[:-1], "prices=/nonexistent.toml"]) == 2
 
 
 def test_dry_run_prices_the_run_and_starts_nothing(tmp_path, capsys):
     table = tmp_path / "prices.toml"
-    table.write_text(PRICES + "[assume]\nprompt_tokens = 100\n")
+    table.write_text(PRICES + "currency = 'EUR'\n[assume]\nprompt_tokens = 100\n")
     words = [f"prices={table}", "max_cost=0.01", "dry_run=true", f"log_path={tmp_path / 'run'}", "recipe=cookbook"]
     assert main(["train", *words]) == 0
     shown = capsys.readouterr().out
-    assert re.search(r"  cost: [\d,]+\.\d\d", shown)
+    assert re.search(r"  cost: [\d,]+\.\d\d EUR", shown)
     assert "prompt_tokens = 100 " in shown
-    assert "max_cost=0.01 would stop the run early" in shown
+    assert "max_cost=0.01" in shown.partition("forecast")[2]
     assert not (tmp_path / "run").exists()
 
 
@@ -96,38 +94,6 @@ def test_a_forecast_counts_what_the_settings_say():
     assert found.tokens == Tokens(prefill=300, sample=1500, train=1800)
     assert found.cost == pytest.approx((300 + 2 * 1500 + 3 * 1800) / 1e6)
     assert found.sandbox_cpu_s == pytest.approx(5 * 6 * 0.9)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[price]\nprefill = 1\nsample = 1\n", "needs prefill, sample, train"),
-        ("[price]\nprefill = 1\nsample = 1\ntrain = -1\n", "train=-1 must be a number"),
-        ("[price]\nprefill = 'x'\nsample = 1\ntrain = 1\n", "prefill='x' must be"),
-        ("nonsense", "is not TOML"),
-        ("[costs]\na = 1\n", "unknown table [costs]"),
-    ],
-)
-def test_a_price_table_that_cannot_be_read_is_refused(tmp_path, text, words):
-    (tmp_path / "p.toml").write_text(text)
-    with pytest.raises(DataError, match=re.escape(words)):
-        read_prices(str(tmp_path / "p.toml"))
-
-
-def test_what_is_assumed_of_the_demo_is_what_the_built_in_problems_are():
-    config = make_config({"backend": "embedded"})
-    renderer = get_renderer("auto", AutoTokenizer.from_pretrained(source_of("tiny")))
-    problems = load_problems("builtin", limit=200)
-    prompts = [len(renderer.prompt_tokens(Single().begin(problem.view()))) for problem in problems]
-    assert assumptions(config, {})["prompt_tokens"] == pytest.approx(sum(prompts) / len(prompts), rel=0.1)
-    assert assumptions(config, {"prompt_tokens": 5.0})["prompt_tokens"] == 5
-    real = make_config({"backend": "embedded", "model_name": "/models/x", "dataset": "deepcoder"})
-    assert assumptions(real, {})["program_cpu_s"] > 10 * assumptions(config, {})["program_cpu_s"]
-
-
-def test_an_unknown_assumption_is_refused():
-    with pytest.raises(DataError, match="no 'speed'"):
-        assumptions(make_config({"backend": "embedded"}), {"speed": 1.0})
 
 
 @given(st.lists(st.integers(0, 100), max_size=30), st.integers(1, 500))
@@ -160,7 +126,7 @@ def test_a_capped_run_stops_with_a_checkpoint_below_the_cap_and_goes_on_when_it_
 
 
 def test_a_cap_below_one_batch_is_refused_before_anything_is_sampled(tmp_path):
-    with pytest.raises(ConfigError, match=r"max_tokens_total=100: 0 tokens spent.*nothing can be started"):
+    with refused("max_tokens_total="):
         train_command(small(tmp_path, max_tokens_total=100))
     assert not (tmp_path / "rollouts.jsonl").exists() or not (tmp_path / "rollouts.jsonl").read_text()
 
@@ -172,11 +138,6 @@ def test_a_forecast_step_is_its_parts_in_turn_or_the_slowest_of_them_where_steps
     speeds = {"sample_tokens_per_s": 2000.0, "train_tokens_per_s": 4000.0}
     config = make_config({**given, "max_steps_off_policy": lag})
     assert forecast(config, assumptions(config, {**assume, **speeds}), None).step_s == pytest.approx(step_s)
-
-
-def test_the_price_table_is_read_before_a_run_begins(tmp_path):
-    with pytest.raises(ConfigError, match="prices="):
-        train_command(small(tmp_path / "run", prices=Path("/nonexistent.toml")))
 
 
 @pytest.mark.slow
@@ -191,17 +152,3 @@ def test_an_open_ended_run_that_a_cap_stops_has_a_closing_evaluation_within_it(t
     assert "eval/pass@1" in records[-1]
     assert not any("eval/pass@1" in record for record in records[1:-1])
     assert sum(Tokens.of(record).total for record in records) <= cap
-
-
-def test_a_forecast_of_the_embedded_engine_is_measured_free_and_has_a_total(capsys):
-    assert main(["train", "recipe=tiny", "backend=embedded", "dry_run=true", "threads=1"]) == 0
-    said = capsys.readouterr().out
-    assert re.search(r"in all: .* s, .* evaluations \(speeds measured on this machine\)", said)
-    assert "cost: none" in said
-
-
-def test_a_cost_names_its_currency(tmp_path, capsys):
-    (tmp_path / "prices.toml").write_text(PRICES + "currency = 'EUR'\n")
-    words = ["recipe=qwen3-4b", "backend=http://localhost:1", f"prices={tmp_path / 'prices.toml'}", "max_steps=1"]
-    assert main(["train", *words, "dry_run=true"]) == 0
-    assert re.search(r"cost: [\d.,]+ EUR", capsys.readouterr().out)

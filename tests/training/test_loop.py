@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -12,7 +11,6 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,29 +18,15 @@ from code_rl.cli.train import train_command
 from code_rl.grading.sandbox.executor import Execution, Executor, Job
 from code_rl.training.runs.recorder import read_metrics
 from code_rl.training.trainer import prepare
-from code_rl.util.errors import ConfigError, SandboxError
+from code_rl.util.errors import SandboxError
 from tests.paths import ROOT
-
-SMALL = {
-    "backend": "embedded",
-    "executor": "embedded",
-    "batch_size": "16",
-    "group_size": "4",
-    "eval_limit": "4",
-    "eval_samples": "2",
-    "max_tokens": "64",
-    "max_steps": "3",
-    "save_every": "1",
-    "eval_every": "2",
-}
+from tests.refusals import refused
+from tests.training.pipeline_support import rollouts, untimed
+from tests.training.pipeline_support import small as make
 
 
 def small(log_path: Path, **changes: str) -> dict[str, str]:
-    return {**SMALL, "log_path": str(log_path), **changes}
-
-
-def untimed(log_path: Path) -> list[dict[str, Any]]:
-    return [{k: v for k, v in record.items() if not k.startswith("time/")} for record in read_metrics(log_path)]
+    return make(log_path, **{"max_steps": "3", "save_every": "1", "eval_every": "2", **changes})
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +59,7 @@ def test_sampler_and_trainer_agree_on_every_token_trained_on(finished):
 
 
 def test_rollouts_hold_what_was_rewarded_and_why(finished):
-    groups = [json.loads(line) for line in (finished / "rollouts.jsonl").read_text().splitlines()]
+    groups = rollouts(finished)
     assert len(groups) == 12
     for group in groups:
         rewards = [completion["reward"] for completion in group["completions"]]
@@ -109,13 +93,7 @@ def test_resumed_run_equals_the_uninterrupted_one(finished, tmp_path):
     resumed, whole = untimed(log_path), untimed(finished)
     assert resumed[2:] == whole[2:]
     assert [record["step"] for record in resumed] == [-1, 0, 1, 2]
-    rollouts = [json.loads(line) for line in (log_path / "rollouts.jsonl").read_text().splitlines()]
-    assert rollouts == [json.loads(line) for line in (finished / "rollouts.jsonl").read_text().splitlines()]
-
-
-def test_resuming_with_another_learning_rate_is_refused_by_name(finished):
-    with pytest.raises(ConfigError, match=r"learning_rate=0\.5 differs"):
-        prepare({"log_path": str(finished), "learning_rate": "0.5"})
+    assert rollouts(log_path) == rollouts(finished)
 
 
 class FailingSometimes:
@@ -150,7 +128,7 @@ def test_completions_that_the_sandbox_lost_are_masked_counted_and_no_part_of_a_b
     )
     assert train_command(small(tmp_path, max_steps="2", eval_every="-1")) == 0
     lost = [record["verdicts/sandbox_error"] for record in read_metrics(tmp_path) if "verdicts/sandbox_error" in record]
-    groups = [json.loads(line) for line in (tmp_path / "rollouts.jsonl").read_text().splitlines()]
+    groups = rollouts(tmp_path)
     masked = 0
     for group in groups:
         known = [c["reward"] for c in group["completions"] if c["reward"] is not None]
@@ -193,9 +171,9 @@ def test_interrupt_finishes_the_step_saves_and_says_how_to_resume(tmp_path):
     assert saved[-1] == steps[-1] + 1
 
 
-def test_nothing_of_the_loop_needs_a_running_event_loop_to_start_twice(tmp_path):
-    async def nothing() -> None:
-        return None
-
-    asyncio.run(nothing())
-    assert train_command(small(tmp_path, max_steps="1", eval_every="-1")) == 0
+@pytest.mark.parametrize(
+    ("name", "value"), [("learning_rate", "0.5"), ("max_steps_off_policy", "1"), ("recipe", "qwen3-4b")]
+)
+def test_resuming_with_another_value_is_refused_by_name(finished, name, value):
+    with refused(f"{name}={value}"):
+        prepare({"log_path": str(finished), name: value})

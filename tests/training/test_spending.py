@@ -166,7 +166,7 @@ def test_a_run_that_had_an_end_is_asked_for_again_when_a_resume_takes_it_away(tm
     for name, value in KEY.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("TINKER_BASE_URL", raising=False)
-    with pytest.raises(ConfigError, match="nothing limits what this run spends"):
+    with pytest.raises(ConfigError):
         confirm(make_config(endless), resumes=True)
     before["max_steps"] = -1
     confirm(make_config(endless), resumes=True)

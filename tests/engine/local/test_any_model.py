@@ -15,8 +15,8 @@ from tinker import types  # noqa: E402
 
 from code_rl.engine.local.hf import HfWeights, hf_weights  # noqa: E402
 from code_rl.engine.local.models import Model  # noqa: E402
-from code_rl.util.errors import ConfigError  # noqa: E402
 from tests.engine.local.embedded_models import VOCAB, datum, policy_datum, reference, service, text, tokens, trained  # noqa: E402
+from tests.refusals import refused  # noqa: E402
 
 SHAPE: dict[str, Any] = {
     "vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -73,23 +73,6 @@ def test_log_probabilities_of_sampling_and_training_agree(kind):
     outputs = client.forward(data, "importance_sampling").result().loss_fn_outputs
     for output, each in zip(outputs, sequences, strict=True):
         np.testing.assert_allclose(output["logprobs"].to_numpy()[-len(each.tokens) :], each.logprobs, atol=1e-4)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_step_makes_what_was_rewarded_likelier_and_what_was_not_less_likely(kind):
-    client = client_of(made(kind))
-    prompt = tokens(1, 9)
-    good, bad = sample(client, prompt, count=2)
-    data = [policy_datum(prompt, each.tokens, each.logprobs, sign) for each, sign in ((good, 1.0), (bad, -1.0))]
-    client.forward_backward(data, "importance_sampling").result()
-    client.optim_step(types.AdamParams(learning_rate=1e-3)).result()
-    after = [
-        output["logprobs"].to_numpy()[-len(each.tokens) :].sum() - sum(each.logprobs)
-        for output, each in zip(
-            client.forward(data, "importance_sampling").result().loss_fn_outputs, (good, bad), strict=True
-        )
-    ]
-    assert after[0] > after[1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -185,17 +168,6 @@ def test_it_equals_the_engines_own_pass_where_there_is_one():
     torch.testing.assert_close(fast._learner.gradient, other._learner.gradient, atol=1e-3, rtol=1e-3)
 
 
-def test_adapters_of_two_clients_do_not_meet():
-    embedded = service(made("phi"))
-    one, two = (embedded.create_lora_training_client("m", rank=4, seed=0).result() for _ in range(2))
-    trained(one)
-    full = text(tokens(3, 10))
-    base = embedded.create_sampling_client(base_model="m").result().compute_logprobs(full).result()
-    of = {id(c): c.save_weights_and_get_sampling_client().result().compute_logprobs(full).result() for c in (one, two)}
-    assert of[id(two)] == base  # B is zero
-    assert of[id(one)] != base
-
-
 def test_it_is_said_and_what_cannot_be_adapted_or_is_no_causal_model_is_refused():
     from transformers import AutoConfig, AutoModelForCausalLM, T5Config, T5ForConditionalGeneration
 
@@ -203,10 +175,10 @@ def test_it_is_said_and_what_cannot_be_adapted_or_is_no_causal_model_is_refused(
     assert "phi is trained through transformers" in client.notice
     assert client_of(reference("llama")).notice == ""
     small = AutoConfig.for_model("gpt2", vocab_size=VOCAB, n_embd=16, n_layer=1, n_head=2)
-    with pytest.raises(ConfigError, match="gpt2"):
+    with refused("gpt2"):
         service(AutoModelForCausalLM.from_config(small))
     t5 = T5ForConditionalGeneration(T5Config(vocab_size=VOCAB, d_model=16, d_ff=16, num_layers=1, num_heads=2, d_kv=8))
-    with pytest.raises(ConfigError, match="t5"):
+    with refused("t5"):
         service(t5)
 
 

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import json
 import threading
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,20 +14,18 @@ from tinker import types
 from tinker.lib.public_interfaces.api_future import APIFuture
 
 from code_rl.engine.local import EmbeddedService
-from code_rl.engine.local.state import read_state
 from code_rl.engine.local.worker import EngineWorker
-from code_rl.util.errors import BackendError, CheckpointError, ConfigError, DataError
+from code_rl.util.errors import BackendError, CheckpointError, DataError
 from tests.engine.local.embedded_models import (
     FAMILIES,
     policy_datum,
     reference,
     service,
-    supervised_datum,
     text,
     tokens,
     torch,
-    trained,
 )
+from tests.refusals import refused
 
 ADAM = types.AdamParams(learning_rate=1e-2)
 
@@ -46,16 +44,6 @@ def steps(trainer, count):
     for i in range(count):
         trainer.forward_backward(data(2 + i % 2), "importance_sampling")
         trainer.optim_step(ADAM).result()
-
-
-def test_requests_run_in_the_order_of_submission():
-    _, trainer = client()
-    first = trainer.forward(data(), "ppo")
-    trainer.forward_backward(data(), "ppo")
-    step = trainer.optim_step(ADAM)
-    second = trainer.forward(data(), "ppo")
-    assert second.result().metrics != first.result().metrics
-    assert step.result().metrics["grad_norm:mean"] > 0
 
 
 def test_futures_are_those_of_the_sdk():
@@ -108,7 +96,7 @@ def test_a_closed_worker_finishes_its_queue_and_refuses_more():
     worker.close()
     gate.set()
     assert last.result() == 7
-    with pytest.raises(BackendError, match="closed"):
+    with pytest.raises(BackendError):
         worker.submit(lambda: 8)
 
 
@@ -132,21 +120,6 @@ def test_services_and_clients_that_are_dropped_end_their_threads():
         assert not thread.is_alive()
 
 
-def test_a_step_is_not_taken_with_part_of_its_gradient():
-    _, trainer = client()
-    trainer.forward_backward(data(), "ppo").result()
-    before = trainer._lora.flat.clone()
-    bad = trainer.forward_backward([supervised_datum(tokens(0, 5), [float("nan")] * 4)], "cross_entropy")
-    step = trainer.optim_step(ADAM)
-    with pytest.raises(DataError, match="weights"):
-        bad.result()
-    with pytest.raises(BackendError, match="no step was taken"):
-        step.result()
-    assert torch.equal(trainer._lora.flat, before)
-    steps(trainer, 1)
-    assert not torch.equal(trainer._lora.flat, before)
-
-
 def test_a_custom_loss_that_fails_takes_no_step():
     _, trainer = client()
     trainer.forward_backward(data(), "ppo")
@@ -156,29 +129,16 @@ def test_a_custom_loss_that_fails_takes_no_step():
 
     failing = trainer.forward_backward_custom(data(), broken)
     step = trainer.optim_step(ADAM)
-    with pytest.raises(ArithmeticError, match="mine"):
+    with refused(kind=ArithmeticError):
         failing.result()
-    with pytest.raises(BackendError, match="no step was taken"):
+    with pytest.raises(BackendError):
         step.result()
 
 
 def test_a_custom_loss_that_leaves_a_datum_out_is_refused_by_number():
     _, trainer = client()
-    with pytest.raises(DataError, match="datum 1: the custom loss has no gradient"):
+    with refused("datum 1", kind=DataError):
         trainer.forward_backward_custom(data(2), lambda _, logprobs: (logprobs[0].sum(), {})).result()
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf"), True, "1"])
-def test_a_temperature_without_logprobs_is_refused_by_name(value):
-    _, trainer = client()
-    with pytest.raises(ConfigError, match="loss_fn_config temperature="):
-        trainer.forward(data(), "ppo", {"temperature": value})
-
-
-def test_a_step_without_gradient_is_refused():
-    _, trainer = client()
-    with pytest.raises(BackendError, match="no gradient"):
-        trainer.optim_step(ADAM).result()
 
 
 def test_an_infinite_gradient_takes_no_step():
@@ -186,18 +146,9 @@ def test_an_infinite_gradient_takes_no_step():
     before = trainer._lora.flat.clone()
     huge = policy_datum(tokens(0, 5), tokens(1, 5), [-3e38] * 5, 1.0)
     trainer.forward_backward([huge], "importance_sampling").result()
-    with pytest.raises(BackendError, match="not finite"):
+    with pytest.raises(BackendError):
         trainer.optim_step(ADAM).result()
     assert torch.equal(trainer._lora.flat, before)
-
-
-def test_training_repeats_bit_for_bit():
-    found = []
-    for _ in range(2):
-        _, trainer = client()
-        steps(trainer, 3)
-        found.append(trainer._lora.flat.clone())
-    assert torch.equal(*found)
 
 
 def test_a_restored_client_continues_bit_for_bit(tmp_path):
@@ -233,64 +184,15 @@ def test_an_accumulated_gradient_is_saved_too(tmp_path):
     assert torch.equal(again._lora.flat, straight._lora.flat)
 
 
-def test_state_without_optimizer_starts_adam_afresh(tmp_path):
-    made, straight = client(tmp_path)
-    steps(straight, 2)
-    path = straight.save_state("s").result().path
-    fresh = made.create_training_client_from_state(path).result()
-    assert torch.equal(fresh._lora.flat, straight._lora.flat)
-    assert fresh._learner.adam.steps == 0
-    assert not bool(fresh._learner.adam.mean.any())
-
-
 def test_a_checkpoint_that_cannot_be_restored_changes_nothing(tmp_path):
     _, trainer = client(tmp_path)
     path = trainer.save_weights_for_sampler("s").result().path
     steps(trainer, 1)
     before = trainer._lora.flat.clone()
-    with pytest.raises(CheckpointError, match="without optimizer state"):
+    with pytest.raises(CheckpointError):
         trainer.load_state_with_optimizer(path).result()
     assert torch.equal(trainer._lora.flat, before)
     assert trainer._learner.adam.steps == 1
-
-
-def test_adapter_settings_survive_a_restart(tmp_path):
-    made, trainer = client(tmp_path, train_unembed=False, train_mlp=False)
-    path = trainer.save_state("s").result().path
-    again = made.create_training_client_from_state_with_optimizer(path).result()
-    assert [m.name for m in again._lora.modules] == [m.name for m in trainer._lora.modules]
-    assert again.get_info().lora_rank == 4
-
-
-def test_sampler_weights_on_disk_equal_the_snapshot(tmp_path):
-    made, trainer = client(tmp_path)
-    trained(trainer)
-    path = trainer.save_weights_for_sampler("w").result().path
-    prompt, params = text(tokens(1, 9)), types.SamplingParams(max_tokens=20, seed=3)
-    sampled = [
-        c.result().sample(prompt, 3, params).result().sequences
-        for c in (trainer.save_weights_and_get_sampling_client(), made.create_sampling_client(model_path=path))
-    ]
-    assert [s.tokens for s in sampled[0]] == [s.tokens for s in sampled[1]]
-    with pytest.raises(CheckpointError, match="optimizer"):
-        made.create_training_client_from_state_with_optimizer(path).result()
-
-
-def test_a_name_is_not_overwritten_unasked(tmp_path):
-    _, trainer = client(tmp_path)
-    path = trainer.save_state("s").result().path
-    with pytest.raises(ConfigError, match="overwrite"):
-        trainer.save_state("s").result()
-    steps(trainer, 1)
-    assert trainer.save_state("s", overwrite=True).result().path == path
-    assert read_state(path_of(path)).meta["adam_steps"] == 1
-    assert [p.name for p in tmp_path.iterdir()] == ["s.state.safetensors"]
-
-
-def path_of(text_path):
-    from pathlib import Path
-
-    return Path(text_path)
 
 
 @pytest.fixture(scope="module")
@@ -298,7 +200,7 @@ def checkpoint(tmp_path_factory):
     folder = tmp_path_factory.mktemp("state")
     made, trainer = client(folder, train_unembed=False)
     steps(trainer, 1)
-    return made, path_of(trainer.save_state("s").result().path)
+    return made, Path(trainer.save_state("s").result().path)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -310,71 +212,8 @@ def test_damaged_state_is_refused(checkpoint, where, bit, cut):
     damaged = path.with_name("damaged.state.safetensors")
     changed = whole[:at] if cut else whole[:at] + bytes([whole[at] ^ (1 << bit)]) + whole[at + 1 :]
     damaged.write_bytes(changed)
-    with pytest.raises(CheckpointError, match="damaged"):
+    with pytest.raises(CheckpointError):
         made.create_training_client_from_state_with_optimizer(str(damaged)).result()
-
-
-def test_state_of_another_version_model_or_kind_is_refused(checkpoint, tmp_path):
-    from safetensors import safe_open
-    from safetensors.torch import save_file
-
-    made, path = checkpoint
-    with safe_open(path, framework="pt") as file:
-        header = file.metadata()
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    save_file(tensors, tmp_path / "v", metadata=header | {"version": "99"})
-    with pytest.raises(CheckpointError, match="version 99"):
-        made.create_training_client_from_state(str(tmp_path / "v")).result()
-    save_file(tensors, tmp_path / "f", metadata={"format": "pt"})
-    with pytest.raises(CheckpointError, match="not one of"):
-        made.create_training_client_from_state(str(tmp_path / "f")).result()
-    changed = json.dumps(json.loads(header["settings"]) | {"rank": 3}, sort_keys=True)
-    save_file(tensors, tmp_path / "r", metadata=header | {"settings": changed})
-    with pytest.raises(CheckpointError, match="SHA-256"):
-        made.create_training_client_from_state(str(tmp_path / "r")).result()
-    with pytest.raises(CheckpointError, match="does not exist"):
-        made.create_training_client_from_state(str(tmp_path / "none")).result()
-    other = service(reference("qwen3", seed=1))
-    with pytest.raises(CheckpointError, match="another base model"):
-        other.create_training_client_from_state(str(path)).result()
-    _, wider = client()
-    with pytest.raises(CheckpointError, match="modules"):
-        wider.load_state(str(path)).result()
-
-
-def test_saving_is_refused_where_it_cannot_be_honoured(tmp_path):
-    _, trainer = client()
-    with pytest.raises(ConfigError, match="state_dir"):
-        trainer.save_state("s")
-    _, trainer = client(tmp_path)
-    for name in ("", "../x", "a/b", ".hidden", "x" * 200):
-        with pytest.raises(ConfigError, match="checkpoint name"):
-            trainer.save_state(name)
-    (tmp_path / "file").write_text("")
-    _, blocked = client(tmp_path / "file" / "below")
-    with pytest.raises(CheckpointError, match="could not be written"):
-        blocked.save_state("s").result()
-
-
-@pytest.mark.parametrize("name", ["stable_reinforce", "custom", "PPO", ""])
-def test_unknown_losses_are_refused_by_name(name):
-    _, trainer = client()
-    with pytest.raises(ConfigError, match="loss_fn"):
-        trainer.forward_backward(data(), name).result()
-
-
-def test_unknown_loss_settings_are_refused_by_name():
-    _, trainer = client()
-    refused: list[tuple[str, dict[str, Any]]] = [
-        ("ppo", {"clip_ratio": 0.2}),
-        ("importance_sampling", {"clip_low_threshold": 0.8}),
-        ("ppo", {"clip_low_threshold": float("nan")}),
-        ("ppo", {"clip_low_threshold": "0.8"}),
-        ("ppo", {"clip_low_threshold": 1.5}),
-    ]
-    for loss, config in refused:
-        with pytest.raises(ConfigError, match=next(iter(config))):
-            trainer.forward(data(), loss, config)
 
 
 def changed(**fields):
@@ -399,59 +238,10 @@ def changed(**fields):
 )
 def test_malformed_data_is_refused_naming_datum_and_field(datum, word):
     _, trainer = client()
-    with pytest.raises(DataError, match=f"datum 1.*{word}"):
+    with refused("datum 1", word, kind=DataError):
         trainer.forward([data(1)[0], datum], "ppo").result()
-    with pytest.raises(DataError, match="no data"):
+    with pytest.raises(DataError):
         trainer.forward([], "ppo").result()
-
-
-def test_other_optimizers_and_bad_values_are_refused():
-    _, trainer = client()
-    with pytest.raises(ConfigError, match="Dimuon"):
-        trainer.optim_step(types.DimuonParams(learning_rate=0.1))
-    for bad in ({"learning_rate": -1.0}, {"beta2": 1.0}, {"eps": float("nan")}):
-        with pytest.raises(ConfigError, match=next(iter(bad))):
-            trainer.optim_step(types.AdamParams(**bad))
-    with pytest.raises(ConfigError, match="optim_step"):
-        trainer.optim_step()
-
-
-def test_services_refuse_what_they_cannot_honour(tmp_path):
-    refused: list[tuple[dict[str, Any], str]] = [
-        ({"device": "abacus"}, "abacus"),
-        ({"device": "cpu", "dtype": "float16"}, "float16"),
-    ]
-    for kwargs, word in refused:
-        with pytest.raises(ConfigError, match=word):
-            EmbeddedService(**kwargs)
-    if not torch.cuda.is_available():
-        with pytest.raises(ConfigError, match="cuda"):
-            EmbeddedService(device="cuda")
-    made = EmbeddedService(device="cpu")
-    for name in ("tinny", "/no/such/folder", str(tmp_path)):
-        with pytest.raises(ConfigError, match="model") as caught:
-            made.create_lora_training_client(name).result()
-        assert "\n" not in str(caught.value)
-    with pytest.raises(ConfigError, match="rank"):
-        made.create_lora_training_client("tiny", rank=0)
-    with pytest.raises(ConfigError, match="nothing to train"):
-        made.create_lora_training_client("tiny", train_mlp=False, train_attn=False, train_unembed=False)
-    with pytest.raises(ConfigError, match="model_path"):
-        made.create_sampling_client()
-
-
-@pytest.mark.parametrize(
-    ("config", "word"),
-    [
-        ({"model_type": "t5"}, "t5"),
-        ({"model_type": "qwen3", "quantization_config": {"quant_method": "awq"}}, "awq"),
-        ({"model_type": "gemma3_text", "quantization_config": {"quant_method": "gptq"}}, "gptq"),
-    ],
-)
-def test_models_of_other_kinds_are_refused_by_name(tmp_path, config, word):
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ConfigError, match=word):
-        EmbeddedService(device="cpu").create_lora_training_client(str(tmp_path)).result()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -471,10 +261,77 @@ def test_a_local_folder_equals_the_model_in_memory(tmp_path, family):
     assert names[str(tmp_path)] == 128
 
 
-def test_a_broken_model_folder_is_refused_in_one_line(tmp_path):
-    reference("qwen3").save_pretrained(tmp_path)
-    file = tmp_path / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(ConfigError, match="could not be loaded") as caught:
-        EmbeddedService(device="cpu").create_lora_training_client(str(tmp_path)).result()
-    assert "\n" not in str(caught.value)
+def test_state_of_another_version_model_or_kind_is_refused(checkpoint, tmp_path):
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    made, path = checkpoint
+    with safe_open(path, framework="pt") as file:
+        header = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    rank = json.dumps(json.loads(header["settings"]) | {"rank": 3}, sort_keys=True)
+    headers = {"v": header | {"version": "99"}, "f": {"format": "pt"}, "r": header | {"settings": rank}}
+    for name, changed in headers.items():
+        save_file(tensors, tmp_path / name, metadata=changed)
+    for name in (*headers, "none"):
+        with refused(str(tmp_path / name), kind=CheckpointError):
+            made.create_training_client_from_state(str(tmp_path / name)).result()
+    with pytest.raises(CheckpointError):
+        service(reference("qwen3", seed=1)).create_training_client_from_state(str(path)).result()
+    with pytest.raises(CheckpointError):
+        client()[1].load_state(str(path)).result()
+
+
+def test_saving_is_refused_where_it_cannot_be_honoured(tmp_path):
+    with refused("state_dir"):
+        client()[1].save_state("s")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError):
+        client(tmp_path / "file" / "below")[1].save_state("s").result()
+
+
+@pytest.mark.parametrize(
+    ("loss", "config"),
+    [
+        *(("ppo", {"temperature": value}) for value in (0.0, -1.0, float("nan"), float("inf"), True, "1")),
+        *(("ppo", {"clip_low_threshold": value}) for value in (float("nan"), "0.8", 1.5)),
+        ("ppo", {"clip_ratio": 0.2}),
+        ("importance_sampling", {"clip_low_threshold": 0.8}),
+        ("stable_reinforce", {"loss_fn": 0}),
+        ("PPO", {"loss_fn": 0}),
+    ],
+)
+def test_losses_and_settings_that_do_not_exist_are_refused_by_name(loss, config):
+    with refused(*config):
+        client()[1].forward(data(), loss, config).result()
+
+
+@pytest.mark.parametrize("bad", [{"learning_rate": -1.0}, {"beta2": 1.0}, {"eps": float("nan")}])
+def test_an_optimizer_that_cannot_be_is_refused_by_name(bad):
+    _, trainer = client()
+    with refused(*bad):
+        trainer.optim_step(types.AdamParams(**bad))
+    with refused("Dimuon"):
+        trainer.optim_step(types.DimuonParams(learning_rate=0.1))
+
+
+@pytest.mark.parametrize(
+    ("given", "name"), [({"device": "abacus"}, "abacus"), ({"device": "cpu", "dtype": "float16"}, "float16")]
+)
+def test_a_service_that_cannot_be_is_refused_by_name(given, name):
+    with refused(name):
+        EmbeddedService(**given)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "named"),
+    [
+        ("tinny", {}, "tinny"),
+        ("/no/such/folder", {}, "/no/such/folder"),
+        ("tiny", {"rank": 0}, "rank"),
+        ("tiny", {"train_mlp": False, "train_attn": False, "train_unembed": False}, "train"),
+    ],
+)
+def test_a_client_that_cannot_be_is_refused_by_name(name, given, named):
+    with refused(named):
+        EmbeddedService(device="cpu").create_lora_training_client(name, **given).result()

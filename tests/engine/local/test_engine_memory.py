@@ -82,15 +82,6 @@ def test_long_examples_keep_a_prefix_where_it_saves_and_never_pad_beyond_the_roo
         assert cells <= 100 * 9 / 8
 
 
-def test_one_long_completion_among_short_ones_does_not_pad_them_all(monkeypatch):
-    arch = service(reference("qwen3"))._models["m"].weights.arch
-    loss = read_pass("importance_sampling", None).loss
-    data = read_datums(long_group(10, (50, *[4] * 30)), loss, arch)
-    for units in packing.plan(data, 100):
-        made = packing.pack(units, torch.device("cpu"))
-        assert made.suffixes.rows * made.suffixes.width <= 2 * 9 / 8 * 100
-
-
 def test_one_long_prompt_among_short_ones_does_not_pad_them_all(monkeypatch):
     """Memory of the prompts' caches and of reading them, beside that of the same prompts at two lengths apart."""
     for module in (decode, forward):
@@ -186,17 +177,3 @@ def test_a_row_larger_than_the_budget_is_sampled_alone(tiny, monkeypatch):
     steps = counted_steps(monkeypatch)
     assert sampled(tiny, requests) == free
     assert all(rows == [1] for rows, _ in steps)
-
-
-def test_what_an_allocator_keeps_on_a_gpu_is_there_to_be_used(monkeypatch):
-    for name, value in (("mem_get_info", (10, 80)), ("memory_reserved", 60), ("memory_allocated", 20)):
-        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
-    assert sampling._memory(torch.device("cuda")) == 25
-
-
-def test_draws_that_wait_are_taken_in_order(tiny):
-    weights = tiny._snapshot.weights
-    prompt = Prompt(tuple(tokens(0, 30, 644)))
-    draws = deque(decode.SequenceRequest((0, i), prompt, 5, Choice(0, i), frozenset()) for i in range(9))
-    budget = decode.cell_bytes(weights) * (32 + 3 * 16)
-    assert [d.place[1] for d, _ in decode.decode(weights, draws, budget)] == list(range(9))

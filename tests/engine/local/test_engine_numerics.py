@@ -1,12 +1,9 @@
 """The trainer's numbers against transformers, peft, torch.optim and formulas written out again."""
 
-import math
-
 import numpy as np
 import pytest
 from tinker import types
 
-from code_rl.engine.local.learner import Learner
 from tests.engine.local.embedded_models import (
     FAMILIES,
     policy_datum,
@@ -47,22 +44,6 @@ def as_peft(model, client):
     return wrapped.eval()
 
 
-def reference_losses(name, lp, old, advantages, config):
-    """Written independently of the engine, in float64."""
-    lp, old, adv = lp.double(), old.double(), advantages.double()
-    ratio = (lp - old).exp()
-    if name == "importance_sampling":
-        return -(ratio * adv).sum()
-    if name == "ppo":
-        low, high = config.get("clip_low_threshold", 0.8), config.get("clip_high_threshold", 1.2)
-        inside = torch.stack([ratio * adv, ratio.clip(low, high) * adv])
-        return -inside.min(dim=0).values.sum()
-    if name == "cispo":
-        low, high = config.get("clip_low_threshold", 0.0), config.get("clip_high_threshold", 4.0)
-        return -(ratio.detach().clip(low, high) * lp * adv).sum()
-    raise AssertionError(name)
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logprobs_equal_transformers(family):
     model = reference(family)
@@ -99,9 +80,7 @@ def test_gradients_equal_autograd_through_peft(family, apart):
     total = torch.zeros(())
     for prompt, completion, old, advantage in rows:
         lp = reference_logprobs(wrapped, prompt + completion)[len(prompt) - 1 :]
-        total = total + reference_losses(
-            "importance_sampling", lp, torch.tensor(old), torch.full((len(completion),), advantage), {}
-        )
+        total = total - (torch.exp(lp - torch.tensor(old)) * advantage).sum()
     total.backward()
     scale = sum(float(np.abs(o["elementwise_loss"].to_numpy()).sum()) for o in out.loss_fn_outputs)
     assert abs(out.metrics["loss:sum"] - float(total.detach())) <= 1e-5 * scale
@@ -167,57 +146,6 @@ def test_a_custom_loss_has_the_gradient_of_the_built_in_one(temperature):
     assert "surrogate_loss:sum" in output.metrics
 
 
-@pytest.mark.parametrize(
-    ("name", "config"),
-    [
-        ("importance_sampling", {}),
-        ("ppo", {}),
-        ("ppo", {"clip_low_threshold": 0.5, "clip_high_threshold": 1.05}),
-        ("cispo", {}),
-        ("cispo", {"clip_high_threshold": 1.1}),
-    ],
-)
-def test_policy_losses_equal_their_formulas(name, config):
-    model = reference("qwen3")
-    client = trained(service(model).create_lora_training_client("m", rank=4, seed=0).result())
-    wrapped = as_peft(reference("qwen3"), client)
-    rows = []
-    for prompt, completion, _, advantage in groups():
-        with torch.no_grad():
-            lp = reference_logprobs(wrapped, prompt + completion)[len(prompt) - 1 :]
-        shift = np.random.default_rng(len(completion)).uniform(-0.8, 0.8, len(completion))
-        rows.append((prompt, completion, (lp.numpy() + shift).astype(np.float32), advantage))
-    out = client.forward_backward([policy_datum(*row) for row in rows], name, config).result()
-    total = torch.zeros(())
-    for prompt, completion, old, advantage in rows:
-        lp = reference_logprobs(wrapped, prompt + completion)[len(prompt) - 1 :]
-        total = total + reference_losses(name, lp, torch.tensor(old), torch.full((len(completion),), advantage), config)
-    total.backward()
-    assert math.isclose(out.metrics["loss:sum"], float(total.detach()), rel_tol=1e-5, abs_tol=1e-4)
-    got = client._lora.views(client._learner.gradient)[1]["model.layers.0.self_attn.v_proj"]
-    expected = wrapped.base_model.model.model.layers[0].self_attn.v_proj.lora_B.default.weight.grad
-    assert float((got - expected).norm()) <= 2e-5 * float(expected.norm())
-
-
-def test_cross_entropy_is_a_weighted_sum():
-    model = reference("llama")
-    client = service(model).create_lora_training_client("m", rank=2, seed=0).result()
-    full, weights = tokens(1, 30), np.linspace(-1, 2, 29)
-    out = client.forward_backward([supervised_datum(full, weights)], "cross_entropy").result()
-    expected = -(reference_logprobs(model, full).numpy() * weights)
-    np.testing.assert_allclose(out.loss_fn_outputs[0]["elementwise_loss"].to_numpy(), expected, atol=5e-5)
-    assert math.isclose(out.metrics["loss:sum"], expected.sum(), rel_tol=1e-5)
-
-
-def test_prompt_positions_have_their_logprobs_too():
-    model = reference("qwen3")
-    client = service(model).create_lora_training_client("m", rank=2, seed=0).result()
-    rows = groups()
-    out = client.forward_backward([policy_datum(*row) for row in rows], "importance_sampling").result()
-    for row, got in zip(rows, out.loss_fn_outputs, strict=True):
-        np.testing.assert_allclose(got["logprobs"].to_numpy(), reference_logprobs(model, row[0] + row[1]), atol=2e-5)
-
-
 def test_micro_batches_do_not_change_the_gradient():
     found = []
     for budget in (30, 64, 100_000):
@@ -227,23 +155,6 @@ def test_micro_batches_do_not_change_the_gradient():
         found.append(client._learner.gradient)
     for other in found[1:]:
         assert float((found[0] - other).norm()) <= 1e-5 * float(found[0].norm())
-
-
-def test_gradients_accumulate_until_the_step():
-    rows = [policy_datum(*row) for row in groups()]
-    gather_or_cancel = trained(service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result())
-    gather_or_cancel.forward_backward(rows, "ppo").result()
-    parts = trained(service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result())
-    parts.forward_backward(rows[:4], "ppo")
-    parts.forward_backward(rows[4:], "ppo").result()
-    difference = gather_or_cancel._learner.gradient - parts._learner.gradient
-    assert float(difference.norm()) <= 1e-5 * float(gather_or_cancel._learner.gradient.norm())
-
-
-def test_forward_leaves_no_gradient():
-    client = service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result()
-    client.forward([policy_datum(*row) for row in groups()], "ppo").result()
-    assert client._learner.gradient is None
 
 
 @pytest.mark.parametrize(
@@ -296,27 +207,6 @@ def test_only_what_is_asked_for_is_adapted(flags):
     assert ("lm_head" in names) == unembed
 
 
-def test_long_sequences_use_the_fused_attention_with_equal_results(monkeypatch):
-    rows = [policy_datum(*row) for row in groups()]
-    alone = [policy_datum(*groups()[0]), policy_datum(*groups()[5])]
-    client = trained(service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result())
-    plain = [client.forward(data, "ppo").result().metrics["loss:sum"] for data in (rows, alone)]
-    monkeypatch.setattr("code_rl.engine.local.packing.PLAIN_ATTENTION_WIDTH", 4)
-    fused = [client.forward(data, "ppo").result().metrics["loss:sum"] for data in (rows, alone)]
-    np.testing.assert_allclose(plain, fused, rtol=1e-5)
-
-
-def test_large_vocabularies_are_chunked_with_equal_results(monkeypatch):
-    rows = [policy_datum(*row) for row in groups()]
-    found = []
-    for chunk in (1 << 24, 97 * 7):
-        monkeypatch.setattr("code_rl.engine.local.forward.LOGIT_CHUNK", chunk)
-        client = trained(service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result())
-        client.forward_backward(rows, "ppo").result()
-        found.append(client._learner.gradient)
-    assert float((found[0] - found[1]).norm()) <= 1e-5 * float(found[0].norm())
-
-
 def test_bf16_trains_with_fp32_adapter_and_agrees_with_fp32():
     model = reference("qwen3")
     rows = [policy_datum(*row) for row in groups()]
@@ -333,10 +223,3 @@ def test_bf16_trains_with_fp32_adapter_and_agrees_with_fp32():
     assert float(torch.nn.functional.cosine_similarity(ga, gb, dim=0)) > 0.99
     rough.forward_backward(rows, "importance_sampling")
     assert rough.optim_step(types.AdamParams()).result().metrics["grad_norm:mean"] > 0
-
-
-def test_big_models_keep_the_adapter_apart(monkeypatch):
-    monkeypatch.setattr("code_rl.engine.local.learner.MERGE_LIMIT", 10)
-    client = service(reference("qwen3")).create_lora_training_client("m", rank=2, seed=0).result()
-    assert isinstance(client._learner, Learner)
-    assert not client._learner.merging

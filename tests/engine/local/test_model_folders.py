@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from code_rl.engine.local.models import load_model, source_of
-from code_rl.util.errors import ConfigError
+from tests.refusals import refused
 
 EMBED, GATE = "model.embed_tokens.weight", "model.layers.0.mlp.gate_proj.weight"
 
@@ -32,20 +32,21 @@ def test_the_folder_as_it_is_loads(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "named"),
     [
-        ({"config": {"quantization_config": {"quant_method": "fp8"}}}, "quantization_config 'fp8'.*unquantised"),
-        ({"tensors": {GATE: torch.zeros(256, 96, dtype=torch.int8)}}, f"{GATE} is torch.int8"),
-        ({"tensors": {GATE + "_scale": torch.ones(1)}}, "gate_proj.weight_scale is unknown"),
-        ({"tensors": {GATE: None}}, f"{GATE} is missing"),
-        ({"tensors": {EMBED: torch.zeros(300, 96)}}, r"embed_tokens.weight has the shape \[300, 96\], and \[772, 96\]"),
-        ({"config": {"num_key_value_heads": 3}}, "k_proj.weight has the shape"),
+        ({"config": {"quantization_config": {"quant_method": "fp8"}}}, "fp8"),
+        ({"config": {"quantization_config": {"quant_method": "awq"}}}, "awq"),
+        ({"config": {"model_type": "t5"}}, "t5"),
+        ({"tensors": {GATE: torch.zeros(256, 96, dtype=torch.int8)}}, GATE),
+        ({"tensors": {GATE + "_scale": torch.ones(1)}}, GATE + "_scale"),
+        ({"tensors": {GATE: None}}, GATE),
+        ({"tensors": {EMBED: torch.zeros(300, 96)}}, "embed_tokens.weight"),
+        ({"config": {"num_key_value_heads": 3}}, "k_proj.weight"),
         ({"config": {"num_hidden_layers": 2}}, "num_hidden_layers"),
-        ({"config": {"tie_word_embeddings": False}}, "lm_head.weight is missing"),
-        ({"generation_config": "[1]"}, "generation_config.json holds no object"),
+        ({"config": {"tie_word_embeddings": False}}, "lm_head.weight"),
+        ({"generation_config": "[1]"}, "generation_config.json"),
     ],
 )
-def test_what_contradicts_its_configuration_is_refused_in_one_line(tmp_path, change, said):
-    with pytest.raises(ConfigError, match=said) as caught:
+def test_what_contradicts_its_configuration_is_refused_by_name(tmp_path, change, named):
+    with refused(named):
         load(tmp_path / "m", **change)
-    assert "\n" not in str(caught.value)

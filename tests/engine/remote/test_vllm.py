@@ -18,9 +18,10 @@ from code_rl.engine import remote
 from code_rl.engine.backends import connect
 from code_rl.training.config import make_config
 from code_rl.training.runs.recorder import read_metrics
-from code_rl.util.errors import BackendError, ConfigError
+from code_rl.util.errors import BackendError
 from tests.engine.remote.fake_vllm import FakeVllm, error
-from tests.engine.remote.remote_support import FaultyProxy, OtherServer, sampled, settings
+from tests.engine.remote.remote_support import FaultyProxy, sampled, settings
+from tests.refusals import refused
 
 
 def given(url: str, log_path: Path, **changes: str) -> dict[str, str]:
@@ -45,14 +46,6 @@ def test_every_step_draws_from_an_adapter_of_its_own_with_log_probabilities_that
     assert all(line["sampler/gap_mean"] <= line["sampler/gap_max"] < 1e-4 for line in lines)
     assert [bool(line["n_datums"]) for line in lines] == [True, True]
     assert lines[1]["ratio_max"] < 1e-3  # it was drawn from the weights after the first step
-
-
-@pytest.mark.slow
-def test_each_completion_is_a_request_of_its_own_with_a_seed_of_its_own(vllm, tmp_path):
-    assert train_command(given(vllm.url, tmp_path / "run", max_steps="1")) == 0
-    asked = vllm.bodies[1:]
-    assert len({body["seed"] for body in asked}) == len(asked) == 16
-    assert all("n" not in body and body["repetition_penalty"] == 1 for body in asked)
 
 
 @pytest.mark.slow
@@ -90,14 +83,6 @@ def test_a_resumed_run_drops_what_a_killed_one_left_on_the_server(vllm, tmp_path
     assert list(vllm.loaded) == ["anothers"]
 
 
-def test_adapters_go_where_both_can_see_them(vllm, tmp_path):
-    shared = tmp_path / "shared"
-    assert train_command(given(vllm.url, tmp_path / "run", max_steps="1", sampler_dir=str(shared))) == 0
-    assert {Path(root).parent.parent for root in vllm.roots.values()} == {shared}
-    assert {Path(root).parent.name[:12] for root in vllm.roots.values()} == {"code-rl-run-"}
-    assert list(shared.iterdir()) == []
-
-
 @pytest.mark.parametrize(("log_path", "sampler_dir"), [(".", "shared"), ("..", "shared"), ("run", "..")])
 def test_nothing_in_a_shared_folder_is_deleted_but_what_the_run_wrote(
     vllm, tmp_path, monkeypatch, log_path, sampler_dir
@@ -132,27 +117,40 @@ def test_runs_of_one_name_that_share_a_folder_leave_each_other_alone(vllm, tmp_p
     asyncio.run(both())
 
 
-REFUSALS = {
-    "updates": (
-        False,
-        "does not let adapters be loaded while it runs; start it as: VLLM_ALLOW_RUNTIME_LORA_UPDATING=1",
-    ),
-    "reads": (False, r"cannot load the adapter in .*No adapter found.*\(sampler_dir=\)"),
-    "rank": (8, "LoRA rank 32 is greater than max_lora_rank 8.*--max-lora-rank"),
-    "vocabulary": (300, "is out of vocabulary"),
-    "off": (0.5, "log-probabilities that are 0.5 apart on average"),
-    "context": (20, "max_tokens=80 does not fit into the 20 tokens of sampler=.*--max-model-len 512"),
-    "key": ("tml-mine", "refuses the key .*CODE_RL_SERVER_KEY"),
-}
-
-
-@pytest.mark.parametrize("what", REFUSALS)
-def test_a_server_that_cannot_serve_the_run_is_refused_at_the_start(vllm, tmp_path, what):
-    value, words = REFUSALS[what]
-    setattr(vllm, what, value)
-    with pytest.raises(ConfigError, match=words):
+@pytest.mark.parametrize(
+    ("attribute", "value", "named"),
+    [
+        ("updates", False, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"),
+        ("reads", False, "sampler_dir="),
+        ("rank", 8, "--max-lora-rank"),
+        ("vocabulary", 300, "sampler="),
+        ("off", 0.5, "sampler="),
+        ("context", 20, "--max-model-len"),
+        ("key", "tml-mine", "CODE_RL_SERVER_KEY"),
+    ],
+)
+def test_a_server_that_cannot_serve_the_run_is_refused_at_the_start(vllm, tmp_path, attribute, value, named):
+    setattr(vllm, attribute, value)
+    with refused(named):
         train_command(given(vllm.url, tmp_path / "run"))
     assert vllm.loaded == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"sampler": "http://127.0.0.1:9"}, "sampler=http://127.0.0.1:9"),
+        ({"sampler": "gpu-box:8000"}, "sampler='gpu-box:8000'"),
+        ({"backend": "http://127.0.0.1:9", "threads": None}, "backend=http://127.0.0.1:9"),
+        ({"sampler": None, "sampler_dir": "/x"}, "sampler_dir=/x"),
+        ({"sampler_dir": "/proc/x"}, "sampler_dir=/proc/x"),
+        ({"sampler_dir": __file__}, "sampler_dir="),
+    ],
+)
+def test_settings_that_cannot_be_honoured_are_refused(vllm, tmp_path, changes, named):
+    made = {**given(vllm.url, tmp_path / "run"), **changes}
+    with refused(named):
+        train_command({name: value for name, value in made.items() if value is not None})
 
 
 def test_the_key_is_that_of_servers(vllm, tmp_path, monkeypatch):
@@ -162,43 +160,16 @@ def test_the_key_is_that_of_servers(vllm, tmp_path, monkeypatch):
     assert not [path for path in (tmp_path / "run").rglob("*") if path.is_file() and b"tml-mine" in path.read_bytes()]
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"sampler": "http://127.0.0.1:9"}, "sampler=http://127.0.0.1:9 cannot be reached"),
-        ({"sampler": "gpu-box:8000"}, "sampler='gpu-box:8000' is no URL like http://host:port"),
-        ({"backend": "http://127.0.0.1:9", "threads": None}, "sampler=.* has no effect on backend=http://127.0.0.1:9"),
-        ({"sampler": None, "sampler_dir": "/x"}, "sampler_dir=/x has no effect without sampler="),
-        ({"sampler_dir": "/proc/x"}, "sampler_dir=/proc/x: .* cannot be made"),
-        ({"sampler_dir": __file__}, "sampler_dir=.*test_vllm.py: .* cannot be made"),
-    ],
-)  # fmt: skip
-def test_settings_that_cannot_be_honoured_are_refused(vllm, tmp_path, changes, words):
-    made = {**given(vllm.url, tmp_path / "run"), **changes}
-    with pytest.raises(ConfigError, match=words):
-        train_command({name: value for name, value in made.items() if value is not None})
-
-
-def test_an_address_of_something_else_is_refused(tmp_path):
-    async def handler(_: web.Request) -> web.Response:
-        return web.json_response({"status": "ok"})
-
-    with OtherServer(handler) as other, pytest.raises(ConfigError, match="does not answer as vLLM does"):
-        train_command(given(other.url, tmp_path / "run"))
-
-
 @pytest.mark.slow
 def test_a_temperature_needs_log_probabilities_that_are_scaled_by_it(vllm, tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"temperature=0.7 .* cannot .* start it with --logprobs-mode processed_logprobs"
-    ):
+    with refused("temperature="):
         train_command(given(vllm.url, tmp_path / "raw", temperature="0.7"))
     vllm.processed = True
     assert train_command(given(vllm.url, tmp_path / "scaled", temperature="0.7")) == 0
     assert all(line["ratio_max"] < 1e-3 for line in read_metrics(tmp_path / "scaled") if line["step"] >= 0)
-    with pytest.raises(ConfigError, match=r"top_p=0.9 .* start it without"):
+    with refused("top_p="):
         train_command(given(vllm.url, tmp_path / "narrow", top_p="0.9"))
-    with pytest.raises(ConfigError, match=r"temperature=0.7 with top_p=0.9 .* leave one of the two out"):
+    with refused("temperature=", "top_p="):
         train_command(given(vllm.url, tmp_path / "both", top_p="0.9", temperature="0.7"))
 
 
@@ -211,7 +182,7 @@ def test_a_server_that_drifts_from_the_trainer_ends_the_run_before_its_answers_a
         return await complete(body)
 
     vllm._complete = drifting
-    with pytest.raises(BackendError, match="apart on average"):
+    with pytest.raises(BackendError):
         train_command(given(vllm.url, tmp_path / "run"))
     assert [line["step"] for line in read_metrics(tmp_path / "run")] == [0]
 
@@ -227,7 +198,7 @@ def test_a_server_that_stays_away_ends_the_run_resumable(vllm, tmp_path):
             return load(**body)
 
         vllm._load = dying
-        with pytest.raises(BackendError, match="has not answered for"):
+        with pytest.raises(BackendError):
             train_command(given(proxy.url, tmp_path / "run", patience="1"))
     vllm._load = load
     assert train_command(given(vllm.url, tmp_path / "run")) == 0
@@ -255,34 +226,30 @@ def several(choice: dict[str, Any], times: int) -> None:
     choice["logprobs"]["token_logprobs"] *= times
 
 
-NOT_ASKED = r"where 1 to \d+ of the 772 token ids"
-WRONG: dict[str, tuple[Any, str]] = {
-    "beyond": (lambda c: c["token_ids"].__setitem__(0, 772), NOT_ASKED),
-    "far": (lambda c: c["token_ids"].__setitem__(0, 10**12), NOT_ASKED),
-    "negative": (lambda c: c["token_ids"].__setitem__(0, -1), NOT_ASKED),
-    "float": (lambda c: c["token_ids"].__setitem__(0, 5.7), NOT_ASKED),
-    "true": (lambda c: c["token_ids"].__setitem__(0, True), NOT_ASKED),
-    "text": (lambda c: c["token_ids"].__setitem__(0, "5"), NOT_ASKED),
-    "long": (lambda c: several(c, 81), NOT_ASKED),
-    "none": (lambda c: several(c, 0), rf"0 tokens .*{NOT_ASKED}"),
-    "fewer": (lambda c: c["token_ids"].pop(), r"tokens and \d+ log-probabilities"),
-    "nan": (lambda c: c["logprobs"]["token_logprobs"].__setitem__(0, math.nan), NOT_ASKED),
-    "huge": (lambda c: c["logprobs"]["token_logprobs"].__setitem__(0, 10**400), "does not answer with token ids"),
-    "nothing": (lambda c: c.update(logprobs=None), "does not answer with token ids and their log-probabilities"),
+WRONG: dict[str, Any] = {
+    "beyond": lambda c: c["token_ids"].__setitem__(0, 772),
+    "negative": lambda c: c["token_ids"].__setitem__(0, -1),
+    "float": lambda c: c["token_ids"].__setitem__(0, 5.7),
+    "true": lambda c: c["token_ids"].__setitem__(0, True),
+    "long": lambda c: several(c, 81),
+    "none": lambda c: several(c, 0),
+    "fewer": lambda c: c["token_ids"].pop(),
+    "nan": lambda c: c["logprobs"]["token_logprobs"].__setitem__(0, math.nan),
+    "huge": lambda c: c["logprobs"]["token_logprobs"].__setitem__(0, 10**400),
+    "nothing": lambda c: c.update(logprobs=None),
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_an_answer_that_is_not_what_was_asked_for_is_refused_in_a_line(vllm, tmp_path, what):
-    vllm.spoil, words = WRONG[what]
-    with pytest.raises(ConfigError, match=rf"^sampler={vllm.url} .*{words}") as raised:
+@pytest.mark.parametrize("wrong", WRONG)
+def test_an_answer_that_is_not_what_was_asked_for_is_refused(vllm, tmp_path, wrong):
+    vllm.spoil = WRONG[wrong]
+    with refused("sampler="):
         asyncio.run(connect(make_config({}, given(vllm.url, tmp_path)), tmp_path / "checkpoints"))
-    assert len(str(raised.value)) < 250
 
 
 def test_an_answer_that_is_not_what_was_asked_for_ends_the_run_before_it_is_used(vllm, tmp_path):
-    vllm.spoil = lambda choice: len(vllm.bodies) > 3 and WRONG["far"][0](choice)
-    with pytest.raises(BackendError, match=rf"^{vllm.url} answers with .* {NOT_ASKED}"):
+    vllm.spoil = lambda choice: len(vllm.bodies) > 3 and WRONG["beyond"](choice)
+    with refused(vllm.url, kind=BackendError):
         train_command(given(vllm.url, tmp_path / "run"))
     assert not read_metrics(tmp_path / "run")
 
@@ -295,21 +262,14 @@ def overloaded(_: dict[str, Any]) -> web.Response:
     return error(429, "TooManyRequests", "slow down")
 
 
-def given_up(reason: str | None) -> Any:
-    choice = {"finish_reason": reason, "token_ids": [], "logprobs": {"token_logprobs": []}}
-    return lambda _: web.json_response({"choices": [choice]})
+def given_up(_: dict[str, Any]) -> web.Response:
+    return web.json_response(
+        {"choices": [{"finish_reason": "abort", "token_ids": [], "logprobs": {"token_logprobs": []}}]}
+    )
 
 
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        (forgotten, "status 404, The model `x` does not exist."),
-        (overloaded, "status 429, slow down"),
-        (given_up("abort"), '"finish_reason": "abort"'),
-        (given_up(None), '"finish_reason": null'),
-    ],
-)
-def test_a_completion_that_never_comes_ends_the_run_when_patience_does(vllm, tmp_path, answer, words):
+@pytest.mark.parametrize(("answer", "said"), [(forgotten, "404"), (overloaded, "429"), (given_up, "abort")])
+def test_a_completion_that_never_comes_ends_the_run_when_patience_does(vllm, tmp_path, answer, said):
     asked = []
 
     async def complete(body):
@@ -317,10 +277,7 @@ def test_a_completion_that_never_comes_ends_the_run_when_patience_does(vllm, tmp
         return answer(body)
 
     vllm._complete = complete
-    with pytest.raises(
-        ConfigError,
-        match=rf"answers, but not one request of .*\(more than 12 times patience=0\.1\); it said: .*{re.escape(words)}",
-    ):
+    with refused("patience=0.1", said):
         train_command(given(vllm.url, tmp_path / "run", patience="0.1"))
     assert 1 < len(asked) < 6  # with pauses between
 
@@ -339,19 +296,3 @@ def test_an_outage_does_not_count_towards_the_patience_with_a_request(vllm, tmp_
     assert train_command(given(vllm.url, tmp_path / "run", max_steps="1")) == 0
     waited = re.findall(r"answers again after (\d+) s", (tmp_path / "run" / "logs.log").read_text())
     assert int(waited[-1]) > 2
-
-
-@pytest.mark.slow
-def test_an_outage_that_is_over_does_not_count_towards_the_next(vllm, tmp_path):
-    log = tmp_path / "run" / "logs.log"
-    with FaultyProxy(vllm.url, {}) as proxy:
-        load = vllm._load
-
-        def stumbling(**body):
-            if len(vllm.names) >= 2:  # a moment of silence at every step
-                proxy.plan |= {"/health": [503], "/v1/completions": [503]}
-            return load(**body)
-
-        vllm._load = stumbling
-        assert train_command(given(proxy.url, tmp_path / "run")) == 0
-    assert log.read_text().count("does not answer") == log.read_text().count("answers again") >= 1

@@ -13,6 +13,7 @@ from tinker import types
 
 from code_rl.engine.losses import get_loss
 from code_rl.training.algorithm.datums import submit_step
+from tests.refusals import refused
 from train import compute_advantages, make_datum, should_skip, train_step
 
 rewards = st.lists(st.floats(-10, 10, allow_nan=False), max_size=40)
@@ -34,9 +35,9 @@ def test_rounding_noise_is_skipped(advantages):
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_advantages_that_are_not_finite_are_an_error_wherever_they_stand(bad):
-    with pytest.raises(ValueError, match="advantage 1"):
+    with refused("advantage 1", kind=ValueError):
         should_skip([0.0, bad])
-    with pytest.raises(ValueError, match="advantage 1"):
+    with refused("advantage 1", kind=ValueError):
         should_skip([1.0, bad])
 
 
@@ -70,7 +71,7 @@ def test_equal_rewards_make_a_degenerate_group(value, count):
 
 
 def test_reward_that_is_not_finite_is_an_error():
-    with pytest.raises(ValueError, match="reward 0"):
+    with refused("reward 0", kind=ValueError):
         compute_advantages([math.nan, 1.0])
 
 
@@ -134,7 +135,7 @@ def test_the_four_functions_take_the_courses_keywords():
 
 @pytest.mark.parametrize(("logprob", "advantage"), [(math.nan, 1.0), (-math.inf, 1.0), (-1.0, math.nan)])
 def test_datum_refuses_numbers_that_are_not_finite(logprob, advantage):
-    with pytest.raises(ValueError, match="finite"):
+    with refused(kind=ValueError):
         make_datum([1, 2, 3], [-0.5, logprob], 1, advantage)
 
 

@@ -19,8 +19,8 @@ from code_rl.training.report.heuristics import BLOCKED, HARD_CODED, TAMPERING, f
 from code_rl.training.report.page import embed, embedded_rollouts, pack_rollouts
 from code_rl.training.report.run import open_run
 from code_rl.training.report.token_decoder import TokenDecoder, load_pieces
-from code_rl.util.errors import ConfigError
 from code_rl.util.settings import make_settings
+from tests.refusals import refused
 from tests.training.report.run_folders import PROGRAMS, TOKENIZER, write_run
 
 PUBLIC = [{"test": 0, "input": "3\n", "expected": "123456789\n"}]
@@ -122,7 +122,7 @@ def test_a_damaged_tokenizer_costs_the_shading_only(tmp_path):
     ],
 )
 def test_settings_that_do_not_go_together_are_refused_by_name(given_, named):
-    with pytest.raises(ConfigError, match=named):
+    with refused(named):
         make_settings(ReportConfig, {"log_path": "run", **given_})
 
 

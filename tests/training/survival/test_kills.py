@@ -1,4 +1,4 @@
-"""Runs that are killed at random instants end as the undisturbed run does. `CODE_RL_KILLS` says how many cases the slow suite has."""
+"""Runs and servers that are killed at random instants end as the undisturbed run does. `CODE_RL_KILLS` says how many cases there are."""
 
 from __future__ import annotations
 
@@ -12,46 +12,43 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-HERE = Path(__file__).parent
+SUITE = Path(__file__).parent / "kill_suite.py"
 MORE = ("interrupted", "terminated", "twice", "damaged")
+PARTS = (
+    "environment=repair max_turns=2 max_tokens=128",
+    "curriculum=solve_rate dynamic_sampling=1",
+    "loss=gspo num_substeps=2",
+    "loss=mis advantage=maxrl max_tokens_schedule=0:32,2:64",
+)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
 
-def suite(script: str, folder: Path, **given: object) -> list[dict[str, Any]]:
-    """What a suite reports; `folder` does not exist yet."""
-    words = [f"{name}={value}" for name, value in {"folder": folder, **given}.items()]
-    environment = {**os.environ, "TINKER_API_KEY": "tml-dummy"}
-    done = subprocess.run(
-        [sys.executable, HERE / script, *words], capture_output=True, text=True, check=False, env=environment
-    )
+def suite(folder: Path, *words: str, **given: object) -> list[dict[str, Any]]:
+    given_words = [f"{name}={value}" for name, value in {"folder": folder, **given}.items()]
+    done = subprocess.run([sys.executable, SUITE, *given_words, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    for each in found:
+        assert each["wrong"] == []
+        assert each["never_killed"] == 0
+        assert not any(each["more"].values()), each["more"]
+    return found
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_a_few_runs_killed_at_random_instants_end_bit_for_bit_as_the_undisturbed_one(tmp_path):
-    (overlapped, _) = suite("kill_suite.py", tmp_path / "kills", cases=1, lags=1, seed=1000)
-    assert overlapped["wrong"] == []
-    assert overlapped["kills"] >= 1
+    suite(tmp_path / "kills", cases=1, lags=1, seed=1000)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(7200)
-def test_two_hundred_runs_killed_at_random_instants(tmp_path):
-    cases = int(os.environ.get("CODE_RL_KILLS", "200"))
-    sequential, overlapped, _ = suite("kill_suite.py", tmp_path / "kills", cases=cases, lags="0,1", more=",".join(MORE))
-    for found in (sequential, overlapped):
-        assert found["wrong"] == []
-        assert found["never_killed"] == 0
-        assert found["more"] == {name: [] for name in MORE}
+def test_many_runs_killed_at_random_instants(tmp_path):
+    suite(tmp_path / "kills", cases=os.environ.get("CODE_RL_KILLS", "200"), more=",".join(MORE))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("lag", [0, 1])
-def test_servers_killed_under_a_run(tmp_path, lag):
+def test_whatever_a_run_is_made_of(tmp_path, part, lag):
+    suite(tmp_path / "kills", *part.split(), cases=2, lags=lag)
+
+
+def test_servers_killed_under_a_run(tmp_path):
     pytest.importorskip("prometheus_client")
-    cases = int(os.environ.get("CODE_RL_SERVER_KILLS", "10"))
-    (found,) = suite("server_suite.py", tmp_path / "servers", cases=cases, lag=lag)
-    assert found["wrong"] == []
-    assert found["kills"] >= cases
+    suite(tmp_path / "servers", cases=os.environ.get("CODE_RL_SERVER_KILLS", "10"), kill="server")

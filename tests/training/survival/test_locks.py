@@ -35,7 +35,7 @@ HOLDERS: dict[str, Callable[[Path], AbstractContextManager[Any]]] = {
 def test_a_second_one_is_refused_until_the_first_has_let_go(name, tmp_path):
     with (
         HOLDERS[name](tmp_path),
-        pytest.raises(InputError, match="in use by"),
+        pytest.raises(InputError),
         HOLDERS[name](tmp_path),
     ):
         pass

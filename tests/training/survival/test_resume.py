@@ -28,8 +28,9 @@ from code_rl.training.runs.directory import LOCK, METRICS, check_log_dir
 from code_rl.training.runs.logs import MultiplexLogger
 from code_rl.training.runs.recorder import ROLLOUTS, Recorder
 from code_rl.training.runs.resume import Start, choose_start, go_back
-from code_rl.util.errors import BackendError, CheckpointError, ConfigError, DataError
+from code_rl.util.errors import BackendError, CheckpointError, DataError
 from code_rl.util.files import JsonLines, only_writer, write_atomically
+from tests.refusals import refused
 
 REQUEST = SamplingRequest((1, 2, 3), count=2, max_tokens=8, temperature=1.0, seed=5)
 PASSED = Verdict(VerdictKind.PASSED, 1, 1, "lcb")
@@ -78,7 +79,7 @@ def test_a_damaged_newest_state_falls_back_to_the_one_before_and_says_so(tmp_pat
 
 
 def test_when_no_state_can_be_used_the_refusal_names_the_newest(tmp_path):
-    with pytest.raises(CheckpointError, match="checkpoint 000006 cannot be used: s6 is damaged"):
+    with refused("000006", "s6", kind=CheckpointError):
         chosen(a_run(tmp_path), broken=("s2", "s4", "s6"))
 
 
@@ -96,7 +97,7 @@ def test_a_run_whose_log_is_altered_goes_on_from_before_or_is_refused_by_name(tm
     data[at] ^= 1 << bit
     (folder / name).write_bytes(data)
     if at < read_checkpoints(folder)[0]["marks"][name][0]:
-        with pytest.raises(CheckpointError, match=name):
+        with refused(name, kind=CheckpointError):
             chosen(folder)
         return
     start, said = chosen(folder)
@@ -114,7 +115,7 @@ def test_a_log_that_lost_its_end_is_that_of_the_last_checkpoint_that_it_holds(tm
     os.truncate(folder / ROLLOUTS, size)
     held = [mark for mark in marks if mark <= size]
     if not held:
-        with pytest.raises(CheckpointError, match=ROLLOUTS):
+        with refused(ROLLOUTS, kind=CheckpointError):
             chosen(folder)
         return
     start, _ = chosen(folder)
@@ -128,14 +129,14 @@ def test_a_damaged_line_of_the_checkpoints_is_refused_by_name_and_a_torn_last_on
     path.write_bytes(whole[:-9])
     assert chosen(tmp_path)[0].step == 4
     path.write_bytes(whole.replace(b'"step": 4', b'"step": \x00'))
-    with pytest.raises(DataError, match=r"checkpoints\.jsonl, line 2"):
+    with refused("checkpoints.jsonl", kind=DataError):
         chosen(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", '{"state_path": "s2"}\n'])
 def test_checkpoints_that_are_gone_or_name_no_step_begin_no_run_anew(tmp_path, text):
     (a_run(tmp_path) / "checkpoints.jsonl").write_text(text)
-    with pytest.raises(CheckpointError, match=r"checkpoints\.jsonl"):
+    with refused("checkpoints.jsonl", kind=CheckpointError):
         chosen(tmp_path)
 
 
@@ -285,7 +286,7 @@ def test_a_second_process_is_refused_and_the_lock_of_one_that_was_killed_is_free
 def test_a_second_run_on_a_directory_is_refused_before_anything_is_loaded(tmp_path):
     settings = chz.asdict(make_config({"backend": "embedded", "executor": "embedded"}))
     write_atomically(tmp_path / CONFIG, json.dumps(settings, default=str))
-    with only_writer(tmp_path / LOCK, "x"), pytest.raises(ConfigError, match="log_path="):
+    with only_writer(tmp_path / LOCK, "x"), refused("log_path="):
         train_command({"log_path": str(tmp_path)})
 
 

@@ -1,6 +1,9 @@
 """Data that the cases share. Token ids stay below 600: inside every vocabulary."""
 
+from contextlib import contextmanager
+
 import numpy as np
+import pytest
 from tinker import types
 
 ADAM = types.AdamParams(learning_rate=0.01)
@@ -56,3 +59,11 @@ def train(trainer, data, loss="cross_entropy", config=None):
     """One step: passes and step are submitted before any result is waited for."""
     passed, stepped = trainer.forward_backward(data, loss, config), trainer.optim_step(ADAM)
     return passed.result(), stepped.result()
+
+
+@contextmanager
+def refused(name):
+    """Whatever kind of error the back end has, it says the name."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        yield
+    assert name in str(caught.value)

@@ -1,16 +1,13 @@
 """Forward passes, gradients and optimizer steps."""
 
-from typing import get_args
-
 import numpy as np
 import pytest
 from tinker import types
 
 from .conftest import ready
-from .shapes import ADAM, forward, logprobs, policy, soft, supervised, text, tokens, train
+from .shapes import ADAM, forward, logprobs, policy, refused, soft, supervised, text, tokens, train
 
 A, B = tokens(1, 24), tokens(2, 17)
-needs_gspo = pytest.mark.skipif("gspo" not in get_args(types.LossFnType), reason="this SDK has no loss gspo")
 
 
 def loss_of(output):
@@ -53,43 +50,8 @@ def test_dro_is_its_formula_on_what_was_sampled_and_nothing_on_the_prompt(backen
 
 
 def test_dro_without_its_beta_is_refused_by_name(backend):
-    with pytest.raises(Exception, match="beta"):
+    with refused("beta"):
         forward(backend.trainer(), [policy(A, [0.0] * 23, [1.0] * 23)], "dro")
-
-
-@needs_gspo
-def test_gspo_takes_one_ratio_a_sequence_and_the_gradient_of_each_token(backend):
-    torch = pytest.importorskip("torch")
-    rng = np.random.default_rng(2)
-    fresh = backend.trainer()
-    data, masks = [], []
-    for ids in (A, B):
-        now = logprobs(forward(fresh, [supervised(ids)]))[0]
-        masks.append(np.arange(len(now)) >= 6)
-        advantages = np.where(masks[-1], rng.normal(0, 1, len(now)), 0.0)
-        advantages[8] = 0.0  # its ratio counts all the same
-        sampled = now + rng.normal(0.02, 0.4, len(now))
-        data.append(policy(ids, sampled, advantages, sequence_ratio_mask=masks[-1].astype(float)))
-    interval = {"clip_low_threshold": 0.5, "clip_high_threshold": 1.02}
-
-    def loss(given, logprobs_list):
-        total = 0.0
-        for datum, mask, now in zip(given, masks, logprobs_list, strict=True):
-            sampled, advantages = (torch.tensor(datum.loss_fn_inputs[n].data) for n in ("logprobs", "advantages"))
-            value = torch.exp((now.detach() - sampled)[torch.tensor(mask)].mean())
-            ratio = value * torch.exp(now - now.detach())
-            clipped = ratio.clamp(interval["clip_low_threshold"], interval["clip_high_threshold"])
-            total = total - torch.minimum(ratio * advantages, clipped * advantages).sum()
-        return total, {}
-
-    custom, built_in = backend.trainer(), backend.trainer()
-    expected = custom.forward_backward_custom(data, loss).result()
-    custom.optim_step(ADAM).result()
-    output, _ = train(built_in, data, "gspo", interval)
-    assert loss_of(output) == pytest.approx(loss_of(expected), rel=1e-4, abs=1e-3)
-    probe = [supervised(B)]
-    assert np.allclose(logprobs(forward(custom, probe))[0], logprobs(forward(built_in, probe))[0], atol=1e-4)
-    assert not np.allclose(logprobs(forward(fresh, probe))[0], logprobs(forward(built_in, probe))[0], atol=1e-3)
 
 
 def test_soft_targets_are_weighted_targets_side_by_side(backend):
@@ -148,7 +110,7 @@ def test_a_custom_loss_of_soft_targets_trains_though_most_of_its_weights_are_zer
     ids=["weights", "length", "none", "other number", "hard"],
 )
 def test_soft_targets_that_do_not_fit_are_refused_by_name(backend, data, named):
-    with pytest.raises(Exception, match=named):
+    with refused(named):
         forward(backend.trainer(), data)
 
 
@@ -210,9 +172,9 @@ def test_bad_data_fails_its_request_and_the_step_behind_it_and_no_more(backend):
     trainer = backend.trainer()
     before = loss_of(forward(trainer, [supervised(A)]))
     failed, step = trainer.forward_backward([supervised([5, 10**6, 7])], "cross_entropy"), trainer.optim_step(ADAM)
-    with pytest.raises(Exception, match="vocabulary"):
+    with refused("vocabulary"):
         failed.result()
-    with pytest.raises(Exception, match="step"):
+    with refused("step"):
         step.result()
     assert loss_of(forward(trainer, [supervised(A)])) == pytest.approx(before, rel=1e-6)
     train(trainer, [supervised(A)])
@@ -224,39 +186,11 @@ def test_no_step_is_taken_with_what_came_before_a_refused_pass(backend, argument
     trainer = backend.trainer()
     before = loss_of(forward(trainer, [supervised(A)]))
     trainer.forward_backward([supervised(A)], "cross_entropy").result()
-    with pytest.raises(Exception, match="no_such"):
+    with refused("no_such"):
         trainer.forward_backward([supervised(A)], *arguments).result()
-    with pytest.raises(Exception, match="step"):
+    with refused("step"):
         trainer.optim_step(ADAM).result()
     assert loss_of(forward(trainer, [supervised(A)])) == pytest.approx(before, rel=1e-6)
-
-
-def test_a_step_without_a_gradient_is_an_error(backend):
-    with pytest.raises(Exception, match="gradient"):
-        backend.trainer().optim_step(ADAM).result()
-
-
-@pytest.mark.parametrize("change", [{"loss_fn": "no_such_loss"}, {"loss_fn_config": {"no_such_setting": 1.0}}])
-def test_what_cannot_be_honoured_is_refused_by_name(backend, change):
-    arguments = {"loss_fn": "ppo", **change}
-    with pytest.raises(Exception, match="no_such"):
-        backend.trainer().forward_backward([policy(A, [0.0] * 23, [1.0] * 23)], **arguments).result()
-
-
-def test_a_custom_loss_gives_the_gradient_of_its_own_formula(backend):
-    pytest.importorskip("torch")
-
-    def loss(_, logprobs_list):
-        return -2.0 * sum(lp.sum() for lp in logprobs_list), {"half:sum": 0.5}
-
-    custom, plain = backend.trainer(), backend.trainer()
-    output = custom.forward_backward_custom([supervised(A)], loss).result()
-    custom.optim_step(ADAM).result()
-    plain.forward_backward([supervised(A, [2.0] * 23)], "cross_entropy")
-    plain.optim_step(ADAM).result()
-    assert output.metrics["half:sum"] == 0.5
-    probe = [supervised(B)]
-    assert np.allclose(logprobs(forward(custom, probe))[0], logprobs(forward(plain, probe))[0], atol=1e-4)
 
 
 def test_a_custom_policy_loss_equals_the_built_in_one(backend):
