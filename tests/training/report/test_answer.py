@@ -30,22 +30,21 @@ def split(name, before, after, half=0.05, problems=64):
 
 
 @pytest.mark.parametrize(
-    ("splits", "headline", "said"),
+    ("splits", "headline", "points"),
     [
-        ([split("a", 0.292, 0.333, 0.2, 12)], "No clear change.", "+4.1 points (95% interval −24.2 to +32.4)"),
-        ([split("a", 0.06, 0.62, 0.15), split("b", 0.52, 0.58, 0.15)], "Yes, it learned.", "95% interval"),
-        ([split("a", 0.60, 0.32, 0.15)], "No, it got worse.", "−28.0 points (95% interval −49.2 to −6.8)"),
-        ([split("a", 0.29, 0.305)], "No clear change.", "+1.5 points"),
-        ([split("a", 0.305, 0.29)], "No clear change.", "−1.5 points"),
-        ([split("a", 0.0, 0.0)], "No clear change.", "from 0.0% to 0.0% on 64 problems: +0.0 points (95% interval −5.0 to +5.0)"),
-        ([split("a", 0.2, 0.6), split("b", 0.6, 0.2)], "No clear change.", "+0.0 points"),
-        ([split("a", 0.2, 0.6, 0.05, 10), split("b", 0.6, 0.4, 0.05, 90)], "No, it got worse.", "on 100 problems: −14.0 points"),
+        ([split("a", 0.292, 0.333, 0.2, 12)], "No clear change.", "+4.1"),
+        ([split("a", 0.06, 0.62, 0.15), split("b", 0.52, 0.58, 0.15)], "Yes, it learned.", "+31.0"),
+        ([split("a", 0.60, 0.32, 0.15)], "No, it got worse.", "−28.0"),
+        ([split("a", 0.305, 0.29)], "No clear change.", "−1.5"),
+        ([split("a", 0.0, 0.0)], "No clear change.", "+0.0"),
+        ([split("a", 0.2, 0.6), split("b", 0.6, 0.2)], "No clear change.", "+0.0"),
+        ([split("a", 0.2, 0.6, 0.05, 10), split("b", 0.6, 0.4, 0.05, 90)], "No, it got worse.", "−14.0"),
     ],
-)  # fmt: skip
-def test_yes_or_no_is_said_where_the_interval_of_the_pooled_change_excludes_nothing(splits, headline, said):
+)
+def test_yes_or_no_is_said_where_the_interval_of_the_pooled_change_excludes_nothing(splits, headline, points):
     found = answer(splits, STEPS)
     assert found["headline"] == headline
-    assert said in found["sentence"]
+    assert points in found["sentence"]
     assert found["tone"] == {"Y": "good", "N": "bad" if "worse" in headline else "flat"}[headline[0]]
 
 
@@ -106,42 +105,14 @@ def test_of_long_runs_some_steps_are_drawn_the_last_among_them():
 def test_the_text_has_answer_splits_cost_and_findings(tmp_path):
     run = write_run(tmp_path / "run", steps=12)
     text = summary(overview(open_run(run)))
-    for expected in (
-        "Yes, it learned.",
-        "constants",
-        "20.0 [15.0, 25.0]",
-        "60.0 [55.0, 65.0]",
-        "12 of 12 steps",
-        "cost: no money",
-        "Some programs got no verdict",
-    ):
+    assert "Yes, it learned." in text
+    for expected in ("constants", "20.0 [15.0, 25.0]", "60.0 [55.0, 65.0]", "12 of 12 steps"):
         assert expected in " ".join(text.split()), expected
-
-
-def test_the_text_counts_masked_completions_by_reason(tmp_path):
-    run = write_run(tmp_path, steps=2)
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    masked = [{}, {"masked/overlong": 8}, {"masked/overlong": 1, "masked/sandbox_error": 2}]
-    rows = [json.dumps(line | each) + "\n" for line, each in zip(lines, masked, strict=True)]
-    (run / "metrics.jsonl").write_text("".join(rows))
-    assert "masked, not trained on: overlong 25.0%, sandbox_error 5.6%" in summary(overview(open_run(run)))
 
 
 def test_text_of_a_run_cannot_command_the_terminal():
     assert clean("a\x1b[31mb\u202ec\x07") == "a [31mb c "
     assert sparkline([0, None, 1]) == "▁█"
-
-
-@pytest.mark.parametrize(
-    ("trained", "said"),
-    [
-        (0, "on 64 problems that it never trained on:"),
-        (3, "on 64 problems, 3 of them also among those to train on:"),
-        (None, "on 64 problems:"),
-    ],
-)
-def test_what_was_never_trained_on_is_what_the_run_found(trained, said):
-    assert said in answer([{**split("a", 0.2, 0.6), "trained": trained}], STEPS)["sentence"]
 
 
 def test_runs_side_by_side_are_told_apart_by_settings_and_by_split():
@@ -159,39 +130,14 @@ def test_runs_side_by_side_are_told_apart_by_settings_and_by_split():
         return " ".join(text.getvalue().split())
 
     apart = said(view("one", "0", 0.4, 0.05), view("two", "1", 0.7, 0.05))
-    assert apart.startswith("which is better? two is better.")
+    assert "two is better" in apart
     assert "seed" in apart
     assert "model_name" not in apart
     assert "log_path" not in apart
-    assert "two 70.0% (64 problems, after 10 steps)" in apart
-    assert "two is clearly above one: +30.0 points (95% interval +22.9 to +37.1)" in apart
+    assert "+30.0 points (95% interval +22.9 to +37.1)" in apart
     assert "no clear difference between two and one" in said(view("one", "0", 0.4, 0.3), view("two", "1", 0.7, 0.3))
     other = said(view("one", "0", 0.4, 0.05, problems=4), view("two", "1", 0.7, 0.05, problems=8))
-    assert "two 70.0% (8 problems, after 10 steps), one 40.0% (4 problems, after 10 steps): not comparable" in other
-
-
-def test_the_limit_that_the_context_left_is_shown_not_the_one_asked_for(tmp_path):
-    run = write_run(tmp_path, steps=2, config={"max_tokens": 24576})
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    (run / "metrics.jsonl").write_text("".join(json.dumps({**line, "max_tokens": 511}) + "\n" for line in lines))
-    assert dict(overview(open_run(run))["settings"])["max_tokens"].startswith("511 (24576 asked")
-
-
-def test_one_step_is_one_and_no_stage_leaves_empty_brackets(tmp_path):
-    run = write_run(tmp_path, steps=1, config={"max_steps": 1})
-    quick = [re.sub(r'"time/\w+": [\d.]+', '"time/step": 0.0', line) for line in (run / "metrics.jsonl").open()]
-    (run / "metrics.jsonl").write_text("".join(quick))
-    text = summary(overview(open_run(run)))
-    assert "1 of 1 step in 0 s; cost" in text
-    assert "Only 1 step was taken." in text
-    assert "1 steps" not in text
-
-
-def test_limits_are_no_secrets(tmp_path):
-    write_run(tmp_path, steps=1, config={"max_tokens_schedule": "8:64", "api_key": "tml-1"})
-    shown = dict(overview(open_run(tmp_path))["settings"])
-    assert shown["max_tokens_schedule"] == "8:64"
-    assert shown["api_key"] == "(not shown)"
+    assert "not comparable" in other
 
 
 @pytest.mark.parametrize("width", [50, 80, 100])

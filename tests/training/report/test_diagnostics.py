@@ -123,10 +123,10 @@ def test_a_recipes_own_token_limit_is_no_fault_of_the_run_unless_more_is_cut_off
     assert [finding.name for finding in diagnose(run(truncated_rate=(0.1, 0.3)), own)] == ["truncation"]
 
 
-def test_every_rule_is_shown_here():
-    assert len(ILL) == len(ALWAYS) + len(TRENDS)  # but for too-few-steps, which is shown above
-
-
 def test_every_finding_has_its_section_in_the_troubleshooting_page():
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
     assert set(re.findall(r"^## ([a-z-]+)$", page, re.MULTILINE)) >= {*ILL, "too-few-steps"}
+
+
+def test_every_rule_is_shown_here():
+    assert len(ILL) == len(ALWAYS) + len(TRENDS)  # but for too-few-steps

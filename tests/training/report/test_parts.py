@@ -13,12 +13,12 @@ from tokenizers import Tokenizer
 
 from code_rl.cli.main import main
 from code_rl.cli.report import ReportConfig
-from code_rl.training.report.downsampling import DownsampledGroups, pack
+from code_rl.training.report.downsampling import DownsampledGroups
 from code_rl.training.report.groups import group_record
 from code_rl.training.report.heuristics import BLOCKED, HARD_CODED, TAMPERING, flags
 from code_rl.training.report.page import embed, embedded_rollouts, pack_rollouts
 from code_rl.training.report.run import open_run
-from code_rl.training.report.token_decoder import TokenDecoder, load_pieces
+from code_rl.training.report.token_decoder import TokenDecoder
 from code_rl.util.settings import make_settings
 from tests.refusals import refused
 from tests.training.report.run_folders import PROGRAMS, TOKENIZER, write_run
@@ -102,15 +102,6 @@ def test_pieces_of_tokens_join_to_what_the_tokenizer_reads(text):
     assert "".join(pieces) == tokenizer.decode(ids, skip_special_tokens=False)
 
 
-def test_tokens_that_the_tokenizer_does_not_know_are_shown_by_number():
-    assert TokenDecoder(Tokenizer.from_file(str(TOKENIZER))).split([999_999]) == ["<999999>"]
-
-
-def test_a_damaged_tokenizer_costs_the_shading_only(tmp_path):
-    (tmp_path / "tokenizer.json").write_text("{")
-    assert load_pieces(tmp_path, None) is None
-
-
 @pytest.mark.parametrize(
     ("given_", "named"),
     [
@@ -135,10 +126,6 @@ def test_the_verb_writes_a_page_and_prints_text(tmp_path, capsys):
     assert "Yes, it learned." in capsys.readouterr().out
     assert main(["report", f"log_path={tmp_path / 'nothing'}"]) == 2
     assert main(["report", f"log_path={run}", "out=/nowhere/at/all.html"]) == 2
-
-
-def test_packed_values_are_what_browsers_inflate():
-    assert json.loads(zlib.decompress(pack({"a": [1, None]}), -15)) == {"a": [1, None]}
 
 
 def test_earlier_turns_of_a_completion_are_shown_with_what_was_said_to_them():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from code_rl.training.report.page import embedded_rollouts, pack_rollouts, rende
 from code_rl.training.report.run import RunReader, open_run
 from code_rl.training.report.text import summary
 from code_rl.util.errors import DataError
+from tests.refusals import refused
 from tests.training.report.run_folders import write_run
 
 
@@ -54,10 +55,7 @@ def test_damaged_lines_are_left_out_counted_and_named(tmp_path):
     reader = open_run(run)
     notices = " ".join(reader.damage())
     assert sorted(reader.metrics) == [-1, 0, 1, 2, 3]
-    assert "metrics.jsonl: 2 line(s)" in notices
-    assert "the first is line 3" in notices
-    assert "rollouts.jsonl: 1 line(s)" in notices
-    assert "1 rollout line(s) name no step" in notices
+    assert re.findall(r"(\w+\.jsonl): (\d)", notices) == [("metrics.jsonl", "2"), ("rollouts.jsonl", "1")]
     assert all(notice in render([reader]).replace("&#39;", "'") for notice in reader.damage())
 
 
@@ -74,30 +72,6 @@ def test_a_rewritten_log_is_read_again_from_its_beginning(tmp_path):
     assert max(step for step, _ in pack_rollouts(reader).groups) == 2
 
 
-def test_steps_said_again_in_a_log_that_was_not_rewritten_replace_the_first_ones(tmp_path):
-    run = write_run(tmp_path / "run", steps=6)
-    again = [
-        line for line in (run / "rollouts.jsonl").read_text().splitlines(keepends=True) if json.loads(line)["step"] >= 4
-    ]
-    with (run / "rollouts.jsonl").open("a") as file:
-        file.writelines(again)
-    reader = open_run(run)
-    assert len(reader.rollouts.index) == 18
-    assert reader.rollouts.tallies[4].completions == 18
-
-
-def test_a_run_that_vanished_and_came_back_is_read_anew(tmp_path):
-    run = write_run(tmp_path / "run", steps=4)
-    reader = open_run(run)
-    for name in ("metrics.jsonl", "rollouts.jsonl"):
-        os.unlink(run / name)
-    reader.refresh()
-    assert not reader.metrics
-    write_run(run, steps=2)
-    reader.refresh()
-    assert sorted(reader.metrics) == [-1, 0, 1]
-
-
 @pytest.mark.parametrize("missing", ["config.json", "metrics.jsonl", "rollouts.jsonl", "tokenizer.json"])
 def test_whatever_file_is_missing_the_rest_is_shown_with_a_notice(tmp_path, missing):
     run = write_run(tmp_path / "run", steps=3, config={"model_name": "elsewhere"})
@@ -108,10 +82,9 @@ def test_whatever_file_is_missing_the_rest_is_shown_with_a_notice(tmp_path, miss
 
 
 def test_a_directory_without_a_run_is_refused_by_name(tmp_path):
-    with pytest.raises(DataError):
-        open_run(tmp_path)
-    with pytest.raises(DataError):
-        open_run(tmp_path / "nowhere")
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with refused(str(folder), kind=DataError):
+            open_run(folder)
 
 
 def test_not_a_number_in_the_metrics_is_a_gap_and_a_finding(tmp_path):

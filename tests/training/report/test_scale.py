@@ -38,7 +38,6 @@ def test_a_long_run_makes_a_small_page_in_bounded_time_and_memory(tmp_path):
             seen.page.wait_for_selector("#sample .text-box")
             openings.append(time.perf_counter() - before)
         assert seen.page.locator(".group-row").count() == GROUPS
-        assert "640,000" in seen.page.inner_text("#rollouts") or "40,000 groups" in seen.page.inner_text("#rollouts")
         assert seen.problems == []
     logs = (run / "rollouts.jsonl").stat().st_size / 1e9
     print(

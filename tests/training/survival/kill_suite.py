@@ -8,7 +8,7 @@ aimed at the run's progress, not at the clock: the parent waits until logs.log h
 One kill in eight strikes while the run starts.
 
 A case is right when metrics (times aside), rollouts, checkpoints and every tensor of the last state are those of the undisturbed run, and
-no completion and no verdict that had arrived was bought again. Over HTTP sums in another order differ in the last bits: there tokens are
+no completion and no verdict was bought more often than in that run. Over HTTP sums in another order differ in the last bits: there tokens are
 equal, metrics to five digits, weights within 1e-5, and Adam has counted each step with datums once.
 
 Prints one JSON object for each lag. `more=interrupted,terminated,twice,damaged` adds runs that get signals, and one whose last state is
@@ -261,14 +261,16 @@ class Scene:
     def facts(self) -> Facts:
         return facts_of(self.log_path, self.folder / "state" if self.server else None)
 
-    def differences(self, whole: Facts) -> list[str]:
+    def bought(self) -> Counter[str]:
+        return Counter(self.ledger.read_text().splitlines())
+
+    def differences(self, whole: Whole) -> list[str]:
         found, wrong = self.facts(), []
         for name in ("metrics", "files", "checkpoints", "weights", "adam_steps"):
-            if getattr(found, name) != getattr(whole, name):
+            if getattr(found, name) != getattr(whole.facts, name):
                 wrong.append(f"{name} differ")
-        bought = [what for what, times in Counter(self.ledger.read_text().splitlines()).items() if times > 1]
-        wrong += [f"bought again: {what}" for what in bought[:3]]
-        return wrong + (self._miscounted(found, whole) if self.server else [])
+        wrong += [f"bought again: {what}" for what in [*(self.bought() - whole.bought)][:3]]
+        return wrong + (self._miscounted(found, whole.facts) if self.server else [])
 
     def _miscounted(self, found: Facts, whole: Facts) -> list[str]:
         import numpy as np
@@ -290,9 +292,10 @@ class Scene:
 
 @dataclass(frozen=True)
 class Whole:
-    """The undisturbed run: its facts, the size of its log, and seconds from a start to its first line."""
+    """The undisturbed run: its facts, how often it bought what, its log's size, and seconds from a start to its first line."""
 
     facts: Facts
+    bought: Counter[str]
     log_size: int
     start_s: float
 
@@ -313,7 +316,7 @@ def undisturbed(make: Make) -> Whole:
             start_s = time.monotonic() - began
             if ended(child, began + PATIENCE_S) != 0:
                 raise SystemExit(f"the undisturbed run failed: {scene.said()}")
-            found.append(Whole(scene.facts(), scene.log_size(), start_s))
+            found.append(Whole(scene.facts(), scene.bought(), scene.log_size(), start_s))
         if scene.server:
             break
     if found[0].facts != found[-1].facts:
@@ -339,7 +342,7 @@ def case(seed: int, make: Make, whole: Whole) -> Outcome:
                 outcome,
             )
             if not outcome.wrong:
-                outcome.wrong = scene.differences(whole.facts)
+                outcome.wrong = scene.differences(whole)
         if outcome.kills or outcome.wrong:  # else it was faster than the blow: another run, another instant
             break
     return outcome
@@ -374,7 +377,7 @@ def strike(scene: Scene, blows: list[tuple[float, float]], whole: Whole, outcome
     outcome.wrong.append(f"the run did not come to its end: {scene.said()}")
 
 
-def signalled(scene: Scene, whole: Facts, numbers: Sequence[signal.Signals]) -> list[str]:
+def signalled(scene: Scene, whole: Whole, numbers: Sequence[signal.Signals]) -> list[str]:
     """A run that gets these signals while it trains, then goes on: what is wrong with it."""
     child, code, until = scene.start(), None, time.monotonic() + PATIENCE_S
     log = scene.log_path / "logs.log"
@@ -399,7 +402,7 @@ def signalled(scene: Scene, whole: Facts, numbers: Sequence[signal.Signals]) -> 
     return wrong + [each for each in scene.differences(whole) if not each.startswith("checkpoints")]
 
 
-def damaged(scene: Scene, whole: Facts) -> list[str]:
+def damaged(scene: Scene, whole: Whole) -> list[str]:
     """A finished run whose last state is damaged, taken up again: it goes back to the checkpoint before, buying no completion."""
     codes = [scene.finish()]
     last = max((scene.log_path / "checkpoints").glob("*.state.safetensors"))
@@ -411,7 +414,7 @@ def damaged(scene: Scene, whole: Facts) -> list[str]:
     return wrong if last.name[:6] in scene.output.read_text() else [*wrong, f"did not say so: {scene.said()}"]
 
 
-MORE: dict[str, Callable[[Scene, Facts], list[str]]] = {
+MORE: dict[str, Callable[[Scene, Whole], list[str]]] = {
     "interrupted": partial(signalled, numbers=(signal.SIGINT,)),
     "terminated": partial(signalled, numbers=(signal.SIGTERM,)),
     "twice": partial(signalled, numbers=(signal.SIGTERM, signal.SIGINT)),
@@ -488,7 +491,7 @@ def main(words: list[str]) -> int:
         found["more"] = {}
         for name in more:
             with make(name) as scene:
-                found["more"][name] = MORE[name](scene, whole.facts)
+                found["more"][name] = MORE[name](scene, whole)
         print(json.dumps(found), flush=True)
     return 0
 
