@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from tinker import types  # noqa: E402
 
 from code_rl.cli.export import export_command  # noqa: E402
 from code_rl.engine.adapters import read_folder  # noqa: E402
-from code_rl.engine.checkpoints import checkpoint_record  # noqa: E402
 from code_rl.engine.local import EmbeddedService  # noqa: E402
 from code_rl.util.errors import CheckpointError, ConfigError  # noqa: E402
 from tests.engine.local.embedded_models import text, trained  # noqa: E402
@@ -72,28 +70,18 @@ def test_adapter_in_peft_computes_what_the_engine_computes(exported):
     assert not torch.allclose(before, torch.tensor(ours), atol=1e-2)
 
 
-def test_merged_folder_in_transformers_computes_what_the_engine_computes(exported):
-    from transformers import AutoModelForCausalLM
-
-    folder, ours, _ = exported
-    model = AutoModelForCausalLM.from_pretrained(folder / "merged", dtype=torch.float32)
-    assert torch.allclose(logprobs(model), torch.tensor(ours), atol=1e-4)
-
-
-def test_merged_folder_generates_the_same_greedy_text_as_the_sampler(exported):
+def test_merged_folder_in_transformers_computes_and_says_what_the_engine_does(exported):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder, _, sampler = exported
-    tokenizer = AutoTokenizer.from_pretrained(folder / "merged")
-    prompt = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "Print the sum of two integers."}], add_generation_prompt=True, return_dict=False
-    )
+    folder, ours, sampler = exported
     model: Any = AutoModelForCausalLM.from_pretrained(folder / "merged", dtype=torch.float32)
-    theirs = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=40, temperature=None)[
-        0, len(prompt) :
-    ]
-    ours = sampler.sample(text(prompt), 1, types.SamplingParams(max_tokens=40, temperature=0.0)).result()
-    assert theirs.tolist() == ours.sequences[0].tokens
+    assert torch.allclose(logprobs(model), torch.tensor(ours), atol=1e-4)
+    question = [{"role": "user", "content": "Print the sum of two integers."}]
+    tokenizer = AutoTokenizer.from_pretrained(folder / "merged")
+    prompt = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_dict=False)
+    theirs = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=40, temperature=None)
+    said = sampler.sample(text(prompt), 1, types.SamplingParams(max_tokens=40, temperature=0.0)).result()
+    assert theirs[0, len(prompt) :].tolist() == said.sequences[0].tokens
 
 
 @pytest.mark.parametrize("form", ["peft", "merged"])
@@ -127,20 +115,6 @@ def test_export_of_a_run_shows_its_evaluation_and_settings(tmp_path):
     assert "/secret/place" not in card
 
 
-def test_run_directory_that_was_moved_takes_its_checkpoints_along(tmp_path):
-    service = EmbeddedService(device="cpu", state_dir=tmp_path / "old" / "checkpoints")
-    client = service.create_lora_training_client("tiny", rank=4, seed=1).result()
-    state = client.save_state("000001").result().path
-    (tmp_path / "old" / "config.json").write_text(json.dumps({"model_name": "tiny", "backend": "embedded"}))
-    (tmp_path / "old" / "checkpoints.jsonl").write_text(
-        json.dumps({"name": "000001", "step": 1, "state_path": state}) + "\n"
-    )
-    (tmp_path / "old").rename(tmp_path / "new")
-    assert export_command({"checkpoint": str(tmp_path / "new"), "format": "peft", "out": str(tmp_path / "out")}) == 0
-    _, record = checkpoint_record(str(tmp_path / "new"))
-    assert Path(record["state_path"]).is_file(), "an evaluation finds it too"
-
-
 def test_nothing_half_written_stays_behind(tmp_path):
     service = EmbeddedService(device="cpu", state_dir=tmp_path)
     path = service.create_lora_training_client("tiny", rank=4, seed=1).result().save_state("x").result().path
@@ -156,19 +130,10 @@ def test_folder_that_is_not_empty_is_not_touched(tmp_path):
         export_command({"checkpoint": str(tmp_path), "out": str(tmp_path)})
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (
-            {"checkpoint": "/nowhere"},
-            "neither a run directory, nor RUN/NAME, nor a checkpoint file, nor a tinker:// path",
-        ),
-        ({"checkpoint": "tinker://run/weights/1", "backend": "embedded"}, "lives on a server; give backend=tinker"),
-    ],
-)
-def test_checkpoint_that_cannot_be_found_is_refused_with_what_to_give(tmp_path, given, message):
-    with refused(message):
-        export_command({**given, "out": str(tmp_path / "out")})
+@pytest.mark.parametrize("checkpoint", ["/nowhere", "tinker://run/weights/1"])
+def test_checkpoint_that_cannot_be_found_is_refused(tmp_path, checkpoint):
+    with refused(checkpoint):
+        export_command({"checkpoint": checkpoint, "backend": "embedded", "out": str(tmp_path / "out")})
 
 
 def test_adapter_without_its_other_half_is_refused(exported, tmp_path):

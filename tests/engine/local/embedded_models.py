@@ -145,3 +145,30 @@ def reference_logprobs(model, full, temperature=1.0):
     """Log-probabilities of full[1:] under a transformers model, [len(full) − 1]."""
     logits = model(torch.tensor([list(full)])).logits[0, :-1].float() / temperature
     return logits.log_softmax(-1).gather(1, torch.tensor(list(full[1:]))[:, None])[:, 0]
+
+
+def as_peft(model, client):
+    """The same adapter in peft, on the same base."""
+    peft = pytest.importorskip("peft")
+    names = sorted({m.name.rsplit(".", 1)[-1] for m in client._lora.modules})
+    config = peft.LoraConfig(r=client._lora.settings.rank, lora_alpha=32, target_modules=names)
+    wrapped = peft.get_peft_model(model, config)
+    halves = {"A": client._lora.a, "B": client._lora.b}
+    state = {
+        f"base_model.model.{name}.lora_{half}.weight": tensor.clone()
+        for half, tensors in halves.items()
+        for name, tensor in tensors.items()
+    }
+    assert not peft.set_peft_model_state_dict(wrapped, state).unexpected_keys
+    return wrapped.eval()
+
+
+def assert_gradient_is_of(wrapped, client):
+    """The engine's gradient is the one that autograd left in the model of `as_peft`."""
+    halves = dict(zip("AB", client._lora.views(client._learner.gradient), strict=True))
+    adapted = [(name, each) for name, each in wrapped.named_parameters() if each.requires_grad]
+    assert len(adapted) == 2 * len(client._lora.modules)
+    for name, parameter in adapted:
+        module, half = name.removeprefix("base_model.model.").replace(".default.weight", "").rsplit(".lora_", 1)
+        got, wanted = halves[half][module].to(parameter.dtype), parameter.grad
+        assert float((got - wanted).norm()) <= 1e-5 * float(wanted.norm()) + 1e-7, name

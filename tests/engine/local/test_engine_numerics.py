@@ -6,6 +6,8 @@ from tinker import types
 
 from tests.engine.local.embedded_models import (
     FAMILIES,
+    as_peft,
+    assert_gradient_is_of,
     policy_datum,
     reference,
     reference_logprobs,
@@ -27,21 +29,6 @@ def groups(vocab=97):
             old = np.random.default_rng(g * 10 + j).uniform(-6, -3, len(completion)).astype(np.float32)
             rows.append((prompt, completion, old, 0.5 - 0.3 * j))
     return rows
-
-
-def as_peft(model, client):
-    """The same adapter in peft, on the same base."""
-    peft = pytest.importorskip("peft")
-    names = sorted({m.name.rsplit(".", 1)[-1] for m in client._lora.modules})
-    config = peft.LoraConfig(r=client._lora.settings.rank, lora_alpha=32, target_modules=names)
-    wrapped = peft.get_peft_model(model, config)
-    state = {}
-    for name in client._lora.a:
-        state[f"base_model.model.{name}.lora_A.weight"] = client._lora.a[name].clone()
-        state[f"base_model.model.{name}.lora_B.weight"] = client._lora.b[name].clone()
-    loaded = peft.set_peft_model_state_dict(wrapped, state)
-    assert not loaded.unexpected_keys
-    return wrapped.eval()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -67,60 +54,30 @@ def test_adapter_equals_peft(family):
     np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("apart", [False, True])
-def test_gradients_equal_autograd_through_peft(family, apart):
+@pytest.mark.parametrize(
+    ("family", "apart", "temperature", "chunk"),
+    [
+        *((family, apart, 1.0, 1 << 24) for family in FAMILIES for apart in (False, True)),
+        ("qwen3", False, 0.6, 1 << 24),
+        ("qwen3", False, 0.6, 7 * 97),
+    ],
+)
+def test_gradients_equal_autograd_through_peft(monkeypatch, family, apart, temperature, chunk):
+    monkeypatch.setattr("code_rl.engine.local.forward.LOGIT_CHUNK", chunk)
     model = reference(family)
     client = trained(service(model).create_lora_training_client("m", rank=4, seed=0).result())
-    client._learner.merging = not apart
-    client._learner.recompute = apart
-    rows = groups()
-    out = client.forward_backward([policy_datum(*row) for row in rows], "importance_sampling").result()
+    client._learner.merging, client._learner.recompute = not apart, apart
+    rows, config = groups(), None if temperature == 1.0 else {"temperature": temperature}
+    out = client.forward_backward([policy_datum(*row) for row in rows], "importance_sampling", config).result()
     wrapped = as_peft(model, client)
     total = torch.zeros(())
     for prompt, completion, old, advantage in rows:
-        lp = reference_logprobs(wrapped, prompt + completion)[len(prompt) - 1 :]
+        lp = reference_logprobs(wrapped, prompt + completion, temperature)[len(prompt) - 1 :]
         total = total - (torch.exp(lp - torch.tensor(old)) * advantage).sum()
     total.backward()
     scale = sum(float(np.abs(o["elementwise_loss"].to_numpy()).sum()) for o in out.loss_fn_outputs)
     assert abs(out.metrics["loss:sum"] - float(total.detach())) <= 1e-5 * scale
-    grads = client._lora.views(client._learner.gradient)
-    for name, parameter in wrapped.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        key = name.removeprefix("base_model.model.").replace(".default.weight", "")
-        module, kind = key.rsplit(".lora_", 1)
-        got = grads[0 if kind == "A" else 1][module]
-        assert float((got - parameter.grad).norm()) <= 1e-5 * float(parameter.grad.norm()) + 1e-7, name
-
-
-@pytest.mark.parametrize("chunked", [False, True])
-def test_gradient_at_a_temperature_equals_autograd_on_scaled_logits(chunked, monkeypatch):
-    monkeypatch.setattr("code_rl.engine.local.forward.LOGIT_CHUNK", 7 * 97 if chunked else 1 << 24)
-    model = reference("qwen3")
-    client = trained(service(model).create_lora_training_client("m", rank=4, seed=0).result())
-    rows = groups()
-    client.forward_backward([policy_datum(*row) for row in rows], "importance_sampling", {"temperature": 0.6}).result()
-    wrapped = as_peft(model, client)
-    for prompt, completion, old, advantage in rows:
-        lp = reference_logprobs(wrapped, prompt + completion, 0.6)[len(prompt) - 1 :]
-        (-torch.exp(lp - torch.tensor(old)) * advantage).sum().backward()
-    grads = client._lora.views(client._learner.gradient)
-    for name, parameter in wrapped.named_parameters():
-        if parameter.requires_grad:
-            module, kind = name.removeprefix("base_model.model.").replace(".default.weight", "").rsplit(".lora_", 1)
-            got = grads[0 if kind == "A" else 1][module]
-            assert float((got - parameter.grad).norm()) <= 1e-5 * float(parameter.grad.norm()) + 1e-7, name
-
-
-def test_temperature_one_is_the_same_bits_as_none():
-    data = [policy_datum(*row) for row in groups()]
-    found = []
-    for config in (None, {"temperature": 1.0}):
-        client = trained(service(reference("qwen3")).create_lora_training_client("m", rank=4, seed=0).result())
-        client.forward_backward(data, "ppo", config).result()
-        found.append(client._learner.gradient)
-    assert torch.equal(*found)
+    assert_gradient_is_of(wrapped, client)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])

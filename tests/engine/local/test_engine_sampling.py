@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from tinker import types
 
-from code_rl.engine.local import EmbeddedService, picking
-from code_rl.engine.local.models import source_of
+from code_rl.engine.local import picking
 from code_rl.engine.local.picking import Choice, Picker
 from code_rl.util.errors import BackendError, ConfigError, DataError
 from tests.engine.local.embedded_models import (
@@ -103,31 +102,25 @@ def results(client, requests):
 
 def test_a_completion_does_not_depend_on_its_batch(tiny):
     """Token for token and bit for bit in the log-probabilities, for the built-in model's shape."""
-    prompts = [tokens(s, 20 + 7 * s, 644) for s in range(8)]
-    requests = [(p, 6, params(seed=i, max_tokens=20 + 9 * i, stop=[5, 6, 7, 8, 9])) for i, p in enumerate(prompts)]
-    gather_or_cancel = results(tiny, requests)
-    assert len({len(t) for group in gather_or_cancel for t, _ in group}) > 3
+    prompts = [tokens(s, 20 + 7 * s, 644) for s in range(6)]
+    stops, temperatures = [5, 6, 7, 8, 9], (1.0, 0.6, 0.0)
+    requests = [
+        (prompt, 6, params(seed=i, max_tokens=20 + 9 * i, stop=stops, temperature=temperatures[i % 3]))
+        for i, prompt in enumerate(prompts)
+    ]
+    mixed = results(tiny, requests)
+    assert len({len(t) for group in mixed for t, _ in group}) > 3
     for i, request in enumerate(requests):
-        assert results(tiny, [request])[0] == gather_or_cancel[i]
-    pair = results(tiny, [requests[6], requests[2]])
-    assert pair == [gather_or_cancel[6], gather_or_cancel[2]]
-    alone = results(tiny, [(prompts[3], 1, requests[3][2])])[0]
-    assert alone[0] == gather_or_cancel[3][0]
+        assert results(tiny, [request])[0] == mixed[i]
     more = results(tiny, [(prompts[3], 40, requests[3][2])])[0]
-    assert more[:6] == gather_or_cancel[3]
+    assert more[:6] == mixed[3]
 
 
-def test_large_requests_are_cut_into_batches_without_a_trace(tiny, monkeypatch):
-    request = (tokens(1, 50, 644), 40, params(max_tokens=20))
-    whole = results(tiny, [request])
-    monkeypatch.setattr("code_rl.engine.local.decode.MAX_ROWS", 7)
-    assert results(tiny, [request]) == whole
-
-
-def test_prefill_in_parts_leaves_no_trace(tiny, monkeypatch):
-    requests = [(tokens(s, 20 + 7 * s, 644), 2, params(max_tokens=20)) for s in range(5)]
+@pytest.mark.parametrize(("limit", "value"), [("decode.MAX_ROWS", 7), ("forward.PREFILL_TOKENS", 60)])
+def test_cutting_a_batch_leaves_no_trace(tiny, monkeypatch, limit, value):
+    requests = [(tokens(s, 20 + 7 * s, 644), 4, params(max_tokens=20)) for s in range(5)]
     whole = results(tiny, requests)
-    monkeypatch.setattr("code_rl.engine.local.forward.PREFILL_TOKENS", 60)
+    monkeypatch.setattr(f"code_rl.engine.local.{limit}", value)
     assert results(tiny, requests) == whole
 
 
@@ -163,31 +156,20 @@ def test_string_stop_ends_at_the_token_that_completes_it(tmp_path):
     from tokenizers.models import WordLevel
     from transformers import PreTrainedTokenizerFast
 
-    words = {f"w{i} " if i % 3 else "a" * (i // 3 % 3 + 1): i for i in range(97)}
-    for i in range(97):
-        if i not in words.values():
-            words[f"x{i} "] = i
-    inner = Tokenizer(WordLevel(words, unk_token="w1 "))
+    inner = Tokenizer(WordLevel({f"{'ab'[i % 2]}{i} ": i for i in range(97)}, unk_token="b1 "))
     inner.decoder = Fuse()
     PreTrainedTokenizerFast(tokenizer_object=inner).save_pretrained(tmp_path)
     client = sampler(source=str(tmp_path))
-    tokenizer = client.get_tokenizer()
-    prompt = text(tokens(1, 10))
-    free = client.sample(prompt, 16, params(max_tokens=80)).result().sequences
-    stopped = client.sample(prompt, 16, params(max_tokens=80, stop=["aaw", "5 w"])).result().sequences
-    hit = 0
+    stops, decode = ["1 b", "a4"], client.get_tokenizer().decode
+    free = client.sample(text(tokens(1, 10)), 16, params(max_tokens=80)).result().sequences
+    stopped = client.sample(text(tokens(1, 10)), 16, params(max_tokens=80, stop=stops)).result().sequences
+    cuts = []
     for long, short in zip(free, stopped, strict=True):
-        cut = next(
-            (
-                n
-                for n in range(1, 81)
-                if long.tokens[n - 1] == 3 or any(x in tokenizer.decode(long.tokens[:n]) for x in ("aaw", "5 w"))
-            ),
-            80,
-        )
-        hit += cut < 80
-        assert short.tokens == long.tokens[:cut]
-    assert hit > 3
+        heads = [long.tokens[:n] for n in range(1, 81)]
+        ends = [len(head) for head in heads if 3 in head or any(stop in decode(head) for stop in stops)]
+        cuts.append(min([*ends, 80]))
+        assert short.tokens == long.tokens[: cuts[-1]]
+    assert sum(cut < 80 for cut in cuts) > 3
 
 
 def test_unlimited_max_tokens_fills_the_context():
@@ -197,34 +179,19 @@ def test_unlimited_max_tokens_fills_the_context():
     assert sequence.stop_reason == "length"
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.6, 2.0])
-def test_logprobs_are_those_of_the_temperature_and_greedy_ones_at_one(temperature):
+@pytest.mark.parametrize(
+    "asked",
+    [{"temperature": 0.0}, {"temperature": 0.6}, {"temperature": 2.0}, {"temperature": 0.6, "top_k": 5, "top_p": 0.7}],
+)
+def test_logprobs_are_those_of_the_temperature_before_any_filter_and_greedy_ones_at_one(asked):
     model = reference("qwen3")
     client = service(model).create_sampling_client(base_model="m").result()
     prompt = tokens(1, 12)
-    asked = params(temperature=temperature)
-    response = client.sample(text(prompt), 1, asked, include_prompt_logprobs=True).result()
+    response = client.sample(text(prompt), 1, params(**asked), include_prompt_logprobs=True).result()
     (sequence,) = response.sequences
-    expected = reference_logprobs(model, prompt + sequence.tokens, temperature or 1.0).numpy()
+    expected = reference_logprobs(model, prompt + sequence.tokens, asked["temperature"] or 1.0).numpy()
     np.testing.assert_allclose(sequence.logprobs, expected[11:], atol=3e-5)
     np.testing.assert_allclose(response.prompt_logprobs[1:], expected[:11], atol=3e-5)
-
-
-def test_logprobs_of_filtered_draws_are_those_before_the_filter():
-    model = reference("qwen3")
-    client = service(model).create_sampling_client(base_model="m").result()
-    prompt = tokens(1, 12)
-    (sequence,) = client.sample(text(prompt), 1, params(temperature=0.6, top_k=5, top_p=0.7)).result().sequences
-    expected = reference_logprobs(model, prompt + sequence.tokens, 0.6)[11:].numpy()
-    np.testing.assert_allclose(sequence.logprobs, expected, atol=3e-5)
-
-
-def test_rows_of_several_temperatures_share_a_batch_bit_for_bit(tiny):
-    prompt = list(range(20, 40))
-    asked = [(prompt, 3, params(temperature=t, seed=5)) for t in (1.0, 0.6, 0.0)]
-    gather_or_cancel = results(tiny, asked)
-    for alone, mixed in zip([results(tiny, [each])[0] for each in asked], gather_or_cancel, strict=True):
-        assert alone == mixed
 
 
 def picker_tokens(logits, count=2000, **settings):
@@ -240,14 +207,9 @@ def test_top_k_and_top_p_keep_what_they_should():
     assert set(picker_tokens(logits, top_p=0.75)) == {0, 2, 3}
     assert set(picker_tokens(logits, top_p=1e-9)) == {0}
     assert set(picker_tokens(logits, top_k=2, top_p=0.5)) == {0}
-    kept = picker_tokens(logits, top_k=2, count=4000)
-    assert abs(kept.count(0) / 4000 - 4 / 7) < 0.03
-
-
-def test_temperature_sharpens():
-    logits = [float(np.log(p)) for p in (0.4, 0.6)]
-    drawn = picker_tokens(logits, temperature=0.5, count=4000)
-    assert abs(drawn.count(0) / 4000 - 0.16 / 0.52) < 0.03
+    for temperature, share in ((1.0, 4 / 7), (0.5, 0.16 / 0.25)):
+        kept = picker_tokens(logits, top_k=2, count=4000, temperature=temperature)
+        assert abs(kept.count(0) / 4000 - share) < 0.03
 
 
 def test_impossible_tokens_are_never_drawn(monkeypatch):
@@ -280,8 +242,7 @@ def test_weights_packed_for_sampling_give_the_trainers_logprobs_and_the_greedy_t
     assert found[0] == found[1]
     for sequence in client.sample(text(prompt), 5, params()).result().sequences:
         full = prompt + sequence.tokens
-        inputs = {"target_tokens": full[1:], "weights": [1.0] * (len(full) - 1)}
-        datum = types.Datum(model_input=text(full[:-1]), loss_fn_inputs=inputs)
+        datum = supervised_datum(full, [1.0] * (len(full) - 1))
         scored = trainer.forward([datum], "cross_entropy").result().loss_fn_outputs[0]["logprobs"].to_numpy()[19:]
         np.testing.assert_allclose(sequence.logprobs, scored, atol=2e-5)
 
@@ -290,35 +251,17 @@ def test_weights_packed_for_sampling_give_the_trainers_logprobs_and_the_greedy_t
 def test_bf16_sampler_agrees_with_its_trainer(packed, monkeypatch):
     if packed:
         monkeypatch.setattr("code_rl.engine.local.weights.SMALL_HIDDEN", 0)
-    trainer = trained(
-        service(reference("qwen3"), dtype="bfloat16").create_lora_training_client("m", rank=4, seed=0).result()
-    )
+    made = service(reference("qwen3"), dtype="bfloat16")
+    trainer = trained(made.create_lora_training_client("m", rank=4, seed=0).result())
     client = trainer.save_weights_and_get_sampling_client().result()
     prompt = tokens(1, 20)
-    worst = []
+    gaps = []
     for sequence in client.sample(text(prompt), 8, params()).result().sequences:
         full = prompt + sequence.tokens
         datum = supervised_datum(full, [1.0] * (len(full) - 1))
-        lp = trainer.forward([datum], "cross_entropy").result().loss_fn_outputs[0]["logprobs"].to_numpy()[19:]
-        worst.append(np.abs(lp - np.array(sequence.logprobs)).mean())
-    assert np.mean(worst) < 0.1
-
-
-def test_the_built_in_model_answers_as_transformers_does():
-    from transformers import AutoModelForCausalLM
-
-    made = EmbeddedService(device="cpu")
-    client = made.create_sampling_client(base_model="tiny").result()
-    tokenizer = client.get_tokenizer()
-    prompt = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "print the sum of the list"}], add_generation_prompt=True, tokenize=True
-    )["input_ids"]
-    got = client.sample(text(prompt), 1, types.SamplingParams(max_tokens=40, temperature=0.0)).result().sequences[0]
-    model: Any = AutoModelForCausalLM.from_pretrained(source_of("tiny"))
-    ids = torch.tensor([prompt])
-    out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=40)
-    assert got.tokens == out[0, len(prompt) :].tolist()
-    assert client.max_context_length() == model.config.max_position_embeddings
+        scored = trainer.forward([datum], "cross_entropy").result().loss_fn_outputs[0]["logprobs"].to_numpy()[19:]
+        gaps.append(np.abs(scored - np.array(sequence.logprobs)).mean())
+    assert np.mean(gaps) < 0.1
 
 
 @pytest.mark.parametrize(

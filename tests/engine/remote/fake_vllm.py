@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,12 @@ class FakeVllm(Loopback):
     def __init__(self, rank: int = 32) -> None:
         super().__init__()
         self.context, self.vocabulary, self.key = 512, 772, ""
-        self.updates, self.reads, self.processed, self.ignores, self.off = True, True, False, False, 0.0
+        self.updates, self.reads, self.processed, self.off = True, True, False, 0.0
         self.loaded: dict[str, Any] = {}
         self.roots: dict[str, str] = {}
         self.names: list[str] = []
         self.rank = rank
         self.bodies: list[dict[str, Any]] = []
-        self.forgets_at: int | None = None
-        self.sick_until = 0.0
         self.keeps = False
         self.spoil: Callable[[dict[str, Any]], object] = lambda _: None
         self._service = EmbeddedService(device="cpu", threads=1)
@@ -38,8 +35,6 @@ class FakeVllm(Loopback):
             return web.json_response({"error": "Unauthorized"}, status=401)
         body = await request.json() if request.method == "POST" else {}
         match request.path:
-            case "/health" | "/v1/completions" if time.monotonic() < self.sick_until:
-                return web.Response(status=503)
             case "/health":
                 return web.Response()
             case "/v1/models":
@@ -73,21 +68,18 @@ class FakeVllm(Loopback):
             )
             return error(500, "InternalServerError", told)
         client = self._service.create_lora_training_client("tiny", rank=adapter.rank, seed=0).result()
-        if not self.ignores:
-            a, b = client._lora.views(client._lora.flat)
-            assert a.keys() == adapter.pairs.keys()
-            for name, (down, up) in adapter.pairs.items():
-                a[name].copy_(down)
-                b[name].copy_(up)
-            client._learner.weights_changed()
+        a, b = client._lora.views(client._lora.flat)
+        assert a.keys() == adapter.pairs.keys()
+        for name, (down, up) in adapter.pairs.items():
+            a[name].copy_(down)
+            b[name].copy_(up)
+        client._learner.weights_changed()
         self.loaded[lora_name] = client.save_weights_and_get_sampling_client().result()
         self.roots[lora_name] = lora_path
         self.names.append(lora_name)
         return web.Response(text=f"Success: LoRA adapter '{lora_name}' added successfully.")
 
     async def _complete(self, body: dict[str, Any]) -> web.Response:
-        if len(self.bodies) == self.forgets_at:
-            self.loaded.clear()
         self.bodies.append(body)
         model, prompt = body["model"], body["prompt"]
         if model not in self.loaded:

