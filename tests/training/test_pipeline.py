@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -46,15 +45,6 @@ def test_overlapped_metrics_are_in_order_with_their_evaluations(one_behind):
     records = untimed(one_behind)
     assert [record["step"] for record in records] == [-1, 0, 1, 2, 3, 4]
     assert ["eval/mean_correct" in record for record in records] == [True, False, True, False, True, True]
-
-
-@pytest.mark.slow
-def test_overlapped_runs_repeat_and_every_place_is_scored_once(one_behind, tmp_path):
-    assert train_command(small(tmp_path / "again", max_steps_off_policy=1, max_steps=5, eval_every=2)) == 0
-    assert untimed(tmp_path / "again") == untimed(one_behind)
-    assert rollouts(tmp_path / "again") == rollouts(one_behind)
-    places = Counter((group["step"], group["group"], group["attempt"]) for group in rollouts(one_behind))
-    assert places == {(step, place, 0): 1 for step in range(5) for place in range(4)}
 
 
 def test_places_without_variance_are_filled_again_with_other_problems_within_the_budget(tmp_path):

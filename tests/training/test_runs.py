@@ -165,42 +165,36 @@ def test_logging_keeps_settings_metrics_and_text(tmp_path):
     assert "look here" in (tmp_path / "logs.log").read_text()
 
 
-def test_logs_log_says_of_each_masked_completion_why(tmp_path):
-    assert train_command(small(tmp_path / "run", max_steps="1", save_every="0", overlong="mask", max_tokens="48")) == 0
-    rows = [row for group in rollouts(tmp_path / "run") for row in group["completions"]]
-    cut = sum(row["masked"] == "overlong" for row in rows)
-    assert 0 < cut < len(rows)
-    assert (tmp_path / "run" / "logs.log").read_text().count(" (masked: overlong)") == cut
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory):
+    """Groups as they were logged, and logs.log, of a run that masks cut completions and takes something off for length."""
+    run = tmp_path_factory.mktemp("logged") / "run"
+    settings = {"max_steps": 2, "save_every": 0, "overlong": "mask", "length_coef": 0.3, "max_tokens": 48}
+    assert train_command(small(run, **settings)) == 0
+    return rollouts(run), (run / "logs.log").read_text()
 
 
-def test_a_group_that_only_length_tells_apart_is_said_to_have_rewards_alike(tmp_path):
-    assert train_command(small(tmp_path / "run", max_steps="2", save_every="0", length_coef="0.3")) == 0
-    text = (tmp_path / "run" / "logs.log").read_text()
-    lines = [line for line in rollouts(tmp_path / "run") if line["skip_reason"] == "rewards_alike"]
-    assert any(each["advantage"] for line in lines for each in line["completions"])
-    for line in lines:
-        said = "the rewards of its completions are alike, before anything is taken off for length"
-        assert f"step {line['step']} group {line['group']} is degenerate and skipped: {said}\n" in text
-
-
-def test_logs_log_has_the_rewards_of_each_group_a_warning_for_each_degenerate_one_and_the_back_ends_answers(tmp_path):
-    assert train_command(small(tmp_path / "run", max_steps="2", save_every="0")) == 0
-    text = (tmp_path / "run" / "logs.log").read_text()
-    lines = [json.loads(line) for line in (tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()]
-    for line in lines:
-        rewards = ", ".join(f"{each['reward']:g}" for each in line["completions"])
-        assert (
-            f" INFO step {line['step']} group {line['group']}, problem {line['problem_id']}: rewards {rewards}\n"
-            in text
+def test_logs_log_has_the_rewards_of_each_group_and_says_why_a_completion_is_masked_or_a_group_skipped(logged):
+    groups, text = logged
+    for group in groups:
+        name = f"step {group['step']} group {group['group']}"
+        rewards = ", ".join(f"{each['reward']:g}" for each in group["completions"])
+        assert f" INFO {name}, problem {group['problem_id']}: rewards {rewards}\n" in text.replace(
+            " (masked: overlong)", ""
         )
-        warned = f" WARNING step {line['step']} group {line['group']} is degenerate" in text
-        assert warned == line["skipped"] == (line["skip_reason"] is not None)
-    assert any(line["skipped"] for line in lines)
-    assert text.count("the back end answered optim_step: ") == len(
-        {line["step"] for line in lines if not line["skipped"]}
-    )
+        warned = f" WARNING {name} is degenerate and skipped: " in text
+        assert warned == group["skipped"] == (group["skip_reason"] is not None)
+    alike = [group for group in groups if group["skip_reason"] == "rewards_alike"]
+    assert any(each["advantage"] for group in alike for each in group["completions"])
+    masked = [each["masked"] for group in groups for each in group["completions"]]
+    assert 0 < masked.count("overlong") == text.count(" (masked: overlong)") < len(masked)
+
+
+def test_logs_log_has_the_back_ends_answers(logged):
+    groups, text = logged
+    trained = {group["step"] for group in groups if not group["skipped"]}
+    assert text.count("the back end answered optim_step: ") == len(trained)
     assert "the back end answered forward_backward of " in text
-    assert "'loss:sum': " in text
 
 
 def test_the_courses_logging_shows_a_step_on_the_console_too(tmp_path, capsys):
@@ -227,9 +221,3 @@ def test_the_courses_logging_takes_a_project_of_wandb(tmp_path, monkeypatch):
     monkeypatch.delenv("WANDB_PROJECT", raising=False)
     course_logging(tmp_path, "my-project", {"seed": 1}).close()
     assert made == ["my-project"]
-
-
-def test_the_courses_logging_names_what_wandb_needs(tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with refused("wandb"):
-        course_logging(tmp_path, wandb_project="x")

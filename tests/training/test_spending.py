@@ -10,44 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.cli.train import train_command
 from code_rl.engine.places import place_of
 from code_rl.training.config import make_config
 from code_rl.training.trainer import confirm, prepare
 from code_rl.util.errors import ConfigError
+from code_rl.util.settings import read_arguments
 from tests.paths import ROOT
-from tests.training.pipeline_support import small
 
 KEY = {"TINKER_API_KEY": "tml-dummy-key"}
-COURSE = [
-    "--max_steps=20",
-    "--max_tokens=4096",
-    "--batch_size=32",
-    "--group_size=8",
-    "--eval_every=10",
-    "--save_every=10",
-]
-COOKBOOK = [
-    "model_name=Qwen/Qwen3-4B-Instruct-2507",
-    "group_size=8",
-    "groups_per_batch=128",
-    "learning_rate=4e-5",
-    "lora_rank=32",
-    "max_tokens=24576",
-]
+COURSE = "max_steps=20 max_tokens=4096 batch_size=32 group_size=8 eval_every=10 save_every=10"
+COOKBOOK = "group_size=8 groups_per_batch=128 learning_rate=4e-5 lora_rank=32 max_tokens=24576"
 
 
-def call(tmp_path: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    env = {
-        "PATH": "/usr/bin:/bin",
-        "HOME": str(tmp_path),
-        "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": f"{ROOT}/src",
-        **environment,
-    }
+def call(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "HF_HUB_OFFLINE": "1", "PYTHONPATH": f"{ROOT}/src"}
     return subprocess.run(
-        [sys.executable, str(ROOT / "train.py"), *words],
-        cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL,
+        [sys.executable, str(ROOT / "train.py"), *words], cwd=folder, env=env | environment,
+        capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
 
@@ -58,17 +37,14 @@ def keyed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("keyed")
-@pytest.mark.parametrize("words", [[], COURSE, COOKBOOK])
+@pytest.mark.parametrize("words", ["", COURSE, COOKBOOK])
 def test_with_a_key_the_seeds_lines_train_the_courses_model_on_deepcoder_with_its_held_out_splits(words):
-    config = prepare(dict(word.removeprefix("--").split("=") for word in words))[0]
+    given = read_arguments(words.split())
+    config = prepare(given)[0]
     assert (config.recipe, config.backend) == ("qwen3-4b", "tinker")
-    assert (config.model_name, config.dataset, config.test_dataset) == (
-        "Qwen/Qwen3-4B-Instruct-2507",
-        "deepcoder",
-        None,
-    )
-    for word in words:
-        name, value = word.removeprefix("--").split("=")
+    assert (config.model_name, config.dataset) == ("Qwen/Qwen3-4B-Instruct-2507", "deepcoder")
+    assert config.test_dataset is None
+    for name, value in given.items():
         assert getattr(config, name) == type(getattr(config, name))(value)
 
 
@@ -114,7 +90,6 @@ def test_what_has_an_end_is_announced_and_goes_on_to_the_service(tmp_path, limit
 @pytest.mark.parametrize(
     ("answer", "line"),
     [
-        ("\x04", "not confirmed: nothing was started"),
         ("n", "not confirmed: nothing was started"),
         ("y", "cannot be reached"),
     ],
@@ -137,7 +112,7 @@ def test_on_a_terminal_it_is_asked_once(tmp_path, answer, line):
     said = b""
     while b"[y/N]" not in said:
         said += os.read(ours, 4096)
-    os.write(ours, answer.encode() if answer == "\x04" else f"{answer}\n".encode())
+    os.write(ours, f"{answer}\n".encode())
     while True:
         try:
             said += os.read(ours, 4096)
@@ -151,12 +126,7 @@ def test_on_a_terminal_it_is_asked_once(tmp_path, answer, line):
 def test_keys_are_found_in_an_env_file_from_the_working_directory_upwards(tmp_path):
     (tmp_path / ".env").write_text("TINKER_API_KEY=tml-from-a-file-above\n")
     (tmp_path / "deep" / "er").mkdir(parents=True)
-    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": f"{ROOT}/src"}
-    result = subprocess.run(
-        [sys.executable, str(ROOT / "train.py")],
-        cwd=tmp_path / "deep" / "er", env=env, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert "this costs money" in result.stdout
+    assert "this costs money" in call(tmp_path / "deep" / "er").stdout
 
 
 def test_a_run_that_had_an_end_is_asked_for_again_when_a_resume_takes_it_away(tmp_path, monkeypatch):
@@ -172,18 +142,8 @@ def test_a_run_that_had_an_end_is_asked_for_again_when_a_resume_takes_it_away(tm
     confirm(make_config(endless), resumes=True)
 
 
-SCHEDULES = [("0:64,100:128", 128), ("0:64,1:96", 96), (None, 112)]
-
-
 @pytest.mark.usefixtures("keyed")
-@pytest.mark.parametrize(("schedule", "longest"), SCHEDULES)
+@pytest.mark.parametrize(("schedule", "longest"), [("0:64,100:128", 128), ("0:64,1:96", 96), (None, 112)])
 def test_the_confirmation_names_the_longest_completion_of_training(schedule, longest, capsys):
     confirm(make_config({"max_tokens": 112, "max_tokens_schedule": schedule, "max_steps": 1}), resumes=False)
     assert f"completions × up to {longest} tokens a step" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("schedule", "longest"), SCHEDULES)
-def test_the_head_of_a_run_names_the_longest_completion_of_training(schedule, longest, tmp_path, capsys):
-    given = small(tmp_path / "run", max_tokens=112, max_steps=1)
-    assert train_command({**given, **({"max_tokens_schedule": schedule} if schedule else {})}) == 0
-    assert f"completions × up to {longest} tokens" in " ".join(capsys.readouterr().out.split())

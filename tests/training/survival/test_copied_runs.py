@@ -61,10 +61,3 @@ def test_the_state_of_another_run_is_refused(trained, copy, missing):
         shutil.copyfile(state_of(trained.old_place), state_of(copy))
     with pytest.raises(CheckpointError):
         checkpoint_record(str(copy))
-
-
-def test_a_truncated_state_in_a_copy_is_refused_though_a_whole_one_lies_at_the_old_place(trained, copy):
-    state = state_of(copy)
-    state.write_bytes(state.read_bytes()[:-1])
-    with pytest.raises(CheckpointError):
-        checkpoint_record(str(copy))
