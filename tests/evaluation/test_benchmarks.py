@@ -231,22 +231,17 @@ STATE = "seen = []\nplain = Solution.pairs\nSolution.pairs = "
         ("def pairs(n):\n    return tuple([i, i] for i in range(n))\n", "passed"),
         (METHOD.replace("[i, i]", "(i, i)"), "wrong_answer"),
         (METHOD + STATE + "lambda self, n: seen.append(n) or plain(self, sum(seen))", "wrong_answer"),
-        (METHOD + STATE + "lambda self, n: plain(self, setattr(self, 'm', getattr(self, 'm', 0) + n) or self.m)", "wrong_answer"),
         (METHOD + STATE + "lambda self, n: seen.append(n) or plain(self, n + (n == 3 and len(seen) < 2))", "passed"),
         ("def pairs(n, rows=[]):\n    rows += [[i, i] for i in range(n)]\n    return rows\n", "wrong_answer"),
         (METHOD + "Other = Solution\ndel Solution\ndef pairs(n):\n    return Other().pairs(n)\n", "runtime_error"),
-        (METHOD + STATE + "lambda self, n: seen.append(b'x' * (1 << 29)) or plain(self, n)", "passed"),
         ("def pairs(n):\n    while True:\n        pass\n", "time_limit"),
-        ("import threading\n" + METHOD + STATE + "lambda self, n: [threading.Thread(target=threading.Event().wait).start() for _ in range(60)] and plain(self, n)", "passed"),
-        (METHOD + STATE + "lambda self, n: seen.extend(open('/dev/null') for _ in range(200)) or plain(self, n)", "passed"),
         ("class _Module:\n    rows = 2\ndef pairs(n):\n    return [[i] * _Module.rows for i in range(n)]\n", "passed"),
     ],
-    ids=["method", "function", "tuple within", "list", "attribute", "an earlier call is needed", "default value", "no class", "memory", "time", "threads left", "files left", "a class of its own"],
+    ids=["method", "function", "tuple within", "list", "an earlier call is needed", "default value", "no class", "time", "a class of its own"],
 )  # fmt: skip
 def test_calls_are_made_in_one_process_for_the_official_rule_as_the_utility_makes_them(program, official):
     tests = tuple(CallTest((n,), [[i, i] for i in range(n)]) for n in (2, 3, 1))
-    limit = 10.0 if "1 << 29" in program else 1.0  # the system's time for so many fresh pages is no matter of this test
-    problem = Problem("p", "Pairs.", tests, fn_name="pairs", time_limit_s=limit)
+    problem = Problem("p", "Pairs.", tests, fn_name="pairs", time_limit_s=1.0)
 
     async def verdict():
         async with EmbeddedSandbox(concurrency=1) as sandbox:

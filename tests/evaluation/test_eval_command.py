@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
-import threading
 
 import openai
 import pytest
@@ -130,18 +129,21 @@ def test_a_problem_without_a_reference_is_missing_not_wrong(problems, tmp_path, 
 
 
 def test_two_evaluations_compare_problem_by_problem(problems, two_kinds, tmp_path, capsys):
-    better = write_samples(
-        tmp_path / "better.jsonl", [{"problem_id": f"sum-{i}", "completion": RIGHT} for i in range(4) for _ in "ab"]
-    )
+    rows = [{"problem_id": f"sum-{i}", "completion": RIGHT} for i in range(4) for _ in "ab"]
     run(benchmark=problems, samples=two_kinds, out=tmp_path / "a")
-    run(benchmark=problems, samples=better, out=tmp_path / "b")
-    capsys.readouterr()
+    run(benchmark=problems, samples=write_samples(tmp_path / "better.jsonl", rows), out=tmp_path / "b")
     assert run(compare=f"{tmp_path / 'a'},{tmp_path / 'b'}", out=tmp_path / "c") == 0
     figures = json.loads((tmp_path / "c" / "comparison.json").read_text())["figures"]
     assert figures["pass@1"]["difference"] == pytest.approx(0.625)
     assert (figures["pass@1"]["rose"], figures["pass@1"]["fell"]) == (3, 0)
     assert figures["pass@2"]["difference"] == pytest.approx(0.5)
     assert "+62.5" in capsys.readouterr().out
+    with open(problems, "a") as file:
+        file.write(json.dumps({"id": "more", **SUM}) + "\n")
+    run(benchmark=problems, samples=two_kinds, out=tmp_path / "d")
+    capsys.readouterr()
+    assert run(compare=f"{tmp_path / 'a'},{tmp_path / 'd'}") == 2
+    one_line(capsys, "files")
 
 
 def test_values_published_for_the_recipe_of_the_evaluated_run_stand_beside_ours(problems, two_kinds, tmp_path, capsys):
@@ -157,52 +159,32 @@ def test_values_published_for_the_recipe_of_the_evaluated_run_stand_beside_ours(
     assert "33.8 → 42.7" in capsys.readouterr().out
 
 
-def test_evaluations_of_different_data_are_not_compared(problems, two_kinds, tmp_path, capsys):
-    run(benchmark=problems, samples=two_kinds, out=tmp_path / "a")
-    with open(problems, "a") as file:
-        file.write(json.dumps({"id": "more", **SUM}) + "\n")
-    run(benchmark=problems, samples=two_kinds, out=tmp_path / "b")
-    assert run(compare=f"{tmp_path / 'a'},{tmp_path / 'b'}") == 2
-    one_line(capsys, "files")
-
-
 @pytest.fixture
 def serve():
     with contextlib.ExitStack() as servers:
         yield lambda script: servers.enter_context(ServerThread(script))
 
 
-def test_an_endpoint_is_evaluated_and_every_sample_is_accounted_for(problems, tmp_path, serve):
+def test_an_endpoint_is_evaluated_in_the_words_that_are_set_and_every_sample_is_accounted_for(
+    problems, tmp_path, serve
+):
     served = serve(lambda body, attempt: RIGHT if body["seed"] % 2 else WRONG)
     out = tmp_path / "out"
-    settings = {"benchmark": problems, "endpoint": served.url, "model": "m", "n": 3, "asking": 4, "out": out}
+    words = {"prompt": "plain", "system_prompt": "Think first.", "top_p": "0.95", "top_k": "20"}
+    settings = {"benchmark": problems, "endpoint": served.url, "model": "m", "n": 3, "asking": 4, "out": out, **words}
     assert run(**settings) == 0
+    for body in served.bodies:
+        system, question = body["messages"]
+        assert system == {"role": "system", "content": "Think first."}
+        assert "### Format" not in question["content"]
+        assert (body["top_p"], body["top_k"]) == (0.95, 20)
     results = json.loads((out / "results.json").read_text())
     assert (results["samples"], served.answered) == (12, 12)
     assert results["tokens"] == {"prompt": 84, "completion": 132}
+    assert results["prompt"] == "plain, system prompt 'Think first.'"
+    assert "top_p 0.95, top_k 20" in results["how"]
     assert run(**settings) == 0
     assert served.answered == 12
-
-
-def test_a_server_that_dies_in_the_middle_costs_no_sample(problems, tmp_path, serve):
-
-    def script(body, attempt):
-        if served.answered == 5 and not dead:
-            dead.append(threading.Thread(target=restart))
-            dead[0].start()
-            return "drop"
-        return RIGHT
-
-    def restart():
-        served.away()
-        served.again()
-
-    dead: list[threading.Thread] = []
-    served = serve(script)
-    assert run(benchmark=problems, endpoint=served.url, model="m", n=4, asking=2, out=tmp_path / "out") == 0
-    dead[0].join(10)
-    keys = [(row["problem_id"], row["sample"]) for row in lines(tmp_path / "out" / "samples.jsonl")]
-    assert sorted(keys) == sorted({(f"sum-{i}", n) for i in range(4) for n in range(4)})
 
 
 def test_a_server_that_stays_away_stops_the_evaluation_and_the_same_command_goes_on(problems, tmp_path, serve, capsys, monkeypatch):  # fmt: skip
@@ -247,20 +229,6 @@ def test_a_refused_request_is_missing_and_the_rest_goes_on(problems, tmp_path, s
     assert run(benchmark=problems, endpoint=served.url, model="m", n=2, asking=1, out=tmp_path / "out") == 1
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert (results["missing"], results["samples"], results["pass@1"]) == ({"http_400": 1}, 7, 1.0)
-
-
-def test_wording_and_narrowing_are_asked_with_and_recorded(problems, tmp_path, serve):
-    served = serve(lambda body, attempt: RIGHT)
-    words = {"prompt": "plain", "system_prompt": "Think first.", "top_p": "0.95", "top_k": "20"}
-    assert run(benchmark=problems, endpoint=served.url, model="m", n=1, out=tmp_path / "out", **words) == 0
-    for body in served.bodies:
-        system, question = body["messages"]
-        assert system == {"role": "system", "content": "Think first."}
-        assert "### Format" not in question["content"]
-        assert (body["top_p"], body["top_k"]) == (0.95, 20)
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert results["prompt"] == "plain, system prompt 'Think first.'"
-    assert "top_p 0.95, top_k 20" in results["how"]
 
 
 def test_several_benchmarks_under_several_limits_end_in_a_table_with_averages(problems, tmp_path, serve, capsys):

@@ -93,22 +93,3 @@ def test_an_environment_that_finds_programs_in_its_own_way_is_believed(tmp_path)
     assert all(outcome.correct and outcome.format_ok for outcome in found.outcomes.values())
     assert in_loop(policy(Scripted(["7"]), environment=Bare())).greedy.format_rate == 1.0
     assert [sample_from_json(row).program() for row in lines(tmp_path / "samples.jsonl")] == ["7", "7"]
-
-
-def test_no_more_prompts_are_sampled_at_once_than_drawing_lets_through(tmp_path):
-    now = most = 0
-
-    class Counting(asyncio.Semaphore):
-        async def __aenter__(self):
-            nonlocal now, most
-            await super().__aenter__()
-            now, most = now + 1, max(most, now + 1)
-
-        async def __aexit__(self, *error):
-            nonlocal now
-            now -= 1
-            await super().__aexit__(*error)
-
-    made = replace(policy(Scripted([WRONG, RIGHT])), drawing=Counting(1))
-    in_folder(made, tmp_path, plan=Plan(3, True, 0))
-    assert (most, now) == (1, 0)

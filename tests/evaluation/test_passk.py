@@ -61,11 +61,11 @@ def test_interval_holds_the_mean_and_is_reproducible(values):
     assert mean_with_interval(values) == estimate
 
 
-COVERED = [(n, mean) for n in (1, 4, 16) for mean in (0.05, 0.5, 0.95)]
+COVERED = [(n, mean) for n in (1, 16) for mean in (0.05, 0.5, 0.95)]
 SIMULATED = 300
 
 
-@pytest.mark.parametrize("problems", [16, 32, 64])
+@pytest.mark.parametrize("problems", [16, 64])
 @pytest.mark.parametrize(("n", "mean"), COVERED)
 @pytest.mark.parametrize("spread", [0.3, 3.0])
 def test_an_interval_covers_the_mean_in_19_of_20_evaluations_also_near_0_and_1(n, mean, problems, spread):

@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -21,10 +20,7 @@ import pytest
 from code_rl.cli.main import main
 
 PYTHON = os.environ.get("CODE_RL_TRANSFORMERS_SERVE")
-SAMPLES = 4
 LIMIT = 2
-WANTED = 3 * LIMIT * (SAMPLES + 1)
-
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1800),
@@ -96,39 +92,6 @@ def served(folder, tmp_path):
 
 def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def evaluation(served, folder, out):
-    words = [
-        f"endpoint={served.url}",
-        f"model={folder}",
-        f"n={SAMPLES}",
-        "greedy=true",
-        f"limit={LIMIT}",
-        "max_tokens=96",
-    ]
-    return ["eval", "benchmark=builtin", *words, "asking=3", "patience=600", f"out={out}"]  # fmt: skip
-
-
-def test_a_server_killed_and_restarted_in_the_middle_costs_no_sample(served, folder, tmp_path):
-    out = tmp_path / "out"
-    running = subprocess.Popen([sys.executable, "-m", "code_rl.cli", *evaluation(served, folder, out)])
-    while len(lines(out / "samples.jsonl")) < WANTED // 3:
-        assert running.poll() is None
-        time.sleep(0.1)
-    served.kill()
-    at_the_cut = len(lines(out / "samples.jsonl"))
-    time.sleep(2)
-    served.start()
-    assert running.wait(1200) == 0
-    samples, verdicts = lines(out / "samples.jsonl"), lines(out / "verdicts.jsonl")
-    keys = [(row["problem_id"], row["mode"], row["sample"]) for row in samples]
-    assert at_the_cut < len(keys) == len(set(keys)) == WANTED
-    assert set(keys) == {(row["problem_id"], row["mode"], row["sample"]) for row in verdicts}
-    counts = json.loads((out / "manifest.json").read_text())["counts"]
-    assert (counts["samples_wanted"], counts["samples_judged"], counts["samples_missing"]) == (WANTED, WANTED, 0)
-    print(f"killed after {at_the_cut} of {WANTED} samples")
-    print((out / "results.md").read_text())
 
 
 def test_greedy_completions_are_those_of_our_own_engine(served, folder, tmp_path):

@@ -58,13 +58,6 @@ def test_a_run_is_the_same_beside_canaries_but_for_their_own_figures(tmp_path):
     assert [(record["canary/groups"], record["canary/passed"]) for record in beside] == [(4, 0)] * 2
 
 
-def test_a_resumed_run_has_the_canaries_that_it_would_have_had(tmp_path):
-    assert train_command(small(tmp_path / "whole", canary=0.5)) == 0
-    assert train_command(small(tmp_path / "cut", canary=0.5, max_steps=2)) == 0
-    assert train_command({"log_path": str(tmp_path / "cut"), "max_steps": "4"}) == 0
-    assert untimed(tmp_path / "cut") == untimed(tmp_path / "whole")
-
-
 def pays_a_token(trajectory: Trajectory) -> float:
     """A planted hack: one token is paid, whatever the program does."""
     return float("def" in trajectory.text)

@@ -15,7 +15,7 @@ from tests.training.pipeline_support import rollouts, small, untimed
 
 
 class Runs(NamedTuple):
-    """A whole run of four steps, one cut after two and then copied, and another run in its old place."""
+    """A whole run of two steps, one cut after the first and then copied, and another run in its old place."""
 
     whole: Path
     copy: Path
@@ -26,10 +26,10 @@ class Runs(NamedTuple):
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     folder = tmp_path_factory.mktemp("copied")
     runs = Runs(folder / "whole", folder / "copy", folder / "old")
-    assert train_command(small(runs.whole)) == 0
-    assert train_command(small(runs.old_place, max_steps=2)) == 0
+    assert train_command(small(runs.whole, max_steps=2, save_every=1)) == 0
+    assert train_command(small(runs.old_place, max_steps=1)) == 0
     runs.old_place.rename(runs.copy)
-    assert train_command(small(runs.old_place, max_steps=2, learning_rate=1e-2)) == 0
+    assert train_command(small(runs.old_place, max_steps=1, learning_rate=1e-2)) == 0
     return runs
 
 
@@ -49,7 +49,7 @@ def test_an_evaluation_or_export_of_a_copy_reads_the_state_beside_its_log(copy):
 
 
 def test_a_resumed_copy_goes_on_as_the_run_it_was_copied_from(trained, copy):
-    assert train_command(small(copy)) == 0
+    assert train_command(small(copy, max_steps=2, save_every=1)) == 0
     assert untimed(copy) == untimed(trained.whole)
     assert rollouts(copy) == rollouts(trained.whole)
 

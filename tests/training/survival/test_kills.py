@@ -16,7 +16,7 @@ SUITE = Path(__file__).parent / "kill_suite.py"
 MORE = ("interrupted", "terminated", "twice", "damaged")
 PARTS = (
     "environment=repair max_turns=2 max_tokens=128",
-    "curriculum=solve_rate dynamic_sampling=1",
+    "curriculum=solve_rate dynamic_sampling=1 canary=0.5",
     "loss=gspo num_substeps=2",
     "loss=mis advantage=maxrl max_tokens_schedule=0:32,2:64",
 )
