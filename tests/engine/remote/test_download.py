@@ -66,7 +66,7 @@ def test_address_of_a_file_opens_that_file_without_a_key(trained):
         for other in ("..", "..%2Fkept.external.json", "none.json"):
             escape = url.replace("adapter_model.safetensors", other)
             assert httpx.get(escape).status_code in (401, 404)
-        with pytest.raises(Exception, match="weights/NAME"):
+        with refused("weights/", kind=Exception):
             service.create_training_client_from_state(saved).result()
         rest.delete_checkpoint_from_tinker_path(saved).result()
     assert httpx.get(url).status_code == 404

@@ -10,8 +10,13 @@ import pytest
 from code_rl.training.report.page import write_report
 from code_rl.training.report.run import open_run
 from tests.training.report.browsing import DESKTOP, Watched, watched
-from tests.training.report.payloads import payloads
 from tests.training.report.run_folders import write_run
+
+
+def payloads() -> list[str]:
+    """Texts that try to become scripts, in every way that pages of logs have fallen for; each with a number of its own."""
+    texts = json.loads(Path(__file__).with_name("payloads.json").read_text())
+    return [text.format(n=number) for number, text in enumerate(texts)]
 
 
 def hostile_run(folder: Path) -> Path:

@@ -123,40 +123,25 @@ def test_a_program_that_kills_its_worker_is_to_blame_after_three_losses_and_the_
     assert "its worker died" in found[1].detail
     assert flaky.alone.count(True) == 2, "the last loss and the control, in processes of their own"
     assert MAX_LOST_RESULTS == 3
-
-
-def test_a_program_that_is_lost_in_company_and_not_alone_is_not_to_blame():
     assert asyncio.run(outputs(patient(Flaky(), 60.0), b"a", b"unlucky")) == [b"a\n", b"ykculnu\n"]
 
 
-def test_trouble_that_stays_with_one_program_while_the_sandbox_is_well_is_ours():
+@pytest.mark.parametrize(
+    ("program", "error", "attempts"),
+    [
+        (b"trouble", SandboxError, range(3, 4)),
+        (b"takes it down", SandboxError, range(3, OUTAGES + 4)),
+        (b"refused", RefusedError, range(1)),
+    ],
+)
+def test_trouble_that_stays_with_one_program_is_ours_after_a_few_attempts(program, error, attempts):
     async def go() -> int:
         retries = patient(Flaky(), 60.0)
-        with pytest.raises(SandboxError):
-            await outputs(retries, b"a", b"trouble")
+        with pytest.raises(error):
+            await asyncio.wait_for(outputs(retries, b"a", program), 100)
         return retries.count
 
-    assert asyncio.run(go()) == 3
-
-
-def test_a_program_that_brings_the_sandbox_down_each_time_holds_nobody_for_ever():
-    async def go() -> int:
-        retries = patient(Flaky(), 60.0)
-        with pytest.raises(SandboxError):
-            await asyncio.wait_for(outputs(retries, b"takes it down"), 100)
-        return retries.count
-
-    assert 3 <= asyncio.run(go()) <= OUTAGES + 3
-
-
-def test_what_is_refused_is_not_tried_again():
-    async def go() -> int:
-        retries = patient(Flaky(), 60.0)
-        with pytest.raises(RefusedError):
-            await outputs(retries, b"refused")
-        return retries.count
-
-    assert asyncio.run(go()) == 0
+    assert asyncio.run(go()) in attempts
 
 
 def test_past_the_patience_every_waiting_submission_ends_with_one_clear_error():
