@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 import code_rl
-from code_rl import CallTest, ConfigError, DataError, Problem, StdinTest, load_problems
+from code_rl import CallTest, DataError, Problem, StdinTest, load_problems
 from code_rl.policy.rewards import fraction
 from code_rl.training.runs.recorder import read_metrics
 from code_rl.util.concurrency import wait_for
 from code_rl.util.door import names
+from code_rl.util.errors import InputError
 from code_rl.util.registry import GIVEN, name_object
 from tests.refusals import refused
 from tests.training.pipeline_support import SMALL
@@ -182,16 +183,18 @@ def test_a_part_that_a_notebook_defines_is_found_by_name():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("problems", "given", "named"),
     [
-        ({"learning_rate": 1e-3, "model_name": "tiny"}, "learning_rate= has no effect with an evaluation"),
-        ({"checkpoint": "nowhere"}, "checkpoint=nowhere is no run directory"),
-        ({"policy": None}, "policy= belongs to the event loop"),
+        ([SUM], {"learning_rate": 1e-3, "model_name": "tiny"}, "learning_rate="),
+        ([SUM], {"checkpoint": "nowhere"}, "checkpoint=nowhere"),
+        ([SUM], {"policy": None}, "policy="),
+        (SUM, {"model_name": "tiny", "backend": "embedded"}, "problem"),
+        ([], {"model_name": "tiny", "backend": "embedded"}, "'test'"),
     ],
 )
-def test_an_evaluation_refuses_what_would_have_no_effect(given, message):
-    with refused(message):
-        code_rl.evaluate([SUM], **given)
+def test_an_evaluation_refuses_what_would_have_no_effect_or_no_problems(problems, given, named):
+    with refused(named, kind=InputError):
+        code_rl.evaluate(problems, **given)
 
 
 def test_an_evaluation_of_a_policy_takes_it_as_it_is():
@@ -200,15 +203,13 @@ def test_an_evaluation_of_a_policy_takes_it_as_it_is():
         asyncio.run(code_rl.evaluate_async([SUM], policy=policy, backend="embedded"))
 
 
-def test_one_problem_is_no_list_of_them():
-    alone: Any = SUM
-    with pytest.raises(ConfigError):
-        code_rl.evaluate(alone, model_name="tiny", backend="embedded")
-
-
-def test_nothing_to_evaluate_on_is_said():
-    with refused("'test'", kind=DataError):
-        code_rl.evaluate([], model_name="tiny", backend="embedded")
+@pytest.mark.parametrize(
+    ("word", "ours"),
+    [("output_dir", "log_path"), ("wandb_project", "log_to=wandb"), ("num_generations", "group_size")],
+)
+def test_words_of_other_tools_are_understood(word, ours):
+    with refused(ours):
+        code_rl.train(**{word: "1"})
 
 
 class Halves(code_rl.Single):
@@ -245,22 +246,3 @@ def test_an_object_that_can_be_imported_needs_no_second_giving():
     assert name_object("reward", fraction) == "code_rl.policy.rewards:fraction"
     assert name_object("environment", Halves) == f"{__name__}:Halves"
     assert name_object("environment", Halves()).startswith(GIVEN)
-
-
-@pytest.mark.parametrize(
-    ("word", "ours"),
-    [
-        ("log_dir", "log_path"),
-        ("output_dir", "log_path"),
-        ("num_steps", "max_steps"),
-        ("wandb_project", "log_to=wandb"),
-        ("wandb_name", "log_to=wandb"),
-        ("lr", "learning_rate"),
-        ("max_new_tokens", "max_tokens"),
-        ("num_generations", "group_size"),
-        ("per_device_train_batch_size", "batch_size"),
-    ],
-)
-def test_words_of_other_tools_are_understood(word, ours):
-    with refused(ours):
-        code_rl.train(**{word: "1"})

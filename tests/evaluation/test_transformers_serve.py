@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -20,7 +21,10 @@ import pytest
 from code_rl.cli.main import main
 
 PYTHON = os.environ.get("CODE_RL_TRANSFORMERS_SERVE")
+SAMPLES = 4
 LIMIT = 2
+WANTED = 3 * LIMIT * (SAMPLES + 1)
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1800),
@@ -94,12 +98,34 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_greedy_completions_are_those_of_our_own_engine(served, folder, tmp_path):
-    words = ["benchmark=builtin", "temperature=0", f"limit={LIMIT}", "max_tokens=96"]
-    assert main(["eval", *words, f"endpoint={served.url}", f"model={folder}", "asking=2", f"out={tmp_path / 'a'}"]) == 0
-    assert main(["eval", *words, "model=tiny", f"out={tmp_path / 'b'}"]) == 0
-    texts = [
-        {row["problem_id"]: row["completion"] for row in lines(tmp_path / name / "samples.jsonl")} for name in "ab"
+def evaluation(served, folder, out):
+    words = [
+        f"endpoint={served.url}",
+        f"model={folder}",
+        f"n={SAMPLES}",
+        "greedy=true",
+        f"limit={LIMIT}",
+        "max_tokens=96",
     ]
-    assert texts[0] == texts[1]
-    assert len(texts[0]) == 3 * LIMIT
+    return ["eval", "benchmark=builtin", *words, "asking=3", "patience=600", f"out={out}"]  # fmt: skip
+
+
+def test_a_server_killed_and_restarted_in_the_middle_costs_no_sample(served, folder, tmp_path):
+    out = tmp_path / "out"
+    running = subprocess.Popen([sys.executable, "-m", "code_rl.cli", *evaluation(served, folder, out)])
+    while len(lines(out / "samples.jsonl")) < WANTED // 3:
+        assert running.poll() is None
+        time.sleep(0.1)
+    served.kill()
+    at_the_cut = len(lines(out / "samples.jsonl"))
+    time.sleep(2)
+    served.start()
+    assert running.wait(1200) == 0
+    samples, verdicts = lines(out / "samples.jsonl"), lines(out / "verdicts.jsonl")
+    keys = [(row["problem_id"], row["mode"], row["sample"]) for row in samples]
+    assert at_the_cut < len(keys) == len(set(keys)) == WANTED
+    assert set(keys) == {(row["problem_id"], row["mode"], row["sample"]) for row in verdicts}
+    counts = json.loads((out / "manifest.json").read_text())["counts"]
+    assert (counts["samples_wanted"], counts["samples_judged"], counts["samples_missing"]) == (WANTED, WANTED, 0)
+    print(f"killed after {at_the_cut} of {WANTED} samples")
+    print((out / "results.md").read_text())

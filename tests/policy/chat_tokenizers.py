@@ -22,76 +22,10 @@ CORPUS = [
     "naïve café 学习 中文 Привет мир 🙂 emoji", "<|im_start|> im_end think",
 ] * 4  # fmt: skip
 
-INSTRUCT = """
-{%- for m in messages -%}
-  {{ '<|im_start|>' ~ m.role ~ '\n' ~ m.content ~ '<|im_end|>\n' }}
-{%- endfor -%}
-{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\n' }}{%- endif -%}
-"""
-HYBRID = """
-{%- set last = namespace(question=messages|length - 1, found=false) -%}
-{%- for m in messages|reverse -%}
-  {%- set answer = m.content.startswith('<tool_response>') and m.content.endswith('</tool_response>') -%}
-  {%- if m.role == 'user' and not last.found and not answer -%}
-    {%- set last.found = true -%}{%- set last.question = messages|length - loop.index -%}
-  {%- endif -%}
-{%- endfor -%}
-{%- for m in messages -%}
-  {%- if m.role != 'assistant' -%}
-    {{ '<|im_start|>' ~ m.role ~ '\n' ~ m.content ~ '<|im_end|>\n' }}
-  {%- else -%}
-    {%- set said = m.content -%}{%- set thought = '' -%}
-    {%- if m.reasoning_content is string -%}
-      {%- set thought = m.reasoning_content -%}
-    {%- elif '</think>' in said -%}
-      {%- set thought = (said.split('</think>')|first).rstrip('\n').split('<think>')|last -%}
-      {%- set thought = thought.lstrip('\n') -%}
-      {%- set said = (said.split('</think>')|last).lstrip('\n') -%}
-    {%- endif -%}
-    {{ '<|im_start|>assistant\n' }}
-    {%- if loop.index0 > last.question and (loop.last or thought) -%}
-      {{ '<think>\n' ~ thought.strip('\n') ~ '\n</think>\n\n' ~ said.lstrip('\n') }}
-    {%- else -%}
-      {{ said }}
-    {%- endif -%}
-    {{ '<|im_end|>\n' }}
-  {%- endif -%}
-{%- endfor -%}
-{%- if add_generation_prompt -%}
-  {{ '<|im_start|>assistant\n' ~ OPENING }}
-{%- endif -%}
-"""
+FOLDER = Path(__file__).parent / "templates"
+INSTRUCT, HYBRID = ((FOLDER / f"{name}.jinja").read_text() for name in ("instruct", "hybrid"))
 # Qwen3.5: texts are trimmed, every answer after the last question has a think block, and the prompt always holds one or its beginning.
-LATER = """
-{%- set last = namespace(question=-1) -%}
-{%- for m in messages -%}
-  {%- set said = m.content|trim -%}
-  {%- if m.role == 'user' and not (said.startswith('<tool_response>') and said.endswith('</tool_response>')) -%}
-    {%- set last.question = loop.index0 -%}
-  {%- endif -%}
-{%- endfor -%}
-{%- if last.question < 0 -%}{{ raise_exception('no question') }}{%- endif -%}
-{%- for m in messages -%}
-  {%- set text = namespace(said=m.content|trim, thought='') -%}
-  {%- if m.role == 'system' and not loop.first -%}{{ raise_exception('a late system turn') }}{%- endif -%}
-  {%- if m.role == 'assistant' -%}
-    {%- if m.reasoning_content is string -%}
-      {%- set text.thought = m.reasoning_content -%}
-    {%- elif '</think>' in text.said -%}
-      {%- set text.thought = (text.said.split('</think>')|first).rstrip('\n').split('<think>')|last -%}
-      {%- set text.said = (text.said.split('</think>')|last).lstrip('\n') -%}
-    {%- endif -%}
-  {%- endif -%}
-  {{ '<|im_start|>' ~ m.role ~ '\n' }}
-  {%- if m.role == 'assistant' and loop.index0 > last.question -%}
-    {{ '<think>\n' ~ text.thought|trim ~ '\n</think>\n\n' }}
-  {%- endif -%}
-  {{ text.said ~ '<|im_end|>\n' }}
-{%- endfor -%}
-{%- if add_generation_prompt -%}
-  {{ '<|im_start|>assistant\n' ~ OPENING }}
-{%- endif -%}
-"""
+LATER = (FOLDER / "later.jinja").read_text()
 LATER_OPENING = (
     "('<think>\n\n</think>\n\n' if enable_thinking is defined and enable_thinking is false else '<think>\n')"
 )

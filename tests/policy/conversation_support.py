@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -102,6 +102,3 @@ def policy(
     executor: Any = Echo()
     client: Any = sampler
     return Policy(client, Characters(keeps), executor, context, environment or Repair())
-
-
-Make = Callable[..., Policy]

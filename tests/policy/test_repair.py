@@ -96,12 +96,6 @@ def test_a_conversation_ends_where_the_context_does():
     assert len(trajectory.turns) == 1
 
 
-def test_a_prompt_that_fills_the_context_gets_empty_answers():
-    group = roll_out(policy(Scripted([RIGHT]), context=10), count=2)
-    assert [trajectory.length for trajectory in group.trajectories] == [0, 0]
-    assert group.trajectories[0].verdict.kind is VerdictKind.NO_CODE
-
-
 def test_turns_that_extend_each_other_are_one_datum_in_which_only_the_policy_is_trained():
     (trajectory,) = roll_out(policy(Scripted([WRONG, RIGHT]))).trajectories
     (segment,) = segments(trajectory.turns)

@@ -131,6 +131,16 @@ def test_max_tokens_beyond_the_context_is_capped_and_said(tmp_path, capsys):
     assert not (tmp_path / "checkpoints.jsonl").exists()
 
 
+@pytest.fixture
+def handlers():
+    """A run that was interrupted is followed by the end of its process; not so here."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
 def test_interrupt_finishes_the_step_saves_and_says_how_to_resume(tmp_path, capsys):
     run = tmp_path / "run"
 

@@ -60,11 +60,9 @@ def arrived(request, server, tmp_path_factory):
 def spy(patch: pytest.MonkeyPatch, seen: SimpleNamespace) -> None:
     from tinker.lib.public_interfaces.training_client import TrainingClient
 
-    from code_rl.engine.remote import RemoteService
-
     learn = EmbeddedTrainingClient.forward_backward
     step, asked, made = Learner.optim_step, Request.__init__, EmbeddedTrainingClient.__init__
-    save, opened, recorder = TrainingClient.save_state, RemoteService.__init__, Recorder.__init__
+    save, recorder = TrainingClient.save_state, Recorder.__init__
 
     def optim_step(self, params):
         seen.adam.append(params)
@@ -87,9 +85,6 @@ def spy(patch: pytest.MonkeyPatch, seen: SimpleNamespace) -> None:
         seen.losses.append((loss_fn, dict(loss_fn_config or {})))
         return learn(self, data, loss_fn, loss_fn_config)
 
-    def service(self, *args):
-        opened(self, *args)
-
     def recorded(self, *args, **kwargs):
         recorder(self, *args, **kwargs)
         seen.kept = self._keep
@@ -100,7 +95,6 @@ def spy(patch: pytest.MonkeyPatch, seen: SimpleNamespace) -> None:
     patch.setattr(EmbeddedTrainingClient, "__init__", created)
     patch.setattr(EmbeddedTrainingClient, "forward_backward", learned)
     patch.setattr(TrainingClient, "save_state", saved)
-    patch.setattr(RemoteService, "__init__", service)
 
 
 def value_in_engine(seen: SimpleNamespace, setting: str) -> object:

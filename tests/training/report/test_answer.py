@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 
 import pytest
 from hypothesis import given
@@ -138,22 +137,6 @@ def test_runs_side_by_side_are_told_apart_by_settings_and_by_split():
     assert "no clear difference between two and one" in said(view("one", "0", 0.4, 0.3), view("two", "1", 0.7, 0.3))
     other = said(view("one", "0", 0.4, 0.05, problems=4), view("two", "1", 0.7, 0.05, problems=8))
     assert "not comparable" in other
-
-
-@pytest.mark.parametrize("width", [50, 80, 100])
-def test_no_figure_of_the_held_out_table_is_cut_where_the_terminal_is_narrow(tmp_path, width):
-    view = overview(open_run(write_run(tmp_path / "run")))
-    splits = [{**split, "name": f"{split['name']}-of-a-long-name"} for split in view["splits"]]
-
-    def figures(columns: int) -> list[list[str]]:
-        shown = summary({**view, "splits": splits}, columns).splitlines()
-        return [re.findall(r"[\d.]+|…", line) for line in shown if "[" in line and "constants" in line]
-
-    (wide,), (narrow,) = figures(200), figures(width)
-    assert "…" not in narrow
-    wide, narrow = (row[row.index("20.0") :] for row in (wide, narrow))
-    assert narrow == wide[: len(narrow)]
-    assert len(narrow) >= 6
 
 
 def test_seconds_of_a_step_are_counted_once_whether_or_not_steps_overlap(tmp_path):

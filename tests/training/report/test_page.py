@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.data.preparation.report import Dropped, Report, StageReport, render
 from code_rl.training.report.page import write_report
 from code_rl.training.report.run import open_run
 from tests.training.report.browsing import DARK, DESKTOP, PHONE, expect, open_page, watched
@@ -173,38 +172,6 @@ def test_steps_count_from_0_in_whole_steps_and_no_level_figure_is_green(browser,
         })))""")
         assert found["reward"] == [[0, 1, 2], ["0", "1", "2"]]
         assert found["pass"] == [[-1, 2], ["start", "0", "1", "2"]]
-
-
-@looks("phone")
-def test_the_page_of_prepare_is_drawn_like_that_of_a_run_and_cuts_nothing_off(browser, report, tmp_path, look):
-    dropped = [Dropped(f"p/{n}", "nondeterministic_reference", "a detail " * 9, "a statement " * 12) for n in range(30)]
-    stages = [
-        StageReport("decontaminate", 90, 60, tuple(dropped), 0.1, "a note " * 9),
-        StageReport("cap", 60, 60, (), 0.1),
-    ]
-    pairs = [{"id": "p/1", "exam": "lcb/3517", "set": "livecodebench_v5", "why": "shared text", "share": 0.5}]
-    (tmp_path / "prepare.html").write_text(render(Report("a/dataset", {"out": "x" * 90}, [], stages, pairs)))
-    drawn = """() => [document.body, document.querySelector("h1"), document.querySelector("h2")].map((node) => {
-        const style = getComputedStyle(node);
-        return [style.color, style.backgroundColor, style.fontFamily];
-    })"""
-    with watched(browser, **look) as seen:
-        page = seen.page
-        page.goto((tmp_path / "prepare.html").as_uri())
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        cut = "[...document.querySelectorAll('main *')].filter((each) => each.getBoundingClientRect().right > innerWidth).length"
-        assert page.evaluate(cut) == 0
-        heights = page.eval_on_selector_all(
-            "main b, main p, main span, main td, main text",
-            "nodes => nodes.map((each) => each.getBoundingClientRect().height)",
-        )
-        assert len(heights) > 10
-        assert min(height for height in heights if height) >= 12
-        plain = page.evaluate(drawn)
-        assert seen.problems == []
-        run = open_page(seen, report).evaluate(drawn)
-        assert [each[1:] for each in plain] == [each[1:] for each in run]
-        assert plain[0] == run[0]
 
 
 @looks("dark")

@@ -64,23 +64,12 @@ def test_embedded_json_cannot_end_its_element_and_means_the_same(value):
     [
         ("print(123456789)", "", HARD_CODED),
         ("n = input()\nprint('123456789')", "", HARD_CODED),
-        (
-            "n = input()\nif n == '1': print(4)\nelif n == '2': print(5)\nelif n == '3': print(6)\nelif n == '4': print(9)",
-            "",
-            HARD_CODED,
-        ),
-        (
-            "def f(x):\n    return {1: 2}[x]\nif x == 1: return 1\nif x == 2: return 2\nif x in [3]: return 3\nif x == 4: return 4",
-            "",
-            HARD_CODED,
-        ),
+        ("n = input()\nif n == '1': print(4)\nelif n == '2': print(5)\nelif n == '3': print(6)\nelif n == '4': print(9)", "", HARD_CODED),
         ("import os\nos._exit(0)", "", TAMPERING),
         ("import sys\nsys.modules['json'] = None", "", TAMPERING),
-        ("import gc\nprint(gc.get_objects())", "", TAMPERING),
-        ("open('/proc/self/cmdline').read()", "", TAMPERING),
         ("print(input())", "PermissionError: [Errno 1] Operation not permitted", BLOCKED),
     ],
-)
+)  # fmt: skip
 def test_suspicious_programs_are_flagged(code, message, flag):
     assert flag in flags(code, message, PUBLIC, reads_stdin=True)
 
