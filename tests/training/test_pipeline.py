@@ -10,7 +10,6 @@ import pytest
 from code_rl.cli.train import train_command
 from code_rl.util.concurrency import BackgroundTasks
 from code_rl.util.errors import BackendError, CheckpointError
-from tests.refusals import refused
 from tests.training.pipeline_support import rollouts, sequential_reference, small, untimed
 
 
@@ -81,12 +80,21 @@ def test_minibatches_and_substeps_train_on_the_same_completions(tmp_path):
     assert substeps[0]["ratio_max"] > 10 * whole[0]["ratio_max"]
 
 
-def test_work_on_the_side_that_fails_ends_the_loop_at_once_with_its_own_error():
-    done = []
+async def broken() -> None:
+    await asyncio.sleep(0)
+    raise CheckpointError("the disk is full")
 
-    async def save() -> None:
-        await asyncio.sleep(0)
-        raise CheckpointError("the disk is full")
+
+async def cancelled() -> None:
+    """A TaskGroup passes over a task that ends cancelled, and with it over every job that waits for it."""
+    request = asyncio.get_running_loop().create_future()
+    request.cancel()
+    await request
+
+
+@pytest.mark.parametrize(("save", "error"), [(broken, CheckpointError), (cancelled, BackendError)])
+def test_work_on_the_side_that_fails_or_is_cancelled_ends_the_loop_at_once_with_its_own_error(save, error):
+    done = []
 
     async def log() -> None:
         done.append("logged")
@@ -95,38 +103,17 @@ def test_work_on_the_side_that_fails_ends_the_loop_at_once_with_its_own_error():
         async with BackgroundTasks(waits=False) as side:
             for job in (log, save, log):
                 await side.do(job)
+            await side.rest()  # waits for all that is queued, and does not raise for it
             await asyncio.sleep(3600)
 
     async def loop() -> None:
-        with refused("the disk is full", kind=CheckpointError):
+        with pytest.raises(error):
             await steps()
         task = asyncio.current_task()
         assert task is not None
         assert task.cancelling() == 0
 
     asyncio.run(loop())
-    assert done == ["logged"]
-
-
-def test_a_request_on_the_side_that_its_service_cancels_is_a_failure_not_an_end():
-    """A TaskGroup passes over a task that ends cancelled, and with it over every job that waits for it: no line, no checkpoint, no error."""
-    done = []
-
-    async def save() -> None:
-        request = asyncio.get_running_loop().create_future()
-        request.cancel()
-        await request
-
-    async def log() -> None:
-        done.append("logged")
-
-    async def steps() -> None:
-        async with BackgroundTasks(waits=False) as side:
-            for job in (log, save, log):
-                await side.do(job)
-
-    with pytest.raises(BackendError):
-        asyncio.run(steps())
     assert done == ["logged"]
 
 
@@ -140,39 +127,16 @@ def test_an_error_of_the_loop_keeps_its_cause_and_work_on_the_side_is_finished_o
 
     async def loop(error: Exception | None) -> None:
         async with BackgroundTasks(waits=waits) as side:
+            await side.rest()
             await side.do(slow)
             await side.do(slow)
+            await side.rest()
+            assert done == [0, 1]
             if error is not None:
                 raise error from OSError("the line")
 
     asyncio.run(loop(None))
-    assert done == [0, 1]
+    done.clear()
     with pytest.raises(CheckpointError) as raised:
         asyncio.run(loop(CheckpointError("broken")))
     assert isinstance(raised.value.__cause__, OSError)
-
-
-def test_a_rest_waits_for_all_that_is_queued_and_does_not_raise_for_it():
-    done: list[str] = []
-
-    async def slow() -> None:
-        await asyncio.sleep(0.01)
-        done.append("slow")
-
-    async def fails() -> None:
-        raise CheckpointError("broken")
-
-    async def loop() -> None:
-        async with BackgroundTasks(waits=False) as side:
-            await side.rest()
-            await side.do(slow)
-            await side.do(slow)
-            await side.rest()
-            done.append("rested")
-            await side.do(fails)
-            await side.rest()
-            await asyncio.sleep(3600)
-
-    with pytest.raises(CheckpointError):
-        asyncio.run(loop())
-    assert done == ["slow", "slow", "rested"]

@@ -1,42 +1,27 @@
-"""One seeded step of reinforcement learning is the same in process and over HTTP."""
+"""One seeded step of reinforcement learning is the same in process and over HTTP, to the last bit, under each loss."""
 
 from __future__ import annotations
 
-import ast
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-
-from code_rl.engine.losses import POLICY_LOSSES
-from tests.paths import ROOT
 
 pytest.importorskip("torch")
 pytest.importorskip("prometheus_client")
-CASES = Path(__file__).parent / "cases"
+import tinker
+
+from code_rl.engine.local import EmbeddedService
+from code_rl.engine.losses import POLICY_LOSSES
+from tests.engine.conformance.cases.shapes import ready, seeded_step
+from tests.engine.serve.serve_support import ServerThread
 
 
-@pytest.mark.slow
-def test_one_seeded_step_is_the_same_in_process_and_over_http(tmp_path):
-    """To the last bit, under each loss: tokens, loss, gradient norm, log-probabilities before and after the step."""
-    out = tmp_path / "steps"
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-k", "test_one_seeded_rl_step", str(CASES)],
-        capture_output=True,
-        text=True,
-        env={
-            **os.environ,
-            "CODE_RL_CONFORMANCE_OUT": str(out),
-            "CODE_RL_CONFORMANCE_LOSSES": ",".join(POLICY_LOSSES),
-        },
-        cwd=ROOT,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    steps = [ast.literal_eval(line) for line in out.read_text().splitlines()]
-    assert len(steps) == 2 * len(POLICY_LOSSES)
-    for loss in POLICY_LOSSES:
-        here, there = (step for step in steps if step["of"] == loss)
-        assert here == there, loss
+@pytest.fixture(scope="module")
+def services(tmp_path_factory):
+    with ServerThread(tmp_path_factory.mktemp("state")) as server:
+        yield EmbeddedService(device="cpu"), tinker.ServiceClient(base_url=server.url, api_key="tml-dummy")
+
+
+@pytest.mark.parametrize("loss", POLICY_LOSSES)
+def test_one_seeded_step_is_the_same_in_process_and_over_http(services, loss):
+    trainers = [ready(each.create_lora_training_client("tiny", rank=8, seed=11)) for each in services]
+    here, there = (seeded_step(trainer, loss) for trainer in trainers)
+    assert here == there

@@ -15,17 +15,6 @@ from tests.engine.serve.serve_support import ServerThread
 
 
 @pytest.mark.slow
-def test_a_loss_of_ones_own_that_is_the_servers_trains_alike(tmp_path):
-    with ServerThread(tmp_path / "server") as server:
-        for name, loss in (("own", "tests.newcomer:SAME_AS_BUILT_IN"), ("theirs", "importance_sampling")):
-            assert train_command(settings(server.url, tmp_path / name, max_steps="1", loss=loss)) == 0
-    own, theirs = (records(tmp_path / name)[-1] for name in ("own", "theirs"))
-    assert own["n_datums"] > 0
-    assert own["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
-    assert own["optim/grad_norm"] == pytest.approx(theirs["optim/grad_norm"], rel=1e-3)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("listed", [True, False])
 def test_a_loss_that_a_server_lacks_is_computed_here_and_trains_alike(tmp_path, monkeypatch, capsys, listed):
     """A server that lists its losses, and one whose refusal of a probe tells."""

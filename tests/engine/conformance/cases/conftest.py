@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from .shapes import ready
+
 URL = os.environ.get("CODE_RL_CONFORMANCE_URL")
 MODEL = os.environ.get("CODE_RL_CONFORMANCE_MODEL", "tiny")
 LOCAL = ("in-process", "http")
@@ -34,11 +36,6 @@ class Backend:
 
     def base_sampler(self) -> Any:
         return ready(self.service.create_sampling_client(base_model=self.model))
-
-
-def ready(value: Any) -> Any:
-    """The client or result itself: newer SDKs return futures of clients."""
-    return value.result() if hasattr(value, "result") else value
 
 
 def pytest_generate_tests(metafunc: Any) -> None:

@@ -61,6 +61,34 @@ def train(trainer, data, loss="cross_entropy", config=None):
     return passed.result(), stepped.result()
 
 
+def ready(value):
+    """The client or result itself: newer SDKs return futures of clients."""
+    return value.result() if hasattr(value, "result") else value
+
+
+def seeded_step(trainer, loss="importance_sampling"):
+    """Sample, score, step, look again: all numbers of it."""
+    sampler = ready(trainer.save_weights_and_get_sampling_client())
+    prompt = tokens(0, 12)
+    params = types.SamplingParams(max_tokens=24, seed=42, temperature=1.0)
+    sequences = ready(sampler.sample(text(prompt), 16, params)).sequences
+    data, off = [], [0.0] * (len(prompt) - 1)
+    for i, sequence in enumerate(sequences):
+        advantage = [1.0 if i % 2 else -1.0] * len(sequence.tokens)
+        sampled = [value - 0.3 * (i % 3) for value in sequence.logprobs]  # by weights that have moved since
+        mask = {"sequence_ratio_mask": off + [1.0] * len(sampled)} if loss in ("gspo", "mis") else {}
+        data.append(policy(prompt + list(sequence.tokens), off + sampled, off + advantage, **mask))
+    passed, stepped = train(trainer, data, loss)
+    return {
+        "tokens": [list(map(int, sequence.tokens)) for sequence in sequences],
+        "sampled": [list(map(float, sequence.logprobs)) for sequence in sequences],
+        "loss": passed.metrics["loss:sum"],
+        "step": stepped.metrics,
+        "before": [each.tolist() for each in logprobs(passed)],
+        "after": [each.tolist() for each in logprobs(forward(trainer, data, loss))],
+    }
+
+
 @contextmanager
 def refused(name):
     """Whatever kind of error the back end has, it says the name."""

@@ -1,14 +1,12 @@
 """Saving and loading."""
 
-import os
 import uuid
 
 import numpy as np
 import pytest
 from tinker import types
 
-from .conftest import ready
-from .shapes import forward, logprobs, policy, refused, supervised, text, tokens, train
+from .shapes import forward, logprobs, ready, refused, supervised, text, tokens, train
 
 A, B = [supervised(tokens(1, 24))], [supervised(tokens(2, 17))]
 
@@ -82,38 +80,3 @@ def test_a_checkpoint_that_is_not_there_is_an_error(backend):
     path = state_of(backend.trainer(), "there")
     with refused("not"):
         ready(backend.service.create_training_client_from_state(path.replace("there", "gone")))
-
-
-LOSSES = os.environ.get("CODE_RL_CONFORMANCE_LOSSES", "importance_sampling").split(",")
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_one_seeded_rl_step(backend, loss):
-    """Sample, score, step, look again. With CODE_RL_CONFORMANCE_OUT the numbers go to that file, to the last bit."""
-    trainer = backend.trainer(rank=8, seed=11)
-    sampler = ready(trainer.save_weights_and_get_sampling_client())
-    prompt = tokens(0, 12)
-    params = types.SamplingParams(max_tokens=24, seed=42, temperature=1.0)
-    sequences = ready(sampler.sample(text(prompt), 16, params)).sequences
-    data = []
-    for i, sequence in enumerate(sequences):
-        off = [0.0] * (len(prompt) - 1)
-        advantage = [1.0 if i % 2 else -1.0] * len(sequence.tokens)
-        sampled = [value - 0.3 * (i % 3) for value in sequence.logprobs]  # by weights that have moved since
-        mask = {"sequence_ratio_mask": off + [1.0] * len(sampled)} if loss in ("gspo", "mis") else {}
-        data.append(policy(prompt + list(sequence.tokens), off + sampled, off + advantage, **mask))
-    passed, stepped = train(trainer, data, loss)
-    after = forward(trainer, data, loss)
-    assert after.metrics["loss:sum"] != passed.metrics["loss:sum"]
-    if (out := os.environ.get("CODE_RL_CONFORMANCE_OUT")) is not None:
-        with open(out, "a") as file:
-            step = {
-                "of": loss,
-                "tokens": [list(map(int, s.tokens)) for s in sequences],
-                "sampled": [np.asarray(s.logprobs, dtype=np.float32).tobytes().hex() for s in sequences],
-                "loss": passed.metrics["loss:sum"].hex(),
-                "step": {name: value.hex() for name, value in (stepped.metrics or {}).items()},
-                "before": [np.float32(lp).tobytes().hex() for lp in logprobs(passed)],
-                "after": [np.float32(lp).tobytes().hex() for lp in logprobs(after)],
-            }
-            file.write(f"{step!r}\n")

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from tinker import types
 
-from .conftest import ready
-from .shapes import forward, logprobs, refused, soft, supervised, text, tokens, train
+from .shapes import forward, logprobs, ready, refused, seeded_step, soft, supervised, text, tokens, train
 
 PROMPT = tokens(0, 12)
 
@@ -140,3 +139,8 @@ def test_what_cannot_be_sampled_is_refused_by_name(sampler, prompt, change, name
     with refused(named):
         draw(sampler, prompt, **change)
     assert draw(sampler)
+
+
+def test_what_is_sampled_is_scored_and_stepped_upon(backend):
+    step = seeded_step(backend.trainer(rank=8, seed=11))
+    assert step["after"] != step["before"]

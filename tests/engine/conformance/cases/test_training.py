@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from tinker import types
 
-from .conftest import ready
-from .shapes import ADAM, forward, logprobs, policy, refused, soft, supervised, text, tokens, train
+from .shapes import ADAM, forward, logprobs, policy, ready, refused, soft, supervised, text, tokens, train
 
 A, B = tokens(1, 24), tokens(2, 17)
 
