@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.grading.problem import Problem, StdinTest
-from code_rl.grading.verdict import VerdictKind
 from code_rl.policy.completion_log import InFlight
 from code_rl.policy.environments import Repair, get_environment
 from code_rl.policy.rewards import get_reward
@@ -28,31 +27,26 @@ def roll_out(made, task=None, *, count=1, max_tokens=1000, log=None, request_per
     return asyncio.run(made.roll_out(task or problem(), count, sampling, 5, log))
 
 
-def test_a_failing_answer_is_shown_its_first_failing_public_test_and_may_be_repaired():
-    sampler = Scripted([WRONG, RIGHT])
-    (trajectory,) = roll_out(policy(sampler)).trajectories
-    assert [turn.verdict.kind for turn in trajectory.turns] == [VerdictKind.WRONG_ANSWER, VerdictKind.PASSED]
-    assert "Input:\nPUBLIC" in sampler.prompts[1]
-    assert "Expected:\n7" in sampler.prompts[1]
-    assert trajectory.verdict.total == 3
-
-
-def test_a_right_answer_ends_the_conversation():
-    sampler = Scripted([RIGHT])
-    (trajectory,) = roll_out(policy(sampler)).trajectories
-    assert len(trajectory.turns) == len(sampler.prompts) == 1
-
-
-def test_a_program_that_passes_the_public_tests_is_final_though_hidden_ones_fail():
-    sampler = Scripted([RIGHT, program("8")])
-    (trajectory,) = roll_out(policy(sampler), problem(hidden="8")).trajectories
-    assert len(trajectory.turns) == 1
-    assert trajectory.verdict.kind is VerdictKind.WRONG_ANSWER
-
-
-def test_without_public_tests_there_is_one_turn():
-    task = Problem("p", "s", (StdinTest("HIDDEN", "7"),))
-    assert len(roll_out(policy(Scripted([WRONG, RIGHT])), task).trajectories[0].turns) == 1
+@pytest.mark.parametrize(
+    ("answers", "task", "kinds", "shown"),
+    [
+        ([WRONG, RIGHT], problem(), ["wrong_answer", "passed"], "Input:\nPUBLIC"),
+        (["I do not know", RIGHT], problem(), ["no_code", "passed"], "has no program"),
+        ([WRONG], problem(), ["wrong_answer"] * 3, "Expected:\n7"),
+        ([RIGHT], problem(), ["passed"], None),
+        ([RIGHT, program("8")], problem(hidden="8"), ["wrong_answer"], None),
+        ([WRONG, RIGHT], Problem("p", "s", (StdinTest("HIDDEN", "7"),)), ["wrong_answer"], None),
+    ],
+    ids=["repaired", "no program", "no turn left", "right", "only hidden tests fail", "no public test"],
+)
+def test_an_answer_that_fails_a_public_test_is_shown_it_and_may_be_repaired(answers, task, kinds, shown):
+    sampler = Scripted(answers)
+    (trajectory,) = roll_out(policy(sampler, environment=Repair(max_turns=3)), task).trajectories
+    assert [turn.verdict.kind.value for turn in trajectory.turns] == kinds
+    assert len(sampler.prompts) == len(kinds)
+    assert shown is None or shown in sampler.prompts[1]
+    assert trajectory.verdict.total == len(task.tests)
+    assert get_reward("correctness").of(trajectory) == float(kinds[-1] == "passed")
 
 
 @given(
@@ -64,21 +58,6 @@ def test_nothing_of_a_hidden_test_is_ever_in_a_prompt(hidden, answers):
     sampler = Scripted(answers)
     roll_out(policy(sampler), task)
     assert not any(hidden in prompt for prompt in sampler.prompts)
-
-
-def test_turns_end_at_max_turns_and_the_last_answer_counts():
-    sampler = Scripted([WRONG])
-    (trajectory,) = roll_out(policy(sampler, environment=Repair(max_turns=2))).trajectories
-    assert len(trajectory.turns) == 2
-    assert trajectory.verdict.total == 3
-    assert get_reward("correctness").of(trajectory) == 0.0
-
-
-def test_an_answer_without_a_program_is_asked_for_one():
-    sampler = Scripted(["I do not know", RIGHT])
-    (trajectory,) = roll_out(policy(sampler)).trajectories
-    assert trajectory.verdict.correct
-    assert "has no program" in sampler.prompts[1]
 
 
 def test_the_tokens_of_a_trajectory_are_bounded_over_its_turns():

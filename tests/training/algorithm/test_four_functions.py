@@ -112,15 +112,6 @@ def test_any_other_prompt_length_is_refused_with_the_lengths(case, ob_len):
         make_datum(prompt + completion, logprobs, ob_len, advantage)
 
 
-def test_the_four_functions_take_the_courses_keywords():
-    advantages = compute_advantages(rewards=[0.0, 1.0])
-    assert not should_skip(advantages=advantages)
-    datum = make_datum(tokens=[1, 2], logprobs=[-0.5], ob_len=1, advantage=advantages[1])
-    client: Any = RecordedRun()
-    train_step(training_client=client, datums=[datum], adam_params=types.AdamParams(learning_rate=0.25))
-    assert client.events[-1] == "wait optim_step"
-
-
 @pytest.mark.parametrize(("logprob", "advantage"), [(math.nan, 1.0), (-math.inf, 1.0), (-1.0, math.nan)])
 def test_datum_refuses_numbers_that_are_not_finite(logprob, advantage):
     with refused(kind=ValueError):
@@ -153,7 +144,8 @@ class RecordedRun:
 
 def test_train_step_submits_both_requests_before_it_waits_for_either():
     client: Any = RecordedRun()
-    train_step(client, [make_datum([1, 2], [-0.1], 1, 1.0)], types.AdamParams(learning_rate=0.25))
+    datum = make_datum(tokens=[1, 2], logprobs=[-0.1], ob_len=1, advantage=1.0)
+    train_step(training_client=client, datums=[datum], adam_params=types.AdamParams(learning_rate=0.25))
     assert client.events == [
         "submit importance_sampling 1",
         "submit optim_step 0.25",
