@@ -137,6 +137,10 @@ def test_an_object_of_ones_own_is_a_benchmark_and_a_data_set(tmp_path):
     dataset = open_dataset("tests.newcomer:sums")
     assert [problem.id for problem in each_is(Problem, dataset)] == ["sum-0", "sum-1", "sum-2"]
     assert dataset.fingerprint() == open_dataset("tests.newcomer:sums").fingerprint()
+    (tmp_path / "q.jsonl").write_text('{"problem_id": "sum-1", "program_id": 0, "code": "print(3)"}\n')
+    words = ["problems=tests.newcomer:sums", f"programs={tmp_path / 'q.jsonl'}", f"out={tmp_path / 'v.jsonl'}"]
+    assert main(["judge", *words]) == 0
+    assert '"passed"' in (tmp_path / "v.jsonl").read_text()
 
 
 def test_a_benchmark_that_is_none_is_refused_by_name(tmp_path, capsys):

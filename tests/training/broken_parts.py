@@ -18,6 +18,10 @@ def few(rewards):
     return rewards[1:]
 
 
+async def later(_):
+    return 1.0
+
+
 class Endless(Single):
     """Goes on for ever, whatever it says of its turns."""
 
@@ -47,6 +51,8 @@ TORCH_ONLY = Loss(
     "torch_only", lambda ops, logprobs, inputs, settings: logprobs.clamp(max=0) * inputs["advantages"], {}
 )
 FLAT = Loss("flat", lambda ops, logprobs, inputs, settings: inputs["advantages"] * 1.0, {})
+NOT_FINITE = Loss("not_finite", lambda ops, logprobs, inputs, settings: logprobs + float("nan"), {})
+UNSET = Loss("unset", lambda ops, logprobs, inputs, settings: logprobs * settings["scale"], {"scale": None})
 STRANGE = Loss("strange", lambda ops, logprobs, inputs, settings: logprobs, {}, inputs=("colour",))
 PLAIN = Loss("plain", lambda ops, logprobs, inputs, settings: -(logprobs * inputs["advantages"]), {})
 
@@ -59,6 +65,13 @@ def leaves(_):
     raise SystemExit(3)
 
 
+class Numbered(Single):
+    """Its program is no text."""
+
+    async def reply(self, problem, conversation, grader):
+        return Reply(7, await grader.judge_public("print()"), tuple(self.begin(problem)))  # type: ignore[arg-type]
+
+
 class Halved(Single):
     """Says half a character."""
 
@@ -68,12 +81,14 @@ class Halved(Single):
 
 def _long(ops, logprobs, inputs, settings):
     """Well on the two tokens that it is tried on."""
-    if len(logprobs) > 2:
-        raise RuntimeError("mine")
-    return logprobs * inputs["advantages"]
+    if len(logprobs) == 2:
+        return logprobs * inputs["advantages"]
+    if settings["flat"]:
+        return inputs["advantages"] * 1.0
+    raise RuntimeError("mine")
 
 
-LATE = Loss("late", _long, {})
+LATE, LATE_FLAT = (Loss("late", _long, {"flat": flat}) for flat in (0.0, 1.0))
 
 
 def text(_):

@@ -13,11 +13,11 @@ from tests.training.pipeline_support import rollouts, small
     ("setting", "name"),
     [
         *(("advantage", name) for name in ("raises", "few", "huge")),
-        *(("reward", name) for name in ("nan", "text", "leaves")),
+        *(("reward", name) for name in ("nan", "text", "later", "leaves")),
         ("prompt", "sentence"),
-        *(("environment", name) for name in ("Mute", "Unready", "Hasty", "Halved")),
-        *(("loss", name) for name in ("SHORT", "TORCH_ONLY", "FLAT", "STRANGE")),
-        ("loss", "LATE"),
+        *(("environment", name) for name in ("Mute", "Unready", "Hasty", "Numbered", "Halved")),
+        *(("loss", name) for name in ("SHORT", "NOT_FINITE", "TORCH_ONLY", "FLAT", "STRANGE", "UNSET")),
+        *(("loss", name) for name in ("LATE", "LATE_FLAT")),
     ],
 )
 @pytest.mark.filterwarnings("ignore:coroutine")

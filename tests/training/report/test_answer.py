@@ -103,7 +103,9 @@ def test_of_long_runs_some_steps_are_drawn_the_last_among_them():
 
 def test_the_text_has_answer_splits_cost_and_findings(tmp_path):
     run = write_run(tmp_path / "run", steps=12)
-    text = summary(overview(open_run(run)))
+    view = overview(open_run(run))
+    assert "20.0" in summary(view, 50)  # a narrow terminal drops columns and cuts no figure
+    text = summary(view)
     assert "Yes, it learned." in text
     for expected in ("constants", "20.0 [15.0, 25.0]", "60.0 [55.0, 65.0]", "12 of 12 steps"):
         assert expected in " ".join(text.split()), expected

@@ -18,8 +18,10 @@ import pytest
 import code_rl.training.assembly
 from code_rl.cli.train import train_command
 from code_rl.engine.checkpoints import read_config
+from code_rl.training.runs.directory import LOCK
 from code_rl.training.trainer import prepare
 from tests.paths import ROOT
+from tests.refusals import refused
 from tests.training.pipeline_support import small, untimed
 
 MINUTE = 60.0
@@ -105,6 +107,13 @@ def test_a_run_cut_while_it_started_goes_on_as_it_was_begun_by_the_same_words_or
     assert train_command({"log_path": given["log_path"]}) == 0
     assert read_config(tmp_path / "run")["seed"] == 7
     assert not (tmp_path / "run" / "begun.json").exists()
+
+
+def test_a_run_without_its_settings_is_no_new_run(tmp_path):
+    (tmp_path / LOCK).write_text("")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n')
+    with refused("config.json"):
+        train_command(small(tmp_path, max_steps=1))
 
 
 @pytest.mark.slow
