@@ -21,6 +21,7 @@ def test_a_back_end_has_the_losses_and_settings_that_it_lists():
     assert LIMITED.has_loss("ppo", {"clip_low_threshold": 0.9})
     assert not LIMITED.has_loss("ppo", {"clip_high_threshold": 1.1})
     assert not LIMITED.has_loss("mis")
+    assert Capabilities(BackendKind.TINKER, None).has_loss("mis")
 
 
 def test_a_loss_that_a_probe_found_refused_is_not_had_whatever_is_listed():
@@ -52,6 +53,13 @@ def test_passes_are_at_the_temperature_of_the_samples_or_the_run_says_so(scaled,
     assert able.pass_settings(0.7) == at
     assert able.pass_temperature(0.7) == at.get("temperature", 1.0)
     assert (able.temperature_notice(0.7) is not None) == noticed
+
+
+def test_samples_that_are_scaled_need_passes_that_are_and_the_head_of_a_run_says_which():
+    with refused("temperature="):
+        kind(scaled=True, trains=False).require_temperature(0.7)
+    assert "trained at the same temperature" in kind(scaled=True, trains=True).describe()
+    assert "trained at" not in kind(scaled=True, trains=False).describe()
 
 
 def test_a_custom_loss_has_a_temperature_only_in_process():

@@ -86,6 +86,7 @@ NO_COMPLETIONS = {
     "not JSON": lambda: web.Response(text="it works"),
     "no choices": lambda: web.json_response({"choices": []}),
     "an error with status 200": lambda: web.json_response({"error": {"message": "overloaded"}}),
+    "content that is no text": lambda: web.json_response({"choices": [{"message": {"content": [1]}}]}),
     "given up": lambda: web.json_response({"choices": [{"message": {"content": "x"}, "finish_reason": "abort"}]}),
 }
 

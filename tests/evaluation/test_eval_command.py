@@ -69,6 +69,12 @@ def test_stored_samples_give_figures_verdicts_breakdowns_and_a_line_to_paste(pro
     shown = capsys.readouterr().out
     assert (out / "results.md").read_text().strip() in shown
     assert "| 4 problems | Pass@1 37.5 [" in shown
+    assert run(benchmark=problems, samples=two_kinds, limit=2, out=tmp_path / "two") == 0
+    assert "4 samples of problems" in capsys.readouterr().out
+    lines_of = pathlib.Path(two_kinds).read_text().splitlines(keepends=True)
+    pathlib.Path(two_kinds).write_text("".join(lines_of[:-1]))
+    assert run(benchmark=problems, samples=two_kinds, out=tmp_path / "fewer") == 1
+    assert json.loads((tmp_path / "fewer" / "results.json").read_text())["missing"] == {"not_in_file": 1}
 
 
 def test_a_folder_that_prepare_wrote_is_a_benchmark_and_so_is_each_split(tmp_path):
@@ -279,6 +285,7 @@ REFUSED = (
     ("", "model"),
     ("endpoint=http://h samples=s.jsonl model=m", "samples"),
     ("endpoint=http://h", "model="),
+    ("endpoint=gpu-box model=m dry_run=", "endpoint='gpu-box'"),
     ("model=reference n=4", "model=reference"),
     ("model=reference temperature=1", "temperature="),
     ("model=reference top_p=0.9", "top_p="),

@@ -145,7 +145,10 @@ def test_it_equals_the_engines_own_pass_where_there_is_one():
 def test_it_is_said_and_what_cannot_be_adapted_or_is_no_causal_model_is_refused():
     from transformers import AutoConfig, AutoModelForCausalLM, T5Config, T5ForConditionalGeneration
 
-    client = client_of(made("phi"))
+    made_service = service(made("phi"))
+    base = made_service.create_sampling_client(base_model="m").result()
+    assert len(base.compute_logprobs(text(tokens(1, 9))).result()) == 9
+    client = made_service.create_lora_training_client("m", rank=4, seed=0).result()
     assert "phi is trained through transformers" in client.notice
     assert client_of(reference("llama")).notice == ""
     small = AutoConfig.for_model("gpt2", vocab_size=VOCAB, n_embd=16, n_layer=1, n_head=2)

@@ -283,19 +283,23 @@ def test_losses_and_settings_that_do_not_exist_are_refused_by_name(loss, config)
         client()[1].forward(data(), loss, config).result()
 
 
-def test_what_cannot_be_made_or_stepped_is_refused_by_name():
+def test_what_cannot_be_made_or_stepped_is_refused_by_name(tmp_path):
     made, trainer = client()
     for bad in ({"learning_rate": -1.0}, {"beta2": 1.0}, {"eps": float("nan")}):
         with refused(*bad):
             trainer.optim_step(types.AdamParams(**bad))
+    with refused("optim_params"):
+        trainer.optim_step()
     with refused("Dimuon"):
         trainer.optim_step(types.DimuonParams(learning_rate=0.1))
     for device, dtype, named in (("abacus", "float32", "abacus"), ("cpu", "float16", "float16")):
         with refused(named):
             EmbeddedService(device=device, dtype=dtype)
-    for name in ("tinny", "/no/such/folder"):
+    for name in ("tinny", "/no/such/folder", str(tmp_path)):
         with refused(name):
             made.create_lora_training_client(name).result()
+    with refused("model_path"):
+        made.create_sampling_client()
     with refused("rank"):
         made.create_lora_training_client("tiny", rank=0).result()
     with refused("train"):

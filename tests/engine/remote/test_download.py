@@ -14,8 +14,10 @@ from code_rl.cli.export import export_command
 from code_rl.cli.train import train_command
 from code_rl.engine.adapters import download_adapter, read_embedded, read_folder
 from code_rl.engine.places import KEYLESS, BackendKind, Place
+from code_rl.engine.probes import require_downloads
 from code_rl.util.errors import BackendError
-from tests.engine.remote.remote_support import EscapingProxy, settings
+from tests.engine.remote.remote_support import EscapingProxy, OtherServer, settings
+from tests.engine.remote.test_remote_refusals import of_an_older_generation
 from tests.engine.serve.serve_support import ServerThread
 from tests.refusals import refused
 
@@ -87,3 +89,8 @@ def test_sampler_weights_are_refused_with_what_to_give(tmp_path):
         download_adapter(
             Place(BackendKind.SERVER, "http://127.0.0.1:9", KEYLESS), "tinker://r/sampler_weights/1", tmp_path
         )
+
+
+def test_a_server_of_an_older_generation_cannot_give_its_weights():
+    with OtherServer(of_an_older_generation) as other, refused(other.url):
+        require_downloads(Place(BackendKind.SERVER, other.url, KEYLESS))

@@ -49,7 +49,7 @@ def refusal(capsys, log_path: Path, **given: str) -> str:
 def test_a_key_that_is_none_is_refused_without_being_shown(capsys, tmp_path, monkeypatch, guarded, key):
     if key is not None:
         monkeypatch.setenv("TINKER_API_KEY", key)
-    monkeypatch.setenv("TINKER_BASE_URL", guarded.url)
+        monkeypatch.setenv("TINKER_BASE_URL", guarded.url)
     line = refusal(capsys, tmp_path / "run", backend="tinker", model_name="tiny")
     assert "TINKER_API_KEY" in line
     assert key is None or key not in line
@@ -153,7 +153,7 @@ def test_sdk_too_old_for_the_embedded_engine_is_refused_with_what_to_install(tmp
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("status", [404, 429, 503])
 def test_server_that_is_overloaded_or_broken_at_the_start(capsys, tmp_path, guarded, monkeypatch, status):
     monkeypatch.setenv("CODE_RL_SERVER_KEY", KEY)
     with FaultyProxy(guarded.url, {"client/config": [status] * 3}) as proxy:

@@ -222,6 +222,7 @@ ABORTED = {"finish_reason": "abort", "token_ids": [], "logprobs": {"token_logpro
     ("answer", "said"),
     [
         (lambda: error(404, "NotFoundError", "The model `x` does not exist."), "404"),
+        (lambda: error(503, "ServiceUnavailable", "busy"), "503"),
         (lambda: web.json_response({"choices": [ABORTED]}), "abort"),
     ],
 )

@@ -214,11 +214,13 @@ def test_full_queues_push_back_and_the_request_that_all_wait_for_comes_in(tmp_pa
 
 
 def test_a_token_lets_in_only_those_who_have_it(tmp_path):
-    with ServerThread(tmp_path, token="tml-secret") as server:
+    with ServerThread(tmp_path, token="tml-secret", models={"another": "tiny"}) as server:
         for key, status in (("tml-secret", 200), ("tml-wrong", 401), (None, 401)):
             raw = Raw(server.port, key)
             assert raw.send("GET", "/metrics")[0] == status
-            assert raw.get("get_server_capabilities")[0] == status
+            found, listed = raw.get("get_server_capabilities")
+            assert found == status
+            assert status != 200 or "another" in [each["model_name"] for each in listed["supported_models"]]
 
 
 def test_metrics_tell_of_requests_tokens_and_memory(tmp_path):

@@ -70,6 +70,10 @@ def with_image(message):
     message.data[0].model_input.add().image.format = "png"
 
 
+def halved(message):
+    message.data[0].loss_fn_inputs["weights"].dense = b"abc"
+
+
 def misshapen(message):
     message.data[0].loss_fn_inputs["weights"].shape[:] = [2]
 
@@ -82,8 +86,9 @@ def misshapen(message):
         (TOKENS, "dro", None, "beta"),
         (TOKENS, "cross_entropy", with_image, "text"),
         (TOKENS, "cross_entropy", misshapen, "shape"),
+        (TOKENS, "cross_entropy", halved, "bytes"),
     ],
-    ids=["data", "loss", "setting", "image", "shape"],
+    ids=["data", "loss", "setting", "image", "shape", "bytes"],
 )
 def test_a_refused_pass_takes_its_turn_and_the_step_behind_it_is_not_taken(raw, model, tokens, loss_fn, spoil, named):
     before = loss(raw, model, 1)
@@ -135,3 +140,25 @@ def test_compressed_rows_that_are_none_are_refused_and_cost_no_memory(raw, model
     status, answer = raw.send_pass(message)
     assert status == 400
     assert answer["detail"]
+
+
+PROMPT = {"chunks": [{"type": "encoded_text", "tokens": TOKENS}]}
+
+
+@pytest.mark.parametrize(
+    ("call", "body", "headers", "status"),
+    [
+        ("optim_step", {**STEP, "model_id": "x", "seq_id": 1}, {"Content_Encoding": "br"}, 415),
+        ("get_server_capabilities", {}, {}, 405),
+        ("load_weights", {"model_seq_id": 1, "path": "tinker://x/weights/..", "optimizer": True}, {}, 404),
+        ("asample", {"seq_id": 1, "prompt": PROMPT, "sampling_params": {}, "topk_sample_logprobs": 2}, {}, 400),
+    ],
+    ids=["encoding", "method", "path", "field"],
+)
+def test_a_request_that_cannot_be_answered_has_its_own_status(raw, call, body, headers, status):
+    known = {"session_id": raw.session()}
+    if call == "asample":
+        saved = {"model_id": raw.model(known["session_id"]), "seq_id": 1, "sampling_session_seq_id": 0}
+        made = raw.post("save_weights_for_sampler", saved)[1]
+        known = {"sampling_session_id": raw.result(made["request_id"])["sampling_session_id"]}
+    assert raw.post(call, {**known, **body}, **headers)[0] == status
