@@ -198,3 +198,8 @@ def test_extra_fields_travel_and_those_with_settings_are_refused():
     for text in ('{"temperature": 1}', "[1]", "{"):
         with refused("extra_body"):
             complete(lambda body, attempt: RIGHT, extra_body=text)
+
+
+def test_an_endpoint_that_is_no_address_is_refused():
+    with refused("endpoint='gpu-box'"):
+        complete(lambda body, attempt: RIGHT, endpoint="gpu-box")

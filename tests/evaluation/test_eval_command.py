@@ -285,7 +285,6 @@ REFUSED = (
     ("", "model"),
     ("endpoint=http://h samples=s.jsonl model=m", "samples"),
     ("endpoint=http://h", "model="),
-    ("endpoint=gpu-box model=m dry_run=", "endpoint='gpu-box'"),
     ("model=reference n=4", "model=reference"),
     ("model=reference temperature=1", "temperature="),
     ("model=reference top_p=0.9", "top_p="),

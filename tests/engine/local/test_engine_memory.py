@@ -21,6 +21,7 @@ MIDDLE |= {"num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072}
 
 @pytest.mark.parametrize("size", [1, 2, 16])
 def test_peak_memory_of_training_is_linear_in_tokens(monkeypatch, size):
+    monkeypatch.setattr("code_rl.engine.local.learner.ACTIVATIONS_LIMIT", 0)  # recomputed, as where they do not fit
     monkeypatch.setitem(SHAPES, "middle", MIDDLE)
     found = [trace("middle", size, n, n // 16, 2048) for n in (4096, 8192)]
     assert found[1].peak <= 2.1 * found[0].peak

@@ -219,14 +219,15 @@ ABORTED = {"finish_reason": "abort", "token_ids": [], "logprobs": {"token_logpro
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "named"),
     [
-        (lambda: error(404, "NotFoundError", "The model `x` does not exist."), "404"),
-        (lambda: error(503, "ServiceUnavailable", "busy"), "503"),
-        (lambda: web.json_response({"choices": [ABORTED]}), "abort"),
+        (lambda: error(404, "NotFoundError", "The model `x` does not exist."), ("patience=0.1", "404")),
+        (lambda: error(503, "ServiceUnavailable", "busy"), ("sampler=", "503")),
+        (lambda: web.json_response({"choices": [ABORTED]}), ("patience=0.1", "abort")),
     ],
+    ids=["forgotten", "busy", "given up"],
 )
-def test_a_completion_that_never_comes_ends_the_run_when_patience_does(vllm, tmp_path, answer, said):
+def test_a_completion_that_never_comes_ends_the_run_after_a_few_attempts(vllm, tmp_path, answer, named):
     asked = []
 
     async def complete(body):
@@ -234,6 +235,6 @@ def test_a_completion_that_never_comes_ends_the_run_when_patience_does(vllm, tmp
         return answer()
 
     vllm._complete = complete
-    with refused("patience=0.1", said):
+    with refused(*named):
         train_command(given(vllm.url, tmp_path / "run", patience="0.1"))
     assert 1 < len(asked) < 6  # with pauses between
