@@ -83,6 +83,8 @@ def test_a_forecast_evaluates_on_the_splits_that_there_are(test_dataset, splits)
 
 
 def test_a_forecast_counts_what_the_settings_say():
+    served = make_config({"recipe": "tiny", "backend": "http://127.0.0.1:9"})
+    assert assumptions(served, {"prompt_tokens": 10})
     config = make_config(
         {"groups_per_batch": 2, "group_size": 3, "max_steps": 5, "max_tokens": 100, "eval_every": -1, "recipe": "tiny"}
     )

@@ -125,12 +125,13 @@ def test_the_reference_is_scored_at_the_temperature_of_passes(server, temperatur
 
 @pytest.mark.parametrize(("top_p", "top_k", "named"), [(0.9, -1, "top_p=0.9"), (1.0, 20, "top_k=20")])
 def test_a_back_end_that_draws_from_all_tokens_is_refused_by_name(sampler, top_p, top_k, named):
-    def wide(prompt: Any, num_samples: int, params: Any) -> Any:
-        return sampler.sample(prompt, num_samples, params.model_copy(update={"top_p": 1.0, "top_k": -1}))
+    def wide(prompt: Any, num_samples: int, sampling_params: Any) -> Any:
+        return sampler.sample(prompt, num_samples, sampling_params.model_copy(update={"top_p": 1.0, "top_k": -1}))
 
     asyncio.run(probe_narrowing(remote(sampler), 40, top_p, top_k))
-    with refused(named):
+    with refused(named) as caught:
         asyncio.run(probe_narrowing(remote(SimpleNamespace(sample=wide)), 40, top_p, top_k))
+    assert caught.value.__cause__ is None  # it answered
 
 
 def test_context_and_tokenizer_come_from_the_server_or_from_here():

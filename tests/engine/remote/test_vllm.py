@@ -222,10 +222,11 @@ ABORTED = {"finish_reason": "abort", "token_ids": [], "logprobs": {"token_logpro
     ("answer", "named"),
     [
         (lambda: error(404, "NotFoundError", "The model `x` does not exist."), ("patience=0.1", "404")),
+        (lambda: error(429, "TooManyRequests", "slow down"), ("patience=0.1", "429")),
         (lambda: error(503, "ServiceUnavailable", "busy"), ("sampler=", "503")),
         (lambda: web.json_response({"choices": [ABORTED]}), ("patience=0.1", "abort")),
     ],
-    ids=["forgotten", "busy", "given up"],
+    ids=["forgotten", "overloaded", "broken", "given up"],
 )
 def test_a_completion_that_never_comes_ends_the_run_after_a_few_attempts(vllm, tmp_path, answer, named):
     asked = []

@@ -105,6 +105,8 @@ def test_the_text_has_answer_splits_cost_and_findings(tmp_path):
     run = write_run(tmp_path / "run", steps=12)
     view = overview(open_run(run))
     assert "20.0" in summary(view, 50)  # a narrow terminal drops columns and cuts no figure
+    greedy = {**view["splits"][0], "before": {"step": -1, "score": 0.2}, "after": None, "change": None}
+    assert "20.0" in summary({**view, "splits": [greedy]})
     text = summary(view)
     assert "Yes, it learned." in text
     for expected in ("constants", "20.0 [15.0, 25.0]", "60.0 [55.0, 65.0]", "12 of 12 steps"):
