@@ -28,7 +28,7 @@ hack-demo: $(VENV)/.installed
 	$(BIN)/python benchmarks/hack_demo.py
 
 check: lint types
-	$(BIN)/pytest -q tests/test_structure.py tests/test_config.py tests/test_docs.py tests/algorithm
+	$(BIN)/pytest -q tests/test_structure.py tests/training/test_config.py tests/test_docs.py tests/training/algorithm
 
 test: lint types unit
 

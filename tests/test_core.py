@@ -6,17 +6,17 @@ import asyncio
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
 import code_rl
-from code_rl.util.errors import ConfigError, install_command
+from code_rl.util.errors import install_command
+from tests.paths import ROOT
+from tests.refusals import refused
 
 if find_spec("chz") is not None:
     pytest.skip("the extra train is installed", allow_module_level=True)
 
-ROOT = Path(__file__).parents[1]
 SUM = code_rl.Problem("sum", "Add.", (code_rl.StdinTest("1 2\n", "3\n"),))
 ADDS = "print(sum(map(int, input().split())))"
 
@@ -60,9 +60,9 @@ def test_what_the_command_line_says_of_itself_needs_nothing(words):
 
 def test_what_needs_an_extra_names_it():
     for name in ("train", "evaluate", "make_datum"):
-        with pytest.raises(ConfigError, match="needs the extra train"):
+        with refused("train"):
             getattr(code_rl, name)
-    with pytest.raises(ConfigError, match="needs the extra train"):
+    with refused("train"):
         code_rl.load_problems("builtin", limit=2)
-    with pytest.raises(ConfigError, match="needs the extra train"):
+    with refused("train"):
         code_rl.load_problems("deepcoder")

@@ -7,11 +7,13 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.paths import ROOT
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NAMES = {"dotenv": "python-dotenv", "google": "protobuf", "yaml": "pyyaml"}
 """Distributions that are not called as the module that they bring."""
@@ -33,6 +35,7 @@ VERBS_OF_GRADING = ("audit/", "sandbox/server/")
 """Rooms of grading that are entered by a verb, which needs the extra `train`."""
 
 
+@cache
 def declared(*extras: str) -> set[str]:
     """Distributions of the core and of extras, those included that an extra names by another of this package."""
     found: set[str] = set()
@@ -42,9 +45,13 @@ def declared(*extras: str) -> set[str]:
     return found
 
 
-def imports(path: Path) -> Iterator[tuple[str, bool]]:
+parsed = cache(lambda path: ast.parse(path.read_text()))
+
+
+@cache
+def imports(path: Path) -> list[tuple[str, bool]]:
     """Distribution of each import from outside, and whether it happens when the module is loaded."""
-    tree = ast.parse(path.read_text())
+    tree, found = parsed(path), []
     loaded = {id(node) for node in tree.body}
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -52,7 +59,8 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
         for top in (
             {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names) - {"code_rl", "tinker_utils"}
         ):
-            yield NAMES.get(top, top.lower().replace("_", "-")), id(node) in loaded
+            found.append((NAMES.get(top, top.lower().replace("_", "-")), id(node) in loaded))
+    return found
 
 
 @pytest.mark.parametrize("package", ["src/code_rl", "tinker_utils"])
@@ -83,7 +91,7 @@ def loaded_with(module: str) -> set[str]:
             continue
         found.add(name)
         waiting.append(name.rpartition(".")[0])
-        for node in ast.parse(path.read_text()).body:
+        for node in parsed(path).body:
             if isinstance(node, ast.ImportFrom) and node.module:
                 waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
             elif isinstance(node, ast.Import):
@@ -100,13 +108,12 @@ def core_modules() -> Iterator[str]:
                 yield ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
 
 
-@pytest.mark.parametrize("module", sorted(core_modules()))
-def test_a_room_of_the_core_loads_nothing_that_the_core_does_not_bring(module):
-    room = [extra for extra in FRAMEWORKS if module == f"code_rl.integrations.{extra.replace('-', '_')}"]
-    outside = {
-        (each, name)
-        for each in loaded_with(module.removesuffix(".__init__"))
-        for name, loaded in imports(file_of(each))
-        if loaded and name not in declared(*room)
-    }
+def test_a_room_of_the_core_loads_nothing_that_the_core_does_not_bring():
+    outside = set()
+    for module in core_modules():
+        room = [extra for extra in FRAMEWORKS if module == f"code_rl.integrations.{extra.replace('-', '_')}"]
+        for each in loaded_with(module.removesuffix(".__init__")):
+            outside |= {(module, each, name) for name, loaded in imports(file_of(each)) if loaded} - {
+                (module, each, name) for name in declared(*room)
+            }
     assert outside == set()

@@ -28,9 +28,9 @@ from code_rl.engine.serve.application import API, TinkerApplication
 from code_rl.training.algorithm.metrics import METRICS
 from code_rl.training.runs.recorder import read_metrics
 from code_rl.util.settings import read_arguments
-from tests.pipeline_support import small
+from tests.paths import ROOT
+from tests.training.pipeline_support import small
 
-ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 SPAN = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\(([^)\s]+)\)")
@@ -165,9 +165,7 @@ def test_what_is_generated_is_current():
         assert page.read_text() == text, f"{page} is not: run python scripts/write_settings.py"
 
 
-SERVE, CLUSTER = (ROOT / "docs" / f"{name}.md" for name in ("serve", "cluster"))
-THEIRS = {"kind", "logprobs_mode", "loss_fn", "loss_fn_config", "match", "n", "temperature"}
-"""Settings of the SDK, of vLLM and of the cookbook that the two pages name."""
+SERVE = ROOT / "docs" / "serve.md"
 
 
 def test_the_losses_and_defaults_of_a_server_are_those_of_its_registry_and_settings():
@@ -188,22 +186,6 @@ def test_the_calls_of_a_server_are_those_that_it_answers():
     answered = {path.split("/")[1] for path in paths}
     # Addresses of downloads are given out by another call.
     assert {path.split("/")[0] for path in SPAN.findall(listed)} == answered - {"download"}
-
-
-@pytest.mark.parametrize("page", [SERVE, CLUSTER], ids=name_of)
-def test_every_setting_that_a_page_names_is_one(page):
-    known = {name for verb in VERBS.values() for name in chz.chz_fields(verb.settings_class())}
-    text = page.read_text().partition("## Programs that are not ours")[0]
-    named = {name for span in SPAN.findall(FENCE.sub("", text)) for name in re.findall(r"^([a-z]\w*)=(?!=)\S*$", span)}
-    assert named
-    assert named <= known | THEIRS, named - known - THEIRS
-
-
-def test_the_verbs_that_take_an_executor_are_those_that_the_page_names():
-    text = CLUSTER.read_text()
-    verbs = {name: set(chz.chz_fields(verb.settings_class())) for name, verb in VERBS.items()}
-    (sentence,) = re.findall(r"^(.*) take the same `executor=`", text, re.MULTILINE)
-    assert set(re.findall(r"`(\w+)`", sentence)) == {name for name, known in verbs.items() if "executor" in known}
 
 
 NEW_PARTS = """

@@ -38,13 +38,10 @@ READERS = (
     "code_rl.grading.sandbox.ending",
 )
 PIECES = (
-    " ", "\t", "\n", " \n", "a", "1", "1.", "e1", "+", "_", "(", "[", "==[", '=="', "== 1", "in [", "case '", "print(", "print ( ",
-    "print(1)", 'print("', "input ", "open( ", "builtins.a", "builtins.a =", "setattr( ", "sys.exit =", "def __eq__(self, a", "__eq__ ",
-    "`", "```", "```\n", "```a\n", "``` a\n", "a```\n", "~~~ ", "> ", "> ```\n", ">```", "<", "<a>", "<a>```a\n", "\u200b", "#",
-    "<think>", "</think>", "<think></think>", " <think>", "<answer>", "</answer>", "<answer></answer>", "\n\n<think>",
+    " ", "\n", " \n", "a", "1", "1.", "e1", "_", "(", "[", '=="', "== 1", "in [", "print ( ", 'print("', "open( ", "builtins.a =", "setattr( ",
+    "def __eq__(self, a", "`", "```a\n", "a```\n", "~~~ ", "> ```\n", "<a>", "<a>```a\n", "\u200b", "#", "</think>", " <think>", "<answer></answer>",
 )  # fmt: skip
 """What a text is made of, over and over: pieces of what patterns look for."""
-ENDS = ("", "x", "```", " :")
 
 
 def texts(length: int) -> Iterator[tuple[str, str]]:
@@ -53,8 +50,8 @@ def texts(length: int) -> Iterator[tuple[str, str]]:
     for one, other in zip(PIECES, PIECES[1:] + PIECES[:1], strict=True):
         yield f"{one!r} then {other!r}", one * (length // 2 // len(one)) + other * (length // 2 // len(other))
     for piece in PIECES:
-        for before in ("", "```a", "```python\n", "<think>"):
-            for end in ENDS:
+        for before in ("", "```python\n", "<think>"):
+            for end in ("", "x```"):
                 yield f"{before!r} {piece!r} {end!r}", before + piece * (length // len(piece)) + end
 
 

@@ -20,7 +20,7 @@ from code_rl.grading.verdict import Verdict, VerdictKind
 from code_rl.policy import completion_log as inflight
 from tests import newcomer
 from tests.kinds import each_is
-from tests.pipeline_support import rollouts, small, untimed
+from tests.training.pipeline_support import rollouts, small, untimed
 
 ONE_STEP = {"max_steps": "1", "save_every": "0"}
 
@@ -32,6 +32,7 @@ def trained(tmp_path, name="run", **settings):
 
 def test_an_advantage_is_a_function_of_rewards(tmp_path):
     trained(tmp_path, advantage="tests.newcomer:median")
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["advantage"] == "tests.newcomer:median"
     for group in rollouts(tmp_path / "run"):
         rewards = sorted(row["reward"] for row in group["completions"])
         if rewards[0] != rewards[-1]:
@@ -100,11 +101,6 @@ def test_an_environment_is_a_class_with_two_calls(tmp_path):
     assert all(len(row.get("turns", ())) <= 1 for row in rows)
 
 
-def test_the_settings_of_a_run_name_the_parts(tmp_path):
-    trained(tmp_path, advantage="tests.newcomer:median")
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["advantage"] == "tests.newcomer:median"
-
-
 def native(path, *names):
     """A file of native problems."""
     tests = [{"kind": "stdin", "input": "1 2\n", "expected": "3\n", "public": True}]
@@ -134,10 +130,17 @@ def test_a_benchmark_of_ones_own_is_a_file(tmp_path, monkeypatch):
     assert (results["problems"], results["pass@1"]) == (2, 1.0)
 
 
-def test_a_benchmark_of_ones_own_is_an_object(tmp_path):
+def test_an_object_of_ones_own_is_a_benchmark_and_a_data_set(tmp_path):
     assert main(["eval", "benchmark=tests.newcomer:sums", "model=reference", f"out={tmp_path / 'out'}"]) == 0
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert (results["problems"], results["pass@1"], results["benchmark"]) == (3, 1.0, "tests.newcomer:sums")
+    dataset = open_dataset("tests.newcomer:sums")
+    assert [problem.id for problem in each_is(Problem, dataset)] == ["sum-0", "sum-1", "sum-2"]
+    assert dataset.fingerprint() == open_dataset("tests.newcomer:sums").fingerprint()
+    (tmp_path / "q.jsonl").write_text('{"problem_id": "sum-1", "program_id": 0, "code": "print(3)"}\n')
+    words = ["problems=tests.newcomer:sums", f"programs={tmp_path / 'q.jsonl'}", f"out={tmp_path / 'v.jsonl'}"]
+    assert main(["judge", *words]) == 0
+    assert '"passed"' in (tmp_path / "v.jsonl").read_text()
 
 
 def test_a_benchmark_that_is_none_is_refused_by_name(tmp_path, capsys):
@@ -154,19 +157,6 @@ def test_a_reader_of_rows_of_ones_own_is_a_data_set(tmp_path, monkeypatch):
     before = open_dataset("tests.newcomer:pairs").fingerprint()
     (tmp_path / "pairs.jsonl").write_text(json.dumps({"task": "Add.", "pairs": [["1 2", "4"]]}) + "\n")
     assert open_dataset("tests.newcomer:pairs").fingerprint() != before
-
-
-def test_an_object_of_ones_own_is_a_data_set_too(tmp_path, capsys):
-    dataset = open_dataset("tests.newcomer:sums")
-    assert [problem.id for problem in each_is(Problem, dataset)] == ["sum-0", "sum-1", "sum-2"]
-    assert dataset.fingerprint() == open_dataset("tests.newcomer:sums").fingerprint()
-    (tmp_path / "q.jsonl").write_text('{"problem_id": "sum-1", "program_id": 0, "code": "print(3)"}\n')
-    words = ["problems=tests.newcomer:sums", f"programs={tmp_path / 'q.jsonl'}", f"out={tmp_path / 'v.jsonl'}"]
-    assert main(["judge", *words]) == 0
-    assert '"passed"' in (tmp_path / "v.jsonl").read_text()
-    capsys.readouterr()
-    assert main(["judge", *["problems=tests.newcomer:nothing"], *words[1:]]) == 2
-    assert "problems=tests.newcomer:nothing cannot be loaded" in capsys.readouterr().err
 
 
 def test_a_data_set_of_a_shape_of_ones_own_is_one_reader(tmp_path, monkeypatch):

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 
 from code_rl.cli.main import main
 from code_rl.cli.report import report_command
+from code_rl.cli.train import train_command
 from code_rl.training.runs.logs import setup_logging
 from code_rl.util.redaction import HIDDEN, holds_key, redacted
-from tests.pipeline_support import small
+from tests.paths import ROOT
+from tests.training.pipeline_support import small
 
-ROOT = Path(__file__).parent.parent
 KEY = "tml-Kq8vXw2LmZ5tRn7B"
 PASSWORD = "correct-horse-battery"
 SECRETS = {
@@ -44,28 +45,18 @@ def assert_no_secret(text: str) -> None:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log_path = tmp_path_factory.mktemp("secrets") / "made" / "run"
-    words = [
-        f"{name}={value}"
-        for name, value in small(log_path, max_steps=1, save_every=1, eval_every=0, batch_size=8, max_tokens=32).items()
-    ]
-    done = command("train.py", *words)
-    assert done.returncode == 0, done.stderr
-    assert_no_secret(done.stdout + done.stderr)
+    settings = {"max_steps": 1, "save_every": 1, "eval_every": 0, "batch_size": 8, "max_tokens": 32}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in SECRETS.items():
+            patch.setenv(name, value)
+        assert train_command(small(log_path, **settings)) == 0
     return log_path
 
 
-@pytest.mark.slow
-def test_no_file_of_a_run_holds_a_key(run):
-    files = [path for path in run.rglob("*") if path.is_file()]
-    assert {"config.json", "logs.log", "report.html", "rollouts.jsonl"} <= {path.name for path in files}
-    for path in files:
-        data = path.read_bytes()
-        assert not any(value.encode() in data for value in SECRETS.values()), path
-
-
-def test_a_run_directory_and_all_in_it_are_for_the_owner_only(run):
+def test_a_run_directory_and_all_in_it_are_for_the_owner_only_and_hold_no_key(run):
     for path in [run, *run.rglob("*")]:
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+        assert path.is_dir() or not any(value.encode() in path.read_bytes() for value in SECRETS.values()), path
 
 
 WITH_KEYS = (
@@ -105,18 +96,10 @@ def test_a_setting_that_holds_a_key_is_refused_without_showing_it(word, refusals
     assert not begun
 
 
-def test_a_sandbox_url_with_a_password_is_refused_before_it_is_written_down(tmp_path):
-    words = [f"{k}={v}" for k, v in small(tmp_path / "run").items() if k != "executor"]
-    done = command("train.py", *words, SANDBOX_URL="http://user:pw@localhost:1/run_code")
-    assert done.returncode == 2
-    assert "holds a user or a password" in done.stderr
-    assert "user:pw" not in done.stdout + done.stderr
-    assert not (tmp_path / "run").exists()
-
-
-def test_log_lines_exceptions_and_traceback_of_the_log_hold_no_key(tmp_path, monkeypatch):
+def test_log_and_report_of_a_run_whose_settings_and_errors_hold_keys_show_none(tmp_path, monkeypatch):
     monkeypatch.setenv("TINKER_API_KEY", KEY)
-    logger = setup_logging(tmp_path, {"seed": 1})
+    logger = setup_logging(tmp_path, {"seed": 1, "model_name": KEY, "executor": f"http://u:{PASSWORD}@h"})
+    logger.log_metrics({"loss": 1.0}, 0)
     try:
         raise RuntimeError(f"401 for Bearer {KEY} at https://me:{PASSWORD}@host/x")
     except RuntimeError:
@@ -124,7 +107,8 @@ def test_log_lines_exceptions_and_traceback_of_the_log_hold_no_key(tmp_path, mon
     logger.close()
     text = (tmp_path / "logs.log").read_text()
     assert "RuntimeError: 401 for Bearer *** at https://***@host/x" in text
-    assert_no_secret(text)
+    assert report_command({"log_path": str(tmp_path)}) == 0
+    assert_no_secret(text + (tmp_path / "report.html").read_text())
 
 
 UNCAUGHT = {
@@ -143,17 +127,6 @@ def test_what_python_prints_of_an_exception_holds_no_key(where):
     done = command("-c", code)
     assert HIDDEN in done.stderr
     assert_no_secret(done.stderr)
-
-
-def test_a_report_of_a_foreign_run_whose_settings_hold_a_key_does_not_show_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("TINKER_API_KEY", KEY)
-    setup_logging(tmp_path, {"seed": 1, "model_name": KEY, "executor": f"http://u:{PASSWORD}@h"}).log_metrics(
-        {"loss": 1.0}, 0
-    )
-    assert report_command({"log_path": str(tmp_path)}) == 0
-    page = (tmp_path / "report.html").read_text()
-    assert KEY not in page
-    assert PASSWORD not in page
 
 
 @given(st.text(), st.text())
@@ -218,18 +191,3 @@ def test_the_audit_fails_on_what_is_not_listed_and_says_when_it_is_offline(
     got, text = audited(tmp_path, fake_tool(tmp_path, output, code, stderr), accepted, capsys)
     assert got == wanted, text
     assert said in text
-
-
-def test_the_audit_sees_the_packages_for_running_and_for_developing():
-    pinned_sets = runpy.run_path(str(ROOT / "scripts" / "audit.py"))["pinned_sets"]
-    assert {path.name for path in pinned_sets(ROOT / "requirements-dev.txt")} == {
-        "requirements.txt",
-        "requirements-dev.txt",
-    }
-
-
-def test_an_audit_that_breaks_is_no_pass(tmp_path, capsys):
-    from code_rl.util.errors import CodeRLError
-
-    with pytest.raises(CodeRLError, match="broken"):
-        audited(tmp_path, fake_tool(tmp_path, "", 2, "broken"), "", capsys)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from code_rl.util.door import names
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parent.parent
 WINGS = ("grading", "data", "engine", "policy", "evaluation", "training")
 DOORS = sorted(
     ".".join(path.relative_to(ROOT / "src").parent.parts)
@@ -75,9 +75,3 @@ def test_no_file_has_the_name_of_what_the_door_beside_it_gives():
 def test_a_new_room_at_the_top_needs_a_place_in_the_order(tree):
     (tree / "src" / "code_rl" / "planted.py").write_text("")
     assert lint(tree) == 1
-
-
-def test_the_front_imports_its_version_alone_until_it_is_asked():
-    script = "import sys, code_rl; print([name for name in sys.modules if name.startswith('code_rl.')])"
-    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert shown.strip() == "['code_rl.util', 'code_rl.util.door', 'code_rl.util.version']"

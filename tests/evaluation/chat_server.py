@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import threading
 
 from aiohttp import web
 
@@ -71,3 +72,23 @@ async def chat_server(script=lambda body, attempt: RIGHT):
         yield server
     finally:
         await server.stop()
+
+
+class ServerThread(ChatServer):
+    """One with a loop of its own, that can be stopped and started again on its port."""
+
+    def __enter__(self):
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self.again()
+        return self
+
+    def again(self):
+        asyncio.run_coroutine_threadsafe(self.start(), self._loop).result(10)
+
+    def away(self):
+        asyncio.run_coroutine_threadsafe(self.stop(), self._loop).result(10)
+
+    def __exit__(self, *_):
+        self.away()
+        self._loop.call_soon_threadsafe(self._loop.stop)

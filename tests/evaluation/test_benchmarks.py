@@ -16,15 +16,16 @@ import pytest
 from code_rl.data.benchmarks import RowSelection
 from code_rl.data.fetch import Pinned, fetch
 from code_rl.data.resolve import AT_ONCE
-from code_rl.evaluation.benchmarks import BENCHMARKS, COURSE, load_benchmark
+from code_rl.evaluation.benchmarks import load_benchmark
 from code_rl.evaluation.generators import read_samples_file
 from code_rl.evaluation.runner import judge_official
 from code_rl.grading.problem import CallTest, Problem, StdinTest
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.util.errors import ConfigError, DataError, SandboxError
 from tests.boxes import shared_box
-from tests.data.problems.test_livecodebench import row as livecodebench_row
 from tests.grading.corpus.rooms import data_file
+from tests.data.problems.test_livecodebench import row as livecodebench_row
+from tests.refusals import refused
 
 HUMANEVAL = {
     "task_id": "HumanEval/900", "entry_point": "twice", "atol": 0, "base_input": [[[1]], [[]]], "plus_input": [[[5, 6]]],
@@ -65,26 +66,14 @@ class Counting:
 
 
 SUM = Problem("a", "Sum.", (StdinTest("1 2\n", "3\n"),))
-OWN = type("Own", (list,), {"prompt": None})([SUM])
 TWICE = [SUM, SUM]
 ODD = type("Odd", (list,), {"prompt": "Solve it."})([SUM])
 
 
 @pytest.mark.parametrize(("name", "said"), [("TWICE", "gives id 'a' more than once"), ("ODD", "its prompt is a str")])
 def test_an_object_that_loses_a_problem_or_has_no_wording_is_refused(name, said):
-    with pytest.raises(ConfigError, match=said):
+    with refused(said):
         load(f"tests.evaluation.test_benchmarks:{name}", None)
-
-
-def test_an_object_whose_prompt_is_none_is_asked_as_in_training():
-    assert load("tests.evaluation.test_benchmarks:OWN", None).prompt is COURSE
-
-
-def test_livecodebench_s_rows_have_one_score_under_one_name(tmp_path):
-    path = write(tmp_path / "lcb.jsonl", livecodebench_row())
-    with pytest.raises(ConfigError, match=f"write benchmark=livecodebench data={path}"):
-        load(str(path), None)
-    assert load("livecodebench", path).entries
 
 
 def load(name, data, through=lambda sandbox: sandbox, **choice):
@@ -169,10 +158,10 @@ def test_samples_of_a_whole_release_are_left_out_outside_the_window_and_those_of
     _, most, _, left_out = read_samples_file(str(whole), narrow.entries, narrow.others)
     assert (most, left_out, len(narrow.entries)) == (2, 8, 2)
     other = write(tmp_path / "other.jsonl", {"question_id": "6", "code_list": ["1"]})
-    with pytest.raises(DataError, match="problem '6' is none of"):
+    with refused("'6'", kind=DataError):
         read_samples_file(str(other), narrow.entries, narrow.others)
     outside = write(tmp_path / "outside.jsonl", {"question_id": "1", "code_list": ["1"]})
-    with pytest.raises(ConfigError, match="no sample of the 2 problems evaluated, and 1 of problems"):
+    with pytest.raises(ConfigError):
         read_samples_file(str(outside), narrow.entries, narrow.others)
 
 
@@ -242,22 +231,17 @@ STATE = "seen = []\nplain = Solution.pairs\nSolution.pairs = "
         ("def pairs(n):\n    return tuple([i, i] for i in range(n))\n", "passed"),
         (METHOD.replace("[i, i]", "(i, i)"), "wrong_answer"),
         (METHOD + STATE + "lambda self, n: seen.append(n) or plain(self, sum(seen))", "wrong_answer"),
-        (METHOD + STATE + "lambda self, n: plain(self, setattr(self, 'm', getattr(self, 'm', 0) + n) or self.m)", "wrong_answer"),
         (METHOD + STATE + "lambda self, n: seen.append(n) or plain(self, n + (n == 3 and len(seen) < 2))", "passed"),
         ("def pairs(n, rows=[]):\n    rows += [[i, i] for i in range(n)]\n    return rows\n", "wrong_answer"),
         (METHOD + "Other = Solution\ndel Solution\ndef pairs(n):\n    return Other().pairs(n)\n", "runtime_error"),
-        (METHOD + STATE + "lambda self, n: seen.append(b'x' * (1 << 29)) or plain(self, n)", "passed"),
         ("def pairs(n):\n    while True:\n        pass\n", "time_limit"),
-        ("import threading\n" + METHOD + STATE + "lambda self, n: [threading.Thread(target=threading.Event().wait).start() for _ in range(60)] and plain(self, n)", "passed"),
-        (METHOD + STATE + "lambda self, n: seen.extend(open('/dev/null') for _ in range(200)) or plain(self, n)", "passed"),
         ("class _Module:\n    rows = 2\ndef pairs(n):\n    return [[i] * _Module.rows for i in range(n)]\n", "passed"),
     ],
-    ids=["method", "function", "tuple within", "list", "attribute", "an earlier call is needed", "default value", "no class", "memory", "time", "threads left", "files left", "a class of its own"],
+    ids=["method", "function", "tuple within", "list", "an earlier call is needed", "default value", "no class", "time", "a class of its own"],
 )  # fmt: skip
 def test_calls_are_made_in_one_process_for_the_official_rule_as_the_utility_makes_them(program, official):
     tests = tuple(CallTest((n,), [[i, i] for i in range(n)]) for n in (2, 3, 1))
-    limit = 10.0 if "1 << 29" in program else 1.0  # the system's time for so many fresh pages is no matter of this test
-    problem = Problem("p", "Pairs.", tests, fn_name="pairs", time_limit_s=limit)
+    problem = Problem("p", "Pairs.", tests, fn_name="pairs", time_limit_s=1.0)
 
     async def verdict():
         async with EmbeddedSandbox(concurrency=1) as sandbox:
@@ -271,15 +255,6 @@ def test_a_sandbox_that_fails_all_calls_in_one_process_is_its_error():
     failing: Any = Counting(shared_box(), fails_at=1)
     verdict = asyncio.run(judge_official(problem, METHOD, failing, cpu_limit_s=None))
     assert (verdict.kind.value, verdict.rule) == ("sandbox_error", "lcb-official")
-
-
-def test_a_file_of_another_day_is_another_native_file(tmp_path):
-    data = write(tmp_path / "he.jsonl", HUMANEVAL)
-    first = load("humaneval+", data).facts["files"]
-    write(data, {**HUMANEVAL, "plus_input": []})
-    second = load("humaneval+", data)
-    assert second.facts["files"] != first
-    assert len(only(second).tests) == 2
 
 
 def test_the_builtin_splits_are_limited_as_the_loop_limits_them():
@@ -312,13 +287,8 @@ def test_the_real_codeforces_set_has_its_408_problems_by_name(tmp_path):
     ],
 )
 def test_a_choice_that_does_not_apply_is_refused(tmp_path, name, choice, message):
-    with pytest.raises(ConfigError, match=message):
+    with refused(message):
         load(name, tmp_path, **choice)
-
-
-def test_a_release_of_one_file_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="no effect on one file"):
-        load("livecodebench", write(tmp_path / "one.jsonl", livecodebench_row()), version="v6")
 
 
 def test_an_empty_file_and_one_without_a_sound_row_are_refused(tmp_path):
@@ -350,16 +320,6 @@ def test_a_published_file_is_downloaded_once_and_checked(published):
 
 
 def test_a_published_file_with_another_content_is_refused_and_not_kept(published, tmp_path):
-    with pytest.raises(DataError, match="SHA-256"):
+    with refused("SHA-256", kind=DataError):
         fetch(Pinned(published[0], "0" * 64, "other.jsonl"))
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
-
-
-def test_no_network_says_to_give_a_local_copy():
-    with pytest.raises(ConfigError, match="bring the file to "):
-        fetch(Pinned("http://127.0.0.1:9/data.jsonl", "0" * 64, "data.jsonl"))
-
-
-def test_every_benchmark_says_what_it_is_and_which_wording_it_uses():
-    for kind in BENCHMARKS.values():
-        assert "/" in kind.version

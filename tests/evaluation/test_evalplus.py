@@ -32,14 +32,8 @@ WALL_LIMIT_S = 20
 """evalplus's limits are of wall time: on a busy machine the usual one second stops HumanEval/139's reference."""
 
 DIFFERENCES = {
-    (
-        "humaneval",
-        "HumanEval/32",
-    ): "evalplus 0.3.1 counts no input of find_zero as checked, and so accepts no program at all",
-    (
-        "mbpp",
-        "Mbpp/164",
-    ): "evalplus accepts any answer of are_equivalent: its reference is wrong; we hold programs to the reference",
+    ("humaneval", "HumanEval/32"): "evalplus 0.3.1 checks no input of find_zero, and accepts no program at all",
+    ("mbpp", "Mbpp/164"): "evalplus accepts any answer of are_equivalent: its reference is wrong",
     ("mbpp", "Mbpp/295"): "evalplus also accepts 0 from sum_div, which is wrong",
     ("mbpp", "Mbpp/558"): "evalplus also accepts a second reading of digit_distance_nums",
     ("mbpp", "Mbpp/581"): "evalplus also accepts a second reading of surface_Area",

@@ -10,7 +10,7 @@ from code_rl.evaluation.held_out import IN_FLIGHT, evaluate
 from code_rl.grading.problem import Problem
 from code_rl.policy.sample import Sampling
 from code_rl.policy.trajectory import Group
-from tests.rollout_support import PROBLEM, group_of, trajectory
+from tests.training.rollout_support import PROBLEM, group_of, trajectory
 
 
 class Answering:

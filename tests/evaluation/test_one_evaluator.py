@@ -11,10 +11,10 @@ import pytest
 from code_rl.evaluation.generators import EvalEntry, PolicyGenerator
 from code_rl.evaluation.held_out import evaluate
 from code_rl.evaluation.runner import Evaluation, Plan, Questions
-from code_rl.evaluation.samples import GREEDY, SAMPLED, Folder, sample_from_json
+from code_rl.evaluation.samples import Folder, sample_from_json
 from code_rl.policy.environments import Repair, Reply, Single
 from code_rl.policy.sample import Sampling
-from tests.environments.conversation_support import Echo, Scripted, policy, problem, program
+from tests.policy.conversation_support import Echo, Scripted, policy, problem, program
 
 WRONG, RIGHT = program("1"), program("7")
 TASKS = {name: replace(problem(), id=name) for name in ("a", "b")}
@@ -69,19 +69,6 @@ def test_a_policy_that_is_cut_in_a_conversation_is_asked_only_for_the_rest(tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["samples.jsonl", "verdicts.jsonl"]
 
 
-def test_samples_without_a_verdict_are_judged_and_not_drawn_again(tmp_path):
-    plan = Plan(2, True, 0)
-    whole = in_folder(policy(Scripted([WRONG, RIGHT])), tmp_path, plan=plan)
-    (tmp_path / "verdicts.jsonl").write_text("")
-    again = Scripted([])
-    found = in_folder(policy(again), tmp_path, plan=plan)
-    assert again.prompts == []
-    assert {key: outcome.kind for key, outcome in found.outcomes.items()} == {
-        key: outcome.kind for key, outcome in whole.outcomes.items()
-    }
-    assert {key[1:] for key in found.outcomes} == {(GREEDY, 0), (SAMPLED, 0), (SAMPLED, 1)}
-
-
 def test_a_prompt_that_fills_the_context_gives_an_empty_answer_in_both(tmp_path):
     sampler = Scripted([RIGHT])
     (outcome, _) = in_folder(policy(sampler, context=20), tmp_path).outcomes.values()
@@ -106,32 +93,3 @@ def test_an_environment_that_finds_programs_in_its_own_way_is_believed(tmp_path)
     assert all(outcome.correct and outcome.format_ok for outcome in found.outcomes.values())
     assert in_loop(policy(Scripted(["7"]), environment=Bare())).greedy.format_rate == 1.0
     assert [sample_from_json(row).program() for row in lines(tmp_path / "samples.jsonl")] == ["7", "7"]
-
-
-def test_problems_of_the_same_name_in_two_splits_are_two(tmp_path):
-    splits = {"one": [TASKS["a"]], "two": [TASKS["a"], TASKS["a"]]}
-    made = policy(Scripted([RIGHT]))
-    results = asyncio.run(evaluate(made, splits, samples=2, sampling=Sampling(1000), seed=0))
-    assert {name: (r.greedy.samples, r.sampled.samples) for name, r in results.items()} == {
-        "one": (1, 2),
-        "two": (2, 4),
-    }
-
-
-def test_no_more_prompts_are_sampled_at_once_than_drawing_lets_through(tmp_path):
-    now = most = 0
-
-    class Counting(asyncio.Semaphore):
-        async def __aenter__(self):
-            nonlocal now, most
-            await super().__aenter__()
-            now, most = now + 1, max(most, now + 1)
-
-        async def __aexit__(self, *error):
-            nonlocal now
-            now -= 1
-            await super().__aexit__(*error)
-
-    made = replace(policy(Scripted([WRONG, RIGHT])), drawing=Counting(1))
-    in_folder(made, tmp_path, plan=Plan(3, True, 0))
-    assert (most, now) == (1, 0)

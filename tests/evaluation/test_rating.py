@@ -21,6 +21,7 @@ from code_rl.evaluation.results import _rating
 from code_rl.grading.verdict import VerdictKind
 from code_rl.util.errors import DataError
 from tests.grading.corpus.rooms import data_file
+from tests.refusals import refused
 
 RATED = '{"contest_id": 1, "name": "", "problems": [{"index": "%s"}, {"index": "B"}], "rows": [{"points": 1, "penalty": 0, "rating": %s}]}'
 
@@ -80,21 +81,10 @@ def test_contests_with_few_participants_are_left_out_and_named(tmp_path):
     )
 
 
-def test_a_problem_that_its_contest_does_not_list_is_named(tmp_path):
-    standings = snapshot(tmp_path / "standings.jsonl", large=MIN_PARTICIPANTS + 1)
-    right = SampleOutcome(VerdictKind.PASSED, format_ok=True, truncated=False)
-    assert _rating(standings, None, {"1A": [right], "1B2": [right]})["not_in_contest"] == ["1B2"]
-
-
 def test_every_earlier_failure_costs_50_points():
     standings = contest([1000, 951, 950, 900], [0] * 4, {"A": 500.0, "B": 500.0})
     result = rate_contest(standings, {"A": [False, True], "B": [True, False]})
     assert (result.points, result.solved, result.place) == (950.0, 2, 3)
-
-
-def test_points_never_fall_below_nothing():
-    result = rate_contest(contest([100], [0], {"A": 100.0}), {"A": [False] * 5 + [True]})
-    assert result.points == 0.0
 
 
 def test_without_points_problems_count_and_failures_cost_ten_minutes():
@@ -139,7 +129,7 @@ def test_a_snapshot_and_the_sites_own_answers_give_the_same_contest(tmp_path):
 def test_a_line_that_is_no_contest_is_named(tmp_path, line):
     path = tmp_path / "standings.jsonl"
     path.write_text(line + "\n")
-    with pytest.raises(DataError, match=r"standings\.jsonl, line 1"):
+    with refused("standings.jsonl", kind=DataError):
         read_standings(path)
 
 
@@ -149,5 +139,5 @@ def test_a_line_that_is_no_contest_is_named(tmp_path, line):
 def test_a_table_that_is_no_table_of_ratings_is_refused(tmp_path, text):
     path = tmp_path / "ratings.json"
     path.write_text(text)
-    with pytest.raises(DataError, match="ratings="):
+    with refused("ratings=", kind=DataError):
         read_rating_table(path)

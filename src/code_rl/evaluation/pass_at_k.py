@@ -84,8 +84,8 @@ def mean_with_interval(values_P: Sequence[float], *, least: float = 0.0) -> Esti
 
     Where every value is 0 or 1 (one completion a problem), Wilson's interval; otherwise Rubin's
     Bayesian bootstrap (2,000 seeded draws of weights) with half a value supposed at each bound.
-    Coverage is simulated in `tests/test_passk.py`. Raises ValueError without values, and for one
-    out of bounds.
+    Coverage is simulated in `tests/evaluation/test_passk.py`. Raises ValueError without values, and
+    for one out of bounds.
     """
     if not values_P:
         raise ValueError("no problems to average over")

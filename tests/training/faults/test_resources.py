@@ -19,7 +19,7 @@ from code_rl.cli.main import main
 from code_rl.engine.local.state import read_state, write_state
 from code_rl.util.errors import CheckpointError, ResourceError, describe_error, lacks_memory, with_resume_hint
 from code_rl.util.files import JsonLines, read_lines, write_atomically
-from tests.pipeline_support import small
+from tests.training.pipeline_support import small
 
 ROOT = Path(__file__).parents[3]
 

@@ -1,0 +1,164 @@
+"""What the server promises beyond one client's happy path: order, retries, accumulation, refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("prometheus_client")
+from tests.engine.serve.serve_support import Raw, ServerThread, datum, pass_message
+
+TOKENS = list(range(20, 40))
+STEP = {"adam_params": {"learning_rate": 0.01}}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with ServerThread(tmp_path_factory.mktemp("state")) as running:
+        yield running
+
+
+@pytest.fixture
+def raw(server):
+    return Raw(server.port)
+
+
+@pytest.fixture
+def model(raw):
+    return raw.model(raw.session())
+
+
+def loss(raw, model, seq):
+    status, made = raw.run_pass(model, seq, [datum(TOKENS)], forward_only=True)
+    assert status == 200, made
+    return raw.result(made["request_id"]).metrics["loss:sum"]
+
+
+def test_a_request_seen_twice_is_applied_once(raw, model):
+    data = [datum(TOKENS)]
+    first = raw.run_pass(model, 1, data)
+    assert raw.run_pass(model, 1, data) == first
+    step = {**STEP, "model_id": model, "seq_id": 2}
+    once = raw.result(raw.post("optim_step", step)[1]["request_id"])["metrics"]
+    assert raw.result(raw.post("optim_step", step)[1]["request_id"])["metrics"] == once
+    after = loss(raw, model, 3)
+
+    twin = raw.model(raw.session())
+    raw.run_pass(twin, 1, data)
+    raw.post("optim_step", {**step, "model_id": twin})
+    assert loss(raw, twin, 3) == after
+
+
+def test_a_number_used_for_another_request_is_refused(raw, model):
+    raw.run_pass(model, 1, [datum(TOKENS)])
+    status, answer = raw.run_pass(model, 1, [datum(TOKENS[::-1])])
+    assert status == 400
+    assert "another request" in answer["detail"]
+
+
+def test_requests_run_in_the_order_of_their_numbers(raw, model):
+    step = raw.post("optim_step", {**STEP, "model_id": model, "seq_id": 3})[1]["request_id"]
+    second = raw.run_pass(model, 2, [datum(TOKENS)])[1]["request_id"]
+    first = raw.run_pass(model, 1, [datum(TOKENS)])[1]["request_id"]
+    assert raw.result(first).metrics == raw.result(second).metrics
+    assert raw.result(step)["metrics"]["grad_norm:mean"] > 0
+    assert loss(raw, model, 4) < raw.result(first).metrics["loss:sum"]
+
+
+def with_image(message):
+    message.data[0].model_input.add().image.format = "png"
+
+
+def halved(message):
+    message.data[0].loss_fn_inputs["weights"].dense = b"abc"
+
+
+def misshapen(message):
+    message.data[0].loss_fn_inputs["weights"].shape[:] = [2]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "loss_fn", "spoil", "named"),
+    [
+        ([5, 10**6, 7], "cross_entropy", None, "vocabulary"),
+        (TOKENS, "stable_reinforce", None, "stable_reinforce"),
+        (TOKENS, "dro", None, "beta"),
+        (TOKENS, "cross_entropy", with_image, "text"),
+        (TOKENS, "cross_entropy", misshapen, "shape"),
+        (TOKENS, "cross_entropy", halved, "bytes"),
+    ],
+    ids=["data", "loss", "setting", "image", "shape", "bytes"],
+)
+def test_a_refused_pass_takes_its_turn_and_the_step_behind_it_is_not_taken(raw, model, tokens, loss_fn, spoil, named):
+    before = loss(raw, model, 1)
+    raw.run_pass(model, 2, [datum(TOKENS)])
+    message = pass_message(model, 3, [datum(tokens)], loss_fn)
+    if spoil is not None:
+        spoil(message)
+    status, answer = raw.send_pass(message)
+    assert status == 400
+    assert named in answer["detail"]
+    failed = raw.result(raw.post("optim_step", {**STEP, "model_id": model, "seq_id": 4})[1]["request_id"])
+    assert failed["error"]
+    assert loss(raw, model, 5) == before
+    raw.run_pass(model, 6, [datum(TOKENS)])
+    assert raw.result(raw.post("optim_step", {**STEP, "model_id": model, "seq_id": 7})[1]["request_id"])["metrics"]
+
+
+def test_after_a_number_that_never_comes_no_step_is_taken_with_what_was_before_it(server, raw, model):
+    raw.run_pass(model, 1, [datum(TOKENS)])
+    late = raw.post("optim_step", {**STEP, "model_id": model, "seq_id": 3})[1]["request_id"]
+    server.call(lambda: server.core.close_gap(server.core.runs[model]))
+    assert "never came" in raw.result(late)["error"]
+    raw.run_pass(model, 4, [datum(TOKENS)])
+    failed = raw.result(raw.post("optim_step", {**STEP, "model_id": model, "seq_id": 5})[1]["request_id"])
+    assert "no step was taken" in failed["error"]
+
+
+@pytest.mark.parametrize(
+    ("starts", "columns", "shape"),
+    [
+        ([0, 1], [5], [1, 3]),
+        ([0, 1], [-1], [1, 3]),
+        ([0, 2], [0], [1, 3]),
+        ([1, 1], [0], [1, 3]),
+        ([0, 1], [0], [10**9, 10**9]),
+        ([0, 1], [0], [1, 10**9]),
+        ([], [], [1, 3]),
+        ([0, 1], [0], []),
+    ],
+)
+def test_compressed_rows_that_are_none_are_refused_and_cost_no_memory(raw, model, starts, columns, shape):
+    message = pass_message(model, 1, [datum(TOKENS)])
+    weights = message.data[0].loss_fn_inputs["weights"]
+    weights.shape[:] = shape
+    weights.sparse_csr.values = np.float32(1.0).tobytes()
+    weights.sparse_csr.crow_indices = np.array(starts, dtype=np.int64).tobytes()
+    weights.sparse_csr.col_indices = np.array(columns, dtype=np.int64).tobytes()
+    weights.ClearField("dense")
+    status, answer = raw.send_pass(message)
+    assert status == 400
+    assert answer["detail"]
+
+
+PROMPT = {"chunks": [{"type": "encoded_text", "tokens": TOKENS}]}
+
+
+@pytest.mark.parametrize(
+    ("call", "body", "headers", "status"),
+    [
+        ("optim_step", {**STEP, "model_id": "x", "seq_id": 1}, {"Content_Encoding": "br"}, 415),
+        ("get_server_capabilities", {}, {}, 405),
+        ("load_weights", {"model_seq_id": 1, "path": "tinker://x/weights/..", "optimizer": True}, {}, 404),
+        ("asample", {"seq_id": 1, "prompt": PROMPT, "sampling_params": {}, "topk_sample_logprobs": 2}, {}, 400),
+    ],
+    ids=["encoding", "method", "path", "field"],
+)
+def test_a_request_that_cannot_be_answered_has_its_own_status(raw, call, body, headers, status):
+    known = {"session_id": raw.session()}
+    if call == "asample":
+        saved = {"model_id": raw.model(known["session_id"]), "seq_id": 1, "sampling_session_seq_id": 0}
+        made = raw.post("save_weights_for_sampler", saved)[1]
+        known = {"sampling_session_id": raw.result(made["request_id"])["sampling_session_id"]}
+    assert raw.post(call, {**known, **body}, **headers)[0] == status

@@ -1,0 +1,155 @@
+"""The answer on top: did it learn?"""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console as RichConsole
+
+from code_rl.training.report.overview import MAX_POINTS, columns, overview
+from code_rl.training.report.run import open_run
+from code_rl.training.report.summary import answer, split_results
+from code_rl.training.report.text import clean, compare_text, sparkline, summary
+from tests.training.report.run_folders import write_run
+
+STEPS = [{"step": step, "n_datums": 8} for step in range(10)]
+
+
+def split(name, before, after, half=0.05, problems=64):
+    sides = [
+        {"step": step, "score": score, "low": max(0.0, score - half), "high": min(1.0, score + half)}
+        for step, score in ((-1, before), (9, after))
+    ]
+    both = {"before": sides[0], "after": sides[1], "sampled": True}
+    return {"name": name, "problems": problems, "trained": None, **both}
+
+
+@pytest.mark.parametrize(
+    ("splits", "headline", "points"),
+    [
+        ([split("a", 0.292, 0.333, 0.2, 12)], "No clear change.", "+4.1"),
+        ([split("a", 0.06, 0.62, 0.15), split("b", 0.52, 0.58, 0.15)], "Yes, it learned.", "+31.0"),
+        ([split("a", 0.60, 0.32, 0.15)], "No, it got worse.", "−28.0"),
+        ([split("a", 0.305, 0.29)], "No clear change.", "−1.5"),
+        ([split("a", 0.0, 0.0)], "No clear change.", "+0.0"),
+        ([split("a", 0.2, 0.6), split("b", 0.6, 0.2)], "No clear change.", "+0.0"),
+        ([split("a", 0.2, 0.6, 0.05, 10), split("b", 0.6, 0.4, 0.05, 90)], "No, it got worse.", "−14.0"),
+    ],
+)
+def test_yes_or_no_is_said_where_the_interval_of_the_pooled_change_excludes_nothing(splits, headline, points):
+    found = answer(splits, STEPS)
+    assert found["headline"] == headline
+    assert points in found["sentence"]
+    assert found["tone"] == {"Y": "good", "N": "bad" if "worse" in headline else "flat"}[headline[0]]
+
+
+@given(*[st.floats(0, 1)] * 2, st.floats(0.01, 0.3), st.integers(1, 300))
+def test_what_is_clear_one_way_is_clear_the_other_way(one, other, half, problems):
+    mirrored = {"good": "bad", "bad": "good", "flat": "flat"}
+    there, back = (answer([split("a", *each, half, problems)], STEPS) for each in ((one, other), (other, one)))
+    assert there["tone"] == mirrored[back["tone"]]
+
+
+@pytest.mark.parametrize(
+    ("steps", "headline"),
+    [
+        (STEPS[:1], "Too few steps to judge."),
+        (STEPS[:4], "Too few steps to judge."),
+        ([{**step, "n_datums": 0} for step in STEPS], "The model was never trained."),
+    ],
+)
+def test_a_run_that_did_not_train_or_has_just_begun_is_not_judged(steps, headline):
+    assert answer([split("a", 0.2, 0.6)], steps)["headline"] == headline
+    unevaluated = [{**step, "mean_correct": 0.5} for step in steps]
+    assert (answer([], unevaluated)["headline"] == headline) is (headline == "The model was never trained.")
+
+
+def test_greedy_figures_have_an_interval_too():
+    records = [{"step": step, "eval/a/mean_correct": p, "eval/a/problems": 40} for step, p in ((-1, 0.25), (9, 0.75))]
+    (found,) = split_results(records, {})
+    assert (found["change"]["low"], found["change"]["high"]) == pytest.approx((0.285, 0.653), abs=1e-3)
+
+
+def test_without_evaluations_the_answer_says_so_and_gives_training_figures():
+    found = answer([], [{"mean_correct": value} for value in (0.1, 0.2, 0.3, 0.4, 0.5)])
+    assert found["headline"] == "Held-out problems were not evaluated."
+    assert "10.0% of the completions passed in the first" in found["sentence"]
+
+
+def test_before_and_after_are_the_first_and_last_sampled_evaluations():
+    def at(step, score):
+        return {"step": step, "eval/x/pass@1": score, "eval/x/pass@8": score, "eval/x/mean_correct": score}
+
+    records = [
+        at(-1, 0.1),
+        {"step": 4, "eval/x/mean_correct": 0.9},
+        at(9, 0.4),
+        {"step": 12, "eval/x/mean_correct": 0.8},
+    ]
+    (found,) = split_results(records, {})
+    assert (found["before"]["score"], found["after"]["score"], found["after"]["step"]) == (0.1, 0.4, 9)
+
+
+def test_of_long_runs_some_steps_are_drawn_the_last_among_them():
+    table = columns([{"step": step, "x": float(step)} for step in range(3 * MAX_POINTS)])
+    assert table["every"] == 3
+    assert table["columns"]["x"][:2] == [2.0, 5.0]
+    assert table["step"][-1] == 3 * MAX_POINTS - 1
+
+
+def test_the_text_has_answer_splits_cost_and_findings(tmp_path):
+    run = write_run(tmp_path / "run", steps=12)
+    view = overview(open_run(run))
+    assert "20.0" in summary(view, 50)  # a narrow terminal drops columns and cuts no figure
+    greedy = {**view["splits"][0], "before": {"step": -1, "score": 0.2}, "after": None, "change": None}
+    assert "20.0" in summary({**view, "splits": [greedy]})
+    text = summary(view)
+    assert "Yes, it learned." in text
+    for expected in ("constants", "20.0 [15.0, 25.0]", "60.0 [55.0, 65.0]", "12 of 12 steps"):
+        assert expected in " ".join(text.split()), expected
+
+
+def test_text_of_a_run_cannot_command_the_terminal():
+    assert clean("a\x1b[31mb\u202ec\x07") == "a [31mb c "
+    assert sparkline([0, None, 1]) == "▁█"
+
+
+def test_runs_side_by_side_are_told_apart_by_settings_and_by_split():
+    def view(name, seed, score, half, problems=64):
+        splits = [split("a", 0.2, score, half, problems)]
+        return {
+            "name": name,
+            "settings": [["seed", seed], ["model_name", "tiny"], ["log_path", name]],
+            "splits": splits,
+        }
+
+    def said(*views):
+        console = RichConsole(file=(text := io.StringIO()), width=100)
+        console.print(compare_text(views))
+        return " ".join(text.getvalue().split())
+
+    apart = said(view("one", "0", 0.4, 0.05), view("two", "1", 0.7, 0.05))
+    assert "two is better" in apart
+    assert "seed" in apart
+    assert "model_name" not in apart
+    assert "log_path" not in apart
+    assert "+30.0 points (95% interval +22.9 to +37.1)" in apart
+    assert "no clear difference between two and one" in said(view("one", "0", 0.4, 0.3), view("two", "1", 0.7, 0.3))
+    other = said(view("one", "0", 0.4, 0.05, problems=4), view("two", "1", 0.7, 0.05, problems=8))
+    assert "not comparable" in other
+
+
+def test_seconds_of_a_step_are_counted_once_whether_or_not_steps_overlap(tmp_path):
+    for overlap in (0, 1):
+        run = write_run(tmp_path / str(overlap), steps=3, config={"max_steps_off_policy": overlap})
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        times = {"time/sample": 2.0, "time/score": 1.0, "time/wait": 0.5 if overlap else 3.0, "time/train": 1.0}
+        times["time/step"] = times["time/wait"] + 1.0
+        rows = [row | (times if row["step"] >= 0 else {}) for row in rows]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        totals = overview(open_run(run))["totals"]
+        assert sum(totals["stages"].values()) == pytest.approx(totals["seconds"])

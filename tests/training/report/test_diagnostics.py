@@ -1,0 +1,132 @@
+"""Diagnostics: each is found where it is, and silent where it is not; each has its section in docs/troubleshooting.md."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from code_rl.training.report.diagnostics import ALWAYS, TRENDS, diagnose
+from tests.paths import ROOT
+
+
+def run(steps=20, **curves):
+    """A healthy run of `steps` steps; a curve given as (first, last) runs straight between them."""
+    usual = {
+        "mean_reward": (0.3, 0.7), "mean_correct": (0.3, 0.7), "format_rate": (0.9, 1.0), "groups_skipped": (1, 2), "groups_total": (8, 8),
+        "loss": (-0.02, -0.01), "kl_sample_train": (0.0, 0.0), "ratio_max": (0.0, 0.0), "truncated_rate": (0.0, 0.0),
+        "entropy": (0.3, 0.2), "verdicts/passed": (40, 90), "verdicts/wrong_answer": (80, 30), "verdicts/time_limit": (2, 2),
+        "verdicts/compile_error": (3, 2), "verdicts/sandbox_error": (0, 0),
+    }  # fmt: skip
+    records = []
+    for step in range(steps):
+        share = step / (steps - 1)
+        values = (usual | curves).items()
+        records.append({"step": step, **{name.replace("__", "/"): a + share * (b - a) for name, (a, b) in values}})
+    return records
+
+
+def evaluated(records, first, last, middle=None):
+    records = [{"step": -1, "eval/pass@1": first, "eval/mean_correct": first}, *records]
+    if middle is not None:
+        records[len(records) // 2] |= {"eval/mean_correct": middle}
+    records[-1] |= {"eval/pass@1": last, "eval/mean_correct": last}
+    return records
+
+
+def collapsing():
+    """Every answer has a code block for three steps, and none has one after that."""
+    return [
+        {**record, "format_rate": float(record["step"] < 3), "mean_correct": 0.3 * (record["step"] < 3)}
+        for record in run()
+    ]
+
+
+ELSEWHERE = {"model_name": "tiny", "dataset": "mine.jsonl"}
+ILL = {
+    "loss-not-finite": run(loss=(float("nan"), float("nan"))),
+    "canary-passed": run(canary__passed=(1, 1)),
+    "sandbox-errors": run(verdicts__sandbox_error=(1, 1)),
+    "checker-errors": run(verdicts__checker_error=(1, 1)),
+    "no-optimizer-step": run(n_datums=(0, 0)),
+    "no-code-blocks": run(format_rate=(0.0, 0.0)),
+    "collapse": collapsing(),
+    "built-in-elsewhere": run(mean_correct=(0.0, 0.0)),
+    "hardly-moved": run(mean_correct=(0.4, 0.4), format_rate=(0.9, 0.9), entropy=(0.1, 0.1)),
+    "degenerate-groups": run(groups_skipped=(2, 9)),
+    "reward-flat-at-zero": run(mean_correct=(0.0, 0.01)),
+    "format-falling": run(format_rate=(0.95, 0.6)),
+    "held-out-flat": evaluated(run(), 0.3, 0.3),
+    "held-out-falling": evaluated(run(), 0.3, 0.5, middle=0.8),
+    "loss-exploding": run(loss=(0.01, 9.0)),
+    "sampler-trainer-gap": run(kl_sample_train=(0.0, 0.05)),
+    "entropy-collapse": run(entropy=(0.5, 0.01)),
+    "truncation": run(truncated_rate=(0.1, 0.6)),
+}
+
+
+@pytest.mark.parametrize("name", ILL)
+def test_it_is_found_with_evidence_cause_and_remedy(name):
+    found = {
+        finding.name: finding
+        for finding in diagnose(ILL[name], {"max_tokens": 64} | (ELSEWHERE if name == "built-in-elsewhere" else {}))
+    }
+    assert name in found
+    assert all((found[name].title, found[name].evidence, found[name].cause, found[name].remedy))
+
+
+def test_a_healthy_run_has_no_finding():
+    assert diagnose(evaluated(run(), 0.3, 0.6, middle=0.5), {}) == []
+
+
+def test_a_run_of_few_steps_is_not_judged_by_its_trends():
+    assert [finding.name for finding in diagnose(run(steps=3, mean_correct=(0, 0)), {})] == ["too-few-steps"]
+
+
+def test_a_run_of_few_steps_that_trained_nothing_is_red():
+    found = diagnose(run(steps=2, n_datums=(0, 0)), {})
+    assert [(finding.name, finding.severity) for finding in found] == [
+        ("no-optimizer-step", "bad"),
+        ("too-few-steps", "note"),
+    ]
+
+
+def test_each_illness_is_told_from_the_others():
+    for name, records in ILL.items():
+        others = {finding.name for finding in diagnose(records, ELSEWHERE if name == "built-in-elsewhere" else {})} - {
+            name
+        }
+        assert others <= {"degenerate-groups", "held-out-flat"}, (name, others)
+
+
+def test_stale_samples_are_expected_to_differ_from_the_trainer():
+    assert diagnose(run(kl_sample_train=(0.0, 0.05), staleness__mean=(1.0, 1.0)), {}) == []
+
+
+def skipped_groups(right, wrong):
+    """Half of the completions pass; whole groups of them all right, all wrong."""
+    split = {"rollouts__all_solved": (right, right), "rollouts__none_solved": (wrong, wrong)}
+    return run(groups_skipped=(8, 8), mean_correct=(0.52, 0.52), **split)
+
+
+def cause(records):
+    return next(finding.cause for finding in diagnose(records, {}) if finding.name == "degenerate-groups")
+
+
+def test_groups_all_right_and_groups_all_wrong_are_not_taken_for_each_other():
+    assert len({cause(skipped_groups(*groups)) for groups in ((4, 4), (8, 0), (0, 8))}) == 3
+
+
+def test_a_recipes_own_token_limit_is_no_fault_of_the_run_unless_more_is_cut_off_than_at_first():
+    own = {"recipe": "smollm2", "max_tokens": 64}
+    assert diagnose(run(truncated_rate=(0.4, 0.3)), own) == []
+    assert [finding.name for finding in diagnose(run(truncated_rate=(0.1, 0.3)), own)] == ["truncation"]
+
+
+def test_every_finding_has_its_section_in_the_troubleshooting_page():
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    assert set(re.findall(r"^## ([a-z-]+)$", page, re.MULTILINE)) >= {*ILL, "too-few-steps"}
+
+
+def test_every_rule_is_shown_here():
+    assert len(ILL) == len(ALWAYS) + len(TRENDS)  # but for too-few-steps

@@ -1,0 +1,278 @@
+"""Where a run goes on: the last checkpoint whose files are whole, with the completions that were kept; one process at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import chz
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from code_rl.cli.train import train_command
+from code_rl.engine.backends import _restored
+from code_rl.engine.checkpoints import CONFIG, append_checkpoint, read_checkpoints
+from code_rl.grading.verdict import Failure, Verdict, VerdictKind
+from code_rl.policy.completion_log import InFlight, SampledAnswer, SampledAnswers, SamplingRequest
+from code_rl.training.config import make_config
+from code_rl.training.console import Console
+from code_rl.training.runs.directory import LOCK, METRICS, check_log_dir
+from code_rl.training.runs.logs import MultiplexLogger
+from code_rl.training.runs.recorder import ROLLOUTS, Recorder
+from code_rl.training.runs.resume import Start, choose_start, go_back
+from code_rl.util.errors import BackendError, CheckpointError, DataError
+from code_rl.util.files import JsonLines, only_writer, write_atomically
+from tests.refusals import refused
+
+REQUEST = SamplingRequest((1, 2, 3), count=2, max_tokens=8, temperature=1.0, seed=5)
+PASSED = Verdict(VerdictKind.PASSED, 1, 1, "lcb")
+
+
+def sampled(*tokens: int) -> SampledAnswers:
+    return SampledAnswers((SampledAnswer(tokens, tuple(-0.5 for _ in tokens), "stop"),), 0.25, 2)
+
+
+def a_run(folder: Path, steps: int = 6) -> Path:
+    """A run directory as a run of so many steps leaves it, with a checkpoint every second one."""
+    folder.mkdir(exist_ok=True)
+    logs = [JsonLines(folder / METRICS), JsonLines(folder / ROLLOUTS)]
+    for step in range(steps):
+        for log in logs:
+            log.append({"step": step, "loss": step / 7})
+        if step % 2:
+            marks = {log.path.name: [log.mark().size, log.mark().crc] for log in logs}
+            record = {"name": f"{step + 1:06d}", "step": step + 1, "offset": step, "state_path": f"s{step + 1}"}
+            append_checkpoint(folder, {**record, "marks": marks})
+    for log in logs:
+        log.close()
+    return folder
+
+
+def chosen(folder: Path, broken: tuple[str, ...] = ()) -> tuple[Start, list[str]]:
+    """Where a resume of the run would go on, and what it says."""
+    said: list[str] = []
+
+    async def load(start: Start) -> None:
+        state_path = start.state_path(folder)
+        if state_path in broken:
+            raise CheckpointError(f"{state_path} is damaged")
+
+    return asyncio.run(choose_start(folder, said.append, load))[0], said
+
+
+def test_the_newest_state_that_can_be_used_is_taken_and_each_that_cannot_is_named(tmp_path):
+    assert chosen(a_run(tmp_path)) == (Start(6, read_checkpoints(tmp_path)[-1]), [])
+    start, said = chosen(tmp_path, broken=("s6",))
+    assert start.step == 4
+    assert len(said) == 1
+    assert "000006" in said[0]
+    with refused("000006", "s6", kind=CheckpointError):
+        chosen(tmp_path, broken=("s2", "s4", "s6"))
+
+
+def test_while_everything_since_the_beginning_is_kept_the_beginning_is_the_last_resort(tmp_path):
+    a_run(tmp_path)
+    InFlight(tmp_path / "inflight").group_log(0, "0.0").keep_sampled(REQUEST, sampled(1))
+    assert chosen(tmp_path, broken=("s2", "s4", "s6"))[0] == Start()
+
+
+@given(at=st.integers(0, 10_000), bit=st.integers(0, 7), name=st.sampled_from([METRICS, ROLLOUTS]))
+def test_a_run_whose_log_is_altered_goes_on_from_before_or_is_refused_by_name(tmp_path_factory, at, bit, name):
+    folder = a_run(tmp_path_factory.mktemp("run"))
+    data = bytearray((folder / name).read_bytes())
+    at %= len(data)
+    data[at] ^= 1 << bit
+    (folder / name).write_bytes(data)
+    if at < read_checkpoints(folder)[0]["marks"][name][0]:
+        with refused(name, kind=CheckpointError):
+            chosen(folder)
+        return
+    start, said = chosen(folder)
+    assert start.marks[name].size <= at
+    assert said
+    assert all(name in line for line in said)
+
+
+@given(size=st.integers(0, 10_000))
+def test_a_log_that_lost_its_end_is_that_of_the_last_checkpoint_that_it_holds(tmp_path_factory, size):
+    folder = a_run(tmp_path_factory.mktemp("run"))
+    whole = (folder / ROLLOUTS).read_bytes()
+    size %= len(whole)
+    marks = [record["marks"][ROLLOUTS][0] for record in read_checkpoints(folder)]
+    os.truncate(folder / ROLLOUTS, size)
+    held = [mark for mark in marks if mark <= size]
+    if not held:
+        with refused(ROLLOUTS, kind=CheckpointError):
+            chosen(folder)
+        return
+    start, _ = chosen(folder)
+    go_back(folder, start)
+    assert (folder / ROLLOUTS).read_bytes() == whole[: max(held)]
+
+
+def test_a_damaged_line_of_the_checkpoints_is_refused_by_name_and_a_torn_last_one_was_never_written(tmp_path):
+    path = a_run(tmp_path) / "checkpoints.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])
+    assert chosen(tmp_path)[0].step == 4
+    path.write_bytes(whole.replace(b'"step": 4', b'"step": \x00'))
+    with refused("checkpoints.jsonl", kind=DataError):
+        chosen(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", '{"state_path": "s2"}\n'])
+def test_checkpoints_that_are_gone_or_name_no_step_begin_no_run_anew(tmp_path, text):
+    (a_run(tmp_path) / "checkpoints.jsonl").write_text(text)
+    with refused("checkpoints.jsonl", kind=CheckpointError):
+        chosen(tmp_path)
+
+
+def test_going_back_leaves_each_step_once(tmp_path):
+    a_run(tmp_path)
+    start, _ = chosen(tmp_path, broken=("s6",))
+    go_back(tmp_path, start)
+    for name in (METRICS, ROLLOUTS):
+        assert [json.loads(line)["step"] for line in (tmp_path / name).read_text().splitlines()] == [0, 1, 2, 3]
+    assert [record["step"] for record in read_checkpoints(tmp_path)] == [2, 4]
+
+
+def test_a_checkpoint_whose_completions_sampled_ahead_are_damaged_is_not_used(tmp_path):
+    a_run(tmp_path)
+    inflight = InFlight(tmp_path / "inflight")
+    inflight.group_log(6, "0.0").keep_sampled(REQUEST, sampled(7))
+    marks = {name: [mark.size, mark.crc] for name, mark in inflight.sync([6]).items()}
+    append_checkpoint(tmp_path, {**read_checkpoints(tmp_path)[-1], "marks": marks})
+    assert chosen(tmp_path)[0].step == 6
+    path = tmp_path / "inflight" / "000006.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"7", b"8"))
+    start, said = chosen(tmp_path)
+    assert start.step == 4
+    assert "000006.jsonl" in said[0]
+
+
+def test_the_state_of_a_run_directory_that_was_moved_is_found_beside_its_other_files(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    state = tmp_path / "checkpoints" / "000002.state.safetensors"
+    state.touch()
+    start = Start(2, {"state_path": "/elsewhere/run/checkpoints/000002.state.safetensors"})
+    assert start.state_path(tmp_path) == str(state)
+    assert Start(2, {"state_path": "tinker://run/weights/000002"}).state_path(tmp_path) == "tinker://run/weights/000002"
+
+
+class Saved:
+    """A service whose saves are files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    async def _save(self, name: str) -> SimpleNamespace:
+        path = self.folder / name
+        path.touch()
+        return SimpleNamespace(path=str(path))
+
+    def save_state(self, name: str, overwrite: bool) -> Any:
+        return self._save(f"{name}.state")
+
+    def save_weights_for_sampler(self, name: str) -> Any:
+        return self._save(f"{name}.sampler")
+
+
+def test_only_the_newest_checkpoints_are_kept_and_what_the_last_two_need(tmp_path):
+    async def saves() -> None:
+        recorder = Recorder(tmp_path, MultiplexLogger([]), Console(10), keep_checkpoints=2)
+        (tmp_path / "checkpoints").mkdir()
+        for step in range(1, 5):
+            recorder.inflight.group_log(step, "0.0").keep_sampled(REQUEST, sampled(step))
+            recorder.evaluation_log(step - 1)("test/0").keep_sampled(REQUEST, sampled(step))
+            trainer: Any = Saved(tmp_path / "checkpoints")
+            saving = await recorder.begin_checkpoint(trainer, step)
+            await recorder.commit_checkpoint(saving, step, offset=step)
+        recorder.close()
+
+    asyncio.run(saves())
+    assert [record["step"] for record in read_checkpoints(tmp_path)] == [3, 4]
+    left = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert left == ["000003.sampler", "000003.state", "000004.sampler", "000004.state"]
+    assert [path.name for path in sorted((tmp_path / "inflight").glob("*.jsonl"))] == ["000003.jsonl", "000004.jsonl"]
+    assert [path.name for path in (tmp_path / "inflight" / "evaluations").iterdir()] == ["000004.jsonl"]
+
+
+@pytest.mark.parametrize(("status", "expected"), [(404, CheckpointError), (410, CheckpointError), (503, BackendError)])
+def test_a_service_that_has_a_checkpoint_no_longer_is_told_from_one_that_is_away(status, expected):
+    class Answer(Exception):
+        status_code = status
+
+    class Service:
+        async def create_training_client_from_state_with_optimizer(self, path: str) -> None:
+            raise BackendError("refused") from Answer()
+
+    service: Any = Service()
+    with pytest.raises(expected):
+        asyncio.run(_restored(service, "tinker://run/weights/000002"))
+
+
+# Completions in flight
+
+
+def test_completions_and_verdicts_of_the_same_request_come_back(tmp_path):
+    failed = Verdict(VerdictKind.WRONG_ANSWER, 1, 2, "lcb", failure=Failure(1, True, "wrong_answer"))
+    log = InFlight(tmp_path / "inflight").group_log(3, "1.0")
+    log.keep_sampled(REQUEST, sampled(7, 8))
+    log.keep_verdict((False, "pass"), PASSED)
+    log.keep_verdict((True, "pass"), failed)
+    log.keep_verdict((False, "lost"), Verdict(VerdictKind.SANDBOX_ERROR, 0, 1, "lcb"))
+    again = InFlight(tmp_path / "inflight").group_log(3, "1.0")
+    assert again.sampled(REQUEST) == sampled(7, 8)
+    assert (again.verdict((False, "pass")), again.verdict((True, "pass"))) == (PASSED, failed)
+    assert again.verdict((False, "lost")) is None  # it is judged again
+    assert again.verdict((False, None)) is None
+    for other in ((3, "1.1"), (4, "1.0")):
+        assert InFlight(tmp_path / "inflight").group_log(*other).sampled(REQUEST) is None
+
+
+@pytest.mark.parametrize(
+    "other", [{"seed": 6}, {"max_tokens": 9}, {"prompt_tokens": (1, 2, 4)}, {"temperature": 0.0}, {"count": 3}]
+)
+def test_completions_of_another_request_do_not(tmp_path, other):
+    log = InFlight(tmp_path / "inflight").group_log(3, "1.0")
+    log.keep_sampled(REQUEST, sampled(7))
+    assert log.sampled(replace(REQUEST, **other)) is None
+
+
+# One run, one writer
+
+
+def test_a_second_process_is_refused_and_the_lock_of_one_that_was_killed_is_free(tmp_path):
+    program = (
+        "import os, sys; from pathlib import Path; from code_rl.util.files import only_writer; "
+        "held = only_writer(Path(sys.argv[1]), 'log_path=x'); held.__enter__(); os.kill(os.getpid(), 9)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / LOCK)]
+    with only_writer(tmp_path / LOCK, "log_path=x"):
+        second = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert "ConfigError: log_path=x is in use" in second.stderr
+    assert subprocess.run(command, check=False).returncode == -9
+    with only_writer(tmp_path / LOCK, "log_path=x"):
+        pass
+
+
+def test_a_second_run_on_a_directory_is_refused_before_anything_is_loaded(tmp_path):
+    settings = chz.asdict(make_config({"backend": "embedded", "executor": "embedded"}))
+    write_atomically(tmp_path / CONFIG, json.dumps(settings, default=str))
+    with only_writer(tmp_path / LOCK, "x"), refused("log_path="):
+        train_command({"log_path": str(tmp_path)})
+
+
+def test_a_run_that_was_cut_before_it_had_settings_begins_anew(tmp_path):
+    with only_writer(tmp_path / LOCK, "x"):
+        pass
+    (tmp_path / "tokenizer.json").touch()
+    assert check_log_dir(tmp_path, "resume") == tmp_path

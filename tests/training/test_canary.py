@@ -1,0 +1,88 @@
+"""Canaries: no program passes one, a hack that does is named, and a run is the same beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from code_rl.cli.train import train_command
+from code_rl.data import load_problems
+from code_rl.grading import CallTest, Problem, StdinTest, judge_async
+from code_rl.grading.sandbox import connect_executor
+from code_rl.policy import Trajectory
+from code_rl.training import read_metrics
+from code_rl.training.canary import impossible
+from code_rl.training.report.diagnostics import diagnose
+from tests.training.pipeline_support import rollouts, small, untimed
+
+STDIN = Problem("echo", "Print the line.", (StdinTest("a", "a", public=True), StdinTest("b", "b")))
+CALLS = Problem("same", "Return it.", (CallTest((1,), 1, public=True), CallTest((2,), 2)), fn_name="same")
+
+
+@pytest.mark.parametrize(
+    ("problem", "solution"), [(STDIN, "print(input())"), (CALLS, "def same(x):\n    return x")], ids=["stdin", "calls"]
+)
+def test_what_solves_a_problem_does_not_solve_its_canary(problem, solution):
+    async def both() -> list[bool]:
+        async with contextlib.aclosing(connect_executor("embedded")) as executor:
+            verdicts = [await judge_async(each, solution, executor) for each in (problem, impossible(problem, 1))]
+        return [each.correct for each in verdicts]
+
+    assert asyncio.run(both()) == [True, False]
+
+
+@pytest.mark.parametrize("problem", [*load_problems("builtin")[:3], STDIN, CALLS], ids=lambda each: each.id)
+def test_a_canary_looks_the_same_and_contradicts_itself(problem):
+    canary = impossible(problem, 1)
+    assert canary.view() == problem.view()
+    first, again = canary.tests[0], canary.tests[-1]
+    assert replace(first, expected=None, public=False) == replace(again, expected=None)
+    assert first.expected != again.expected
+    hidden = [(was, now) for was, now in zip(problem.tests, canary.tests, strict=False) if not was.public]
+    assert all(was.expected != now.expected for was, now in hidden)
+
+
+def test_a_run_is_the_same_beside_canaries_but_for_their_own_figures(tmp_path):
+    for name, share in (("with", 1), ("without", 0)):
+        assert train_command(small(tmp_path / name, max_steps=2, canary=share)) == 0
+    assert rollouts(tmp_path / "with") == rollouts(tmp_path / "without")
+    beside = untimed(tmp_path / "with")
+    figures: list[dict[str, Any]] = [
+        {name: value for name, value in record.items() if not name.startswith("canary/")} for record in beside
+    ]
+    assert figures == untimed(tmp_path / "without")
+    assert [(record["canary/groups"], record["canary/passed"]) for record in beside] == [(4, 0)] * 2
+
+
+def pays_a_token(trajectory: Trajectory) -> float:
+    """A planted hack: one token is paid, whatever the program does."""
+    return float("def" in trajectory.text)
+
+
+def test_a_judge_that_pays_one_token_is_named_within_ten_steps(tmp_path, capsys):
+    assert (
+        train_command(small(tmp_path, max_steps=10, canary=0.1, reward="tests.training.test_canary:pays_a_token")) == 0
+    )
+    records = read_metrics(tmp_path)
+    found = {finding.name: finding for finding in diagnose(records, {})}
+    assert found["canary-passed"].severity == "bad"
+    program = next(record["canary/program"] for record in records if record.get("canary/passed"))
+    assert "def" in program
+    assert program in found["canary-passed"].evidence
+    assert program in capsys.readouterr().out
+
+
+def knows_its_problem(trajectory: Trajectory, problem: Problem) -> float:
+    """Pay for any program, where the problem is there."""
+    return float(bool(problem.tests) and trajectory.format_ok)
+
+
+def test_a_reward_may_take_the_problem_too(tmp_path):
+    settings = small(tmp_path, max_steps=1, reward="tests.training.test_canary:knows_its_problem", canary=0)
+    assert train_command(settings) == 0
+    rewards = {row["reward"] for group in rollouts(tmp_path) for row in group["completions"]}
+    assert rewards <= {1.0, -0.1}

@@ -1,0 +1,173 @@
+"""Settings: three spellings, recipes, both conventions of group_size, and clear refusals."""
+
+from __future__ import annotations
+
+import chz
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from code_rl.cli.main import main
+from code_rl.training.config import BatchShape, Config, batch_shape, make_config, refuse_idle
+from code_rl.training.config.setting import facts_of
+from code_rl.util.settings import describe, make_settings, read_arguments
+from tests.refusals import refused
+
+
+@pytest.mark.parametrize("words", [["max_steps=20"], ["--max_steps=20"], ["--max_steps", "20"], ["--max-steps", "20"]])
+def test_every_spelling_means_the_same(words):
+    assert read_arguments(words) == {"max_steps": "20"}
+
+
+@pytest.mark.parametrize("words", [["20"], ["--max_steps"], ["seed=1", "--seed=2"], ["-x=1"]])
+def test_words_that_are_no_setting_are_refused(words):
+    with refused():
+        read_arguments(words)
+
+
+def test_values_may_hold_equals_signs_and_dashes():
+    assert read_arguments(["--log_path", "--odd=name", "dataset=a=b"]) == {"log_path": "--odd=name", "dataset": "a=b"}
+
+
+@pytest.mark.parametrize(
+    ("verb", "given", "meant"),
+    [
+        ("report", "run", "log_path"),
+        ("train", "run", "log_path"),
+        ("export", "log_path", "checkpoint"),
+        ("eval", "run", "checkpoint"),
+    ],
+)
+def test_another_verb_s_word_for_a_run_is_refused_with_the_right_one(verb, given, meant, capsys):
+    assert main([verb, f"{given}=DIR"]) == 2
+    assert f"unknown setting '{given}', did you mean '{meant}'?" in capsys.readouterr().err
+
+
+def test_without_groups_per_batch_group_size_is_the_number_of_prompts():
+    assert batch_shape(Config()) == BatchShape(prompts=8, samples_per_prompt=16)
+
+
+def test_with_groups_per_batch_group_size_is_completions_per_prompt():
+    config = make_config({"group_size": "8", "groups_per_batch": "128"})
+    assert batch_shape(config) == BatchShape(prompts=128, samples_per_prompt=8)
+
+
+def test_courses_command_line():
+    words = "--max_steps=20 --max_tokens=4096 --batch_size=32 --group_size=8 --eval_every=10 --save_every=10"
+    config = make_config(read_arguments(words.split()))
+    assert batch_shape(config) == BatchShape(prompts=8, samples_per_prompt=4)
+    assert (config.max_steps, config.max_tokens, config.backend, config.model_name) == (20, 4096, "embedded", "tiny")
+
+
+@given(st.integers(1, 300), st.integers(1, 300))
+def test_batch_divides_exactly_or_is_refused(batch_size, group_size):
+    config = make_settings(Config, {"batch_size": batch_size, "group_size": group_size})
+    if batch_size % group_size:
+        with refused("batch_size="):
+            batch_shape(config)
+    else:
+        shape = batch_shape(config)
+        assert shape.prompts * shape.samples_per_prompt == batch_size
+
+
+def test_sandbox_url_in_the_environment_chooses_the_executor(monkeypatch):
+    monkeypatch.setenv("SANDBOX_URL", "http://localhost:9/run_code")
+    assert make_config({}).executor == "http://localhost:9/run_code"
+    assert make_config({"executor": "embedded"}).executor == "embedded"
+
+
+def test_help_shows_every_setting_with_its_default():
+    text = describe(Config, "train")
+    for name in ("learning_rate=4e-05", "group_size=8", "save_every=10", "backend=auto"):
+        assert name in text
+
+
+def test_an_evaluation_that_is_turned_off_on_a_resume_keeps_the_problems_of_the_run():
+    earlier = {"backend": "embedded", "executor": "embedded", "test_dataset": "builtin"}
+    assert make_config({"eval_every": "-1"}, earlier).test_dataset == "builtin"
+
+
+def test_a_setting_that_does_not_say_who_honours_it_and_when_it_may_change_cannot_be():
+    @chz.chz
+    class Forgetful(Config):
+        patience: float = chz.field(default=1.0, doc="Seconds.")
+
+    with refused("Forgetful.patience", kind=TypeError):
+        facts_of(Forgetful)
+
+
+def test_clip_distances_become_the_thresholds_of_the_service():
+    assert make_config({"loss": "ppo"}).loss_config == {}
+    assert make_config({"loss": "ppo", "clip_low": "0.2", "clip_high": "0.28"}).loss_config == {
+        "clip_low_threshold": pytest.approx(0.8),
+        "clip_high_threshold": pytest.approx(1.28),
+    }
+
+
+@pytest.mark.parametrize(("given", "meant"), [("learning_rte", "learning_rate"), ("lr", "learning_rate")])
+def test_an_unknown_setting_gets_a_suggestion(given, meant):
+    with refused(f"'{given}'", f"'{meant}'"):
+        make_config({given: "1"})
+
+
+def test_a_recipe_gives_defaults_to_the_model_that_is_its_own():
+    default, given, other = make_config({}), {"recipe": "tiny", "learning_rate": "1e-3"}, {"model_name": "/models/qwen"}
+    assert (default.recipe, default.model_name, default.learning_rate) == ("tiny", "tiny", 2e-3)
+    assert make_config(given).learning_rate == 1e-3
+    assert (make_config(other).recipe, make_config(other).learning_rate) == (None, 4e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("max_steps", "many 1.5 0 -2"),
+        ("learning_rate", "fast -1e-4 0 nan inf"),
+        ("isolation", "weak"),
+        ("behavior_if_log_dir_exists", "overwrite"),
+        ("length_coef", "1e39"),
+        ("temperature", "-0.1"),
+        ("batch_size", "0"),
+        ("eval_limit", "0"),
+        ("save_every", "-1"),
+        ("reward_timeout", "0"),
+        ("grad_clip_norm", "-1 nan inf"),
+        ("max_steps_off_policy", "-1"),
+        ("kl_coef", "nan"),
+        ("backend", "hal9000"),
+        ("difficulty", "0.9..0.1"),
+        ("overlong", "penalty penalty:0 mask:5"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_the_name_of_its_setting(name, values):
+    for value in values.split():
+        with refused(f"{name}="):
+            make_config({name: value})
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ("groups_per_batch=4", "groups_per_batch"),
+        ("groups_per_batch=4 group_size=4 batch_size=16", "groups_per_batch"),
+        ("recipe=tny", "'tiny'"),
+        ("loss=dro", "'dro'"),
+        ("clip_high=0.28", "clip_high=0.28 loss=importance_sampling"),
+        ("loss=ppo clip_low=1.5", "clip_low=1.5"),
+        ("overlong=penalty:128", "overlong=penalty:128 max_tokens=128"),
+        ("overlong=penalty:64 max_tokens_schedule=0:64,5:128", "overlong=penalty:64 max_tokens_schedule"),
+        ("num_substeps=3", "num_substeps=3 num_minibatches=1"),
+        ("keep_checkpoints=3 save_every=0", "keep_checkpoints=3 save_every=0"),
+        ("test_dataset=builtin eval_every=-1", "test_dataset=builtin eval_every=-1"),
+        ("batch_size=8 group_size=8", "batch_size=8"),
+        ("groups_per_batch=16 group_size=1", "group_size=1"),
+        ("temperature=0", "temperature=0"),
+        ("temperature=1e-4", "temperature=0.0001"),
+        ("top_k=1", "top_k=1"),
+        ("top_p=1e-9", "top_p=1e-09"),
+    ],
+)
+def test_settings_that_contradict_each_other_or_would_do_nothing_are_refused_by_name(given, names):
+    with refused(*names.split()):
+        config = make_config(read_arguments(given.split()))
+        batch_shape(config)
+        refuse_idle(config)
