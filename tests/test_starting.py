@@ -425,3 +425,15 @@ def test_an_evaluation_says_how_many_of_how_many_and_the_time_left(monkeypatch):
         for _ in range(8):
             judged()
     assert re.search(r"evaluating: 3 of 8 completions, about \d+ s left", text.getvalue())
+
+
+def test_no_time_left_is_guessed_from_the_first_completions(monkeypatch):
+    clock = iter(range(0, 10_000, 4))
+    monkeypatch.setattr("code_rl.training.console.time.monotonic", lambda: next(clock))
+    console = Console(3, rich_console=RichConsole(file=(text := io.StringIO()), width=100))
+    with console.evaluating({"test": 100}, samples=0) as judged:
+        for _ in range(20):
+            judged()
+    shown = text.getvalue()
+    assert re.search(r"evaluating: 3 of 100 completions\n", shown)
+    assert re.search(r"evaluating: 9 of 100 completions, about \d+ s left", shown)

@@ -79,7 +79,8 @@ def held_out_setting(dataset: str, test_dataset: str | None) -> str:
     if setting is None:
         raise ConfigError(
             f"dataset={dataset} has no held-out problems of its own; give "
-            "test_dataset=NAME_OR_PATH, prepare it with test_share=, or eval_every=-1 for none"
+            "test_dataset=NAME_OR_PATH, prepare it with test_share= (a larger one, if it has one), "
+            "or eval_every=-1 for none"
         )
     return setting
 
