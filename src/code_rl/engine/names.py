@@ -49,7 +49,8 @@ _REMEDIES = (  # by the hub's classes of errors, the special ones first
 
 def unavailable(name: str, error: BaseException) -> str:
     """Say in one line why a model cannot be had, and what to do."""
-    kinds, cause = set[str](), error
+    kinds = set[str]()
+    cause: BaseException | None = error
     while cause is not None:
         kinds |= {kind.__name__ for kind in type(cause).__mro__}
         cause = cause.__cause__ or cause.__context__

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from huggingface_hub.errors import HfHubHTTPError, StrictDataclassError
@@ -33,8 +33,11 @@ from .weights import (
 )
 
 HUB_S = 5.0
-# OSError, and the error of the HTTP library that the hub's client is built on.
-CLIENT_ERRORS = HfHubHTTPError.__bases__
+# The bases are OSError, and the error of the HTTP library that the hub's client is built on.
+UNAVAILABLE = cast(
+    "tuple[type[Exception], ...]",
+    (*HfHubHTTPError.__bases__, ValueError, TypeError, StrictDataclassError),
+)
 __all__ = [
     "BUILT_IN",
     "Model",
@@ -93,8 +96,8 @@ def model_config(name: str) -> tuple[str, Any, Architecture]:
     """
     source = source_of(name)
     from huggingface_hub import hf_hub_url
-    from huggingface_hub.utils import get_session, hf_raise_for_status
     from huggingface_hub.utils._headers import build_hf_headers
+    from huggingface_hub.utils._http import get_session, hf_raise_for_status
     from transformers import AutoConfig
 
     try:
@@ -112,7 +115,7 @@ def model_config(name: str) -> tuple[str, Any, Architecture]:
             )
             hf_raise_for_status(answer)
             config = AutoConfig.for_model(**answer.json())
-    except (*CLIENT_ERRORS, ValueError, TypeError, StrictDataclassError) as error:
+    except UNAVAILABLE as error:
         raise ConfigError(unavailable(source, error) + _elsewhere(name)) from error
     return source, config, architecture_of(config)
 
