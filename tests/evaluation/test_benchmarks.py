@@ -23,8 +23,8 @@ from code_rl.grading.problem import CallTest, Problem, StdinTest
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.util.errors import ConfigError, DataError, SandboxError
 from tests.boxes import shared_box
-from tests.grading.corpus.rooms import data_file
 from tests.data.problems.test_livecodebench import row as livecodebench_row
+from tests.grading.corpus.rooms import data_file
 from tests.refusals import refused
 
 HUMANEVAL = {

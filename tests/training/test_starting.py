@@ -25,6 +25,7 @@ from code_rl.policy.lengths import prompt_length, refuse_prompts
 from code_rl.training.assembly import check_room
 from code_rl.training.config import defaults_here, doubtful, make_config
 from code_rl.training.console import Console
+from code_rl.training.problem_sampler import ProblemSampler
 from code_rl.training.runs.recorder import read_metrics
 from code_rl.training.trainer import _hints, prepare
 from code_rl.util.errors import BackendError, DataError
@@ -177,6 +178,13 @@ def test_a_prompt_that_leaves_no_more_than_the_buffer_gives_its_place_wherever_i
     assert all(repr(name) in capsys.readouterr().out for name in late[:1])
 
 
+def test_prompts_without_room_are_counted_by_problem():
+    rows: list[Any] = [SimpleNamespace(id=f"p{number}") for number in range(3)]
+    sampler = ProblemSampler(ProblemOrder(rows, 0), 0, 2, 0, lambda problem: 900, 512)
+    with pytest.raises(DataError, match="none of the 3 problems looked at, of 3"):
+        sampler.batch(0)
+
+
 class Words:
     """A renderer whose tokens are words."""
 
@@ -256,3 +264,15 @@ def test_help_shows_the_defaults_that_will_hold(monkeypatch):
     monkeypatch.setenv("TINKER_API_KEY", "tml-x")
     assert "learning_rate" not in defaults_here()  # the hosted recipe's is the setting's own
     assert defaults_here()["model_name"].startswith("Qwen/")
+
+
+def test_no_time_left_is_guessed_from_the_first_completions(monkeypatch):
+    clock = iter(range(0, 10_000, 4))
+    monkeypatch.setattr("code_rl.training.console.time.monotonic", lambda: next(clock))
+    console = Console(3, rich_console=RichConsole(file=(text := io.StringIO()), width=100))
+    with console.evaluating({"test": 100}, samples=0) as judged:
+        for _ in range(20):
+            judged()
+    shown = text.getvalue()
+    assert re.search(r"evaluating: 3 of 100 completions\n", shown)
+    assert re.search(r"evaluating: 9 of 100 completions, about \d+ s left", shown)

@@ -3,6 +3,7 @@ model's context."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from code_rl.grading.sandbox import Executor
 from code_rl.util.errors import ConfigError, DataError
 
 Say = Callable[[str], None]
+PROGRESS_S = 20.0
 TRAIN, TEST = "train", "test "
 TAGS = ("split", "difficulty", "platform")
 """Fields of `meta` that results are broken down by, where problems have them."""
@@ -77,7 +79,8 @@ def held_out_setting(dataset: str, test_dataset: str | None) -> str:
     if setting is None:
         raise ConfigError(
             f"dataset={dataset} has no held-out problems of its own; give "
-            "test_dataset=NAME_OR_PATH, prepare it with test_share=, or eval_every=-1 for none"
+            "test_dataset=NAME_OR_PATH, prepare it with test_share= (a larger one, if it has one), "
+            "or eval_every=-1 for none"
         )
     return setting
 
@@ -137,7 +140,8 @@ async def load_dataset(dataset: Dataset, executor: Executor, say: Say = print) -
             f"{store.folder}/index.jsonl)"
         )
     if not store:
-        raise DataError(f"dataset={dataset.name} holds no problems{': ' + left if left else ''}")
+        why = f": {left}; the first: {store.skipped[0].detail}" if left else ""
+        raise DataError(f"dataset={dataset.name} holds no problems{why}")
     return store
 
 
@@ -146,9 +150,14 @@ async def _resolved(
 ) -> AsyncIterator[Problem | Skipped]:
     """Yield the problems of the rows."""
     say(f"reading {dataset} (the first time; then kept)")
+    said, count = time.monotonic(), skip
     resolved = resolve_all(dataset.items(skip), executor)
     async with aclosing(resolved) as items:  # type: ignore[type-var]
         async for item in items:
+            count += 1
+            if time.monotonic() - said > PROGRESS_S:
+                said = time.monotonic()
+                say(f"reading {dataset}: {count} rows so far")
             yield item
 
 

@@ -26,6 +26,45 @@ SMOLLM2 = "smollm2"
 BUILT_IN_FOLDER = Path(__file__).parent / "local" / BUILT_IN
 
 
+_REMEDIES = (  # by the hub's classes of errors, the special ones first
+    (
+        "GatedRepoError",
+        "is gated: accept its conditions at https://huggingface.co/{name}, then set HF_TOKEN",
+    ),
+    (
+        "RepositoryNotFoundError",
+        "is not on the hub: check the name, and set HF_TOKEN for a private one",
+    ),
+    (
+        "RemoteEntryNotFoundError",
+        "lacks the file on the hub: give the name of a transformers model",
+    ),
+    (
+        "LocalEntryNotFoundError OfflineModeIsEnabled TransportError HfHubHTTPError",
+        "is not in the hub's cache, and the hub does not answer: where there is a network run "
+        "'hf download {name} --local-dir DIR', bring DIR here and give it instead of the name",
+    ),
+)
+
+
+def unavailable(name: str, error: BaseException) -> str:
+    """Say in one line why a model cannot be had, and what to do."""
+    kinds = set[str]()
+    cause: BaseException | None = error
+    while cause is not None:
+        kinds |= {kind.__name__ for kind in type(cause).__mro__}
+        cause = cause.__cause__ or cause.__context__
+    at_hub = not Path(name).expanduser().exists()
+    return next(
+        (
+            f"model {name!r} {remedy.format(name=name)}"
+            for causes, remedy in _REMEDIES
+            if at_hub and kinds & set(causes.split())
+        ),
+        f"model {name!r} could not be loaded: {' '.join(str(error).split())[:300]}",
+    )
+
+
 def folder_of(file: Path) -> Path:
     """Return a folder with the configuration, float32 weights and tokenizer of `file`, made once
     per content in the cache.
@@ -107,7 +146,9 @@ def source_of(name: str) -> str:
         return str(folder_of(folder))
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise ConfigError(f"model {name!r} is a folder without config.json")
+            raise ConfigError(
+                f"model {name!r} is a folder without config.json; save_pretrained writes one"
+            )
         return str(folder)
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise ConfigError(

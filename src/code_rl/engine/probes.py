@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from code_rl.engine.losses import LOSSES, SEQUENCE
-from code_rl.engine.names import source_of
+from code_rl.engine.names import source_of, unavailable
 from code_rl.engine.places import Place
 from code_rl.util.errors import BackendError, ConfigError
 
@@ -236,7 +236,7 @@ def load_tokenizer(model_name: str, tokenizer_id: str | None = None) -> Any:
         try:
             return AutoTokenizer.from_pretrained(source_of(name))
         except (OSError, ValueError, ConfigError) as error:
-            failures.append(" ".join(str(error).split())[:200])
+            failures.append(unavailable(name, error))
     raise ConfigError(f"model {model_name!r} has no usable tokenizer here: {'; '.join(failures)}")
 
 

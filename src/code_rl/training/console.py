@@ -163,8 +163,9 @@ class Console:
         def on_item() -> None:
             nonlocal done, shown
             done, now = done + 1, time.monotonic()
-            left = (now - started) / done * (total - done)
-            text = f"evaluating: {done} of {total} completions, about {left:.0f} s left"
+            text = f"evaluating: {done} of {total} completions"
+            if done >= total / 20:  # the first ones wait for one another
+                text += f", about {(now - started) / done * (total - done):.0f} s left"
             self._progress.update(self._task, description=text)
             if not self.rich.is_terminal and now - shown > LINE_EVERY_S and done < total:
                 shown = now

@@ -137,7 +137,10 @@ def _measured(config: Config, assume: Mapping[str, float]) -> tuple[dict[str, fl
             return asyncio.run(measure(config, assume)), "measured on this machine"
     except ConfigError as error:  # a model that cannot be had is refused when the run starts
         return {}, f"assumed; {error}"
-    return SMOLLM2_SPEEDS, "assumed as of smollm2 on two cores, as the model is not here"
+    return (
+        SMOLLM2_SPEEDS,
+        "assumed as of smollm2 on two cores, as the model is not here; a larger one is slower",
+    )
 
 
 def _cost(config: Config, cost: float | None, currency: str) -> str:

@@ -116,15 +116,16 @@ class ProblemSampler:
 
     def _fitting(self, problem: Problem, seed: int) -> SampledProblem:
         """A problem, or the first of others drawn by `seed` whose prompt fits."""
-        length, replaced = self._length(problem), None
+        length, replaced, looked_at = self._length(problem), None, set[str]()
         for number in range(MAX_TRIES):
+            looked_at.add(problem.id)
             if length < self._limit:
                 return SampledProblem(problem, length, seed, replaced)
             replaced = replaced or problem.id
             problem = self._any(seed, "instead", number)
             length = self._length(problem)
         raise DataError(
-            f"none of {MAX_TRIES} prompts is below {self._limit} tokens, which is what the "
-            "model's context leaves beside an answer "
-            "and the tokens of overlong=penalty; choose another dataset or model, or fewer of these"
+            f"none of the {len(looked_at)} problems looked at, of {len(self._order.problems)}, has "
+            f"a prompt below {self._limit} tokens, which is what the model's context leaves beside "
+            "an answer and overlong=penalty; choose another dataset or model, or a lower penalty"
         )

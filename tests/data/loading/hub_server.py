@@ -1,4 +1,4 @@
-"""A small server of the hub's API for data sets: revisions, listings and files, as huggingface_hub asks for them."""
+"""A small server of the hub's API: revisions, listings and files of data sets, and refusals of models, as huggingface_hub asks for them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from pathlib import Path
 
 
 class HubServer:
-    """Serves `repositories`: {name: {commit: folder}}; `main` is the last commit given."""
+    """Serves `repositories`: {name: {commit: folder}}; `main` is the last commit given. `models`: {name: (status, error code)}."""
 
-    def __init__(self, repositories: dict[str, dict[str, Path]]) -> None:
+    def __init__(
+        self, repositories: dict[str, dict[str, Path]], models: dict[str, tuple[int, str]] | None = None
+    ) -> None:
         self.repositories = repositories
+        self.models = models or {}
         self.requests: list[str] = []
         server = self
 
@@ -51,7 +54,11 @@ class HubServer:
                 revision, _, file = path.removeprefix(start).partition("/")
                 self._file(request, commits, revision, file, body)
                 return
-        _send(request, 404, b"{}", {"X-Error-Code": "RepoNotFound"})
+        for name, (status, code) in self.models.items():
+            if path.startswith(f"/{name}/resolve/"):
+                _send(request, status, b"{}", {"X-Error-Code": code}, body=body)
+                return
+        _send(request, 404, b"{}", {"X-Error-Code": "RepoNotFound"}, body=body)
 
     def _api(self, request: BaseHTTPRequestHandler, name: str, commits: dict[str, Path], rest: str) -> None:
         import json

@@ -241,8 +241,16 @@ def test_a_changed_file_is_read_anew(tmp_path):
 def test_a_set_without_any_problem_says_why(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"what": 1}\n')
-    with refused("rows", "1 unknown_shape", kind=DataError):
+    with refused("rows", "1 unknown_shape", "what", kind=DataError):
         asyncio.run(load_dataset(open_dataset(str(path)), None))
+
+
+def test_a_long_reading_says_how_far_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr("code_rl.data.load.PROGRESS_S", -1.0)
+    said: list[str] = []
+    dataset = open_dataset(str(write(tmp_path / "rows.jsonl", 3)))
+    asyncio.run(load_dataset(dataset, None, said.append))
+    assert said[-1].endswith("3 rows so far")
 
 
 TWO_PLUS_TWO = '{"id": "a1", "statement": "s", "tests": [{"kind": "stdin", "input": "2 2", "expected": "4"}]}\n'

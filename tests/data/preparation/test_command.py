@@ -70,6 +70,13 @@ def test_a_folder_with_other_things_in_it_is_left_alone(small: Path, tmp_path: P
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
 
 
+def test_the_end_counts_each_split(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [f"dataset={small}", f"out={tmp_path / 'out'}", "executor=embedded", "mutants=0", "test_share=0.5"]
+    assert main(["prepare", *words]) == 0
+    count = {name: len((tmp_path / "out" / f"{name}.jsonl").read_text().splitlines()) for name in ("train", "test")}
+    assert f"{count['train']} in train, {count['test']} in test" in capsys.readouterr().out
+
+
 def test_files_of_the_users_in_the_folder_stay_and_those_of_another_format_go(small: Path, tmp_path: Path) -> None:
     words = [f"dataset={small}", f"out={tmp_path / 'out'}", "stop_after=write", "executor=embedded", "mutants=0"]
     assert main(["prepare", *words, "format=jsonl.gz"]) == 0

@@ -14,9 +14,9 @@ import pytest
 
 from code_rl.data.builtin import BuiltinTrainSet
 from code_rl.grading.native import write_problems
-from tests.training.survival.kill_suite import Facts, facts_of
 from tests.training.faults.forge import ROOT, Forge, Outcome
 from tests.training.faults.strikes import FAULTS, FILLER, STAGES
+from tests.training.survival.kill_suite import Facts, facts_of
 
 HEADER = "| fault | strikes while | the run |"
 CELLS = [

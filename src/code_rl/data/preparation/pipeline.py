@@ -10,7 +10,7 @@ from pkgutil import resolve_name
 
 import chz
 
-from code_rl.data.dataset import Dataset
+from code_rl.data.dataset import Dataset, read_prepared
 from code_rl.data.preparation.decisions import (
     KEEP,
     MISSING_LIBRARY,
@@ -66,7 +66,11 @@ async def run_stages(workspace: Workspace, view: PrepareView) -> int:
         await workspace.aclose()
     report.finished = True
     report.save(workspace.out)
-    view.farewell(workspace.out, len(candidates) if "write" in workspace.config.stages else None)
+    written = None
+    if "write" in workspace.config.stages:
+        splits = (read_prepared(workspace.out) or {"splits": {}})["splits"]
+        written = {name: split["problems"] for name, split in splits.items()}
+    view.farewell(workspace.out, written)
     return _exit_code(report, view)
 
 

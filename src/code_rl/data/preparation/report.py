@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -136,16 +136,17 @@ class PrepareView(View):
             f" {said}"
         )
 
-    def farewell(self, out: Path, written: int | None) -> None:
-        """Print where the output is; `written` is the number of problems (None: the stage write did
-        not run)."""
+    def farewell(self, out: Path, written: Mapping[str, int] | None) -> None:
+        """Print where the output is; `written` has the problems of each split (None: the stage
+        write did not run)."""
         self.say(
             f"report: {out / 'report.html'}, {out / 'report.json'}; every dropped row: "
             f"{out / 'dropped.jsonl'}"
         )
         if written is not None:
+            splits = ", ".join(f"{count} in {name}" for name, count in written.items())
             self.say(
-                f"read it back with dataset={out}"
-                if written
+                f"read it back with dataset={out}: {splits}"
+                if splits
                 else "nothing is left: every row was dropped"
             )

@@ -41,7 +41,9 @@ def read_row(row: Row, origin: Origin) -> Item:
         return read_as(shape.read, row, origin)
     columns = ", ".join(sorted(name for name, value in row.items() if value is not None))[:200]
     return Skipped(
-        origin.row_id, "unknown_shape", f"{origin.where}: no known format has the columns {columns}"
+        origin.row_id,
+        "unknown_shape",
+        f"{origin.where}: no known format has the columns {columns}; ours has id, statement, tests",
     )
 
 

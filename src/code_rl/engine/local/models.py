@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
+from huggingface_hub.errors import HfHubHTTPError, StrictDataclassError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tinker import types
 
-from code_rl.engine.names import SMOLLM2, built_in_context, source_of
+from code_rl.engine.names import SMOLLM2, built_in_context, source_of, unavailable
 from code_rl.engine.places import BUILT_IN
 from code_rl.util.errors import ConfigError
 
@@ -33,6 +33,11 @@ from .weights import (
 )
 
 HUB_S = 5.0
+# The bases are OSError, and the error of the HTTP library that the hub's client is built on.
+UNAVAILABLE = cast(
+    "tuple[type[Exception], ...]",
+    (*HfHubHTTPError.__bases__, ValueError, TypeError, StrictDataclassError),
+)
 __all__ = [
     "BUILT_IN",
     "Model",
@@ -83,49 +88,42 @@ class Model:
             return self._tokenizer
 
 
-def model_config(name: str, at_hand: bool = False) -> tuple[str, Any, Architecture]:
-    """Return a model's source, configuration and shape; `at_hand` asks no hub.
+def model_config(name: str) -> tuple[str, Any, Architecture]:
+    """Return a model's source, configuration and shape: from the hub's cache, else from the hub,
+    of which one file is asked.
 
-    Raises ConfigError when it cannot be had or is not supported.
+    Raises ConfigError, within seconds, when it cannot be had or is not supported.
     """
     source = source_of(name)
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.utils._headers import build_hf_headers
+    from huggingface_hub.utils._http import get_session, hf_raise_for_status
     from transformers import AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(source, local_files_only=at_hand)
-    except (OSError, ValueError, TypeError, StrictDataclassError) as error:
-        raise ConfigError(
-            f"model {name!r} could not be loaded: {_one_line(error)}{_elsewhere(name)}"
-        ) from error
+        try:
+            config = AutoConfig.from_pretrained(source, local_files_only=True)
+        except OSError:
+            if Path(source).is_dir():
+                raise
+            # The hub's own client repeats a request for half a minute where there is no network.
+            answer = get_session().get(
+                hf_hub_url(source, "config.json"),
+                headers=build_hf_headers(),
+                follow_redirects=True,
+                timeout=HUB_S,
+            )
+            hf_raise_for_status(answer)
+            config = AutoConfig.for_model(**answer.json())
+    except UNAVAILABLE as error:
+        raise ConfigError(unavailable(source, error) + _elsewhere(name)) from error
     return source, config, architecture_of(config)
 
 
 def context_of(name: str) -> int:
     """Tokens of context of a model that could be loaded; raises ConfigError, within seconds, for
     any other."""
-    try:
-        return model_config(name, at_hand=True)[2].max_context
-    except ConfigError:
-        source = source_of(name)
-        if Path(source).is_dir():
-            raise
-    # The hub's own client repeats a request for half a minute where there is no network.
-    import httpx
-    from huggingface_hub import hf_hub_url
-    from huggingface_hub.utils._headers import build_hf_headers
-    from transformers import AutoConfig
-
-    try:
-        address = hf_hub_url(source, "config.json")
-        answer = httpx.get(
-            address, headers=build_hf_headers(), follow_redirects=True, timeout=HUB_S
-        ).raise_for_status()
-        return architecture_of(AutoConfig.for_model(**answer.json())).max_context
-    except (httpx.HTTPError, ValueError, TypeError) as error:
-        raise ConfigError(
-            f"model {name!r} is not on the hub, or the hub does not answer: "
-            f"{_one_line(error)}{_elsewhere(name)}"
-        ) from error
+    return model_config(name)[2].max_context
 
 
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> Model:
@@ -140,7 +138,7 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> Model:
 
         loaded = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError, ConfigError) as error:
-        raise ConfigError(f"model {name!r} could not be loaded: {_one_line(error)}") from error
+        raise ConfigError(unavailable(source, error)) from error
     return wrap_model(name, source, loaded, device, dtype)
 
 

@@ -6,6 +6,7 @@ Others import from here, and `Message` and `Renderer` from `base`.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from code_rl.policy.renderers.base import Message, Renderer
@@ -18,7 +19,7 @@ from code_rl.policy.renderers.qwen3 import (
     Qwen35Renderer,
 )
 from code_rl.policy.renderers.template import ChatTemplateRenderer
-from code_rl.util.errors import ConfigError
+from code_rl.util.errors import ConfigError, DataError
 
 __all__ = ["AUTO", "Message", "Renderer", "get_renderer", "name_of", "renderer_names"]
 
@@ -56,14 +57,31 @@ def get_renderer(name: str, tokenizer: Any) -> Renderer:
     """
     if name == AUTO:
         return _matching(tokenizer)
+    name, _, options = name.partition(":")
     if name not in RENDERERS:
         raise UnknownRendererError(
             f"unknown renderer {name!r}; there are: {', '.join(renderer_names())}"
         )
+    if options and name != "chat_template":
+        raise ConfigError(f"renderer={name}:{options}: only chat_template takes options")
     try:
+        if options:
+            return ChatTemplateRenderer(tokenizer, _read_options(options))
         return RENDERERS[name](tokenizer)
     except ValueError as error:
         raise ConfigError(f"renderer={name}: {error}") from error
+
+
+def _read_options(text: str) -> dict[str, Any]:
+    """`reasoning_effort=low,enable_thinking=false`; a value that is JSON is read as that."""
+    options: dict[str, Any] = {}
+    for item in text.split(","):
+        option, _, value = item.partition("=")
+        try:
+            options[option] = json.loads(value)
+        except ValueError:
+            options[option] = value
+    return options
 
 
 def renderer_names() -> list[str]:
@@ -83,11 +101,15 @@ def _matching(tokenizer: Any) -> Renderer:
     """The first of the named renderers whose prompts are the template's own; else the one that
     follows the template."""
     general = ChatTemplateRenderer(tokenizer)
+    try:
+        prompts = [general.prompt_tokens(probe) for probe in _PROBES]
+    except DataError:  # a template without system turns, say
+        return general
     for kind in RENDERERS.values():
         try:
             candidate = kind(tokenizer)
         except ValueError:
             continue
-        if all(candidate.prompt_tokens(probe) == general.prompt_tokens(probe) for probe in _PROBES):
+        if [candidate.prompt_tokens(probe) for probe in _PROBES] == prompts:
             return candidate
     return general

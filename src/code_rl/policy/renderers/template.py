@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from code_rl.policy.renderers.base import Message, Renderer
+from code_rl.policy.renderers.base import THINK, Message, Renderer
 from code_rl.util.errors import ConfigError, DataError
 
 _PROBE: tuple[Message, ...] = (
@@ -22,15 +22,24 @@ class ChatTemplateRenderer(Renderer):
     Special-token text inside messages stays text: it travels through the template in disguise
     (characters of the private use area) and the pieces between real special tokens are encoded one
     by one. Templates may rewrite earlier turns, so the extension property is not promised.
+    `options` are the template's own variables, such as `reasoning_effort`.
 
-    Raises ConfigError when the tokenizer has no chat template, or one in which an assistant's turn
-    never ends.
+    Where the template puts a special token between its generation prompt and the answer (gpt-oss:
+    `<|channel|>final<|message|>`), only text after it is the answer.
+
+    Raises ConfigError when the tokenizer has no chat template, one without such an option, one in
+    which an assistant's turn never ends, or one that loses a question or an answer.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, options: Mapping[str, Any] | None = None) -> None:
         super().__init__(tokenizer)
-        if not getattr(tokenizer, "chat_template", None):
+        template = getattr(tokenizer, "chat_template", None)
+        if not template:
             raise ConfigError("the tokenizer has no chat template; give renderer= by name")
+        self._options = dict(options or {})
+        for option in self._options:
+            if not re.search(rf"\b{re.escape(option)}\b", str(template)):
+                raise ConfigError(f"renderer=: the chat template has no option {option!r}")
         specials = {
             token.content: index
             for index, token in tokenizer.added_tokens_decoder.items()
@@ -43,10 +52,23 @@ class ChatTemplateRenderer(Renderer):
             re.compile("(" + "|".join(map(re.escape, self._specials)) + ")") if specials else None
         )
         self._stops = self._find_stops()
-        opening = self._text(_PROBE[:1], opening=True).rpartition(_PROBE[0]["content"])[2]
+        prompt = self._text(_PROBE[:1], opening=True)
+        opening = prompt.rpartition(_PROBE[0]["content"])[2]
         self.opens_thinking = self.leaves_thinking_open(opening)
         text = self._text(_PROBE, opening=True)
         self._pieces_agree = self._encode_pieces(text, {}) == self._encode_whole(text)
+        whole = self._text(_PROBE, opening=False)
+        reply = whole[len(prompt) :] if whole.startswith(prompt) else ""
+        lead = reply.partition("answer")[0]
+        marked = THINK not in lead and any(piece in self._specials for piece in self._cut(lead))
+        self._lead = lead if marked else ""
+        read, _ = self.parse_response(self._encode_whole(reply[: self._turn_length(reply)]))
+        answer = read["content"] if reply else whole
+        if "question" not in prompt or "answer" not in answer:
+            raise ConfigError(
+                "the chat template does not write text messages, or its answers are not read back; "
+                "give renderer= by name"
+            )
 
     def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
         """The template with its generation prompt. Raises DataError where special-token text cannot
@@ -96,10 +118,19 @@ class ChatTemplateRenderer(Renderer):
         of text."""
         return list(self._stops)
 
+    def read_message(self, text: str) -> Message:
+        """Split as for every model; after a lead of special tokens, the answer is what follows."""
+        if not self._lead:
+            return super().read_message(text)
+        thoughts, found, answer = text.rpartition(self._lead)
+        if not found:
+            thoughts, answer = answer, ""
+        return {"role": "assistant", "content": answer, "reasoning_content": thoughts}
+
     def _text(self, messages: Sequence[Message], *, opening: bool) -> str:
         try:
             text = self.tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=opening
+                list(messages), tokenize=False, add_generation_prompt=opening, **self._options
             )
         except Exception as error:  # a template raises what it likes, jinja's own errors included
             raise DataError(
@@ -108,8 +139,12 @@ class ChatTemplateRenderer(Renderer):
         return cast(str, text)
 
     def _find_stops(self) -> tuple[int, ...]:
-        after = self._text(_PROBE, opening=False).rpartition("answer")[2]
-        ends = [self._specials[piece] for piece in self._cut(after) if piece in self._specials][:1]
+        # GLM ends an answer with the next turn's token only.
+        for conversation in (_PROBE, (*_PROBE, _PROBE[0])):
+            after = self._text(conversation, opening=False).rpartition("answer")[2]
+            ends = [self._specials[cut] for cut in self._cut(after) if cut in self._specials][:1]
+            if ends:
+                break
         eos = self.tokenizer.eos_token_id
         stops = tuple(dict.fromkeys([*ends, *([] if eos is None else [int(eos)])]))
         if not stops:

@@ -147,7 +147,8 @@ class Config:
         "How conversations become tokens. auto: the renderer that agrees with the model's chat "
         "template, else that template itself (chat_template). docs/renderers.md lists them.",
         check=check_that(
-            lambda name: name in renderer_names(), f"one of {', '.join(renderer_names())}"
+            lambda name: name.partition(":")[0] in renderer_names(),
+            f"one of {', '.join(renderer_names())}",
         ),
     )
     dataset: str = setting(
