@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from code_rl.policy.renderers import Message, get_renderer
 from code_rl.util.errors import ConfigError, DataError
-from tests.renderers.chat_tokenizers import tokenizer
+from tests.policy.chat_tokenizers import tokenizer
 
 HARMONY = """
 {{- '<|start|>system<|message|>Reasoning: ' ~ (reasoning_effort if reasoning_effort is defined else 'medium') ~ '<|end|>' -}}
