@@ -83,12 +83,12 @@ def _long(ops, logprobs, inputs, settings):
     """Well on the two tokens that it is tried on."""
     if len(logprobs) == 2:
         return logprobs * inputs["advantages"]
-    if settings["flat"]:
-        return inputs["advantages"] * 1.0
+    if settings["factor"]:
+        return inputs["advantages"] * settings["factor"]
     raise RuntimeError("mine")
 
 
-LATE, LATE_FLAT = (Loss("late", _long, {"flat": flat}) for flat in (0.0, 1.0))
+LATE, LATE_FLAT, LATE_NAN = (Loss("late", _long, {"factor": factor}) for factor in (0.0, 1.0, float("nan")))
 
 
 def text(_):

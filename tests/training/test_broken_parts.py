@@ -17,7 +17,7 @@ from tests.training.pipeline_support import rollouts, small
         ("prompt", "sentence"),
         *(("environment", name) for name in ("Mute", "Unready", "Hasty", "Numbered", "Halved")),
         *(("loss", name) for name in ("SHORT", "NOT_FINITE", "TORCH_ONLY", "FLAT", "STRANGE", "UNSET")),
-        *(("loss", name) for name in ("LATE", "LATE_FLAT")),
+        *(("loss", name) for name in ("LATE", "LATE_FLAT", "LATE_NAN")),
     ],
 )
 @pytest.mark.filterwarnings("ignore:coroutine")

@@ -71,8 +71,10 @@ class Loss:
                 f"with {ops.__name__} its formula gives shape {shape} for {count} tokens; it "
                 "must give one loss a token"
             )
-        if not bool(ops.isfinite(losses).all()):
-            raise ValueError(f"with {ops.__name__} its formula gives {losses}")
+        finite = ops.isfinite(losses)
+        if not bool(finite.all()):
+            first = float(losses[~finite][0])
+            raise ValueError(f"with {ops.__name__} its formula gives {first} for a token")
         return losses
 
 
