@@ -28,7 +28,7 @@ from code_rl.util.data_files import describe_files, is_data_file, stream_rows
 from code_rl.util.errors import ConfigError, DataError
 
 PROMPT_TEXT = "prompt_text"
-"""The field of `meta` that holds what the benchmark's own prompt shows of a row."""
+"""The field of `meta` with the row's part of the benchmark's own prompt."""
 
 _LCB_REVISION = "0fe84c3912ea0c4d4a78037083943e8f0c4dd505"
 HUMANEVAL_PLUS = Pinned(
@@ -89,8 +89,8 @@ def check_selection(name: str, choice: RowSelection) -> None:
 async def read_files(
     name: str, data: str | None, executor: Executor
 ) -> tuple[ProblemStore, dict[str, Any]]:
-    """The problems of the file or folder that `data`, else `name`, is, and facts of the manifest.
-    Raises ConfigError where there is none, DataError for malformed ones."""
+    """Return the problems of the file or folder `data`, else `name`, and facts for the manifest.
+    Raises ConfigError if there is none, DataError if it is malformed."""
     dataset = open_dataset(data or name, "test")
     if "livecodebench" in dataset.shapes():
         raise ConfigError(
@@ -148,7 +148,7 @@ def source_files(name: str, data: str | None, choice: RowSelection) -> tuple[lis
     """The files of a benchmark and the revision they are: local ones (`data`), or downloaded at the
     pinned revision.
 
-    Raises ConfigError when there is neither, or when the choice does not apply.
+    Raises ConfigError if there is neither, or if the choice does not apply.
     """
     path = None if data is None else Path(data).expanduser()
     if name == "livecodebench":

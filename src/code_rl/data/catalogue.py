@@ -1,4 +1,4 @@
-"""The data sets known by name, where each lies on the hub, and the mixtures made of them.
+"""The data sets known by name, their repositories on the hub, and mixtures of them.
 
 Any other hub id works as well (`owner/name`, `owner/name/config`), as long as its rows have a shape
 of `sources.shapes`.

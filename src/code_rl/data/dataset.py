@@ -377,7 +377,7 @@ def _local(part: str) -> tuple[Path, str | None] | None:
 
 
 def _split_name(part: str) -> tuple[str, str | None, str | None]:
-    """`name[@revision][:split]` in its parts; a path comes back with its split alone."""
+    """Split `name[@revision][:split]` into its parts; a path has only a split."""
     local = _local(part)
     if local is not None:
         return part.removesuffix(f":{local[1]}") if local[1] else part, None, local[1]

@@ -125,7 +125,7 @@ def _cached(name: str, revision: str | None, cause: Exception) -> Repository:
 
 
 def _card(readme: Path) -> dict[str, Any]:
-    """The metadata at the head of a repository's README; nothing where there is none."""
+    """Return the metadata at the head of a repository's README, or nothing."""
     from huggingface_hub import metadata_load
     from yaml import YAMLError
 

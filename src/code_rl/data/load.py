@@ -185,7 +185,7 @@ def parse_difficulty(text: str) -> tuple[float, float]:
 
 
 def within_difficulty(problems: Sequence[Problem], difficulty: str) -> Sequence[Problem]:
-    """Keep the problems whose known pass rate lies within `LOW..HIGH`, ends included. Raises
+    """Keep the problems whose known pass rate is within `LOW..HIGH`, ends included. Raises
     ConfigError if a problem has no rate, or none is left."""
     low, high = parse_difficulty(difficulty)
     rates = {

@@ -30,11 +30,11 @@ from code_rl.util.errors import DataError
 from code_rl.util.files import sized_lines
 
 READERS = ("code_rl.data", "code_rl.grading", "code_rl.util.data_files")
-"""What decides which problems the rows of a data set are."""
+"""The modules that decide which problems the rows become."""
 
 RECORDS, INDEX = "problems.bin", "index.jsonl"
 Items = Callable[[int], AsyncIterator[Problem | Skipped]]
-"""What the rows of a source give, without the first so many."""
+"""The items of a source's rows, from a given position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,11 +223,11 @@ async def cached_store(
     about: Callable[[Problem], Mapping[str, Any]] = lambda _: {},
     *modules: str,
 ) -> ProblemStore:
-    """The store `name` in the cache: made from `items` the first time, gone on with where that was
-    cut; whoever comes second waits.
+    """Return the store `name` of the cache, made from `items` the first time. A cut one
+    continues; a second process waits.
 
-    It is made anew once the readers, or `modules` beside them, have changed. A repeated id is left
-    out (`duplicate_id`). Raises DataError when it cannot be written.
+    It is made again if the readers or `modules` have changed. A repeated id is dropped
+    (`duplicate_id`). Raises DataError if it cannot be written.
     """
     key = sources_digest(*READERS, *modules)
     folder = cache_folder() / "problems" / f"{name}-{key[:16]}"

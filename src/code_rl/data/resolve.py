@@ -38,8 +38,8 @@ _MOST_LEFT_OUT = 0.05
 
 
 async def resolve(item: Item, executor: Executor) -> Problem | Skipped:
-    """The finished problem, or why there is none. Raises SandboxError, naming the row, when the
-    executor fails."""
+    """Return the finished problem, or the reason against it. Raises SandboxError, naming the row,
+    if the executor fails."""
     try:
         if isinstance(item, Draft):
             return await with_expected(item, executor)
@@ -83,9 +83,9 @@ async def with_expected(
 
     The reference runs under generous limits in the same sandbox as any program: fresh inputs for
     each call, so that a reference that changes its arguments cannot disturb another test. A
-    reference that fails makes the row a Skipped, `reference_failed`. A few calls on which it only
-    goes beyond the limits (a value of a gigabyte) are left out, and named in
-    `meta["calls_left_out"]`. Raises SandboxError when the executor itself fails.
+    reference that fails makes the row a Skipped, `reference_failed`. A few calls that only exceed
+    the limits (a value of a gigabyte) are dropped and named in `meta["calls_left_out"]`. Raises
+    SandboxError if the executor itself fails.
     """
     problem, calls = draft.problem, [CallTest(args) for args in draft.calls]
     executions = [

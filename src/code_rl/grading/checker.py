@@ -52,8 +52,7 @@ from code_rl.grading.verdict import VerdictKind
 
 OUTPUT_BYTES = 1 << 20
 UNDECIDED_ANSWERS = 4
-"""So many times its own limit a checker may spend on answers of one program that it does not
-decide."""
+"""Multiple of its own limit that a checker may spend on one program's undecided answers."""
 
 
 class UndecidedError(Exception):
@@ -89,8 +88,7 @@ class CheckerBudget:
 
 
 Asked = Answer | Reason | None
-"""What there is to ask about one test: an answer; nothing, since it failed before; nothing, since
-it passed."""
+"""The question about one test: an answer, or none because it failed or passed before."""
 
 
 def checker_job(compare: Compare, answers: Sequence[Answer]) -> Job:

@@ -1,9 +1,8 @@
 """Compare rules for returned values.
 
-Values are compared in the encoded form of `grading.values`, as JSON left them: nothing that a
-program returned is ever built into a set, a dict of our own or an object, so no hash and no
-`__eq__` of its choosing runs here. Nesting is walked with a list, not with recursion. Long integers
-stay the hexadecimal text that they travel as.
+Values are compared in the encoded form of `grading.values`, as JSON left them. They are never built
+into sets, dicts or objects, so no `__hash__` or `__eq__` of the program runs here. Nesting is
+walked with a list, not with recursion. Long integers stay hexadecimal text.
 """
 
 from __future__ import annotations

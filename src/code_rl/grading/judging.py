@@ -1,9 +1,9 @@
-"""The judge: runs a program on a problem's inputs, compares its outputs here, and says one of ten
-verdicts.
+"""The judge: runs a program on a problem's inputs, compares its outputs here, and returns one of
+ten verdicts.
 
 The sandbox gets a program and inputs; expected outputs stay on this side. The judge stops at the
-first failed test unless it is to run all. Trouble of the sandbox, which its executor has tried to
-overcome, is `sandbox_error`; it is never a wrong answer.
+first failed test unless it is to run all. A sandbox failure that outlasts the executor's retries is
+`sandbox_error`, never a wrong answer.
 """
 
 from __future__ import annotations

@@ -23,8 +23,7 @@ from code_rl.util.concurrency import closing
 from code_rl.util.errors import DataError, SandboxError
 
 USUAL, OFFICIAL = Limits(), Limits(processes=1024, open_files=1024)
-"""Threads beyond what any benchmark's program starts; and the open files that Linux allows a
-process where nobody has asked for more."""
+"""More threads than any benchmark's program starts, and Linux's default of open files."""
 
 
 def program_job(problem: Problem, code: str, tests: Sequence[TestCase], limits: Limits) -> Job:

@@ -29,8 +29,7 @@ from typing import Any
 
 MAX_DEPTH = 200
 ENVELOPE = 8
-"""How much deeper a message may nest than the values in it: `encode` and `decode` it from a depth
-of -ENVELOPE on."""
+"""Levels that a message may nest beyond its values: `encode` and `decode` start at -ENVELOPE."""
 MAX_DECIMAL_BITS = 1 << 14
 MAX_NODES = 1_000_000
 MAX_ENCODED_DEPTH = 4

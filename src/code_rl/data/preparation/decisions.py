@@ -98,7 +98,7 @@ class Decisions:
             nonlocal held
             for index in queue:
                 candidate = self._survivors[index]
-                size = min(candidate.entry.length, BYTES_IN_FLIGHT)  # one that is larger goes alone
+                size = min(candidate.entry.length, BYTES_IN_FLIGHT)  # a larger one is sent alone
                 async with changed:
                     while held + size > BYTES_IN_FLIGHT:
                         await changed.wait()

@@ -1,9 +1,8 @@
 """Stage `decontaminate`: problems that overlap with evaluation sets.
 
-A problem goes when it has `containment` of an evaluation problem's runs of eight words. Runs that
-more than eight evaluation
-problems share are forgotten: they are the frame of a contest or a prompt, or many copies. An equal
-id decides where any run is shared.
+A problem is dropped if it shares at least `containment` of an evaluation problem's 8-grams. 8-grams
+that more than eight evaluation problems share are ignored: they frame a contest or a prompt, or are
+many copies. With equal ids one shared 8-gram is enough.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Stage `deduplicate`: a problem goes when an earlier one has the same numbers and nearly the same
-runs of eight words.
+"""Stage `deduplicate`: drop a problem if an earlier one has the same numbers and nearly the same
+8-grams.
 
-MinHash (rensa) estimates the Jaccard similarity of the runs. One input with two answers makes two
-problems.
+MinHash (rensa) estimates the Jaccard similarity of the 8-grams. Problems with different answers to
+one input are both kept.
 """
 
 from __future__ import annotations

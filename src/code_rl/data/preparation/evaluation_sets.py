@@ -40,7 +40,7 @@ ID_FIELDS = ("id", "question_id", "task_id", "problem_id", "slug", "title", "que
 NO_TASK = frozenset({"assistant", "gpt", "tool"})
 """Speakers of a chat whose turns answer."""
 LEAST_ROWS = 8
-"""In a file of so many rows, one text in more than half of them is no statement."""
+"""In a file of at least this many rows, a text in more than half of them is no statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class EvaluationProblem:
 
 
 def evaluation_problems(name: str) -> Iterator[EvaluationProblem]:
-    """The problems of the set `name`: a file, a folder of files, or any `dataset=`.
+    """Yield the problems of the set `name`: a file, a folder of files, or any `dataset=`.
 
-    Raises DataError when a row has no statement, ConfigError when there is no such set.
+    Raises DataError if a row has no statement, ConfigError if the set does not exist.
     """
     files = _files(name)
     if files is None:

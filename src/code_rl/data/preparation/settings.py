@@ -71,8 +71,7 @@ STAGES = {
     ),
     "write": Stage("code_rl.data.preparation.write:run_write"),
 }
-"""What happens to problems, in order: a stage is its line here and its runner
-(`pipeline.Runner`)."""
+"""The stages, in order; each has a line here and a runner (`pipeline.Runner`)."""
 
 
 def stage_names() -> tuple[str, ...]:

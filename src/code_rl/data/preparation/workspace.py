@@ -201,8 +201,7 @@ class Workspace:
             log.rewrite(keys)
 
     def load(self, candidate: Candidate) -> Problem:
-        """The problem as it stands after the stages so far: its tests and its limit, its card in
-        `meta`."""
+        """Return the problem after the stages so far: its tests, limit, and metadata in `meta`."""
         problem = self.store[candidate.entry.place]
         kept = candidate.notes.get("tests")
         tests = problem.tests if kept is None else tuple(problem.tests[index] for index in kept)

@@ -129,9 +129,9 @@ VIEWS = {
     **{name: f"{name}(value)" for name in ("bool", "int", "set", "tuple", "list", "sorted", "len")},
     "found": "value if value is True or value is False else value is not None",
 }
-"""What a test looks at instead of the returned value. It runs after the call, inside the sandbox,
-as `Problem.meta["setup"]`, and carries no expected
-value: a program that tampers with it gains nothing over returning another value."""
+"""A view that a test compares instead of the returned value. It runs after the call, inside the
+sandbox, as `Problem.meta["setup"]`, and carries no expected value: a program that
+tampers with it gains nothing over returning another value."""
 
 _VIEW_SETUP = """
 def _seen_by_test(function):

@@ -27,7 +27,7 @@ from code_rl.data.sources.testcases import MAX_SOLUTIONS, solutions, with_tests_
 from code_rl.grading import Compare, Problem, StdinTest
 
 PYTHON3 = (3, "PYTHON3")
-"""How CodeContests marks a solution in Python 3: the class number, or its name."""
+"""CodeContests' marks of a solution in Python 3: the class number, or its name."""
 
 CODE_CONTESTS = Compare("contest", abs_tol=1e-5, ignore_case=True, integers_as_floats=True)
 """As the set's own tester compares (`OutputsMatch` of google-deepmind/code_contests): tokens

@@ -52,8 +52,8 @@ LCB_PRELUDE = (
     "".join(f"from {name} import *\n" for name in (*_BEFORE_BUILTINS, "builtins", "typing"))
     + f"import {', '.join(_BEFORE_BUILTINS)}\nsys.setrecursionlimit(50000)\n"
 )
-"""What LiveCodeBench has before every program: the names of these modules, a later one before an
-earlier, then the modules themselves."""
+"""LiveCodeBench's preamble of every program: the names of these modules, later ones first, then the
+modules themselves."""
 
 MAX_PRIVATE_BYTES = 1 << 30
 _RELEASE = re.compile(r"release_v([1-9])|v([1-9])(?:_v([1-9]))?")

@@ -19,7 +19,7 @@ from code_rl.util.errors import DataError
 COMPLETE = "Complete the following function."
 """The statement of rows whose prompt is code."""
 REQUEST = "Please complete the following python code precisely:"
-"""What stands before the code in LeetCodeDataset's older layout."""
+"""The text before the code in LeetCodeDataset's older layout."""
 
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class Ambiguous:
 
 
 Item = Problem | Draft | Ambiguous | Skipped
-"""What becomes of one row."""
+"""The result of one row."""
 
 
 def item_id(item: Item) -> str:

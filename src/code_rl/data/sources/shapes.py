@@ -84,7 +84,7 @@ def _shape(
 
 NATIVE = "native"
 _TABLES = _text_holds("test", "inputs = [")
-"""What EvalPlus's original format has in its tests, and HumanEval has not."""
+"""A mark of EvalPlus's original format that HumanEval's tests lack."""
 
 SHAPES = (
     _shape(NATIVE, " ".join(REQUIRED), read_native),

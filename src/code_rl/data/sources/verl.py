@@ -38,7 +38,7 @@ class TreeNode:
         self.val, self.left, self.right = val, left, right
 """
 
-# The wording of the published rows, to the letter: what a model trained on them has seen.
+# The prompt of the published rows, to the letter, as models trained on them saw it.
 CODE_R1_SYSTEM = (
     "You are a helpful programming assistant. The user will ask you a question and you as the "
     "assistant solve it. The assistant first thinks how to solve the task through reasoning and "
@@ -51,7 +51,7 @@ _LEETCODE = (
 )
 _TACO = "Solve the programming task below in a Python markdown code block.\n"
 TACO_TOL = 1e-5
-"""What the loop over TACO's tables allows between floats."""
+"""The tolerance of the loop over TACO's tables between floats."""
 
 _STARTER = "Also feel free to reuse/extend the following starter code:"
 

@@ -82,7 +82,7 @@ class Process:
             raise EOFError(f"not within {within_s:g} s") from None
 
     async def request(self, question: dict[str, Any]) -> dict[str, Any]:
-        """The answer to one line. Raises EOFError where none comes."""
+        """The answer to one line. Raises EOFError if there is none."""
         assert self._process.stdin is not None
         nonce = secrets.token_hex(8)
         try:
@@ -119,7 +119,7 @@ class Process:
         await self._process.wait()
         await asyncio.wait(
             [self._draining], timeout=1
-        )  # what it started elsewhere may hold its stderr open
+        )  # a process that it started may hold its stderr open
         self._draining.cancel()
 
     async def _drain(self) -> None:

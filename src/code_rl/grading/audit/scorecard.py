@@ -35,8 +35,7 @@ _LEAKS = {
 }
 _EVERYONE = 0.95
 _SILENT = 4
-"""So many programs without an answer, and then a right one that gets none either: it is asked no
-more."""
+"""Programs in a row without an answer; if a right one then gets none either, the audit ends."""
 _SAID = 120
 ALL_PAID, NONE_PAID = "pays everyone", "pays no one"
 
@@ -232,7 +231,7 @@ def _classes(entries: Sequence[CorpusProgram]) -> Iterator[tuple[str, list[Corpu
 def _among(
     owners: Sequence[CorpusProgram], exfiltrators: Sequence[CorpusProgram]
 ) -> list[CorpusProgram]:
-    """Right programs before each thief, so that there is something to steal."""
+    """Right programs that run before each thief, as its targets."""
     mixed: list[CorpusProgram] = []
     for number, exfiltrator in enumerate(exfiltrators):
         turns = range(number, number + _OWNERS_A_THIEF) if owners else ()

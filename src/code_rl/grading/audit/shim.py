@@ -22,7 +22,7 @@ def main() -> None:
     questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(
         os.open(os.devnull, os.O_RDONLY), 0
-    )  # what the code reads is no question, and what it prints no answer
+    )  # the code's own input and output stay apart from questions and answers
     os.dup2(2, 1)
     here = os.path.dirname(
         os.path.abspath(__file__)
@@ -42,7 +42,7 @@ def main() -> None:
         try:
             score = score_of(call_as(function, shape, question), shape)
             said = json.dumps({"score": score, **signed})
-        except BaseException as error:  # noqa: BLE001 - the failure is what is asked for
+        except BaseException as error:  # noqa: BLE001 - the failure is the answer
             said = json.dumps({**_failed(error), **signed})
         answers.write("\n" + said + "\n")
 

@@ -36,10 +36,10 @@ START_S = 120.0
 """For a node to start its sandbox: the first actor of a node waits for a process with our
 imports."""
 LOOK_S = 2.0
-"""How often Ray is asked which nodes there are."""
+"""Seconds between two queries of Ray's nodes."""
 WELL_S = 30.0
 NO_NODE_S = 1.0
-"""After so long without any node an attempt has failed; `retries` waits on."""
+"""Seconds without a node after which an attempt fails; `retries` then waits."""
 
 logger = logging.getLogger("code_rl.outages")
 
@@ -290,8 +290,8 @@ def _import_ray() -> ModuleType:
 
 
 def _connect(ray: ModuleType) -> bool:
-    """Connect this process; False where it is already, and stays so. Raises SandboxError when
-    nobody answers."""
+    """Connect this process; return False if it is connected already. Raises SandboxError if no
+    cluster answers."""
     if ray.is_initialized():
         return False
     named = os.environ.get("RAY_ADDRESS", "")

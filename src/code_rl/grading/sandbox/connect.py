@@ -40,7 +40,7 @@ def connect_executor(
 
     It bridges outages of up to `outage_timeout_s` seconds (None: 10 embedded, 600 remote), unless
     `stop` is set meanwhile. Raises ConfigError for anything else, and for an `isolation` that a
-    remote server would not hear of; SandboxError where no Ray cluster answers.
+    remote server would ignore; SandboxError if no Ray cluster answers.
     """
     name = resolve_executor(executor.strip())
     if outage_timeout_s is None:

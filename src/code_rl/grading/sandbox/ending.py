@@ -1,7 +1,7 @@
 """Names the status with which a test ended, in every sandbox. Standard library only, Python 3.9 and
 later: it travels to remote servers as text.
 
-It does not know whether the output is right. `retries` decides about tests whose end nobody saw.
+It does not judge the output. `retries` decides about tests without a report.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ class Ended(NamedTuple):
 
 
 def status_of(seen: Ended, allowed: Allowed) -> tuple[str, str]:
-    """The value of the test's `Status`, and a short text for people, which comes from the
-    program."""
+    """Return the value of the test's `Status`, and the program's short text for people."""
     megabytes = allowed.memory_bytes >> 20
     if seen.overflow:
         return "output_limit", f"more than {seen.overflow}"

@@ -88,7 +88,7 @@ class CallInput:
     calls: tuple[tuple[str, tuple[Any, ...]], ...] | None = None
     catch: bool = False
     message: bytes | None = None
-    """What `case_bytes` gives for the rest, where somebody has made it already."""
+    """The bytes of `case_bytes`, if made already."""
 
 
 CaseInput = StdinInput | CallInput
@@ -104,7 +104,7 @@ def encodable(text: str) -> bool:
 
 
 def require_linux(what: str) -> None:
-    """Raise ConfigError, with what to do, where there is no embedded sandbox for `what`."""
+    """Raise ConfigError, with a remedy, if this machine has no embedded sandbox for `what`."""
     if sys.platform != "linux":
         raise ConfigError(
             f"{what} needs Linux; set SANDBOX_URL=http://HOST:8080 to a machine or container that "
@@ -195,10 +195,10 @@ class Executor(Protocol):
     def run(self, job: Job) -> AsyncIterator[Execution]:
         """Yield one Execution per case, in order.
 
-        Closing the iterator early (after a first failure) stops the submission. After a
-        COMPILE_ERROR nothing follows. Raises SandboxError for infrastructure trouble, after the
-        retries of `sandbox.retries`; executions already yielded stand. Safe to call concurrently;
-        calls beyond the executor's capacity wait.
+        Closing the iterator early (after a first failure) stops the submission. A COMPILE_ERROR
+        is the last. Raises SandboxError for infrastructure failures, after the retries of
+        `sandbox.retries`; executions already yielded remain valid. Safe to call concurrently; calls
+        beyond the executor's capacity wait.
         """
         ...
 

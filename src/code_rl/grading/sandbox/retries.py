@@ -1,16 +1,14 @@
-"""The one place where a submission is run again, and where it is decided whose fault it is that no
-result came.
+"""Retries of submissions, and the decision who is to blame for a lost result.
 
-Two things can go wrong with an attempt, and they are told apart by type:
+An attempt fails in one of three ways:
 
-- `LostError`: the submission began and its result never came. The program may be to blame or the
-  sandbox. It is run again; after a second loss alone, in processes that nothing else uses; after
-  the third, a control program whose output is known runs in the same way. The control passes: the
-  program is to blame, and gets the status that the attempt names. It fails: the sandbox is.
-- Any other `SandboxError`: the sandbox, or the way to it, failed. Control programs run with growing
-  pauses until one passes; then the submission goes on. All submissions share one outage: it is
-  spoken of once, and ends for all of them.
-- `RefusedError`: every attempt would end so.
+- `LostError`: the submission began and has no result. It runs again; after a second loss alone, in
+  processes of its own. After the third a control program with a known output runs in the same way.
+  If it passes, the program is blamed and gets the attempt's status. If not, the sandbox is blamed.
+- Any other `SandboxError`: the sandbox, or the connection to it, failed. Control programs run with
+  growing pauses until one passes; then the submission continues. All submissions share one outage:
+  it is reported once, and ends for all of them.
+- `RefusedError`: every attempt would fail alike.
 """
 
 from __future__ import annotations
@@ -35,17 +33,16 @@ CONTROL = Job(
 )
 CONTROL_OUTPUT = b"lortnoc\n"
 MAX_LOST_RESULTS = 3
-"""So many losses at one test, the last of them alone, and a control that passes: then the program
-is to blame."""
+"""Lost results tolerated per test; the last attempt runs alone. If a control program then passes,
+the program is blamed."""
 EXCUSES = 3
-"""So often may a sandbox that answers its control fail one and the same test before the submission
-is given up as ours."""
+"""Failures of one test, while controls pass, after which the submission ends as SandboxError."""
 OUTAGES = 10
-"""And so often may it go away at one and the same test: a program that brings a remote server down
-each time must not hold the run for ever."""
+"""Outages at one test after which it ends so too: a program that stops a remote server each time
+must not hold the run for ever."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 EMBEDDED_OUTAGE_TIMEOUT_S, REMOTE_OUTAGE_TIMEOUT_S = 10.0, 600.0
-"""How long an outage is bridged where nobody says."""
+"""Default seconds of an outage before it becomes an error."""
 
 logger = logging.getLogger("code_rl.outages")
 
@@ -91,7 +88,7 @@ class Retries:
         )
         self._outage: asyncio.Task[bool] | None = None
         self.count = 0
-        """How many attempts failed, since this was made."""
+        """Failed attempts so far."""
 
     async def run(self, job: Job, attempt: Attempt | None = None) -> AsyncIterator[Execution]:
         """One execution per case, in order, as `Executor.run`, by means of `attempt` if one is
@@ -161,8 +158,8 @@ class Retries:
             await asyncio.wait([self._outage])
 
     async def _bridged(self, error: SandboxError) -> bool:
-        """False when the sandbox answers at once; True when it was gone and is back. All who ask
-        meanwhile wait for one answer."""
+        """Return False if the sandbox answers at once, True if it was away and is back. Concurrent
+        callers share one answer."""
         if self._outage is None or self._outage.done():
             self._outage = asyncio.create_task(self._wait(error))
             self._outage.add_done_callback(_seen)
@@ -221,6 +218,6 @@ class Retries:
 
 
 def _seen(outage: asyncio.Task[bool]) -> None:
-    """Look at the outcome, which nobody may be waiting for any more."""
+    """Retrieve the outcome, since all callers may have left."""
     if not outage.cancelled():
         outage.exception()

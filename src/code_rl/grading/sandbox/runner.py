@@ -240,7 +240,7 @@ def _result(function: Any, args: Any, kwargs: Any, more: Any) -> Any:
     for name, given in more["calls"]:
         forms.append(
             values.encode(getattr(value, name)(*given))
-        )  # at once: the object may go on to change what it returned
+        )  # at once: the object may change its value later
     return forms
 
 
@@ -282,7 +282,7 @@ def end(program: Program, module: ModuleType, code: int) -> int:
 def _has_last_words() -> bool:
     """True if an object of the program acts when it is dropped: generators, files, finalizers,
     callbacks of weak references."""
-    for made in gc.get_objects():  # what was there before the program is frozen, and not among them
+    for made in gc.get_objects():  # objects older than the program are frozen and left out
         kind = type(made)
         if kind in _LAST_WORDS or issubclass(kind, _io._IOBase):
             return True
@@ -304,7 +304,7 @@ def _drop(program: Program) -> None:
         _clear(held().__dict__)
     with contextlib.suppress(
         BaseException
-    ):  # CPython, too, ignores errors of what is dropped at exit
+    ):  # CPython, too, ignores errors of objects dropped at exit
         sys.stdout.flush()  # type: ignore[union-attr]
 
 

@@ -55,7 +55,7 @@ class ServerPool(Generic[AnyServer]):
     ) -> None:
         self.servers = list(servers)
         self.longest_run_s = math.inf
-        """The shortest of what the servers allow one run, as far as they have said."""
+        """The shortest run limit that any server has named."""
         self._ping = ping
         self._order = itertools.count()
         self._waiting: list[tuple[int, int, asyncio.Future[AnyServer]]] = []
@@ -67,10 +67,9 @@ class ServerPool(Generic[AnyServer]):
     ) -> AsyncIterator[AnyServer]:
         """Hold one slot. Lower `priority` is served first.
 
-        Busy servers are waited for without limit. When none is healthy for `outage_timeout_s`, a
-        slot of an unhealthy one is
-        given: the caller's attempt then finds out, and its retry budget counts. Raises SandboxError
-        when there is no server at all by then.
+        Waits for busy servers without limit. If none is healthy for `outage_timeout_s`, returns a
+        slot of an unhealthy one: the caller's attempt fails there and uses its retry budget.
+        Raises SandboxError if no server exists by then.
         """
         server = await self._acquire(priority, outage_timeout_s)
         try:

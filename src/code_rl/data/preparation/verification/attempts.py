@@ -57,8 +57,8 @@ class Listener(OnDemand):
 async def attempt(
     problem: Problem, code: str, executor: Executor, cpu_limit_s: float | None = None
 ) -> Attempt:
-    """Judge `code`, keeping the time of each test. `cpu_limit_s` stands in place of the problem's
-    own limit: it may be higher."""
+    """Judge `code`, keeping the time of each test. `cpu_limit_s` replaces the problem's own limit
+    and may be higher."""
     if cpu_limit_s is not None:
         problem = replace(problem, time_limit_s=cpu_limit_s)
     listener = Listener(executor, code)
@@ -136,7 +136,7 @@ def _input_key(test: TestCase) -> str:
 
 Undo = Callable[[], None]
 Change = Callable[[], Undo]
-"""Changes the tree in one place; what it returns takes the change back."""
+"""Change the tree in one place; return the function that undoes it."""
 
 COMPARE_SWAPS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.Gt),

@@ -113,8 +113,7 @@ class Verifier:
                 failures.append(await self._failure(problem, code, tried, limit))
         if late:
             return None
-        # Of several that all fail: what says something of this machine first, else what the first
-        # one showed.
+        # Of several failures, one that concerns this machine, else the first.
         broken = [each for each in failures if each.reason == BROKEN_CHECKER]
         return (broken or [each for each in failures if each.reason in UNSETTLED] or failures)[0]
 
@@ -142,7 +141,7 @@ class Verifier:
         stated = problem.time_limit_s
         if (
             slowest > stated
-            and stated != Limits().cpu_s  # the default, which nobody stated
+            and stated != Limits().cpu_s  # the default, not a stated one
             and (slowest > IMPOSSIBLE_FACTOR * stated or stated < 1)
         ):
             return drop(
@@ -247,8 +246,8 @@ def _no_verdict(verdict: Verdict) -> Decision:
 STEP_S = 0.25
 LEAST_LIMIT_S = 2.0
 HEADROOM = 8.0
-"""A limit is so many times what the reference needs, unless the data states a smaller one that
-leaves room."""
+"""Multiple of the reference's time that is the limit, unless the data states a smaller one that
+suffices."""
 
 LEAST_ROOM = 1.25
 

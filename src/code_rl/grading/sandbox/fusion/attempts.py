@@ -5,12 +5,11 @@ the harness. Only a harness that reached its end is believed, and it writes the 
 `sandbox.retries` decides by two kinds of failure:
 
 - Outage: no connection, an HTTP error, an unreadable answer, the server's own SandboxError.
-- Lost result: a proper answer whose result file lacks the test while a control program comes back
-  whole through the same server; a connection that dropped, or an answer that did not come in time,
-  after the request was sent.
+- Lost result: a proper answer whose result file lacks the test, while a control program returns
+  whole through the same server; a dropped connection or a late answer after the request was sent.
 
-A busy server is waited for, a chunk that is too large is halved, and a test whose chunk ran out of
-time is sent again with ample time.
+The client waits for a busy server, halves a chunk that is too large, and sends a test whose chunk
+ran out of time again with ample time.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from code_rl.grading.sandbox.servers import Server, ServerPool
 CHUNK_GROWTH = 4
 LARGEST_CHUNK = 64
 GAMBLE_AFTER_S = 1.0
-"""When no server has been healthy for so long, an unhealthy one is tried."""
+"""Seconds without a healthy server after which an unhealthy one is tried."""
 
 
 @dataclass(frozen=True, slots=True)

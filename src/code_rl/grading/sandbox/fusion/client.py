@@ -37,7 +37,7 @@ sandbox's."""
 GRACE_S = 30.0
 CHECK_S = 10.0
 OVERSUBSCRIPTION = 8.0
-"""How many submissions may share a processor of a server before waiting for it counts against a
+"""Submissions that may share a processor of a server; beyond it, waiting counts against a
 submission's own seconds."""
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ STDERR_KEPT = 64 << 10
 _VALUE_FD = 3
 _COMPILE_FAILED = 97
 _DATA_RESERVE, _THREAD_STACK = 1 << 30, 8 << 20
-"""Beyond the memory limit, what may be writable: stacks of threads, buffers never touched. What is
-touched is judged."""
+"""Writable memory beyond the limit, for stacks of threads and untouched buffers. Touched memory is
+judged."""
 _PR_SET_CHILD_SUBREAPER = 36
 _LOOK_S = 0.002
 

@@ -86,15 +86,14 @@ TEST_UTIL = _util()
 CHUNK_INPUT_BYTES = 16 << 20
 CHUNK_RESULT_BYTES = 32 << 20
 SPARE_S = 2.0
-"""How much earlier than the server the harness stops, so that results written by then are still
-fetched."""
+"""Seconds by which the harness stops before the server, so that its results are still fetched."""
 ALONE_SPARE_S = 10.0
-"""What the harness gets beyond its own deadline when the next loss decides."""
+"""Seconds beyond the harness's own deadline if the next loss decides."""
 STARTING_S = 5.0
-"""What every request gets beyond what its tests may use."""
+"""Seconds of a request beyond those of its tests."""
 _LONGEST_S = 1e9
 AMPLE_S = 20.0
-"""What a test whose chunk ran out of time gets, alone, beyond its wall cap."""
+"""Seconds beyond its wall limit for a test that is sent again alone."""
 
 
 @dataclass(frozen=True, slots=True)

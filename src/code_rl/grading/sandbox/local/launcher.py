@@ -34,7 +34,7 @@ SHOWN_PACKAGES = (
     "pytz",
     "six",
 )
-"""What programs may import when it is installed here."""
+"""Packages that programs may import if installed here."""
 
 _ENVIRONMENT = {
     "LD_BIND_NOW": "1",
@@ -67,8 +67,7 @@ main(control, config)
 """
 # ADDR_NO_RANDOMIZE holds from the next exec on: sets of objects are ordered by their addresses,
 # which must be the same again.
-"""Nothing of this machine stands in the command line, which every process of the sandbox shows as
-its own."""
+"""The command line, which every process of the sandbox shows, holds no fact of this machine."""
 _START_TIMEOUT_S = 60.0
 _SPAWN_TIMEOUT_S = 30.0
 
@@ -82,7 +81,7 @@ class WorkerProcess:
     pidfd: int
     control: socket.socket
     contained: bool
-    """Whether all that it runs ends with it."""
+    """True if all its processes end with it."""
 
     def end(self) -> None:
         """End the worker and all that it runs; release its descriptors. Idempotent.

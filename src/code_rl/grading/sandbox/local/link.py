@@ -24,8 +24,8 @@ from code_rl.util.errors import SandboxError
 _END_S = 60.0
 """Within this a worker tells of its supervisor's end, when the supervisor's channel is closed."""
 SILENCE_S = 600.0
-"""So much longer than any test of its job may take, a worker may say nothing; compiling on a
-crowded machine takes its time."""
+"""Seconds of silence allowed to a worker beyond its longest test; compiling is slow on a crowded
+machine."""
 
 StreamsOf = Callable[[int], Streams]
 
@@ -127,7 +127,7 @@ class _Submission:
     _files: Mapping[str, bytes]
     _streams_of: StreamsOf
     due: int
-    """The test whose result comes next."""
+    """The test of the next result."""
     _streams: Streams | None = None
     _records: deque[wire.Record | wire.ExitReport] = field(default_factory=deque)
     _reaped: list[wire.ExitReport] = field(default_factory=list)
@@ -222,7 +222,7 @@ class _Submission:
             except BlockingIOError:
                 await _ready(loop.add_writer, loop.remove_writer, self._number)
             except (BrokenPipeError, ConnectionError):
-                return  # what became of the supervisor is in what it sent
+                return  # the records that it sent have the supervisor's end
 
     async def _next(self) -> wire.Record | wire.ExitReport | int:
         """Return the next record, or the supervisor's exit code if none follows."""
@@ -313,7 +313,7 @@ class _Submission:
                 return
             except (
                 ConnectionResetError
-            ):  # tests sent ahead were not wanted; what came before that is still to be read
+            ):  # tests sent ahead are dropped; earlier messages are still to be read
                 reset = True
                 continue
             except (OSError, ValueError) as error:

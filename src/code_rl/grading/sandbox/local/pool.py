@@ -94,7 +94,7 @@ class EmbeddedSandbox:
         self._slots = Slots(self.concurrency, lending_bytes=memory_bytes // 2)
         self._closed = False
         self.oversubscription = max(1.0, self.concurrency / processors)
-        """How many submissions share a processor."""
+        """Submissions that share a processor."""
         self._retries = Retries(
             self._attempt,
             outage_timeout_s=outage_timeout_s,

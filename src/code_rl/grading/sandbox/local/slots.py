@@ -1,5 +1,5 @@
-"""The slots at which submissions run: so many at once, in order of arrival, and a way to lend one's
-slot while being idle."""
+"""The slots of running submissions: a fixed number, filled in order of arrival. An idle submission
+may lend its slot."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Slots:
                 self._give_back()
 
     def offer(self, slot: Slot, memory_bytes: int) -> None:
-        """Let another submission have the slot, as soon as one waits; the holder goes on, and may
-        use so much memory."""
+        """Lend the slot to the next waiting submission; the holder continues and may use this much
+        memory."""
         if not slot.lent:
             self._offers[slot] = memory_bytes
             self._lend()

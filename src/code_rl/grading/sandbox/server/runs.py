@@ -33,7 +33,7 @@ class RunLimits:
     output_bytes: int
     processes: int
     longest_s: float
-    """What a request's run_timeout may be."""
+    """The longest run_timeout of a request."""
 
 
 async def run_request(sandbox: Executor, request: RunRequest, limits: RunLimits) -> RunResponse:

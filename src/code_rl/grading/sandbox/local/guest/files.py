@@ -86,8 +86,8 @@ def read_from_start(fd: int, wanted: int) -> bytes:
 
 
 def make_room(base: str, number: int, uid: int | None) -> str:
-    """In the zygote, where no private file system can be mounted: where worker `number` will make
-    its directories; nobody else can enter."""
+    """Make the directory of worker `number`, in a zygote without private file systems; only that
+    worker can enter."""
     path = f"{base}/{number}"
     os.mkdir(path, 0o700)
     if uid is not None:
@@ -97,8 +97,7 @@ def make_room(base: str, number: int, uid: int | None) -> str:
 
 
 def make_directory(base: str) -> str:
-    """A new directory under `base` that only this user can enter, with a name that nobody can
-    guess."""
+    """Make a directory under `base` with a random name that only this user can enter."""
     path = f"{base}/{os.urandom(8).hex()}"
     os.mkdir(path, 0o700)
     return path

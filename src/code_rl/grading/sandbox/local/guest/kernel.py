@@ -237,7 +237,7 @@ class ExitRecord:
         return self._pid.value != 0
 
     def exit_code(self) -> int:
-        """As it stands here, whatever ended the process."""
+        """As defined here, whatever ended the process."""
         return self._status.value
 
     def send(self, channel: socket.socket, kind: int, cause: int, tainted: bool) -> None:
@@ -249,7 +249,7 @@ class ExitRecord:
 
 
 class ChildSignal:
-    """Waits for word of a child's end, so many seconds at most. SIGCHLD has to be blocked."""
+    """A wait of up to `seconds` for a child's end. SIGCHLD must be blocked."""
 
     def __init__(self, seconds: float) -> None:
         self._wanted = ctypes.create_string_buffer(128)
@@ -276,8 +276,7 @@ class Filter:
 
 
 def end_after_cpu(seconds: float) -> None:
-    """Have this process end with the exit code SIGPROF when it has used so much processor time,
-    whatever it is doing then; 0: never mind."""
+    """End this process with the exit code SIGPROF after `seconds` of processor time; 0: never."""
     handler = ctypes.cast(_libc._exit, ctypes.c_void_p) if seconds else None
     _libc.signal(int(signal.SIGPROF), handler)
     signal.setitimer(signal.ITIMER_PROF, seconds)

@@ -26,11 +26,10 @@ STACK_BYTES = 1 << 30
 SOURCE = "solution.py"
 COMPILE_CPU_S = 20.0
 FIRST_LOOK_S = 0.25
-"""So long a test runs before anybody looks at the time that it has used."""
+"""Seconds a test runs before its used time is read first."""
 LONGEST_LOOK_S, SHORTEST_LOOK_S = 0.25, 0.01
 IDLE_PART = 1 / 16
-"""A test that between two looks used a smaller part of a processor is idle: another submission may
-have its place."""
+"""A test that uses a smaller part of a processor between two looks is idle and lends its slot."""
 _FRAMES_BELOW = 4
 """From `Supervisor.supervise` down to the program: `_run_one`, `TestRun.child` and the runner's
 two."""
@@ -51,10 +50,9 @@ class Supervisor:
         self._first_look = kernel.ChildSignal(FIRST_LOOK_S)
 
     def supervise(self, channel: socket.socket, directory: str) -> NoReturn:
-        """In a process just forked: take the job that arrives on `channel`, compile, run every test
-        that comes, report, exit.
+        """In a new process: take the job from `channel`, compile, run each test, report, exit.
 
-        `directory`: where to work, where /tmp is not private.
+        `directory`: the working directory if /tmp is not private.
         """
         self._channel = channel
         signal.pthread_sigmask(signal.SIG_BLOCK, _CHILD)
@@ -111,7 +109,7 @@ class Supervisor:
             if elapsed >= looked + FIRST_LOOK_S:
                 if not told and cpu_s - used < IDLE_PART * (elapsed - looked):
                     told = True
-                    with contextlib.suppress(BrokenPipeError):  # the host has what it wanted
+                    with contextlib.suppress(BrokenPipeError):  # the host has its results
                         self._channel.send(wire.record(wire.IDLE))
                 looked, used = elapsed, cpu_s
             look_s = max(
@@ -159,8 +157,7 @@ def _left_traces(changed_ns: int) -> bool:
 
 
 def reap_all(pid: int, level: str, other: kernel.ExitRecord, channel: socket.socket) -> None:
-    """Kill all that the test `pid`, which has ended, left behind, and reap it; each account goes up
-    from `other`."""
+    """Kill and reap all processes that the ended test `pid` left; report each from `other`."""
     options = os.WEXITED | os.WNOHANG
     while (ended := other.wait(os.P_ALL, 0, options)) is not None:
         if ended:

@@ -23,9 +23,9 @@ BROKEN_EXIT = 99
 _ROOM = socket.CMSG_SPACE(4 * 4)
 THREAD_STACK = 8 << 20
 _DATA_RESERVE, _ADDRESS_RESERVE = 1 << 30, 8 << 30
-"""Beyond the memory limit: what may be writable, for stacks of threads and buffers that are never
-touched; and address space, for the room that the C library reserves for each thread. What is
-touched is judged by peak memory."""
+"""Memory beyond the limit: writable, for stacks of threads and untouched buffers; and address
+space, for the room that the C library reserves for each thread. Peak memory is
+judged."""
 
 
 class TestRun:
@@ -82,8 +82,7 @@ class TestRun:
             os.close(fd)
 
     def close(self) -> None:
-        """In the supervisor, when the test is over and there is something to see to: read files
-        back.
+        """Read files back, in the supervisor, after the test.
 
         Raises RuntimeError if the process never became the program: that is our failure, not a
         result.

@@ -20,7 +20,7 @@ class Tree:
     def __init__(self, proc: int, level: str) -> None:
         self._proc = proc
         self._all_below = level == confine.FULL
-        """That /proc shows the worker, the supervisor and what is below it, and nothing else."""
+        """True if /proc shows only the worker, the supervisor and its descendants."""
 
     def cpu_s(self, test: int) -> float:
         """CPU seconds of all processes below the calling one, and of those below them that were

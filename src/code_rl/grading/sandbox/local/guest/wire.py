@@ -1,9 +1,9 @@
 """Messages between the host and one submission: SEQPACKET datagrams on a channel made for it alone.
 
-Down goes the job (marshalled: the host is trusted), one datagram with a descriptor for each file,
-and one datagram for each test with its own descriptors: input, stdout, stderr, and the value's. Up
-come exit reports of fixed form, and records: a byte and a short text. Nothing from a sandbox is
-ever unpickled or unmarshalled.
+The host sends the job (marshalled: the host is trusted), one datagram with a descriptor for each
+file, and one datagram for each test with its descriptors: input, stdout, stderr, and the value's.
+The guest sends exit reports of fixed form, and records: a byte and a short text. Its messages are
+never unpickled or unmarshalled.
 """
 
 from __future__ import annotations
@@ -15,24 +15,23 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 START = b"s"
-"""Host to worker: carries the channel of a submission. Back comes ENDED, how its supervisor has
-ended."""
+"""Host to worker, with the channel of a submission. The answer is ENDED: its supervisor's end."""
 ENDED = struct.Struct("=i")
 
 CHUNK = 96 * 1024
 _MORE, _LAST, _FILE, _CASE = 1, 2, 3, 4
 
 RESULT, REAPED, COMPILE_ERROR, IDLE = 1, 2, 3, 4
-"""Kinds of what comes up. RESULT: a test has ended. REAPED: a process that it left behind has. Both
-are accounts. The
-others are records: the program does not compile, the running test does nothing."""
+"""Kinds of messages from the guest. RESULT: a test has ended. REAPED: a process that it left has
+ended. Both are accounts. The others are records: the program does not compile, the running test is
+idle."""
 
 RAN, OVER_CPU, OVER_WALL = 0, 1, 2
 """How a test ended: by itself, or stopped at a limit."""
 
 KILLED = 128
-"""A supervisor's exit code that stands for a signal, where one process more stands between it and
-its worker, is this and the signal's number."""
+"""Added to a signal's number in a supervisor's exit code, if another process is between it and its
+worker."""
 
 # An account: kind, cause, whether the rest needs another supervisor; siginfo, rusage and two times
 # as the kernel writes
@@ -63,7 +62,7 @@ class JobMessage(NamedTuple):
     laid_out_bytes: int
     fetch: tuple[str, ...] = ()
     shows_proc: bool = False
-    """Whether there is a /proc."""
+    """True if /proc exists."""
 
 
 class Record(NamedTuple):
@@ -124,12 +123,12 @@ def job_datagrams(job: JobMessage) -> Iterator[bytes]:
 
 
 def file_datagram(path: str) -> bytes:
-    """Goes with the descriptor of a file's content."""
+    """Sent with the descriptor of a file's content."""
     return bytes([_FILE]) + path.encode("utf-8", "surrogateescape")
 
 
 CASE_DATAGRAM = bytes([_CASE])
-"""Goes with the descriptors of a test."""
+"""Sent with the descriptors of a test."""
 
 
 def receive_job(channel: socket.socket) -> JobMessage:

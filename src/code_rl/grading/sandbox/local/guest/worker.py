@@ -40,7 +40,7 @@ class Worker:
             with contextlib.suppress(OSError):
                 kernel.unshare(kernel.NEWCGROUP, "unshare(CLONE_NEWCGROUP)")
         clone = kernel.Clone(confine.submission_namespaces(self._wanted.level))
-        self._run_one(clone, real=False)  # for what the first round leaves
+        self._run_one(clone, real=False)  # for processes that the first round leaves
         while self._control.recv(1, socket.MSG_PEEK):  # its child takes the datagram
             self._run_one(clone, real=True)
         if self._directory:

@@ -30,7 +30,7 @@ _NEEDED_LIMITS = (
     (resource.RLIMIT_FSIZE, 256 << 20, "the size of a file (ulimit -f)"),
     (resource.RLIMIT_NOFILE, 256, "open files (ulimit -n)"),
 )
-"""(kind, what a test of the default limits may need, what it is called)."""
+"""(kind, need of a test of the default limits, name)."""
 
 
 def serve(control: socket.socket, config: dict[str, Any]) -> NoReturn:
@@ -53,7 +53,7 @@ def serve(control: socket.socket, config: dict[str, Any]) -> NoReturn:
         _tell(control, wanted, FAILED, step, error.errno or 0)
         os._exit(1)
     _prepare_interpreter(wanted, config["preload"])
-    # Bytes of address space in use: what a test has before its program asks for anything.
+    # Bytes of address space in use by a test before its program asks for any.
     base_bytes = int(os.pread(statm, 100, 0).split()[0]) * resource.getpagesize()
     os.close(statm)
     _tell(control, wanted, READY)
@@ -128,8 +128,7 @@ def _fork_worker(wanted: confine.Confinement, number: int) -> tuple[int, str]:
 
 
 _uids = int.from_bytes(os.urandom(4), "big")
-"""Where the user ids of this zygote's workers begin: two sandboxes on one machine should have none
-in common."""
+"""The first user id of this zygote's workers; two sandboxes on one machine should share none."""
 
 
 def _prepare_interpreter(wanted: confine.Confinement, preload: list[str]) -> None:

@@ -14,10 +14,9 @@ from code_rl.grading.sandbox.local.guest.confinement import landlock, rootfs, se
 
 FULL, LANDLOCK, NONE = "full", "landlock", "none"
 INSIDE_ID = 1000
-"""What the user id of a worker is called in its user namespace."""
+"""The user id of a worker within its user namespace."""
 FIRST_UID, UIDS = 0x70000000, 0x0F000000
-"""User ids that belong to nobody on the machine: each worker has one for itself, where the zygote
-may give it one."""
+"""User ids without an owner on the machine: one per worker, if the zygote may assign them."""
 _TMP_FLOOR = 64 << 20
 
 
@@ -148,10 +147,9 @@ class TestConfinement:
         self.counts_processes = wanted.level == FULL or (
             wanted.level == LANDLOCK and wanted.own_uids
         )
-        """Whether the kernel counts this submission's processes apart from all others."""
+        """True if the kernel counts this submission's processes apart from all others."""
         self.own_processes = 2 if wanted.level == FULL else 3
-        """The worker, the supervisor and, where there is one, who stands over it: counted with the
-        tests."""
+        """The worker, the supervisor and its parent, if any: counted with the tests."""
 
     def enter(self) -> None:
         """In the process just forked; at `full` it has nothing left to lose."""

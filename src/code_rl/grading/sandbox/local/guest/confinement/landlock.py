@@ -26,7 +26,7 @@ _FILE_RIGHTS = _WRITE_FILE | _READ_FILE | 1 << 14 | 1 << 15
 
 
 def version() -> int:
-    """The kernel's Landlock version. Raises KernelError where there is none."""
+    """Return the kernel's Landlock version. Raises KernelError if it has none."""
     return kernel.raw_syscall(
         "landlock_create_ruleset", _CREATE, None, ctypes.c_size_t(0), _VERSION_QUERY
     )

@@ -13,11 +13,10 @@ from code_rl.grading.sandbox.local.guest import kernel
 PACKAGES = "/packages"
 DEVICES = ("null", "zero", "urandom", "random")
 _STAGE = "/sys"
-"""Where the new root is put together: every Linux has this directory and no interpreter or package
-lies under it."""
+"""The directory of the new root: every Linux has it, and no interpreter or package is under it."""
 _LOADER_CACHE = "/etc/ld.so.cache"
 _SHARED_DATA = ("/usr/lib/locale", "/usr/share/zoneinfo")
-"""What the C library and the standard library look up."""
+"""Files that the C library and the standard library look up."""
 _PROC_FLAGS = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC | kernel.MS_RDONLY
 """Read-only: what can be written there belongs to the user namespace or the session, which outlast
 a test."""

@@ -102,13 +102,12 @@ def program_filter(machine: str) -> bytes:
 
 
 def test_filter(machine: str, pid: int | None, may_fork: bool) -> bytes:
-    """A second filter for one test where no namespaces hold it.
+    """A second filter for one test without namespaces.
 
-    No other process group, nobody else's CPU clock, and none of the calls that change files without
-    opening them for writing, which Landlock does not
-    cover: the program may be the owner of files outside. `pid`: signals go to this process or its
-    group only, because nothing else confines them; None: Landlock does. Without `may_fork` there is
-    no process but this one.
+    It denies other process groups, other processes' CPU clocks, and calls that change files without
+    opening them for writing. Landlock does not cover those, and the program may own files outside.
+    `pid`: signals reach only this process or its group; None: Landlock confines them. Without
+    `may_fork` the test has one process.
     """
     allowed, special = numbers(ALLOWED, machine), numbers(CONDITIONAL, machine)
     refused = [

@@ -38,7 +38,7 @@ rt_tgsigqueueinfo:297:240 splice:275:76 tee:276:77 futex_waitv:449:449 mseal:462
 sched_getattr:315:275 munlock:150:229 munlockall:152:231 capset:126:91
 landlock_restrict_self:446:446
 """
-"""What an ordinary single-user program needs; and, in the last line, ways to give something up,
+"""The calls of an ordinary single-user program; the last line has calls that give up privileges,
 which tests need after the filter is on."""
 
 REFUSED = """
