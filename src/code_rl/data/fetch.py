@@ -1,9 +1,9 @@
-"""Files from where they are published: data sets of the Hugging Face hub at one commit, through the
-hub's own cache, and single files at a pinned revision with a known hash; which of a repository's
-(or folder's) files hold a split.
+"""Published files: data sets of the Hugging Face hub at one commit, through the hub's own cache,
+and single files at a pinned revision with a known hash. It also finds the files of a split in a
+repository or folder.
 
-A revision (branch, tag or commit) is resolved to its commit once; everything is then read at that
-commit. Without a network the cache answers, where it holds the files.
+A revision (branch, tag or commit) is resolved to its commit once, and all files are read at that
+commit. Without a network the cache is used.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Repository:
 def open_repository(name: str, revision: str | None = None) -> Repository:
     """The files of `name` at `revision` (None: the main branch as it is now).
 
-    Raises ConfigError for a repository or revision that does not exist or may not be read, and when
-    neither hub nor cache can answer.
+    Raises ConfigError if the repository or revision does not exist or is not readable, or if
+    neither hub nor cache has it.
     """
     require("train", f"dataset {name}", "huggingface_hub", "httpx", "yaml")
     from huggingface_hub import HfApi
@@ -87,10 +87,10 @@ def open_repository(name: str, revision: str | None = None) -> Repository:
 
 
 def fetch_file(repository: str, filename: str, revision: str) -> Path:
-    """The local copy of one file of a data set repository at a revision, downloaded when it is not
-    in the cache.
+    """Return the local copy of one file of a data set repository at a revision, downloaded if the
+    cache lacks it.
 
-    Raises ConfigError when it can be had neither from the hub nor from the cache.
+    Raises ConfigError if neither hub nor cache has it.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError
@@ -219,9 +219,9 @@ def select_files(
 ) -> list[str]:
     """The data files among `names` (relative paths) that belong to `config` and `split`, in order.
 
-    Without `required`, a folder whose names speak of no split at all is taken whole. Raises
-    ConfigError when nothing fits, when files look like several data sets (another format or version
-    beside the first), and when a numbered shard is missing.
+    Without `required`, a folder whose names mention no split is taken whole. Raises ConfigError
+    if no file fits, if files look like several data sets (another format or version beside the
+    first), or if a numbered shard is missing.
     """
     data = [
         name

@@ -1,5 +1,5 @@
-"""The order in which problems are trained on (a seeded shuffle per epoch, with wrap-around), parts
-of a sequence by position, and which held-out problems are among those to train on."""
+"""The training order of problems (a seeded shuffle per epoch, with wrap-around), parts of a
+sequence by position, and the held-out problems that are also training problems."""
 
 from __future__ import annotations
 

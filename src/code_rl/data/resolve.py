@@ -24,7 +24,7 @@ from code_rl.util.concurrency import cancel_all, closing
 from code_rl.util.errors import SandboxError
 
 MAX_REFERENCES = 5
-"""Solutions tried for one row before it is given up."""
+"""Solutions tried per row before it is dropped."""
 
 AT_ONCE = 16
 HELD_TESTS_BYTES = 64 << 20

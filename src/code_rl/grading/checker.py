@@ -158,11 +158,10 @@ async def put_to_checker(
     limits: Limits,
     budget: CheckerBudget,
 ) -> AsyncGenerator[Reason | None, None]:
-    """The reason for each test in order, None for one that passed. Answers that follow one another
-    share a submission of the checker.
+    """Return the reason for each test in order, None for a passed one. Consecutive answers share a
+    submission of the checker.
 
-    When the budget is spent, answers are not put to the checker any more: they are wrong, as those
-    were that spent it.
+    Once the budget is spent, the remaining answers are wrong without a check.
     """
     at = 0
     while at < len(asked):

@@ -1,8 +1,8 @@
 """Compare rules for printed text.
 
-All rules run in time linear in the two texts and never build a number from them: a numeral is
-compared through its digits and exponent as text, so that a megabyte of digits or an exponent of
-10^18 costs only its reading.
+All rules run in time linear in the two texts. They compare a numeral by its digits and exponent as
+text and never build a number, so a megabyte of digits or an exponent of 10^18 costs only its
+reading.
 """
 
 from __future__ import annotations
@@ -111,12 +111,12 @@ def _near_exactly(got: Numeral, expected: Numeral, abs_tol: float, rel_tol: floa
 
 
 def compare_lcb(got: str, expected: str, rule: Compare) -> str | None:
-    """LiveCodeBench's rule for printed output. None when equal, else a message without any content
-    of the texts.
+    """LiveCodeBench's rule for printed output. Return None if equal, else a message without any
+    content of the texts.
 
-    Both texts are stripped and split at line feeds, lines are stripped, and each line must be equal
-    as text or be a list of equal numerals; with a tolerance each token must be equal as text, or a
-    near numeral. Blank lines inside count. Stricter than LiveCodeBench only in its known slips:
+    Both texts are stripped and split at line feeds, and lines are stripped. Each line must be equal
+    as text or be a list of equal numerals. With a tolerance each token must be equal as text, or a
+    near numeral. Inner blank lines count. Stricter than LiveCodeBench only in its known errors:
     underscores and non-ASCII digits in numerals, and exponent notation for an expected integer, are
     not accepted.
     """

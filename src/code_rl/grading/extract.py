@@ -12,8 +12,7 @@ A fence is a line of three or more backticks or tildes. The rules, where Markdow
   closes the block (`print(1)` and three backticks).
 - Known limits: an opening fence behind words or a list mark is none; one word behind a closing
   fence is a language, whatever sign it ends in; the quote marks of a quoted block stay.
-- A block that is never closed is no block, and neither is one of comments and blanks alone; an
-  earlier one counts then.
+- An unclosed block, or one of only comments and blanks, does not count; an earlier one may.
 - CRLF becomes LF; blank lines around the code are dropped.
 """
 
@@ -65,8 +64,7 @@ class _Block:
         self.lines.append(line)
 
     def code(self, *, closed: bool) -> str | None:
-        """The block's code, or None if it has no statement, or is neither closed nor softly
-        closed."""
+        """Return the block's code; None if it has no statement or is not even softly closed."""
         lines = self.lines
         if not closed:
             if self.soft_end is None:

@@ -133,10 +133,10 @@ async def _run(
 async def _run_checked(
     problem: Problem, code: str, executor: Executor, limits: Limits, tally: _Tally
 ) -> None:
-    """As `_run`, for the rule `checker`: tests in growing chunks, bounded in bytes, each chunk's
-    outputs then put to the checker.
+    """As `_run`, for the rule `checker`: tests run in growing chunks, bounded in bytes, and the
+    checker gets the outputs of each chunk.
 
-    The program's submission ends before the checker's begins, so that an executor with one place
+    The program's submission ends before the checker's begins, so that an executor with one slot
     cannot lock up.
     """
     chunk, budget = 1, CheckerBudget.of(problem.compare)

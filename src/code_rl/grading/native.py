@@ -143,8 +143,8 @@ _COMPARE = {
 def read_fields(
     data: Mapping[str, Any], forms: Mapping[str, Form], required: Sequence[str], where: str
 ) -> dict[str, Any]:
-    """The fields that there are, as they are kept. Raises DataError, beginning with `where`, for
-    one that is of another form, missing or unknown."""
+    """Return the given fields in their stored form. Raises DataError, beginning with `where`, for
+    a malformed, missing or unknown one."""
     missing = [name for name in required if name not in data]
     unknown = [name for name in data if name not in forms]
     if unknown:

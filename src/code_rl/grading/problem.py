@@ -222,8 +222,8 @@ def check_tolerance(abs_tol: float | None, rel_tol: float | None, where: str) ->
 
 
 def _check_checker(source: str, where: str) -> None:
-    """Raise DataError when a checker does not compile, or neither defines `check`, of three
-    arguments, nor runs anything at its module level, as the older protocol's scripts do."""
+    """Raise DataError if a checker does not compile, or neither defines `check` with three
+    arguments nor runs code at its module level, as the older protocol's scripts do."""
     tree = _parsed(source)
     if isinstance(tree, str):
         raise DataError(f"{where}: the checker's source does not compile: {tree}")

@@ -106,9 +106,9 @@ def limits_of(problem: Problem, cpu_limit_s: float | None = None) -> Limits:
 
 
 def _expected_size(problem: Problem, index: int) -> int:
-    """The length of the expected output of a test, roughly as it is encoded, in bytes.
+    """Return the approximate bytes of a test's expected output, as encoded.
 
-    Raises DataError for a value that is nested too deeply for a program to return it.
+    Raises DataError for a value nested too deeply for a program to return.
     """
     test, size, depth = problem.tests[index], 0, 0
     level: list[Any] = list(test.expected) if isinstance(test, SequenceTest) else [test.expected]

@@ -1,8 +1,8 @@
 """The building blocks of the built-in problems: sources of numbers, filters, maps and reductions.
 
-Each primitive carries its phrases (for statements), its Python text (for reference solutions) and a
-plain function (for expected outputs), side by side, so that a test can hold them against one
-another. A primitive has at most one constant.
+Each primitive has phrases (for statements), Python text (for reference solutions) and a plain
+function (for expected outputs), so that a test can compare them. A primitive has at most one
+constant.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The decisions of a stage: made one by one, or many at once within a budget of bytes and kept on
-disk as they are made."""
+"""The decisions of a stage: one by one, or many at once within a budget of bytes. Those are
+stored on disk as they are made."""
 
 from __future__ import annotations
 

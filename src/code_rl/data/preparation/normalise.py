@@ -83,8 +83,7 @@ def _watched(items: Iterator[Item], supplied: set[str]) -> Iterator[Item]:
 
 
 def tidy(problem: Problem) -> Problem:
-    """One spelling of line ends and no white space around the statement; tests stay as they are,
-    byte for byte."""
+    """Unify line ends and strip the statement; tests stay the same byte for byte."""
     statement = problem.statement.replace("\r\n", "\n").replace("\r", "\n").strip()
     return (
         problem

@@ -40,7 +40,7 @@ MAX_HASHED_TESTS = 64
 
 @dataclass(frozen=True, slots=True)
 class ProblemSummary:
-    """One problem as the static stages see it: its text and its measures, without its tests.
+    """One problem of the static stages: its text and sizes, without its tests.
 
     `digest` is the content hash of the whole problem; `place` is its position in the store,
     `length` the bytes of its line. `sizes` are bytes of each test

@@ -1,10 +1,9 @@
-"""Reads `assert f(1, 2) == 3` as data without running it: the call, the expected value, the
-comparison; and makes tests of them.
+"""Tests from asserts: `assert f(1, 2) == 3` is read as data and never run.
 
-Understands the assert forms of HumanEval, MBPP and LeetCodeDataset, and the tables of EvalPlus's
-self-contained tests. The called function's result may be wrapped in a `view` (`set(f(x)) == {1}`,
-`assert f(x)`): the view is applied inside the sandbox to the returned value, so that an object
-which is no plain data (a regular-expression match, say) can be compared too.
+It reads the assert forms of HumanEval, MBPP and LeetCodeDataset, and the tables of EvalPlus's
+self-contained tests. A `view` may wrap the function's result (`set(f(x)) == {1}`, `assert f(x)`).
+The sandbox applies the view to the returned value, so objects other than plain data (such as a
+regular-expression match) can be compared too.
 
 Values are literals: `fold` is `ast.literal_eval` with the few constant forms that public test
 suites use beside plain literals: arithmetic on numbers, `float("inf")`, `set()`, `tuple([...])`,

@@ -1,8 +1,8 @@
 """MBPP, its sanitized subset, and MBPP+ (full and OriginFmt): raw row to problem.
 
 MBPP names its function only in its tests, so the first assert is part of the statement and its test
-is public, as EvalPlus shows it. MBPP+ special oracles are kept as views: eight tasks compare as
-sets, three ask only whether something was found. Two of EvalPlus's oracles forgive wrong references
+is public, as in EvalPlus. MBPP+'s special oracles are views: eight tasks compare as sets, three
+only ask if something was found. Two of EvalPlus's oracles forgive wrong references
 (`are_equivalent` accepts any answer, `sum_div` also accepts 0) and are not reproduced.
 
 MBPP+ inputs are JSON, which has no tuple, set, complex number or integer key. The row shows the

@@ -1,8 +1,8 @@
 """Shared by all readers: the result types, and row access that names a missing field.
 
-A reader makes of each raw row a `Problem`, a `Draft` (inputs whose expected outputs the trusted
-reference has yet to give), an `Ambiguous` (tests that can be read in several ways, until a
-reference has run), or raises a `RowError`, which makes it a `Skipped` with a reason code.
+A reader turns each raw row into a `Problem`, a `Draft` (its reference supplies expected outputs
+later) or an `Ambiguous` (its tests have several readings until a reference has run). A `RowError`
+makes the row a `Skipped` with a reason code.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Which reader a raw row is for, told by its columns alone: no name of a data set is needed, and
-none is trusted.
+"""The reader of a raw row, chosen by its columns alone, never by a data set's name.
 
-A shape of your own is one file with a function from a row and its origin to a `Problem` (or
-`Draft`, or `Ambiguous`), and its line here. A row that fits no shape is a `Skipped` with reason
-`unknown_shape` that names its columns; one that lacks a single field of our own format is taken for
-it, so that its reader names the field.
+To add a shape, write a file with a function from a row and its origin to a `Problem` (or `Draft`,
+or `Ambiguous`), and add its line here. A row without a shape is a `Skipped` with reason
+`unknown_shape` and its columns. A row that lacks one field of our own format goes to that reader,
+which names the field.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The audit of a grader: a corpus of programs (`programs`) is put to it (`graders/`), `scorecard`
-counts what it pays, `page` draws the card.
+"""The audit of a grader. `programs` is the corpus, `graders/` asks the grader, `scorecard` counts
+its decisions, `page` draws the card.
 
-The verb imports these; nothing else imports this room.
+Only the verb imports this room.
 """
 
 from __future__ import annotations

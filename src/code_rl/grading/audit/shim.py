@@ -157,8 +157,8 @@ async def _awaited(value: Any) -> Any:
 
 
 def score_of(value: Any, shape: str) -> float | None:
-    """The number: TRL's in a list of one, others' by itself or in a dict under `score` or `reward`.
-    Raises TypeError, ValueError."""
+    """Return the number: TRL's is in a list of one, others' may be in a dict under `score` or
+    `reward`. Raises TypeError, ValueError."""
     if shape == "trl":
         given = value.tolist() if hasattr(value, "tolist") else value
         if not isinstance(given, list | tuple):

@@ -29,11 +29,11 @@ class Status(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one test. `cpu_s` is the verdict's clock; `wall_s` (None: `4 * cpu_s + 2`) only
+    """Limits of one test. `cpu_s` is the verdict's clock; `wall_s` (None: `8 * cpu_s + 5`) only
     stops sleepers.
 
-    `strict`: the wall cap stops every test, also one that is only short of processor time, and
-    `memory_mb` bounds the address space, so that a program meets MemoryError there. `total_s`
+    `strict`: the wall cap also stops a test that only lacks processor time, and `memory_mb` bounds
+    the address space, so that a program gets MemoryError there. `total_s`
     bounds all tests of a submission together; see `submission_s`.
     """
 
@@ -56,8 +56,7 @@ class Limits:
         """Seconds for all tests of one submission: processor time, the compiler's too, and idle
         time, but not waiting for a processor.
 
-        None given: room for every test to use its CPU limit and a second more, and for four tests
-        to be idle up to their wall cap.
+        Default: for every test its CPU limit and one second, and for two tests their wall cap.
         """
         return (
             self.total_s
@@ -219,8 +218,7 @@ def retries_of(executor: Executor) -> int:
 
 
 class OnDemand:
-    """An executor that `start` gives when it is first needed, and that stays open: whoever made it
-    closes it."""
+    """An executor that `start` makes on first use. It stays open; its maker closes it."""
 
     def __init__(self, start: Callable[[], Executor]) -> None:
         self._start = start

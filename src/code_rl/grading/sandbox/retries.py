@@ -67,8 +67,8 @@ class RefusedError(SandboxError):
 class Retries:
     """Runs jobs by means of `attempt`; belongs to one event loop at a time.
 
-    Outages of up to `outage_timeout_s` seconds are bridged; with `stop`, whoever set it up wants to
-    end with an OutageError after that, and earlier when `stop` is set.
+    It waits out outages of up to `outage_timeout_s` seconds. With `stop` it raises OutageError
+    after that, and earlier if `stop` is set.
     """
 
     def __init__(

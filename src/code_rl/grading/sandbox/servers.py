@@ -1,9 +1,8 @@
 """Several machines that run programs as one: slots by capacity, least-loaded balancing, health
 checks.
 
-A server that fails is taken out and pinged until it answers. Failing again right after its return
-doubles the time that it stays out, so that a server which answers pings but fails every run does
-not attract the load.
+A failing server is taken out and pinged until it answers. If it fails again right after its return,
+its time out doubles, so that a server that answers pings but fails every run attracts no load.
 """
 
 from __future__ import annotations

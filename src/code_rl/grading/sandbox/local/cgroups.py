@@ -121,7 +121,7 @@ class Groups:
         self.gone()
 
     def gone(self) -> bool:
-        """Remove the groups that can be removed by now; True if all given up are gone."""
+        """Remove the groups that are now removable; True if all released ones are gone."""
         self._leaving = [leaving for leaving in self._leaving if not leaving.remove()]
         return not self._leaving
 

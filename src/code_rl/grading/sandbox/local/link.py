@@ -46,11 +46,11 @@ class WorkerLink:
     async def run(
         self, job: wire.JobMessage, tests: int, files: Mapping[str, bytes], streams_of: StreamsOf
     ) -> AsyncGenerator[Execution | Idle, None]:
-        """Yield the executions of `job`'s `tests` in order, ending after the last test or a compile
-        error, and a word now and then of a test that is idle.
+        """Yield the executions of `job`'s `tests` in order, up to the last test or a compile error,
+        and reports of idle tests in between.
 
-        `streams_of` makes the streams of a test, when it is due. Raises LostError when a result
-        stays out, SandboxError when the worker cannot be reached. Closing the iterator early stops
+        `streams_of` makes the streams of a test when it is due. Raises LostError if a result is
+        missing, SandboxError if the worker cannot be reached. Closing the iterator early stops
         the submission.
         """
         if self.group is not None:

@@ -199,8 +199,7 @@ def keep_capabilities(*numbers: int) -> None:
 class ExitRecord:
     """A process's end, written by the kernel into one buffer that is sent unchanged (`wire`).
 
-    After a fork each object that this process touches is a page to copy, so the way from one test
-    to the next makes few.
+    After a fork each touched object costs a copied page, so the path between tests makes few.
     """
 
     def __init__(self) -> None:

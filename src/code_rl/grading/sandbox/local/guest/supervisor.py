@@ -1,9 +1,8 @@
 """PID 1 of one submission: compiles the program once, forks a process for each test, ends
 everything that a test started.
 
-It knows neither the number of tests nor their inputs or outputs: those are descriptors, which only
-the test takes from the channel. A test that leaves files behind is the last one here; the rest get
-a new supervisor.
+It does not know the number, inputs or outputs of tests: those are descriptors, which only the test
+takes from the channel. After a test that leaves files, the others get a new supervisor.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The process that all workers are forked from: one interpreter, confined and warm, without threads
 or state.
 
-It is started by the host with an empty environment, tells whether its isolation could be had, and
-then forks a worker for each request that arrives with the worker's end of a channel. It ends when
-the host's end of its own channel closes.
+The host starts it with an empty environment. It reports if its isolation is available, then forks a
+worker for each request, which carries the worker's end of a channel. It ends when the host's end of
+its own channel closes.
 """
 
 from __future__ import annotations

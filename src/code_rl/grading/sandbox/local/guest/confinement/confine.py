@@ -57,8 +57,7 @@ def confine_zygote(wanted: Confinement) -> Confinement:
 
 
 def fork_worker(wanted: Confinement, uid: int | None) -> int:
-    """Fork the process that will be a worker, a child of this one, under the user id `uid` where
-    that is possible.
+    """Fork a worker, a child of this process, under the user id `uid` if possible.
 
     At `full` it is PID 1 of its own PID namespace, root in a user namespace of its own, with its
     own network, IPC and host name.

@@ -1,8 +1,8 @@
 """The seccomp filters, as classic BPF built here: an allow list, decided by a search tree over
 ranges of system call numbers.
 
-A tree rather than a chain because the kernel evaluates the filter once for every system call number
-when it is installed, and it is installed for every submission.
+A tree, not a chain: at each installation the kernel evaluates the filter for every system call
+number, and every submission installs it.
 """
 
 from __future__ import annotations
@@ -44,9 +44,8 @@ name the clock of another process, or a device."""
 _DYNAMIC_CLOCK = 1 << 31
 _FCNTL = (0, 1, 2, 3, 4, 6, 7, 9, 11, 1030, 1032)
 """F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, record locks, F_GETOWN, F_GETSIG, F_DUPFD_CLOEXEC,
-F_GETPIPE_SZ. Not leases, pipe
-sizes, write hints, seals, signals, nor locks that need no file open for writing: they concern a
-file that others may have, too, or what all processes of a user share."""
+F_GETPIPE_SZ. Leases, pipe sizes, write hints, seals, signals and locks without a file open for
+writing are left out: they affect shared files or the state of all processes of a user."""
 _SHOWN_LOCKS = (5, 36, 37, 38)
 """F_GETLK, which tells of the locks of others, and locks of open file descriptions."""
 
