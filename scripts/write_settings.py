@@ -89,12 +89,11 @@ def advantages_table() -> str:
 
 def backend_table() -> str:
     """The settings that reach a back end, as Markdown."""
-    rows = ["| setting | embedded | tinker | http://host:port | |", "|---|---|---|---|---|"]
+    rows = ["| setting | refused by | |", "|---|---|---|"]
     for name, reach in REACHING.items():
-        cells = ["honoured" if kind in reach.honoured else "refused" for kind in BackendKind]
-        rows.append(f"| `{name}` | {' | '.join(cells)} | {reach.note} |")
-    own = ", ".join(f"`{name}`" for name in sorted(set(FACTS) - set(REACHING)))
-    return "\n".join([*rows, "", f"The others are the loop's own and mean the same on every back end: {own}."])
+        refused = ", ".join(f"`{kind}`" for kind in BackendKind if kind not in reach.honoured)
+        rows.append(f"| `{name}` | {refused} | {reach.note} |")
+    return "\n".join([*rows, "", "Every other setting means the same on every back end."])
 
 
 def verb_section(name: str) -> str:

@@ -91,8 +91,7 @@ class Config:
         None,
         FIXED,
         everywhere(
-            "embedded: a folder, a hub id or tiny; else a name that the server lists, or a "
-            "folder or hub id that it could load, asked at the start"
+            "embedded: tiny, a folder or a hub id; else a model that the server lists or can load"
         ),
         "tiny (built in), smollm2 (SmolLM2-135M-Instruct), a local folder, a .gguf file, or the "
         "hub id of a causal LM. Qwen2, Qwen3 and Llama are fast; others run in transformers.",
@@ -106,10 +105,7 @@ class Config:
     dtype: str = setting(
         "auto",
         FIXED,
-        embedded(
-            "its weights and activations; adapters and optimizer state are always float32",
-            "the server has its own",
-        ),
+        embedded("adapters and optimizer state are always float32", "the server has its own"),
         "Weights and activations of the embedded engine: auto (bfloat16 on cuda, else float32), "
         "float32, or bfloat16 (twice as fast on CPUs with AVX-512 BF16 or AMX).",
         check=check_that(
@@ -127,7 +123,7 @@ class Config:
         None,
         MUTABLE,
         embedded(
-            "a vLLM server draws all completions, with every step's adapter",
+            "vLLM samples, with every step's adapter",
             "it draws its own completions",
         ),
         "vLLM server that samples for the embedded trainer, http://host:port[/v1]; its key is "
@@ -210,8 +206,7 @@ class Config:
         "importance_sampling",
         FIXED,
         everywhere(
-            "sent by name where the back end has it (embedded: all; else probed at the start with "
-            "two tokens); else, and a loss of your own, computed here"
+            "sent by name if the back end has it, else computed here, as is a loss of your own"
         ),
         f"Loss per token: {', '.join(POLICY_LOSSES)}, or package.module:object. "
         "docs/grpo-plus.md has the formulas.",
@@ -235,9 +230,7 @@ class Config:
     kl_coef: float = setting(
         0.0,
         FIXED,
-        everywhere(
-            "above 0, the base model's log-probabilities are asked of a sampling client of its own"
-        ),
+        everywhere("above 0, a sampling client of the base model is asked"),
         "Weight of a KL term against the base model, in the advantages. 0: not computed.",
         check=FROM_0,
     )
@@ -322,7 +315,7 @@ class Config:
     max_tokens: int = setting(
         24576,
         FIXED,
-        everywhere("capped to what the model's context leaves; the context is asked"),
+        everywhere("capped by the model's context"),
         "Maximum tokens per completion; capped to what the model's context leaves.",
         check=AT_LEAST_1,
     )
@@ -359,19 +352,14 @@ class Config:
     temperature: float = setting(
         1.0,
         FIXED,
-        everywhere(
-            "other than 1, passes are computed at it too where the back end can; refused where "
-            "only its samples are scaled by it, said where nothing is"
-        ),
+        everywhere("other than 0 and 1: see Capabilities"),
         "Sampling temperature in training and in pass@k evaluation.",
         check=FROM_0,
     )
     top_p: float = setting(
         1.0,
         FIXED,
-        everywhere(
-            "sent with every sample; a remote back end is tried, and refused if it draws beyond it"
-        ),
+        everywhere("sent with every sample; a remote back end that ignores it is refused"),
         "Nucleus sampling, in training and evaluations; 1: off. Log-probabilities stay those of "
         "the whole distribution.",
         check=check_that(lambda share: 0 < share <= 1, "above 0 and at most 1"),
@@ -388,7 +376,7 @@ class Config:
         FIXED,
         ANYWHERE,
         f"Prompt template: {', '.join(PROMPTS)}, or package.module:function. None: "
-        "livecodebench. docs/data.md describes them.",
+        "livecodebench. docs/recipes.md describes them.",
     )
     system_prompt: str | None = setting(
         None,
@@ -523,10 +511,7 @@ class Config:
     seed: int = setting(
         0,
         FIXED,
-        everywhere(
-            "of the LoRA initialisation and of every sample; bit-for-bit repeatable on the "
-            "embedded engine, elsewhere as far as the server keeps seeds"
-        ),
+        everywhere("repeatable bit for bit on the embedded engine, else as the server keeps seeds"),
         "Seed of everything: problem order, LoRA initialisation, sampling.",
         check=check_that(lambda seed: 0 <= seed < 2**31, "in [0, 2**31)"),
     )
