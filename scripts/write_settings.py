@@ -77,7 +77,7 @@ def rewards_table() -> str:
     for name, reward in REWARDS.items():
         what, more = about(reward)
         every = get_reward(name).all_tests
-        rows.append(f"| `{name}` | {what} | {more or ('all tests run' if every else 'the judge stops at the first failure')} |")  # fmt: skip
+        rows.append(f"| `{name}` | {what} | {more or ('all tests run' if every else '')} |")  # fmt: skip
     return "\n".join(rows)
 
 

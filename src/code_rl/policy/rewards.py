@@ -32,10 +32,9 @@ def fraction(trajectory: Trajectory) -> float:
 
 
 def think_answer(trajectory: Trajectory) -> float:
-    """Correctness; −1.2 unless a think block comes first and `<answer>` with the program ends it.
+    """Correctness; −1.2 without a think block and then `<answer>` with the program.
 
-    Code-R1's reward (−1.1, 0.1 or 1.1) less 0.1, with `format_coef=0`: its prompt asks for the
-    tags.
+    Code-R1's reward less 0.1; for its prompt, with `format_coef=0`.
     """
     _, opened, answer = trajectory.text.rstrip().partition("<answer>")
     ends = bool(opened) and answer.endswith("</answer>")
@@ -46,12 +45,12 @@ def think_answer(trajectory: Trajectory) -> float:
 
 
 def has_program(trajectory: Trajectory) -> float:
-    """1 for an answer with a program, right or wrong, else 0: a control."""
+    """1 for an answer with a program, else 0: a control."""
     return 1.0 if trajectory.format_ok else 0.0
 
 
 def coin(trajectory: Trajectory) -> float:
-    """0 or 1 by the seed, the step, the place and the member, never by the answer: a control."""
+    """0 or 1 at random, by the seed: a control."""
     return float(trajectory.seed & 1)
 
 

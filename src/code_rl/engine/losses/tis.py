@@ -23,5 +23,5 @@ TIS = Loss(
     _formula,
     {HIGH: 2.0},
     about="−stop_gradient(min(ρ, C)) · A · log p\n"
-    "Yao et al. 2025, Your Efficient RL Framework Secretly Brings You Off-Policy RL Training; TRL",
+    "Yao et al. 2025 (truncated importance sampling); TRL",
 )

@@ -104,26 +104,25 @@ def mean_std(rewards_G: list[float]) -> list[float]:
 def leave_one_out(rewards_G: list[float]) -> list[float]:
     """r − mean of the others.
 
-    Ahmadian et al. 2024 (RLOO), arXiv 2402.14740. The same as (r − mean(r)) · G / (G − 1).
+    Ahmadian et al. 2024 (RLOO), arXiv 2402.14740.
     """
     count = len(rewards_G)
     return [advantage * count / (count - 1) for advantage in mean(rewards_G)]
 
 
 def maxrl(rewards_G: list[float]) -> list[float]:
-    """(r − mean(r)) / m, m the mean of r without what is below 0: a rare success counts for more.
+    """(r − mean(r)) / mean(max(r, 0)): a rare success counts for more.
 
-    Tajwar et al. 2026 (MaxRL), arXiv 2602.02710; its m is mean(r), of rewards 0 and 1. Where no
-    reward is above 0 the division is left out.
+    Tajwar et al. 2026 (MaxRL), arXiv 2602.02710. No division if no reward is above 0.
     """
     gain = math.fsum(max(reward, 0.0) for reward in rewards_G) / len(rewards_G)
     return [advantage / (gain or 1.0) for advantage in mean(rewards_G)]
 
 
 def ones(rewards_G: list[float]) -> list[float]:
-    """1 for every member, whatever its reward: samples are targets as they are.
+    """1.
 
-    With `loss=reinforce` this is supervised training on the model's own samples, a control.
+    With `loss=reinforce`, supervised training on the model's own samples: a control.
     """
     return [1.0] * len(rewards_G)
 
