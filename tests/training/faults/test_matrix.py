@@ -20,8 +20,10 @@ from tests.training.survival.kill_suite import Facts, facts_of
 
 HEADER = "| fault | strikes while | the run |"
 CELLS = [
-    tuple(cell.strip() for cell in line.strip("|").split("|"))
+    (fault, stage, end)
     for line in (ROOT / "docs" / "survival.md").read_text().partition(HEADER)[2].partition("\n\n")[0].splitlines()[2:]
+    for fault, stages, end in [[cell.strip() for cell in line.strip("|").split("|")]]
+    for stage in stages.split(", ")
 ]
 LAGGED = [("disk full", "saving"), ("SIGKILL", "training"), ("sandbox gone", "scoring"), ("back end gone", "training")]
 RUN = {

@@ -99,15 +99,15 @@ class Config:
     device: str = setting(
         "auto",
         MUTABLE,
-        embedded("where the engine computes", "the server has its own"),
+        embedded("of the embedded engine", "the server has its own"),
         "Device of the embedded engine: auto, cpu, cuda or mps.",
     )
     dtype: str = setting(
         "auto",
         FIXED,
-        embedded("adapters and optimizer state are always float32", "the server has its own"),
+        embedded("of the embedded engine", "the server has its own"),
         "Weights and activations of the embedded engine: auto (bfloat16 on cuda, else float32), "
-        "float32, or bfloat16 (twice as fast on CPUs with AVX-512 BF16 or AMX).",
+        "float32, or bfloat16 (twice as fast on CPUs with AVX-512 BF16 or AMX). Adapters: float32.",
         check=check_that(
             lambda name: name in ("auto", "float32", "bfloat16"), "auto, float32 or bfloat16"
         ),
@@ -115,7 +115,7 @@ class Config:
     threads: int | None = setting(
         None,
         MUTABLE,
-        embedded("CPU threads of the engine", "the server has its own"),
+        embedded("of the embedded engine", "the server has its own"),
         "CPU threads of the embedded engine (None: torch's choice). With overlap on few cores, 1.",
         check=AT_LEAST_1,
     )
@@ -132,7 +132,7 @@ class Config:
     sampler_dir: str | None = setting(
         None,
         MUTABLE,
-        embedded("with sampler=", "there are no adapters to hand over"),
+        embedded("vLLM samples, with every step's adapter", "there are no adapters to hand over"),
         "With sampler=: folder for adapters, visible to this machine and vLLM's under the same "
         "path (None: checkpoints/adapters in the run directory).",
     )
@@ -215,14 +215,14 @@ class Config:
     clip_low: float | None = setting(
         None,
         FIXED,
-        everywhere("probed together with the loss"),
+        everywhere("sent with the loss"),
         f"Ratios are clipped at 1 - clip_low (None: the loss's own, {_own_clip(LOW)}).",
         check=check_that(lambda low: 0 < low <= 1, "above 0 and at most 1"),
     )
     clip_high: float | None = setting(
         None,
         FIXED,
-        everywhere("probed together with the loss"),
+        everywhere("sent with the loss"),
         f"Ratios are clipped at 1 + clip_high (None: the loss's own, {_own_clip(HIGH)}). "
         "Clip-higher: above clip_low.",
         check=ABOVE_0,
@@ -367,7 +367,7 @@ class Config:
     top_k: int = setting(
         -1,
         FIXED,
-        everywhere("as top_p"),
+        everywhere("sent with every sample; a remote back end that ignores it is refused"),
         "Sample from the k likeliest tokens only. -1: from all.",
         check=check_that(lambda count: count == -1 or count >= 1, "-1 (all) or at least 1"),
     )
