@@ -50,6 +50,6 @@ def refuse_prompts(lengths: Sequence[tuple[str, int]], context: int, which: str)
     if overlong:
         raise DataError(
             f"{len(overlong)} of {len(lengths)} {which} problems have prompts that do not fit "
-            f"into the model's context of {context} "
-            f"tokens; the first is {overlong[0][0]!r} with at least {overlong[0][1]}"
+            f"into the model's context of {context} tokens; the first is {overlong[0][0]!r} with "
+            f"at least {overlong[0][1]}. Leave these problems out, or choose another model"
         )
