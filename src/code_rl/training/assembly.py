@@ -203,7 +203,7 @@ async def load_weights(launch: Launch, directory: Directory) -> tuple[Start, Bac
     if start.step >= config.max_steps > 0:
         raise NothingLeftError(
             f"nothing to do: the run in {log_path} has done {start.step} steps and "
-            f"max_steps={config.max_steps}; give a larger one to go on"
+            f"max_steps={config.max_steps}; give a larger max_steps to continue"
         )
     return start, backend
 
@@ -290,7 +290,7 @@ def _open_recorder(launch: Launch, data: Data, directory: Directory) -> Recorder
             console.notice(
                 f"{len(ids)} of the {len(data.test[name])} held-out problems of {name} are also "
                 f"among those to train on, by id or text ({shown}): "
-                "their scores say little; code-rl prepare decontaminate= leaves such problems out"
+                "their scores say little. code-rl prepare decontaminate= removes such problems"
             )
     settings = _kept(config, data.source.describe(), twice, directory.problems)
     logs = setup_logging(log_path, settings, read_log_to(config.log_to))

@@ -81,7 +81,9 @@ def get_curriculum(name: str) -> Curriculum:
             "and a step to a weight"
         )
     if weight_of(name, curriculum, History(), 0) == 0:
-        raise ConfigError(f"curriculum={name} gives 0 for a problem that was never drawn")
+        raise ConfigError(
+            f"curriculum={name} gives 0 for a problem that was never drawn; give more"
+        )
     return curriculum
 
 

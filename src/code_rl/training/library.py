@@ -74,7 +74,7 @@ async def evaluate_async(
         splits = await held_out_splits(problems, config, int(settings.get("eval_limit", -1)))
         for name, split in splits.items():
             if not split:
-                raise DataError(f"there are no problems to evaluate on in {name!r}")
+                raise DataError(f"the split {name!r} is empty; give at least one problem")
         if policy is None:
             policy = await stack.enter_async_context(
                 open_policy(config, state_path, checkpoint is not None)
@@ -188,7 +188,7 @@ def _settings(
     from code_rl.training.runs.directory import settings_of
 
     if policy is not None and checkpoint is not None:
-        raise ConfigError("policy= and checkpoint= are two different ones to evaluate; give one")
+        raise ConfigError("policy= and checkpoint= are both given; give one of them")
     with_what = (
         "checkpoint="
         if checkpoint is not None
@@ -202,7 +202,7 @@ def _settings(
     for name in given:
         if name not in allowed:
             raise ConfigError(
-                f"{name}= has no effect with {with_what}; what can be given: {', '.join(allowed)}"
+                f"{name}= has no effect with {with_what}; use any of: {', '.join(allowed)}"
             )
     if checkpoint is None:
         return make_config({"dataset": "builtin", **given}), None

@@ -125,7 +125,7 @@ class ProblemSampler:
             problem = self._any(seed, "instead", number)
             length = self._length(problem)
         raise DataError(
-            f"none of the {len(looked_at)} problems looked at, of {len(self._order.problems)}, has "
-            f"a prompt below {self._limit} tokens, which is what the model's context leaves beside "
-            "an answer and overlong=penalty; choose another dataset or model, or a lower penalty"
+            f"none of {len(looked_at)} problems tried, of {len(self._order.problems)}, has a "
+            f"prompt below {self._limit} tokens, the room that the context leaves beside an answer "
+            "and overlong=penalty; choose another dataset or model, or a lower penalty"
         )

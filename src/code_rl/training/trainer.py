@@ -85,8 +85,8 @@ def confirm(config: Config, resumes: bool) -> None:
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError(
-            "nothing limits what this run spends, and there is no terminal to confirm at: give "
-            "max_steps=, max_tokens_total= or max_cost="
+            "nothing bounds the cost of this run, and no terminal can confirm it; give max_steps=, "
+            "max_tokens_total= or max_cost="
         )
     try:
         answer = input("train until it is stopped? [y/N] ")
@@ -94,8 +94,8 @@ def confirm(config: Config, resumes: bool) -> None:
         answer = ""
     if answer.strip().lower() not in ("y", "yes"):
         raise ConfigError(
-            "not confirmed: nothing was started; max_steps=, max_tokens_total= or max_cost= "
-            "limit a run"
+            "not confirmed: nothing was started; give max_steps=, max_tokens_total= or max_cost= "
+            "to bound the cost"
         )
 
 
@@ -187,9 +187,7 @@ async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: b
         sizes = {name: len(problems) for name, problems in run.test_splits.items()}
         console.closing_table(metrics, sizes, config.eval_samples)
         if stop.cut:
-            console.notice(
-                "the evaluation was left; what it had sampled is kept, and counted once it is done"
-            )
+            console.notice("the evaluation was interrupted; its completions are kept for a resume")
         console.farewell(
             metrics,
             wall_seconds(metrics),
@@ -326,9 +324,7 @@ class _Signals:
         if self._console.evaluates:
             self.cut = True
             task.cancel()
-            self._console.notice(
-                f"{number.name}: leaving the evaluation where it is; a resume goes on there"
-            )
+            self._console.notice(f"{number.name}: stopping the evaluation; a resume continues it")
         else:
             self._console.notice(
                 f"{number.name}: finishing this step and saving; once more to stop at once"

@@ -60,7 +60,7 @@ def test_ctrl_c_in_the_evaluation_before_training_leaves_it_at_once_and_a_resume
     kept = tmp_path / "run" / "inflight" / "evaluations" / "000000.jsonl"
     code, said = interrupted(["train.py", *words_of(given)], "watch ", until=kept)
     assert code == 130, said
-    assert "leaving the evaluation where it is" in said
+    assert "stopping the evaluation" in said
     assert len(re.findall(rf"to resume: \S+ \S+ log_path={tmp_path / 'run'}", said)) == 1
     assert "Traceback" not in said
     assert not untimed(tmp_path / "run")

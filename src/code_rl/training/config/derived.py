@@ -40,7 +40,7 @@ def batch_shape(config: Config) -> BatchShape:
     if shape.prompts % parts:
         raise ConfigError(
             f"num_substeps={config.num_substeps} times num_minibatches={config.num_minibatches} "
-            f"does not divide the {shape.prompts} prompts of a batch"
+            f"does not divide the {shape.prompts} prompts of a batch; choose factors of it"
         )
     return shape
 
@@ -75,8 +75,8 @@ def refuse_idle(config: Config) -> None:
     for name, least in (("temperature", LEAST_SPREAD), ("top_p", LEAST_SPREAD), ("top_k", 2)):
         if 0 <= (value := getattr(config, name)) < least:
             raise ConfigError(
-                f"{name}={value:g} makes all completions of a prompt the same, or nearly, so "
-                f"that nothing would be learned; choose at least {least}"
+                f"{name}={value:g} makes the completions of a prompt nearly equal, so nothing "
+                f"would be learned; choose at least {least}"
             )
 
 

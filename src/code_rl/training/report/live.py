@@ -65,7 +65,7 @@ class LivePage:
             except (
                 OSError
             ) as error:  # a file in the middle of being replaced, a share that is away: look again
-                print(f"the run cannot be read just now: {error}", file=sys.stderr, flush=True)
+                print(f"the run cannot be read now: {error}", file=sys.stderr, flush=True)
                 continue
             if changed:
                 for listener in self._listeners:
@@ -170,6 +170,6 @@ async def serve(readers: Sequence[RunReader], host: str, port: int) -> int:
     async with listening(page.application(), host, port) as bound:
         print(f"live report: {url_of(host, bound)}/  (Ctrl-C ends it; the run goes on)", flush=True)
         if not is_loopback(host):
-            print("note: whoever reaches this address can read the run", flush=True)
+            print("note: anyone who reaches this address can read the run", flush=True)
         await stop_signal().wait()
     return 0

@@ -81,7 +81,7 @@ class Recorder:
                 self._too_long.add(each.replaced)
                 self.console.notice(
                     f"the prompt of problem {each.replaced!r} leaves too little of the model's "
-                    "context; another takes its place"
+                    "context; another problem replaces it"
                 )
         self.console.begin_step(step)
 

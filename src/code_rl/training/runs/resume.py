@@ -90,7 +90,7 @@ async def choose_start(
             say(reasons[-1])
     why = reasons[0] if reasons else f"{CHECKPOINTS} names no checkpoint, and the run has steps"
     raise CheckpointError(
-        f"log_path={log_path}: {why}; no earlier one can be used either. Restore what is damaged, "
+        f"log_path={log_path}: {why}; no earlier checkpoint is usable. Restore the damaged file, "
         "or begin anew with behavior_if_log_dir_exists=delete"
     )
 
@@ -148,6 +148,6 @@ def find_checkpoint(text: str, config: Config) -> str:
             raise ConfigError(
                 f"{name}={getattr(config, name)} differs from the run in {path.parent} "
                 f"({name}={getattr(was, name)}), "
-                "and its checkpoints hold weights of that; give the same"
+                "whose weights need it; give the same"
             )
     return state_path_of(records[path.name], path.parent)
