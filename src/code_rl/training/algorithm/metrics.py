@@ -32,43 +32,36 @@ class Metric:
     meaning: str
 
 
-_RATIO = (
-    "p and q: probabilities of a sampled token under the weights that are trained and "
-    "those that sampled it"
-)
 METRICS = (
-    Metric("mean_reward", "", "mean shaped reward of the completions that have a verdict"),
-    Metric(
-        "mean_correct", "share", "completions that pass every test, of those that have a verdict"
-    ),
+    Metric("mean_reward", "", "mean shaped reward of completions with a verdict"),
+    Metric("mean_correct", "share", "completions that pass every test, of those with a verdict"),
     Metric("format_rate", "share", "completions with a program in a fenced block"),
     Metric("truncated_rate", "share", "completions cut off at the token limit"),
-    Metric("groups_total", "groups", "groups sampled, those replaced among them"),
+    Metric("groups_total", "groups", "groups sampled, replaced ones included"),
     Metric(
         "groups_skipped",
         "groups",
-        "groups not trained on: rewards all alike, or nothing left to compare",
+        "groups not trained on: equal rewards, or nothing left to compare",
     ),
     Metric("groups_refilled", "groups", "groups replaced by dynamic sampling"),
     Metric(
         "prompts_replaced",
         "prompts",
-        "problems whose prompt left too little of the context (none, or no more than the tokens "
-        "of overlong=penalty), replaced by others (absent: none)",
+        "problems replaced because their prompt leaves no room for an answer (absent: none)",
     ),
     Metric("curriculum/seen", "problems", "drawn so far, with a curriculum other than uniform"),
     Metric("curriculum/retired", "problems", "of weight 0 when the batch began"),
     Metric("curriculum/solve_rate", "share", "mean running solve rate of the problems seen"),
     Metric("n_datums", "datums", "training examples"),
-    Metric("loss", "per token", "the loss over the tokens that are trained on"),
-    Metric("kl_sample_train", "nats", f"mean of log q − log p; {_RATIO}"),
+    Metric("loss", "per token", "the loss, over the tokens trained on"),
+    Metric("kl_sample_train", "nats", "mean of log q − log p over sampled tokens"),
     Metric("ratio_mean", "", "mean of p / q"),
     Metric("ratio_max", "", "largest distance of p / q from 1"),
     Metric(
         "sampler/gap_mean",
         "nats",
-        "with sampler=: mean of |log q − log p| at the same weights, q as vLLM and p as the "
-        "trainer computes it, over the answers that were scored by both since the step before",
+        "with sampler=: mean absolute difference of log q (vLLM) and log p (trainer) at equal "
+        "weights",
     ),
     Metric("sampler/gap_max", "nats", "largest of those"),
     Metric("clip_fraction", "share", "tokens that the loss clips or masks (losses that do)"),
@@ -76,17 +69,16 @@ METRICS = (
     Metric(
         "optim/grad_norm",
         "",
-        "norm of the gradient before clipping, mean over optimizer steps, where the back end "
-        "reports it",
+        "norm of the gradient before clipping, mean over optimizer steps, if the back end has it",
     ),
     Metric("entropy", "nats", "mean of −log q over sampled tokens"),
-    Metric("turns", "turns", "mean answers of a trajectory (environments of several turns)"),
-    Metric("max_tokens", "tokens", "the limit of a completion in this step"),
+    Metric("turns", "turns", "mean answers per trajectory (environments of several turns)"),
+    Metric("max_tokens", "tokens", "limit of a completion in this step"),
     Metric("stage", "", "number of the stage of max_tokens_schedule"),
     Metric("tokens/prompt", "tokens", "prompts, each counted once"),
     Metric("tokens/completion", "tokens", "sampled"),
     Metric("tokens/prefill", "tokens", "read before sampling, and by the reference model"),
-    Metric("tokens/train", "tokens", "trained on, prompts among them"),
+    Metric("tokens/train", "tokens", "trained on, prompts included"),
     Metric("tokens/eval", "tokens", "sampled by the evaluation"),
     Metric("tokens/eval_prefill", "tokens", "read before sampling by the evaluation"),
     Metric("canary/groups", "groups", "impossible problems sampled beside the batch (canary=)"),
@@ -99,16 +91,15 @@ METRICS = (
     Metric(
         "staleness/*",
         "trajectories",
-        "trained on, by how many training steps their weights were older than those that were "
-        "trained",
+        "trained on, by the age of their weights in training steps",
     ),
     Metric("staleness/mean", "steps", "mean of those"),
     Metric("sandbox/retries", "tests", "tried again because the sandbox failed"),
     Metric("time/sample", "s", "until the last completion was sampled"),
-    Metric("time/score", "s", "what judging added after that"),
+    Metric("time/score", "s", "judging after that"),
     Metric("time/train", "s", "from the last verdict to the new weights"),
-    Metric("time/wait", "s", "how long the trainer waited for rollouts"),
-    Metric("time/step", "s", "the whole step; with overlap the others do not add up to it"),
+    Metric("time/wait", "s", "the trainer's wait for rollouts"),
+    Metric("time/step", "s", "the whole step; with overlap not the sum of the others"),
     Metric("time/eval", "s", "the evaluation"),
     Metric("eval/mean_correct", "share", "greedy Pass@1, mean over splits"),
     Metric("eval/pass@1", "share", "Pass@1 at the run's temperature, mean over splits"),
@@ -127,7 +118,7 @@ METRICS = (
         "eval/*/*",
         "",
         "the same of one split, with `pass@1_low` and `pass@1_high` (95%), `problems`, and "
-        "`pass@k_problems` where fewer have k verdicts",
+        "`pass@k_problems` if fewer have k verdicts",
     ),
 )
 

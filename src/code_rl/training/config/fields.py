@@ -512,7 +512,7 @@ class Config:
         0,
         FIXED,
         everywhere("repeatable bit for bit on the embedded engine, else as the server keeps seeds"),
-        "Seed of everything: problem order, LoRA initialisation, sampling.",
+        "Seed of everything: problem order, LoRA initialization, sampling.",
         check=check_that(lambda seed: 0 <= seed < 2**31, "in [0, 2**31)"),
     )
     log_to: str = setting(
