@@ -119,7 +119,7 @@ async def assemble(
 ) -> Run:
     """Build every part of a run, each from those before it; `stack` closes them.
 
-    A run that `resumes` goes on from its last good checkpoint.
+    A run that `resumes` continues from its last good checkpoint.
 
     Raises CheckpointError: no state is left from which the run could go on; NothingLeftError: the
     run to be resumed has done `max_steps` steps already, and its logs are complete.

@@ -34,7 +34,7 @@ def impossible(problem: Problem, seed: int) -> Problem:
 
 
 def _altered(test: TestCase, number: int) -> TestCase:
-    """The same test, expecting `number` beside what was expected."""
+    """The same test, expecting `number` beside its own expected value."""
     if isinstance(test, StdinTest):
         return replace(test, expected=f"{test.expected}\n{number}")
     if isinstance(test, CallTest):
@@ -43,7 +43,7 @@ def _altered(test: TestCase, number: int) -> TestCase:
 
 
 def canary_metrics(groups: Sequence[Group], objective: Objective) -> dict[str, Any]:
-    """Count what was sampled and what passed; the first program that passed is kept as text."""
+    """Count samples and passes, and keep the first program that passed as text."""
     done = [(group.problem, each) for group in groups for each in group.trajectories]
     passed = [each for problem, each in done if _passes(problem, each, objective)]
     metrics: dict[str, Any] = {

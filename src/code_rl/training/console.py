@@ -43,11 +43,11 @@ COLUMNS = (
 PIPE_WIDTH = 120
 WIDTHS = (6, 7, 8, 7, 8, 9, 7, 7, 6, 6, 9)
 LEFT_OUT = ("score", "train", "sample", "tokens", "loss")
-"""Which columns go first where there is less room."""
+"""Columns to drop, in this order, on a narrow terminal."""
 
 
 class Console:
-    """The run's face. `total` is the number of steps, or -1."""
+    """Terminal output of a run. `total` is the number of steps, or -1."""
 
     def __init__(self, total: int, rich_console: RichConsole | None = None) -> None:
         self.rich = rich_console or RichConsole(
@@ -70,7 +70,7 @@ class Console:
         self.evaluates = False
 
     def header(self, facts: Mapping[str, str]) -> None:
-        """Settings worth reading, one a line."""
+        """Print the main settings, one a line."""
         width = max(map(len, facts))
         for name, value in facts.items():
             self.rich.print(Text.assemble((f"{name:>{width}}", "bold"), "  ", redacted(value)))
@@ -90,7 +90,7 @@ class Console:
             logger.removeHandler(handler)
 
     def resume_at(self, step: int) -> None:
-        """So many steps are done already."""
+        """Show `step` steps as done."""
         self._progress.update(self._task, completed=step)
 
     def start(self) -> None:
@@ -181,7 +181,7 @@ class Console:
         self._progress.update(self._task, description=f"saved after step {step - 1}")
 
     def stop(self) -> None:
-        """Take the progress bar away. Idempotent."""
+        """Remove the progress bar. Idempotent."""
         self._progress.stop()
 
     def closing_table(

@@ -23,7 +23,7 @@ from code_rl.util.files import read_lines
 from code_rl.util.registry import attribute_errors_to, find
 
 NEWEST = 0.5
-"""How much of the running solve rate is the newest group's, after the first."""
+"""Weight of the newest group in the running solve rate, after the first group."""
 TOO_HARD, TOO_EASY, PATIENCE, RETIRED_STEPS, LEAST = 0.125, 0.875, 2, 25, 0.05
 
 

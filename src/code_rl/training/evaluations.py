@@ -43,7 +43,7 @@ async def evaluate_run(run: Run, policy: Policy, step: int = -1, *, full: bool) 
 
 
 def evaluates_after(config: Config, completed_steps: int) -> bool:
-    """True when the settings ask for an evaluation after so many steps."""
+    """True if the settings ask for an evaluation after this step."""
     if completed_steps == config.max_steps:
         return config.eval_every >= 0
     return config.eval_every > 0 and completed_steps % config.eval_every == 0

@@ -38,8 +38,8 @@ ASSUMED: Mapping[str, tuple[str, float, float]] = {
     "train_tokens_per_s": ("tokens a second that the trainer takes", 20000.0, 28000.0),
     "eval_problems": ("held-out problems, where eval_limit=-1", 687.0, 687.0),
 }
-"""What each means, its usual value, and that of the built-in model on the embedded engine: what the
-machine of README's table took."""
+"""Meaning, usual value, and value of the built-in model on the embedded engine, as measured on the
+machine of README's table."""
 
 FUNCTIONS_PROMPT = 190.0  # as SmolLM2's tokenizer has it
 SMOLLM2_SPEEDS = {"sample_tokens_per_s": 600.0, "train_tokens_per_s": 900.0}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from code_rl.training.config import Config
 
 OF_A_POLICY = ("eval_limit", "eval_samples", "max_tokens", "seed", "temperature")
-"""Settings of an evaluation that takes a policy as it is."""
+"""Settings of an evaluation of a given policy."""
 OF_AN_EVALUATION = (
     *OF_A_POLICY,
     *(

@@ -54,8 +54,8 @@ class ScoredGroup:
 
     @property
     def trained(self) -> list[tuple[int, float]]:
-        """Which members are trained on, in order, with their advantages. One without a sampled
-        token is not."""
+        """The members to train on, in order, with their advantages. One without a sampled token is
+        left out."""
         advantages = [] if self.skipped else self.advantages_G
         return [
             (index, advantage)

@@ -64,7 +64,7 @@ class OptimizerStep:
     """A submitted optimizer step: its micro-batches, each with the future of its gradient, and the
     future of Adam's step.
 
-    A future is None where there was no example to train on.
+    A future is None without an example to train on.
     """
 
     gradients: Sequence[tuple[MicroBatch, Any]]
@@ -141,8 +141,8 @@ class Batch:
     judged: float = 0.0
 
     async def share(self, number: int, shares: int) -> list[Group]:
-        """Wait for one of so many equal shares of the places; its groups in order, whichever is
-        judged first."""
+        """Wait for one of `shares` equal shares of the slots. Return its groups in order, whichever
+        is judged first."""
         size = len(self.slots) // shares
         return list(
             itertools.chain(*await gather_tasks(self.slots[number * size : (number + 1) * size]))

@@ -36,8 +36,8 @@ class SampledProblem:
 
 
 class ProblemSampler:
-    """Batches from the problem order; a problem whose prompt (of so many tokens by `length`) is not
-    below `limit` gives its place to another, drawn at random."""
+    """Batches from the problem order. A problem whose prompt has `limit` tokens or more, by
+    `length`, is replaced by a random one."""
 
     def __init__(
         self,

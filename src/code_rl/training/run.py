@@ -100,7 +100,7 @@ class Run:
 
     @cached_property
     def problem_sampler(self) -> ProblemSampler:
-        """Which problems each batch has: those whose prompt leaves room for an answer (above the
+        """The problems of each batch: those whose prompt leaves room for an answer (above the
         tokens of `overlong=penalty:TOKENS`)."""
         config, limit = self.config, self.backend.context - self.objective.shaping.buffer
         length, problems = self._prompt_length, self.train_problems.problems

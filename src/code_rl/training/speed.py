@@ -1,5 +1,4 @@
-"""How fast the embedded engine samples and trains on this machine: measured in a few seconds,
-for a forecast."""
+"""Measure in a few seconds how fast the embedded engine samples and trains here, for a forecast."""
 
 from __future__ import annotations
 

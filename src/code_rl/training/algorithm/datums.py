@@ -48,7 +48,7 @@ class Example:
 
     @property
     def sampled(self) -> Ints:
-        """Which targets the policy sampled."""
+        """True for targets that the policy sampled."""
         before = [False] * (self.segment.prompt_length - 1)
         return np.flatnonzero(before + [each is not None for each in self.segment.logprobs])
 

@@ -71,8 +71,8 @@ def _own_clip(bound: str) -> str:
 
 @chz.chz
 class Config:
-    """Settings of a training run. A recipe (recipe=NAME) sets several at once; what is written
-    beside it wins."""
+    """Settings of a training run. A recipe (recipe=NAME) sets several at once; explicit settings
+    win."""
 
     recipe: str | None = setting(
         None,

@@ -94,7 +94,7 @@ def read_recipe(name: str) -> dict[str, Any]:
 
 
 def recipe_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the recipe that a run's settings name; empty where they name none of ours."""
+    """The values of the recipe that a run's settings name; empty without a known recipe."""
     name = settings.get("recipe")
     return read_recipe(name) if isinstance(name, str) and name in _names() else {}
 

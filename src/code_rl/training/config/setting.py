@@ -39,7 +39,7 @@ class SupportedBackends:
 
 
 ANYWHERE = SupportedBackends()
-"""What the loop, the sandbox and the run directory do themselves, the same on every back end."""
+"""Settings of the loop, the sandbox and the run directory, the same on every back end."""
 
 
 def everywhere(note: str) -> SupportedBackends:

@@ -1,4 +1,5 @@
-"""Run every arm and evaluate its end; what is finished is kept, so a cut command goes on."""
+"""Run every arm and evaluate its end. Finished arms are kept, so an interrupted command
+continues."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ async def run_controls(dry_run: bool, **settings: Any) -> int:
 
 
 async def _arm(plan: ControlPlan, name: str, seed: int) -> dict[str, Any]:
-    """The outcomes of a finished run, with what it took."""
+    """The outcomes and the cost of a finished run."""
     _, record = checkpoint_record(str(plan.out / name))
     found = await _evaluated(plan, name, plan.evaluation(seed), record["state_path"])
     metrics = read_metrics(plan.out / name)

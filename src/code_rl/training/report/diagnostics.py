@@ -64,8 +64,7 @@ class Windows:
         return max(3, min(50, len(self.steps) // 5))
 
     def ends(self, name: str) -> tuple[float, float]:
-        """The means of a metric over the first and the last window; NaN, which no comparison holds
-        for, where there is none."""
+        """The means of a metric over the first and the last window; NaN without a value."""
         first, last = self.steps[: self.window], self.steps[-self.window :]
         return _mean(values_of(first, name)), _mean(values_of(last, name))
 
@@ -158,7 +157,7 @@ def canary_passed(run: Windows) -> Sign | None:
 
 
 def never_trained(steps: Sequence[Record]) -> bool:
-    """True when there are steps and none of them had a completion to train on."""
+    """True if steps were taken, all of them without a completion to train on."""
     return bool(steps) and all(as_number(record.get("n_datums")) == 0 for record in steps)
 
 
@@ -181,7 +180,7 @@ def no_code_blocks(run: Windows) -> Sign | None:
 
 
 def built_in_elsewhere(run: Windows) -> Sign | None:
-    """The built-in model, on problems that it was not made for, solves none of them."""
+    """The built-in model solves none of the problems, for which it was not made."""
     dataset = run.config.get("dataset")
     if run.config.get("model_name") != BUILT_IN or not isinstance(dataset, str):
         return None
@@ -208,7 +207,7 @@ def steps_taken(steps: Sequence[Record]) -> str:
 
 
 def too_few_steps(run: Windows) -> Sign | None:
-    """Nothing was looked for that takes a trend."""
+    """Too few steps to find a trend."""
     return Sign("note", f"{steps_taken(run.steps)}; trends are looked for from {MIN_STEPS} on")
 
 
@@ -265,7 +264,7 @@ def _differ(first: Sequence[float], last: Sequence[float]) -> bool:
 
 
 def format_falling(run: Windows) -> Sign | None:
-    """The share of answers with a fenced block goes down."""
+    """The share of answers with a fenced block falls."""
     early, late = run.ends("format_rate")
     evidence = (
         f"{percent(early)} of the completions had a fenced code block at first, {percent(late)} at "

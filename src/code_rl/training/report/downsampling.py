@@ -52,7 +52,7 @@ class DownsampledGroups:
         self.size = sum(map(len, self.groups.values()))
 
     def rule(self) -> str:
-        """The rule, in words, as it ended up."""
+        """The final rule, in words."""
         if self.stride == 1:
             return "every group of every step"
         return f"all groups of every {self.stride}th step and of the last one"

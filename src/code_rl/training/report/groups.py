@@ -88,7 +88,7 @@ def letters_of(samples: Sequence[Mapping[str, Any]]) -> str:
 
 
 def step_of(record: Mapping[str, Any]) -> int | None:
-    """The step, or None when it is none."""
+    """The step, or None if it is invalid."""
     step = record.get("step")
     return (
         step

@@ -1,8 +1,5 @@
-"""The live page: the same page, served while the run goes on, and told of every new step.
-
-It reads the run's files and nothing else, so the run can be cut, resumed or deleted while the page
-is open.
-"""
+"""The live page: the report, served during the run and updated at every step. It only reads the
+run's files, so the run can be stopped, resumed or deleted while the page is open."""
 
 from __future__ import annotations
 
@@ -86,8 +83,7 @@ class LivePage:
             return render(self._readers, live=True)
 
     def _packed(self, run: int) -> PackedRollouts:
-        """The rollouts of one run as they are now; made when asked for, and kept until the run goes
-        on."""
+        """The current rollouts of one run, built on request and cached until the run adds some."""
         with self._lock:
             version, packed = self._rollouts.get(run, (-1, None))
             if packed is None or version != self._readers[run].version:

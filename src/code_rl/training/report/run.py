@@ -29,7 +29,7 @@ from code_rl.util.errors import DataError
 from code_rl.util.redaction import redacted
 
 ATTEMPT = 2**16
-"""What the number of a group grows by with each time that its place was filled anew."""
+"""Added to a group's number for each time that its slot was resampled."""
 
 
 @dataclass(slots=True)

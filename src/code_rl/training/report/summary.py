@@ -124,8 +124,8 @@ def difference(sides: Sequence[tuple[float, Record, Record]]) -> dict[str, float
 
 
 def better(views: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Which of several runs is better over the splits that all of them measured alike: a headline
-    and a sentence."""
+    """Say which of several runs is better on the splits that all measured alike, in a headline and
+    a sentence."""
     splits = [{split["name"]: split for split in view["splits"]} for view in views]
     alike = [
         name
@@ -153,7 +153,7 @@ def better(views: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def standings(views: Sequence[Mapping[str, Any]]) -> list[str]:
-    """By split, where each run ended and whether the best is clearly above the next; nothing of a
+    """By split, the end of each run and whether the best is clearly above the next; empty for a
     single run."""
     names = dict.fromkeys(split["name"] for view in views for split in view["splits"])
     return [_standing(name, views) for name in names] if len(views) > 1 else []

@@ -50,8 +50,8 @@ def keep_tokenizer(log_path: Path, tokenizer: Any) -> None:
 
 
 def load_pieces(log_path: Path, model_name: Any) -> TokenDecoder | None:
-    """The tokenizer of a run: its own copy, or that of a local model. None where there is none (or
-    it cannot be read)."""
+    """The tokenizer of a run: its own copy, or that of a local model. None if neither can be
+    read."""
     from tokenizers import Tokenizer
 
     candidates = [log_path / TOKENIZER]

@@ -50,8 +50,8 @@ SKIPPED = {
 }
 """Why a group is skipped, in words."""
 Saving = tuple[Mapping[str, Any], Mapping[str, Mark]]
-"""A checkpoint that was asked for: what the service was asked, and how the logs of the steps were
-then."""
+"""A requested checkpoint: the service's pending requests, and the state of the logs at that
+time."""
 
 
 class Recorder:
