@@ -246,3 +246,11 @@ def test_an_object_that_can_be_imported_needs_no_second_giving():
     assert name_object("reward", fraction) == "code_rl.policy.rewards:fraction"
     assert name_object("environment", Halves) == f"{__name__}:Halves"
     assert name_object("environment", Halves()).startswith(GIVEN)
+
+
+def test_a_resumed_run_keeps_its_own_object_whatever_was_given_since(tmp_path):
+    settings: dict[str, Any] = {**SMALL, "max_steps": 1, "eval_every": -1, "format_coef": 0}
+    code_rl.train(log_path=tmp_path / "first", reward=lambda trajectory: 1.0, **settings)
+    code_rl.train(log_path=tmp_path / "second", reward=lambda trajectory: -7.0, **settings)
+    resumed = code_rl.train(log_path=tmp_path / "first", max_steps=2)
+    assert [record["mean_reward"] for record in resumed.metrics] == [1.0, 1.0]

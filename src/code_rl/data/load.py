@@ -78,9 +78,9 @@ def held_out_setting(dataset: str, test_dataset: str | None) -> str:
     setting = test_dataset or (BUILTIN if dataset == BUILTIN else own_test_setting(dataset))
     if setting is None:
         raise ConfigError(
-            f"dataset={dataset} has no held-out problems of its own; give "
-            "test_dataset=NAME_OR_PATH, prepare it with test_share= (a larger one, if it has one), "
-            "or eval_every=-1 for none"
+            f"dataset={dataset} has no held-out problems of its own; give test_dataset= as you "
+            "give dataset=, prepare it with test_share= (a larger one, if it has one), or "
+            "eval_every=-1 for none"
         )
     return setting
 

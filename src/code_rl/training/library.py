@@ -10,6 +10,7 @@ import contextlib
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,9 +41,6 @@ OF_AN_EVALUATION = (
     ),
     *("sandbox_concurrency", "threads"),
 )
-
-OBJECTS = ("reward", "advantage", "loss", "environment", "prompt", "dataset", "test_dataset")
-"""Settings that may be objects."""
 
 
 async def evaluate_async(
@@ -160,17 +158,25 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_typed(name: str, value: Any) -> Any:
+    import chz
+
+    from code_rl.training.config import Config
+
     if isinstance(value, Path):
         return str(value)
-    if name in OBJECTS and not isinstance(value, str):
-        return name_object(name, value)
-    whole = isinstance(value, float) and value.is_integer()
-    return str(int(value)) if whole else value  # a field of numbers reads either
+    if isinstance(value, str | bool):
+        return value
+    if isinstance(value, Real):  # NumPy's numbers, too
+        number = float(value)
+        return str(int(number)) if number.is_integer() else number  # numbers' fields read either
+    field = chz.chz_fields(Config).get(name)
+    takes_text = field is not None and field.x_type in (str, str | None)
+    return name_object(name, value) if takes_text else value
 
 
 def _say_what_has_no_name(settings: Mapping[str, Any]) -> None:
     """Say, once, which objects a resume must be given again."""
-    unnamed = [f"{name}=" for name in OBJECTS if str(settings.get(name, "")).startswith(GIVEN)]
+    unnamed = [f"{name}=" for name, value in settings.items() if str(value).startswith(GIVEN)]
     if unnamed:
         print(
             f"{', '.join(unnamed)}: objects of this process, which no other can import; to resume "

@@ -267,7 +267,7 @@ def _hints(config: Config, log_path: Path, command: bool) -> list[str]:
     more = {name: limit * 2 for name, limit in limits.items() if limit > 0}
     hints = [f"to go on from here: {_again(command, log_path=str(log_path), **more)}"]
     if config.model_name == BUILT_IN:
-        own = {"model_name": "/path/to/a/Qwen3-or-Llama-folder", "dataset": "problems.jsonl"}
+        own = {"model_name": "/path/to/a/model-folder", "dataset": "problems.jsonl"}
         hints.append(
             f"a model of your own: {_again(command, **own, test_dataset='held_out.jsonl')}"
         )

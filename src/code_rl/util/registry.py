@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pkgutil import resolve_name
@@ -20,6 +21,7 @@ LARGEST = 1e38
 GIVEN = "given:"
 """Begins the name of an object that this process was given, and that no other can import."""
 _given: dict[str, object] = {}
+"""By a name that no other object ever has, so that a run keeps its own."""
 
 
 def name_object(setting: str, value: object) -> str:
@@ -29,8 +31,10 @@ def name_object(setting: str, value: object) -> str:
     with contextlib.suppress(Exception):  # an attribute may raise what it likes
         if name and module != "__main__" and resolve_name(f"{module}:{name}") is value:
             return f"{module}:{name}"
-    _given[f"{GIVEN}{setting}"] = value
-    return f"{GIVEN}{setting}"
+    known = (given for given, each in _given.items() if each is value)
+    given = next(known, None) or f"{GIVEN}{setting}_{secrets.token_hex(4)}"
+    _given[given] = value
+    return given
 
 
 def require_given(settings: Mapping[str, object]) -> None:

@@ -13,7 +13,6 @@ from code_rl.training.algorithm.lengths import ContextSchedule, LengthStage, par
 from code_rl.training.config.fields import FACTS, Config
 from code_rl.training.config.recipes import recipe_of
 from code_rl.util.errors import ConfigError
-from code_rl.util.registry import GIVEN
 
 FAR = 10.0
 """A setting this many times above or below its recipe's is mentioned at the start."""
@@ -120,9 +119,8 @@ def doubtful(config: Config) -> list[str]:
 
 
 def on_built_in_problems(dataset: str) -> bool:
-    """True when some of the problems to train on are, or may be, those that the built-in model was
-    made for."""
-    return "builtin" in dataset.split(",") or dataset.startswith(GIVEN)
+    """True when some of the problems to train on are those that the built-in model was made for."""
+    return "builtin" in dataset.split(",")
 
 
 def refuse_settings(config: Config) -> None:

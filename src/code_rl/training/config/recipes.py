@@ -13,6 +13,7 @@ from code_rl.engine import BUILT_IN, BackendKind, resolve_backend
 from code_rl.grading.sandbox import resolve_executor
 from code_rl.training.config.fields import FACTS, Config
 from code_rl.util.errors import ConfigError
+from code_rl.util.registry import GIVEN
 from code_rl.util.settings import make_settings
 from code_rl.util.suggestion import suggestion
 
@@ -122,9 +123,15 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def changed_settings(was: Config, now: Config) -> list[str]:
-    """Settings that a resumed run keeps and whose values differ."""
+    """Settings that a resumed run keeps and whose values differ. An object that is given again, in
+    place of one that has no other name, is taken at its word."""
+    pairs = {
+        name: (getattr(was, name), getattr(now, name))
+        for name, facts in FACTS.items()
+        if facts.fixed
+    }
     return [
         name
-        for name, facts in FACTS.items()
-        if facts.fixed and getattr(was, name) != getattr(now, name)
+        for name, pair in pairs.items()
+        if pair[0] != pair[1] and not all(str(value).startswith(GIVEN) for value in pair)
     ]
