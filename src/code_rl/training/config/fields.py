@@ -178,15 +178,15 @@ class Config:
         128,
         FIXED,
         ANYWHERE,
-        "Completions per step in all, when groups_per_batch is not given.",
+        "Completions per step; unused if groups_per_batch is given.",
         check=AT_LEAST_1,
     )
     group_size: int = setting(
         8,
         FIXED,
         ANYWHERE,
-        "Completions per prompt with groups_per_batch; without it, prompts per step, each with "
-        "batch_size // group_size completions.",
+        "With groups_per_batch (preferred): completions per prompt. Without it: prompts per step; "
+        "batch_size=128 group_size=8 is 8 prompts × 16 completions.",
         check=AT_LEAST_1,
     )
     groups_per_batch: int | None = setting(
@@ -301,8 +301,8 @@ class Config:
         0.0,
         MUTABLE,
         ANYWHERE,
-        "Impossible problems per prompt of a batch, never trained on. A pass is an alarm: the "
-        "tests leak, or the judge is cheated. 0: none.",
+        "Impossible problems added to a step, never trained on: canary × prompts on average. A "
+        "pass is an alarm: the tests leak, or the judge is cheated. 0: none.",
         check=check_that(lambda share: 0 <= share <= 1, "a share from 0 to 1"),
     )
     lora_rank: int = setting(
