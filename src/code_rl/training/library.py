@@ -10,7 +10,7 @@ import contextlib
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -167,8 +167,9 @@ def _as_typed(name: str, value: Any) -> Any:
     if isinstance(value, str | bool):
         return value
     if isinstance(value, Real):  # NumPy's numbers, too
-        number = float(value)
-        return str(int(number)) if number.is_integer() else number  # numbers' fields read either
+        number = int(value) if isinstance(value, Integral) else float(value)
+        whole = float(number).is_integer()
+        return str(int(number)) if whole else number  # a field of numbers reads either
     field = chz.chz_fields(Config).get(name)
     takes_text = field is not None and field.x_type in (str, str | None)
     return name_object(name, value) if takes_text else value
