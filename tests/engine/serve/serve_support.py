@@ -5,10 +5,6 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -26,6 +22,7 @@ from code_rl.engine.serve.engine import EmbeddedEngine
 from code_rl.engine.serve.promises import ServiceLimits
 from code_rl.engine.serve.store import StateStore
 from code_rl.engine.serve.wire import PROTOBUF
+from tests.verb_server import VerbServer
 
 API = "/api/v1"
 KEY = "tml-dummy"
@@ -100,53 +97,18 @@ class ServerThread:
         return asyncio.run_coroutine_threadsafe(go(), self.loop).result(60)
 
 
-class ServeProcess:
-    """`code-rl serve` in a process of its own. `port=0` takes a free port, which a restart keeps."""
+class ServeProcess(VerbServer):
+    """`code-rl serve` in a process of its own."""
+
+    verb = "serve"
 
     def __init__(self, folder: Path, environment: dict[str, str] | None = None, **settings: object) -> None:
-        self.settings = {"port": 0, "state_dir": folder, "device": "cpu", **settings}
-        self.environment = {**os.environ, **(environment or {})}
-        self.process: subprocess.Popen[str] | None = None
-        self.port = 0
-        # A file rather than a pipe, which a talkative server would fill and then wait on.
-        self.stderr = Path(folder).with_suffix(".stderr")
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        super().__init__(environment, **{"state_dir": folder, "device": "cpu", **settings})
 
     def start(self) -> ServeProcess:
-        words = [f"{name}={value}" for name, value in self.settings.items()]
-        with self.stderr.open("w") as stderr:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "code_rl.cli", "serve", *words],
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-                env=self.environment,
-            )
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line.startswith("serving http://"), self.stderr.read_text()
-        self.port = int(line.split(" (")[0].rpartition(":")[2])
-        self.settings["port"] = self.port
-        return self
-
-    def stop(self, number: int | None = signal.SIGTERM) -> tuple[int, str]:
-        """Wait for the end, after a signal if one is given. Returns exit code and stderr."""
-        process, self.process = self.process, None
-        if process is None:
-            return 0, ""
-        if number is not None and process.poll() is None:
-            process.send_signal(number)
-        process.communicate(timeout=120)
-        return process.returncode, self.stderr.read_text()
-
-    def __enter__(self) -> ServeProcess:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+        line = self.launch()
+        assert line.startswith("serving http://"), self.said()
+        return self.listens_at(line.split(" (")[0].rpartition(":")[2])
 
 
 class Raw:

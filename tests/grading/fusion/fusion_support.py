@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -21,6 +18,7 @@ from code_rl.grading.sandbox.fusion.client import FusionClient
 from code_rl.util.errors import OutageError, SandboxError
 from tests.boxes import served
 from tests.grading.jobs import collect
+from tests.verb_server import VerbServer
 
 QUICK: dict[str, Any] = {"outage_timeout_s": 2.0, "grace_s": 20.0}
 STUBBORN: dict[str, Any] = {"outage_timeout_s": 60.0, "grace_s": 20.0}
@@ -29,57 +27,27 @@ Forward = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 Handler = Callable[[int, dict[str, Any], Forward], Awaitable[web.StreamResponse]]
 
 
-class ServerProcess:
-    """`code-rl sandbox` in a process of its own. `port=0` takes a free port, which a restart keeps."""
+class ServerProcess(VerbServer):
+    """`code-rl sandbox` in a process of its own."""
+
+    verb = "sandbox"
 
     def __init__(self, **settings: object) -> None:
-        self.settings = {"port": 0, "concurrency": 4, **settings}
-        self.process: subprocess.Popen[str] | None = None
-        self.port = 0
+        super().__init__(None, **{"concurrency": 4, **settings})
         self.line = ""
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> ServerProcess:
         pytest.importorskip("chz", reason="the verb `sandbox` needs the extra train")
-        words = [f"{name}={value}" for name, value in self.settings.items()]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "code_rl.cli", "sandbox", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        self.line = self.process.stdout.readline()
+        self.line = self.launch()
         if not self.line and "isolation" not in self.settings:
             self.stop()
             self.settings["isolation"] = "none"
             return self.start()
-        self.port = int(self.line.split("/run_code")[0].rpartition(":")[2])
-        self.settings["port"] = self.port
-        return self
+        return self.listens_at(self.line.split("/run_code")[0].rpartition(":")[2])
 
     def send(self, number: int) -> None:
         assert self.process is not None
         os.kill(self.process.pid, number)
-
-    def stop(self, number: int | None = signal.SIGTERM) -> tuple[int, str]:
-        """Wait for the end, after a signal if one is given. Returns exit code and stderr."""
-        process, self.process = self.process, None
-        if process is None:
-            return 0, ""
-        if number is not None and process.poll() is None:
-            process.send_signal(number)
-        _, stderr = process.communicate(timeout=60)
-        return process.returncode, stderr
-
-    def __enter__(self) -> ServerProcess:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
 
 @asynccontextmanager
