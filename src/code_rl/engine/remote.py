@@ -18,9 +18,11 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from code_rl.engine.places import HOSTED, Place
+from code_rl.engine.recorded import RecordedSequences
 from code_rl.util.errors import BackendError, CodeRLError, ConfigError
 
 if TYPE_CHECKING:
@@ -210,9 +212,16 @@ class RemoteFuture(Generic[T]):
 
 class RemoteService:
     """Makes clients on one server. Creating it opens a session: the SDK retries for minutes, so ask
-    `preflight` first."""
+    `preflight` first. With `records` the service records each sampled sequence, for
+    `stable_reinforce`."""
 
-    def __init__(self, place: Place, outage_timeout_s: float, ttl_seconds: int | None) -> None:
+    def __init__(
+        self,
+        place: Place,
+        outage_timeout_s: float,
+        ttl_seconds: int | None,
+        records: bool = False,
+    ) -> None:
         if place.url != HOSTED:
             os.environ.setdefault("TINKER_TELEMETRY", "0")
         import tinker
@@ -220,6 +229,7 @@ class RemoteService:
         self.link = Link(place, outage_timeout_s)
         SdkLog.install(place)
         self._ttl_seconds = ttl_seconds
+        self._recorded = RecordedSequences() if records else None
         self._service = tinker.ServiceClient(base_url=place.url, api_key=place.key)
         # Older SDKs create clients by blocking calls; newer ones return futures.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="tinker-create")
@@ -268,7 +278,9 @@ class RemoteService:
     ) -> RemoteTrainingClient:
         client = await self._created(create, *args, **kwargs)
         logger.info("%s session %s model %s", self.link.place.url, self.session_id, client.model_id)
-        return RemoteTrainingClient(client, self.link, self._ttl_seconds, self._threads)
+        return RemoteTrainingClient(
+            client, self.link, self._ttl_seconds, self._threads, self._recorded
+        )
 
     async def _created(self, create: Any, *args: Any, **kwargs: Any) -> Any:
         def run() -> Any:
@@ -283,9 +295,15 @@ class RemoteTrainingClient:
     `tinker.TrainingClient`."""
 
     def __init__(
-        self, client: Any, link: Link, ttl_seconds: int | None, threads: ThreadPoolExecutor
+        self,
+        client: Any,
+        link: Link,
+        ttl_seconds: int | None,
+        threads: ThreadPoolExecutor,
+        recorded: RecordedSequences | None = None,
     ) -> None:
         self._client = client
+        self._recorded = recorded
         self._link = link
         self._ttl_seconds = ttl_seconds
         self._threads = threads
@@ -310,6 +328,8 @@ class RemoteTrainingClient:
     ) -> RemoteFuture[types.ForwardBackwardOutput]:
         """As `forward`, accumulating the gradient. The server's measurements go into the log."""
         config = dict(loss_fn_config or {}) or None
+        if self._recorded is not None:
+            data = [self._recorded.attached(datum) for datum in data]
         return self._ask(
             self._client.forward_backward, list(data), loss_fn, config, log="forward_backward"
         )
@@ -363,7 +383,9 @@ class RemoteTrainingClient:
 
     def save_weights_and_get_sampling_client(self) -> RemoteFuture[RemoteSamplingClient]:
         """A sampler over a snapshot of the weights as they are when this request's turn comes."""
-        create = self._client.save_weights_and_get_sampling_client
+        create, recorded = self._client.save_weights_and_get_sampling_client, self._recorded
+        if recorded is not None:
+            create = partial(create, record_stability_info=True)
         # Older SDKs wait for the sampler here.
         at_once = (
             importlib.util.find_spec("tinker.lib.public_interfaces.backcompat_client_future")
@@ -371,7 +393,7 @@ class RemoteTrainingClient:
         )
         return self._link.submit(
             lambda: create() if at_once else self._threads.submit(create),
-            lambda made: RemoteSamplingClient(made, self._link),
+            lambda made: RemoteSamplingClient(made, self._link, recorded),
         )
 
     def get_info(self) -> types.GetInfoResponse:
@@ -383,9 +405,10 @@ class RemoteSamplingClient:
     """A snapshot of weights on a server; methods and results are those of
     `tinker.SamplingClient`."""
 
-    def __init__(self, client: Any, link: Link) -> None:
+    def __init__(self, client: Any, link: Link, recorded: RecordedSequences | None = None) -> None:
         self._client = client
         self._link = link
+        self._recorded = recorded
 
     def sample(
         self,
@@ -395,10 +418,17 @@ class RemoteSamplingClient:
         **options: Any,
     ) -> RemoteFuture[types.SampleResponse]:
         """Draw completions with the log-probability of each token."""
+
+        def then(response: types.SampleResponse) -> types.SampleResponse:
+            if self._recorded is not None:
+                self._recorded.note(prompt.to_ints(), response.sequences)
+            return response
+
         return self._link.submit(
             lambda: self._client.sample(
                 prompt=prompt, num_samples=num_samples, sampling_params=sampling_params, **options
-            )
+            ),
+            then,
         )
 
     def compute_logprobs(self, prompt: types.ModelInput) -> RemoteFuture[list[float | None]]:

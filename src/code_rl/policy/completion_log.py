@@ -59,10 +59,11 @@ class SampledAnswers:
 
 
 class InFlight:
-    """The folder: a log for each step."""
+    """The folder: a log for each step. What was kept in another `session` is not found."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, session: str = "") -> None:
         self.folder = folder
+        self._session = session
         self._logs: dict[int, KeyedLog[str]] = {}
         folder.mkdir(mode=0o700, exist_ok=True)
 
@@ -70,7 +71,7 @@ class InFlight:
         """Return the log of the group `scope` of a step. Raises DataError for a damaged file."""
         if step not in self._logs:
             self._logs[step] = open_kept(step_file(self.folder, step))
-        return GroupLog(self._logs[step], scope)
+        return GroupLog(self._logs[step], self._session + scope)
 
     def sync(self, steps: Sequence[int]) -> dict[str, Mark]:
         """The marks of these steps' files, by name in the run directory; they are on disk when this

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import chz
 
@@ -28,7 +29,7 @@ from code_rl.data import (
 from code_rl.data.load import with_tests, within_difficulty
 from code_rl.engine import Backend, connect, preflight
 from code_rl.engine.checkpoints import is_run, read_config
-from code_rl.engine.losses import POLICY_LOSSES, check_loss
+from code_rl.engine.losses import STABLE_REINFORCE, check_loss
 from code_rl.grading import Problem
 from code_rl.grading.sandbox import Executor, check_executor, connect_executor
 from code_rl.policy import Sampling, cap_max_tokens, prompt_length, refuse_prompts
@@ -296,7 +297,9 @@ def _open_recorder(launch: Launch, data: Data, directory: Directory) -> Recorder
     logs = setup_logging(log_path, settings, read_log_to(config.log_to))
     (log_path / BEGUN).unlink(missing_ok=True)
     launch.stack.enter_context(console.outages_shown())
-    recorder = Recorder(log_path, logs, console, config.keep_checkpoints)
+    # The ids that this loss needs of its samples end with the session.
+    session = f"{uuid4().hex} " if config.loss == STABLE_REINFORCE.name else ""
+    recorder = Recorder(log_path, logs, console, config.keep_checkpoints, session)
     launch.stack.callback(recorder.close)
     return recorder
 
@@ -331,7 +334,7 @@ def trainable(
     that it cannot."""
     capabilities, temperature = backend.capabilities, config.temperature
     by_name = objective.loss.by_name and capabilities.has_loss(config.loss, config.loss_config)
-    if config.loss not in POLICY_LOSSES:
+    if not objective.loss.by_name:
         check_loss(objective.loss, objective.loss_config)
     elif not by_name:
         say(f"loss={config.loss} is computed here: backend={config.backend} has none of that name")

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from code_rl.engine.losses import LOSSES, POLICY_LOSSES, SEQUENCE, get_loss, loss_settings
+from code_rl.engine.losses import LOSSES, POLICY_LOSSES, SEQUENCE, loss_settings
 from code_rl.training.algorithm.datums import Example, Segment, make_datum, with_sequence
 from code_rl.training.algorithm.metrics import loss_metrics
-from tests.refusals import refused
 
 # One answer whose mean log-ratio is within every sequence interval, one that has drifted.
 ANSWERS = {
@@ -123,8 +122,3 @@ def test_the_tokens_of_a_sequence_are_those_that_the_policy_wrote():
     loss = POLICY_LOSSES["gspo"]
     datum = with_sequence(make_datum([1, 2, 3, 4, 5], [-0.5, None, 0.0], 2, 0.5), loss)
     assert datum.loss_fn_inputs[SEQUENCE].to_numpy().tolist() == [0.0, 1.0, 0.0, 1.0]
-
-
-def test_the_loss_without_a_published_formula_is_refused_by_name_with_an_alternative():
-    with refused("loss="):
-        get_loss("stable_reinforce")

@@ -23,19 +23,22 @@ from code_rl.util.registry import find
 _POLICY = (IMPORTANCE_SAMPLING, REINFORCE, PPO, CISPO, GSPO, DPPO_TV, SAPO, TIS, MIS)
 POLICY_LOSSES: Mapping[str, Loss] = {loss.name: replace(loss, by_name=True) for loss in _POLICY}
 LOSSES: Mapping[str, Loss] = {"cross_entropy": CROSS_ENTROPY, **POLICY_LOSSES, "dro": DRO}
-UNPUBLISHED = {
-    "stable_reinforce": "its formula is unpublished, and it reads what the service recorded of "
-    "each sampled sequence, by ids that end with the session, so that no run could resume with "
-    "it; for stale samples choose loss=tis, loss=mis or loss=dppo_tv"
-}
-"""Losses of hosted Tinker that no run can be trained with, and why."""
+STABLE_REINFORCE = Loss(
+    "stable_reinforce",
+    IMPORTANCE_SAMPLING.formula,
+    {},
+    about="unpublished; `loss` is logged as of importance_sampling\nTinker",
+    by_name=True,
+)
+"""A loss of hosted Tinker that only the service can compute: its formula is unpublished, and it
+reads what the service recorded of each sampled sequence (`engine/recorded.py`)."""
 
 
 def get_loss(name: str) -> Loss:
     """The policy loss called `name`, or the `Loss` that `package.module:object` is, under that
     name. Raises ConfigError."""
-    if name in UNPUBLISHED:
-        raise ConfigError(f"loss={name} cannot be trained with: {UNPUBLISHED[name]}")
+    if name == STABLE_REINFORCE.name:
+        return STABLE_REINFORCE
     loss = find("loss", name, POLICY_LOSSES)
     if not isinstance(loss, Loss):
         raise ConfigError(
