@@ -98,12 +98,14 @@ def backend_table() -> str:
 
 
 def verb_section(name: str) -> str:
-    """One verb's table of settings."""
+    """One verb's table of settings; a setting that means the same as train's says so."""
+    trains = {} if name == "train" else chz.chz_fields(VERBS["train"].settings_class())
     rows = []
     for field, described in chz.chz_fields(VERBS[name].settings_class()).items():
         default = described._default
         shown = "required" if type(default).__name__ == "MISSING_TYPE" else f"`{default}`"
-        rows.append(f"| `{field}` | {cell(shown)} | {cell(described._doc)} |")
+        same = field in trains and cell(trains[field]._doc) == cell(described._doc)
+        rows.append(f"| `{field}` | {cell(shown)} | {'As for train.' if same else cell(described._doc)} |")
     return "\n".join(
         [
             f"## {name}",

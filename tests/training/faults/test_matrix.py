@@ -1,4 +1,4 @@
-"""Every fault of the table in docs/survival.md: the right result, or a resumable stop with one clear line."""
+"""Every fault at its stages: the right result, or a resumable stop with one clear line (docs/survival.md)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,23 @@ import pytest
 
 from code_rl.data.builtin import BuiltinTrainSet
 from code_rl.grading.native import write_problems
-from tests.training.faults.forge import ROOT, Forge, Outcome
+from tests.training.faults.forge import Forge, Outcome
 from tests.training.faults.strikes import FAULTS, FILLER, STAGES
 from tests.training.survival.kill_suite import Facts, facts_of
 
-HEADER = "| fault | strikes while | the run |"
+ENDS = {
+    "stops (1)": "disk full: logging, saving; run directory moved: logging; no descriptors left: scoring; out of memory: training; "
+    "request cancelled: sampling; back end gone: sampling, training; back end hung: training; sandbox gone: scoring",
+    "stops (signal 9)": "SIGKILL: sampling, training, saving",
+    "stops (143)": "SIGTERM: scoring",
+    "stops (130)": "Ctrl-C: evaluating",
+    "goes on": "memory limit: sampling; clock forward: training; clock back: saving; sandbox away: scoring; sandbox gone: logging; "
+    "sandbox killed: scoring; data file gone: evaluating",
+}
 CELLS = [
     (fault, stage, end)
-    for line in (ROOT / "docs" / "survival.md").read_text().partition(HEADER)[2].partition("\n\n")[0].splitlines()[2:]
-    for fault, stages, end in [[cell.strip() for cell in line.strip("|").split("|")]]
+    for end, faults in ENDS.items()
+    for fault, _, stages in (each.partition(": ") for each in faults.split("; "))
     for stage in stages.split(", ")
 ]
 LAGGED = [("disk full", "saving"), ("SIGKILL", "training"), ("sandbox gone", "scoring"), ("back end gone", "training")]
