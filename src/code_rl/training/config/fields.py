@@ -133,8 +133,8 @@ class Config:
         None,
         MUTABLE,
         embedded("vLLM samples, with every step's adapter", "there are no adapters to hand over"),
-        "With sampler=: folder for adapters, visible to this machine and vLLM's under the same "
-        "path (None: checkpoints/adapters in the run directory).",
+        "With sampler=: folder of adapters, at the same path here and on vLLM's machine "
+        "(None: checkpoints/adapters in the run directory).",
     )
     renderer: str = setting(
         "auto",
@@ -254,8 +254,7 @@ class Config:
         0.0,
         FIXED,
         ANYWHERE,
-        "Reward that a completion as long as its token limit loses; shorter ones lose in "
-        "proportion.",
+        "Reward lost by a completion as long as its token limit; shorter ones lose in proportion.",
         check=FROM_0,
     )
     dynamic_sampling: int = setting(
@@ -293,8 +292,8 @@ class Config:
         None,
         FIXED,
         ANYWHERE,
-        "Maximum number of tests run per training problem: the public ones first, then those "
-        "with the longest inputs. None: all.",
+        "Tests run per training problem: the public ones first, then those with the longest "
+        "inputs. None: all.",
         check=AT_LEAST_1,
     )
     canary: float = setting(
@@ -330,8 +329,7 @@ class Config:
         0,
         FIXED,
         ANYWHERE,
-        "K: sample each batch with weights K steps old, while those steps train. 0: sampling and "
-        "training alternate.",
+        "K: sample each batch with weights K steps old, while those steps train. 0: in turn.",
         check=AT_LEAST_0,
     )
     num_substeps: int = setting(
@@ -345,8 +343,7 @@ class Config:
         1,
         FIXED,
         ANYWHERE,
-        "Micro-batches per optimizer step; each is sent to the trainer as soon as its groups are "
-        "scored.",
+        "Micro-batches per optimizer step; each is sent as soon as its groups are scored.",
         check=AT_LEAST_1,
     )
     temperature: float = setting(
@@ -479,16 +476,14 @@ class Config:
         600.0,
         MUTABLE,
         ANYWHERE,
-        "Seconds that a remote back end or the sandbox may be unavailable before the run stops, "
-        "resumable.",
+        "Seconds that a back end or the sandbox may be away before the run stops, resumable.",
         check=ABOVE_0,
     )
     max_tokens_total: int | None = setting(
         None,
         MUTABLE,
         ANYWHERE,
-        "Hard cap on tokens (prefilled, sampled and trained). The run stops before it, with a "
-        "checkpoint.",
+        "Hard cap on tokens (prefilled, sampled and trained). The run stops before it.",
         check=AT_LEAST_1,
     )
     max_cost: float | None = setting(
@@ -505,8 +500,7 @@ class Config:
         False,
         MUTABLE,
         ANYWHERE,
-        "Print the resolved settings and a forecast of tokens, sandbox CPU, time and cost; then "
-        "stop.",
+        "Print the resolved settings and a forecast of tokens, time and cost; then stop.",
     )
     seed: int = setting(
         0,
@@ -525,13 +519,13 @@ class Config:
         None,
         FIXED,
         ANYWHERE,
-        "RUN/CHECKPOINT of another run: its weights and optimizer state are the start of this one.",
+        "RUN/CHECKPOINT whose weights and optimizer state this run starts with.",
     )
     log_path: str | None = setting(
         None, MUTABLE, ANYWHERE, "Run directory (None: ~/code-rl-logs/<date-time>)."
     )
     behavior_if_log_dir_exists: Literal["resume", "ask", "delete", "raise"] = setting(
-        "resume", MUTABLE, ANYWHERE, "Action if log_path holds an earlier run."
+        "resume", MUTABLE, ANYWHERE, "If log_path holds a run: resume, ask, delete or raise."
     )
 
     @property
