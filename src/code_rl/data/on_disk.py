@@ -39,7 +39,7 @@ Items = Callable[[int], AsyncIterator[Problem | Skipped]]
 
 @dataclass(frozen=True, slots=True)
 class ProblemLocation:
-    """The position of a problem's record, and its maker's notes (JSON data)."""
+    """The position of a problem's record, and what its reader noted of it (JSON data)."""
 
     id: str
     offset: int
@@ -186,7 +186,7 @@ class ProblemStore(Indexed[Problem]):
         index.flush()
 
     def _writers(self) -> tuple[IO[bytes], IO[bytes]]:
-        """The files, open for appending after all that is whole in them."""
+        """Open the files for appending; a torn record at the end is cut off."""
         if self._writing is None:
             self.folder.mkdir(parents=True, exist_ok=True)
             records, index = (self.folder / RECORDS).open("ab"), (self.folder / INDEX).open("ab")

@@ -44,8 +44,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`passed` of `total` tests passed: before the judge stopped, or of all when it was to run all;
-    `rule` is the compare rule that decided."""
+    """`passed` counts the tests passed before the first failure, or among all `total` tests if all
+    were run; `rule` is the compare rule that decided."""
 
     kind: VerdictKind
     passed: int

@@ -201,8 +201,8 @@ class AssertReader:
         raise AssertFormError("statement_is_not_an_assert", ast.unparse(statement)[:120])
 
     def arguments(self, statement: ast.stmt) -> tuple[Any, ...]:
-        """The positional arguments of the one call of the entry point in `statement`, whatever is
-        asserted of it."""
+        """Return the positional arguments of the only call of the entry point in `statement`; the
+        assertion itself is ignored."""
         calls = [
             part
             for part in ast.walk(statement)

@@ -182,11 +182,11 @@ def _field(
 def differentiated(
     data: Sequence[types.Datum], loss_fn: CustomLoss, forward: types.ForwardBackwardOutput
 ) -> tuple[list[torch.Tensor], float, Mapping[str, float]]:
-    """Return the weights −∂C/∂lp of each datum, C, and its metrics: `loss_fn(data, logprobs)` is
-    called with one fp32 tensor per datum.
+    """Return the weights −∂C/∂lp of each datum, the loss C, and its metrics. `loss_fn(data,
+    logprobs)` is called with one fp32 tensor per datum.
 
-    Raises DataError when the loss does not depend on a datum's log-probabilities; exceptions of
-    `loss_fn` come through.
+    Raises DataError if the loss does not depend on a datum's log-probabilities, and any exception
+    of `loss_fn`.
     """
     logprobs = [
         torch.tensor(out["logprobs"].to_numpy()).requires_grad_() for out in forward.loss_fn_outputs

@@ -123,10 +123,10 @@ def go_back(log_path: Path, start: Start) -> None:
 
 
 def find_checkpoint(text: str, config: Config) -> str:
-    """The training state that `init_from=RUN/CHECKPOINT` names, for a run with these settings.
+    """Return the path of the training state that `init_from=RUN/CHECKPOINT` names.
 
-    Raises ConfigError where there is none, or where it is of another model; CheckpointError for a
-    file that is not the one saved.
+    Raises ConfigError if there is none or it belongs to another model, CheckpointError if the file
+    is damaged.
     """
     path = Path(text).expanduser()
     if not is_run(path.parent):

@@ -138,7 +138,7 @@ class _Submission:
     _timer: asyncio.TimerHandle | None = None
 
     async def run(self) -> AsyncGenerator[Execution | Idle, None]:
-        """See `WorkerLink.run`; ends early, with `due` telling where, when the rest needs another
+        """As `WorkerLink.run`, but ends early if the tests from `due` on need another
         supervisor."""
         loop = asyncio.get_running_loop()
         self._channel, theirs = wire.pair()

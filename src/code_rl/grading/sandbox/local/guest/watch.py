@@ -1,5 +1,5 @@
-"""The CPU time used so far by all processes of a running test, read from a /proc that no test
-has."""
+"""The CPU time used so far by all processes of a running test, read from a /proc that tests
+cannot see."""
 
 from __future__ import annotations
 
