@@ -40,8 +40,8 @@ from code_rl.util.errors import BackendError
 
 
 async def train(run: Run) -> None:
-    """Train until `max_steps`, or until `run.stop` is set; the step in hand is finished, logged and
-    saved then."""
+    """Train until `max_steps`, or until `run.stop` is set; the current step is always
+    finished, logged and saved first."""
     policy = await run.policy(run.first_step)
     if run.first_step == 0 and run.config.eval_every >= 0:
         run.before_training(await evaluate_run(run, policy, full=True))

@@ -71,9 +71,9 @@ class _Origin:
 def export_command(given: Mapping[str, Any]) -> int:
     """Run `code-rl export` with the settings given. Returns the exit code.
 
-    Raises ConfigError: a setting is bad, `out` is not empty, or the base model cannot be had;
-    CheckpointError: the checkpoint is missing, damaged, or not one that can be exported;
-    BackendError: the server that holds it failed.
+    Raises ConfigError if a setting is bad, `out` is not empty, or the base model cannot be loaded;
+    CheckpointError if the checkpoint is missing, damaged, or cannot be exported; BackendError if
+    its server failed.
     """
     config = make_settings(ExportConfig, given)
     out = Path(config.out).expanduser()

@@ -347,8 +347,8 @@ def _from_path(path: Path, split: str | None, role: Role, given: str) -> Source:
 
 
 def read_prepared(path: Path) -> dict[str, Any] | None:
-    """The manifest of a folder made by `code-rl prepare`; None for any other folder. Raises
-    DataError for a damaged one."""
+    """Return the manifest of a folder made by `code-rl prepare`, or None for another folder. Raises
+    DataError if it is damaged."""
     file = path / MANIFEST
     if not file.is_file():
         return None

@@ -17,7 +17,7 @@ def load_problems(dataset: str | Path, limit: int | None = None) -> Sequence[Pro
     """The problems that `dataset=` would train on: `builtin`, a name, a hub id, files, a folder;
     with `limit`, always the same subset.
 
-    They are read when they are asked for. Raises ConfigError for an unknown name, DataError for
+    Each is read from disk when it is needed. Raises ConfigError for an unknown name, DataError for
     files that cannot be used.
     """
     if limit is not None and limit < 1:

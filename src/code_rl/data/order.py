@@ -43,7 +43,7 @@ class ProblemOrder:
 
 
 class Indexed(Sequence[T]):
-    """A sequence whose items are had one by one, from `at`; a slice of it is positions."""
+    """A sequence that gets each item from `at`; a slice is a view of positions."""
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -59,8 +59,7 @@ class Indexed(Sequence[T]):
 
 
 class Selected(Indexed[T]):
-    """Some items of a sequence, by position, fetched (and with `change` changed) when they are
-    asked for."""
+    """Some items of a sequence, by position. Each is fetched, and `change` applied, on access."""
 
     def __init__(
         self,

@@ -1,9 +1,8 @@
-"""Questions to a remote back end before the SDK, which retries for minutes, meets it: seconds, and
-nothing is spent.
+"""Probe a remote back end within seconds and without cost, since the SDK would retry for minutes.
 
-A few small requests of Tinker's protocol: configuration, the key's exchange if the server wants
-one, the generation of the protocol, and the models. Then, once there is a session, small
-experiments: its loss, and its sampled log-probabilities.
+Small requests of Tinker's protocol ask for its configuration, the key's exchange if the server
+wants one, the version of the protocol, and the models. In a session, small experiments try its loss
+and its sampled log-probabilities.
 """
 
 from __future__ import annotations

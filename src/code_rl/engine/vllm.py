@@ -52,7 +52,7 @@ nats."""
 """How often a server that is well may fail at one request."""
 AT_ONCE = 256
 SCORED = 8
-"""Answers of an adapter that the trainer's engine scores anew; then it lets go of the weights."""
+"""Answers of an adapter that the trainer's engine scores again, before it frees the weights."""
 _PROBE_TOKENS, _HOT = 16, 3.0
 _SCALED = "--logprobs-mode processed_logprobs"
 _START = (

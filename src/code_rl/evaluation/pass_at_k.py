@@ -71,7 +71,7 @@ def wilson(passed: int, n: int) -> tuple[float, float]:
 
 @lru_cache(1)  # the figures of a benchmark come one after the other, and draw the same
 def _drawn_weights(problems: int) -> tuple[Floats, Floats, Floats, Floats]:
-    """Of each draw [RESAMPLES] the weights of the problems [RESAMPLES, problems], those of the two
+    """For each resample: the weights of the problems [RESAMPLES, problems], those of the two
     bounds, and their sum."""
     rng = np.random.default_rng(0)
     weights_RP = rng.standard_exponential((RESAMPLES, problems))
@@ -118,10 +118,10 @@ def paired_difference(first_P: Sequence[float], second_P: Sequence[float]) -> Di
     """Mean of second minus first, one value per problem in one order, with its interval over
     problems.
 
-    Pairing takes the problems' own difficulty out of the interval. Half a problem won whole and
-    half a problem lost whole are supposed all the same, so that with few problems it stays wide,
-    however many samples each has. Raises ValueError without values, and for sequences of different
-    lengths.
+    Pairing takes the problems' own difficulty out of the interval. Half a problem with difference 1
+    and half a problem with difference −1 are added, so that the interval of few problems stays
+    wide, however many samples each has. Raises ValueError without values, and for sequences of
+    different lengths.
     """
     if len(first_P) != len(second_P):
         raise ValueError(f"{len(first_P)} values cannot be paired with {len(second_P)}")

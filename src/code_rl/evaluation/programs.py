@@ -93,8 +93,8 @@ def _programs_of(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def keyed(programs: Iterable[ProgramRow], context: str) -> Iterator[tuple[ProgramRow, str]]:
-    """Yield programs with a hash of everything that decides their verdicts; a repeated program is
-    judged again."""
+    """Yield programs with a hash of everything that decides their verdicts. Repeated programs get
+    different hashes, so each is judged."""
     seen: Counter[bytes] = Counter()
     for program in programs:
         parts = json.dumps([context, program.problem_id, program.program_id, program.code]).encode()

@@ -94,7 +94,7 @@ def rate_contest(contest: Contest, attempts: Mapping[str, Sequence[bool]]) -> Co
 
 
 def _rating_at(ratings_N: np.ndarray, place: int) -> int:
-    """The largest whole rating, from 0, whose expected place is not below `place`."""
+    """Return the largest integer rating from 0 whose expected place is `place` or worse."""
     low, high = 0, int(ratings_N.max()) + HEADROOM
     while high - low > 1:
         middle = (low + high) // 2

@@ -80,8 +80,7 @@ def _group(
     plan: Plan,
     ks: Sequence[int],
 ) -> dict[str, Any]:
-    """Figures of some problems: pass@k, greedy, rates, counts, tokens. Problems and intervals of
-    nothing are left out."""
+    """Figures of some problems: pass@k, greedy, rates, counts, tokens. Empty ones are left out."""
 
     def of(mode: Mode, ks: Iterable[int]) -> Figures | None:
         outcomes_P = [by_problem[mode][entry.problem_id] for entry in entries]

@@ -211,7 +211,7 @@ class Folder:
             yield sample, self.verdicts.get(key)
 
     def close(self, *, complete: bool) -> None:
-        """Close every file. When all is `complete`, nothing is under way any more."""
+        """Close every file; if the evaluation is `complete`, delete that of pending samples."""
         for log in (self.samples, self.verdicts, self._under_way):
             log.close()
         if complete:

@@ -149,7 +149,7 @@ async def _evaluate(
     out: Path,
     view: EvalView,
 ) -> bool:
-    """One benchmark. True when every sample wanted has a verdict about itself."""
+    """Evaluate one benchmark. Return True if every sample has a verdict."""
     n, greedy = sample_count(config), bool(config.greedy)
     if config.temperature == 0 and config.answered_by in ("endpoint", "weights"):
         n, greedy = 0, True

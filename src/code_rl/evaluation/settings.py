@@ -238,7 +238,7 @@ SAMPLING = (
 
 
 def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
-    """Every setting that was given takes effect, or is refused by name."""
+    """Refuse, by name, every given setting that would have no effect."""
     if config.compare is not None:
         if others := [name for name in given if name not in ("compare", "out")]:
             why = "has no effect with compare=, which reads finished evaluations; leave it out"

@@ -47,7 +47,7 @@ from code_rl.util.suggestion import suggestion
 
 REQUIRED = ("id", "statement", "tests")
 MOST_SECONDS, MOST_MEGABYTES = 3600.0, 1 << 20
-"""No limit of a problem is larger: an hour, a terabyte. Kernels take no numbers without end."""
+"""The largest limits of a problem: an hour, a terabyte. Kernels refuse larger numbers."""
 _USUAL = Compare()
 
 

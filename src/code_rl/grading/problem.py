@@ -54,8 +54,8 @@ class CallTest:
 
 @dataclass(frozen=True, slots=True)
 class SequenceTest:
-    """An object of class `class_name` is made and its methods are called: (name, arguments) in
-    order, the first being the class itself.
+    """Make an object of class `class_name` and call its methods. The calls are (name, arguments) in
+    order; the first is the class itself.
 
     `expected` has one value per call; the first, for the construction, is None.
     """

@@ -1,5 +1,4 @@
-"""From a problem to the job that runs a program on its tests. Expected outputs have no place in
-it."""
+"""Make the job that runs a program on a problem's tests. A job cannot hold expected outputs."""
 
 from __future__ import annotations
 

@@ -154,8 +154,8 @@ def build_question(example: Mapping[str, Any]) -> str | None:
 
 
 def _code_rows(example: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Statement and starter code of rows whose `prompt` holds code instead of a statement; nothing
-    for all others."""
+    """Return statement and starter code of a row whose `prompt` has code instead of a statement,
+    else two Nones."""
     entry = _text(example, "entry_point")
     if entry is None:
         return None, None

@@ -117,7 +117,7 @@ class Group:
 
     @property
     def solved_alike(self) -> bool:
-        """True when the programs that have a verdict are all right or all wrong: `dynamic_sampling`
+        """True if the programs with a verdict are all right or all wrong; `dynamic_sampling` then
         resamples the slot.
 
         Training uses another rule (`loop.score_group`): it compares rewards, which may tell equally

@@ -307,8 +307,7 @@ def _open_recorder(launch: Launch, data: Data, directory: Directory) -> Recorder
 def check_room(
     config: Config, backend: Backend, log_path: Path, say: Callable[[str], None]
 ) -> None:
-    """Raise ConfigError when a checkpoint does not fit on the disk; say when not all of them
-    will."""
+    """Raise ConfigError if one checkpoint does not fit on the disk; warn if not all will."""
     size = getattr(backend.trainer, "checkpoint_bytes", 0)  # a remote one keeps them itself
     if not (size and config.save_every):
         return

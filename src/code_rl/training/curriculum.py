@@ -56,8 +56,8 @@ def uniform(history: History, step: int) -> float:
 
 
 def solve_rate(history: History, step: int) -> float:
-    """p · (1 − p), p the running solve rate, and at least 0.05; after two groups without p in
-    0.125..0.875 a problem is retired for 25 steps.
+    """p · (1 − p), at least 0.05, with p the running solve rate. A problem with p outside
+    0.125..0.875 after two groups is retired for 25 steps.
 
     Foster et al. 2025 (Learning to Reason at the Frontier of Learnability), arXiv 2502.12272.
     """

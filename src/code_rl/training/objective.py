@@ -82,7 +82,6 @@ def objective_of(config: Config) -> Objective:
 
 
 def environment_of(config: Config) -> Environment:
-    """The environment that a run's settings mean. Raises ConfigError for a part that cannot be
-    loaded."""
+    """Return the environment of a run's settings. Raises ConfigError if a part cannot be loaded."""
     words = config.prompt, config.system_prompt
     return get_environment(config.environment, config.max_turns, *words)

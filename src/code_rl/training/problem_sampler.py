@@ -103,8 +103,7 @@ class ProblemSampler:
         return self._refills.batch(position * self._most + attempt - 1, 1)[0]
 
     def _at(self, step: int, slot: int, attempt: int) -> SampledProblem:
-        """The problem of a place: at first (`attempt` 0), or when it is filled again for that
-        time."""
+        """Return the problem of a slot: its first (`attempt` 0), or that of a later attempt."""
         at = ("sample", step, slot) if attempt == 0 else ("refill", step, slot, attempt)
         seed, problem = derive_seed(self._seed, *at), self._problem(step, slot, attempt)
         return self._fitting(problem, seed)

@@ -157,8 +157,8 @@ class Mark:
 
 
 def mark_of(path: Path, size: int | None = None) -> Mark | None:
-    """The mark of a file's first `size` bytes (None: of all), in flat memory. None when it is
-    shorter; a missing file is empty."""
+    """Return the length and checksum of a file's first `size` bytes (None: of all), or None if the
+    file is shorter. A missing file counts as empty. Needs little memory."""
     left, crc, whole = size, 0, 0
     if path.exists():
         with path.open("rb") as file:

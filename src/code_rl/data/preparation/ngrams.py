@@ -30,7 +30,7 @@ def ngrams(words: list[str]) -> set[Gram]:
 
 
 def problem_text(statement: str, starter_code: str | None) -> str:
-    """All that tells the task: the statement, and the starter code where it carries a docstring or
+    """Return the text of the task: the statement, and the starter code if it has a docstring or
     comments."""
     if starter_code and any(mark in starter_code for mark in ('"""', "'''", "#")):
         return f"{statement}\n{starter_code}"

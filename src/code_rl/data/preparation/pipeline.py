@@ -36,7 +36,8 @@ async def prepare(config: PrepareConfig, source: Dataset, view: PrepareView) -> 
 
 
 async def run_stages(workspace: Workspace, view: PrepareView) -> int:
-    """Run the configured stages; 0 when every problem got a decision about itself, else 1.
+    """Run the configured stages. Return 0 if every problem was decided, 1 if a failure of
+    this machine left some undecided.
 
     Raises DataError for unreadable data and SandboxError when the sandbox fails altogether.
     """

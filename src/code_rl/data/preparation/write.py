@@ -66,8 +66,7 @@ async def run_write(
 
 
 def check_replaced(config: PrepareConfig, source: Dataset) -> None:
-    """Raise ConfigError where `out` holds the data themselves, or the problems of another data
-    set."""
+    """Raise ConfigError if `out` contains the input data or the problems of another data set."""
     out = Path(config.out).expanduser()
     if any(
         file.resolve().parent == out.resolve() for each in source.sources for file in each.files

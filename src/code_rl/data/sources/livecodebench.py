@@ -125,7 +125,7 @@ def shard_paths(folder: Path, version: str) -> list[Path]:
 def read_livecodebench(
     row: Row, _origin: Origin, window: Window | None = None
 ) -> Problem | Skipped:
-    """A row as a problem; one outside `window` is Skipped before its tests are decoded.
+    """Return a row as a problem. A row outside `window` is Skipped, and its tests are not decoded.
 
     Raises RowError: `missing_field`, `wrong_field_type`, `bad_date`, `bad_private_tests`,
     `pickle_refused`, `not_json`, `bad_tests`.

@@ -123,8 +123,8 @@ def _unworded(text: str) -> tuple[str, str | None]:
 
 
 def _functional(draft: Problem, source: str) -> Problem:
-    """Tests from the asserts of `check`, or from the tables `_inputs` and `_outputs`: the loop
-    after them calls `name(*i)` and wants `o`, or `o[0]`."""
+    """Return the tests in the asserts of `check`, or in the tables `_inputs` and `_outputs`, whose
+    loop calls `name(*i)` and expects `o` or `o[0]`."""
     body, tables = read_statements(source), dict[str, Any]()
     for part in body:
         match part:

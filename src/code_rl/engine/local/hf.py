@@ -1,9 +1,9 @@
-"""A causal language model of transformers as it is: its own forward pass, with LoRA beside its
-linear projections.
+"""A causal language model of transformers with its own forward pass, and LoRA beside its linear
+projections.
 
-For architectures that the engine has no pass of its own for. Hooks on the projections of the frozen
-model add the adapter that the calling thread runs with, so that sampler and trainer share it. Not
-adapted: experts that transformers keeps as one tensor, routers, towers that see or hear.
+It serves architectures for which the engine has no pass of its own. Hooks on the projections of the
+frozen model add the adapter of the calling thread, so that sampler and trainer share the model.
+Experts that transformers keeps as one tensor, routers, and image or audio towers are not adapted.
 """
 
 from __future__ import annotations

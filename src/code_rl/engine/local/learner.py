@@ -73,8 +73,8 @@ def check_adam(params: object) -> types.AdamParams:
 def adam_step(
     parameters: Tensor, gradient: Tensor, state: AdamState, params: types.AdamParams
 ) -> dict[str, float]:
-    """Change `parameters` and `state` in place and return metrics; `gradient` is scaled in place
-    when it is clipped."""
+    """Update `parameters` and `state` in place and return metrics. Clipping scales `gradient` in
+    place."""
     norm = float(torch.linalg.vector_norm(gradient))
     if params.grad_clip_norm > 0 and norm > params.grad_clip_norm:
         gradient.mul_(params.grad_clip_norm / norm)

@@ -74,7 +74,7 @@ class EmbeddedService:
     def create_training_client_from_state(
         self, path: str, base_model: str | None = None
     ) -> AwaitableConcurrentFuture[EmbeddedTrainingClient]:
-        """A future of a client with a saved adapter and a fresh optimizer; it raises
+        """Return a future of a client with a saved adapter and a fresh optimizer; it may raise
         CheckpointError."""
         return self._loader.submit(lambda: self._restored(path, base_model, optimizer=False))
 

@@ -115,7 +115,7 @@ class EngineWorker:
 
 
 class Inline:
-    """Runs each operation at once, in the caller's thread: for a caller that has its own queue and
+    """Runs each operation at once in the caller's thread, for a caller that has its own queue and
     thread."""
 
     def submit(self, operation: Callable[[], T]) -> AwaitableConcurrentFuture[T]:

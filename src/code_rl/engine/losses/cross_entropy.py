@@ -1,4 +1,4 @@
-"""−w · log p: supervised training; for programs that send it, no loss of a run.
+"""−w · log p: supervised training. Programs can request it; `loss=` does not offer it.
 
 Tinker's `cross_entropy`. A position has the weight w.
 """

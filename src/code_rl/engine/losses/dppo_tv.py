@@ -3,7 +3,7 @@ direction of its advantage.
 
 prime-rl's default loss: the mask by binary total variation of DPPO (arXiv 2602.04879) with the
 squared log-ratio of Kimi K2.5 (arXiv 2602.02276). `keep` is 0 where A > 0 and p − q > 0.2, and
-where A < 0 and p − q < −0.2; the squared term, c = 0.001, is there for masked tokens too. Unlike
+where A < 0 and p − q < −0.2; the squared term, c = 0.001, applies to masked tokens too. Unlike
 prime-rl's, it leaves out tokens whose advantage is 0, as every loss here does.
 """
 

@@ -68,8 +68,8 @@ def category(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class PassRequest:
-    """One forward or forward_backward request. `fault` describes faulty data: the request takes its
-    turn all the same."""
+    """One forward or forward_backward request. If its data is faulty, `fault` says why; the request
+    still fails in its turn."""
 
     model_id: str
     seq_id: int

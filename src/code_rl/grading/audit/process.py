@@ -20,11 +20,11 @@ _SHIM = Path(__file__).with_name("shim.py")
 
 
 async def start(python: str, target: str, shape: str, confined: bool, folder: str) -> Process:
-    """Start the interpreter `python` with `shim` on `target`; in namespaces without network, on
-    file systems that it cannot write, where it is `confined`.
+    """Start the interpreter `python` with `shim` on `target`. If `confined`, it has no network and a
+    read-only file system.
 
-    It sees `folder` wherever that is, the working directory, the interpreter's import path and the
-    folder of this file. Raises ConfigError.
+    It sees `folder`, the working directory, the interpreter's import path and the folder of this
+    file. Raises ConfigError.
     """
     command = [python, str(_SHIM), target, shape, os.getcwd()]
     pipe = asyncio.subprocess.PIPE

@@ -46,8 +46,8 @@ AnyServer = TypeVar("AnyServer", bound=Server)
 
 
 class ServerPool(Generic[AnyServer]):
-    """Slots on `servers`, which may come and go, handed out to the least loaded healthy one.
-    Belongs to one event loop."""
+    """Assigns requests to the least loaded healthy one of `servers`, which may change. Belongs to
+    one event loop."""
 
     def __init__(
         self, servers: Iterable[AnyServer], ping: Callable[[AnyServer], Awaitable[bool]]

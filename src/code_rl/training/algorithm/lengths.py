@@ -32,8 +32,8 @@ which meets no criterion, where there is no mean."""
 
 @dataclass(frozen=True, slots=True)
 class LengthStage:
-    """A token limit, and its beginning: a step, a share of completions cut off, or (neither) a
-    plateau."""
+    """A token limit and the condition at which it begins: a step, a share of truncated completions,
+    or (neither given) a plateau."""
 
     max_tokens: int
     at_step: int | None = None

@@ -52,8 +52,7 @@ def make_config(given: Mapping[str, Any], earlier: Mapping[str, Any] | None = No
 
 
 def defaults_here() -> dict[str, str]:
-    """The defaults that a recipe puts in the place of a setting's own, on this machine, in
-    words."""
+    """Describe the defaults that a recipe sets on this machine."""
     fields, config = chz.chz_fields(Config), make_config({})
     return {
         name: f"{value}  (of recipe={config.recipe}; without a recipe {fields[name]._default})"

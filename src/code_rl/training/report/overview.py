@@ -143,8 +143,8 @@ def _counts(records: Sequence[Record], prefix: str) -> dict[str, float]:
 
 
 def columns(records: Sequence[Record]) -> dict[str, Any]:
-    """Numeric metrics as columns. Of more than MAX_POINTS rows every `every`-th, the last among
-    them."""
+    """Return numeric metrics as columns. Beyond MAX_POINTS rows only every `every`-th is kept, and
+    the last."""
     every = max(1, -(-len(records) // MAX_POINTS))
     rows = range((len(records) - 1) % every, len(records), every)
     elapsed, tokens = (

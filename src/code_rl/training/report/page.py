@@ -107,8 +107,8 @@ def pack_rollouts(reader: RunReader) -> PackedRollouts:
 
 
 def _index(reader: RunReader, groups: dict[Place, bytes]) -> dict[str, Any]:
-    """Of every indexed group, as columns: step, group, problem, verdict letters, and bits: 1 text
-    is there, 2 flagged."""
+    """Return columns of all indexed groups: step, group, problem, verdict letters, and bits (1: its
+    text is kept, 2: flagged)."""
     places = sorted(reader.rollouts.index)
     rows = [reader.rollouts.index[place] for place in places]
     return {

@@ -97,7 +97,7 @@ class Attempts:
             size = min(size * CHUNK_GROWTH, LARGEST_CHUNK) if clean else 1
 
     async def _try(self, chunk: Chunk, ahead: bool, ample: bool) -> Records:
-        """One request; without executions when the chunk's time was over too early."""
+        """Send one request. Yield no executions if it ran out of time."""
         async with self.pool.slot(priority=-int(ahead), outage_timeout_s=GAMBLE_AFTER_S) as server:
             try:
                 records, stopped = await self._exchange(server, chunk)

@@ -127,8 +127,7 @@ class Groups:
 
 
 def _remove_orphans(parent: str) -> None:
-    """Remove the empty groups of hosts that were killed, and of an earlier process with this one's
-    number."""
+    """Remove the empty groups of killed processes and of an earlier process with our id."""
     for name in os.listdir(parent):
         host = name.removeprefix(_PREFIX).partition("-")[0] if name.startswith(_PREFIX) else ""
         if host.isdigit() and (int(host) == os.getpid() or not os.path.exists(f"/proc/{host}")):

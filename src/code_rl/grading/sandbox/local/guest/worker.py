@@ -48,8 +48,8 @@ class Worker:
         os._exit(0)
 
     def _run_one(self, clone: kernel.Clone, *, real: bool) -> None:
-        """See one submission to its end. Little is made here, and freed in turn: the next one finds
-        the same memory."""
+        """Run one submission to its end. The few objects made here are freed, so that the next
+        submission finds the same memory."""
         pid = clone.fork()
         if pid == 0:
             self._begin() if real else os._exit(0)
