@@ -20,8 +20,8 @@ _SHIM = Path(__file__).with_name("shim.py")
 
 
 async def start(python: str, target: str, shape: str, confined: bool, folder: str) -> Process:
-    """Start the interpreter `python` with `shim` on `target`. If `confined`, it has no network and a
-    read-only file system.
+    """Start the interpreter `python` with `shim` on `target`. If `confined`, it has no network and
+    a read-only file system.
 
     It sees `folder`, the working directory, the interpreter's import path and the folder of this
     file. Raises ConfigError.

@@ -209,8 +209,8 @@ class Verifier:
     async def _mutants(
         self, problem: Problem, code: str, tried: Attempt
     ) -> tuple[int, Counter[int]]:
-        """Return the number of judged mutants, and of killed ones by test; mutants without a verdict
-        do not count."""
+        """Return the number of judged mutants, and of killed ones by test. Mutants without a
+        verdict do not count."""
         limit = 2 * bucket(tried.slowest_s)
         every = [
             (await attempt(problem, one, self.executor, limit)).verdict
