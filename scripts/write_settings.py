@@ -87,14 +87,15 @@ def advantages_table() -> str:
 
 
 def backend_table() -> str:
-    """The settings that reach a back end, as Markdown."""
+    """The settings that some back end refuses, as Markdown."""
     alike: dict[tuple[str, str], list[str]] = {}
     for name, reach in REACHING.items():
         refused = ", ".join(f"`{kind}`" for kind in BackendKind if kind not in reach.honoured)
-        alike.setdefault((refused, reach.note), []).append(f"`{name}`")
+        if refused:
+            alike.setdefault((refused, reach.note), []).append(f"`{name}`")
     rows = ["| setting | refused by | |", "|---|---|---|"]
     rows += [f"| {', '.join(names)} | {refused} | {note} |" for (refused, note), names in alike.items()]
-    return "\n".join([*rows, "", "Every other setting means the same on every back end."])
+    return "\n".join([*rows, "", "Every other setting works on every back end."])
 
 
 def verb_section(name: str) -> str:
