@@ -93,7 +93,7 @@ def backend_table() -> str:
         refused = ", ".join(f"`{kind}`" for kind in BackendKind if kind not in reach.honoured)
         if refused:
             alike.setdefault((refused, reach.note), []).append(f"`{name}`")
-    rows = ["| setting | refused by | |", "|---|---|---|"]
+    rows = ["| setting | refused by | meaning |", "|---|---|---|"]
     rows += [f"| {', '.join(names)} | {refused} | {note} |" for (refused, note), names in alike.items()]
     return "\n".join([*rows, "", "Every other setting works on every back end."])
 
