@@ -29,9 +29,9 @@ OF_FUNCTIONS = ("timeout", "pays_at", "shape", "takes", "python", "confine")
 
 @chz.chz
 class AuditConfig:
-    """Check a grader: cheats, honest programs and mutants are put to it.
+    """Check a grader with cheating programs, honest programs and mutants.
 
-    Exit code 0: nothing was found; 1: something was; 2: it cannot be asked.
+    Exit code 0: no error was found; 1: errors were found; 2: the grader cannot be called.
     """
 
     grader: str = chz.field(doc="ours, package.module:function or file.py:function.")

@@ -56,9 +56,7 @@ class ServeConfig:
         "Sampler snapshots per base model in memory; others are on disk.",
         AT_LEAST_1,
     )
-    max_queue: int = option(
-        4096, "Maximum queued requests; beyond it, 429, which the SDK retries.", AT_LEAST_1
-    )
+    max_queue: int = option(4096, "Maximum queued requests; beyond it, 429.", AT_LEAST_1)
     max_request_mb: int = option(256, "Largest request body; beyond it, 413.", AT_LEAST_1)
     max_queued_mb: int = option(1024, "Maximum queued request bodies; beyond it, 429.", AT_LEAST_1)
     max_result_mb: int = option(1024, "Maximum unfetched results; beyond it, 429.", AT_LEAST_1)

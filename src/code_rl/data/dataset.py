@@ -61,8 +61,8 @@ class Source:
     given: str = ""
 
     def readers(self) -> Iterator[Callable[[], Item]]:
-        """One call a raw row, in order, which gives its item. Raises DataError for a file that
-        cannot be read."""
+        """Yield one function per raw row, in order, that reads it into an item. Raises DataError
+        for an unreadable file."""
         prefix = f"{self.name}/{self.split}" if self.split else self.name
         for index, (where, row) in enumerate(self.rows()):
             yield partial(read_row, row, Origin(self.name, prefix, index, where))

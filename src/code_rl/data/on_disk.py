@@ -51,10 +51,10 @@ class ProblemLocation:
 
 
 class ProblemStore(Indexed[Problem]):
-    """The problems by position and by id; `skipped` are the rows that gave none, `complete` says
-    whether the source was read to its end.
+    """The problems by position and by id. `skipped` has the rows without a problem, and `complete`
+    says whether the source was read to its end.
 
-    Reads one record at each access, safely from several threads.
+    Each access reads one record; several threads may read.
     """
 
     def __init__(self, folder: Path, key: str) -> None:
@@ -198,8 +198,8 @@ class ProblemStore(Indexed[Problem]):
         return self._writing
 
     def _read_index(self) -> int:
-        """Take over the rows of an earlier process under the same key; returns the length of the
-        whole part."""
+        """Read the rows that an earlier process stored under the same key; return the length of the
+        intact part."""
         whole = 0
         with suppress(FileNotFoundError):
             size = (self.folder / RECORDS).stat().st_size

@@ -210,8 +210,8 @@ def download_adapter(place: Place, path: str, folder: Path) -> str:
 
     The service exports a restored copy, deleted afterwards; sampler weights cannot be fetched.
 
-    Raises ConfigError where the path is that of sampler weights, or server or SDK are too old to
-    fetch; BackendError where the service failed or refused.
+    Raises ConfigError if the path is of sampler weights, or if server or SDK are too old;
+    BackendError if the service failed or refused.
     """
     if "/weights/" not in path:
         raise ConfigError(

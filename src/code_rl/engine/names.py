@@ -124,8 +124,7 @@ def _convert(file: Path, out: Path) -> None:
 
 
 def source_of(name: str) -> str:
-    """Return the folder or hub id behind a model name; raises ConfigError when it can be
-    neither."""
+    """Return the folder or hub id of a model name. Raises ConfigError if it is neither."""
     if name == BUILT_IN:
         if built_in_context() is None:
             raise ConfigError(

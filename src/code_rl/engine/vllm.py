@@ -277,8 +277,7 @@ class Vllm:
         return await self.post("/v1/completions", body, read)
 
     def compare(self, gaps: Sequence[float]) -> None:
-        """Note distances of log-probabilities. Raises BackendError when they are too great on
-        average."""
+        """Record gaps of log-probabilities. Raises BackendError if their mean is too large."""
         mean = math.fsum(gaps) / len(gaps) if gaps else 0.0
         if not mean <= LARGEST_GAP:
             raise BackendError(

@@ -121,8 +121,8 @@ def check_programs(path: str, store: ProblemStore) -> int:
 async def open_problems(
     problems: str, executor: Executor, say: Callable[[str], None] = print
 ) -> ProblemStore:
-    """The problems that `problems=` names. Raises ConfigError where there are none of that name,
-    DataError for malformed ones."""
+    """Return the problems that `problems=` names. Raises ConfigError for an unknown name, DataError
+    for malformed problems."""
     try:
         return await load_dataset(open_dataset(problems), executor, say)
     except (ConfigError, DataError) as error:

@@ -134,7 +134,7 @@ class Work:
 
 
 class RuleGrader(GroupGrader):
-    """Judges the programs of one problem as planned, in `places` that all problems share."""
+    """Judges the programs of one problem as planned, in the slots (`places`) of all problems."""
 
     def __init__(
         self, problem: Problem, executor: Executor, plan: Plan, places: asyncio.Semaphore

@@ -251,7 +251,7 @@ def _kind(form: Any) -> str:
 
 
 def kind_name(form: Any) -> str:
-    """The type's name for people, from a closed list, since a program may have forged the tag."""
+    """Return the type's name for messages, from a fixed list, since a program may forge the tag."""
     kind = _kind(form)
     return kind if kind in (*_NAMED, "NoneType", "list_node", "tree_node") else "value"
 

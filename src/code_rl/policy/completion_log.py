@@ -49,7 +49,7 @@ class SampledAnswer:
 class SampledAnswers:
     """The answers to one request.
 
-    They were there `sample_s` seconds after their group was begun, from weights behind
+    They arrived `sample_s` seconds after their group began, sampled from the weights after
     `policy_step` training steps.
     """
 

@@ -88,8 +88,8 @@ def get_prompt_template(
 
 
 def with_system(messages: list[Message], system_prompt: str | None) -> list[Message]:
-    """The conversation with this system message in place of its own; none for an empty one, its own
-    for None."""
+    """Return the conversation with this system message instead of its own. An empty one removes it;
+    None keeps it."""
     if system_prompt is None:
         return messages
     others = [message for message in messages if message["role"] != "system"]

@@ -1,8 +1,8 @@
-"""R(τ): from a judged trajectory to a number; `REWARDS` has those that have a name.
+"""R(τ): from a judged trajectory to a number; `REWARDS` has the built-in ones.
 
-A reward of your own is any function from a trajectory, and if it takes two arguments its problem
-too, to a number, given as `package.module:function`; an attribute `all_tests = True` on it asks the
-judge not to stop at the first failure.
+Your own reward is a function of a trajectory, or of a trajectory and its problem, that returns a
+number; it is given as `package.module:function`. With its attribute `all_tests = True` the judge
+does not stop at the first failure.
 """
 
 from __future__ import annotations

@@ -89,12 +89,12 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One problem and its G trajectories, the last of which was sampled `sample_s` seconds of wall
-    clock after the first was asked for.
+    """One problem and its G trajectories. `sample_s` is the wall time from the first request to the
+    last answer.
 
     `max_tokens` is the limit that each trajectory had (the context may have left a later turn
-    less), `policy_step` the number of training steps behind the weights. It is number `attempt` at
-    `slot` of its batch.
+    less), `policy_step` the number of training steps behind the weights. It is attempt
+    number `attempt` at `slot` of its batch.
     """
 
     problem: Problem

@@ -82,10 +82,10 @@ class Admission:
 async def listening(
     app: web.Application, host: str, port: int, *, unpacks: bool = False
 ) -> AsyncIterator[int]:
-    """Accept connections; yields the port. On leaving nothing new is accepted, and requests under
-    way are cancelled. Raises ConfigError: the address cannot be used.
+    """Accept connections and yield the port. On exit no request is accepted any more, and open ones
+    are cancelled. Raises ConfigError if the address cannot be used.
 
-    A client that goes away takes its request with it. `unpacks`: bodies may come compressed.
+    If a client disconnects, its request is cancelled. `unpacks`: bodies may be compressed.
     """
     from aiohttp import web
 

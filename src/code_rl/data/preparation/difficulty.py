@@ -57,7 +57,7 @@ def read_pass_rates(path: Path) -> Mapping[str, tuple[int, int]]:
 async def run_difficulty(
     workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
 ) -> list[Decision]:
-    """One decision a survivor: a problem without a verdict is kept, and has no rate."""
+    """Decide about each remaining problem. One without a verdict is kept, without a rate."""
     rates = read_pass_rates(verdicts_file(str(workspace.config.pass_rates)))
 
     def decide(candidate: Candidate) -> Decision:

@@ -121,8 +121,8 @@ def model_config(name: str) -> tuple[str, Any, Architecture]:
 
 
 def context_of(name: str) -> int:
-    """Tokens of context of a model that could be loaded; raises ConfigError, within seconds, for
-    any other."""
+    """Return the context length of a model in tokens. Raises ConfigError, within seconds, if the
+    model cannot be loaded."""
     return model_config(name)[2].max_context
 
 

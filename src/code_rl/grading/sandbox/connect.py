@@ -17,8 +17,8 @@ def resolve_executor(executor: str) -> str:
 
 
 async def check_executor(executor: Executor) -> None:
-    """Raise ConfigError when a remote sandbox does not answer, or answers that it takes no
-    programs: before anything is spent, it is the setting that is wrong."""
+    """Raise ConfigError if a remote sandbox does not answer or refuses programs. At the start,
+    before anything is spent, this is an error of the setting."""
     check = getattr(executor, "check", None)
     if check is not None:
         try:

@@ -38,7 +38,7 @@ class Repair(Single):
     async def reply(
         self, problem: ProblemView, conversation: Sequence[Message], grader: Grader
     ) -> Reply:
-        """Another turn while one is left and a public test fails; else the verdict on all tests."""
+        """Ask for another turn if one is left and a public test fails; else judge all tests."""
         code = extract_code(conversation[-1]["content"])
         answers = sum(message["role"] == "assistant" for message in conversation)
         if answers < self.max_turns and problem.public_tests:

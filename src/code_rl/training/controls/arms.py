@@ -43,7 +43,8 @@ class ControlPlan:
 
     @property
     def runs(self) -> list[tuple[str, int]]:
-        """Every arm and seed, seed by seed: a cut command has whole comparisons."""
+        """Return every arm with every seed, seed by seed, so that an interrupted command has whole
+        comparisons."""
         return [(arm, seed) for seed in self.seeds for arm in self.arms]
 
     def settings(self, arm: str, seed: int) -> dict[str, Any]:

@@ -42,8 +42,8 @@ class TokenDecoder:
 
 
 def keep_tokenizer(log_path: Path, tokenizer: Any) -> None:
-    """Leave the run's tokenizer in its directory, so that a report can show tokens without the
-    model. Nothing for slow tokenizers."""
+    """Write the run's tokenizer into its directory, so that a report can show tokens without the
+    model. Slow tokenizers are not written."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         write_atomically(log_path / TOKENIZER, backend.to_str())

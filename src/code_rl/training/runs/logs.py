@@ -45,7 +45,7 @@ class FileLogger:
 
 
 class ConsoleLogger:
-    """A table a step on the terminal, for programs that have no display of their own."""
+    """Prints a table per step on the terminal, for programs without a display of their own."""
 
     def __init__(self) -> None:
         from rich.console import Console

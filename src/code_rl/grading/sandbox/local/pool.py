@@ -75,8 +75,8 @@ class EmbeddedSandbox:
         outage_timeout_s: float = EMBEDDED_OUTAGE_TIMEOUT_S,
         stop: asyncio.Event | None = None,
     ) -> None:
-        """Starts the first zygote. Raises ConfigError for bad arguments, IsolationError when the
-        level cannot be had."""
+        """Start the first zygote. Raises ConfigError for bad arguments, IsolationError if the level
+        is not available."""
         if concurrency is not None and concurrency < 1:
             raise ConfigError(
                 f"concurrency={concurrency}: use a number of at least 1, or leave it out"

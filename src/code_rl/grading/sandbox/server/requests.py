@@ -45,8 +45,8 @@ class MalformedRequestError(Exception):
 
 
 class UnrunnableRequestError(Exception):
-    """The request is well formed and will not be run: the server answers status SandboxError with
-    this message."""
+    """The request is well formed but will not run; the server answers status SandboxError with this
+    message."""
 
 
 def parse_request(text: bytes, longest_run_s: float) -> RunRequest:

@@ -121,7 +121,7 @@ class Supervisor:
                     return wire.RAN
 
     def _compile(self) -> runner.Program:
-        """The program; one that cannot be compiled ends this process, after word of it."""
+        """Compile the program. If that fails, report it and end this process."""
         job = self._job
         kind = resource.RLIMIT_AS
         _, hard = resource.getrlimit(kind)

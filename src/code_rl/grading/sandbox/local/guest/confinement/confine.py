@@ -148,7 +148,7 @@ class TestConfinement:
         )
         """True if the kernel counts this submission's processes apart from all others."""
         self.own_processes = 2 if wanted.level == FULL else 3
-        """The worker, the supervisor and its parent, if any: counted with the tests."""
+        """The worker, the supervisor and its parent (if any) count with the tests."""
 
     def enter(self) -> None:
         """In the process just forked; at `full` it has nothing left to lose."""
