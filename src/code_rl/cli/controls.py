@@ -66,7 +66,7 @@ def controls_command(given: Mapping[str, str]) -> int:
 
 
 def _each(settings: ControlsConfig, name: str, kind: Callable[[str], Any]) -> list[Any]:
-    """The values of a comma-separated setting. Raises ConfigError for one that is none."""
+    """Return the values of a comma-separated setting. Raises ConfigError for an unknown one."""
     words = [word.strip() for word in getattr(settings, name).split(",") if word.strip()]
     try:
         return [kind(word) for word in words]

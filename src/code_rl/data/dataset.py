@@ -101,7 +101,7 @@ class Source:
 
     @property
     def pinned(self) -> str:
-        """The setting that names exactly this source: with its commit, where it has one."""
+        """The setting that names exactly this source, with its commit if it has one."""
         split = f":{self.split}" if self.split else ""
         return f"{self.name}@{self.revision}{split}" if self.revision else self.given
 

@@ -20,7 +20,7 @@ IN_FLIGHT = 256
 only while they are asked. As many as the embedded engine takes into one batch."""
 
 EvaluationLog = Callable[[str], GroupLog]
-"""Where the groups of a problem are kept, by its id in the evaluation."""
+"""The log of a problem's groups, by its id in the evaluation."""
 
 
 @dataclass(frozen=True, slots=True)

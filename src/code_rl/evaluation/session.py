@@ -217,7 +217,7 @@ def _begun(
 
 
 def _shown(results: dict[str, Any], found: Found, out: Path, view: EvalView) -> bool:
-    """Write and show the results. True when every sample wanted has a verdict about itself."""
+    """Write and show the results. Return True if every sample has a verdict."""
     write_atomically(out / RESULTS, json.dumps(results, indent=2) + "\n")
     write_atomically(out / "results.md", markdown(results) + "\n")
     view.results(results)

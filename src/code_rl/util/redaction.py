@@ -39,7 +39,7 @@ def redacted(text: str, environment: Mapping[str, str] = os.environ) -> str:
 
 
 def holds_key(text: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """True when a setting's value holds a key. A variable's value that is a path is none."""
+    """Return True if a setting's value contains a key. A path in a variable is not one."""
     known = [value for value in _values(environment) if not value.startswith(("/", "~", "."))]
     return any(value in text for value in known) or bool(
         _FORMS.search(text) or _IN_URL.search(text)

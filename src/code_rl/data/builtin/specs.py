@@ -95,7 +95,7 @@ class Spec:
 def apply(spec: Spec, items: Sequence[Any], *, filtering: bool = True, mapping: bool = True) -> Any:
     """The reference answer for source elements `items` (numbers, or the characters of the word).
 
-    With `filtering` or `mapping` false, the answer of a program that forgot that step.
+    With `filtering` or `mapping` false, return the answer of a program that forgot that step.
     """
     filt, change, reduction = (part.fn for part in spec.parts)
     fk, mk, rk = spec.filter_const, spec.map_const, spec.reduce_const

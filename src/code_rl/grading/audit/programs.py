@@ -38,8 +38,7 @@ class CorpusProgram:
 
     @property
     def seeks_token(self) -> bool:
-        """True if only a text drawn for this audit is right, so that printing it proves that it was
-        read."""
+        """True if the right output is a random text of this audit: a program that prints it read it."""
         return self.group == READING and bool(_TOKEN.search(repr(self.problem.tests).encode()))
 
 

@@ -180,8 +180,8 @@ class RayCluster:
                     node.actor.stop.remote(number)
 
     def _lost(self, node: RayNode, error: Exception) -> SandboxError:
-        """Leave a node alone whose call failed: for good when its actor is dead (a node that lives
-        gets a new one)."""
+        """Stop using a node whose call failed, for a while or, if its actor is dead, for good (a
+        living node gets a new actor)."""
         why = f"node {node.name}: {_in_words(error)}"
         if not isinstance(error, self._ray.exceptions.RayActorError):
             self._pool.failed(node, why)

@@ -30,7 +30,7 @@ OF_EVALUATIONS = ("eval_limit", "eval_samples", "test_dataset")
 
 @dataclass(frozen=True, slots=True)
 class ControlPlan:
-    """What `code-rl controls` runs: `given` are settings of `train`, in `out` is one folder a
+    """The runs of `code-rl controls`: `given` are settings of `train`; `out` has one folder per
     run."""
 
     given: Mapping[str, Any]

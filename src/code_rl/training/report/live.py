@@ -95,8 +95,8 @@ class LivePage:
     async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Refuse requests that name another host: a page elsewhere could otherwise read this one
-        through a name of its own."""
+        """Refuse requests that name another host, so that a foreign page cannot read this one (DNS
+        rebinding)."""
         if is_loopback(self._host) and not is_loopback(request.host):
             raise web.HTTPForbidden(text="this page is served to this machine only")
         return await handler(request)

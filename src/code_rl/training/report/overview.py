@@ -100,8 +100,8 @@ def progress(reader: RunReader, steps: Sequence[Record]) -> dict[str, Any]:
 
 
 def wall_seconds(records: Sequence[Record]) -> float:
-    """Seconds of a run's steps and evaluations, by its metrics: of all processes that it took,
-    without their starts."""
+    """Return the seconds of a run's steps and evaluations from its metrics, over all of its
+    processes, without their starts."""
     return sum(sum(values_of(records, name)) for name in ("time/step", "time/eval"))
 
 

@@ -184,7 +184,7 @@ def _become(job: Mapping[str, Any], place: str, descriptors: list[int]) -> NoRet
 
 
 def _compiled(job: Mapping[str, Any]) -> runner.Program:
-    """The program; one that does not compile ends this process with a code of its own."""
+    """Compile the program. If that fails, this process exits with a code of its own."""
     try:
         return runner.Program(job["code"], job["fn_name"], job["preamble"], job["setup"])
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:

@@ -107,9 +107,9 @@ def submission_namespaces(level: str) -> int:
 def confine_submission(
     wanted: Confinement, file_bytes: int, directory: str, shows_proc: bool
 ) -> TestConfinement:
-    """Last steps, in the supervisor, before it meets any hostile byte.
+    """Take the last steps in the supervisor before it reads anything hostile.
 
-    `directory`: where to work, where /tmp is not private. `shows_proc`: the program wants a /proc.
+    `directory`: working directory if /tmp is not private. `shows_proc`: the program needs /proc.
     """
     kernel.die_with_parent()
     if wanted.level == FULL:
