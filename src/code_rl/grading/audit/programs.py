@@ -38,7 +38,7 @@ class CorpusProgram:
 
     @property
     def seeks_token(self) -> bool:
-        """True if the right output is a random text of this audit; printing it proves reading it."""
+        """True if the right output is a random text of this audit: printing it proves a leak."""
         return self.group == READING and bool(_TOKEN.search(repr(self.problem.tests).encode()))
 
 
