@@ -67,8 +67,7 @@ def file_sha256(path: Path) -> str:
 
 
 def describe_files(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """Files by name, size and hash, for a manifest: where they lay on this machine is nobody's
-    business."""
+    """Return name, size and hash of files, for a manifest, without their place on this machine."""
     return [
         {"name": path.name, "bytes": path.stat().st_size, "sha256": file_sha256(path)}
         for path in paths

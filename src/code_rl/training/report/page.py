@@ -1,5 +1,5 @@
-"""Pages: one self-contained HTML file; that of a run has a policy that lets only its own scripts
-and styles run.
+"""Self-contained HTML pages. The content security policy of a run's page allows only its own scripts
+and styles.
 
 The rollouts of a run are packed in parts, which the viewer requests one by one.
 """
