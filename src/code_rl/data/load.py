@@ -86,8 +86,7 @@ def held_out_setting(dataset: str, test_dataset: str | None) -> str:
 
 
 def count_splits(dataset: str, test_dataset: str | None) -> int:
-    """The number of held-out splits that a run evaluates on. Raises ConfigError where there are
-    none."""
+    """Return the number of held-out splits of a run. Raises ConfigError if there are none."""
     from code_rl.data.builtin import SPLITS
 
     setting = held_out_setting(dataset, test_dataset)

@@ -50,10 +50,10 @@ async def save_checkpoint_async(
 def submit_save(
     training_client: tinker.TrainingClient, name: str, kind: Kind = "both"
 ) -> dict[str, Any]:
-    """Ask for the weights as they are now; futures by `state_path` and `sampler_path`.
+    """Ask the service to save the weights; return futures by `state_path` and `sampler_path`.
 
-    State of that name that a killed process saved, without a line that names it, is replaced where
-    the service can do so.
+    State of that name that a killed process left, without a line in the list, is replaced if the
+    service allows it.
     """
     pending: dict[str, Any] = {}
     if kind in ("state", "both"):

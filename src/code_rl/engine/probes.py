@@ -84,8 +84,7 @@ def _listed(found: Survey) -> str:
 
 
 def require_downloads(place: Place) -> None:
-    """Raise ConfigError, within seconds, for a server that cannot be reached or whose weights no
-    SDK can fetch."""
+    """Raise ConfigError, within seconds, if a server cannot be reached or cannot export weights."""
     with _asking(place) as asked:
         if asked.configure() is not None:
             raise ConfigError(

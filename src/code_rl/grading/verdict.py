@@ -20,8 +20,8 @@ class VerdictKind(enum.StrEnum):
     COMPILE_ERROR = "compile_error"
     NO_CODE = "no_code"
     CHECKER_ERROR = "checker_error"
-    """The problem's: its checker decides not even on its own reference. Never a reward; masked; the
-    same every time."""
+    """The problem's checker fails even on its own reference. Never rewarded; masked; the same every
+    time."""
     SANDBOX_ERROR = "sandbox_error"
     """Ours: never a reward; masked out of its group; another run may decide."""
 

@@ -36,8 +36,8 @@ class CodeServer(gym.SimpleResourcesServer):  # type: ignore[misc]
     config: gym.BaseResourcesServerConfig
 
     async def verify(self, body: CodeRequest) -> CodeResponse:
-        """1.0 for a program that passes every test, else 0.0; where we could not tell, a row that
-        Gym counts among its failures."""
+        """Return 1.0 for a program that passes every test, else 0.0. Without a verdict, return a
+        row that Gym counts as a failure."""
         verdict = await rows.verdict_of(
             body.verifier_metadata["problem"], body.response.output_text
         )

@@ -74,8 +74,8 @@ class InFlight:
         return GroupLog(self._logs[step], self._session + scope)
 
     def sync(self, steps: Sequence[int]) -> dict[str, Mark]:
-        """The marks of these steps' files, by name in the run directory; they are on disk when this
-        returns."""
+        """Return length and checksum of these steps' files, by name in the run directory, after
+        writing them to disk."""
         marks = {}
         for step in steps:
             path = step_file(self.folder, step)

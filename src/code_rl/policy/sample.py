@@ -190,8 +190,8 @@ class _Rollout:
         return await gather_or_cancel(self._trajectory(*each) for each in enumerate(first))
 
     async def _trajectory(self, member: int, answer: SampledAnswer | None) -> Trajectory:
-        """Turns until the environment ends the conversation, or its turns, the tokens of the
-        trajectory or those of the context are spent."""
+        """Sample turns until the environment ends the conversation, or until its turns, the
+        trajectory's tokens or the context are used up."""
         policy, turns, conversation = self.policy, list[Turn](), list(self.opening)
         prompt, left = list(self.request.prompt_tokens), self.request.max_tokens
         room = left

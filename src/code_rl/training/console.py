@@ -232,8 +232,8 @@ class Console:
 
 
 class FittingTable:
-    """A table that leaves its last columns out where there is less room, rather than cut or fold a
-    figure; the `least` first ones stay.
+    """A table that drops its last columns if the terminal is narrow, instead of cutting figures.
+    The first `least` columns stay.
 
     Each column is its heading and its cells; all but the first are right-aligned.
     """

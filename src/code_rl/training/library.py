@@ -90,7 +90,7 @@ def evaluate(
     checkpoint: str | Path | None = None,
     **settings: Any,
 ) -> dict[str, float]:
-    """Run `evaluate_async` to its end. A `policy` is evaluated in the event loop that it belongs to."""
+    """Run `evaluate_async` to its end. A `policy` is evaluated in its own event loop."""
     if "policy" in settings:
         raise ConfigError(
             "policy= belongs to the event loop that made it; await evaluate_async(…, policy=…) "

@@ -1,4 +1,4 @@
-"""Admission of requests to a server: a number at once, a bounded queue, none while draining."""
+"""Admission of requests to a server: a limit at once, a bounded queue, none while draining."""
 
 from __future__ import annotations
 

@@ -93,8 +93,8 @@ def open_private_bytes(path: Path) -> io.FileIO:
 
 
 def append_whole(file: io.FileIO, data: bytes) -> int:
-    """Append all of `data`, or (a full disk) leave the file as it was, as far as that can be done,
-    and raise OSError. Returns where it begins."""
+    """Append all of `data` and return its offset. On failure (a full disk) restore the file if
+    possible, and raise OSError."""
     start, left = file.seek(0, os.SEEK_END), memoryview(data)
     try:
         while left:

@@ -64,7 +64,7 @@ class Promise:
 
 
 class Promises:
-    """All promises. `on_done` hears of each that ends, and of its result."""
+    """All promises. `on_done` is called with each that ends and its result."""
 
     def __init__(self, limits: ServiceLimits) -> None:
         self._all: dict[str, Promise] = {}

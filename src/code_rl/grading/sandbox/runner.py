@@ -292,7 +292,7 @@ def _has_last_words() -> bool:
 
 
 def _drop(program: Program) -> None:
-    """Drop the main module, which nothing of ours may hold any more, with all that it holds."""
+    """Drop the main module and all its objects; none of our objects may refer to it."""
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
     _flush_files()
     held: Any = weakref.ref(program.module)

@@ -71,8 +71,7 @@ class _ChatML(Renderer):
         return [self._end]
 
     def spoken(self, messages: Sequence[Message], index: int, last: bool) -> tuple[str, str]:
-        """Of an assistant's turn: text that belongs to its opening, and text that the assistant
-        says."""
+        """Split an assistant's turn into the text of its opening and the assistant's own text."""
         del last
         return "", messages[index]["content"]
 

@@ -105,7 +105,7 @@ def _rates(outcomes: Mapping[str, Any], splits: Sequence[str]) -> Rates:
 
 
 def _difference(first: Sequence[dict[str, float]], second: Sequence[dict[str, float]]) -> Estimate:
-    """Second minus first, on the problems that all have. A single run is compared with every
+    """Return second minus first on the problems that both have. A single run is compared with every
     seed."""
     problems = sorted(set.intersection(*(set(each) for each in [*first, *second])))
     seeds = max(len(first), len(second))

@@ -1,5 +1,5 @@
-"""Self-contained HTML pages. The content security policy of a run's page allows only its own scripts
-and styles.
+"""Self-contained HTML pages. The content security policy of a run's page allows only its own
+scripts and styles.
 
 The rollouts of a run are packed in parts, which the viewer requests one by one.
 """

@@ -100,7 +100,7 @@ def _decide(path: Path, behavior: Behavior) -> None:
 
 
 def settings_of(log_path: Path) -> dict[str, Any]:
-    """The settings of the run in a directory. Raises ConfigError, naming their file, when they are
+    """Return the settings of the run in a directory. Raises ConfigError, naming the file, if it has
     none."""
     left_out = ("resolved", *_OF_THE_PLACE)
     settings = {

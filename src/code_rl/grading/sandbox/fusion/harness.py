@@ -1,10 +1,9 @@
 """Runs one chunk of tests inside a remote sandbox: a process for each, its limits, one line of
 results for each.
 
-It and the programs share one account. A program can end this process, which is then not believed,
-or write a result file,
-which is replaced: results are kept in memory and written once, at the end, when everything the
-programs started is dead. Expected outputs are never here.
+It and the programs share one account. If a program ends this process, its results do not count. A
+result file that a program wrote is replaced: results are kept in memory and written once, when
+every process of the programs is dead. Expected outputs are never here.
 """
 
 from __future__ import annotations

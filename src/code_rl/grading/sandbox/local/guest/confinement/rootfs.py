@@ -33,8 +33,8 @@ class Sources(NamedTuple):
 
 
 def enter(sources: Sources) -> None:
-    """Build the root, make it this process's root directory, read-only. Needs CAP_SYS_ADMIN over
-    its mount namespace."""
+    """Build a read-only root and make it this process's root directory. Needs CAP_SYS_ADMIN in its
+    mount namespace."""
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     loader_cache = _read(_LOADER_CACHE)
     flags = kernel.MS_NOSUID | kernel.MS_NODEV
