@@ -19,6 +19,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -36,6 +37,8 @@ from code_rl.engine.losses import POLICY_LOSSES
 from code_rl.grading import Problem
 from code_rl.grading.native import write_problems
 from code_rl.training.runs.recorder import read_metrics
+from code_rl.util.errors import ConfigError
+from code_rl.util.files import KeyedLog
 
 Row = dict[str, Any]
 TINY = {"recipe": "tiny", "backend": "embedded", "executor": "embedded", "threads": "1", "save_every": "10"}
@@ -69,6 +72,8 @@ def main(config: AlgorithmsConfig) -> int:
     out = Path(config.out)
     out.mkdir(parents=True, exist_ok=True)
     seeds = config.seeds.split(",")
+    if config.part not in ("losses", "curriculum"):
+        raise ConfigError(f"part={config.part} must be losses or curriculum")
     if config.part == "curriculum":
         mixture = mixed_problems(out)
         cells = [
@@ -98,35 +103,35 @@ class Cell:
 
 def finished(config: AlgorithmsConfig, cells: Sequence[Cell], measure: Callable[[Sequence[Row]], Row]) -> list[Row]:
     """The rows of all cells; those that are not in the file are run first, as `seconds` allows."""
-    path, started = Path(config.out) / f"{config.part}.jsonl", time.monotonic()
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    rows = [row for row in rows if row["steps"] == config.steps]
-    known = {(row["name"], row["seed"]) for row in rows}
-    for cell in cells:
-        if (cell.name, cell.seed) in known or time.monotonic() - started > config.seconds:
-            continue
-        began = time.perf_counter()
-        records = trained(config, cell)
-        head = {"name": cell.name, "seed": cell.seed, "steps": config.steps}
-        rows.append({**head, **measure(records), "wall_s": time.perf_counter() - began})
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(rows[-1]) + "\n")
+    shape = {name: getattr(config, name) for name in ("steps", "target", "eval_limit", "eval_samples")}
+    log, started = KeyedLog(Path(config.out) / f"{config.part}.jsonl", itemgetter("key")), time.monotonic()
+    rows = []
+    with contextlib.closing(log):
+        for cell in cells:
+            key = " ".join([cell.name, f"seed={cell.seed}", *(f"{name}={value}" for name, value in shape.items())])
+            row = log.get(key)
+            if row is None and time.monotonic() - started <= config.seconds:
+                began = time.perf_counter()
+                log_path = Path(config.out) / f"{cell.folder}-{config.steps}"
+                row = {"key": key, "name": cell.name, **measure(trained(config, cell, log_path))}
+                log.put({**row, "wall_s": time.perf_counter() - began})
+                shutil.rmtree(log_path)
+            rows += [row] if row is not None else []
     return rows
 
 
-def trained(config: AlgorithmsConfig, cell: Cell) -> list[Row]:
-    """The metrics of a cell's run, whose directory is removed."""
-    log_path = Path(config.out) / f"{cell.folder}-{config.steps}"
+def trained(config: AlgorithmsConfig, cell: Cell, log_path: Path) -> list[Row]:
+    """The metrics of a cell's run. A run that was interrupted ends the program with its exit code."""
     every = "5" if config.part == "curriculum" else "0"
     given = {
         **TINY, "max_steps": str(config.steps), "eval_every": every, "eval_limit": str(config.eval_limit),
         "eval_samples": str(config.eval_samples), "seed": cell.seed, "log_path": str(log_path), **cell.settings,
     }  # fmt: skip
     with contextlib.redirect_stdout(io.StringIO()):
-        train_command(given)
-    records = read_metrics(log_path)
-    shutil.rmtree(log_path)
-    return records
+        code = train_command(given)
+    if code:
+        raise SystemExit(code)
+    return read_metrics(log_path)
 
 
 def learned(records: Sequence[Row]) -> Row:
@@ -144,7 +149,8 @@ def learned(records: Sequence[Row]) -> Row:
 
 def reached(records: Sequence[Row], target: float) -> Row:
     """Training tokens until an evaluation reached the target, interpolated between two; None if none did."""
-    tokens, before, found = 0, (0, records[0]["eval/pass@1"]), None
+    tokens, before = 0, (0, records[0]["eval/pass@1"])
+    found: float | None = 0 if before[1] >= target else None
     for record in records[1:]:
         tokens += record["tokens/completion"]
         score = record.get("eval/pass@1")

@@ -51,6 +51,12 @@ def test_a_batch_has_no_problem_twice_while_there_are_enough():
     for step in range(30):
         assert len(set(batch(order, step))) == 4
         order.observe(step, [(f"p{n}", 1.0) for n in range(5)])  # all but one retired: others return early
+    assert order.measured(29)["curriculum/retired"] == 5
+
+
+def test_weights_of_any_size_are_shares():
+    order = order_of(6, name="tests.training.test_curriculum:huge")
+    assert order.weights(0).tolist() == pytest.approx([1 / 6] * 6)
 
 
 @given(st.integers(0, 3), st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=2, max_size=2), max_size=8))
@@ -81,6 +87,10 @@ def test_what_is_no_curriculum_is_refused_by_name(tmp_path, name):
 
 def negative(history, step):
     return -1.0
+
+
+def huge(history, step):
+    return 1e308
 
 
 def test_a_run_draws_by_a_curriculum_and_shows_it(tmp_path):

@@ -56,8 +56,8 @@ def uniform(history: History, step: int) -> float:
 
 
 def solve_rate(history: History, step: int) -> float:
-    """p · (1 − p), at least 0.05, with p the running solve rate. A problem with p outside
-    0.125..0.875 after two groups is retired for 25 steps.
+    """p · (1 − p), at least 0.05, with p the running solve rate. After two groups a problem with p
+    at most 0.125 or at least 0.875 is retired for 25 steps.
 
     Foster et al. 2025 (Learning to Reason at the Frontier of Learnability), arXiv 2502.12272.
     """
@@ -123,6 +123,7 @@ class WeightedOrder:
         self._histories: dict[str, History] = {}
         self._waiting: dict[int, list[Outcome]] = {}
         self._weights: dict[int, npt.NDArray[np.float64]] = {}
+        self._retired: dict[int, int] = {}
         self._drawn: dict[int, npt.NDArray[np.int64]] = {}
 
     def observe(self, step: int, found: Sequence[Outcome]) -> None:
@@ -145,22 +146,25 @@ class WeightedOrder:
             size, unseen = len(self._ids), self._weight(History(), step)
             seen = {key: self._weight(history, step) for key, history in self._histories.items()}
             weights = np.array([seen.get(key, unseen) for key in self._ids])
-            if np.count_nonzero(weights) < min(self._prompts, size):
-                weights = np.where(weights > 0, weights, LEAST * weights.max() or 1.0)
+            weights /= weights.max() or 1.0
+            self._retired[step] = int(np.count_nonzero(weights == 0))
+            if size - self._retired[step] < min(self._prompts, size):
+                weights = np.where(weights > 0, weights, LEAST)
             self._weights[step] = weights / weights.sum()
             rng = np.random.default_rng(derive_seed(self._seed, "curriculum", step))
             repeats = size < self._prompts
             self._drawn[step] = rng.choice(size, self._prompts, repeats, self._weights[step])
-            for past in (self._weights, self._drawn):
+            for past in (self._weights, self._retired, self._drawn):
                 past.pop(step - self._lag - 2, None)
         return self._weights[step]
 
     def measured(self, step: int) -> dict[str, float]:
         """The metrics of the batch of a step."""
-        weights, rates = self.weights(step), [each.solve_rate for each in self._histories.values()]
+        self.weights(step)
+        rates = [each.solve_rate for each in self._histories.values()]
         return {
             "curriculum/seen": len(self._histories),
-            "curriculum/retired": int(np.count_nonzero(weights == 0)),
+            "curriculum/retired": self._retired[step],
             **({"curriculum/solve_rate": math.fsum(rates) / len(rates)} if rates else {}),
         }
 

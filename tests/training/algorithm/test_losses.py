@@ -100,6 +100,21 @@ def test_on_policy_the_gradient_is_that_of_the_policy_gradient(name):
     np.testing.assert_allclose(gradient, -0.75 * np.ones(len(now)), rtol=1e-12)
 
 
+@pytest.mark.parametrize("advantage", [0.75, -0.5])
+@pytest.mark.parametrize("then", [-100.0, 0.0])
+@pytest.mark.parametrize("name", POLICY_LOSSES)
+def test_a_token_that_the_sampler_thought_impossible_has_a_finite_gradient(name, then, advantage):
+    """In float32, as the engine computes it: e^100 is not finite there."""
+    loss, settings = POLICY_LOSSES[name], loss_settings(POLICY_LOSSES[name], {})
+    logprobs = torch.tensor([-0.01 if then else -200.0], requires_grad=True)
+    fields = {"logprobs": then, "advantages": advantage, SEQUENCE: 1.0}
+    loss.checked(
+        torch, logprobs, {key: torch.tensor([value]) for key, value in fields.items()}, settings
+    ).sum().backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad.isfinite().all()
+
+
 @pytest.mark.parametrize("name", POLICY_LOSSES)
 def test_what_is_held_back_is_what_has_lost_the_gradient_that_it_would_have(name):
     loss, (now, then) = POLICY_LOSSES[name], ANSWERS["drifted"]

@@ -55,6 +55,12 @@ def test_maxrl_weighs_a_success_by_how_rare_it_is(values):
         assert advantages == pytest.approx(expected, abs=1e-9)
 
 
+@given(rewards)
+def test_maxrl_never_weighs_a_reward_by_more_than_a_single_success_of_the_group(values):
+    plain, scaled = compute_advantages(values), compute_advantages(values, get_estimator("maxrl"))
+    assert all(abs(a) <= len(values) * abs(b) + 1e-9 for a, b in zip(scaled, plain, strict=True))
+
+
 @given(rewards, st.sampled_from(["mean", "mean_std", "leave_one_out"]))
 def test_every_kind_sums_to_zero_and_agrees_on_which_groups_are_degenerate(values, kind):
     advantages = compute_advantages(values, get_estimator(kind))

@@ -18,6 +18,7 @@ Inputs = Mapping[str, Tokens]
 Settings = Mapping[str, float]
 LOW, HIGH = "clip_low_threshold", "clip_high_threshold"
 """Tinker's names of the interval that ratios are clipped to."""
+MOST_LOG_RATIO = 60.0
 SEQUENCE = "sequence_ratio_mask"
 """Tinker's name of the field that marks the tokens of a sequence's ratio."""
 
@@ -84,15 +85,15 @@ def constant(logprobs: Tokens) -> Tokens:
 
 
 def ratio(ops: ModuleType, logprobs: Tokens, inputs: Inputs) -> Tokens:
-    """ρ = p / q of each token."""
-    return ops.exp(logprobs - inputs["logprobs"])
+    """ρ = p / q of each token, within e^±60 so that its float32 stays finite."""
+    return ops.exp(ops.clip(logprobs - inputs["logprobs"], -MOST_LOG_RATIO, MOST_LOG_RATIO))
 
 
 def sequence_ratio(ops: ModuleType, logprobs: Tokens, inputs: Inputs) -> Tokens:
     """log s: the mean of log ρ over the marked tokens of one sequence, as a constant, [1]."""
     now, mask = constant(logprobs), inputs[SEQUENCE] != 0
     total = ops.where(mask, now - inputs["logprobs"], 0 * now).sum()
-    return total / max(int(mask.sum()), 1)
+    return ops.clip(total / max(int(mask.sum()), 1), -MOST_LOG_RATIO, MOST_LOG_RATIO)
 
 
 def surrogate(ops: ModuleType, ratios: Tokens, advantages: Tokens, settings: Settings) -> Tokens:

@@ -113,10 +113,12 @@ def leave_one_out(rewards_G: list[float]) -> list[float]:
 def maxrl(rewards_G: list[float]) -> list[float]:
     """(r − mean(r)) / mean(max(r, 0)): a rare success counts for more.
 
-    Tajwar et al. 2026 (MaxRL), arXiv 2602.02710. No division if no reward is above 0.
+    Tajwar et al. 2026 (MaxRL), arXiv 2602.02710. The divisor is at least 1 / G, that of a single
+    success. No division if no reward is above 0.
     """
     gain = math.fsum(max(reward, 0.0) for reward in rewards_G) / len(rewards_G)
-    return [advantage / (gain or 1.0) for advantage in mean(rewards_G)]
+    divisor = max(gain, 1 / len(rewards_G)) if gain else 1.0
+    return [advantage / divisor for advantage in mean(rewards_G)]
 
 
 def ones(rewards_G: list[float]) -> list[float]:

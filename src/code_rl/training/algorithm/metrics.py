@@ -210,7 +210,7 @@ def loss_metrics(
         trained_on = np.any([fields[name].to_numpy() != 0 for name in loss.signal], axis=0)
         inputs = {name: fields[name].to_numpy()[trained_on] for name in loss.inputs}
         with attribute_errors_to("loss", loss.name):
-            losses_T = loss.formula(np, logprobs_T[trained_on], inputs, settings)
+            losses_T = loss.checked(np, logprobs_T[trained_on], inputs, settings)
         total += float(np.sum(losses_T))
         gaps.append((logprobs_T - example.array("logprobs"))[trained_on])
         held_back_T = loss.held_back(np, logprobs_T[trained_on], inputs, settings)
