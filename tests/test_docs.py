@@ -13,18 +13,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from unittest.mock import Mock
 
 import chz
 import pytest
-from aiohttp import web
 
 import code_rl
 from code_rl.cli.main import VERBS, main, run_verb
 from code_rl.cli.serve import ServeConfig
 from code_rl.cli.train import train_command
 from code_rl.engine.losses import LOSSES
-from code_rl.engine.serve.application import API, TinkerApplication
 from code_rl.training.algorithm.metrics import METRICS
 from code_rl.training.runs.recorder import read_metrics
 from code_rl.util.settings import read_arguments
@@ -176,16 +173,6 @@ def test_the_losses_and_defaults_of_a_server_are_those_of_its_registry_and_setti
     for name, value in defaults:
         default = chz.chz_fields(ServeConfig)[name]._default
         assert value == (default if isinstance(default, str) else f"{default:g}"), name
-
-
-def test_the_calls_of_a_server_are_those_that_it_answers():
-    listed = re.sub(r"\([^()]*\)", "", SERVE.read_text().partition("Calls that are there:")[2].partition("\n## ")[0])
-    app = web.Application()
-    TinkerApplication(Mock(), None, 1)._route(app)
-    paths = [each.canonical.removeprefix(API) for each in app.router.resources() if each.canonical.startswith(API)]
-    answered = {path.split("/")[1] for path in paths}
-    # Addresses of downloads are given out by another call.
-    assert {path.split("/")[0] for path in SPAN.findall(listed)} == answered - {"download"}
 
 
 NEW_PARTS = """

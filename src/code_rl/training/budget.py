@@ -15,7 +15,12 @@ from typing import Any
 
 from code_rl.util.errors import ConfigError, DataError
 
-PRICE_NAMES = ("prefill", "sample", "train")
+BILLED = {
+    "prefill": ("tokens/prefill", "tokens/eval_prefill", "canary/prefill"),
+    "sample": ("tokens/completion", "tokens/eval", "canary/tokens"),
+    "train": ("tokens/train",),
+}
+"""The metrics of a step that each price is for."""
 UNNAMED = "in the currency of prices="
 
 
@@ -41,12 +46,7 @@ class Tokens:
     @classmethod
     def of(cls, metrics: Mapping[str, Any]) -> Tokens:
         """Return the tokens of a logged step, with its evaluation."""
-        sums = (
-            ("tokens/prefill", "tokens/eval_prefill", "canary/prefill"),
-            ("tokens/completion", "tokens/eval", "canary/tokens"),
-            ("tokens/train",),
-        )
-        return cls(*(sum(int(metrics.get(name, 0)) for name in names) for names in sums))
+        return cls(*(sum(int(metrics.get(name, 0)) for name in names) for names in BILLED.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +136,9 @@ def read_prices(path: str) -> tuple[Prices, dict[str, float]]:
     if not isinstance(currency, str):
         raise DataError(f"prices={path}: price.currency={currency!r} must be a text, as 'USD'")
     prices = _numbers(path, "price", price)
-    missing = [name for name in PRICE_NAMES if name not in prices]
-    if missing or len(prices) > len(PRICE_NAMES):
+    if prices.keys() != BILLED.keys():
         raise DataError(
-            f"prices={path}: [price] needs {', '.join(PRICE_NAMES)}, money per million tokens, and "
+            f"prices={path}: [price] needs {', '.join(BILLED)}, money per million tokens, and "
             "may name its currency; nothing else"
         )
     return Prices(**prices, currency=currency), _numbers(path, "assume", table.get("assume", {}))

@@ -153,3 +153,21 @@ def test_seconds_of_a_step_are_counted_once_whether_or_not_steps_overlap(tmp_pat
         (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         totals = overview(open_run(run))["totals"]
         assert sum(totals["stages"].values()) == pytest.approx(totals["seconds"])
+
+
+def test_the_cost_of_a_run_is_its_billed_tokens_by_the_price_table(tmp_path):
+    prices = tmp_path / "prices.toml"
+    prices.write_text('[price]\nprefill = 1.0\nsample = 2.0\ntrain = 4.0\ncurrency = "EUR"\n')
+    run = write_run(tmp_path / "run", steps=1, config={"backend": "tinker", "prices": str(prices)})
+    first = {"step": -1, "tokens/eval": 10**6, "tokens/eval_prefill": 2 * 10**6}
+    second = {
+        "step": 0,
+        "tokens/completion": 10**6,
+        "tokens/prefill": 10**6,
+        "tokens/train": 10**7,
+        "canary/tokens": 10**6,
+    }
+    (run / "metrics.jsonl").write_text(json.dumps(first) + "\n" + json.dumps(second) + "\n")
+    assert "49.00 EUR" in overview(open_run(run))["totals"]["cost"]
+    prices.unlink()
+    assert "3,000,000 sample" in overview(open_run(run))["totals"]["cost"]

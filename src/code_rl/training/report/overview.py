@@ -4,15 +4,17 @@ all show."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from code_rl.training.budget import BILLED, Tokens, read_prices
 from code_rl.training.report.diagnostics import diagnose
 from code_rl.training.report.groups import as_number, as_text, values_of
 from code_rl.training.report.run import RunReader
 from code_rl.training.report.summary import answer, better, split_results, standings, trained_on
 from code_rl.training.runs.smoke import STEPS, smoke_test
+from code_rl.util.errors import CodeRLError
 
 MAX_POINTS = 2_500
 SECRET = ("key", "token", "password", "secret")
@@ -106,8 +108,8 @@ def wall_seconds(records: Sequence[Record]) -> float:
 
 
 def totals(records: Sequence[Record], reader: RunReader) -> dict[str, Any]:
-    """Seconds by stage, tokens, completions, verdicts, masked completions by reason, and whether
-    all of it was free."""
+    """Seconds by stage, tokens, completions, verdicts, masked completions by reason, and the
+    cost."""
 
     def total(name: str) -> float:
         return sum(values_of(records, name))
@@ -127,8 +129,21 @@ def totals(records: Sequence[Record], reader: RunReader) -> dict[str, Any]:
         "retries": total("sandbox/retries")
         if any("sandbox/retries" in record for record in records)
         else None,
-        "free": reader.config.get("backend") == "embedded",
+        "cost": _cost(reader.config, total),
     }
+
+
+def _cost(config: Mapping[str, Any], total: Callable[[str], float]) -> str:
+    """The cost of a run in words, by its price table where the file is still there."""
+    if config.get("backend") == "embedded":
+        return "nothing for the embedded engine"
+    billed = {kind: int(sum(map(total, names))) for kind, names in BILLED.items()}
+    try:
+        prices = read_prices(str(config.get("prices")))[0]
+        cost = f"{prices.cost(Tokens(**billed)):,.2f} {prices.currency}"
+    except CodeRLError:
+        cost = "unknown without prices="
+    return f"{cost} for {', '.join(f'{count:,} {kind}' for kind, count in billed.items())} tokens"
 
 
 def _counts(records: Sequence[Record], prefix: str) -> dict[str, float]:

@@ -166,12 +166,11 @@ def _cost(totals: Mapping[str, Any], progress: Mapping[str, Any]) -> list[Render
         if seconds >= 0.5
     ]
     stages = f" ({', '.join(spent)})" if spent else ""
-    money = "no money" if totals["free"] else "not metered"
     tokens = totals["tokens"]
     lines = [
         f"{progress['done']}{planned} "
         f"step{'s' if (progress['planned'] or progress['done']) != 1 else ''} in "
-        f"{duration(totals['seconds'])}{stages}; cost: {money}",
+        f"{duration(totals['seconds'])}{stages}; cost: {clean(totals['cost'])}",
         f"{totals['completions']:,.0f} completions, {tokens['completion']:,.0f} completion "
         f"tokens for training, {tokens['eval']:,.0f} for evaluation",
     ]

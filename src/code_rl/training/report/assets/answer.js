@@ -21,13 +21,12 @@ function hero(view) {
 
 function stats(view) {
   const { totals, progress } = view;
-  const money = totals.free ? "$0" : "not metered";
   const cards = [
     ["Steps", progress.planned ? `${count(progress.done)} / ${count(progress.planned)}` : count(progress.done), progress.finished ? "finished" : "so far"],
     ["Wall time", duration(totals.seconds), `${duration(totals.stages.eval)} of it evaluating`],
     ["Completions", compact(totals.completions), `${percent((totals.verdicts.passed || 0) / (totals.completions || 1), 0)} passed`],
     ["Tokens", compact(totals.tokens.completion + totals.tokens.eval), `${compact(totals.tokens.completion)} for training`],
-    ["Cost", money, totals.free ? "embedded engine, no service" : "what the service bills"],
+    ["Cost", ...totals.cost.split(" for ")],
   ];
   return h("dl", { class: "stats" }, cards.map(([label, value, note]) =>
     h("div", {}, h("dt", {}, label), h("dd", {}, h("span", { class: "figure" }, value), h("span", { class: "small" }, note)))));
