@@ -3,9 +3,11 @@ peft reads them with a model card, merged into a Hugging Face model."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -134,6 +136,23 @@ def write_peft(adapter: Adapter, base_reference: str, out: Path) -> None:
         "target_modules": adapter.target_modules,
     }
     (out / "adapter_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+
+
+def ignored_by_peft(config: Any, folder: Path) -> int:
+    """Count the tensors of a written adapter that peft, if installed, ignores on a skeleton of the
+    base model with this configuration."""
+    if importlib.util.find_spec("peft") is None:
+        return 0
+    import peft
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        skeleton = AutoModelForCausalLM.from_config(config)
+        model = peft.PeftModel(skeleton, peft.PeftConfig.from_pretrained(folder))
+        found = model.load_adapter(folder, "default", low_cpu_mem_usage=True)
+    return len(found.unexpected_keys)
 
 
 def open_to_others(folder: Path) -> None:
