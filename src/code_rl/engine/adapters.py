@@ -173,6 +173,7 @@ def merge_into(model: Any, adapter: Adapter) -> None:
     Raises CheckpointError when the model lacks a projection or has another shape.
     """
     import torch
+    from transformers.pytorch_utils import Conv1D
 
     with torch.no_grad():
         for name, (a, b) in adapter.pairs.items():
@@ -182,7 +183,8 @@ def merge_into(model: Any, adapter: Adapter) -> None:
                 raise CheckpointError(
                     f"base model {adapter.base_model!r} has no projection {name}"
                 ) from error
-            weight = module.weight
+            transposed = isinstance(module, Conv1D)
+            weight = module.weight.T if transposed else module.weight
             if weight.shape != (b.shape[0], a.shape[1]):
                 raise CheckpointError(
                     f"{name} has shape {tuple(weight.shape)} in base model {adapter.base_model!r} "
@@ -190,6 +192,7 @@ def merge_into(model: Any, adapter: Adapter) -> None:
                 )
             change = (adapter.alpha / adapter.rank) * (b.float() @ a.float())
             merged = (weight.float() + change.to(weight.device)).to(weight.dtype)
+            merged = merged.T.contiguous() if transposed else merged
             module.weight = torch.nn.Parameter(merged, requires_grad=False)
             if name == HEAD:
                 model.config.tie_word_embeddings = False
