@@ -149,9 +149,11 @@ def ignored_by_peft(config: Any, folder: Path) -> int:
 
     with torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        skeleton = AutoModelForCausalLM.from_config(config)
-        model = peft.PeftModel(skeleton, peft.PeftConfig.from_pretrained(folder))
-        found = model.load_adapter(folder, "default", low_cpu_mem_usage=True)
+        auto: Any = AutoModelForCausalLM
+        model = peft.PeftModel(
+            auto.from_config(config), peft.PeftConfig.from_pretrained(str(folder))
+        )
+        found = model.load_adapter(str(folder), "default", low_cpu_mem_usage=True)
     return len(found.unexpected_keys)
 
 

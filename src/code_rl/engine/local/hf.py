@@ -70,7 +70,7 @@ def _check_cache(config: Any) -> None:
     """Raise ConfigError for an architecture without the cache that sampling reads (Mamba, RWKV)."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     if "past_key_values" not in inspect.signature(kind.forward).parameters:
         raise ConfigError(
             f"{kind.__name__} has no key-value cache, which the embedded engine samples with; take "
