@@ -141,6 +141,15 @@ def test_what_a_run_of_the_library_says_is_to_be_called_can_be_called(tmp_path, 
     assert "code_rl.train(model_name='" in said
 
 
+def test_a_run_with_an_object_says_that_it_is_given_again(tmp_path, capsys):
+    def reward(trajectory):
+        return float(trajectory.verdict.correct)
+
+    code_rl.train(**{**SMALL, "max_steps": 1, "log_path": tmp_path / "run", "reward": reward})
+    call = capsys.readouterr().out.partition("to go on from here: ")[2].partition("\n")[0]
+    assert call == f"code_rl.train(log_path={str(tmp_path / 'run')!r}, max_steps=2, reward=<your object>)"
+
+
 @pytest.mark.slow
 def test_a_run_that_is_cancelled_goes_on_when_it_is_trained_again(tmp_path):
     given = {**SMALL, "max_steps": 3, "save_every": 1, "log_path": tmp_path / "run"}

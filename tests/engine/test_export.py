@@ -16,6 +16,7 @@ from tinker import types  # noqa: E402
 from code_rl.cli.export import export_command  # noqa: E402
 from code_rl.engine.adapters import read_folder  # noqa: E402
 from code_rl.engine.local import EmbeddedService  # noqa: E402
+from code_rl.engine.names import source_of  # noqa: E402
 from code_rl.util.errors import CheckpointError, ConfigError  # noqa: E402
 from tests.engine.local.embedded_models import text, trained  # noqa: E402
 from tests.refusals import refused  # noqa: E402
@@ -122,6 +123,27 @@ def test_nothing_half_written_stays_behind(tmp_path):
         export_command({"checkpoint": path, "out": str(tmp_path / "out"), "base_model": "nowhere"})
     assert not (tmp_path / "out").exists()
     assert not [entry for entry in tmp_path.iterdir() if entry.name.startswith(".out")]
+
+
+def test_an_adapter_that_peft_would_load_in_part_is_refused(tmp_path):
+    pytest.importorskip("peft")
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    shape: dict[str, Any] = {
+        "vocab_size": 800, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "moe_intermediate_size": 16, "q_lora_rank": 8,
+        "kv_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16, "first_k_dense_replace": 1,
+    }  # fmt: skip
+    base = str(tmp_path / "base")
+    AutoModelForCausalLM.from_config(AutoConfig.for_model("deepseek_v3", **shape)).save_pretrained(base)
+    AutoTokenizer.from_pretrained(source_of("tiny")).save_pretrained(base)
+    service = EmbeddedService(device="cpu", dtype="float32", state_dir=tmp_path / "states")
+    client = service.create_lora_training_client(base, rank=4, seed=1).result()
+    path = client.save_state("x").result().path
+    with refused("12 of the adapter's 34", "format=merged"):
+        export_command({"checkpoint": path, "format": "peft", "out": str(tmp_path / "out")})
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["base", "states"]
+    assert export_command({"checkpoint": path, "format": "merged", "out": str(tmp_path / "out")}) == 0
 
 
 def test_folder_that_is_not_empty_is_not_touched(tmp_path):

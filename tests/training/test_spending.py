@@ -38,12 +38,13 @@ def keyed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("keyed")
 @pytest.mark.parametrize("words", ["", COURSE, COOKBOOK])
-def test_with_a_key_the_seeds_lines_train_the_courses_model_on_deepcoder_with_its_held_out_splits(words):
+def test_with_a_key_the_seeds_lines_train_qwen3_5_4b_on_deepcoder_with_its_held_out_splits(words):
     given = read_arguments(words.split())
     config = prepare(given)[0]
-    assert (config.recipe, config.backend) == ("qwen3-4b", "tinker")
-    assert (config.model_name, config.dataset) == ("Qwen/Qwen3-4B-Instruct-2507", "deepcoder")
+    assert (config.recipe, config.backend) == ("course", "tinker")
+    assert (config.model_name, config.dataset) == ("Qwen/Qwen3.5-4B", "deepcoder")
     assert config.test_dataset is None
+    assert (config.groups_per_batch or config.group_size) == (128 if words == COOKBOOK else 8)
     for name, value in given.items():
         assert getattr(config, name) == type(getattr(config, name))(value)
 
@@ -73,7 +74,7 @@ def test_what_spends_money_without_an_end_is_refused_where_nobody_can_confirm(tm
     assert result.stderr.count("\n") == 1
     assert "give max_steps=, max_tokens_total= or max_cost=" in result.stderr
     assert "this costs money: https://tinker.thinkingmachines.dev" in result.stdout
-    assert "Qwen/Qwen3-4B-Instruct-2507 (LoRA rank 32) on deepcoder, 8 prompts × 16 completions" in result.stdout
+    assert "Qwen/Qwen3.5-4B (LoRA rank 32) on deepcoder, 8 prompts × 16 completions" in result.stdout
     assert "until it is stopped" in result.stdout
     assert not (tmp_path / "code-rl-logs").exists()
 

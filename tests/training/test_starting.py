@@ -23,7 +23,7 @@ from code_rl.grading.problem import Problem, StdinTest
 from code_rl.policy.environments import Single
 from code_rl.policy.lengths import prompt_length, refuse_prompts
 from code_rl.training.assembly import check_room
-from code_rl.training.config import defaults_here, doubtful, make_config
+from code_rl.training.config import defaults_here, doubtful, make_config, unused
 from code_rl.training.console import Console
 from code_rl.training.problem_sampler import ProblemSampler
 from code_rl.training.runs.recorder import read_metrics
@@ -95,6 +95,21 @@ def test_a_run_that_fails_writes_its_report_too(tmp_path, monkeypatch, capsys, e
         train_command(small(tmp_path / "run"))
     assert (tmp_path / "run" / "report.html").is_file()
     assert f"report: {tmp_path / 'run' / 'report.html'}" in capsys.readouterr().out
+
+
+def test_a_model_that_cannot_be_sampled_is_refused_before_the_run_directory_exists(tmp_path):
+    (tmp_path / "model").mkdir()
+    shape = {"model_type": "mamba", "hidden_size": 16, "num_hidden_layers": 1}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(shape))
+    with refused("MambaForCausalLM"):
+        train_command(small(tmp_path / "run", model_name=str(tmp_path / "model"), dataset="builtin"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_recipes_samples_of_evaluations_are_not_held_against_a_run_without_them():
+    settings = {"backend": "embedded", "recipe": "smollm2", "eval_every": "-1"}
+    assert not unused(make_config(settings))
+    assert "eval_samples=2" in unused(make_config(settings | {"eval_samples": "2"}))[0]
 
 
 def test_the_next_command_can_be_pasted_as_it_is_printed(tmp_path):

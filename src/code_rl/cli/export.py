@@ -16,6 +16,7 @@ from code_rl.engine import place_of, resolve_backend
 from code_rl.engine.adapters import (
     Adapter,
     download_adapter,
+    ignored_by_peft,
     merge_into,
     model_card,
     open_to_others,
@@ -89,10 +90,16 @@ def export_command(given: Mapping[str, Any]) -> int:
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
         folder = Path(scratch) / "export"
         folder.mkdir()
+        unloaded = f"base model {base!r} could not be loaded"
         if config.format == "peft":
             write_peft(adapter, base, folder)
+            shape = _pretrained(transformers.AutoConfig, base, unloaded)
+            if ignored := ignored_by_peft(shape, folder):
+                raise ConfigError(
+                    f"peft would ignore {ignored} of the adapter's {2 * len(adapter.pairs)} "
+                    f"tensors on {base}; export format=merged"
+                )
         else:
-            unloaded = f"base model {base!r} could not be loaded"
             model = _pretrained(transformers.AutoModelForCausalLM, base, unloaded, dtype="auto")
             merge_into(model, adapter)
             model.save_pretrained(folder)

@@ -3,9 +3,11 @@ peft reads them with a model card, merged into a Hugging Face model."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -136,6 +138,25 @@ def write_peft(adapter: Adapter, base_reference: str, out: Path) -> None:
     (out / "adapter_config.json").write_text(json.dumps(settings, indent=2) + "\n")
 
 
+def ignored_by_peft(config: Any, folder: Path) -> int:
+    """Count the tensors of a written adapter that peft, if installed, ignores on a skeleton of the
+    base model with this configuration."""
+    if importlib.util.find_spec("peft") is None:
+        return 0
+    import peft
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        auto: Any = AutoModelForCausalLM
+        model = peft.PeftModel(
+            auto.from_config(config), peft.PeftConfig.from_pretrained(str(folder))
+        )
+        found = model.load_adapter(str(folder), "default", low_cpu_mem_usage=True)
+    return len(found.unexpected_keys)
+
+
 def open_to_others(folder: Path) -> None:
     """Files are handed over with the mode that any new file gets: the library that writes weights
     makes them private."""
@@ -154,6 +175,7 @@ def merge_into(model: Any, adapter: Adapter) -> None:
     Raises CheckpointError when the model lacks a projection or has another shape.
     """
     import torch
+    from transformers.pytorch_utils import Conv1D
 
     with torch.no_grad():
         for name, (a, b) in adapter.pairs.items():
@@ -163,7 +185,8 @@ def merge_into(model: Any, adapter: Adapter) -> None:
                 raise CheckpointError(
                     f"base model {adapter.base_model!r} has no projection {name}"
                 ) from error
-            weight = module.weight
+            transposed = isinstance(module, Conv1D)
+            weight = module.weight.T if transposed else module.weight
             if weight.shape != (b.shape[0], a.shape[1]):
                 raise CheckpointError(
                     f"{name} has shape {tuple(weight.shape)} in base model {adapter.base_model!r} "
@@ -171,6 +194,7 @@ def merge_into(model: Any, adapter: Adapter) -> None:
                 )
             change = (adapter.alpha / adapter.rank) * (b.float() @ a.float())
             merged = (weight.float() + change.to(weight.device)).to(weight.dtype)
+            merged = merged.T.contiguous() if transposed else merged
             module.weight = torch.nn.Parameter(merged, requires_grad=False)
             if name == HEAD:
                 model.config.tie_word_embeddings = False

@@ -75,6 +75,10 @@ async def preflight(config: EngineSettings) -> Survey | None:
             from code_rl.engine.vllm import find_vllm, vllm_at
 
             await asyncio.to_thread(find_vllm, vllm_at(config.sampler))
+        if config.model_name is not None:
+            from code_rl.engine.local.models import context_of
+
+            await asyncio.to_thread(context_of, config.model_name)
         return None
 
     place = place_of(config.backend)

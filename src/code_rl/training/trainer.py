@@ -45,7 +45,7 @@ from code_rl.util.errors import (
     is_resource_error,
     with_resume_hint,
 )
-from code_rl.util.registry import require_given
+from code_rl.util.registry import GIVEN, require_given
 
 if TYPE_CHECKING:
     from code_rl.training.run import Run
@@ -154,7 +154,7 @@ async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: b
 
     share_cores()
     console = Console(config.max_steps)
-    stop = _Signals(console, f"to resume: {_again(signals, log_path=str(log_path))}")
+    stop = _Signals(console, f"to resume: {_resume(signals, config, log_path)}")
     async with contextlib.AsyncExitStack() as stack:
         try:
             run = await assemble(config, log_path, resumes, console, stop.asked, stack)
@@ -265,13 +265,21 @@ def _hints(config: Config, log_path: Path, command: bool) -> list[str]:
         name: getattr(config, name) or 0 for name in ("max_steps", "max_tokens_total", "max_cost")
     }
     more = {name: limit * 2 for name, limit in limits.items() if limit > 0}
-    hints = [f"to go on from here: {_again(command, log_path=str(log_path), **more)}"]
+    hints = [f"to go on from here: {_resume(command, config, log_path, **more)}"]
     if config.model_name == BUILT_IN:
         own = {"model_name": "/path/to/a/model-folder", "dataset": "problems.jsonl"}
         hints.append(
             f"a model of your own: {_again(command, **own, test_dataset='held_out.jsonl')}"
         )
     return hints
+
+
+def _resume(command: bool, config: Config, log_path: Path, **limits: float) -> str:
+    """Return how this run goes on; objects that no other process can import are given again."""
+    again = _again(command, log_path=str(log_path), **limits)
+    objects = [name for name, value in chz.asdict(config).items() if str(value).startswith(GIVEN)]
+    given = "".join(f", {name}=<your object>" for name in objects)
+    return again if command else f"{again.removesuffix(')')}{given})"
 
 
 def _again(command: bool, **settings: str | float) -> str:

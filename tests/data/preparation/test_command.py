@@ -75,6 +75,8 @@ def test_the_end_counts_each_split(small: Path, tmp_path: Path, capsys: pytest.C
     assert main(["prepare", *words]) == 0
     count = {name: len((tmp_path / "out" / f"{name}.jsonl").read_text().splitlines()) for name in ("train", "test")}
     assert f"{count['train']} in train, {count['test']} in test" in capsys.readouterr().out
+    assert main(["prepare", *words[:-1], "test_share=0.999"]) == 0
+    assert "test_share=0.999 put every problem into test" in capsys.readouterr().out
 
 
 def test_files_of_the_users_in_the_folder_stay_and_those_of_another_format_go(small: Path, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16},
     "granite": {},
     "smollm3": {},
+    "gpt2": {},
 }
 
 
@@ -86,7 +87,7 @@ def test_ten_steps_memorise_a_datum(kind):
     assert losses[-1] < losses[0] / 10
 
 
-@pytest.mark.parametrize("kind", ["qwen3_5_text", "qwen3_moe", "phi"])
+@pytest.mark.parametrize("kind", ["qwen3_5_text", "qwen3_moe", "phi", "gpt2"])
 def test_an_adapter_means_the_same_in_peft_and_merged(kind, tmp_path):
     peft = pytest.importorskip("peft")
     from code_rl.engine.adapters import merge_into, read_embedded, write_peft
@@ -151,8 +152,8 @@ def test_it_is_said_and_what_cannot_be_adapted_or_is_no_causal_model_is_refused(
     client = made_service.create_lora_training_client("m", rank=4, seed=0).result()
     assert "phi is trained through transformers" in client.notice
     assert client_of(reference("llama")).notice == ""
-    small = AutoConfig.for_model("gpt2", vocab_size=VOCAB, n_embd=16, n_layer=1, n_head=2)
-    with refused("gpt2"):
+    small = AutoConfig.for_model("mamba", vocab_size=VOCAB, hidden_size=16, num_hidden_layers=1, state_size=4)
+    with refused("MambaForCausalLM", "backend="):
         service(AutoModelForCausalLM.from_config(small))
     t5 = T5ForConditionalGeneration(T5Config(vocab_size=VOCAB, d_model=16, d_ff=16, num_layers=1, num_heads=2, d_kv=8))
     with refused("t5"):

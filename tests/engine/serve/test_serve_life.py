@@ -218,6 +218,7 @@ def test_a_token_lets_in_only_those_who_have_it(tmp_path):
         for key, status in (("tml-secret", 200), ("tml-wrong", 401), (None, 401)):
             raw = Raw(server.port, key)
             assert raw.send("GET", "/metrics")[0] == status
+            assert raw.send("GET", "/health")[0] == 200
             found, listed = raw.get("get_server_capabilities")
             assert found == status
             assert status != 200 or "another" in [each["model_name"] for each in listed["supported_models"]]

@@ -75,6 +75,12 @@ def test_it_is_found_with_evidence_cause_and_remedy(name):
     assert all((found[name].title, found[name].evidence, found[name].cause, found[name].remedy))
 
 
+def test_weights_that_hardly_moved_name_the_recipes_rate_to_try():
+    low = {"max_tokens": 64, "recipe": "tiny", "learning_rate": 1e-5}
+    (finding,) = [each for each in diagnose(ILL["hardly-moved"], low) if each.name == "hardly-moved"]
+    assert "try learning_rate=0.002" in finding.evidence
+
+
 def test_a_healthy_run_has_no_finding():
     assert diagnose(evaluated(run(), 0.3, 0.6, middle=0.5), {}) == []
 

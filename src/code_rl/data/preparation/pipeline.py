@@ -72,6 +72,12 @@ async def run_stages(workspace: Workspace, view: PrepareView) -> int:
         splits = (read_prepared(workspace.out) or {"splits": {}})["splits"]
         written = {name: split["problems"] for name, split in splits.items()}
     view.farewell(workspace.out, written)
+    share = workspace.config.test_share
+    if 0 < share < 1 and written is not None and len(written) == 1:
+        view.say(
+            f"test_share={share:g} put every problem into {', '.join(written)}: a problem's id "
+            "decides its split; prepare more problems, or give another seed="
+        )
     return _exit_code(report, view)
 
 

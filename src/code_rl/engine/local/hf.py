@@ -9,6 +9,7 @@ Experts that transformers keeps as one tensor, routers, and image or audio tower
 from __future__ import annotations
 
 import hashlib
+import inspect
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from code_rl.util.errors import ConfigError
 
@@ -49,6 +51,7 @@ def architecture_of(config: Any) -> Architecture:
             raise ConfigError(
                 f"{refusal}; transformers loads no {family!r} as a causal language model either"
             ) from refusal
+        _check_cache(config)
     text = config.get_text_config()
     return HfArchitecture(
         family=family,
@@ -61,6 +64,18 @@ def architecture_of(config: Any) -> Architecture:
         tied_unembedding=bool(getattr(text, "tie_word_embeddings", False)),
         qk_norm=False,
     )
+
+
+def _check_cache(config: Any) -> None:
+    """Raise ConfigError for an architecture without the cache that sampling reads (Mamba, RWKV)."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    if "past_key_values" not in inspect.signature(kind.forward).parameters:
+        raise ConfigError(
+            f"{kind.__name__} has no key-value cache, which the embedded engine samples with; take "
+            "a model with attention, or a server that trains this one (backend=http://host:port)"
+        )
 
 
 @dataclass(frozen=True)
@@ -121,8 +136,14 @@ def hf_modules(weights: HfWeights, settings: LoraSettings) -> list[Module]:
         attention = any(word in name for word in _ATTENTION)
         wanted = settings.train_attn if attention else settings.train_mlp
         if settings.train_unembed if linear is head else wanted:
-            found.append(Module(name, 0, "", 0, linear.in_features, linear.out_features))
+            found.append(Module(name, 0, "", 0, *in_and_out(linear)))
     return found
+
+
+def in_and_out(linear: Any) -> tuple[int, int]:
+    """The widths of a linear projection; GPT-2's `Conv1D` keeps its weight transposed."""
+    rows, columns = linear.weight.shape
+    return (rows, columns) if isinstance(linear, Conv1D) else (columns, rows)
 
 
 def adapter_of(lora: Lora, flat: Tensor) -> Adapter:
@@ -131,11 +152,11 @@ def adapter_of(lora: Lora, flat: Tensor) -> Adapter:
     return {name: (a[name], lora.scale * b[name]) for name in a}
 
 
-def _linears(module: nn.Module) -> dict[str, nn.Linear]:
+def _linears(module: nn.Module) -> dict[str, nn.Module]:
     return {
         name: each
         for name, each in module.named_modules()
-        if isinstance(each, nn.Linear)
+        if isinstance(each, nn.Linear | Conv1D)
         and not name.endswith(".gate")  # a mixture's router
         and not any(word in name for word in _LEFT_OUT)
     }

@@ -36,6 +36,7 @@ from .wire import (
 )
 
 API = "/api/v1"
+HEALTH = ("/health", f"{API}/healthz")
 LARGE_PASS = 256 << 10
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Call = Callable[[web.Request, bytes], Any]
@@ -110,7 +111,8 @@ class TinkerApplication:
             add("post", path, lambda _, b: call(validated(kind, read_json(b)), digest(b)))
 
         app.router.add_get("/metrics", self._metrics_text)
-        add("get", "healthz", lambda _r, _b: {"status": "ok"})
+        for path in HEALTH:
+            app.router.add_get(path, self._health)
         add("post", "client/config", lambda _r, _b: CLIENT_CONFIG)
         add("post", "client/dynamic_config", lambda _r, _b: DYNAMIC_CONFIG)
         add("post", "telemetry", lambda _r, _b: {"status": "accepted"})
@@ -209,7 +211,9 @@ class TinkerApplication:
 
     def _check_key(self, request: web.Request) -> None:
         download = request.path.startswith(f"{API}/download/{self._service.secret}/")
-        if download or (request.path in ("/metrics", f"{API}/healthz") and self._token is None):
+        if download or request.path in HEALTH:
+            return
+        if request.path == "/metrics" and self._token is None:
             return
         bearer = request.headers.get("Authorization", "")
         key = request.headers.get("X-API-Key") or bearer.removeprefix("Bearer ")
@@ -259,6 +263,12 @@ class TinkerApplication:
         if found.error is not None:
             return {"error": found.error, "category": found.error_category}
         return web.Response(body=found.body, content_type=found.content_type)
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        draining = self.core.draining
+        return web.json_response(
+            {"status": "draining" if draining else "ok"}, status=503 if draining else 200
+        )
 
     async def _metrics_text(self, _request: web.Request) -> web.Response:
         return web.Response(body=self.metrics.text(), headers={"Content-Type": CONTENT_TYPE})

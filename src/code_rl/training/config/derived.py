@@ -82,7 +82,7 @@ def refuse_idle(config: Config) -> None:
 def unused(config: Config) -> list[str]:
     """A line for each setting of evaluations in a run without them; it is kept, since a resume may
     turn them on."""
-    fields = chz.chz_fields(Config)
+    fields, recipe = chz.chz_fields(Config), recipe_of(chz.asdict(config))
     given = {
         name: getattr(config, name)
         for name in ("eval_limit", "eval_samples")
@@ -91,7 +91,7 @@ def unused(config: Config) -> list[str]:
     return [
         f"{name}={value} has no effect with eval_every=-1: nothing is evaluated"
         for name, value in given.items()
-        if value != fields[name]._default
+        if value not in (fields[name]._default, recipe.get(name))
     ]
 
 

@@ -78,7 +78,7 @@ class Config:
         None,
         FIXED,
         ANYWHERE,
-        "Named settings to start from. None: tiny on the embedded engine, else qwen3-4b.",
+        "Named settings to start from. None: tiny on the embedded engine, else course.",
     )
     backend: str = setting(
         "auto",

@@ -17,7 +17,7 @@ from code_rl.util.registry import GIVEN
 from code_rl.util.settings import make_settings
 from code_rl.util.suggestion import suggestion
 
-HOSTED_RECIPE = "qwen3-4b"
+HOSTED_RECIPE = "course"
 PUBLISHED = "published"
 RECIPES = Path(__file__).parent.parent / "recipes"
 

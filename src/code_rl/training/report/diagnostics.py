@@ -254,7 +254,9 @@ def hardly_moved(run: Windows) -> Sign | None:
     rate, theirs = (each.get("learning_rate") for each in (run.config, recipe_of(run.config)))
     evidence = f"after {len(run.steps)} steps at learning_rate={rate}, correctness, format and "
     evidence += "entropy are level"
-    return Sign("warning", f"{evidence}; its recipe has {theirs}" if theirs else evidence)
+    if theirs is None or theirs <= rate:
+        return Sign("warning", evidence)
+    return Sign("warning", f"{evidence}; try learning_rate={theirs:g}, the recipe's", "recipe")
 
 
 def _differ(first: Sequence[float], last: Sequence[float]) -> bool:
