@@ -3,7 +3,7 @@
     python benchmarks/algorithms.py [part=losses|curriculum] [out=algorithms] [seconds=S] [losses=…] [lags=…] [seeds=…] [steps=N]
 
 `losses`: every loss with samples 0, 4 and 16 steps old, equal steps and batches: held-out Pass@1 (mean of the splits, with a 95% t interval over
-seeds), entropy, the share of tokens clipped or masked, tokens. `curriculum`: tokens until a held-out score is reached on a mixture of which 60%
+seeds), its difference from importance_sampling at the same K (paired by seed), entropy, the share of tokens clipped or masked, tokens. `curriculum`: tokens until a held-out score is reached on a mixture of which 60%
 teaches nothing: 30% that the base model solved 4 times of 4, 30% that carry another problem's tests and are never solved. Finished cells are in
 `out/PART.jsonl` and are not repeated; a cut one goes on from its checkpoint. The curriculum's 100 problems recur from step 13 on: give it steps=60.
 """
@@ -113,7 +113,7 @@ def finished(config: AlgorithmsConfig, cells: Sequence[Cell], measure: Callable[
             if row is None and time.monotonic() - started <= config.seconds:
                 began = time.perf_counter()
                 log_path = Path(config.out) / f"{cell.folder}-{config.steps}"
-                row = {"key": key, "name": cell.name, **measure(trained(config, cell, log_path))}
+                row = {"key": key, "name": cell.name, "seed": cell.seed, **measure(trained(config, cell, log_path))}
                 log.put({**row, "wall_s": time.perf_counter() - began})
                 shutil.rmtree(log_path)
             rows += [row] if row is not None else []
@@ -224,17 +224,20 @@ def show_losses(rows: Sequence[Row]) -> None:
         "Pass@1 after [95%]",
         "entropy",
         "clipped or masked",
-        "KL(q‖p)",
+        "− importance_sampling",
         "largest |ρ − 1|",
         "tokens",
     )
     table = Table(*columns, title="held-out Pass@1, mean of three splits")
-    for name, own in grouped(rows).items():
-        of = {key: mean(row[key] for row in own) for key in ("entropy", "kl", "ratio_max", "tokens")}
+    names = grouped(rows)
+    for name, own in names.items():
+        plain = {row["seed"]: row["pass@1"] for row in names[f"importance_sampling {name.split()[1]}"]}
+        gains = [row["pass@1"] - plain[row["seed"]] for row in own if row["seed"] in plain]
+        of = {key: mean(row[key] for row in own) for key in ("entropy", "ratio_max", "tokens")}
         held_back = None if own[0]["held_back"] is None else mean(row["held_back"] for row in own)
         table.add_row(
             name, str(len(own)), with_interval([row["pass@1"] for row in own]), f"{of['entropy']:.3f}", "–" if held_back is None else f"{100 * held_back:.2f}%",
-            f"{of['kl']:.5f}", f"{of['ratio_max']:.2f}", f"{of['tokens']:.0f}",
+            with_interval(gains) if gains else "–", f"{of['ratio_max']:.2f}", f"{of['tokens']:.0f}",
         )  # fmt: skip
     Console(width=150).print(table)
 
