@@ -1,5 +1,5 @@
-"""Reinforcement learning that makes a language model write better code. What is listed here is
-loaded when it is first used (docs/library.md)."""
+"""Reinforcement learning that makes a language model write better code. The names listed here are
+imported on first use (docs/library.md)."""
 
 from __future__ import annotations
 

@@ -1,16 +1,19 @@
-"""The algorithm on one page: GRPO on programs that are really run.
+"""The algorithm on one page: GRPO, with rewards from programs that are really run.
 
     repeat   x ~ problems;   τ_1 … τ_G ~ π(·|x);   r_i = R(τ_i);   A = A(r);   θ ← Adam(∇ Σ_x Σ_i
     Σ_t L(τ_it, A_i))
 
-The loss is a sum over tokens: no 1/|τ|, 1/G or 1/P. A group whose R are alike, or that has no A but
-0, teaches nothing and is skipped.
-Left out of the textbook: no critic (the group is the baseline), no entropy term, and by default no
-KL term, no division by the standard deviation, nothing off r for length (`length_coef`,
-`overlong=penalty`), one optimizer step per batch (`num_substeps`), its gradient in one piece
-(`num_minibatches`), and no overlap of the stages.
-Beside the page: `pipeline` decides which weights a batch is sampled from and what runs at the same
-time; `run.recorder` keeps all that happens, so that a run can be cut anywhere.
+The loss is a sum over tokens, not divided by |τ|, G or P. A group is skipped if all its R are equal
+or all its A are 0: it teaches nothing.
+
+Differences from the textbook: there is no critic (the group is the baseline) and no entropy term.
+These are off by default: a KL term, division by the standard deviation, and any deduction for
+length (`length_coef`, `overlong=penalty`). By default a batch gives one optimizer step
+(`num_substeps`), its gradient is computed in one piece (`num_minibatches`), and stages do not
+overlap.
+
+Outside this page, `pipeline` decides which weights a batch is sampled from and what runs
+concurrently; `run.recorder` saves enough to resume a run that is stopped at any point.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ async def train(run: Run) -> None:
         while run.goes_on(policy.step):
             batch = batches.next(
                 policy
-            )  # x and τ of this step, under way: by this policy, or one of K steps ago
+            )  # x and τ, sampled with the weights of this step or of K steps ago
             trained = await train_on(run, batch)  # r, A, and a new θ
             policy = await run.policy(
                 policy.step + 1, unchanged=None if trained.examples else policy
@@ -58,7 +61,7 @@ async def train(run: Run) -> None:
 
 
 async def train_on(run: Run, batch: Batch) -> TrainedBatch:
-    """Train on one batch: one optimizer step for each substep's share of it."""
+    """Train on one batch: `num_substeps` optimizer steps, each on an equal share of the batch."""
     return await answered(
         [await optimizer_step(run, batch, substep) for substep in range(run.config.num_substeps)]
     )
@@ -92,8 +95,8 @@ async def judged_micro_batches(run: Run, batch: Batch, substep: int) -> AsyncIte
     """Yield r, A and the examples of each micro-batch of one substep, once its trajectories are
     judged.
 
-    With `dynamic_sampling` a place of the batch may give several groups, one for each problem that
-    it was filled with.
+    With `dynamic_sampling` one slot of the batch may give several groups, one for each problem that
+    was sampled for it.
     """
     parts = run.config.num_minibatches
     for part in range(parts):
@@ -107,11 +110,11 @@ async def judged_micro_batches(run: Run, batch: Batch, substep: int) -> AsyncIte
 
 
 def score_group(group: Group, objective: Objective) -> ScoredGroup:
-    """R, r and A of one group. Masked members are left out, never set to zero; with
-    `overlong=mask_loss` those cut off stay in the mean.
+    """Return R, r and A of one group. Masked members are left out, never set to zero; with
+    `overlong=mask_loss` truncated members still count in the mean.
 
-    The group is skipped when all R in it are alike, so that only length would tell its members
-    apart, or no A is left that is not 0.
+    The group is skipped if all its R are equal (only length would then tell its members apart) or
+    if all its A are 0.
     """
     shaping, trajectories = objective.shaping, group.trajectories
     R_G = [objective.reward.of(each, group.problem) for each in trajectories]
@@ -135,13 +138,13 @@ def score_group(group: Group, objective: Objective) -> ScoredGroup:
 
 
 def only(wanted_G: Sequence[bool], values_G: Sequence[float | None]) -> list[float | None]:
-    """The values of the members that are wanted, None for the others."""
+    """Return the values of the wanted members, and None for the others."""
     return [value if wanted else None for wanted, value in zip(wanted_G, values_G, strict=True)]
 
 
 def examples_of(scored: ScoredGroup) -> list[Example]:
-    """The datums of one group: one for each segment of its trajectories, none for those that are
-    masked or of a group that is skipped."""
+    """Return the training examples of one group, one for each segment of its trajectories. Masked
+    trajectories and skipped groups have none."""
     return [
         Example(make_datum(each.tokens, each.logprobs, each.prompt_length, advantage), each)
         for index, advantage in scored.trained
@@ -152,11 +155,11 @@ def examples_of(scored: ScoredGroup) -> list[Example]:
 async def with_kl_penalty(
     run: Run, micro_batches: AsyncIterator[MicroBatch]
 ) -> AsyncIterator[MicroBatch]:
-    """Yield the micro-batches of one substep with β · (log q − log p_ref) off each sampled token's
-    advantage, an estimate of β · KL(π ‖ π_ref).
+    """Yield the micro-batches of one substep with β · (log q − log p_ref) subtracted from each
+    sampled token's advantage, an estimate of β · KL(π ‖ π_ref).
 
-    That gap is centered over all of the substep, skipped groups and masked members aside, so that
-    they wait for each other.
+    The penalty is centered over all trained tokens of the substep, so the first micro-batch is
+    yielded only when the last is judged.
     """
     waiting = [each async for each in micro_batches]
     examples = [example for each in waiting for example in each.examples]
@@ -169,8 +172,8 @@ async def with_kl_penalty(
 
 
 async def log_p_ref(run: Run, examples: Sequence[Example]) -> list[list[float]]:
-    """The base model's log-probability of each example's sampled tokens. Raises BackendError where
-    it gave none."""
+    """Return the base model's log-probability of each example's sampled tokens. Raises BackendError
+    if the back end leaves one out."""
     assert run.reference is not None
     temperature = run.objective.temperature
     answers = await gather_or_cancel(

@@ -1,8 +1,8 @@
-"""Answers and verdicts of steps that no checkpoint covers yet, so that a resumed run buys nothing
-twice.
+"""Answers and verdicts of steps that no checkpoint covers yet. A resumed run reuses them instead of
+paying for them again.
 
-`inflight/STEP.jsonl` has a row for each answer of the sampler, found again by the request that it
-answers, and for each verdict, by its program; each is written the moment it is there.
+`inflight/STEP.jsonl` has a row for each answer, keyed by its sampling request, and a row for each
+verdict, keyed by the program. A row is written as soon as its answer or verdict arrives.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from code_rl.util.files import KeyedLog, Mark, digest, mark_of, sync_directory
 
 INFLIGHT = "inflight"
 EVALUATIONS = "evaluations"
-"""Inside it, the same for evaluations, by the steps done before."""
+"""The subfolder for evaluations. Its files are named after the number of finished steps."""
 Program = tuple[bool, str | None]
-"""Whether on the public tests alone, and the source (None: the answer has none)."""
+"""(True if only the public tests are run, the source code or None)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class SampledAnswers:
 
 
 class InFlight:
-    """The folder: a log for each step. What was kept in another `session` is not found."""
+    """The folder, with one log for each step. Entries of another `session` are not found."""
 
     def __init__(self, folder: Path, session: str = "") -> None:
         self.folder = folder
@@ -74,8 +74,8 @@ class InFlight:
         return GroupLog(self._logs[step], self._session + scope)
 
     def sync(self, steps: Sequence[int]) -> dict[str, Mark]:
-        """Return length and checksum of these steps' files, by name in the run directory, after
-        writing them to disk."""
+        """Write these steps' files to disk; return the length and checksum of each by its path in
+        the run directory."""
         marks = {}
         for step in steps:
             path = step_file(self.folder, step)
@@ -125,12 +125,13 @@ class GroupLog:
         self._put("drawn", asdict(request), {**asdict(sampled), "answers": answers})
 
     def verdict(self, program: Program) -> Verdict | None:
-        """The verdict of a program, None without one."""
+        """Return the kept verdict of a program, or None."""
         row = self._get("judged", program)
         return None if row is None else Verdict.restore(row["verdict"])
 
     def keep_verdict(self, program: Program, verdict: Verdict) -> None:
-        """Keep the verdict of a program, unless it says nothing of it: a resumed run asks again."""
+        """Keep a verdict, unless it is an infrastructure failure: a resumed run then judges the
+        program again."""
         if not verdict.undecided:
             self._put("judged", program, {"verdict": asdict(verdict)})
 
@@ -146,7 +147,7 @@ class GroupLog:
 
 
 def open_kept(path: Path) -> KeyedLog[str]:
-    """The log of groups under way at `path`. Raises DataError for a damaged file."""
+    """Open the log of one step at `path`. Raises DataError for a damaged file."""
     return KeyedLog(path, itemgetter("key"))
 
 

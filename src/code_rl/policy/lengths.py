@@ -11,12 +11,12 @@ from code_rl.util.errors import DataError
 
 Say = Callable[[str], None]
 CHARS_PER_TOKEN = 16
-"""No ordinary text has more; a prompt is first encoded as far as these could fill the limit."""
+"""Upper bound of characters per token. Only the beginning of a very long prompt is encoded."""
 
 
 def cap_max_tokens(max_tokens: int, context: int, say: Say) -> int:
-    """Return `max_tokens`, or the most that the model's context can hold beside a prompt, with a
-    notice. Each prompt leaves its own share of it."""
+    """Return `max_tokens`, lowered with a notice to at most `context` − 1. Each prompt leaves
+    less."""
     room = context - 1
     if max_tokens > room:
         say(
@@ -29,8 +29,8 @@ def cap_max_tokens(max_tokens: int, context: int, say: Say) -> int:
 def prompt_length(
     problem: Problem, environment: Environment, renderer: Renderer, limit: int | None = None
 ) -> int:
-    """Tokens of a problem's first prompt; of one that reaches `limit`, perhaps only those of its
-    beginning, which reach it too."""
+    """Return the number of tokens of a problem's first prompt. A prompt longer than `limit` may be
+    counted only in part; its count is at least `limit`."""
     messages = environment.begin(problem.view())
     most = None if limit is None else CHARS_PER_TOKEN * limit
     if limit is not None and any(
@@ -44,8 +44,8 @@ def prompt_length(
 
 
 def refuse_prompts(lengths: Sequence[tuple[str, int]], context: int, which: str) -> None:
-    """Raise DataError, saying how many and which is the first, when prompts (ids with lengths)
-    leave no room for an answer in the model's context."""
+    """Raise DataError if prompts, given as (id, length), leave no room for an answer in the model's
+    context. The message has their number and the first of them."""
     overlong = [(name, length) for name, length in lengths if length >= context]
     if overlong:
         raise DataError(

@@ -1,9 +1,9 @@
-"""Prompt templates: how a problem is put to a policy. `prompt=` names one, `system_prompt=` is the
-system message before it; one of your own is `package.module:function`, from a `ProblemView` to
-messages.
+"""Prompt templates: the messages that put a problem to a policy. `prompt=` names a template;
+`system_prompt=` is a system message before it. Your own template is a function
+`package.module:function` from a `ProblemView` to messages.
 
-LiveCodeBench's is that of lcb_runner/prompts/code_generation.py, the generic model style. A
-template sees a problem's public view, so that nothing hidden can reach a prompt.
+The template `livecodebench` is that of lcb_runner/prompts/code_generation.py for generic models. A
+template gets a problem's public view, so no hidden test can reach a prompt.
 """
 
 from __future__ import annotations
@@ -48,13 +48,14 @@ def livecodebench(problem: ProblemView) -> list[Message]:
 
 
 def plain(problem: ProblemView) -> list[Message]:
-    """The statement, and its starter code in a block."""
+    """The statement, followed by the starter code in a fenced block."""
     starter = f"\n\n```python\n{problem.starter_code}\n```" if problem.starter_code else ""
     return [{"role": "user", "content": problem.statement + starter}]
 
 
 def code_r1(problem: ProblemView) -> list[Message]:
-    """As in ganler/code-r1-12k: the system asks for `<think>` and `<answer>`, the user for code."""
+    """The prompt of ganler/code-r1-12k: a system message asks for `<think>` and `<answer>`, the
+    user message for code."""
     question = code_r1_question(problem.statement, problem.starter_code)
     return [{"role": "system", "content": CODE_R1_SYSTEM}, {"role": "user", "content": question}]
 
@@ -69,10 +70,10 @@ PROMPTS: Mapping[str, PromptTemplate] = {
 def get_prompt_template(
     prompt: str | None = None, system_prompt: str | None = None
 ) -> PromptTemplate:
-    """The template called `prompt` (None: livecodebench), or the function that
-    `package.module:object` is, under a system message.
+    """Return the template called `prompt` (None: livecodebench), or the function
+    `package.module:function`, with `system_prompt` as its system message.
 
-    Raises ConfigError for an unknown name, and for one of your own that gives no messages.
+    Raises ConfigError for an unknown name, and for a function that does not return messages.
     """
     name = prompt or "livecodebench"
     found = find("prompt", name, PROMPTS)
@@ -97,8 +98,8 @@ def with_system(messages: list[Message], system_prompt: str | None) -> list[Mess
 
 
 def check_message(message: Message) -> Message:
-    """The message, if it is one. Raises TypeError for anything else, UnicodeEncodeError for halves
-    of characters in it."""
+    """Return the message if it is valid. Raises TypeError for a malformed one, and
+    UnicodeEncodeError for a lone surrogate in its text."""
     told = message if isinstance(message, Mapping) else {}
     if told.keys() - {"reasoning_content"} != {"role", "content"} or not all(
         isinstance(each, str) for each in told.values()
@@ -135,15 +136,14 @@ STATEMENT_FIELDS = (
     "statement",
     "text",
 )
-"""Where rows keep their statement; the first that is not blank counts."""
+"""Columns that may hold a row's statement; the first that is not blank is used."""
 
 
 def build_question(example: Mapping[str, Any]) -> str | None:
-    """The prompt for a row with a statement in one of `STATEMENT_FIELDS` and perhaps
-    `starter_code`.
+    """Return the prompt for a row with a statement in one of `STATEMENT_FIELDS` and optional
+    `starter_code`, or None for a row without a statement.
 
-    LeetCodeDataset and HumanEval rows, whose `prompt` is code, are told by their other columns.
-    None when the row has no statement.
+    In LeetCodeDataset and HumanEval rows the column `prompt` is code; other columns identify them.
     """
     statement, starter = _code_rows(example)
     for name in STATEMENT_FIELDS if statement is None else ():
@@ -154,8 +154,8 @@ def build_question(example: Mapping[str, Any]) -> str | None:
 
 
 def _code_rows(example: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Return statement and starter code of a row whose `prompt` has code instead of a statement,
-    else two Nones."""
+    """Return the statement and the starter code of a row whose `prompt` column is code, else (None,
+    None)."""
     entry = _text(example, "entry_point")
     if entry is None:
         return None, None
@@ -178,7 +178,7 @@ def _text(example: Mapping[str, Any], name: str) -> str | None:
 
 
 def shown_test(test: TestCase, fn_name: str | None, most: int) -> tuple[str, str]:
-    """Return the input and the expected output of a test as text, each cut to `most` characters."""
+    """Return a test's input and expected output as text, each cut to `most` characters."""
     if isinstance(test, StdinTest):
         given, expected = test.input, test.expected
     elif isinstance(test, SequenceTest):

@@ -18,7 +18,7 @@ from code_rl.util.errors import ConfigError
 from code_rl.util.registry import attribute_errors_to, find, require_finite
 
 RewardFunction = Callable[..., float]
-"""Of a trajectory, or of a trajectory and its problem."""
+"""A function of a trajectory, or of a trajectory and its problem."""
 
 
 def correctness(trajectory: Trajectory) -> float:
@@ -32,9 +32,10 @@ def fraction(trajectory: Trajectory) -> float:
 
 
 def think_answer(trajectory: Trajectory) -> float:
-    """Correctness; −1.2 without a think block and then `<answer>` with the program.
+    """Return correctness, or −1.2 unless the text is a think block and then `<answer>` with the
+    program.
 
-    Code-R1's reward less 0.1; for its prompt, with `format_coef=0`.
+    This is Code-R1's reward minus 0.1. Use it with the prompt `code_r1` and `format_coef=0`.
     """
     _, opened, answer = trajectory.text.rstrip().partition("<answer>")
     ends = bool(opened) and answer.endswith("</answer>")
@@ -45,22 +46,22 @@ def think_answer(trajectory: Trajectory) -> float:
 
 
 def has_program(trajectory: Trajectory) -> float:
-    """1 for an answer with a program, else 0: a control."""
+    """Return 1 for an answer with a program, else 0. Used as a control."""
     return 1.0 if trajectory.format_ok else 0.0
 
 
 def coin(trajectory: Trajectory) -> float:
-    """0 or 1 at random, by the seed: a control."""
+    """Return 0 or 1 at random, by the trajectory's seed. Used as a control."""
     return float(trajectory.seed & 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """R = `program` − `format_coef` for an answer without a program.
+    """R = `program`(τ), minus `format_coef` if the answer has no program.
 
-    With `cut_is_wrong` the program of an answer that was cut off earns nothing; a loss (`program`
-    below 0) stays. `all_tests`: the judge runs every test.
-    With `sees_problem` `program` takes the problem as its second argument.
+    With `cut_is_wrong` a truncated answer earns nothing for its program; a negative `program` still
+    counts. With `all_tests` the judge runs every test. With `sees_problem` the problem is the
+    second argument of `program`.
     """
 
     program: RewardFunction = correctness
@@ -70,8 +71,8 @@ class Reward:
     sees_problem: bool = False
 
     def of(self, trajectory: Trajectory, problem: Problem | None = None) -> float | None:
-        """The reward of a trajectory, not yet shaped; None when its verdict says nothing about the
-        program."""
+        """Return the reward of a trajectory before shaping, or None if its verdict is an
+        infrastructure failure."""
         if trajectory.verdict.undecided:
             return None
         arguments = (trajectory, problem) if self.sees_problem else (trajectory,)
@@ -96,8 +97,8 @@ def get_reward(
     format_coef: float = 0.1,
     cut_is_wrong: bool = False,
 ) -> Reward:
-    """The reward called `name`, or with the function that `package.module:object` is. Raises
-    ConfigError."""
+    """Return the reward called `name`, or one that uses the function `package.module:function`.
+    Raises ConfigError."""
     program = find("reward", name, REWARDS)
     if not callable(program):
         raise ConfigError(
@@ -111,7 +112,7 @@ def get_reward(
 
 
 def _takes_two(program: RewardFunction) -> bool:
-    """True for a function that needs two arguments."""
+    """Return True if the function requires two arguments."""
     try:
         inspect.signature(program).bind(None)
     except TypeError:
@@ -125,7 +126,7 @@ def _guarded(name: str, theirs: RewardFunction) -> RewardFunction:
     def program(*arguments: Any) -> float:
         with attribute_errors_to("reward", name):
             given: object = theirs(*arguments)
-            if isinstance(given, str | bytes | bytearray):  # float() would read them
+            if isinstance(given, str | bytes | bytearray):  # float() accepts these two
                 raise TypeError(f"it gave {given!r:.80}, a text; a number is wanted")
             earned = float(given)  # type: ignore[arg-type]  # what is no number raises here
             require_finite([earned], "reward")

@@ -1,5 +1,5 @@
 """τ ~ π(·|x): trajectories of one problem, sampled from a snapshot of the weights and judged as
-they come."""
+they arrive."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The sampling parameters. `temperature` 0 is greedy; `max_tokens` is the limit of a
-    trajectory, all its turns together.
+    """The sampling parameters. `temperature` 0 is greedy; `max_tokens` limits all turns of a
+    trajectory together.
 
-    With `request_per="group"` one request draws the first answers of a group; with `"completion"`
-    each is a request of its own and goes to the sandbox the moment it is sampled. The two draw
-    different answers from one seed.
+    With `request_per="group"` one request samples the first answers of a whole group. With
+    `"completion"` each answer has its own request and is judged as soon as it is sampled. The two
+    modes give different answers for the same seed.
     """
 
     max_tokens: int
@@ -50,12 +50,12 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """All that turns a problem into judged trajectories: a snapshot of the weights, a renderer, an
-    environment, an executor.
+    """Turns a problem into judged trajectories: a snapshot of the weights, a renderer, an
+    environment and an executor.
 
-    `step` is the number of training steps behind the snapshot, `context` the model's, in tokens.
-    `cpu_limit_s` lowers each problem's own limit. Each sampling request is made inside `drawing`,
-    which may hold some of them back.
+    `step` is the number of training steps behind the snapshot; `context` is the model's context
+    length in tokens. `cpu_limit_s` lowers each problem's own limit. Each sampling request runs
+    inside the context manager `drawing`, which may delay it.
     """
 
     sampler: tinker.SamplingClient
@@ -78,12 +78,12 @@ class Policy:
         grader: GroupGrader | None = None,
         opening: Sequence[Message] | None = None,
     ) -> Group:
-        """Sample `count` trajectories and judge them. The draw depends on `seed`, the prompt and
-        the weights alone.
+        """Sample `count` trajectories and judge them. The samples depend only on `seed`, the prompt
+        and the weights.
 
-        Answers and (without a `grader`) verdicts in `log` are used, and new ones are kept there.
-        The conversation begins with `opening`, else as the environment begins it. A prompt that
-        fills the context gets empty answers.
+        Answers in `log` are reused, and new ones are kept there; without a `grader`, verdicts are
+        too. The conversation begins with `opening`, or else as the environment begins it. A prompt
+        that fills the context gets empty answers.
         """
         opening = self.environment.begin(problem.view()) if opening is None else opening
         prompt = self.renderer.prompt_tokens(opening)
@@ -116,9 +116,9 @@ class Policy:
 
 
 class GroupGrader:
-    """Judges the programs of one problem; equal programs share one run.
+    """Judges the programs of one problem. Identical programs share one run.
 
-    Verdicts in `log` are used; new ones are kept there.
+    Verdicts in `log` are reused; new ones are kept there.
     """
 
     def __init__(
@@ -137,11 +137,11 @@ class GroupGrader:
         self._runs: dict[Program, asyncio.Task[Verdict]] = {}
 
     async def judge(self, code: str | None) -> Verdict:
-        """On all tests. Whoever cancels one cancels all that share its run."""
+        """Judge on all tests. Cancelling one call cancels every call that shares its run."""
         return await self._judged((False, code))
 
     async def judge_public(self, code: str | None) -> Verdict:
-        """On the public tests alone."""
+        """Judge on the public tests only."""
         return await self._judged((True, code))
 
     async def _judged(self, program: Program) -> Verdict:
@@ -190,8 +190,8 @@ class _Rollout:
         return await gather_or_cancel(self._trajectory(*each) for each in enumerate(first))
 
     async def _trajectory(self, member: int, answer: SampledAnswer | None) -> Trajectory:
-        """Sample turns until the environment ends the conversation, or until its turns, the
-        trajectory's tokens or the context are used up."""
+        """Sample turns until the environment ends the conversation, or the turns, the trajectory's
+        tokens or the context run out."""
         policy, turns, conversation = self.policy, list[Turn](), list(self.opening)
         prompt, left = list(self.request.prompt_tokens), self.request.max_tokens
         room = left
@@ -217,7 +217,7 @@ class _Rollout:
     async def _turn(
         self, sampled: SampledAnswer, conversation: Sequence[Message], prompt: Sequence[int]
     ) -> Turn:
-        """Return one answer with the environment's reply."""
+        """Return an answer together with the environment's reply."""
         policy = self.policy
         said, ended = policy.renderer.parse_response(sampled.tokens)
         text, truncated = said["content"], sampled.stop_reason == "length" and not ended
@@ -236,7 +236,7 @@ class _Rollout:
         )
 
     async def _draw(self, request: SamplingRequest) -> Sequence[SampledAnswer]:
-        """The answers to a request, as they were kept or sampled now."""
+        """Return the kept answers to a request, or sample them now."""
         sampled = self.log.sampled(request)
         if sampled is None:
             answers = await self._sample(request)
@@ -246,8 +246,8 @@ class _Rollout:
         return sampled.answers
 
     async def _sample(self, request: SamplingRequest) -> tuple[SampledAnswer, ...]:
-        """One sampling request on any back end: answers that continue the prompt and end at the
-        renderer's stop sequences."""
+        """Send one sampling request to any back end. Answers end at the renderer's stop
+        sequences."""
         from tinker import types
 
         policy = self.policy
@@ -272,7 +272,7 @@ class _Rollout:
 
 
 def derive_seed(seed: int, *names: object) -> int:
-    """A seed in [0, 2**31) for one named use; different names give independent streams, the same
-    names the same seed."""
+    """Return a seed in [0, 2**31) for one named use. Different names give independent streams; the
+    same names give the same seed."""
     key = "/".join([str(seed), *map(str, names)]).encode()
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") % 2**31

@@ -11,11 +11,11 @@ from code_rl.policy.renderers.base import Message
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One answer: the tokens before it, its T sampled tokens with the sampler's log-probabilities,
-    and its judgment.
+    """One answer: its prompt tokens, its T sampled tokens with the sampler's log-probabilities, and
+    its verdict.
 
-    `text` is the answer and `reasoning` the think block before it, None without one. `code` is the
-    program found in `text`. `messages` are the environment's; none after the last turn.
+    `text` is the answer; `reasoning` is the think block before it, or None. `code` is the program
+    found in `text`. `messages` are the environment's reply, empty after the last turn.
     """
 
     prompt_tokens: tuple[int, ...]
@@ -31,11 +31,11 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One attempt at a problem, of one turn or several, each of which saw those before it. The last
-    turn is the one that is judged.
+    """One attempt at a problem, in one or more turns. Each turn sees the earlier ones; the last is
+    judged.
 
-    `seed` is a function of the run's seed, the step, the slot in the batch and the member,
-    independent of all samples.
+    `seed` is derived from the run's seed, the step, the slot in the batch and the member, never
+    from samples.
     """
 
     turns: tuple[Turn, ...]
@@ -48,7 +48,7 @@ class Trajectory:
 
     @property
     def verdict(self) -> Verdict:
-        """Of the last answer, on all tests."""
+        """The verdict on the last answer, on all tests."""
         return self.last.verdict
 
     @property
@@ -83,18 +83,18 @@ class Trajectory:
 
     @property
     def logprobs(self) -> Sequence[float]:
-        """The sampler's, of every sampled token in order."""
+        """The sampler's log-probability of every sampled token, in order."""
         return [logprob for turn in self.turns for logprob in turn.logprobs]
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One problem and its G trajectories. `sample_s` is the wall time from the first request to the
-    last answer.
+    """One problem and its G trajectories. `sample_s` is the time from the first request to the last
+    answer, in seconds.
 
-    `max_tokens` is the limit that each trajectory had (the context may have left a later turn
-    less), `policy_step` the number of training steps behind the weights. It is attempt
-    number `attempt` at `slot` of its batch.
+    `max_tokens` is the token limit of each trajectory; the context may leave less for a later turn.
+    `policy_step` is the number of training steps behind the weights. The group is attempt number
+    `attempt` at `slot` of its batch.
     """
 
     problem: Problem
@@ -107,12 +107,12 @@ class Group:
 
     @property
     def where(self) -> str:
-        """For people."""
+        """Return the slot and the attempt as text."""
         return f"group {self.slot}" + (f" attempt {self.attempt}" if self.attempt else "")
 
     @property
     def prompt_tokens(self) -> tuple[int, ...]:
-        """The prompt of the first turn, which all have in common."""
+        """The prompt of the first turn, which all trajectories share."""
         return self.trajectories[0].turns[0].prompt_tokens
 
     @property
@@ -120,8 +120,8 @@ class Group:
         """True if the programs with a verdict are all right or all wrong; `dynamic_sampling` then
         resamples the slot.
 
-        Training uses another rule (`loop.score_group`): it compares rewards, which may tell equally
-        wrong programs apart.
+        Training uses another rule (`loop.score_group`), which compares rewards: they can differ
+        between wrong programs.
         """
         verdicts = [trajectory.verdict for trajectory in self.trajectories]
         return len({verdict.correct for verdict in verdicts if not verdict.undecided}) < 2

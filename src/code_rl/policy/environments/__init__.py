@@ -1,5 +1,5 @@
-"""Environments: conversations about a problem. `base` is the contract, `single` and `repair` are
-ours."""
+"""Environments: conversations about a problem. `base` is the contract; `single` and `repair` are
+built in."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def get_environment(
     prompt: str | None = None,
     system_prompt: str | None = None,
 ) -> Environment:
-    """The environment called `name`, or made by the class that `package.module:object` is, or that
-    object.
+    """Return the environment called `name`, an instance of the class `package.module:Class`, or the
+    object `package.module:object`.
 
-    Raises ConfigError for an unknown name, one that lacks `begin` or `reply`, or a setting that has
-    no effect on it.
+    Raises ConfigError for an unknown name, an object without `begin` or `reply`, or a setting that
+    has no effect on the environment.
     """
     make = find("environment", name, ENVIRONMENTS)
     turns = {} if max_turns is None else {"max_turns": max_turns}
@@ -87,21 +87,19 @@ def get_environment(
 
 @dataclass(frozen=True, slots=True)
 class _Guarded:
-    """An environment of the user's; its errors carry its name."""
+    """A user's environment; its errors carry its name."""
 
     name: str
     inner: Environment
     max_turns: int
 
     def begin(self, problem: ProblemView) -> list[Message]:
-        """Its conversation."""
         with attribute_errors_to("environment", self.name):
             return [check_message(message) for message in self.inner.begin(problem)]
 
     async def reply(
         self, problem: ProblemView, conversation: Sequence[Message], grader: Grader
     ) -> Reply:
-        """Its reply."""
         public: list[Verdict] = []
 
         async def judge_public(code: str | None) -> Verdict:

@@ -12,8 +12,8 @@ from code_rl.policy.renderers.base import Message
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The reply to an answer: its program, its verdict, and the messages that continue the
-    conversation (none: it is over)."""
+    """The environment's reply to an answer: the program, the verdict, and the messages that
+    continue the conversation. Without messages the conversation is over."""
 
     code: str | None
     verdict: Verdict
@@ -21,24 +21,24 @@ class Reply:
 
 
 class Grader(Protocol):
-    """Runs programs on the tests of one problem. Programs that are the same share a run."""
+    """Runs programs on the tests of one problem. Identical programs are run once."""
 
     async def judge(self, code: str | None) -> Verdict:
-        """On all tests, hidden ones among them: for the last answer. Nothing of this verdict may be
-        shown to a policy."""
+        """Judge the last answer on all tests, hidden ones included. Never show this verdict to a
+        policy."""
         ...
 
     async def judge_public(self, code: str | None) -> Verdict:
-        """On the public tests alone. `failure.test` is a position among them; its message may be
-        shown to a policy."""
+        """Judge on the public tests only. `failure.test` is an index among the public tests; the
+        failure's message may be shown to a policy."""
         ...
 
 
 class Environment(Protocol):
-    """Conversations about problems. It has no state: everything is in the conversation, so that a
-    cut run can go on from there.
+    """Conversations about problems. An environment has no state: everything is in the conversation,
+    so a resumed run can continue one.
 
-    `max_turns` bounds the answers of one trajectory.
+    `max_turns` limits the answers of one trajectory.
     """
 
     @property
@@ -47,7 +47,7 @@ class Environment(Protocol):
         ...
 
     def begin(self, problem: ProblemView) -> list[Message]:
-        """The conversation up to the first answer."""
+        """Return the conversation up to the first answer."""
         ...
 
     async def reply(

@@ -1,5 +1,5 @@
-"""A failing answer may be repaired: the policy is shown the first public test that its program
-fails, and answers again."""
+"""An environment in which a failing program can be repaired. The policy is shown the first public
+test that its program fails, and answers again."""
 
 from __future__ import annotations
 
@@ -14,17 +14,15 @@ from code_rl.policy.renderers.base import Message
 from code_rl.util.errors import ConfigError
 
 SHOWN = 800
-"""Characters of a test's input or expected output that a turn shows at most."""
+"""The most characters of a test's input or expected output that a message shows."""
 NO_PROGRAM = "Your answer has no program. Put the whole program between ```python and ```."
 AGAIN = "Correct the program and write it again as a whole, between ```python and ```."
 
 
 @dataclass(frozen=True, slots=True)
 class Repair(Single):
-    """Up to `max_turns` answers: a program that fails a public test may be repaired.
-
-    One that passes them is final, whatever the hidden ones say.
-    """
+    """Up to `max_turns` answers. A program that fails a public test can be repaired; one that
+    passes all public tests is final, even if a hidden test fails."""
 
     max_turns: int = 3
 
@@ -38,7 +36,8 @@ class Repair(Single):
     async def reply(
         self, problem: ProblemView, conversation: Sequence[Message], grader: Grader
     ) -> Reply:
-        """Ask for another turn if one is left and a public test fails; else judge all tests."""
+        """Ask for another answer if a public test fails and a turn is left; else judge on all
+        tests."""
         code = extract_code(conversation[-1]["content"])
         answers = sum(message["role"] == "assistant" for message in conversation)
         if answers < self.max_turns and problem.public_tests:

@@ -1,7 +1,7 @@
-"""Messages to tokens and back: `get_renderer` chooses, `base` is the contract, `qwen3` and
-`template` are ours.
+"""Messages to tokens and back: `get_renderer` chooses a renderer, `base` is the contract, `qwen3`
+and `template` are built in.
 
-Others import from here, and `Message` and `Renderer` from `base`.
+Other packages import from here, and `Message` and `Renderer` from `base`.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class UnknownRendererError(ConfigError, ValueError):
 
 
 def get_renderer(name: str, tokenizer: Any) -> Renderer:
-    """The renderer called `name`; `auto` takes the one that agrees with the tokenizer's own chat
-    template.
+    """Return the renderer called `name`. `auto` chooses one that agrees with the tokenizer's own
+    chat template.
 
-    Raises ConfigError for an unknown name (a ValueError too), with those that exist, and for a
-    renderer that the tokenizer cannot serve.
+    Raises ConfigError (also a ValueError) for an unknown name, and for a renderer that the
+    tokenizer does not support.
     """
     if name == AUTO:
         return _matching(tokenizer)
@@ -73,7 +73,8 @@ def get_renderer(name: str, tokenizer: Any) -> Renderer:
 
 
 def _read_options(text: str) -> dict[str, Any]:
-    """`reasoning_effort=low,enable_thinking=false`; a value that is JSON is read as that."""
+    """Read options like `reasoning_effort=low,enable_thinking=false`. Values are parsed as JSON
+    where possible."""
     options: dict[str, Any] = {}
     for item in text.split(","):
         option, _, value = item.partition("=")
@@ -98,12 +99,12 @@ def name_of(renderer: Renderer) -> str:
 
 
 def _matching(tokenizer: Any) -> Renderer:
-    """The first of the named renderers whose prompts are the template's own; else the one that
-    follows the template."""
+    """Return the first named renderer whose prompts equal the chat template's, else the renderer
+    that calls the template."""
     general = ChatTemplateRenderer(tokenizer)
     try:
         prompts = [general.prompt_tokens(probe) for probe in _PROBES]
-    except DataError:  # a template without system turns, say
+    except DataError:  # for example a template without system turns
         return general
     for kind in RENDERERS.values():
         try:

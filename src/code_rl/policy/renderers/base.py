@@ -1,5 +1,5 @@
-"""The renderer contract: messages to the tokens of a generation prompt, sampled tokens back to a
-message."""
+"""The renderer contract: a conversation becomes the tokens of a generation prompt, and sampled
+tokens become a message."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _BLOCK_BEGINS = re.compile(r"\s*+<think>")
 
 
 class Message(TypedDict):
-    """One turn of a conversation; `role` is system, user or assistant. Thinking models keep their
-    reasoning apart."""
+    """One turn of a conversation; `role` is system, user or assistant. The reasoning of a thinking
+    model has its own field."""
 
     role: str
     content: str
@@ -29,10 +29,11 @@ class Renderer(ABC):
     """Turns conversations into tokens for one family of models.
 
     `extends` states the extension property: the prompt of a longer conversation begins with the
-    prompt and the completion of the shorter, so that several turns make one training example. Where
-    a chat template rewrites earlier turns (it drops their reasoning), there is no such property.
+    prompt and the completion of the shorter one. Several turns then make one training example. A
+    chat template that rewrites earlier turns, for example by dropping their reasoning, does not
+    have it.
 
-    `opens_thinking` is true when the generation prompt ends inside a think block.
+    `opens_thinking` is true if the generation prompt ends inside a think block.
     """
 
     extends: ClassVar[bool] = False
@@ -43,15 +44,16 @@ class Renderer(ABC):
 
     @abstractmethod
     def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
-        """Tokens of the conversation, up to where the assistant is to speak."""
+        """Return the tokens of the conversation, up to the beginning of the assistant's next
+        turn."""
 
     @abstractmethod
     def supervised_tokens(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
-        """Return the tokens of the whole conversation and the weight of each token's loss.
+        """Return the tokens of the whole conversation and the loss weight of each token.
 
-        The weight is 1.0 on the assistant's text and on the token that ends its turn, for those
-        assistant turns that are rendered as they would have been produced; all of them with the
-        extension property, else the last.
+        The weight is 1.0 on the text of trained assistant turns and on the token that ends each of
+        them, else 0.0. All assistant turns are trained with the extension property; without it,
+        only the last one, because templates rewrite earlier turns.
         """
 
     @abstractmethod
@@ -59,7 +61,7 @@ class Renderer(ABC):
         """Token ids that end a completion."""
 
     def build_generation_prompt(self, messages: Sequence[Message]) -> types.ModelInput:
-        """`prompt_tokens` as the input that a sampler takes."""
+        """Return `prompt_tokens` as a sampler's input."""
         from tinker import types
 
         return types.ModelInput.from_ints(self.prompt_tokens(messages))
@@ -67,12 +69,12 @@ class Renderer(ABC):
     def build_supervised_example(
         self, messages: Sequence[Message]
     ) -> tuple[list[int], list[float]]:
-        """`supervised_tokens`: tokens_T and loss weights_T."""
+        """Return `supervised_tokens`: tokens_T and loss weights_T."""
         return self.supervised_tokens(messages)
 
     def parse_response(self, tokens: Sequence[int]) -> tuple[Message, bool]:
-        """The assistant's message in `tokens`, and whether it ended by a stop sequence rather than
-        by length."""
+        """Return the assistant's message in `tokens`, and True if a stop sequence ended it (False:
+        the token limit)."""
         stops = set(self.get_stop_sequences())
         ended = bool(tokens) and tokens[-1] in stops
         body = tokens[:-1] if ended else tokens
@@ -84,8 +86,8 @@ class Renderer(ABC):
     def read_message(self, text: str) -> Message:
         """Split a completion into reasoning and answer, in time linear in the text.
 
-        Think blocks with which the text begins are reasoning, each up to the first end tag; the
-        rest is the answer. While one is not ended, there is no answer.
+        Think blocks at the beginning of the text are reasoning, each up to its first end tag; the
+        rest is the answer. Without an end tag there is no answer.
         """
         thoughts, at = list[str](), 0
         begin = _BLOCK_BEGINS.match(text)
@@ -105,20 +107,20 @@ class Renderer(ABC):
 
     @staticmethod
     def leaves_thinking_open(opening: str) -> bool:
-        """True when a prompt's last words begin a think block and do not end it."""
+        """Return True if the end of a prompt opens a think block without closing it."""
         _, begun, rest = opening.rpartition(THINK)
         return bool(begun) and UNTHINK not in rest
 
     def encode_text(self, text: str) -> list[int]:
-        """Tokens of plain text: special-token strings inside it stay text, so that content cannot
-        forge a turn."""
+        """Return the tokens of plain text. Strings that look like special tokens stay text, so
+        content cannot forge a turn."""
         tokens: list[int] = self.tokenizer.encode(
             text, add_special_tokens=False, split_special_tokens=True
         )
         return tokens
 
     def special(self, token: str) -> int:
-        """The id of a special token. Raises ValueError when the tokenizer has none of that name."""
+        """Return the id of a special token. Raises ValueError if the tokenizer does not have it."""
         index = self.tokenizer.convert_tokens_to_ids(token)
         if index is None or index == getattr(self.tokenizer, "unk_token_id", None):
             raise ValueError(

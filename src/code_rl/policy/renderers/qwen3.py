@@ -1,10 +1,10 @@
-"""ChatML of Qwen3 and Qwen3.5: `<|im_start|>role\\ncontent<|im_end|>\\n`, as the models' own chat
+r"""ChatML of Qwen3 and Qwen3.5: `<|im_start|>role\ncontent<|im_end|>\n`, as the models' own chat
 templates write it.
 
-Token for token the same as the templates, with two intended differences. Text of a special token
-inside a message stays text. And the assistant's text is encoded apart from the opening that
-precedes it, as the sampler meets it; a template that is encoded in one go merges the opening's
-newline with whitespace at the beginning of an answer.
+The tokens equal the templates', with two intended differences. The text of a special token inside a
+message stays text. The assistant's text is encoded apart from the opening before it, as in
+sampling; encoding a template's whole output at once would merge the opening's newline with
+whitespace at the beginning of an answer.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ NO_THOUGHTS = f"{THINK}\n\n{UNTHINK}\n\n"
 
 
 class _ChatML(Renderer):
-    """The family's common part: turns between `<|im_start|>` and `<|im_end|>`; subclasses fill an
+    r"""Turns between `<|im_start|>` and `<|im_end|>`. Subclasses define the content of an
     assistant's turn.
 
-    `primer` is the text after `assistant\\n` that the generation prompt already contains.
+    `primer` is the text after `assistant\n` that the generation prompt already contains.
     """
 
     primer: ClassVar[str] = ""
@@ -36,7 +36,6 @@ class _ChatML(Renderer):
         self.opens_thinking = self.leaves_thinking_open(self.primer)
 
     def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
-        """Every turn in full, then the assistant's opening."""
         tokens: list[int] = []
         for index, message in enumerate(messages):
             if message["role"] == "assistant":
@@ -47,8 +46,8 @@ class _ChatML(Renderer):
         return tokens + self._opening(self.primer)
 
     def supervised_tokens(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
-        """Put the loss on the assistant's text and on the token that ends its turn; the primer is
-        not part of it."""
+        """Put the loss on the assistant's text and on the token that ends its turn, without the
+        primer."""
         tokens: list[int] = []
         weights: list[float] = []
         for index, message in enumerate(messages):
@@ -96,14 +95,14 @@ class Qwen3InstructRenderer(_ChatML):
 
 
 class Qwen3Renderer(_ChatML):
-    """Qwen3's hybrid models with thinking on: the model opens the think block itself.
+    """Qwen3's hybrid models with thinking on: the model itself opens the think block.
 
     Earlier turns lose their reasoning, as in the chat template, so there is no extension property.
     """
 
     def spoken(self, messages: Sequence[Message], index: int, last: bool) -> tuple[str, str]:
-        """With the think block on turns after the last question (empty only where the conversation
-        ends), without before."""
+        """Include the think block only in turns after the last question. It is empty only in the
+        conversation's last turn."""
         reasoning, content = reasoning_and_answer(messages[index])
         if index > last_question(messages) and (last or reasoning):
             block = f"{THINK}\n{reasoning.strip(chr(10))}\n{UNTHINK}\n\n"
@@ -129,26 +128,26 @@ class Qwen3DisableThinkingRenderer(Qwen3Renderer):
 
 
 class Qwen35Renderer(_ChatML):
-    """Qwen3.5 with thinking on: the generation prompt opens the think block; texts lose the
-    whitespace around them.
+    """Qwen3.5 with thinking on: the generation prompt opens the think block. Whitespace around each
+    text is stripped.
 
-    Answers after the last question have a think block, an empty one too; earlier ones lose theirs,
-    so there is no extension property.
+    Answers after the last question have a think block, even an empty one. Earlier answers lose
+    theirs, so there is no extension property.
     """
 
     primer: ClassVar[str] = f"{THINK}\n"
 
     def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
-        """Every turn, trimmed. Raises DataError where the chat template does: no question, or a
+        """Trim every turn. Raises DataError where the chat template raises: no question, or a
         system turn that is not the first."""
         return super().prompt_tokens(_trimmed(messages))
 
     def supervised_tokens(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
-        """As for every model of the family, on trimmed turns; raises as `prompt_tokens` does."""
+        """Trim every turn; raises as `prompt_tokens` does."""
         return super().supervised_tokens(_trimmed(messages))
 
     def spoken(self, messages: Sequence[Message], index: int, last: bool) -> tuple[str, str]:
-        """The block on every turn after the last question, none before."""
+        """Include the think block in every turn after the last question, and in no earlier one."""
         del last
         reasoning, content = reasoning_and_answer(messages[index])
         if index <= last_question(messages):
@@ -179,8 +178,8 @@ def _trimmed(messages: Sequence[Message]) -> list[Message]:
 
 
 def reasoning_and_answer(message: Message) -> tuple[str, str]:
-    """An assistant message's reasoning (its own field, or a think block inside the content) and the
-    rest."""
+    """Return an assistant message's reasoning and the rest. The reasoning has its own field or is a
+    think block in the content."""
     content = message["content"]
     if "reasoning_content" in message:
         return message["reasoning_content"], content
@@ -191,7 +190,8 @@ def reasoning_and_answer(message: Message) -> tuple[str, str]:
 
 
 def last_question(messages: Sequence[Message]) -> int:
-    """Index of the last user turn that is no tool's response; the last index when there is none."""
+    """Return the index of the last user turn that is not a tool's response, or the last index if
+    there is none."""
     return next(
         (index for index in reversed(range(len(messages))) if _asks(messages[index])),
         len(messages) - 1,

@@ -17,18 +17,18 @@ _PRIVATE = range(0xE000, 0xF8FF)
 
 
 class ChatTemplateRenderer(Renderer):
-    """Whatever the tokenizer's `chat_template` writes, token for token.
+    """Renders with the tokenizer's `chat_template`, token for token.
 
-    Special-token text inside messages stays text: it travels through the template in disguise
-    (characters of the private use area) and the pieces between real special tokens are encoded one
-    by one. Templates may rewrite earlier turns, so the extension property is not promised.
-    `options` are the template's own variables, such as `reasoning_effort`.
+    Text that looks like a special token stays text. It passes through the template as characters of
+    Unicode's private use area, and the text between real special tokens is encoded piece by piece.
+    Templates may rewrite earlier turns, so the extension property is not promised. `options` are
+    the template's own variables, such as `reasoning_effort`.
 
-    Where the template puts a special token between its generation prompt and the answer (gpt-oss:
-    `<|channel|>final<|message|>`), only text after it is the answer.
+    If the template puts special tokens between the generation prompt and the answer (gpt-oss:
+    `<|channel|>final<|message|>`), only text after them is the answer.
 
-    Raises ConfigError when the tokenizer has no chat template, one without such an option, one in
-    which an assistant's turn never ends, or one that loses a question or an answer.
+    Raises ConfigError if the tokenizer has no chat template, or if the template lacks an option of
+    `options`, never ends an assistant's turn, or drops a question or an answer.
     """
 
     def __init__(self, tokenizer: Any, options: Mapping[str, Any] | None = None) -> None:
@@ -71,16 +71,16 @@ class ChatTemplateRenderer(Renderer):
             )
 
     def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
-        """The template with its generation prompt. Raises DataError where special-token text cannot
-        be kept text."""
+        """Return the template's generation prompt. Raises DataError if text that looks like a
+        special token cannot be kept as text."""
         disguised, disguises = self._disguise(messages)
         return self._encode(self._text(disguised, opening=True), disguises)
 
     def supervised_tokens(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
-        """Loss on assistant turns that stand in the whole conversation as they do when they are its
-        end.
+        """Put the loss on assistant turns that the template renders the same inside the
+        conversation as at its end.
 
-        Raises DataError when not even the last turn does, or when it is not the assistant's.
+        Raises DataError if the last turn is not one of these, or is not the assistant's.
         """
         disguised, disguises = self._disguise(messages)
         text = self._text(disguised, opening=False)
@@ -114,12 +114,13 @@ class ChatTemplateRenderer(Renderer):
         return tokens, weights
 
     def get_stop_sequences(self) -> list[int]:
-        """The special token that ends an assistant's turn in the template, and the tokenizer's end
-        of text."""
+        """Return the special token that ends an assistant's turn in the template, and the
+        tokenizer's end-of-text token."""
         return list(self._stops)
 
     def read_message(self, text: str) -> Message:
-        """Split as for every model; after a lead of special tokens, the answer is what follows."""
+        """Split a completion into reasoning and answer. Special tokens before the answer are
+        dropped."""
         if not self._lead:
             return super().read_message(text)
         thoughts, found, answer = text.rpartition(self._lead)
@@ -132,14 +133,14 @@ class ChatTemplateRenderer(Renderer):
             text = self.tokenizer.apply_chat_template(
                 list(messages), tokenize=False, add_generation_prompt=opening, **self._options
             )
-        except Exception as error:  # a template raises what it likes, jinja's own errors included
+        except Exception as error:  # templates raise any exception, jinja's own included
             raise DataError(
                 f"the chat template refuses this conversation: {' '.join(str(error).split())}"
             ) from error
         return cast(str, text)
 
     def _find_stops(self) -> tuple[int, ...]:
-        # GLM ends an answer with the next turn's token only.
+        # GLM has no end token: only the next turn's first token ends an answer.
         for conversation in (_PROBE, (*_PROBE, _PROBE[0])):
             after = self._text(conversation, opening=False).rpartition("answer")[2]
             ends = [self._specials[cut] for cut in self._cut(after) if cut in self._specials][:1]
@@ -155,7 +156,7 @@ class ChatTemplateRenderer(Renderer):
         return stops
 
     def _turn_length(self, text: str) -> int:
-        """Length of an assistant's turn at the beginning of `text`: up to and with the first
+        """Return the length of the assistant's turn at the beginning of `text`, including the
         special token that ends it."""
         at = 0
         for piece in self._cut(text):
