@@ -71,8 +71,7 @@ class Reward:
     sees_problem: bool = False
 
     def of(self, trajectory: Trajectory, problem: Problem | None = None) -> float | None:
-        """Return the reward of a trajectory before shaping, or None if its verdict is an
-        infrastructure failure."""
+        """Return the reward of a trajectory before shaping, or None if its verdict is undecided."""
         if trajectory.verdict.undecided:
             return None
         arguments = (trajectory, problem) if self.sees_problem else (trajectory,)

@@ -1,7 +1,7 @@
-"""The algorithm and a run. `code_rl.loop` is the page that calls these parts.
+"""The algorithm and the training runs. `code_rl.loop` is the page that calls these parts.
 
-`algorithm/` has one idea a file; `config/` the settings; `assembly` makes a run, `pipeline` its
-batches, `trainer` starts it; `runs/` is what it keeps on disk; `report/` is its page.
+`algorithm/` has one idea per file, and `config/` the settings. `assembly` builds a run, `pipeline`
+its batches, and `trainer` starts it. `runs/` reads and writes its files; `report/` is its page.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""One way to make a run of settings: every part is built here, and checked before anything is
-sampled."""
+"""Builds a run from settings. Every part is built here, and checked before anything is sampled."""
 
 from __future__ import annotations
 
@@ -61,12 +60,12 @@ if TYPE_CHECKING:
 
 
 class NothingLeftError(Exception):
-    """A resumed run that has done its steps."""
+    """The run to resume has already done its steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A run to assemble, with its settings checked: `survey` is of the back end's models; `stack`
+    """A run to assemble, with checked settings. `survey` lists the back end's models; `stack`
     closes the run's parts."""
 
     config: Config
@@ -80,7 +79,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The problems of a run, and the sandbox that helped to read them."""
+    """The problems of a run, and the sandbox that was opened to read them."""
 
     source: RunData
     executor: Executor
@@ -90,8 +89,8 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A locked run directory. Its earlier run, if any, has the same problems: `problems` is their
-    digest."""
+    """A locked run directory. `problems` is the digest of the run's problems; an earlier run in the
+    directory has the same."""
 
     path: Path
     problems: str
@@ -118,12 +117,12 @@ async def assemble(
     stop: asyncio.Event,
     stack: contextlib.AsyncExitStack,
 ) -> Run:
-    """Build every part of a run, each from those before it; `stack` closes them.
+    """Build every part of a run, each from the earlier ones; `stack` closes them.
 
     A run that `resumes` continues from its last good checkpoint.
 
-    Raises CheckpointError: no state is left from which the run could go on; NothingLeftError: the
-    run to be resumed has done `max_steps` steps already, and its logs are complete.
+    Raises CheckpointError if no usable state is left to resume from. Raises NothingLeftError if the
+    resumed run has already done `max_steps` steps and its logs are complete.
     """
     objective, environment = objective_of(config), environment_of(config)
     if is_run(log_path):
@@ -140,8 +139,8 @@ async def assemble(
 
 
 async def read_data(launch: Launch) -> Data:
-    """Open the sandbox, and read the problems to train on and those held out; a resumed run reads
-    the commits that it began with."""
+    """Open the sandbox, and read the training problems and the held-out problems. A resumed run
+    reads the data set revisions that it began with."""
     config, say = launch.config, launch.console.notice
     pins = _resolved(launch.log_path).get("data", {}) if launch.goes_on else {}
     source = find_data(
@@ -165,8 +164,8 @@ async def read_data(launch: Launch) -> Data:
 
 
 def take_directory(launch: Launch, data: Data) -> Directory:
-    """Lock the run directory and note the settings there. Raises ConfigError if it is in use, or
-    its run has other problems."""
+    """Lock the run directory and write the settings there. Raises ConfigError if it is in use, or
+    if its run has other problems."""
     config, log_path = launch.config, launch.log_path
     check_log_dir(log_path, config.behavior_if_log_dir_exists)
     if not (log_path / LOCK).exists():
@@ -174,7 +173,9 @@ def take_directory(launch: Launch, data: Data) -> Directory:
     problems = digest(
         all_keys(data.train), {name: all_keys(split) for name, split in data.test.items()}
     )
-    goes_on = launch.goes_on and is_run(log_path)  # a question may have been answered by "delete"
+    goes_on = launch.goes_on and is_run(
+        log_path
+    )  # the user may have answered a question with "delete"
     if not goes_on:
         write_atomically(log_path / BEGUN, json.dumps(chz.asdict(config)))
     elif _resolved(log_path).get("problems") != problems:
@@ -186,8 +187,8 @@ def take_directory(launch: Launch, data: Data) -> Directory:
 
 
 async def load_weights(launch: Launch, directory: Directory) -> tuple[Start, Backend]:
-    """Connect the back end, with the weights of the latest usable checkpoint if the run goes on;
-    drop later steps from the directory."""
+    """Connect the back end. A resumed run loads the latest usable checkpoint, and later steps are
+    removed from the directory."""
     config, log_path = launch.config, directory.path
 
     async def load(start: Start) -> Backend:
@@ -210,7 +211,7 @@ async def load_weights(launch: Launch, directory: Directory) -> tuple[Start, Bac
 
 
 def _initial_state(config: Config) -> str | None:
-    """The state that a new run begins with: `init_from`'s, if given."""
+    """Return the state that a new run begins with: that of `init_from`, or None."""
     return None if config.init_from is None else find_checkpoint(config.init_from, config)
 
 
@@ -218,7 +219,7 @@ def terms_of(
     launch: Launch, data: Data, backend: Backend, objective: Objective, environment: Environment
 ) -> Terms:
     """Fit the settings to the loaded model. Raises ConfigError or DataError for settings and
-    prompts that it cannot take."""
+    prompts that do not fit it."""
     config, say = launch.config, launch.console.notice
     check_room(config, backend, launch.log_path, say)
     objective = trainable(objective, backend, config, say)
@@ -244,8 +245,8 @@ def terms_of(
 async def begin(
     launch: Launch, data: Data, directory: Directory, start: Start, backend: Backend, terms: Terms
 ) -> Run:
-    """Open the run's logs and make the run of its parts. Raises ConfigError if its first step could
-    pass a cap, DataError if no prompt leaves room for an answer."""
+    """Open the run's logs and build the run from its parts. Raises ConfigError if its first step
+    could exceed a cap, DataError if no prompt leaves room for an answer."""
     config, step = launch.config, start.step
     recorder = _open_recorder(launch, data, directory)
     logging.getLogger("code_rl").info(
@@ -282,7 +283,7 @@ async def begin(
 
 
 def _open_recorder(launch: Launch, data: Data, directory: Directory) -> Recorder:
-    """Write `config.json`, from which on the directory holds a run, and open its logs."""
+    """Write `config.json`, which marks the directory as a run, and open the run's logs."""
     config, console, log_path = launch.config, launch.console, directory.path
     twice = trained_on(data.train, data.test)
     for name, ids in twice.items():
@@ -297,7 +298,7 @@ def _open_recorder(launch: Launch, data: Data, directory: Directory) -> Recorder
     logs = setup_logging(log_path, settings, read_log_to(config.log_to))
     (log_path / BEGUN).unlink(missing_ok=True)
     launch.stack.enter_context(console.outages_shown())
-    # The ids that this loss needs of its samples end with the session.
+    # This loss identifies samples by ids that are lost with the session.
     session = f"{uuid4().hex} " if config.loss == STABLE_REINFORCE.name else ""
     recorder = Recorder(log_path, logs, console, config.keep_checkpoints, session)
     launch.stack.callback(recorder.close)
@@ -308,7 +309,9 @@ def check_room(
     config: Config, backend: Backend, log_path: Path, say: Callable[[str], None]
 ) -> None:
     """Raise ConfigError if one checkpoint does not fit on the disk; warn if not all will."""
-    size = getattr(backend.trainer, "checkpoint_bytes", 0)  # a remote one keeps them itself
+    size = getattr(
+        backend.trainer, "checkpoint_bytes", 0
+    )  # a remote back end keeps checkpoints itself
     if not (size and config.save_every):
         return
     free = shutil.disk_usage(log_path).free
@@ -329,8 +332,8 @@ def check_room(
 def trainable(
     objective: Objective, backend: Backend, config: Config, say: Callable[[str], None]
 ) -> Objective:
-    """`objective` as this back end can train it. Raises ConfigError for a loss or a temperature
-    that it cannot."""
+    """Return `objective` in the form that this back end can train. Raises ConfigError for a loss or
+    a temperature that it does not support."""
     capabilities, temperature = backend.capabilities, config.temperature
     by_name = objective.loss.by_name and capabilities.has_loss(config.loss, config.loss_config)
     if not objective.loss.by_name:
@@ -342,13 +345,15 @@ def trainable(
     notice = capabilities.temperature_notice(temperature)
     if notice is not None:
         say(notice)
-    if not objective.compares:  # samples are targets, however they were drawn
+    if (
+        not objective.compares
+    ):  # samples are training targets, at whatever temperature they were drawn
         return objective
     return replace(objective, temperature=capabilities.pass_temperature(temperature))
 
 
 def _lock(log_path: Path, stack: contextlib.AsyncExitStack) -> None:
-    """Hold the run directory until `stack` closes, and remove the half-replaced files of a killed
+    """Lock the run directory until `stack` closes, and remove temporary files of a killed
     process."""
     stack.enter_context(only_writer(log_path / LOCK, f"log_path={log_path}"))
     for left in [*log_path.glob(f".*{TEMPORARY}"), *log_path.glob(f"*/.*{TEMPORARY}")]:
@@ -358,7 +363,7 @@ def _lock(log_path: Path, stack: contextlib.AsyncExitStack) -> None:
 def _kept(
     config: Config, data: Mapping[str, list[str]], trained: Mapping[str, list[str]], known: str
 ) -> dict[str, Any]:
-    """The settings as `config.json` has them: `known` is the hash of all problems' ids and
+    """Return the settings as written to `config.json`. `known` is the hash of all problems' ids and
     statements."""
     shape = batch_shape(config)
     resolved = {
@@ -372,5 +377,5 @@ def _kept(
 
 
 def _resolved(log_path: Path) -> dict[str, Any]:
-    """Return a run's notes beside its settings."""
+    """Return the values that `config.json` has beside the settings."""
     return dict(read_config(log_path).get("resolved", {}))

@@ -1,8 +1,8 @@
 """The budget of a run: prices, hard caps on tokens and cost, and the amount spent.
 
-A batch is begun only when its worst case (every completion at its limit) still fits under the caps,
-beside the worst cases of the batches in progress and of the evaluation that may follow. So a cap is
-never passed; it is reached early by at most about one worst case.
+A batch begins only if its worst case (every completion at its limit) fits under the caps, together
+with the worst cases of the batches in progress and of the next evaluation. So a cap is never
+exceeded; the run stops at most about one worst case below it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ UNNAMED = "in the currency of prices="
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Tokens by how they are billed. A prompt is prefilled once per completion: the dearest reading
-    of a bill."""
+    """Tokens by how they are billed. A prompt is counted once per completion, the most expensive
+    way to bill it."""
 
     prefill: int = 0
     sample: int = 0
@@ -67,7 +67,7 @@ class Prices:
 
 @dataclass(slots=True)
 class Budget:
-    """Caps, the amount spent, and reservations for batches in progress (worst cases by step)."""
+    """The caps, the amount spent, and reservations (worst cases by name) for work in progress."""
 
     max_tokens_total: int | None = None
     max_cost: float | None = None
@@ -76,7 +76,7 @@ class Budget:
     reserved: dict[str, Tokens] = field(default_factory=dict)
 
     def refusal(self, wanted: Tokens) -> str | None:
-        """Why `wanted` more tokens could pass a cap, or None when they cannot."""
+        """Return why `wanted` more tokens could exceed a cap, or None if they cannot."""
         whole = self.spent + wanted
         for tokens in self.reserved.values():
             whole += tokens
@@ -99,25 +99,25 @@ class Budget:
 
     @property
     def capped(self) -> bool:
-        """True when there is a cap to keep."""
+        """True if there is a cap."""
         return self.max_tokens_total is not None or self.max_cost is not None
 
     def reserve(self, name: str, worst: Tokens) -> None:
-        """Set aside the worst case of something that is begun."""
+        """Reserve the worst case of work that begins."""
         self.reserved[name] = worst
 
     def settle(self, name: str, used: Tokens) -> None:
-        """Replace a worst case by the actual amount."""
+        """Replace a reservation by the tokens used."""
         self.reserved.pop(name, None)
         self.spent += used
 
 
 def read_prices(path: str) -> tuple[Prices, dict[str, float]]:
-    """The `[price]` table (money per million tokens: prefill, sample, train) and the `[assume]`
-    table of a forecast, if any.
+    """Return the `[price]` table (money per million tokens: prefill, sample, train) and the
+    `[assume]` table of a forecast, if any.
 
-    Raises ConfigError: there is no such file; DataError: it is not TOML, or lacks a price, or a
-    number is negative.
+    Raises ConfigError for a missing file. Raises DataError if it is not TOML, lacks a price, or has
+    a negative number.
     """
     try:
         with Path(path).expanduser().open("rb") as file:

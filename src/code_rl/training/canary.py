@@ -1,7 +1,7 @@
-"""Canaries: impossible problems that are sampled and judged beside a batch, never trained on.
+"""Canaries: impossible problems that are sampled and judged beside a batch, and never trained on.
 
-ImpossibleBench's idea (arXiv 2510.20270): an answer that passes was paid without being right, so
-there is a leak or a hack.
+The idea is ImpossibleBench's (arXiv 2510.20270): an answer that passes was rewarded without being
+right, so there is a leak or a hack.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from code_rl.policy import Group, Trajectory, derive_seed
 from code_rl.training.objective import Objective
 
 MAX_PROGRAM = 1000
-"""Characters of a program that are shown."""
+"""The most characters of a program that are shown."""
 FULL_REWARD = 1.0
 
 
 def impossible(problem: Problem, seed: int) -> Problem:
-    """Make a problem with the same public view that no deterministic program solves.
+    """Return a problem with the same public view that no deterministic program solves.
 
-    Every hidden test expects something else than before, and the first test comes once more, hidden
-    and with another expectation.
+    Every hidden test gets another expected output. The first test is added again as a hidden test,
+    also with another expected output.
     """
     tests = [
         test if test.public else _altered(test, derive_seed(seed, "test", index))
@@ -34,7 +34,7 @@ def impossible(problem: Problem, seed: int) -> Problem:
 
 
 def _altered(test: TestCase, number: int) -> TestCase:
-    """The same test, expecting `number` beside its own expected value."""
+    """Return the same test with `number` added to its expected output."""
     if isinstance(test, StdinTest):
         return replace(test, expected=f"{test.expected}\n{number}")
     if isinstance(test, CallTest):
@@ -62,7 +62,7 @@ def _passes(problem: Problem, trajectory: Trajectory, objective: Objective) -> b
 
 
 def _shown(trajectory: Trajectory) -> str:
-    """The program as plain text, cut; the whole answer where it has none."""
+    """Return the program, or the whole answer if it has none, as plain text of limited length."""
     text = (trajectory.last.code or trajectory.text)[:MAX_PROGRAM]
     return "".join(
         char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()

@@ -1,5 +1,5 @@
-"""A run's terminal output: a header, a row per step, progress while it works, a closing table.
-Plain in a pipe."""
+"""A run's terminal output: a header, a row per step, a progress bar, and a closing table. A pipe
+gets plain text."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Console:
             self.rich.print(Text.assemble((f"{name:>{width}}", "bold"), "  ", redacted(value)))
 
     def notice(self, text: str) -> None:
-        """One line that a user should read."""
+        """Print a line that a user should read."""
         self.rich.print(Text(redacted(text)))
 
     @contextlib.contextmanager
@@ -98,11 +98,11 @@ class Console:
         self._progress.start()
 
     def begin_step(self, step: int) -> None:
-        """A step's sampling begins."""
+        """Show that a step's sampling begins."""
         self._progress.update(self._task, description=f"step {step}")
 
     def end_step(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """One row for a finished step; a line per split for the baseline."""
+        """Print a row for a finished step, or for the baseline a line per split."""
         if step < 0:
             self.notice(
                 f"before training: {_evaluation_line(metrics)}  ({metrics['time/eval']:.1f} s)"
@@ -150,7 +150,7 @@ class Console:
 
     @contextlib.contextmanager
     def evaluating(self, sizes: Mapping[str, int], samples: int) -> Iterator[Callable[[], None]]:
-        """Announce an evaluation while it runs; `evaluates` is true meanwhile."""
+        """Show that an evaluation runs; `evaluates` is True meanwhile."""
         draws = f"greedy + {samples} samples each" if samples else "greedy"
         what = f"evaluating {sum(sizes.values())} held-out problems, {draws}"
         self._progress.update(self._task, description=what)
@@ -164,7 +164,7 @@ class Console:
             nonlocal done, shown
             done, now = done + 1, time.monotonic()
             text = f"evaluating: {done} of {total} completions"
-            if done >= total / 20:  # the first ones wait for one another
+            if done >= total / 20:  # the first completions wait for one another
                 text += f", about {(now - started) / done * (total - done):.0f} s left"
             self._progress.update(self._task, description=text)
             if not self.rich.is_terminal and now - shown > LINE_EVERY_S and done < total:
@@ -177,7 +177,7 @@ class Console:
             self.evaluates = False
 
     def saved(self, step: int) -> None:
-        """A checkpoint was written."""
+        """Show that a checkpoint was written."""
         self._progress.update(self._task, description=f"saved after step {step - 1}")
 
     def stop(self) -> None:
@@ -187,7 +187,7 @@ class Console:
     def closing_table(
         self, metrics: Sequence[Mapping[str, Any]], sizes: Mapping[str, int], k: int
     ) -> None:
-        """Before and after, per split."""
+        """Print the results before and after training, per split."""
         evaluated = [record for record in metrics if "eval/pass@1" in record]
         if len(evaluated) < 2:
             return
@@ -217,8 +217,8 @@ class Console:
         log_path: Path,
         hints: Sequence[str],
     ) -> None:
-        """Show the whole run's wall time (also of its earlier processes) and tokens, its files, and
-        the next commands."""
+        """Print the run's wall time and tokens (with those of its earlier processes), its files,
+        and the next commands."""
         steps = [record for record in metrics if record["step"] >= 0]
         trained = sum(record.get("tokens/completion", 0) for record in steps)
         evaluated = sum(record.get("tokens/eval", 0) for record in metrics)
@@ -264,14 +264,13 @@ class FittingTable:
 
 
 class _Notices(logging.Handler):
-    """Warnings as lines on the console."""
+    """A log handler that prints warnings on the console."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(logging.WARNING)
         self._console = console
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show one."""
         self._console.notice(record.getMessage())
 
 

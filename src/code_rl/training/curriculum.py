@@ -1,8 +1,8 @@
-"""The curriculum: how likely a problem is to be drawn, by how often the policy has solved it.
+"""The curriculum: how likely a problem is to be sampled, by how often the policy has solved it.
 
-A curriculum is a function of one problem's `History`, which is a function of the groups that were
-trained: a resumed run rebuilds it from `rollouts.jsonl`. With `max_steps_off_policy=K` the batch of
-step n is drawn by the groups of the steps before n − K, those trained when its sampling begins.
+A curriculum is a function of one problem's `History`, which depends only on the groups that were
+trained; a resumed run rebuilds it from `rollouts.jsonl`. With `max_steps_off_policy=K` the batch of
+step n is sampled by the groups of steps before n − K, which are trained when its sampling begins.
 """
 
 from __future__ import annotations
@@ -23,34 +23,35 @@ from code_rl.util.files import read_lines
 from code_rl.util.registry import attribute_errors_to, find
 
 NEWEST = 0.5
-"""Weight of the newest group in the running solve rate, after the first group."""
+"""The weight of the newest group in the running solve rate, after the first group."""
 TOO_HARD, TOO_EASY, PATIENCE, RETIRED_STEPS, LEAST = 0.125, 0.875, 2, 25, 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """One problem so far: groups that were judged, its running solve rate (½ before the first), and
-    the step of the last group."""
+    """One problem's history: the number of judged groups, the running solve rate (½ before the
+    first group), and the step of the last group."""
 
     groups: int = 0
     solve_rate: float = 0.5
     last_step: int = -1
 
     def after(self, step: int, solved: float) -> History:
-        """The history with one more group, of which the share `solved` was right."""
+        """Return the history with one more group, of which the share `solved` was right."""
         newest = NEWEST if self.groups else 1.0
         rate = self.solve_rate + newest * (solved - self.solve_rate)
         return History(self.groups + 1, rate, step)
 
 
 Curriculum = Callable[[History, int], float]
-"""A problem's history and the step to draw for, to its weight: 0 retires it for that step."""
+"""A function from a problem's history and a step to the problem's weight; 0 retires it for that
+step."""
 Outcome = tuple[str, float]
-"""A problem's id, and the share of one group's decided answers that were right."""
+"""(problem id, share of right answers among those of one group with a verdict)"""
 
 
 def uniform(history: History, step: int) -> float:
-    """Every problem once an epoch, in an order shuffled by the seed."""
+    """Return 1: every problem comes once per epoch, in an order shuffled by the seed."""
     del history, step
     return 1.0
 
@@ -72,8 +73,8 @@ CURRICULA: Mapping[str, Curriculum] = {"uniform": uniform, "solve_rate": solve_r
 
 
 def get_curriculum(name: str) -> Curriculum:
-    """The curriculum called `name`, or the one that `package.module:object` is. Raises ConfigError,
-    naming it, where it gives a new problem no weight."""
+    """Return the curriculum called `name`, or the function `package.module:function`. Raises
+    ConfigError for an unknown name, and for a curriculum that gives a new problem no weight."""
     curriculum = find("curriculum", name, CURRICULA)
     if not callable(curriculum):
         raise ConfigError(
@@ -88,7 +89,8 @@ def get_curriculum(name: str) -> Curriculum:
 
 
 def weight_of(name: str, curriculum: Curriculum, history: History, step: int) -> float:
-    """The weight that a curriculum gives. Raises ConfigError unless it is finite and at least 0."""
+    """Return the weight that a curriculum gives. Raises ConfigError unless it is finite and at
+    least 0."""
     with attribute_errors_to("curriculum", name):
         weight = float(curriculum(history, step))
         if not 0 <= weight < math.inf:
@@ -97,13 +99,14 @@ def weight_of(name: str, curriculum: Curriculum, history: History, step: int) ->
 
 
 def outcome(problem_id: str, kinds: Iterable[VerdictKind]) -> list[Outcome]:
-    """The outcome of one group, by its verdicts; none where no verdict says anything."""
+    """Return the outcome of one group as a list of one, or an empty list if no verdict is
+    decided."""
     decided = [kind is VerdictKind.PASSED for kind in kinds if not kind.undecided]
     return [(problem_id, sum(decided) / len(decided))] if decided else []
 
 
 def logged_outcomes(rollouts: Path) -> dict[int, list[Outcome]]:
-    """The outcomes of each step in `rollouts.jsonl`."""
+    """Return the outcomes of each step in `rollouts.jsonl`."""
     found: dict[int, list[Outcome]] = {}
     for line in read_lines(rollouts):
         kinds = (VerdictKind(each["verdict"]) for each in line["completions"])
@@ -112,7 +115,7 @@ def logged_outcomes(rollouts: Path) -> dict[int, list[Outcome]]:
 
 
 class WeightedOrder:
-    """Draws problems with a curriculum's weights; `lag` is K. Steps are drawn for in order."""
+    """Samples problems with a curriculum's weights. `lag` is K; steps are sampled in order."""
 
     def __init__(
         self, problems: Sequence[Problem], name: str, seed: int, prompts: int, lag: int
@@ -127,11 +130,13 @@ class WeightedOrder:
         self._drawn: dict[int, npt.NDArray[np.int64]] = {}
 
     def observe(self, step: int, found: Sequence[Outcome]) -> None:
-        """Note the outcomes of a trained step; batches that began before do not see them."""
+        """Record the outcomes of a trained step. Batches that have already begun do not use
+        them."""
         self._waiting.setdefault(step, []).extend(found)
 
     def problem(self, step: int, slot: int, attempt: int) -> Problem:
-        """The problem of a slot: at first (`attempt` 0) one of a batch without repeats."""
+        """Return the problem of a slot. At `attempt` 0 the problems of a batch are all
+        different."""
         weights = self.weights(step)
         if attempt == 0:
             return self._problems[int(self._drawn[step][slot])]
@@ -139,8 +144,8 @@ class WeightedOrder:
         return self._problems[int(np.random.default_rng(seed).choice(len(weights), p=weights))]
 
     def weights(self, step: int) -> npt.NDArray[np.float64]:
-        """Each problem's probability in the batch of a step, computed once, when it begins. Retired
-        ones return early where too few are left for a batch."""
+        """Return each problem's probability in the batch of a step, computed once when the batch
+        begins. Retired problems return early if too few others are left for a batch."""
         if step not in self._weights:
             self._absorb(step - self._lag)
             size, unseen = len(self._ids), self._weight(History(), step)

@@ -1,4 +1,4 @@
-"""Evaluations of a run: when they are due, and its policy on the held-out problems."""
+"""Evaluations of a run: when they are due, and how its policy is evaluated on held-out problems."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from code_rl.training.run import Run
 
 
 async def evaluate_run(run: Run, policy: Policy, step: int = -1, *, full: bool) -> dict[str, Any]:
-    """Evaluate on the held-out splits after `step` (−1: before training): greedily, and (full) with
-    samples for Pass@1 and Pass@k.
+    """Evaluate on the held-out splits after `step` (−1: before training): greedily, and with `full`
+    also with samples for Pass@1 and Pass@k.
 
-    Samples and verdicts of an earlier process of this run are used.
+    Samples and verdicts of an earlier process of this run are reused.
     """
     started = time.perf_counter()
     samples = run.config.eval_samples if full else 0

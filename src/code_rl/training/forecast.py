@@ -1,8 +1,8 @@
-"""`dry_run=true`: the resolved settings, and the expected use of tokens, sandbox CPU, time and
-money. Nothing is started.
+"""`dry_run=true`: the resolved settings, and the expected tokens, sandbox CPU, time and money.
+Nothing is started.
 
-A forecast rests on assumptions about lengths and speeds. The `[assume]` table of `prices=FILE`
-overrides those below, and every one is printed beside the figures.
+A forecast assumes lengths and speeds. The `[assume]` table of `prices=FILE` overrides the defaults
+below; every assumption is printed beside the forecast.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ ASSUMED: Mapping[str, tuple[str, float, float]] = {
     "train_tokens_per_s": ("tokens a second that the trainer takes", 20000.0, 28000.0),
     "eval_problems": ("held-out problems, where eval_limit=-1", 687.0, 687.0),
 }
-"""Meaning, usual value, and value of the built-in model on the embedded engine, as measured on the
-machine of README's table."""
+"""(meaning, usual value, value for the built-in model on the embedded engine, measured on the
+machine of README's table)"""
 
-FUNCTIONS_PROMPT = 190.0  # as SmolLM2's tokenizer has it
+FUNCTIONS_PROMPT = 190.0  # from SmolLM2's tokenizer
 SMOLLM2_SPEEDS = {"sample_tokens_per_s": 600.0, "train_tokens_per_s": 900.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """One run, expected: over `steps` steps (100 where max_steps=-1)."""
+    """The forecast of one run of `steps` steps (100 if max_steps=-1)."""
 
     steps: int
     tokens: Tokens
@@ -58,7 +58,7 @@ class Expected:
 
 
 def forecast(config: Config, assume: Mapping[str, float], prices: Prices | None) -> Expected:
-    """Figures from the settings and assumptions."""
+    """Return the forecast from the settings and assumptions."""
     shape = batch_shape(config)
     steps = config.max_steps if config.max_steps > 0 else 100
     schedule = context_schedule(config, room=2**62)
@@ -91,7 +91,7 @@ def _batch(shape: BatchShape, limit: int, assume: Mapping[str, float]) -> Tokens
 
 
 def _evaluated(config: Config, steps: int, assume: Mapping[str, float]) -> float:
-    """Completions of all evaluations."""
+    """Return the number of completions of all evaluations."""
     if config.eval_every < 0:
         return 0.0
     splits = count_splits(config.dataset, config.test_dataset)
@@ -101,8 +101,8 @@ def _evaluated(config: Config, steps: int, assume: Mapping[str, float]) -> float
 
 
 def _step_s(config: Config, shape: BatchShape, assume: Mapping[str, float]) -> float:
-    """Seconds of a step in the first stage: its parts one after the other, or the slowest of them
-    where steps overlap."""
+    """Return the seconds of a step in the first stage: the sum of its parts, or the slowest part if
+    stages overlap."""
     limit = context_schedule(config, room=2**62).stages[0].max_tokens
     batch = _batch(shape, limit, assume)
     programs = shape.prompts * shape.samples_per_prompt * assume["code_rate"]
@@ -115,8 +115,8 @@ def _step_s(config: Config, shape: BatchShape, assume: Mapping[str, float]) -> f
 
 
 def assumptions(config: Config, given: Mapping[str, float]) -> dict[str, float]:
-    """The assumptions in use for a run: those `given`, else the usual ones. Raises DataError for
-    one that does not exist."""
+    """Return the assumptions of a run: the `given` ones, else the defaults. Raises DataError for an
+    unknown name."""
     for name in given:
         if name not in ASSUMED:
             raise DataError(f"[assume] has no {name!r}; there are: {', '.join(ASSUMED)}")
@@ -129,13 +129,14 @@ def assumptions(config: Config, given: Mapping[str, float]) -> dict[str, float]:
 
 
 def _measured(config: Config, assume: Mapping[str, float]) -> tuple[dict[str, float], str]:
-    """Speeds of the embedded engine with this model, and where the speeds in use come from."""
+    """Return the embedded engine's speeds with this model, and a text that says where the speeds
+    come from."""
     if config.backend != BackendKind.EMBEDDED:
         return {}, "assumed"
     try:
         if at_hand(config):
             return asyncio.run(measure(config, assume)), "measured on this machine"
-    except ConfigError as error:  # a model that cannot be had is refused when the run starts
+    except ConfigError as error:  # a model that cannot be loaded is refused when the run starts
         return {}, f"assumed; {error}"
     return (
         SMOLLM2_SPEEDS,
@@ -160,7 +161,7 @@ def _duration(seconds: float) -> str:
 
 
 def forecast_lines(config: Config) -> list[str]:
-    """The lines that `dry_run=true` prints."""
+    """Return the lines that `dry_run=true` prints."""
     prices, given = read_prices(config.prices) if config.prices is not None else (None, {})
     measured, speeds = _measured(config, assumptions(config, given))
     assume = assumptions(config, {**measured, **given})

@@ -1,7 +1,7 @@
 """The library's functions for notebooks and scripts: evaluate and train.
 
-Each function can be called plainly, also inside a running event loop (a notebook's waits then), and
-most have an awaitable twin. Heavy imports stay out of `import code_rl`.
+Each function can be called directly, even inside a running event loop such as a notebook's, which
+then waits. Most functions have an async version. `import code_rl` stays free of heavy imports.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from code_rl.training.config import Config
 
 OF_A_POLICY = ("eval_limit", "eval_samples", "max_tokens", "seed", "temperature")
-"""Settings of an evaluation of a given policy."""
+"""The settings that apply to a given policy."""
 OF_AN_EVALUATION = (
     *OF_A_POLICY,
     *(
@@ -50,14 +50,16 @@ async def evaluate_async(
     checkpoint: str | Path | None = None,
     **settings: Any,
 ) -> dict[str, float]:
-    """Evaluate on held-out problems: greedily, and with `eval_samples` a problem. Returns the
-    `eval/…` metrics of docs/metrics.md.
+    """Evaluate on held-out problems: greedily, and with `eval_samples` samples per problem. Returns
+    the `eval/…` metrics of docs/metrics.md.
 
-    Who: a `checkpoint` (RUN, or RUN/NAME), with that run's settings unless others are given; else a
-    `policy`; else the base model `model_name`.
-    On what: problems, splits of them by name, a word of `test_dataset=`, or (None) the held-out
-    problems of the run, for a base model the built-in ones. `eval_limit` problems a split, the same
-    each time; of problems that are given, all unless it is.
+    The policy is a `checkpoint` (RUN or RUN/NAME, with that run's settings unless others are
+    given), or else `policy`, or else the base model `model_name`.
+
+    The problems are a list, a mapping from split names to lists, or a value of `test_dataset=`.
+    With None they are the run's held-out problems, or the built-in ones for a base model.
+    `eval_limit` limits the problems per split, with the same choice each time; given problems are
+    all used unless it is set.
 
     Raises ConfigError for a setting that is unknown or would have no effect.
     """
@@ -90,7 +92,7 @@ def evaluate(
     checkpoint: str | Path | None = None,
     **settings: Any,
 ) -> dict[str, float]:
-    """Run `evaluate_async` to its end. A `policy` is evaluated in its own event loop."""
+    """Run `evaluate_async` and wait for it. A `policy` is evaluated in its own event loop."""
     if "policy" in settings:
         raise ConfigError(
             "policy= belongs to the event loop that made it; await evaluate_async(…, policy=…) "
@@ -101,20 +103,20 @@ def evaluate(
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """A run's directory, and the records of its `metrics.jsonl`: one a step, the first (step −1)
-    being the evaluation before training."""
+    """A run's directory, and the records of its `metrics.jsonl`: one per step, after the evaluation
+    before training (step −1)."""
 
     log_path: Path
     metrics: Sequence[Mapping[str, Any]]
 
 
 async def train_async(**settings: Any) -> TrainingResult:
-    """Train as `code-rl train` does, with the same settings; `log_path` of an earlier run resumes
-    it. `reward`, `advantage`, `loss`, `environment` and `prompt` may be objects, `dataset` and
-    `test_dataset` lists of problems.
+    """Train as `code-rl train` does, with the same settings. The `log_path` of an earlier run
+    resumes that run. `reward`, `advantage`, `loss`, `environment` and `prompt` may be objects;
+    `dataset` and `test_dataset` may be lists of problems.
 
-    Cancelling it cuts the run, which can be resumed. Raises ConfigError for a mistake in the
-    settings, before anything is written.
+    Cancelling interrupts the run, which can then be resumed. Raises ConfigError for a wrong setting
+    before anything is written.
     """
     from code_rl.training.runs.recorder import read_metrics
     from code_rl.training.trainer import confirm, prepare, train_run
@@ -132,13 +134,13 @@ async def train_async(**settings: Any) -> TrainingResult:
 
 
 def train(**settings: Any) -> TrainingResult:
-    """`train_async`, waited for."""
+    """Run `train_async` and wait for it."""
     return wait_for(train_async(**settings))
 
 
 def report(run: str | Path | TrainingResult, *, browse: bool = True) -> Path:
-    """Write a run's page, `report.html` in its directory, and open it in the browser; returns its
-    path. Raises DataError where there is no run."""
+    """Write a run's page, `report.html` in its directory, open it in the browser and return its
+    path. Raises DataError if there is no run."""
     import webbrowser
 
     from code_rl.training.report import REPORT, open_run, write_report
@@ -152,8 +154,8 @@ def report(run: str | Path | TrainingResult, *, browse: bool = True) -> Path:
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as the command line has them: paths are texts, objects have names, None is nothing
-    given."""
+    """Return settings in the form of the command line: paths become text, objects become names, and
+    settings that are None are left out."""
     return {name: _as_typed(name, value) for name, value in settings.items() if value is not None}
 
 
@@ -169,14 +171,14 @@ def _as_typed(name: str, value: Any) -> Any:
     if isinstance(value, Real):  # NumPy's numbers, too
         number = int(value) if isinstance(value, Integral) else float(value)
         whole = float(number).is_integer()
-        return str(int(number)) if whole else number  # a field of numbers reads either
+        return str(int(number)) if whole else number  # a field of numbers accepts both
     field = chz.chz_fields(Config).get(name)
     takes_text = field is not None and field.x_type in (str, str | None)
     return name_object(name, value) if takes_text else value
 
 
 def _say_what_has_no_name(settings: Mapping[str, Any]) -> None:
-    """Say, once, which objects a resume must be given again."""
+    """Print once which objects must be passed again on a resume."""
     unnamed = [f"{name}=" for name, value in settings.items() if str(value).startswith(GIVEN)]
     if unnamed:
         print(
@@ -188,8 +190,8 @@ def _say_what_has_no_name(settings: Mapping[str, Any]) -> None:
 def _settings(
     policy: Policy | None, checkpoint: str | Path | None, given: Mapping[str, Any]
 ) -> tuple[Config, str | None]:
-    """The settings of an evaluation, and where the weights are (None: the base model's). Each that
-    is given takes effect, or is refused."""
+    """Return the settings of an evaluation, and the path of the weights (None: the base model). A
+    given setting without effect is refused."""
     from code_rl.engine.checkpoints import checkpoint_record
     from code_rl.training.config import make_config
     from code_rl.training.runs.directory import settings_of
@@ -222,7 +224,8 @@ async def held_out_splits(
     config: Config,
     limit: int,
 ) -> Mapping[str, Sequence[Problem]]:
-    """Held-out problems by split: of those that are given, the split `test`, `limit` each."""
+    """Return held-out problems by split, `limit` each. Problems given as a list are the split
+    `test`."""
     from code_rl.data import find_data, load_test_splits, subsample
 
     if isinstance(problems, Problem):
@@ -241,7 +244,7 @@ async def held_out_splits(
 async def open_policy(
     config: Config, state_path: str | None, trained: bool
 ) -> AsyncIterator[Policy]:
-    """A policy of these settings, with a sandbox of its own."""
+    """Open a policy with these settings and a sandbox of its own."""
     from code_rl.engine import connect
     from code_rl.grading.sandbox import check_executor, connect_executor
     from code_rl.policy import Policy

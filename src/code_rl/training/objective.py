@@ -1,5 +1,5 @@
-"""The objective of a run, from its settings: the chosen parts of the algorithm, and a group scored
-by them."""
+"""The objective of a run: the algorithm's parts that its settings choose, and the record of a group
+that they scored."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from code_rl.training.config import Config
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """R, its shaping, A, L and β; `loss_config` is Tinker's `loss_fn_config`, empty for the loss's
+    """R, its shaping, A, L and β. `loss_config` is Tinker's `loss_fn_config`, empty for the loss's
     defaults.
 
-    `temperature` is that of the log-probabilities that are trained, where the back end can be told.
+    `temperature` is the temperature of the trained log-probabilities, if the back end supports one.
     """
 
     reward: Reward = field(default_factory=Reward)
@@ -33,17 +33,17 @@ class Objective:
 
     @property
     def compares(self) -> bool:
-        """True where a group's members are told apart by their rewards."""
+        """True if rewards compare the members of a group."""
         return self.estimator is not ones
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredGroup:
-    """A group with its shaped rewards_G (None without a verdict), advantages_G (None where masked)
-    and mask_reasons_G (None where not).
+    """A group with its shaped rewards_G (None without a verdict), advantages_G (None if masked) and
+    mask_reasons_G (None if not masked).
 
-    `skipped` is why nothing of it is trained on: `all_masked`, `rewards_alike` or `no_advantage`;
-    None where it is.
+    `skipped` is the reason why the whole group is not trained on: `all_masked`, `rewards_alike`,
+    `no_advantage`, or None.
     """
 
     group: Group
@@ -54,8 +54,8 @@ class ScoredGroup:
 
     @property
     def trained(self) -> list[tuple[int, float]]:
-        """The members to train on, in order, with their advantages. One without a sampled token is
-        left out."""
+        """The members to train on, in order, with their advantages. Members without a sampled token
+        are left out."""
         advantages = [] if self.skipped else self.advantages_G
         return [
             (index, advantage)
@@ -65,7 +65,7 @@ class ScoredGroup:
 
 
 def objective_of(config: Config) -> Objective:
-    """The objective that a run's settings mean. Raises ConfigError for a part that cannot be
+    """Return the objective of a run's settings. Raises ConfigError for a part that cannot be
     loaded."""
     return Objective(
         reward=get_reward(

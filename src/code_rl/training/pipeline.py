@@ -1,14 +1,13 @@
 """Batches: their problems, the weights that they are sampled from, and the overlap of stages.
 
-Batch n is sampled with the weights behind max(0, n − K) training steps, K = `max_steps_off_policy`.
+Batch n is sampled with the weights after max(0, n − K) training steps, K = `max_steps_off_policy`.
 With K = 0 its sampling begins when batch n − 1 has been trained on. With K above 0 it begins K
-steps earlier, so that up to K batches are sampled and scored while one trains. The rule is a
-function of the settings: timing decides how long a step takes, never its content. Staleness is K
-from step K on.
+steps earlier, so up to K batches are sampled and scored while one trains. From step K on, every
+batch is K steps stale. Timing decides how long a step takes, never its content.
 
-Every completion and every verdict is kept on disk until no checkpoint needs it. A checkpoint after
-step s counts only when the batches up to s + K − 1, sampled from weights that no longer exist, are
-there too: so a resumed run trains on the same groups.
+Every completion and verdict is kept on disk until no checkpoint needs it. A checkpoint after step s
+becomes valid when the batches up to s + K − 1 are complete on disk: the weights that they were
+sampled from no longer exist. So a resumed run trains on the same groups.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ logger = logging.getLogger("code_rl")
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Scored groups, and the examples made from them, whose gradient is one request.
+    """Scored groups and the examples made from them; one request computes their gradient.
 
-    With a KL term `divergence` is the mean gap over their optimizer step.
+    With a KL term `divergence` is the mean of log q − log p_ref over the optimizer step.
     """
 
     groups: Sequence[ScoredGroup]
@@ -64,7 +63,7 @@ class OptimizerStep:
     """A submitted optimizer step: its micro-batches, each with the future of its gradient, and the
     future of Adam's step.
 
-    A future is None without an example to train on.
+    A future is None if there is no example to train on.
     """
 
     gradients: Sequence[tuple[MicroBatch, Any]]
@@ -76,7 +75,7 @@ class TrainedBatch:
     """One batch after training: its groups, their examples, and the trainer's log-probabilities of
     each example.
 
-    `divergences` and `gradient_norms` have a value for each optimizer step that has one.
+    `divergences` and `gradient_norms` have one value for each optimizer step that reported one.
     """
 
     groups: Sequence[ScoredGroup]
@@ -87,7 +86,7 @@ class TrainedBatch:
 
 
 async def answered(steps: Sequence[OptimizerStep]) -> TrainedBatch:
-    """Wait for submitted optimizer steps."""
+    """Wait for submitted optimizer steps and return the trained batch."""
     futures = [
         future
         for step in steps
@@ -126,11 +125,11 @@ async def _answer(future: Any) -> tuple[dict[str, Any], Sequence[Any] | None]:
 
 @dataclass(slots=True)
 class Batch:
-    """One step's rollouts, under way: `slots` give a group each, after those that it replaced.
-    `judged` is when the last of them did.
+    """One step's rollouts in progress. Each of `slots` gives the groups that it replaced, then its
+    final one; `judged` is when the last slot was done.
 
-    `metrics` is what was known of them when they began. `canaries` are impossible problems, which
-    are in nothing else.
+    `metrics` are the metrics known when the batch began. `canaries` are impossible problems, kept
+    apart from the slots.
     """
 
     step: int
@@ -141,16 +140,16 @@ class Batch:
     judged: float = 0.0
 
     async def share(self, number: int, shares: int) -> list[Group]:
-        """Wait for one of `shares` equal shares of the slots. Return its groups in order, whichever
-        is judged first."""
+        """Wait for one of `shares` equal shares of the slots. Return its groups in slot order, in
+        whatever order they were judged."""
         size = len(self.slots) // shares
         return list(
             itertools.chain(*await gather_tasks(self.slots[number * size : (number + 1) * size]))
         )
 
     def times(self, asked_for: float) -> dict[str, float]:
-        """Seconds per stage of a step for which it was asked at `asked_for` and which ends now.
-        Judging begins as completions arrive."""
+        """Return the seconds per stage of a step that ends now; the loop began to wait for its
+        batch at `asked_for`. Judging begins as completions arrive."""
         ended = time.perf_counter()
         sample = max(group.sample_s for slot in self.slots for group in slot.result())
         return {
@@ -173,7 +172,7 @@ class MeasuredStep:
 
 @dataclass(frozen=True, slots=True)
 class DueEvaluation:
-    """A measured step, whether an evaluation is due after it, and whether that is a full one."""
+    """A measured step, whether an evaluation is due after it, and whether it is a full one."""
 
     measured: MeasuredStep
     due: bool
@@ -181,11 +180,11 @@ class DueEvaluation:
 
 
 class Batches:
-    """Starts batches when their weights are known, and does in the background all work that need
-    not stop them: evaluating, logging, saving.
+    """Begins batches when their weights are known, and evaluates, logs and saves in the background
+    where it can.
 
-    Use it as an async context manager: leaving it waits for the background work, or (on an error)
-    cancels all work in progress.
+    Use it as an async context manager. Leaving it waits for the background work, or cancels all
+    work in progress if an exception was raised.
     """
 
     def __init__(self, run: Run) -> None:
@@ -209,8 +208,8 @@ class Batches:
                 await cancel_all([*batch.slots, *batch.canaries])
 
     def next(self, policy: Policy) -> Batch:
-        """Begin every batch that waited for the weights of `policy`, and return the one to train on
-        with them."""
+        """Begin every batch that waited for the weights of `policy`, and return the next batch to
+        train on."""
         run = self._run
         self._started = time.perf_counter()
         self._batches.pop(policy.step - 1, None)
@@ -226,9 +225,10 @@ class Batches:
         return self._batches[policy.step]
 
     async def finish(self, batch: Batch, trained: TrainedBatch, policy: Policy) -> None:
-        """Log a trained step, evaluate and save if due; `policy` has the weights after it.
+        """Log a trained step, then evaluate and save if due. `policy` has the weights after the
+        step.
 
-        With K above 0 the evaluation runs while later steps train, and lines keep their order.
+        With K above 0 the evaluation runs while later steps train; log lines keep their order.
         """
         canaries = await gather_tasks(batch.canaries)
         self._run.problem_sampler.observe(batch.step, trained.groups)
@@ -241,7 +241,7 @@ class Batches:
     def _measure(
         self, batch: Batch, trained: TrainedBatch, policy: Policy, canaries: Sequence[Group]
     ) -> MeasuredStep:
-        """Compute the metrics of a trained step, and settle its tokens."""
+        """Compute the metrics of a trained step, and charge its tokens to the budget."""
         run = self._run
         retries, self._retries = self._retries, retries_of(run.executor)
         metrics = {
@@ -257,8 +257,8 @@ class Batches:
         return MeasuredStep(batch.step, metrics, policy)
 
     def _evaluation_after(self, measured: MeasuredStep) -> DueEvaluation:
-        """Decide on the evaluation after a step; stop the run first if the next step may pass a
-        cap."""
+        """Decide whether an evaluation is due after a step. Stop the run first if the next step
+        could exceed a cap."""
         run, done = self._run, measured.policy.step
         due = evaluates_after(run.config, done)
         if done not in self._batches and run.goes_on(done):
@@ -292,8 +292,8 @@ class Batches:
         await self._side.do(log)
 
     async def _save(self, step: int) -> None:
-        """Save the weights as they are now; the checkpoint counts once all that a resumed run needs
-        beside them is on disk."""
+        """Save the current weights. The checkpoint becomes valid when everything else that a
+        resumed run needs is on disk."""
         run = self._run
         saving = await run.recorder.begin_checkpoint(run.backend.trainer, step)
         behind = step + run.config.max_steps_off_policy
@@ -341,10 +341,10 @@ class Batches:
         )
 
     async def _fill(self, at: tuple[int, int], policy: Policy, sampling: Sampling) -> list[Group]:
-        """Roll out one slot: again with another problem, up to `dynamic_sampling` times, while all
-        are right or all wrong.
+        """Roll out one slot. While the group is all right or all wrong, roll it out again with
+        another problem, up to `dynamic_sampling` times.
 
-        Samples and verdicts of an earlier process are used; new ones are kept on disk.
+        Samples and verdicts of an earlier process are reused; new ones are kept on disk.
         """
         run, inflight = self._run, self._run.recorder.inflight
         groups: list[Group] = []
@@ -363,7 +363,8 @@ class Batches:
     async def _canary(
         self, step: int, number: int, chosen: SampledProblem, policy: Policy, sampling: Sampling
     ) -> Group:
-        """Roll out an impossible problem, with draws of its own, kept on disk as the others are."""
+        """Roll out an impossible problem with seeds of its own; its log is kept on disk like the
+        others."""
         run = self._run
         log = run.recorder.inflight.group_log(step, f"canary.{number}")
         count = run.shape.samples_per_prompt

@@ -1,5 +1,5 @@
-"""x ~ problems: which problems a batch has, and the seeds of their draws. A function of the
-settings, and with a curriculum of earlier groups, so that any step is found again."""
+"""x ~ problems: the problems of each batch, and the seeds of their samples. Both depend only on the
+settings and, with a curriculum, on earlier groups, so any step can be reproduced."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from code_rl.training.objective import ScoredGroup
 
 MAX_TRIES = 1000
-"""Problems looked at, one after the other, for one whose prompt fits."""
+"""The most problems tried in search of one whose prompt fits."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampledProblem:
-    """A problem, the length of its prompt in tokens, the seed of its draws; `replaced` names one
-    whose prompt did not fit."""
+    """A problem, the length of its prompt in tokens, and the seed of its samples. `replaced` is the
+    id of the problem that it replaces because that prompt did not fit, or None."""
 
     problem: Problem
     prompt_tokens: int
@@ -36,8 +36,8 @@ class SampledProblem:
 
 
 class ProblemSampler:
-    """Batches from the problem order. A problem whose prompt has `limit` tokens or more, by
-    `length`, is replaced by a random one."""
+    """Batches from the problem order. A problem whose prompt has `limit` tokens or more (measured
+    by `length`) is replaced by a random one."""
 
     def __init__(
         self,
@@ -57,29 +57,30 @@ class ProblemSampler:
         self.at = lru_cache(maxsize=4 * prompts * (resamples + 1))(self._at)
 
     def batch(self, step: int, attempt: int = 0) -> list[SampledProblem]:
-        """The problems of a step, one for each place; of those that a place may be filled with
-        again, number `attempt`."""
+        """Return the problem of each slot of a step. With `attempt` above 0, return the problems of
+        that resampling of the slots."""
         return [self.at(step, slot, attempt) for slot in range(self._prompts)]
 
     def observe(self, step: int, groups: Sequence[ScoredGroup]) -> None:
-        """Note how a trained step's groups were solved, for batches that begin later."""
+        """Record how a trained step's groups were solved, for batches that begin later."""
         if self._weighted is not None:
             for group in (scored.group for scored in groups):
                 kinds = (each.verdict.kind for each in group.trajectories)
                 self._weighted.observe(step, outcome(group.problem.id, kinds))
 
     def recall(self, rollouts: Path) -> None:
-        """Note the steps that a resumed run has in its `rollouts.jsonl`."""
+        """Record the steps that a resumed run has in its `rollouts.jsonl`."""
         if self._weighted is not None and rollouts.exists():
             for step, found in logged_outcomes(rollouts).items():
                 self._weighted.observe(step, found)
 
     def measured(self, step: int) -> dict[str, float]:
-        """The metrics of the curriculum, if there is one, when the batch of a step begins."""
+        """Return the curriculum's metrics, if there is a curriculum, as the batch of a step
+        begins."""
         return {} if self._weighted is None else self._weighted.measured(step)
 
     def canaries(self, step: int) -> list[SampledProblem]:
-        """The impossible problems beside a step's batch: `canary` × P of them in the mean."""
+        """Return the impossible problems beside a step's batch, `canary` × P on average."""
         drawn = derive_seed(self._seed, "canaries", step) / 2**31
         found = []
         for number in range(math.floor(self._canary * self._prompts + drawn)):
@@ -89,12 +90,13 @@ class ProblemSampler:
         return found
 
     def longest(self, step: int) -> int:
-        """The longest prompt that a step can have, refills and canaries included, in tokens."""
+        """Return the longest prompt that a step can have, resampled problems and canaries included,
+        in tokens."""
         batches = [self.batch(step, n) for n in range(self._most + 1)] + [self.canaries(step)]
         return max(chosen.prompt_tokens for batch in batches for chosen in batch)
 
     def _problem(self, step: int, slot: int, attempt: int) -> Problem:
-        """The problem of a place, whatever the length of its prompt."""
+        """Return the problem of a slot, whatever the length of its prompt."""
         position = step * self._prompts + slot
         if self._weighted is not None:
             return self._weighted.problem(step, slot, attempt)
@@ -103,18 +105,19 @@ class ProblemSampler:
         return self._refills.batch(position * self._most + attempt - 1, 1)[0]
 
     def _at(self, step: int, slot: int, attempt: int) -> SampledProblem:
-        """Return the problem of a slot: its first (`attempt` 0), or that of a later attempt."""
+        """Return the problem of a slot at a given attempt (0 is the first)."""
         at = ("sample", step, slot) if attempt == 0 else ("refill", step, slot, attempt)
         seed, problem = derive_seed(self._seed, *at), self._problem(step, slot, attempt)
         return self._fitting(problem, seed)
 
     def _any(self, seed: int, *names: object) -> Problem:
-        """One of all problems, by seed."""
+        """Return one of all problems, chosen by seed."""
         problems = self._order.problems
         return problems[derive_seed(seed, *names) % len(problems)]
 
     def _fitting(self, problem: Problem, seed: int) -> SampledProblem:
-        """A problem, or the first of others drawn by `seed` whose prompt fits."""
+        """Return the problem if its prompt fits, else the first problem drawn by `seed` whose
+        prompt fits."""
         length, replaced, looked_at = self._length(problem), None, set[str]()
         for number in range(MAX_TRIES):
             looked_at.add(problem.id)

@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     import tinker
 
 ADAM: Mapping[str, float] = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-12}
-"""The course fixes these three."""
+"""These three values are the course's."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that one training run consists of; `first_step` is above 0 when it is resumed.
+    """All parts of one training run; `first_step` is above 0 if it is resumed.
 
-    `eval_sampling` draws the answers of evaluations; `schedule` has the token limits of training.
-    `reference` samples from the base model for the KL term.
+    `eval_sampling` are the sampling parameters of evaluations; `schedule` has the token limits of
+    training. `reference` samples from the base model for the KL term.
     """
 
     config: Config
@@ -58,16 +58,16 @@ class Run:
     _lengths: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def has_step(self, step: int) -> bool:
-        """True when the settings ask for this step (the first is 0)."""
+        """Return True if the settings include this step (the first is 0)."""
         return self.config.max_steps < 0 or step < self.config.max_steps
 
     def goes_on(self, step: int) -> bool:
-        """True when this step is to be taken."""
+        """Return True if this step is to be taken."""
         return self.has_step(step) and not self.stop.is_set()
 
     async def policy(self, step: int, unchanged: Policy | None = None) -> Policy:
-        """A policy over a fresh snapshot of the weights, unless no step has changed them: sampling
-        from an older one would be silently off-policy."""
+        """Return a policy with a new snapshot of the weights, or `unchanged` if no step has changed
+        them. Sampling from an older snapshot would silently be off-policy."""
         if unchanged is not None:
             return replace(unchanged, step=step)
         return Policy(
@@ -100,7 +100,7 @@ class Run:
 
     @cached_property
     def problem_sampler(self) -> ProblemSampler:
-        """The problems of each batch: those whose prompt leaves room for an answer (above the
+        """The sampler of each batch's problems. Their prompts leave room for an answer (above the
         tokens of `overlong=penalty:TOKENS`)."""
         config, limit = self.config, self.backend.context - self.objective.shaping.buffer
         length, problems = self._prompt_length, self.train_problems.problems
@@ -127,7 +127,7 @@ class Run:
         )
 
     def _prompt_length(self, problem: Problem) -> int:
-        """Tokens of a problem's prompt; each problem is encoded once."""
+        """Return the tokens of a problem's prompt; each problem is encoded once."""
         key = (problem.id, hash(problem.statement))
         if key not in self._lengths:
             context = self.backend.context
@@ -150,8 +150,8 @@ def sampling_of(config: Config, room: int) -> Sampling:
 
 
 def worst_batch(run: Run, step: int) -> Tokens:
-    """The most that a step's batch can use: every trajectory at its limit, every place filled as
-    often as it may be."""
+    """Return the most tokens that a step's batch can use: every trajectory at its limit, every slot
+    resampled as often as allowed."""
     config, shape, turns = run.config, run.shape, run.environment.max_turns
     limit, longest = run.schedule.longest, run.problem_sampler.longest(step)
     groups = shape.prompts * (1 + config.dynamic_sampling) + math.ceil(
@@ -159,13 +159,13 @@ def worst_batch(run: Run, step: int) -> Tokens:
     )
     trajectories = groups * shape.samples_per_prompt
     sample = trajectories * limit
-    # A later turn reads the whole conversation again, which ends where the context does.
+    # Each later turn reads the whole conversation again, up to the context length.
     prefill = trajectories * (longest + (turns - 1) * run.backend.context)
     return Tokens(prefill + (sample + prefill if config.kl_coef else 0), sample, sample + prefill)
 
 
 def worst_evaluation(run: Run, *, full: bool) -> Tokens:
-    """The most that an evaluation can use."""
+    """Return the most tokens that an evaluation can use."""
     each = 1 + (run.config.eval_samples if full else 0)
     count = sum(map(len, run.test_splits.values())) * each
     later = (run.environment.max_turns - 1) * run.backend.context
@@ -173,8 +173,8 @@ def worst_evaluation(run: Run, *, full: bool) -> Tokens:
 
 
 def unaffordable(run: Run, step: int, evaluations: int = 1) -> str | None:
-    """Why the batch of a step, with the evaluations that may go with it, could pass a cap; None
-    when it cannot."""
+    """Return why the batch of a step, with the evaluations that may follow, could exceed a cap, or
+    None if it cannot."""
     if not run.budget.capped:
         return None
     worst = worst_batch(run, step)

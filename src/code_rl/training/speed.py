@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LONG_ENOUGH_S = 0.5
 MOST_TOKENS = 1024
-"""Of the prompt and of the completion that are timed."""
+"""The most tokens of the prompt, and of the completion, that are timed."""
 
 
 def at_hand(config: Config) -> bool:
@@ -32,9 +32,9 @@ def at_hand(config: Config) -> bool:
 
 
 async def measure(config: Config, assume: Mapping[str, float]) -> dict[str, float]:
-    """Tokens a second of sampling and of training, under the names that a forecast has for them.
+    """Return the tokens per second of sampling and of training, under a forecast's names for them.
 
-    Prompt and completion are as long as assumed, up to `MOST_TOKENS`; their tokens are any.
+    Prompt and completion are as long as assumed, up to `MOST_TOKENS`; their tokens are arbitrary.
     """
     with tempfile.TemporaryDirectory() as folder:
         backend = await connect(config, Path(folder), None)
@@ -68,13 +68,15 @@ async def _speeds(
 
     return {
         "sample_tokens_per_s": _rate(sample, 1, limit),
-        "train_tokens_per_s": _rate(train, group, group * shape.prompts),  # a group shares a prompt
+        "train_tokens_per_s": _rate(
+            train, group, group * shape.prompts
+        ),  # the completions of a group share a prompt
     }
 
 
 def _rate(work: Callable[[int], int], amount: int, most: int) -> float:
-    """What `work` does a second, on an amount from `amount` on that takes long enough to tell, or
-    on `most`; the first call, which also prepares, does not count."""
+    """Return the amount of `work` per second. The amount grows from `amount`, up to `most`, until a
+    call takes long enough to measure; the first call is a warm-up."""
     work(1)
     while True:
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""From settings to an assembled run, the loop, and the report at the end."""
+"""From settings to an assembled run, its loop, and the report at the end."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def confirm(config: Config, resumes: bool) -> None:
     """Print what a remote back end will train and for how long; ask once for confirmation if
     nothing bounds the cost.
 
-    Raises ConfigError without a terminal to ask at, or for any answer but yes. A resume of an
-    unbounded run is not asked again.
+    Raises ConfigError without a terminal, or for any answer but yes. Resuming an unbounded run does
+    not ask again.
     """
     if config.backend == BackendKind.EMBEDDED:
         return
@@ -105,10 +105,10 @@ def _had_no_end(log_path: Path) -> bool:
 
 
 def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
-    """Return settings, run directory, and whether an earlier run is resumed there. Nothing is
-    written yet.
+    """Return the settings, the run directory, and whether an earlier run is resumed there. Nothing
+    is written yet.
 
-    Raises ConfigError: a setting is bad, or differs from the settings of the run to be resumed.
+    Raises ConfigError for a wrong setting, or one that differs from the run to be resumed.
     """
     log_path = Path(given["log_path"]).expanduser() if given.get("log_path") else None
     resumes = given.get("behavior_if_log_dir_exists", "resume") in ("resume", "ask")
@@ -117,7 +117,7 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
     )
     begun = begun_settings(log_path) if log_path is not None and resumes else None
     if begun is not None and given.get("recipe") not in (None, begun.get("recipe")):
-        begun = None  # another run
+        begun = None  # not the run to be resumed
     config = make_config(given, earlier or begun)
     if config.init_from is not None and earlier is None:
         find_checkpoint(config.init_from, config)
@@ -146,8 +146,8 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
 
 
 async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: bool = False) -> int:
-    """Assemble a run, train, report. With `signals` the process's SIGINT and SIGTERM end it after
-    the step in hand; returns the exit code."""
+    """Assemble a run, train, write the report and return the exit code. With `signals` a SIGINT or
+    SIGTERM to the process ends the run after the current step."""
     from code_rl.loop import train
     from code_rl.training.report.overview import wall_seconds
     from code_rl.training.report.page import REPORT
@@ -199,8 +199,8 @@ async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: b
 
 
 def _report(console: Console, log_path: Path) -> None:
-    """Write the run's page, say where it is and the worst of its findings, also of a run that
-    failed; a page that cannot be written spoils no run."""
+    """Write the run's page, and print its path and the worst finding, also for a run that failed. A
+    page that cannot be written does not fail the run."""
     from code_rl.training.report.overview import overview
     from code_rl.training.report.page import REPORT, write_report
     from code_rl.training.report.run import open_run
@@ -222,7 +222,8 @@ def _report(console: Console, log_path: Path) -> None:
 
 
 def _beginning(run: Run, resumes: bool) -> str:
-    """Say that a run is new: a mistyped `log_path` would begin one in silence."""
+    """Return a notice that the run is new, since a mistyped `log_path` would otherwise begin one
+    silently."""
     if resumes:
         return f"resumed after {run.first_step} step{'s' if run.first_step != 1 else ''}"
     if run.config.init_from is not None:
@@ -283,8 +284,8 @@ def _resume(command: bool, config: Config, log_path: Path, **limits: float) -> s
 
 
 def _again(command: bool, **settings: str | float) -> str:
-    """Return how a run with these settings is begun in the same way: by a command, or by a call of
-    the library."""
+    """Return how to begin a run with these settings again: as a command, or as a call of the
+    library."""
     if command:
         return " ".join(
             [
@@ -296,11 +297,11 @@ def _again(command: bool, **settings: str | float) -> str:
 
 
 class _Signals:
-    """The first SIGINT or SIGTERM asks the loop to finish its step, or cuts the evaluation in
+    """The first SIGINT or SIGTERM asks the loop to finish its step, or cancels the evaluation in
     progress; the second ends the process.
 
-    `hint` says how to resume. `cut` is true once an evaluation was cut: the run is then as if it
-    had been killed, but for its last message.
+    `hint` says how to resume. `cut` is True once an evaluation was cancelled. Only the last message
+    then distinguishes the run from a killed one.
     """
 
     def __init__(self, console: Console, hint: str) -> None:
@@ -328,7 +329,7 @@ class _Signals:
         forget_signals(asyncio.get_running_loop(), numbers)
         for each in numbers:
             signal.signal(each, self._second)
-        # Said only now: a second signal may follow at once.
+        # Printed only after the handlers are replaced: a second signal may follow at once.
         if self._console.evaluates:
             self.cut = True
             task.cancel()

@@ -1,7 +1,7 @@
-"""A(r): how much better each member of a group did than its group; `ESTIMATORS` has the ways of
-saying so.
+"""A(r): how much better each member of a group did than its group. `ESTIMATORS` has the built-in
+estimators.
 
-A member without a reward (None) is no part of the baseline and gets no advantage.
+A member without a reward (None) is left out of the baseline and gets no advantage.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from code_rl.policy import Trajectory
 
 Estimator = Callable[..., list[float]]
-"""`rewards_G` of members that have one to `advantages_G`; of two parameters, it gets
-`(rewards_G, trajectories_G)`."""
+"""A function from the `rewards_G` of members that have one to `advantages_G`. A function with two
+parameters gets `(rewards_G, trajectories_G)`."""
 DEGENERATE = 1e-8
 STD_FLOOR = 1e-6
 
@@ -30,11 +30,12 @@ def compute_advantages(
     estimator: Estimator | None = None,
     trajectories: Sequence[Trajectory] = (),
 ) -> list[float | None]:
-    """`rewards_G` to `advantages_G`, by `mean` unless another estimator is given. A group without
-    variance has zeros under each but `ones`. `trajectories` are for an estimator that reads them.
+    """Return `advantages_G` for `rewards_G`, by `mean` unless another estimator is given. If all
+    rewards are equal, every estimator but `ones` gives zeros. `trajectories` are for an estimator
+    that reads them.
 
-    Raises ValueError for a reward that is NaN or infinite, ConfigError for an estimator that fails,
-    or does not give a finite number for each.
+    Raises ValueError for a reward that is NaN or infinite. Raises ConfigError for an estimator that
+    fails or does not return one finite number per reward.
     """
     known = [reward for reward in rewards if reward is not None]
     require_finite(known, "reward")
@@ -56,7 +57,7 @@ def compute_advantages(
 
 
 def _reads_trajectories(estimator: Estimator) -> bool:
-    """True for an estimator of two positional parameters without defaults."""
+    """Return True for an estimator with two positional parameters without defaults."""
     parameters = inspect.signature(estimator).parameters.values()
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(each.kind in positional and each.default is each.empty for each in parameters) > 1
@@ -71,8 +72,8 @@ def _rewarded(
 
 
 def should_skip(advantages: Sequence[float | None]) -> bool:
-    """True when no advantage in the group differs from zero by more than 1e-8 (an empty group too).
-    Raises ValueError for NaN or infinity."""
+    """Return True if no advantage in the group differs from zero by more than 1e-8, or the group is
+    empty. Raises ValueError for NaN or infinity."""
     known = [advantage for advantage in advantages if advantage is not None]
     require_finite(known, "advantage")
     return all(abs(advantage) <= DEGENERATE for advantage in known)
@@ -122,9 +123,9 @@ def maxrl(rewards_G: list[float]) -> list[float]:
 
 
 def ones(rewards_G: list[float]) -> list[float]:
-    """1.
+    """1 for every member.
 
-    With `loss=reinforce`, supervised training on the model's own samples: a control.
+    With `loss=reinforce` this is supervised training on the model's own samples: a control.
     """
     return [1.0] * len(rewards_G)
 
@@ -139,7 +140,7 @@ ESTIMATORS: Mapping[str, Estimator] = {
 
 
 def get_estimator(name: str) -> Estimator:
-    """The estimator called `name`, or the one that `package.module:object` is. Raises
+    """Return the estimator called `name`, or the function `package.module:function`. Raises
     ConfigError."""
     found = find("advantage", name, ESTIMATORS)
     if not callable(found):
@@ -152,7 +153,7 @@ def get_estimator(name: str) -> Estimator:
     def named(*given: list[float]) -> list[float]:
         return found(*given)
 
-    with contextlib.suppress(TypeError, ValueError):  # a callable that tells no parameters
+    with contextlib.suppress(TypeError, ValueError):  # a callable without a signature
         named.__signature__ = inspect.signature(found)  # type: ignore[attr-defined]
     named.__qualname__ = name
     return named

@@ -1,8 +1,8 @@
 """From tokens to training examples, and the optimizer step on them.
 
-A target is a token that the model is to predict from those before it. The policy's tokens have the
-sampler's logprobs and an advantage; all others (prompts, an environment's messages) have zeros, and
-are not trained on.
+A target is a token that the model is to predict from the tokens before it. The policy's tokens have
+the sampler's logprobs and an advantage. All other tokens (prompts, an environment's messages) have
+zeros and are not trained on.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Ints = npt.NDArray[np.int64]
 
 
 class Segment(NamedTuple):
-    """Tokens that make one example: a prompt, then one of `logprobs` each, None where the policy
-    did not write."""
+    """The tokens of one example: a prompt, then one token for each of `logprobs`, None where the
+    policy did not write the token."""
 
     tokens: list[int]
     logprobs: list[float | None]
@@ -41,14 +41,14 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A datum, and the segment that it was made of."""
+    """A datum, and the segment that it was made from."""
 
     datum: tinker.types.Datum
     segment: Segment
 
     @property
     def sampled(self) -> Ints:
-        """True for targets that the policy sampled."""
+        """True for targets that the policy sampled, [T − 1]."""
         before = [False] * (self.segment.prompt_length - 1)
         return np.flatnonzero(before + [each is not None for each in self.segment.logprobs])
 
@@ -58,7 +58,7 @@ class Example:
         return array
 
     def with_advantages(self, advantages: Floats) -> Example:
-        """The same with another advantage for each target, [T − 1]."""
+        """Return the example with these advantages of its targets, [T − 1]."""
         from tinker import types
 
         inputs = {
@@ -71,8 +71,8 @@ class Example:
 
 
 def segments(turns: Sequence[Turn]) -> list[Segment]:
-    """Join a trajectory's turns if a prompt extends the tokens before it: one segment for a
-    renderer that keeps them all, else several.
+    """Join a trajectory's turns where a prompt extends the tokens before it. A renderer with the
+    extension property gives one segment, others may give several.
 
     Turns without a sampled token are left out.
     """
@@ -91,15 +91,15 @@ def segments(turns: Sequence[Turn]) -> list[Segment]:
 def make_datum(
     tokens: list[int], logprobs: Sequence[float | None], ob_len: int, advantage: float
 ) -> tinker.types.Datum:
-    """One training example, shifted by one: inputs `tokens[:-1]`, targets `tokens[1:]`.
+    """Return one training example, shifted by one: inputs `tokens[:-1]`, targets `tokens[1:]`.
 
     Args:
         tokens: prompt and completion, T tokens.
         logprobs: the sampler's log-probability of each token after the prompt; None for tokens that
             the policy did not write.
-        ob_len: number of prompt tokens ("observation length"), or that number less one (the shifted
-            count); the lengths tell which.
-        advantage: of the whole completion.
+        ob_len: number of prompt tokens ("observation length"), or one less (the shifted count). The
+            lengths of the other arguments decide which one is meant.
+        advantage: the advantage of the whole completion.
 
     Returns:
         A datum of length T - 1 whose `logprobs` and `advantages` are zero where the policy did not
@@ -143,7 +143,7 @@ def train_step(
 ) -> None:
     """Take one optimizer step and wait for it.
 
-    Both requests are submitted before either is awaited, so that a remote service pipelines them.
+    Both requests are submitted before either is awaited, so a remote service can pipeline them.
     """
     for future in submit_step(training_client, datums, adam_params, loss, loss_config, temperature):
         future.result()
@@ -159,8 +159,8 @@ def submit_step(
 ) -> list[tinker.APIFuture[Any]]:
     """Submit one optimizer step and return its futures.
 
-    Gradients of earlier `forward_backward` calls are added to it; without datums it applies only
-    those.
+    The gradients of earlier `forward_backward` calls are added. Without datums only those are
+    applied.
     """
     gradients = (
         [forward_backward(training_client, datums, loss, loss_config, temperature)]
@@ -177,16 +177,14 @@ def forward_backward(
     loss_config: Mapping[str, float] | None = None,
     temperature: float = 1.0,
 ) -> tinker.APIFuture[tinker.types.ForwardBackwardOutput]:
-    """Submit the gradient of `loss`, summed over the tokens of `datums`. A loss that the back end
-    lacks, or the user's own, is computed here, in torch.
+    """Submit the gradient of `loss`, summed over the tokens of `datums`. A loss of the user's own,
+    or one that the back end does not have, is computed here in torch.
 
-    `temperature` is that of the policy's log-probabilities, where it is not 1 and the back end has
-    one.
+    `temperature` is the temperature of the policy's log-probabilities. It is sent only if it is not
+    1.
     """
     more = {} if temperature == 1 else {"temperature": temperature}
-    client: Any = (
-        training_client  # the SDK knows no temperature; only a back end that takes one is given any
-    )
+    client: Any = training_client  # only some back ends accept a temperature
     future: tinker.APIFuture[tinker.types.ForwardBackwardOutput]
     datums = [with_sequence(datum, loss) for datum in datums]
     if not loss.by_name:
@@ -198,7 +196,8 @@ def forward_backward(
 
 
 def with_sequence(datum: tinker.types.Datum, loss: Loss) -> tinker.types.Datum:
-    """The datum, with its sampled tokens (log q or A is not 0) marked where `loss` reads that."""
+    """Return the datum, with its sampled tokens (log q or A is not 0) marked if `loss` reads the
+    mark."""
     from tinker import types
 
     fields = datum.loss_fn_inputs
@@ -210,10 +209,10 @@ def with_sequence(datum: tinker.types.Datum, loss: Loss) -> tinker.types.Datum:
 
 
 def _custom(loss: Loss, loss_config: Mapping[str, float] | None) -> Any:
-    """Wrap `loss` for `forward_backward_custom`: from all datums' logprobs to one number and
-    metrics. Positions without a signal are not passed to it.
+    """Wrap `loss` for `forward_backward_custom`: from the logprobs of all datums to one number and
+    metrics. Positions without a signal are not passed to the loss.
 
-    A failure in it is a ConfigError that names the loss.
+    An exception in the loss becomes a ConfigError that names it.
     """
     settings = loss_settings(loss, loss_config)
 

@@ -1,8 +1,8 @@
 """β · KL(π ‖ π_ref), as a part of the advantages (Schulman's k1 estimate; Ouyang et al. 2022, arXiv
 2203.02155).
 
-Each sampled token's advantage loses β · (log q − log p_ref − c), c being the mean of that gap over
-the tokens of one optimizer step. Centring leaves the step's mean advantage as it was.
+Each sampled token's advantage is reduced by β · (log q − log p_ref − c), where c is the mean of log
+q − log p_ref over the tokens of one optimizer step. Centering keeps the step's mean advantage.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ def penalise_kl(
     examples: Sequence[Example], reference_logprobs: Sequence[Sequence[float]], beta: float
 ) -> tuple[list[Example], float | None]:
     """Return the examples of one optimizer step with the penalty in their advantages, and the mean
-    gap, an estimate of the divergence.
-
-    The mean gap of no examples is None.
+    of log q − log p_ref, an estimate of the divergence (None without examples).
 
     `reference_logprobs` are log p_ref of each example's sampled tokens.
     """

@@ -1,14 +1,16 @@
-"""Iterative context lengthening: how many tokens a completion may have, by step or by criterion.
+"""Iterative context lengthening: the token limit of completions, by step or by criterion.
 
-`0:16384,200:32768` begins with 16,384 tokens and allows 32,768 from step 200 on. In place of a
-step, a criterion may stand: `truncated>0.2` (the share of completions cut off) or `plateau` (the
-mean of correct completions no longer rises). Both look at the last `window` steps of the running
-stage. A stage with a step begins at that step in any case: criteria before it that are not met by
-then are passed over, as `0:16384,plateau:24576,200:32768` reads: 24,576 tokens at a plateau, 32,768
+`0:16384,200:32768` begins with 16,384 tokens and allows 32,768 from step 200 on. Instead of a step,
+a stage may have a criterion: `truncated>0.2` (the share of truncated completions) or `plateau` (the
+mean of correct completions no longer rises). Both look at the last `window` steps of the current
+stage.
+
+A stage with a step begins at that step even if criteria before it were never met; those stages are
+skipped. So `0:16384,plateau:24576,200:32768` means 24,576 tokens at a plateau, and 32,768 tokens
 from step 200 at the latest.
 
-The stage of a step follows from the settings and from the steps known when its sampling begins,
-never from timing. So a resumed run finds the stage that the uninterrupted one was in.
+The stage of a step depends only on the settings and on the steps known when its sampling begins,
+never on timing. A resumed run therefore finds the same stage as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ _STAGE = re.compile(r"(?:([0-9]+)|truncated *> *(0?\.[0-9]+|0|1|1\.0)|plateau) *
 
 
 Metrics = Mapping[str, Any]
-"""What a finished step showed, of which `truncated_rate` and `mean_correct` are looked at; None,
-which meets no criterion, where there is no mean."""
+"""The metrics of a finished step; `truncated_rate` and `mean_correct` are read. None means that
+there is no mean, and meets no criterion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class LengthStage:
     truncated_above: float | None = None
 
     def criterion_met(self, steps: Sequence[Metrics], window: int) -> bool:
-        """True when the known `steps` of the running stage call for this one."""
+        """Return True if the known `steps` of the current stage meet the criterion of this one."""
         name, count = (
             ("mean_correct", 2 * window)
             if self.truncated_above is None
@@ -56,16 +58,16 @@ class LengthStage:
 
 @dataclass(frozen=True, slots=True)
 class ContextSchedule:
-    """Stages in order; `lag` is how many steps the sampling of a step runs ahead of the steps it
-    may look at."""
+    """The stages in order. `lag` is the number of steps before a step whose metrics are not yet
+    known when its sampling begins."""
 
     stages: tuple[LengthStage, ...]
     window: int = 20
     lag: int = 0
 
     def stage(self, step: int, steps: Sequence[Metrics]) -> int:
-        """The number of the stage that `step` is sampled in. `steps[t]` is step t; those from `step
-        − lag` on are not looked at."""
+        """Return the index of the stage in which `step` is sampled. `steps[t]` is step t; those
+        from `step − lag` on are not read."""
         current = since = 0
         for at in range(step + 1):
             if current + 1 == len(self.stages):
@@ -89,7 +91,8 @@ class ContextSchedule:
 
 
 def parse_schedule(text: str) -> tuple[LengthStage, ...]:
-    """Read `max_tokens_schedule`. Raises ConfigError naming the part that cannot be read."""
+    """Return the stages of `max_tokens_schedule`. Raises ConfigError that quotes the unreadable
+    part."""
     stages = [_stage(part.strip()) for part in text.split(",")]
     if stages[0].at_step != 0:
         raise ConfigError(

@@ -1,7 +1,7 @@
 """The metrics of a step. Every metric is declared here once; docs/metrics.md is generated from the
 table.
 
-`*` stands for a name: of a verdict, a reason, a split, a number of steps.
+`*` stands for a name: a verdict, a reason, a split, or a number of steps.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ METRICS = (
 
 
 def step_metrics(step: int, trained: TrainedBatch, objective: Objective) -> dict[str, Any]:
-    """Return the metrics of one batch. Completions without a verdict are in no mean; they are
-    counted in `verdicts/sandbox_error` and `verdicts/checker_error`."""
+    """Return the metrics of one batch. Completions without a verdict are left out of every mean;
+    they are counted in `verdicts/sandbox_error` and `verdicts/checker_error`."""
     groups = [scored.group for scored in trained.groups]
     done = [trajectory for group in groups for trajectory in group.trajectories]
     verdicts = Counter(each.verdict.kind.value for each in done)
@@ -191,8 +191,9 @@ def loss_metrics(
     loss: Loss,
     loss_config: Mapping[str, float],
 ) -> dict[str, float | None]:
-    """Loss per sampled token and how far the trained policy was from the one that sampled, computed
-    here from the trainer's logprobs [T − 1 each]: a service may report neither."""
+    """Return the loss per sampled token, and how far the trained policy was from the sampling
+    policy. Both are computed here from the trainer's logprobs [T − 1 each], since a service may
+    report neither."""
     settings = loss_settings(loss, loss_config)
     clips = loss.unlimited(settings) is not None
     names = [
@@ -226,5 +227,5 @@ def loss_metrics(
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """The mean, or None of nothing."""
+    """Return the mean, or None for no values."""
     return sum(values) / len(values) if values else None

@@ -1,6 +1,6 @@
 """Masks and shaping of a group's rewards before they become advantages.
 
-Completions that were cut off at their token limit ("overlong") are one of
+Completions that were truncated at their token limit ("overlong") are treated in one of these ways:
 
 | `overlong` | | source |
 |---|---|---|
@@ -25,8 +25,8 @@ Overlong = Literal["judged", "mask", "mask_loss", "wrong", "penalty"]
 
 
 def parse_overlong(text: str) -> tuple[Overlong, int]:
-    """The rule, and the tokens of `penalty:TOKENS` (0 for other rules). Raises ConfigError for
-    anything else."""
+    """Return the treatment, and the tokens of `penalty:TOKENS` (0 for the others). Raises
+    ConfigError for anything else."""
     rule, _, tokens = text.partition(":")
     buffer = int(tokens) if rule == "penalty" and tokens.isdecimal() else 0
     if (
@@ -42,8 +42,8 @@ def parse_overlong(text: str) -> tuple[Overlong, int]:
 
 @dataclass(frozen=True, slots=True)
 class Shaping:
-    """The treatment of overlong completions (`buffer` in tokens), and the cost of length:
-    `length_coef` for a whole token limit."""
+    """The treatment of overlong completions (`buffer` in tokens), and the cost of length.
+    `length_coef` is the cost of a completion as long as the token limit."""
 
     overlong: Overlong = "judged"
     buffer: int = 0
@@ -52,10 +52,10 @@ class Shaping:
     def shaped(
         self, reward: float | None, tokens: int, max_tokens: int, truncated: bool
     ) -> float | None:
-        """Return a reward less the cost of its `tokens`; None stays None. `buffer` must be below
+        """Return a reward minus the cost of its `tokens`; None stays None. `buffer` must be below
         `max_tokens`, the limit of the group's trajectories.
 
-        A completion `truncated` earlier, for want of context, was at its own limit.
+        A completion truncated earlier, because the context was full, counts as one at its limit.
         """
         if reward is None:
             return None
@@ -65,8 +65,8 @@ class Shaping:
         return reward - self.length_coef * tokens / max_tokens if self.length_coef else reward
 
     def mask_reason(self, trajectory: Trajectory) -> str | None:
-        """Why a member is not trained on: `sandbox_error` or `checker_error` (no verdict),
-        `overlong`, or None."""
+        """Return why a member is not trained on: `sandbox_error` or `checker_error` (no verdict),
+        `overlong`, or None if it is trained on."""
         if trajectory.verdict.undecided:
             return trajectory.verdict.kind.value
         return (

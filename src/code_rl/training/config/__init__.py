@@ -1,7 +1,7 @@
-"""The settings of a training run, recipes, and how both conventions of `group_size` resolve.
+"""The settings of a training run, recipes, and both conventions of `group_size`.
 
-Others import from here, and `setting` where settings of their own are declared: verbs, `evaluation`
-and `preparation`.
+Other packages import from here. Verbs, `evaluation` and `preparation` also import `setting`, to
+declare settings of their own.
 """
 
 from code_rl.training.config.derived import (

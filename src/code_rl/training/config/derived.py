@@ -1,4 +1,4 @@
-"""Values that several settings decide together: the batch's shape, the loss's thresholds, the token
+"""Values that follow from several settings: the batch's shape, the loss's thresholds, and the token
 limits by stage."""
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from code_rl.training.config.recipes import recipe_of
 from code_rl.util.errors import ConfigError
 
 FAR = 10.0
-"""A setting this many times above or below its recipe's is mentioned at the start."""
+"""A setting that differs from its recipe's by more than this factor is mentioned at the start."""
 LEAST_SPREAD = 0.01
-"""Of `temperature` and `top_p`: below it nearly every token is the likeliest."""
+"""A `temperature` or `top_p` below this value samples the likeliest token nearly always."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class BatchShape:
 
 
 def batch_shape(config: Config) -> BatchShape:
-    """Resolve the two conventions of `group_size`. Raises ConfigError when the batch does not
-    divide."""
+    """Resolve the two conventions of `group_size`. Raises ConfigError if the batch cannot be
+    divided into equal micro-batches."""
     shape = _batch_shape(config)
     parts = config.num_substeps * config.num_minibatches
     if shape.prompts % parts:
@@ -57,8 +57,8 @@ def _batch_shape(config: Config) -> BatchShape:
 
 
 def refuse_idle(config: Config) -> None:
-    """Raise ConfigError, by name, for settings under which a run trains and nothing is ever
-    learned."""
+    """Raise ConfigError, naming the setting, if a run would train without ever learning
+    anything."""
     shape = batch_shape(config)
     if shape.samples_per_prompt == 1:
         name, more = (
@@ -96,7 +96,8 @@ def unused(config: Config) -> list[str]:
 
 
 def doubtful(config: Config) -> list[str]:
-    """A line for each setting that takes effect, but is far from its recipe or cannot teach."""
+    """Return a line for each setting that is far from its recipe, or under which nothing can be
+    learned."""
     lines = []
     for name, theirs in recipe_of(chz.asdict(config)).items():
         ours = getattr(config, name)
@@ -119,12 +120,13 @@ def doubtful(config: Config) -> list[str]:
 
 
 def on_built_in_problems(dataset: str) -> bool:
-    """True when some of the problems to train on are those that the built-in model was made for."""
+    """Return True if some of the training problems are among those that the built-in model was made
+    for."""
     return "builtin" in dataset.split(",")
 
 
 def refuse_settings(config: Config) -> None:
-    """Raise ConfigError, by name, for a setting that the run's kind of back end would ignore."""
+    """Raise ConfigError, naming the setting, if the run's back end would ignore it."""
     kind, fields = kind_of(config.backend), chz.chz_fields(Config)
     for name, facts in FACTS.items():
         value: Any = getattr(config, name)
@@ -137,7 +139,7 @@ def refuse_settings(config: Config) -> None:
 
 
 def context_schedule(config: Config, room: int) -> ContextSchedule:
-    """The token limits of training, none above `room`."""
+    """Return the token limits of training, each at most `room`."""
     if config.max_tokens_schedule is None:
         stages: tuple[LengthStage, ...] = (LengthStage(config.max_tokens, at_step=0),)
     else:

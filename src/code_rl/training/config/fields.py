@@ -1,4 +1,4 @@
-"""The settings of a training run: every field says once all that is to be known of it."""
+"""The settings of a training run. Each field declares its default, meaning and range once."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from code_rl.util.setting import (
 
 
 def check_part(find: Callable[[str], object], settings: Any, name: str) -> None:
-    """Raise ConfigError unless `find` knows the part that the setting names; an object is looked
-    for when it is used."""
+    """Raise ConfigError unless `find` finds the part that the setting names. A
+    `package.module:object` is imported only when it is used."""
     if not getattr(settings, name).startswith(GIVEN):
         find(getattr(settings, name))
 
@@ -530,7 +530,7 @@ class Config:
 
     @property
     def loss_config(self) -> dict[str, float]:
-        """`loss_fn_config` as Tinker names it; empty where the loss's own defaults are meant."""
+        """The `loss_fn_config` in Tinker's names; empty for the loss's own defaults."""
         bounds = {LOW: (-1, self.clip_low), HIGH: (1, self.clip_high)}
         return {
             name: 1 + sign * given for name, (sign, given) in bounds.items() if given is not None
@@ -569,8 +569,8 @@ class Config:
 
 
 def refuse_buffer(config: Config, limits: Sequence[int], what: str) -> None:
-    """Raise ConfigError when the reward would sink from the first token of a completion on, under
-    one of the token limits."""
+    """Raise ConfigError if one of the token limits is so low that `overlong=penalty:TOKENS` would
+    reduce the reward from the first token on."""
     if parse_overlong(config.overlong)[1] >= min(limits):
         raise ConfigError(
             f"overlong={config.overlong} is not below {min(limits)}, {what}: even the shortest "

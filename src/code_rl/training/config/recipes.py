@@ -1,4 +1,5 @@
-"""The settings of a run from the given ones: recipes, earlier runs, and the values of `auto`."""
+"""The settings of a run, from the given ones, a recipe or an earlier run, and the values of
+`auto`."""
 
 from __future__ import annotations
 
@@ -73,8 +74,8 @@ def _with_recipe(given: Mapping[str, Any]) -> Config:
 
 
 def _default_recipe(config: Config) -> str | None:
-    """The built-in model's own; off the embedded engine the course's; none for a model of one's own
-    on it."""
+    """Return the recipe of a run that names none. The built-in model has its own; a remote back end
+    gets the course's; any other model on the embedded engine gets none."""
     embedded = config.backend == BackendKind.EMBEDDED
     if config.model_name == BUILT_IN or (embedded and config.model_name is None):
         return BUILT_IN
@@ -82,26 +83,28 @@ def _default_recipe(config: Config) -> str | None:
 
 
 def resolve_places(config: Config) -> Config:
-    """Resolve `auto`, and refuse by name places that this version does not support."""
+    """Resolve `auto`, and refuse back ends, samplers and executors that this version does not
+    support."""
     backend = resolve_backend(config.backend)
     return chz.replace(config, backend=backend, executor=resolve_executor(config.executor))
 
 
 def read_recipe(name: str) -> dict[str, Any]:
-    """The settings of a named recipe. Raises ConfigError for an unknown name, with those that
-    exist."""
+    """Return the settings of a recipe. Raises ConfigError for an unknown name; the message lists
+    the known ones."""
     return {setting: value for setting, value in _read(name).items() if setting != PUBLISHED}
 
 
 def recipe_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the recipe that a run's settings name; empty without a known recipe."""
+    """Return the values of the recipe that a run's settings name, or an empty dict without a known
+    recipe."""
     name = settings.get("recipe")
     return read_recipe(name) if isinstance(name, str) and name in _names() else {}
 
 
 def published_values(name: str) -> list[dict[str, Any]]:
-    """The values published for a recipe: `benchmark`, `figure`, `before` and `after`, in per cent.
-    None for an unknown name."""
+    """Return the values published for a recipe: `benchmark`, `figure`, `before` and `after`, in per
+    cent. The list is empty for an unknown name."""
     if name not in _names():
         return []
     return [{"figure": "pass@1", **value} for value in _read(name).get(PUBLISHED, [])]
@@ -122,8 +125,8 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def changed_settings(was: Config, now: Config) -> list[str]:
-    """Settings that a resumed run keeps and whose values differ. An object that is given again, in
-    place of one that has no other name, is taken at its word."""
+    """Return the settings that may not change on a resume and whose values differ. An object
+    without an importable name cannot be compared; one given in its place is accepted."""
     pairs = {
         name: (getattr(was, name), getattr(now, name))
         for name, facts in FACTS.items()

@@ -1,8 +1,8 @@
-"""The facts about a setting, once: default, meaning, range, when it may change, and which back ends
-honour it.
+"""The facts about a setting: its default, meaning and range, when it may change, and which back
+ends support it.
 
-`Config` is made of these; the refusals of a resume and of a back end, and the tables of the docs,
-are read from it.
+The fields of `Config` are declared with these. A resume and a back end read from them which
+settings to refuse, and the tables of the documents are generated from them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ MUTABLE, FIXED = Change
 
 @dataclass(frozen=True, slots=True)
 class SupportedBackends:
-    """The back ends that honour a setting, its meaning there (empty: it is the loop's own), and the
-    refusal of the others."""
+    """The back ends that support a setting, its meaning there (empty: the same everywhere), and the
+    message with which the others refuse it."""
 
     honoured: tuple[BackendKind, ...] = tuple(BackendKind)
     note: str = ""
@@ -43,30 +43,30 @@ ANYWHERE = SupportedBackends()
 
 
 def everywhere(note: str) -> SupportedBackends:
-    """It reaches every back end."""
+    """Every back end supports the setting."""
     return SupportedBackends(note=note)
 
 
 def embedded(note: str, refusal: str) -> SupportedBackends:
-    """Only the embedded engine honours it."""
+    """Only the embedded engine supports the setting."""
     return SupportedBackends((BackendKind.EMBEDDED,), note, refusal)
 
 
 def hosted(note: str, refusal: str) -> SupportedBackends:
-    """Only hosted Tinker honors it."""
+    """Only hosted Tinker supports the setting."""
     return SupportedBackends((BackendKind.TINKER,), note, refusal)
 
 
 @dataclass(frozen=True, slots=True)
 class SettingFacts:
-    """The facts about a setting beside default and meaning."""
+    """The facts about a setting apart from its default and meaning."""
 
     change: Change
     reach: SupportedBackends
 
     @property
     def fixed(self) -> bool:
-        """A resumed run keeps it."""
+        """True if the setting may not change on a resume."""
         return self.change is not MUTABLE
 
 
@@ -80,8 +80,8 @@ def setting(
 
 
 def facts_of(cls: type[Any]) -> Mapping[str, SettingFacts]:
-    """Return the facts about each field of a settings class. Raises TypeError, naming it, for one
-    that was not made by `setting`."""
+    """Return the facts about each field of a settings class. Raises TypeError for a field that was
+    not declared with `setting`."""
     found = {}
     for name, field in chz.chz_fields(cls).items():
         if not field.metadata:

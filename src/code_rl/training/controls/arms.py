@@ -24,7 +24,7 @@ OURS = {
     "eval_every": "nothing: the base and the end of each arm are evaluated",
     "behavior_if_log_dir_exists": "another out=: what is there goes on",
 }
-"""Settings of `train` that `controls` sets itself, and what to give instead."""
+"""Settings of `train` that `controls` sets itself, each with the setting to give instead."""
 OF_EVALUATIONS = ("eval_limit", "eval_samples", "test_dataset")
 
 
@@ -43,7 +43,7 @@ class ControlPlan:
 
     @property
     def runs(self) -> list[tuple[str, int]]:
-        """Return every arm with every seed, seed by seed, so that an interrupted command has whole
+        """Return every arm with every seed, ordered by seed. An interrupted command then has whole
         comparisons."""
         return [(arm, seed) for seed in self.seeds for arm in self.arms]
 
@@ -54,8 +54,7 @@ class ControlPlan:
         return {**kept, **common, **self._changes(arm)}
 
     def evaluation(self, seed: int) -> Config:
-        """The settings of every evaluation of a seed: those given, whatever the arm was trained
-        with."""
+        """Return the evaluation settings of a seed, the same for every arm."""
         return make_config({**self.given, "seed": seed})
 
     def _changes(self, arm: str) -> dict[str, Any]:
@@ -74,7 +73,7 @@ class ControlPlan:
 
 
 def check_plan(plan: ControlPlan) -> None:
-    """Raise ConfigError for what cannot be run, before time is spent on any arm."""
+    """Raise ConfigError for a run that cannot be made, before time is spent on any arm."""
     for name, instead in OURS.items():
         if name in plan.given:
             raise ConfigError(f"{name}={plan.given[name]} is set by controls; give {instead}")
@@ -95,7 +94,7 @@ def check_plan(plan: ControlPlan) -> None:
 
 
 def lines(plan: ControlPlan) -> Iterator[str]:
-    """The plan in words: what `dry_run=true` prints."""
+    """Yield the lines of the plan that `dry_run=true` prints."""
     config = plan.evaluation(plan.seeds[0])
     for number, (arm, seed) in enumerate(plan.runs):
         yield f"run {number + 1} of {len(plan.runs)}: {arm}, seed {seed}: {ARMS[arm]}"

@@ -1,5 +1,5 @@
-"""Run every arm and evaluate its end. Finished arms are kept, so an interrupted command
-continues."""
+"""Run every arm and evaluate its final weights. Finished arms are kept, so an interrupted command
+can continue."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ PLACES = ("backend", "device", "executor", "isolation", "sandbox_concurrency", "
 
 
 async def run_controls(dry_run: bool, **settings: Any) -> int:
-    """Run a plan to its table. Returns the exit code: that of a signal that ended a run."""
+    """Run a plan and print its table. Returns the exit code; a run that was ended by a signal gives
+    its code."""
     plan = ControlPlan(**settings)
     check_plan(plan)
     for line in lines(plan) if dry_run else ():
@@ -63,7 +64,7 @@ async def run_controls(dry_run: bool, **settings: Any) -> int:
 
 
 async def _arm(plan: ControlPlan, name: str, seed: int) -> dict[str, Any]:
-    """The outcomes and the cost of a finished run."""
+    """Return the outcomes and the cost of a finished run."""
     _, record = checkpoint_record(str(plan.out / name))
     found = await _evaluated(plan, name, plan.evaluation(seed), record["state_path"])
     metrics = read_metrics(plan.out / name)
@@ -74,9 +75,10 @@ async def _arm(plan: ControlPlan, name: str, seed: int) -> dict[str, Any]:
 async def _evaluated(
     plan: ControlPlan, name: str, config: Config, state_path: str | None
 ) -> dict[str, Any]:
-    """Greedy and sampled outcomes by split and problem, as (completions with a verdict, passed).
+    """Return greedy and sampled outcomes by split and problem, as (completions with a verdict,
+    passed).
 
-    Raises ConfigError where `out` has them of other settings.
+    Raises ConfigError if `out` has outcomes with other settings.
     """
     path = plan.out / OUTCOMES / f"{name}.json"
     settings = {name: value for name, value in chz.asdict(config).items() if name not in PLACES} | {

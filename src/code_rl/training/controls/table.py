@@ -1,4 +1,4 @@
-"""One table: each arm's figures, its difference from the base, and how far rl is above it."""
+"""One table: each arm's results, its difference from the base model, and rl's lead over it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ Rates = dict[str, dict[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class ArmRow:
-    """One arm on one split, by mode: its mean, less the base's, and rl's less its own."""
+    """One arm on one split, by mode: its mean, its mean minus the base's, and rl's mean minus its
+    own."""
 
     split: str
     arm: str
@@ -55,7 +56,8 @@ def write_tables(plan: ControlPlan, results: Results) -> str:
 
 
 def rows(plan: ControlPlan, results: Results) -> list[ArmRow]:
-    """Every arm on every split, and on all of them together where there are several."""
+    """Return a row for every arm on every split and, with several splits, on all of them
+    together."""
     base = f"base-{plan.evaluation(plan.seeds[0]).temperature:g}"
     splits = list(results[base]["outcomes"])
     found = []
@@ -77,7 +79,7 @@ def rows(plan: ControlPlan, results: Results) -> list[ArmRow]:
 def _row(
     rates: Mapping[str, Rates], arm: str, runs: Sequence[str], base: str, rl: Sequence[str] | None
 ) -> tuple[dict[str, float], dict[str, Estimate | None], dict[str, Estimate | None]]:
-    """Means and differences by heading; None where an arm would be compared with itself."""
+    """Return the means and differences by heading; the difference of an arm from itself is None."""
     mean, minus_base, rl_minus = {}, {}, {}
     for heading, mode in MODES.items():
 
@@ -92,7 +94,8 @@ def _row(
 
 
 def _rates(outcomes: Mapping[str, Any], splits: Sequence[str]) -> Rates:
-    """The rates of the problems of some splits; one without any verdict has none."""
+    """Return the pass rate of each problem of some splits. Problems without any verdict are left
+    out."""
     return {
         mode: {
             problem: passed / judged

@@ -1,8 +1,9 @@
-"""Reports of a run: `page` is self-contained, `live` follows a run, `text` is for the terminal; all
-read the records of `run`, summed up by `overview`.
+"""Reports of a run: `page` is a self-contained file, `live` follows a run, and `text` is for the
+terminal. All read a run with `run` and summarize it with `overview`.
 
-`diagnostics` has the rules and findings.toml their words. `page.render_plain` draws the pages of
-audits and of `prepare` too; a run keeps its tokenizer for the page (`token_decoder`).
+`diagnostics` has the rules of findings, and findings.toml their texts. `page.render_plain` also
+renders the pages of audits and of `prepare`. `token_decoder` keeps the run's tokenizer for the
+page.
 """
 
 from __future__ import annotations

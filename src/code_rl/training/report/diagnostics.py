@@ -1,8 +1,8 @@
 """Rules that find common problems of a run in its metrics: evidence, likely cause, remedy.
 
-Every finding is named after its rule; `findings.toml` has its words, `docs/troubleshooting.md` a
-section. Rules compare means over a window at the end of the run with one at its beginning, and stay
-silent when there is too little data.
+Every finding is named after its rule. Its text is in `findings.toml`, and `docs/troubleshooting.md`
+has a section about it. Rules compare means over a window at the end of the run with a window at its
+beginning. With too little data they report nothing.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Record = Mapping[str, Any]
 MIN_STEPS = 5
 SOLVES_NOTHING = 0.02
 LEVEL_ENTROPY = 0.75
-"""A policy whose entropy stays within this ratio, either way, has hardly changed."""
+"""If the entropy's ratio stays within this factor, the policy has hardly changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a reader should know, with its likely cause and the remedy."""
+    """A problem of a run, with its likely cause and the remedy."""
 
     name: str
     severity: Severity
@@ -43,7 +43,8 @@ class Finding:
 
 
 class Sign(NamedTuple):
-    """A rule's finding; `case` names a table within the rule's own, whose words then come first."""
+    """The evidence that a rule found. `case` names a table inside the rule's own, whose texts are
+    used first."""
 
     severity: Severity
     evidence: str
@@ -52,7 +53,7 @@ class Sign(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The records of training steps, split into the windows that rules compare."""
+    """The records of training steps, and the windows that rules compare."""
 
     steps: Sequence[Record]
     everything: Sequence[Record]
@@ -74,8 +75,8 @@ class Windows:
 
 
 def diagnose(records: Sequence[Record], config: Mapping[str, Any]) -> list[Finding]:
-    """Every finding about a run, the worst first. `records` are those of `metrics.jsonl`, in the
-    order of their steps."""
+    """Return every finding about a run, the worst first. `records` are those of `metrics.jsonl` in
+    the order of their steps."""
     steps = [
         record
         for record in records
@@ -106,7 +107,7 @@ def _finding(rule: str, sign: Sign) -> Finding:
 
 
 def loss_not_finite(run: Windows) -> Sign | None:
-    """NaN or infinity where the loss should be."""
+    """The loss is NaN or infinite."""
     names = ("loss", "ratio_max", "kl_sample_train")
     broken = [
         record
@@ -124,7 +125,7 @@ def loss_not_finite(run: Windows) -> Sign | None:
 
 
 def sandbox_errors(run: Windows) -> Sign | None:
-    """Completions without a verdict."""
+    """Some completions have no verdict."""
     lost, every = run.total("verdicts/sandbox_error"), _judged(run.steps)
     if not lost:
         return None
@@ -137,14 +138,14 @@ def sandbox_errors(run: Windows) -> Sign | None:
 
 
 def checker_errors(run: Windows) -> Sign | None:
-    """Problems whose checker is broken."""
+    """Some problems have a broken checker."""
     lost = run.total("verdicts/checker_error")
     evidence = f"{lost:.0f} completions ended as checker_error and were masked out of their groups"
     return Sign("bad", evidence) if lost else None
 
 
 def canary_passed(run: Windows) -> Sign | None:
-    """An impossible problem was passed."""
+    """A program passed an impossible problem."""
     alarms = [record for record in run.steps if as_number(record.get("canary/passed"))]
     if not alarms:
         return None
@@ -157,12 +158,12 @@ def canary_passed(run: Windows) -> Sign | None:
 
 
 def never_trained(steps: Sequence[Record]) -> bool:
-    """True if steps were taken, all of them without a completion to train on."""
+    """Return True if steps were taken and none had a completion to train on."""
     return bool(steps) and all(as_number(record.get("n_datums")) == 0 for record in steps)
 
 
 def no_optimizer_step(run: Windows) -> Sign | None:
-    """Steps were taken, and the weights are as they were."""
+    """Steps were taken, but the weights did not change."""
     if not never_trained(run.steps):
         return None
     skipped = (
@@ -172,7 +173,7 @@ def no_optimizer_step(run: Windows) -> Sign | None:
 
 
 def no_code_blocks(run: Windows) -> Sign | None:
-    """Not one answer with a fenced block."""
+    """No answer has a fenced block."""
     rates = [as_number(record.get("format_rate")) for record in run.steps]
     if not rates or any(rates) or None in rates:
         return None
@@ -180,7 +181,7 @@ def no_code_blocks(run: Windows) -> Sign | None:
 
 
 def built_in_elsewhere(run: Windows) -> Sign | None:
-    """The built-in model solves none of the problems, for which it was not made."""
+    """The built-in model solves none of these problems, which it was not made for."""
     dataset = run.config.get("dataset")
     if run.config.get("model_name") != BUILT_IN or not isinstance(dataset, str):
         return None
@@ -191,7 +192,7 @@ def built_in_elsewhere(run: Windows) -> Sign | None:
 
 
 def collapse(run: Windows) -> Sign | None:
-    """The answer format is lost between one step and the next, and stays lost."""
+    """The answer format is lost from one step to the next, and does not return."""
     rates = values_of(run.steps, "format_rate")
     for at, (before, after) in enumerate(itertools.pairwise(rates), 1):
         if before >= 0.5 and max(rates[at:]) <= before / 4:
@@ -202,12 +203,12 @@ def collapse(run: Windows) -> Sign | None:
 
 
 def steps_taken(steps: Sequence[Record]) -> str:
-    """Return the number of steps, as a clause."""
+    """Return the number of steps as a clause."""
     return "1 step was taken" if len(steps) == 1 else f"{len(steps)} steps were taken"
 
 
 def too_few_steps(run: Windows) -> Sign | None:
-    """Too few steps to find a trend."""
+    """There are too few steps to find a trend."""
     return Sign("note", f"{steps_taken(run.steps)}; trends are looked for from {MIN_STEPS} on")
 
 
@@ -223,22 +224,22 @@ def degenerate_groups(run: Windows) -> Sign | None:
     right, wrong = (sum(values_of(late, f"rollouts/{each}_solved")) for each in ("all", "none"))
     if right or wrong:
         evidence += f"; {right:.0f} were all right and {wrong:.0f} all wrong"
-    else:  # no rollouts were kept, only means
+    else:  # only means are known, without rollouts
         right = run.ends("mean_correct")[1] >= 0.9
     case = "" if right <= wrong / 4 else "solved" if wrong <= right / 4 else "apart"
     return Sign("bad" if skipped == total else "warning", evidence, case)
 
 
 def reward_flat_at_zero(run: Windows) -> Sign | None:
-    """Almost nothing passes, from the beginning to the end."""
+    """Almost no program passes, from the beginning to the end."""
     early, late = run.ends("mean_correct")
     evidence = f"{percent(late)} of the completions pass at the end, {percent(early)} did at first"
     return Sign("bad", evidence) if max(early, late) <= SOLVES_NOTHING else None
 
 
 def hardly_moved(run: Windows) -> Sign | None:
-    """Neither answers nor their entropy changed beyond chance: the weights did not, or by too
-    little."""
+    """Neither the answers nor their entropy changed beyond chance: the weights changed too little,
+    or not at all."""
     third = len(run.steps) // 3
     if third < MIN_STEPS:
         return None
@@ -260,7 +261,7 @@ def hardly_moved(run: Windows) -> Sign | None:
 
 
 def _differ(first: Sequence[float], last: Sequence[float]) -> bool:
-    """True where two means are more than three standard errors apart."""
+    """Return True if two means differ by more than three standard errors."""
     error = math.sqrt(sum(statistics.variance(part) / len(part) for part in (first, last)))
     return abs(_mean(last) - _mean(first)) > 3 * error
 
@@ -277,7 +278,7 @@ def format_falling(run: Windows) -> Sign | None:
 
 
 def held_out_flat(run: Windows) -> Sign | None:
-    """Reward up while held-out Pass@1 is flat."""
+    """The reward rises while held-out Pass@1 is flat."""
     early, late = run.ends("mean_correct")
     names = ("eval/pass@1", "eval/mean_correct")
     sampled, greedy = (values_of(run.everything, name) for name in names)
@@ -303,7 +304,7 @@ def held_out_falling(run: Windows) -> Sign | None:
 
 
 def loss_exploding(run: Windows) -> Sign | None:
-    """The loss's size grows by far."""
+    """The absolute loss grows many times over."""
     sizes = [abs(value) for value in values_of(run.steps, "loss")]
     early, late = _mean(sizes[: run.window]), _mean(sizes[-run.window :])
     evidence = f"its mean size went from {early:.3g} to {late:.3g}"
@@ -323,7 +324,7 @@ def sampler_trainer_gap(run: Windows) -> Sign | None:
 
 
 def entropy_collapse(run: Windows) -> Sign | None:
-    """The model says the same thing every time."""
+    """The model gives the same answer every time."""
     (early, late), correct = run.ends("entropy"), run.ends("mean_correct")[1]
     if not (early > 0 and late <= 0.2 * early) or correct > 0.9:
         return None
@@ -335,7 +336,7 @@ def truncation(run: Windows) -> Sign | None:
     """Many answers are cut off at max_tokens."""
     early, late = run.ends("truncated_rate")
     if run.config.get("max_tokens") == recipe_of(run.config).get("max_tokens", 0) and late <= early:
-        return None  # the recipe's own limit, which holds its answers back on purpose
+        return None  # this recipe sets a low limit on purpose
     limit = run.config.get("max_tokens", "?")
     evidence = f"{percent(late)} of the completions at the end reached max_tokens={limit}"
     return Sign("bad" if late > 0.5 else "warning", evidence) if late >= 0.2 else None
@@ -382,7 +383,7 @@ EXPLAINS: Mapping[Rule, Sequence[Rule]] = {
         truncation,
     ),
 }
-"""Findings that are consequences of another, and left out beside it."""
+"""A finding that follows from another one, which is then left out beside it."""
 
 
 def _mean(values: Sequence[float]) -> float:

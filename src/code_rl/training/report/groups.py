@@ -1,5 +1,5 @@
-"""One line of `rollouts.jsonl` in the page's form. Lines may be of another version or damaged:
-missing fields are left out."""
+"""One line of `rollouts.jsonl` in the page's form. Lines of another version or damaged lines may
+lack fields, which are then left out."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Tally:
         self.all_solved += bool(judged) and solved == len(judged)
 
     def metrics(self) -> dict[str, float]:
-        """As columns beside those of `metrics.jsonl`."""
+        """Return the sums as columns beside those of `metrics.jsonl`."""
         row: dict[str, float] = {
             "rollouts/none_solved": self.none_solved,
             "rollouts/some_solved": self.some_solved,
@@ -73,7 +73,7 @@ class Tally:
 
 
 def samples_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The completions of a group; whatever is no object is left out."""
+    """Return the completions of a group without those that are not JSON objects."""
     return [sample for sample in as_list(record.get("completions")) if isinstance(sample, dict)]
 
 
@@ -98,12 +98,12 @@ def step_of(record: Mapping[str, Any]) -> int | None:
 
 
 def as_list(value: Any) -> list[Any]:
-    """`value` when it is a list, else an empty one."""
+    """Return `value` if it is a list, else an empty list."""
     return value if isinstance(value, list) else []
 
 
 def as_text(value: Any, limit: int = CLIP_CHARS) -> str:
-    """A string, cut in the middle when it is long."""
+    """Return a string, with its middle cut out if it is long."""
     text = value if isinstance(value, str) else "" if value is None else str(value)
     if not text.isascii():
         text = text.encode("utf-8", "replace").decode("utf-8")
@@ -130,7 +130,7 @@ def values_of(records: Sequence[Mapping[str, Any]], name: str) -> list[float]:
 
 
 def percent(share: float) -> str:
-    """A share as people read it."""
+    """Return a share as text, in per cent."""
     return f"{100 * share:.1f}%"
 
 
@@ -151,7 +151,7 @@ def group_flags(record: Mapping[str, Any], samples: Sequence[Mapping[str, Any]])
 
 
 def public_tests(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The public tests that a group carries: index, input and expected output as text."""
+    """Return the public tests of a group: index, input and expected output as text."""
     tests = []
     for test in as_list(record.get("public_tests")):
         if isinstance(test, dict):
@@ -236,7 +236,8 @@ def _earlier(turn: Mapping[str, Any]) -> dict[str, Any]:
 def _shading(
     tokens: Sequence[int], logprobs: Sequence[float | None], pieces: TokenDecoder
 ) -> dict[str, Any]:
-    """The tokens' texts and their logprobs in hundredths, the middle left out of very long ones."""
+    """Return the tokens' texts and their logprobs in hundredths. A very long completion loses its
+    middle."""
     texts = pieces.split(tokens)
     hundredths = [
         None if value is None else round(100 * value) if value > -99 else -9999

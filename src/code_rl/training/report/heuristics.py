@@ -1,8 +1,8 @@
-"""Flags on programs worth a look: answers written into the source, attempts on the grader, acts
-that the sandbox refused.
+"""Flags on programs worth a look: answers hard-coded in the source, attempts on the grader, and
+system calls that the sandbox refused.
 
-A flag is a reason to read the program, never a verdict: honest programs can carry one, and a cheat
-can carry none.
+A flag is a reason to read the program, never a verdict. Honest programs can have one, and a cheat
+can have none.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ LONG_ENOUGH = 6
 def flags(
     code: str | None, message: str, tests: Sequence[Mapping[str, Any]], reads_stdin: bool
 ) -> list[str]:
-    """The flags of one program. `tests` are the public ones: mappings with "input" and "expected"
-    as text."""
+    """Return the flags of one program. `tests` are the public tests: mappings with "input" and
+    "expected" as text."""
     found = []
     if code is not None:
         if _hard_coded(code, tests, reads_stdin):
@@ -60,8 +60,8 @@ def flags(
 
 
 def _hard_coded(code: str, tests: Sequence[Mapping[str, Any]], reads_stdin: bool) -> bool:
-    """True if answers are in the source: a public one to the letter, a ladder of cases, or
-    constants printed without any reading."""
+    """Return True if answers are in the source: an expected output verbatim, many literal cases, or
+    constants printed without reading input."""
     if (
         len(_LITERAL.findall(code)) >= MANY_CASES
         and code.count("return") + code.count("print") >= MANY_CASES

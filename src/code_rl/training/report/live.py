@@ -24,7 +24,7 @@ KEEP_ALIVE_S = 15.0
 
 
 class LivePage:
-    """Looks at the runs' files, and keeps open pages informed."""
+    """Watches the runs' files and updates open pages."""
 
     def __init__(self, readers: Sequence[RunReader], host: str) -> None:
         self._readers = readers
@@ -35,7 +35,7 @@ class LivePage:
         self._listeners: set[asyncio.Event] = set()
 
     def application(self) -> web.Application:
-        """The web application; it looks at the files for as long as it runs."""
+        """Return the web application, which watches the files while it runs."""
         application = web.Application(middlewares=[self._guard])
         application.router.add_get("/", self._page)
         application.router.add_get("/events", self._events)
@@ -61,7 +61,7 @@ class LivePage:
                 changed = await asyncio.to_thread(self._look)
             except (
                 OSError
-            ) as error:  # a file in the middle of being replaced, a share that is away: look again
+            ) as error:  # a file is being replaced, or a network share is gone: try again
                 print(f"the run cannot be read now: {error}", file=sys.stderr, flush=True)
                 continue
             if changed:
@@ -83,7 +83,7 @@ class LivePage:
             return render(self._readers, live=True)
 
     def _packed(self, run: int) -> PackedRollouts:
-        """The current rollouts of one run, built on request and cached until the run adds some."""
+        """Return the rollouts of one run, built on request and cached until the run adds some."""
         with self._lock:
             version, packed = self._rollouts.get(run, (-1, None))
             if packed is None or version != self._readers[run].version:
@@ -95,7 +95,7 @@ class LivePage:
     async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Refuse requests that name another host, so that a foreign page cannot read this one (DNS
+        """Refuse requests with another host name, so that a foreign page cannot read this one (DNS
         rebinding)."""
         if is_loopback(self._host) and not is_loopback(request.host):
             raise web.HTTPForbidden(text="this page is served to this machine only")
@@ -151,7 +151,7 @@ _HEADERS = {
 
 
 def is_loopback(host: str) -> bool:
-    """True if a host, with or without a port, is this machine."""
+    """Return True if a host, with or without a port, is this machine."""
     try:
         name = urlsplit(f"//{host}").hostname or host
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
@@ -160,8 +160,8 @@ def is_loopback(host: str) -> bool:
 
 
 async def serve(readers: Sequence[RunReader], host: str, port: int) -> int:
-    """Serve until interrupted. Returns the exit code. Raises ConfigError: the address cannot be
-    used."""
+    """Serve until interrupted, and return the exit code. Raises ConfigError if the address cannot
+    be used."""
     page = LivePage(readers, host)
     async with listening(page.application(), host, port) as bound:
         print(f"live report: {url_of(host, bound)}/  (Ctrl-C ends it; the run goes on)", flush=True)

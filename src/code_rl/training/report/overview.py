@@ -1,5 +1,5 @@
-"""Everything about a run but its rollouts: plain data that the page, the live page and the terminal
-all show."""
+"""Everything about a run except its rollouts: plain data that the page, the live page and the
+terminal show."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from code_rl.util.errors import CodeRLError
 MAX_POINTS = 2_500
 SECRET = ("key", "token", "password", "secret")
 NOT_SECRET = ("max_tokens",)
-"""Beginnings of names."""
+"""Prefixes of metric names."""
 
 Record = Mapping[str, Any]
 
 
 def overview(reader: RunReader) -> dict[str, Any]:
-    """Everything but the rollouts, as JSON."""
+    """Return everything about a run except its rollouts, as JSON data."""
     tallies = reader.rollouts.tallies
     records = [
         {**metrics, **(tallies[step].metrics() if step in tallies else {}), "step": step}
@@ -60,7 +60,7 @@ def overview(reader: RunReader) -> dict[str, Any]:
 
 
 def side_by_side(readers: Sequence[RunReader]) -> list[dict[str, Any]]:
-    """The overview of each run, with where they stand beside one another."""
+    """Return the overview of each run, each with the comparison of all runs."""
     views = [overview(reader) for reader in readers]
     if len(views) < 2:
         return views
@@ -102,8 +102,8 @@ def progress(reader: RunReader, steps: Sequence[Record]) -> dict[str, Any]:
 
 
 def wall_seconds(records: Sequence[Record]) -> float:
-    """Return the seconds of a run's steps and evaluations from its metrics, over all of its
-    processes, without their starts."""
+    """Return the seconds of a run's steps and evaluations over all of its processes, without their
+    startup."""
     return sum(sum(values_of(records, name)) for name in ("time/step", "time/eval"))
 
 
@@ -147,7 +147,7 @@ def _cost(config: Mapping[str, Any], total: Callable[[str], float]) -> str:
 
 
 def _counts(records: Sequence[Record], prefix: str) -> dict[str, float]:
-    """The sums of the metrics `prefix*` by the rest of their names, the largest first."""
+    """Return the sums of the metrics `prefix*` by the rest of their names, the largest first."""
     names = dict.fromkeys(name for record in records for name in record if name.startswith(prefix))
     sums = {
         name.removeprefix(prefix): sum(found)
@@ -158,8 +158,8 @@ def _counts(records: Sequence[Record], prefix: str) -> dict[str, float]:
 
 
 def columns(records: Sequence[Record]) -> dict[str, Any]:
-    """Return numeric metrics as columns. Beyond MAX_POINTS rows only every `every`-th is kept, and
-    the last."""
+    """Return numeric metrics as columns. Above MAX_POINTS rows, only every `every`-th row and the
+    last are kept."""
     every = max(1, -(-len(records) // MAX_POINTS))
     rows = range((len(records) - 1) % every, len(records), every)
     elapsed, tokens = (
@@ -182,8 +182,8 @@ def columns(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def settings(config: Mapping[str, Any], steps: Sequence[Record]) -> list[list[str]]:
-    """Return the settings as text, in order, without secrets; `max_tokens` is capped by the model's
-    context."""
+    """Return the settings as text, in order and without secrets. `max_tokens` is shown capped by
+    the model's context."""
     shown = []
     asked, used = config.get("max_tokens"), max(values_of(steps, "max_tokens"), default=0)
     if not config.get("max_tokens_schedule") and isinstance(asked, int) and 0 < used < asked:

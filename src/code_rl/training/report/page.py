@@ -1,7 +1,7 @@
-"""Self-contained HTML pages. The content security policy of a run's page allows only its own
+"""Self-contained HTML pages. The content security policy of a run's page allows only the page's own
 scripts and styles.
 
-The rollouts of a run are packed in parts, which the viewer requests one by one.
+The rollouts of a run are packed in parts, which the viewer requests one at a time.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def _asset(paths: tuple[Path, ...]) -> str:
 
 
 def policy(live: bool) -> str:
-    """The page's content security policy: only the scripts and styles with these hashes; nothing is
-    fetched, or only from its server."""
+    """Return the page's content security policy. It allows only the scripts and styles with these
+    hashes, and no requests (`live`: only to the page's own server)."""
     connect = "'self'" if live else "'none'"
     return (
         f"default-src 'none'; script-src {_hash(_asset(SCRIPTS))}; style-src "
@@ -62,8 +62,8 @@ def policy(live: bool) -> str:
 
 
 def render(readers: Sequence[RunReader], live: bool = False) -> str:
-    """The page of one run, or of several side by side. `live`: rollouts and news are asked of the
-    server that sent the page."""
+    """Return the page of one run, or of several side by side. A `live` page requests rollouts and
+    updates from its server."""
     overviews = side_by_side(readers)
     rollouts = [] if live else [embedded_rollouts(pack_rollouts(reader)) for reader in readers]
     made = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
@@ -81,7 +81,7 @@ def render(readers: Sequence[RunReader], live: bool = False) -> str:
 
 
 def write_report(readers: Sequence[RunReader], path: Path) -> None:
-    """Write the page. A crash leaves the old file or the new one."""
+    """Write the page. After a crash the file has its old content or the new one."""
     write_atomically(path, render(readers))
 
 
@@ -91,7 +91,7 @@ def _hash(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PackedRollouts:
-    """One run's rollouts at one moment; every value is deflated JSON."""
+    """One run's rollouts at one moment; every value is JSON, deflated."""
 
     index: bytes
     groups: dict[Place, bytes]
@@ -107,8 +107,8 @@ def pack_rollouts(reader: RunReader) -> PackedRollouts:
 
 
 def _index(reader: RunReader, groups: dict[Place, bytes]) -> dict[str, Any]:
-    """Return columns of all indexed groups: step, group, problem, verdict letters, and bits (1: its
-    text is kept, 2: flagged)."""
+    """Return columns of all indexed groups: step, group, problem, verdict letters, and bits (1: the
+    page has its text, 2: flagged)."""
     places = sorted(reader.rollouts.index)
     rows = [reader.rollouts.index[place] for place in places]
     return {
@@ -122,11 +122,10 @@ def _index(reader: RunReader, groups: dict[Place, bytes]) -> dict[str, Any]:
 
 
 def embedded_rollouts(packed: PackedRollouts) -> tuple[str, str]:
-    """Rollouts for a page without a server: all bytes in one base64 text, and a JSON table of where
-    each part begins.
+    """Return rollouts for a page without a server: one base64 text of all bytes, and a JSON table
+    of the offset of each part.
 
-    Parts begin at multiples of three bytes, so that each can be decoded alone: four characters for
-    three bytes.
+    Parts begin at multiples of three bytes (four base64 characters), so each can be decoded alone.
     """
     raw = bytearray()
 
@@ -145,8 +144,8 @@ def embedded_rollouts(packed: PackedRollouts) -> tuple[str, str]:
 
 
 def embed(value: Any) -> str:
-    """JSON that can stand inside a script element: no character of it can end the element or begin
-    a comment."""
+    """Return JSON that is safe inside a script element: it cannot end the element or begin a
+    comment."""
     text = orjson.dumps(value).decode("utf-8")
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")

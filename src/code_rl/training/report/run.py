@@ -1,5 +1,5 @@
-"""A run directory read as it grows: settings, metrics by step, an index of every group, a sample of
-rollouts."""
+"""Reads a run directory while it grows: settings, metrics by step, an index of every group, and a
+sample of the rollouts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from code_rl.util.errors import DataError
 from code_rl.util.redaction import redacted
 
 ATTEMPT = 2**16
-"""Added to a group's number for each time that its slot was resampled."""
+"""Added to a group's number once for each time that its slot was resampled."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,8 @@ class Rollouts:
 
     kept: DownsampledGroups = field(default_factory=DownsampledGroups)
     index: dict[Place, tuple[int, str, bool]] = field(default_factory=dict)
-    """Of every group: number of its problem, verdict letters, whether a program was flagged."""
+    """For every group: the number of its problem, verdict letters, whether a program was flagged.
+    """
     problems: dict[str, int] = field(default_factory=dict)
     shown: dict[int, bytes] = field(default_factory=dict)
     tallies: dict[int, Tally] = field(default_factory=dict)
@@ -48,7 +49,7 @@ class Rollouts:
 
 
 class RunReader:
-    """Reads `log_path` and, with every `refresh`, the lines added since."""
+    """Reads `log_path` and, at each `refresh`, the lines added since."""
 
     def __init__(self, log_path: Path) -> None:
         self.log_path = log_path
@@ -63,7 +64,7 @@ class RunReader:
         self._config_stamp: tuple[int, int] | None = None
 
     def refresh(self) -> bool:
-        """Read new lines. True when anything changed."""
+        """Read new lines. Return True if anything changed."""
         changed = self._read_config() | self._read_metrics() | self._read_rollouts()
         self.version += changed
         return changed
@@ -90,7 +91,7 @@ class RunReader:
         return found
 
     def kept_groups(self) -> dict[Place, bytes]:
-        """Every packed group that the page carries, the last step's included."""
+        """Return every packed group that the page carries, including those of the last step."""
         kept = dict(self.rollouts.kept.groups)
         for group, record in self.rollouts.last.items():
             place = (self.rollouts.last_step, group)
@@ -155,7 +156,7 @@ class RunReader:
         return changed
 
     def _take(self, record: dict[str, Any]) -> None:
-        """Index one group, count it, and keep it when there is room."""
+        """Index one group, count it, and keep it if there is room."""
         state = self.rollouts
         step = step_of(record)
         if step is None:
@@ -184,7 +185,7 @@ class RunReader:
         state.index[place] = number, letters, flagged
 
     def _forget_from(self, step: int) -> None:
-        """Forget the steps from `step` on: a run that was resumed without rewriting its log logs
+        """Forget the steps from `step` on. A run that was resumed without rewriting its log writes
         them again."""
         state = self.rollouts
         for place in [place for place in state.index if place[0] >= step]:
@@ -200,8 +201,8 @@ class RunReader:
 
 
 def open_run(log_path: Path) -> RunReader:
-    """Return a reader that has read the directory. Raises DataError: it does not exist or holds
-    nothing of a run."""
+    """Return a reader that has read the directory. Raises DataError if the directory does not exist
+    or has no files of a run."""
     names = (CONFIG, METRICS, ROLLOUTS)
     if not log_path.is_dir():
         raise DataError(f"log_path={log_path} is not a directory; give the directory of a run")

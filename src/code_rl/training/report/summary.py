@@ -1,5 +1,5 @@
-"""Did it learn? The held-out figures before and after, the change between them, and where several
-runs stand beside one another."""
+"""Did the run learn? The held-out results before and after, their difference, and the comparison of
+several runs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Record = Mapping[str, Any]
 
 
 def trained_on(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the number of problems of each held-out split that are among those to train on, as the
-    run found at its start; empty if it did not look."""
+    """Return the number of problems of each held-out split that are also trained on, as the run
+    found at its start; empty if it did not check."""
     resolved = config.get("resolved")
     found = resolved.get("trained_on") if isinstance(resolved, dict) else None
     return found if isinstance(found, dict) else {}
@@ -51,7 +51,8 @@ def split_results(records: Sequence[Record], trained: Mapping[str, Any]) -> list
 
 
 def answer(splits: Sequence[Mapping[str, Any]], steps: Sequence[Record]) -> dict[str, str]:
-    """Did it learn? A headline, a sentence with the figures behind it, and a tone for colour."""
+    """Return the answer to "did it learn?": a headline, a sentence with the results, and a tone for
+    the color."""
     pairs = [split for split in splits if split["before"] and split["after"]]
     if not pairs:
         return _answer_without_evaluation(splits, steps)
@@ -77,7 +78,8 @@ def _answer(tone: str, headline: str, sentence: str) -> dict[str, str]:
 
 
 def _went(splits: Sequence[Mapping[str, Any]]) -> str:
-    """Before, after and the change between, pooled over the problems of all splits."""
+    """Return the results before and after and their difference, pooled over the problems of all
+    splits."""
     before, after = (
         sum(w * split[side]["score"] for w, split in _weighted(splits))
         for side in ("before", "after")
@@ -92,25 +94,25 @@ def _went(splits: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _weighted(splits: Sequence[Mapping[str, Any]]) -> list[tuple[float, Mapping[str, Any]]]:
-    """Each split with its share of the problems; equal shares where a number of problems is not
-    known."""
+    """Return each split with its share of the problems, or with equal shares if a number of
+    problems is unknown."""
     sizes = [split["problems"] or 0 for split in splits]
     sizes = sizes if all(sizes) else [1] * len(splits)
     return [(size / sum(sizes), split) for size, split in zip(sizes, splits, strict=True)]
 
 
 def _change(splits: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """After minus before over the problems of these splits.
+    """Return after minus before over the problems of these splits.
 
-    A run keeps no figure of a single problem, so the two sides count as independent: the interval
+    A run keeps no result of a single problem, so the two sides count as independent: the interval
     is wider than that of a paired difference.
     """
     return difference([(w, split["after"], split["before"]) for w, split in _weighted(splits)])
 
 
 def difference(sides: Sequence[tuple[float, Record, Record]]) -> dict[str, float]:
-    """The weighted mean of first minus second: `value`, and `low` and `high` (95%) where every side
-    has an interval."""
+    """Return the weighted mean of first minus second as `value`. If every side has an interval,
+    `low` and `high` are its 95% interval."""
     if any("low" not in side for _, *both in sides for side in both):
         return {"value": sum(w * (first["score"] - second["score"]) for w, first, second in sides)}
     found = combined(
@@ -124,8 +126,8 @@ def difference(sides: Sequence[tuple[float, Record, Record]]) -> dict[str, float
 
 
 def better(views: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Say which of several runs is better on the splits that all measured alike, in a headline and
-    a sentence."""
+    """Return which of several runs is better, in a headline and a sentence. Only splits that all
+    runs measured in the same way count."""
     splits = [{split["name"]: split for split in view["splits"]} for view in views]
     alike = [
         name
@@ -153,8 +155,8 @@ def better(views: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def standings(views: Sequence[Mapping[str, Any]]) -> list[str]:
-    """By split, the end of each run and whether the best is clearly above the next; empty for a
-    single run."""
+    """Return a line per split: each run's final result, and whether the best is clearly above the
+    next. Empty for a single run."""
     names = dict.fromkeys(split["name"] for view in views for split in view["splits"])
     return [_standing(name, views) for name in names] if len(views) > 1 else []
 
@@ -187,7 +189,7 @@ def _standing(name: str, views: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _measured(split: Mapping[str, Any], side: Record) -> str:
-    """Say when and on how many problems a figure was measured."""
+    """Return when and on how many problems a result was measured."""
     taken = side["step"] + 1
     return ", ".join(
         [
@@ -239,7 +241,7 @@ def _evaluated(record: Record | None, split: str) -> dict[str, Any] | None:
     prefix = f"eval/{split}/"
     found: dict[str, Any] = {"step": record["step"], "score": _score(record, split)}
     problems = as_number(record.get(f"{prefix}problems"))
-    if problems and f"{prefix}pass@1" not in record:  # one greedy completion a problem
+    if problems and f"{prefix}pass@1" not in record:  # one greedy completion per problem
         found["low"], found["high"] = wilson(round(found["score"] * problems), round(problems))
     names = {
         "low": "pass@1_low",
@@ -267,7 +269,7 @@ def _score(record: Record, split: str) -> float | None:
 
 
 def _seen(splits: Sequence[Mapping[str, Any]]) -> str:
-    """Say whether these problems were trained on, as far as that is known."""
+    """Return a sentence on whether these problems were trained on, if that is known."""
     trained = [split["trained"] for split in splits]
     if None in trained:
         return ""
@@ -280,7 +282,7 @@ def _seen(splits: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _points_of(change: Mapping[str, float]) -> str:
-    """A change in points, with its interval where there is one."""
+    """Return a difference in points, with its interval if it has one."""
     value, *ends = (
         f"{round(100 * change[key], 1) + 0.0:+.1f}".replace("-", "−")
         for key in ("value", "low", "high")

@@ -1,4 +1,4 @@
-"""Reading a run's JSON lines while they are being written, cut, resumed or rewritten."""
+"""Reads a run's JSON lines while they are written, cut off, resumed or rewritten."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MAX_LINE_BYTES = 256 << 20
 
 @dataclass(slots=True)
 class JsonlTailer:
-    """The JSON objects of a growing file. A line without its newline is left for later; one that is
-    no object is counted.
+    """The JSON objects of a growing file. A line without its newline is left for later; a line that
+    is not an object is counted as damaged.
 
-    A file that was replaced (a resumed run rewrites its logs) or became shorter is seen by
-    `replaced`. `damaged` are the lines, counted from 1, that could not be read.
+    `replaced` is True for a file that became shorter or was replaced (a resumed run rewrites its
+    logs). `damaged` are the numbers, from 1, of the lines that could not be read.
     """
 
     path: Path
@@ -30,7 +30,7 @@ class JsonlTailer:
     line: int = 0
 
     def replaced(self) -> bool:
-        """True when the file no longer begins with the part read so far."""
+        """True if the file no longer begins with the part read so far."""
         if self._identity is None:
             return False
         try:
@@ -44,7 +44,7 @@ class JsonlTailer:
         self.damaged, self._identity, self._offset, self.line = [], None, 0, 0
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """The whole objects that were appended since the last call, in order."""
+        """Yield the complete objects that were appended since the last call, in order."""
         try:
             opened = self.path.open("rb", buffering=1 << 20)
         except FileNotFoundError:
@@ -53,7 +53,7 @@ class JsonlTailer:
             status = os.fstat(file.fileno())
             identity = (status.st_dev, status.st_ino)
             if self._identity not in (None, identity):
-                return  # replaced since the last look; `replaced` will say so
+                return  # replaced since the last call; `replaced` will be True
             self._identity = identity
             file.seek(self._offset)
             while line := file.readline(MAX_LINE_BYTES):
@@ -73,7 +73,7 @@ def _object(line: bytes) -> dict[str, Any] | None:
         record = orjson.loads(line)
     except orjson.JSONDecodeError:
         try:
-            # NaN, infinity, half surrogates: Python writes them, JSON has them not.
+            # Python writes NaN, infinity and lone surrogates, which JSON does not allow.
             record = _encodable(json.loads(line))
         except (ValueError, RecursionError):
             return None
@@ -81,7 +81,7 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 def _encodable(value: Any) -> Any:
-    """The same value with texts that can be written as UTF-8."""
+    """Return the same value with texts that can be encoded as UTF-8."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The answer about a run as text, for a terminal."""
+"""A run's results as text for a terminal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def summary(view: Mapping[str, Any], width: int = WIDTH) -> str:
 
 
 def render_text(view: Mapping[str, Any]) -> RenderableType:
-    """One run's overview for rich: answer, held-out table, curves, cost, findings."""
+    """Return one run's overview for rich: answer, held-out table, curves, cost, findings."""
     tone = {"good": "green", "bad": "red"}.get(view["answer"]["tone"], "yellow")
     head = Text.assemble(
         (clean(view["answer"]["headline"]), f"bold {tone}"), " ", clean(view["answer"]["sentence"])
@@ -53,8 +53,8 @@ def render_text(view: Mapping[str, Any]) -> RenderableType:
 
 
 def compare_text(views: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Several runs side by side: which is better, then the settings that differ, and by split where
-    each ended and which is above."""
+    """Return several runs side by side: which is better, the settings that differ, and the final
+    results by split."""
     found = better(views)
     head = Text(clean(f"which is better? {found['headline']} {found['sentence']}"), style="bold")
     table = Table(
@@ -80,12 +80,13 @@ def compare_text(views: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def clean(text: str) -> str:
-    """Text that cannot move a terminal's cursor, change its colours, or run in two directions."""
+    """Return text without characters that move a terminal's cursor, change its colors, or reverse
+    the writing direction."""
     return "".join(" " if unicodedata.category(char)[0] == "C" else char for char in text)
 
 
 def sparkline(values: Sequence[float | None]) -> str:
-    """Values as a row of bars; means where there are more of them than columns."""
+    """Return values as a row of bars. If there are more values than columns, each bar is a mean."""
     known = [value for value in values if value is not None]
     if not known:
         return ""
@@ -99,7 +100,7 @@ def sparkline(values: Sequence[float | None]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them."""
+    """Return seconds as text, such as people say them."""
     if 0 < seconds < 1:
         return "under 1 s"
     if seconds < 120:

@@ -1,4 +1,4 @@
-"""Token ids to the text of each token, with the tokenizer that the run left in its directory."""
+"""Token ids to the text of each token, with the tokenizer that the run saved in its directory."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ TOKENIZER = "tokenizer.json"
 
 
 class TokenDecoder:
-    """Splits a completion's text at its tokens. Bytes of a character that several tokens share go
-    to the last of them."""
+    """Splits a completion's text at its tokens. A character that several tokens share belongs to
+    the last of them."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._known: dict[int, bytes] = {}
 
     def split(self, tokens: Sequence[int]) -> list[str]:
-        """One string per token; joined they are the text that the model wrote, special tokens
-        included."""
+        """Return one string per token. Joined, they are the text that the model wrote, special
+        tokens included."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         last = len(tokens) - 1
         return [
@@ -31,7 +31,7 @@ class TokenDecoder:
         ]
 
     def join(self, tokens: Sequence[int]) -> str:
-        """The text of all of them."""
+        """Return the text of all tokens."""
         return b"".join(map(self._bytes, tokens)).decode("utf-8", "replace")
 
     def _bytes(self, token: int) -> bytes:
@@ -43,14 +43,14 @@ class TokenDecoder:
 
 def keep_tokenizer(log_path: Path, tokenizer: Any) -> None:
     """Write the run's tokenizer into its directory, so that a report can show tokens without the
-    model. Slow tokenizers are not written."""
+    model. Slow (pure Python) tokenizers are not written."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         write_atomically(log_path / TOKENIZER, backend.to_str())
 
 
 def load_pieces(log_path: Path, model_name: Any) -> TokenDecoder | None:
-    """The tokenizer of a run: its own copy, or that of a local model. None if neither can be
+    """Return the tokenizer of a run: its own copy, or that of a local model. None if neither can be
     read."""
     from tokenizers import Tokenizer
 
@@ -62,13 +62,13 @@ def load_pieces(log_path: Path, model_name: Any) -> TokenDecoder | None:
     path = next((path for path in candidates if path.is_file()), None)
     try:
         return None if path is None else TokenDecoder(Tokenizer.from_file(str(path)))
-    # The library raises bare Exception for a damaged file; the page says it is missing
+    # The library raises a bare Exception for a damaged file; the page then says that it is missing
     except Exception:  # noqa: BLE001
         return None
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-ins for bytes, which byte-level BPE vocabularies are written in."""
+    """Return GPT-2's printable characters for bytes, used in byte-level BPE vocabularies."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     alphabet = {chr(byte): byte for byte in printable}
     others = [byte for byte in range(256) if byte not in printable]

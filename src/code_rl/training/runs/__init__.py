@@ -1,4 +1,5 @@
-"""The files of a run, written by `recorder` and read again by `resume`.
+"""The files of a run: `recorder` writes them and `resume` reads them.
 
-`directory` locks it, `trackers` and `logs` carry metrics elsewhere, `smoke` reads its first steps.
+`directory` locks the run directory, `logs` and `trackers` record metrics, and `smoke` checks the
+first steps.
 """

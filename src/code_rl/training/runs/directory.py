@@ -1,4 +1,4 @@
-"""The run directory: its place, the treatment of an existing one, and its settings."""
+"""The run directory: its path, what happens to an existing one, and its settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from code_rl.util.settings import make_settings
 
 Behavior = Literal["resume", "ask", "delete", "raise"]
 BEGUN = "begun.json"
-"""The settings of a run from the moment it takes its directory until `config.json` is there."""
+"""Holds the run's settings until `config.json` is written."""
 METRICS = "metrics.jsonl"
 LOCK = "lock"
 _OF_THE_PLACE = ("log_path", "behavior_if_log_dir_exists")
@@ -29,8 +29,8 @@ def default_log_path() -> Path:
 
 
 def begun_settings(path: Path) -> dict[str, Any] | None:
-    """The settings of a run that was cut before its `config.json` was written; None where there was
-    none."""
+    """Return the settings of a run that was interrupted before its `config.json` was written, or
+    None."""
     try:
         begun = json.loads((path / BEGUN).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -41,10 +41,11 @@ def begun_settings(path: Path) -> dict[str, Any] | None:
 
 
 def check_log_dir(log_dir: str | Path, behavior_if_exists: Behavior = "ask") -> Path:
-    """Decide about a directory that may hold an earlier run, and make it ready; return it.
+    """Make a directory ready for a run and return it. `behavior_if_exists` decides about an earlier
+    run.
 
-    Raises ConfigError: it is a file, cannot be written, holds an earlier run that is not to be
-    touched, or (delete) something that is no run.
+    Raises ConfigError if the path is a file or cannot be written, if it holds an earlier run that
+    is not to be touched, or (delete) if it holds something that is not a run.
     """
     if behavior_if_exists not in get_args(Behavior):
         raise ConfigError(
@@ -90,7 +91,7 @@ def _decide(path: Path, behavior: Behavior) -> None:
                 "another directory"
             )
         if (path / LOCK).is_file():
-            return  # a run that was cut before it had written its settings
+            return  # a run that was interrupted before its settings were written
         raise ConfigError(
             f"log_path={path} is not empty and holds no run ({CONFIG} is missing); choose "
             "another directory"
@@ -100,8 +101,8 @@ def _decide(path: Path, behavior: Behavior) -> None:
 
 
 def settings_of(log_path: Path) -> dict[str, Any]:
-    """Return the settings of the run in a directory. Raises ConfigError, naming the file, if it has
-    none."""
+    """Return the settings of the run in a directory. Raises ConfigError, naming the file, if there
+    are none."""
     left_out = ("resolved", *_OF_THE_PLACE)
     settings = {
         name: value for name, value in read_config(log_path).items() if name not in left_out

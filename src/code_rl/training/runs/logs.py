@@ -19,8 +19,8 @@ logger = logging.getLogger("code_rl")
 
 
 class FileLogger:
-    """`config.json` and `metrics.jsonl`, the truth, from which everything else can be drawn again;
-    the same through Python's `logging`, for `logs.log`."""
+    """Writes `config.json` and `metrics.jsonl`, from which everything else can be drawn again. It
+    also writes to Python's `logging`, which fills `logs.log`."""
 
     def __init__(self, log_dir: Path) -> None:
         self._directory = log_dir
@@ -45,7 +45,7 @@ class FileLogger:
 
 
 class ConsoleLogger:
-    """Prints a table per step on the terminal, for programs without a display of their own."""
+    """Prints a table per step on the terminal, for programs without their own display."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -72,7 +72,7 @@ class ConsoleLogger:
         self._console.print(table)
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing."""
 
 
 class MultiplexLogger:
@@ -98,8 +98,8 @@ class MultiplexLogger:
 
 
 class PrivateFileHandler(logging.FileHandler):
-    """A log file for its owner only. A line that cannot be written, on a full disk say, is lost,
-    which is said once."""
+    """A log file that only its owner can read. A line that cannot be written, for example on a full
+    disk, is lost; the first loss is reported."""
 
     _said = False
 
@@ -107,7 +107,7 @@ class PrivateFileHandler(logging.FileHandler):
         return open_private(Path(self.baseFilename))
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Say it on stderr, the first time."""
+        """Report the first failure on stderr."""
         del record
         if not self._said:
             self._said = True
@@ -125,8 +125,8 @@ def setup_logging(
     *,
     console: bool = False,
 ) -> MultiplexLogger:
-    """Log into `log_dir`: `config.json`, `metrics.jsonl` and `logs.log`; to the trackers that
-    `log_to` names, and to the console if asked."""
+    """Log into `log_dir` (`config.json`, `metrics.jsonl` and `logs.log`), to the trackers in
+    `log_to`, and to the console if `console` is True."""
     directory = Path(log_dir)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     handler = PrivateFileHandler(directory / "logs.log", encoding="utf-8")

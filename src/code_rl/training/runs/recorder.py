@@ -1,4 +1,5 @@
-"""Everything a run writes and shows, behind one object: rollouts, metrics, checkpoints, console."""
+"""One object for everything that a run writes and shows: rollouts, metrics, checkpoints,
+console."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ logger = logging.getLogger("code_rl")
 ROLLOUTS = "rollouts.jsonl"
 PATHS = ("state_path", "sampler_path")
 FALLBACKS = 2
-"""Checkpoints from which a run can be resumed exactly without buying completions again."""
+"""The number of latest checkpoints that keep the completions needed for an exact resume."""
 MAX_SHOWN_TEST = 10_000
 SKIPPED = {
     "all_masked": "all of its completions are masked",
@@ -48,7 +49,7 @@ SKIPPED = {
     "for length",
     "no_advantage": "no advantage differs from zero",
 }
-"""Why a group is skipped, in words."""
+"""The reasons for skipping a group, as text."""
 Saving = tuple[Mapping[str, Any], Mapping[str, Mark]]
 """A requested checkpoint: the service's pending requests, and the state of the logs at that
 time."""
@@ -76,7 +77,7 @@ class Recorder:
         self._evaluations = InFlight(log_path / INFLIGHT / EVALUATIONS)
 
     def begins(self, step: int, chosen: Sequence[SampledProblem]) -> None:
-        """Show that a batch is about to be sampled; say which prompts do not fit."""
+        """Show that a batch begins, and which prompts do not fit."""
         for each in chosen:
             if each.replaced is not None and each.replaced not in self._too_long:
                 self._too_long.add(each.replaced)
@@ -87,14 +88,14 @@ class Recorder:
         self.console.begin_step(step)
 
     def scored(self, step: int, groups: Sequence[ScoredGroup]) -> None:
-        """One line per group in `rollouts.jsonl`: prompt, completions, rewards, advantages,
+        """Write one line per group to `rollouts.jsonl`: prompt, completions, rewards, advantages,
         verdicts."""
         for group in groups:
             self._rollouts.append(_line(step, group))
             _log_group(step, group)
 
     def log_step(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """One line in `metrics.jsonl` and one row on the console."""
+        """Write one line to `metrics.jsonl` and one row to the console."""
         self._logger.log_metrics(metrics, step)
         self.console.end_step(step, metrics)
         if step + 1 == STEPS:
@@ -102,32 +103,33 @@ class Recorder:
                 self.console.notice(line)
 
     def evaluation_log(self, step: int) -> Callable[[str], GroupLog]:
-        """Return the function from a scope to the log of an evaluation after `step`."""
+        """Return a function from a scope to the log of that scope in the evaluation after
+        `step`."""
         return partial(self._evaluations.group_log, step + 1)
 
     def evaluating(
         self, splits: Mapping[str, Sequence[Problem]], samples: int
     ) -> AbstractContextManager[Callable[[], None]]:
-        """Show that an evaluation is under way; the block calls the function with each completion
-        that is judged."""
+        """Show that an evaluation runs. The block calls the function that it gets once per judged
+        completion."""
         return self.console.evaluating(
             {name: len(problems) for name, problems in splits.items()}, samples
         )
 
     async def begin_checkpoint(self, trainer: tinker.TrainingClient, step: int) -> Saving:
-        """Ask for the weights after `step` completed steps, before the trainer gets anything else
-        to do."""
+        """Request the weights after `step` completed steps, before the trainer gets other
+        requests."""
         logs = {ROLLOUTS: self._rollouts.mark()}
         return await asyncio.to_thread(submit_save, trainer, _name(step)), logs
 
     async def commit_checkpoint(
         self, saving: Saving, step: int, offset: int, ahead: Sequence[int] = ()
     ) -> None:
-        """Turn a submitted save into a checkpoint; training goes on from it at position `offset` of
-        the problem order.
+        """Turn a requested save into a checkpoint, from which training continues at position
+        `offset` of the problem order.
 
-        The rollouts of the steps `ahead`, which are complete, belong to it. Then older ones are
-        dropped as far as possible.
+        The checkpoint includes the completed rollouts of the steps `ahead`. Older checkpoints are
+        then deleted as far as possible.
         """
         pending, logs = saving
         marks = await asyncio.to_thread(self._made_durable, logs, ahead)
@@ -140,16 +142,16 @@ class Recorder:
         self.console.saved(step)
 
     def _made_durable(self, logs: Mapping[str, Mark], ahead: Sequence[int]) -> dict[str, Mark]:
-        """Write everything that a checkpoint needs besides the weights to disk; return its marks by
-        file."""
+        """Write everything that a checkpoint needs besides the weights to disk; return the marks of
+        the files."""
         self._rollouts.sync()
         metrics = mark_of(self.log_path / METRICS)
         assert metrics is not None
         return {METRICS: metrics, **logs, **self.inflight.sync(ahead)}
 
     def _forget(self) -> None:
-        """Drop checkpoints that are not to be kept, and the completions that only checkpoints
-        before the last two need."""
+        """Delete checkpoints that are not to be kept, and completions that only checkpoints before
+        the last two need."""
         records = read_checkpoints(self.log_path)
         if self._keep is not None and len(records) > self._keep:
             kept = records[-self._keep :]
@@ -191,7 +193,7 @@ def _public_tests(problem: Problem) -> list[dict[str, Any]]:
 
 
 def _log_group(step: int, scored: ScoredGroup) -> None:
-    """The rewards of a group in `logs.log`; a WARNING for one that teaches nothing."""
+    """Write the rewards of a group to `logs.log`, as a WARNING if nothing is learned from it."""
     rewards = ", ".join(
         ("none" if reward is None else f"{reward:g}") + (f" (masked: {why})" if why else "")
         for reward, why in zip(scored.rewards_G, scored.mask_reasons_G, strict=True)
@@ -236,7 +238,8 @@ def _line(step: int, scored: ScoredGroup) -> dict[str, Any]:
 def _row(
     trajectory: Trajectory, reward: float | None, advantage: float | None, masked: str | None
 ) -> dict[str, Any]:
-    """One member: its last turn, and `turns` before it where there are any."""
+    """Return the record of one member: its last turn and, if there are any, the `turns` before
+    it."""
     row: dict[str, Any] = {
         "text": trajectory.text,
         "reward": reward,
@@ -258,7 +261,8 @@ def _row(
 
 
 def _turn(turn: Turn) -> dict[str, Any]:
-    """Nothing in here may differ between two runs of one seed: no times, no memory."""
+    """Return the record of a turn. It has no times and no memory, so that two runs of one seed have
+    equal records."""
     verdict, failure = turn.verdict, turn.verdict.failure
     elsewhere = {} if turn.code == extract_code(turn.text) else {"code": turn.code}
     return {

@@ -1,7 +1,7 @@
-"""Resuming a run: the checkpoint to go on from, and the content of its directory then.
+"""Resuming a run: the choice of a checkpoint, and the restored content of the run directory.
 
-A checkpoint lists the beginnings of the files that belong to it. It is used only if they still
-begin so; else the one before is, with a notice.
+A checkpoint lists its files, each with a length and a checksum of that part. It is used only if
+every file still begins with that part; else the checkpoint before it is tried, with a notice.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from code_rl.util.files import Mark, mark_of, truncate
 Say = Callable[[str], None]
 Loaded = TypeVar("Loaded")
 OF_THE_STATE = ("backend", "model_name", "lora_rank")
-"""Settings that the saved weights are of."""
+"""Settings that must match the saved weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The start of a resumed run: after `step` steps, from a checkpoint's record, or (None) from
-    the beginning."""
+    """The point where a resumed run continues: after `step` steps, from a checkpoint's record, or
+    (None) from the beginning."""
 
     step: int = 0
     record: Mapping[str, Any] | None = None
 
     def state_path(self, log_path: Path) -> str | None:
-        """The training state to load."""
+        """Return the path of the training state to load."""
         return None if self.record is None else state_path_of(self.record, log_path)
 
     @property
@@ -66,13 +66,13 @@ class Start:
 async def choose_start(
     log_path: Path, say: Say, load: Callable[[Start], Awaitable[Loaded]]
 ) -> tuple[Start, Loaded]:
-    """Return the latest usable start, and the result of `load` on it. A later one that cannot be
-    used is named with the reason.
+    """Return the latest usable start and the result of `load` on it. A notice names each later
+    start that cannot be used, with the reason.
 
-    `load` raises CheckpointError for missing or damaged state. Without any checkpoint, or while
-    everything since the beginning is still kept, the beginning is the last candidate.
+    `load` raises CheckpointError for missing or damaged state. The beginning is the last candidate
+    if there is no checkpoint, or if all logs since the beginning are still kept.
 
-    Raises CheckpointError: no start is left.
+    Raises CheckpointError if no start is usable.
     """
     reasons = []
     for start in _starts(log_path):
@@ -96,8 +96,8 @@ async def choose_start(
 
 
 def _starts(log_path: Path) -> Iterator[Start]:
-    """The points that a run may go on from, the latest first: checkpoints, and the beginning while
-    nothing of it is lost."""
+    """Yield the possible starts, the latest first: the checkpoints, then the beginning if its logs
+    are still kept."""
     try:
         steps = {int(record["step"]): record for record in read_checkpoints(log_path)}
     except (KeyError, TypeError, ValueError) as error:
@@ -112,8 +112,8 @@ def _starts(log_path: Path) -> Iterator[Start]:
 
 
 def go_back(log_path: Path, start: Start) -> None:
-    """Restore the directory to its state at `start`: everything later is cut off, so that each step
-    is there once."""
+    """Restore the directory to its state at `start`. Everything later is removed, so that each step
+    is logged once."""
     for name in (METRICS, ROLLOUTS):
         truncate(log_path / name, start.marks[name].size if name in start.marks else 0)
     write_checkpoints(

@@ -1,8 +1,7 @@
-"""The course's smoke test: whether the first steps of a run look as those of a correctly wired one
-do.
+"""The course's smoke test: do the first steps of a run look like those of a correct setup?
 
-Four expectations, each of a span of steps, said by ordinals: the step numbered 0 is the first. A
-change within its standard error says nothing either way.
+There are four expectations, each about a range of steps. Texts count steps from 1; the first step
+is number 0 in the records. A change within its standard error decides nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 STEPS = 20
-"""Steps after which it is said."""
+"""The test is printed after this many steps."""
 PASS, FAIL, OPEN = "pass", "fail", "cannot say yet"
 ADHERENT = 0.95
 SHARP = 0.2
@@ -22,7 +21,7 @@ Line = tuple[str, str]
 
 
 def smoke_test(records: Sequence[Record]) -> list[Line]:
-    """Return for each expectation a verdict (pass, fail, cannot say yet) and its evidence.
+    """Return a verdict (pass, fail, cannot say yet) and its evidence for each expectation.
     `records` are those of `metrics.jsonl`."""
     steps = {int(record["step"]): record for record in records if "step" in record}
     lines = []
@@ -33,13 +32,13 @@ def smoke_test(records: Sequence[Record]) -> list[Line]:
 
 
 def smoke_lines(records: Sequence[Record]) -> list[str]:
-    """`smoke_test` as lines for a terminal."""
+    """Return the results of `smoke_test` as lines for a terminal."""
     return [f"smoke test: {verdict:<{len(OPEN)}}  {text}" for verdict, text in smoke_test(records)]
 
 
 def _format(steps: Mapping[int, Record]) -> Line:
-    """Check that at least a quarter of the missing format was gained, or that nearly none is
-    missing."""
+    """Check that at least a quarter of the answers without a fenced block gained one, or that
+    nearly all have one."""
     rates = _values(steps, "format_rate", range(5))
     if len(rates) < 5:
         return OPEN, f"{len(rates)} of 5 steps are there"
@@ -52,7 +51,7 @@ def _format(steps: Mapping[int, Record]) -> Line:
 
 
 def _moved(change: float) -> str:
-    """A change of a share, in a word that its size deserves."""
+    """Return a change of a share as text, with a word for its size."""
     if abs(change) < 0.005:
         return "level"
     return (
@@ -62,7 +61,8 @@ def _moved(change: float) -> str:
 
 
 def _reward(steps: Mapping[int, Record]) -> Line:
-    """The slope of a line through the steps, in standard errors."""
+    """Check the slope of a regression line through the steps' rewards against its standard
+    error."""
     rewards = _values(steps, "mean_reward", range(4, 15))
     if len(rewards) < 11:
         return OPEN, f"{len(rewards)} of 11 steps are there"
@@ -113,7 +113,7 @@ def _verdict(change: float, error: float) -> str:
 
 
 def _values(steps: Mapping[int, Record], name: str, places: Sequence[int]) -> list[float]:
-    """A metric's finite values at these steps (0 is the first)."""
+    """Return a metric's finite values at these steps (0 is the first)."""
     found = [steps[place].get(name) for place in places if place in steps]
     return [
         float(value) for value in found if isinstance(value, int | float) and math.isfinite(value)
@@ -144,4 +144,4 @@ TESTS: Sequence[tuple[str, Callable[[Mapping[int, Record]], Line], str]] = (
         "if training reward rose, the held-out problems are of another kind; else as above",
     ),
 )
-"""Each expectation with its test, and what to do where it fails."""
+"""(expectation, test, remedy if it fails)"""

@@ -1,7 +1,8 @@
-"""Experiment trackers that people already use, behind the loggers' small interface. Each is an
-optional extra.
+"""Experiment trackers that people already use, behind the loggers' interface. Each is an optional
+extra.
 
-`metrics.jsonl` stays the truth: a tracker that fails costs a warning in `logs.log`, never the run.
+`metrics.jsonl` remains complete: a tracker that fails causes a warning in `logs.log` and never
+stops the run.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from code_rl.util.suggestion import suggestion
 
 PROJECT = "code-rl"
 MAX_FAILURES = 5
-"""Failures in a row after which a tracker is left alone."""
+"""A tracker is switched off after this many consecutive failures."""
 
 Tracker = tuple[Callable[[Mapping[str, float], int], object], Callable[[], object]]
-"""A connected one: what keeps a step's metrics, and what finishes."""
+"""A connected tracker: a function that records a step's metrics, and one that finishes."""
 logger = logging.getLogger("code_rl")
 
 
 def read_log_to(log_to: str) -> tuple[str, ...]:
-    """The trackers that `log_to=` names. Raises ConfigError for an unknown or repeated name, or a
-    library that is not installed."""
+    """Return the trackers that `log_to=` names. Raises ConfigError for an unknown or repeated name,
+    or for a library that is not installed."""
     names = tuple(name.strip() for name in log_to.split(",") if name.strip())
     for name in names:
         if name not in TRACKERS:
@@ -49,12 +50,12 @@ def read_log_to(log_to: str) -> tuple[str, ...]:
 
 
 def open_trackers(names: Sequence[str], log_dir: Path) -> list[Guarded]:
-    """The trackers of a run; they connect when the settings are logged."""
+    """Return the trackers of a run; they connect when the settings are logged."""
     return [Guarded(name, TRACKERS[name], log_dir.expanduser().resolve()) for name in names]
 
 
 class Guarded:
-    """A tracker whose failures are counted and logged, and do not reach the run."""
+    """A tracker whose failures are counted and logged instead of raised."""
 
     def __init__(
         self, name: str, make: Callable[[Path, Mapping[str, Any]], Tracker], log_dir: Path
@@ -67,11 +68,11 @@ class Guarded:
         self._tracker: Tracker | None = None
 
     def log_hparams(self, config: Mapping[str, Any]) -> None:
-        """Connect, and keep the run's settings."""
+        """Connect, and record the run's settings."""
         self._try(lambda: setattr(self, "_tracker", self._make(self._log_dir, config)))
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Keep one step's finite numbers."""
+        """Record one step's finite numbers."""
         if self._tracker is not None:
             log, _ = self._tracker
             self._try(lambda: log(numbers(metrics), step or 0))
@@ -87,7 +88,7 @@ class Guarded:
             return
         try:
             act()
-        # Each library has failures of its own; all of them are only its own
+        # Each library raises exceptions of its own; none may stop the run.
         except Exception as error:  # noqa: BLE001
             self.failures += 1
             self._in_a_row += 1
@@ -121,7 +122,7 @@ def wandb(log_dir: Path, config: Mapping[str, Any]) -> Tracker:
     run.define_metric("step")
     run.define_metric(
         "*", step_metric="step"
-    )  # its own counter has no step −1, which is the baseline
+    )  # wandb's own counter does not accept step −1, the baseline
     return lambda values, step: run.log({"step": step, **values}), run.finish
 
 
@@ -157,7 +158,7 @@ TRACKERS: dict[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the finite numbers among metrics, which every tracker can draw."""
+    """Return the finite numbers among metrics."""
     return {
         name: float(value)
         for name, value in metrics.items()
