@@ -1,6 +1,7 @@
-"""Where does the model live? `connect` returns one client shape, Tinker's, for every back end.
+"""Where does the model live? `connect` returns the same client interface, Tinker's, for every back
+end.
 
-`local/` is the engine in this process, `remote` a service, `vllm` a sampler, `serve/` the verb;
+`local/` is the engine in this process, `remote` a service, `vllm` a sampler, and `serve/` the verb.
 `losses` are computed here or sent by name; `checkpoints` are the saved states of a run.
 """
 

@@ -1,5 +1,5 @@
-"""LoRA adapters outside the engine: read from checkpoints or fetched from a service, written as
-peft reads them with a model card, merged into a Hugging Face model."""
+"""LoRA adapters outside the engine. They are read from checkpoints or fetched from a service,
+written in peft's form with a model card, or merged into a Hugging Face model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PREFIX = "base_model.model."
-# Names under which services save the unembedding.
+# Names under which services save the unembedding's adapter.
 _HEADS = ("model.unembed_tokens", "unembed_tokens", "model.lm_head")
 HEAD = "lm_head"
 logger = logging.getLogger("code_rl.engine")
@@ -64,8 +64,8 @@ _SCORES = ("eval/mean_correct", "eval/pass@1", "eval/pass@k", "eval/format_rate"
 
 @dataclass(frozen=True)
 class Adapter:
-    """Per adapted projection (named as in the Hugging Face model): A [rank, in] and B [out, rank];
-    effect `alpha / rank · B A`."""
+    """A [rank, in] and B [out, rank] of each adapted projection, named as in the Hugging Face
+    model. The effect of a pair is `alpha / rank · B A`."""
 
     base_model: str
     rank: int
@@ -79,8 +79,8 @@ class Adapter:
 
 
 def read_embedded(path: Path) -> Adapter:
-    """The adapter in a checkpoint of the embedded engine. Raises CheckpointError when it is missing
-    or damaged."""
+    """Return the adapter in a checkpoint of the embedded engine. Raises CheckpointError if the file
+    is missing or damaged."""
     from code_rl.engine.local.lora import ALPHA
     from code_rl.engine.local.state import read_state
 
@@ -90,8 +90,8 @@ def read_embedded(path: Path) -> Adapter:
 
 
 def read_folder(folder: Path, base_model: str) -> Adapter:
-    """The adapter in a folder as peft (or Tinker's export) writes it. Raises CheckpointError when
-    it is not one."""
+    """Return the adapter in a folder written by peft or by Tinker's export. Raises CheckpointError
+    if the folder holds none."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -158,8 +158,7 @@ def ignored_by_peft(config: Any, folder: Path) -> int:
 
 
 def open_to_others(folder: Path) -> None:
-    """Files are handed over with the mode that any new file gets: the library that writes weights
-    makes them private."""
+    """Give the folder's files the mode of any new file; safetensors makes them private."""
     umask = os.umask(0o077)
     os.umask(umask)
     for path in folder.rglob("*"):
@@ -167,12 +166,12 @@ def open_to_others(folder: Path) -> None:
 
 
 def merge_into(model: Any, adapter: Adapter) -> None:
-    """Add the adapter to a transformers model in place, each product in fp32.
+    """Add the adapter to a transformers model in place, with products in fp32.
 
-    An adapted unembedding that was tied to the embedding gets weights of its own: only its use as
-    unembedding was trained.
+    An adapted unembedding that was tied to the embedding gets weights of its own, since only its
+    use as unembedding was trained.
 
-    Raises CheckpointError when the model lacks a projection or has another shape.
+    Raises CheckpointError if the model lacks a projection or has another shape.
     """
     import torch
     from transformers.pytorch_utils import Conv1D
@@ -201,7 +200,7 @@ def merge_into(model: Any, adapter: Adapter) -> None:
 
 
 def _pairs(tensors: Mapping[str, Tensor], where: str) -> dict[str, tuple[Tensor, Tensor]]:
-    """A and B by module name. Raises CheckpointError for an adapter without any, or with half of
+    """Return A and B by module name. Raises CheckpointError if there is no pair, or an incomplete
     one."""
     found: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
@@ -229,13 +228,14 @@ def _pairs(tensors: Mapping[str, Tensor], where: str) -> dict[str, tuple[Tensor,
 
 
 def download_adapter(place: Place, path: str, folder: Path) -> str:
-    """Fetch the adapter of a training checkpoint (`tinker://RUN/weights/NAME`) into `folder`;
-    returns its base model's name.
+    """Fetch the adapter of a training checkpoint (`tinker://RUN/weights/NAME`) into `folder`, and
+    return its base model's name.
 
-    The service exports a restored copy, deleted afterwards; sampler weights cannot be fetched.
+    The service exports a restored copy of the checkpoint, which is deleted afterwards. Sampler
+    weights cannot be fetched.
 
-    Raises ConfigError if the path is of sampler weights, or if server or SDK are too old;
-    BackendError if the service failed or refused.
+    Raises ConfigError if the path names sampler weights, or if the server or the SDK is too old,
+    and BackendError if the service failed or refused.
     """
     if "/weights/" not in path:
         raise ConfigError(
@@ -286,7 +286,7 @@ def _fetch(name: str, url: str, folder: Path) -> None:
             for part in answer.iter_bytes():
                 file.write(part)
     except httpx.HTTPError as error:
-        # Whoever has the address has the file: it stays out of the message.
+        # The address alone gives access to the file, so the message leaves it out.
         raise BackendError(f"{name} could not be fetched: {type(error).__name__}") from None
 
 
@@ -306,8 +306,8 @@ def model_card(
     metrics: Sequence[Mapping[str, Any]],
     steps: int | None,
 ) -> str:
-    """The text of `README.md`; `settings` and `metrics` are the run's, where the checkpoint belongs
-    to one."""
+    """Return the text of `README.md`. `settings` and `metrics` are those of the run, if the
+    checkpoint belongs to one."""
     what = (
         "It is merged into the base weights here."
         if kind == "merged"

@@ -1,4 +1,4 @@
-"""One factory: where the model lives is decided here and nowhere else in the loop."""
+"""One factory for all back ends: nothing else in the loop decides where the model lives."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Backend:
     is in tokens.
 
     `base_sampler` makes a sampling client of the base model without an adapter; `close` releases
-    the service's resources. `vllm`, if any, samples in the trainer's place.
+    the service's resources. `vllm`, if set, samples instead of the trainer.
     """
 
     description: str
@@ -41,7 +41,7 @@ class Backend:
     vllm: Vllm | None = None
 
     async def sync_weights(self) -> tinker.SamplingClient:
-        """A sampling client that holds the weights as they are now."""
+        """Return a sampling client with the current weights."""
         if self.vllm is not None:
             return cast(
                 "tinker.SamplingClient", await self.vllm.snapshot(cast("Any", self.trainer))
@@ -53,11 +53,12 @@ class Backend:
 
 
 async def preflight(config: EngineSettings) -> Survey | None:
-    """Ask a remote back end whether this run can begin; None on the embedded engine. Nothing is
-    written or spent.
+    """Ask a remote back end whether this run can begin. Nothing is written or spent; the embedded
+    engine returns None.
 
-    Raises ConfigError within seconds: no connection, a refused key, an unknown model, another
-    generation of the protocol, or a package that the embedded engine needs missing or too old.
+    Raises ConfigError within seconds: there is no connection, the key is refused, the model is
+    unknown, the protocol's generation differs, or a package of the embedded engine is missing or
+    too old.
     """
     from code_rl.engine.probes import sdk_is_newer, survey
 
@@ -105,12 +106,12 @@ async def connect(
     state_path: str | None = None,
     found: Survey | None = None,
 ) -> Backend:
-    """Create the training client, fresh or (with `state_path`) from a checkpoint, optimizer
-    included.
+    """Create the training client, either new or from the checkpoint `state_path`, with its
+    optimizer.
 
-    `found` is the result of `preflight`, which is called otherwise. Raises ConfigError (the model
-    is unknown or cannot be loaded, a setting cannot be honoured), CheckpointError (it is missing or
-    damaged), BackendError (the server failed).
+    `found` is the result of `preflight`, which is called if it is None. Raises ConfigError for an
+    unknown model or a setting that cannot be honored, CheckpointError for a missing or damaged
+    checkpoint, and BackendError if the server failed.
     """
     found = found or await preflight(config)
     if found is None:
@@ -156,7 +157,7 @@ async def _connect_embedded(
 async def _sampled_by_vllm(
     backend: Backend, config: EngineSettings, sampler: str, state_dir: Path
 ) -> Backend:
-    """The same trainer with vLLM as its sampler; the shorter of the two contexts counts."""
+    """Return the same trainer with vLLM as its sampler. The context is the shorter of the two."""
     from code_rl.engine.vllm import Vllm, find_vllm, vllm_at
 
     place = vllm_at(sampler)
@@ -240,8 +241,8 @@ async def _connect_remote(config: EngineSettings, state_path: str | None, found:
 
 
 async def _restored(service: RemoteService, state_path: str) -> RemoteTrainingClient:
-    """The client that a checkpoint is; a server that answers that it has none, or cannot read it,
-    has no outage."""
+    """Return a client restored from a checkpoint. If the server answers that the checkpoint is
+    missing or unreadable, that is a CheckpointError and not an outage."""
     try:
         return await service.create_training_client_from_state_with_optimizer(state_path)
     except BackendError as error:
@@ -255,10 +256,11 @@ async def _restored(service: RemoteService, state_path: str) -> RemoteTrainingCl
 async def logprobs_of(
     sampler: tinker.SamplingClient, tokens: Sequence[int], temperature: float
 ) -> list[float | None]:
-    """The log-probability of each token given those before it (None for the first) at the
-    temperature of passes.
+    """Return the log-probability of each token given the tokens before it (None for the first), at
+    this temperature.
 
-    A temperature other than 1 needs a back end that scales (`Capabilities.pass_temperature`).
+    A temperature other than 1 needs a back end that can score at one
+    (`Capabilities.pass_temperature`).
     """
     from tinker import types
 
@@ -267,15 +269,15 @@ async def logprobs_of(
     text = types.ModelInput.from_ints(list(tokens))
     if temperature == 1:
         return list(await ready(sampler.compute_logprobs(text)))
-    # As the SDK scores a text: with one token drawn after it, to no purpose.
+    # As in the SDK: scoring a text requires sampling one token after it, which is ignored.
     scoring = types.SamplingParams(max_tokens=1, temperature=temperature)
     response = await ready(sampler.sample(text, 1, scoring, include_prompt_logprobs=True))
     return from_first(response.prompt_logprobs, len(tokens))
 
 
 async def ready(value: Any) -> Any:
-    """Return the value, or await the future that stands for it: SDK versions differ in which calls
-    return futures."""
+    """Return the value, or await it if it is a future: SDK versions differ in which calls return
+    futures."""
     if hasattr(value, "__await__"):
         return await value
     if hasattr(value, "result"):

@@ -1,8 +1,8 @@
 """Checkpoints of a run: training state with optimizer, sampler weights, and the line in
-`checkpoints.jsonl` that names them.
+`checkpoints.jsonl` that names both.
 
-`marks`, where a run wrote them, say how the files began that belong to the checkpoint: a run is
-resumed from it only when they still do.
+A run records the length and the checksum of its files in `marks`. It is resumed from a checkpoint
+only if these parts of the files are unchanged.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ async def save_checkpoint_async(
     loop_state: Mapping[str, Any],
     kind: Kind = "both",
 ) -> dict[str, str]:
-    """Save, then append `{"name", **loop_state, "state_path", "sampler_path"}`; a cut in between
-    leaves no half record. Returns the paths, by these names."""
+    """Save the weights, then append `{"name", **loop_state, "state_path", "sampler_path"}`, so an
+    interruption leaves no incomplete record. Returns the paths, by these names."""
     paths = await saved_paths(submit_save(training_client, name, kind))
     append_checkpoint(Path(log_path), {"name": name, **loop_state, **paths, **digest_of(paths)})
     return paths
@@ -52,8 +52,8 @@ def submit_save(
 ) -> dict[str, Any]:
     """Ask the service to save the weights; return futures by `state_path` and `sampler_path`.
 
-    State of that name that a killed process left, without a line in the list, is replaced if the
-    service allows it.
+    A state of the same name that a killed process left without a record is replaced, if the service
+    allows it.
     """
     pending: dict[str, Any] = {}
     if kind in ("state", "both"):
@@ -64,13 +64,13 @@ def submit_save(
 
 
 async def saved_paths(pending: Mapping[str, Any]) -> dict[str, str]:
-    """Wait for a submitted save; return the paths by `state_path` and `sampler_path`."""
+    """Wait for a submitted save and return the paths by `state_path` and `sampler_path`."""
     return {key: str((await future).path) for key, future in pending.items()}
 
 
 def digest_of(paths: Mapping[str, str]) -> dict[str, str]:
-    """The SHA-256 of the training state's file, for its record; empty where a server keeps the
-    state."""
+    """Return the SHA-256 of the training state's file for its record, or an empty dict if a server
+    keeps the state."""
     state = Path(paths.get("state_path", ""))
     return {DIGEST: file_sha256(state)} if state.is_file() else {}
 
@@ -93,16 +93,16 @@ def read_checkpoints(log_dir: str | Path) -> list[dict[str, Any]]:
 
 
 def file_beside(path: str, log_dir: str | Path) -> Path:
-    """Return where a run directory, which may be a copy, keeps the file that was saved as
+    """Return the path, in a run directory that may be a copy, of the file that was saved as
     `path`."""
     return Path(log_dir).absolute() / "checkpoints" / Path(path).name
 
 
 def state_path_of(record: Mapping[str, Any], log_dir: str | Path) -> str:
-    """The training state of a checkpoint: the file beside the log if there is one, else the
-    recorded path.
+    """Return the path of a checkpoint's training state: the file beside the log if there is one,
+    else the recorded path.
 
-    Raises CheckpointError: the file is not the one that was saved.
+    Raises CheckpointError if the file is not the one that was saved.
     """
     recorded = str(record["state_path"])
     beside = file_beside(recorded, log_dir)
@@ -124,26 +124,26 @@ def save_checkpoint(
     loop_state: Mapping[str, Any],
     kind: Kind = "both",
 ) -> dict[str, str]:
-    """`save_checkpoint_async`, waited for; also where an event loop runs already, which waits
-    too."""
+    """Run `save_checkpoint_async` and wait for it, even inside a running event loop, which then
+    waits."""
     return wait_for(save_checkpoint_async(training_client, name, log_path, loop_state, kind))
 
 
 def get_last_checkpoint(
     log_dir: str | Path, required_key: str = "state_path"
 ) -> dict[str, Any] | None:
-    """The last record that has `required_key`, or None when there is none."""
+    """Return the last record that has `required_key`, or None."""
     found = [record for record in read_checkpoints(log_dir) if required_key in record]
     return found[-1] if found else None
 
 
 def is_run(path: Path) -> bool:
-    """True when the directory holds a run's settings."""
+    """Return True if the directory holds a run's settings."""
     return (path / CONFIG).is_file()
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The settings of an earlier run. Raises ConfigError when they cannot be read."""
+    """Return the settings of an earlier run. Raises ConfigError if they cannot be read."""
     try:
         settings = json.loads((path / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -156,8 +156,8 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def run_of(checkpoint: str) -> tuple[Path, str | None]:
-    """The run directory and the checkpoint's name (None: the last). Raises ConfigError when there
-    is no run."""
+    """Return the run directory and the checkpoint's name (None: the last). Raises ConfigError if
+    there is no run."""
     path = Path(checkpoint).expanduser()
     for run, name in ((path, None), (path.parent, path.name), (path.parent.parent, path.name)):
         if is_run(run):
@@ -169,7 +169,7 @@ def run_of(checkpoint: str) -> tuple[Path, str | None]:
 
 
 def checkpoint_record(checkpoint: str) -> tuple[Path, dict[str, Any]]:
-    """The run and its checkpoint's record.
+    """Return the run directory and the checkpoint's record.
 
     Raises ConfigError for a name that the run does not have, CheckpointError for a file that is not
     the one saved.

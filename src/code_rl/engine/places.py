@@ -1,9 +1,9 @@
-"""The model's place: the meaning of `backend=`, its URL, its key, and its capabilities.
+"""Where the model runs: the meaning of `backend=`, its URL, its key, and its capabilities.
 
 Keys are read from the environment (and `.env`, which the command line loads into it), never from
-settings: no file of a run can hold one. Each key is sent to one place only: `TINKER_API_KEY` to
-hosted Tinker or to `TINKER_BASE_URL`, `CODE_RL_SERVER_KEY` to a server given as `backend=http://…`
-or `sampler=http://…`.
+settings, so no file of a run contains one. Each key is sent to one place only. `TINKER_API_KEY`
+goes to hosted Tinker or to `TINKER_BASE_URL`; `CODE_RL_SERVER_KEY` goes to a server given as
+`backend=http://…` or `sampler=http://…`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from code_rl.engine.losses import POLICY_LOSSES
 from code_rl.util.errors import ConfigError
 
 BUILT_IN = "tiny"
-"""The model that comes with the package, and its recipe."""
+"""The built-in model, and its recipe."""
 HOSTED = "https://tinker.thinkingmachines.dev/services/tinker-prod"
 HOSTED_DOMAIN = "thinkingmachines.dev"
 KEYLESS = "tml-dummy"
@@ -37,7 +37,7 @@ class BackendKind(StrEnum):
 
 
 def kind_of(backend: str) -> BackendKind:
-    """The kind of a resolved `backend=`."""
+    """Return the kind of a resolved `backend=`."""
     return (
         BackendKind(backend)
         if backend in (BackendKind.EMBEDDED, BackendKind.TINKER)
@@ -47,8 +47,8 @@ def kind_of(backend: str) -> BackendKind:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A remote back end. `key` is None when the SDK finds the credential itself (a stored login or
-    a command)."""
+    """A remote back end. `key` is None if the SDK finds the credential itself (a stored login or a
+    command)."""
 
     kind: BackendKind
     url: str
@@ -60,7 +60,7 @@ class Place:
         return (urlsplit(self.url).hostname or "").endswith(HOSTED_DOMAIN)
 
     def redacted(self, text: str) -> str:
-        """`text` on one line, without this place's key."""
+        """Return `text` on one line, without this place's key."""
         line = " ".join(text.split())
         return line.replace(self.key, "***") if self.key and self.key != KEYLESS else line
 
@@ -86,8 +86,8 @@ def resolve_backend(backend: str) -> str:
 def place_of(
     backend: str, environment: Mapping[str, str] = os.environ, setting: str = "backend"
 ) -> Place:
-    """URL and key of a resolved `backend=` that is not embedded, or of a server in another setting.
-    Raises ConfigError as `resolve_backend` does."""
+    """Return URL and key of a resolved `backend=` that is not embedded, or of a server in another
+    setting. Raises ConfigError as `resolve_backend` does."""
     if backend == BackendKind.TINKER:
         url = _checked_url("TINKER_BASE_URL", environment.get("TINKER_BASE_URL") or HOSTED)
         key = _checked_key("TINKER_API_KEY", environment.get("TINKER_API_KEY"))
@@ -138,14 +138,14 @@ def _checked_url(name: str, url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The capabilities of a run's back end. None means that only a probe can tell (`connect` probes
-    if it matters).
+    """The capabilities of a run's back end. None means unknown until it is probed; `connect` probes
+    if it matters.
 
-    `losses` maps each loss to its settings (None: unknown, the run's own loss is probed).
-    `scaled_logprobs` is True when the log-probabilities of sampled tokens belong to the tempered
-    distribution, False when they are the model's own at temperature 1. `safe_repeats` means that a
-    request whose answer was lost can be sent again without being carried out twice.
-    `refused_losses` are those that a probe found refused.
+    `losses` maps each loss to its settings (None: unknown; the run's own loss is probed).
+    `scaled_logprobs` is True if the log-probabilities of sampled tokens are at the sampling
+    temperature, False if they are at temperature 1. `safe_repeats` means that a request whose
+    answer was lost can be sent again and is carried out only once. `refused_losses` were refused in
+    a probe.
     """
 
     kind: BackendKind
@@ -155,7 +155,8 @@ class Capabilities:
     refused_losses: frozenset[str] = frozenset()
 
     def has_loss(self, name: str, settings: Mapping[str, float] | None = None) -> bool:
-        """True unless this back end is known not to have the loss, or one of the settings given."""
+        """Return True unless this back end is known to lack the loss or one of the given
+        settings."""
         if name in self.refused_losses:
             return False
         if self.losses is None:
@@ -163,8 +164,8 @@ class Capabilities:
         return name in self.losses and self.losses[name] >= set(settings or {})
 
     def require_temperature(self, temperature: float, *, custom_loss: bool = False) -> None:
-        """Raise ConfigError for a temperature at which samples and training would mean different
-        policies."""
+        """Raise ConfigError for a temperature at which the trained policy would differ from the
+        sampled one."""
         if (
             custom_loss
             and self.kind != BackendKind.EMBEDDED
@@ -184,8 +185,8 @@ class Capabilities:
 
     @property
     def trains_at_temperature(self) -> bool:
-        """True when passes take a temperature, so that the policy that is trained is the one that
-        was drawn from."""
+        """True if passes accept a temperature, so that the trained policy is the one that was
+        sampled from."""
         return self.losses is not None and all(
             "temperature" in keys for keys in self.losses.values()
         )
@@ -199,13 +200,13 @@ class Capabilities:
         )
 
     def pass_settings(self, temperature: float) -> dict[str, float]:
-        """Return the entries of `loss_fn_config`, beside the loss's own, for samples drawn at
-        `temperature`."""
+        """Return the entries that `loss_fn_config` needs besides the loss's own, for samples drawn
+        at `temperature`."""
         scale = self.pass_temperature(temperature)
         return {} if scale == 1 else {"temperature": scale}
 
     def temperature_notice(self, temperature: float) -> str | None:
-        """One line for a run whose gradient is biased by its temperature."""
+        """Return a notice for a run whose gradient is biased by its temperature, or None."""
         if _plain(temperature) or self.scaled_logprobs is not False:
             return None
         return (
@@ -216,7 +217,7 @@ class Capabilities:
 
     @property
     def _policy_losses(self) -> str:
-        """The server's losses that `loss=` takes; it may have others."""
+        """The server's losses that `loss=` accepts, as text. Other losses may be left out."""
         if self.losses is None:
             return "probed"
         return (
@@ -224,7 +225,7 @@ class Capabilities:
         )
 
     def describe(self) -> str:
-        """One line for the head of a run."""
+        """Return the capabilities as one line for the header of a run."""
         scaled = {None: "not known", True: "scaled by temperature", False: "the policy's own"}[
             self.scaled_logprobs
         ]
@@ -237,6 +238,6 @@ class Capabilities:
 
 
 def _plain(temperature: float) -> bool:
-    """True where scaled and unscaled log-probabilities are the same: greedy ones are reported at
-    temperature 1."""
+    """Return True if scaled and unscaled log-probabilities are the same; greedy ones are reported
+    at temperature 1."""
     return temperature in (0.0, 1.0)

@@ -1,7 +1,8 @@
-"""Probe a remote back end within seconds and without cost, since the SDK would retry for minutes.
+"""Probes of a remote back end, within seconds and without cost; the SDK alone would retry for
+minutes.
 
-Small requests of Tinker's protocol ask for its configuration, the key's exchange if the server
-wants one, the version of the protocol, and the models. In a session, small experiments try its loss
+Small requests of Tinker's protocol ask for the server's configuration, a token for the key if it
+wants one, the protocol's version, and the models. Inside a session, small experiments test its loss
 and its sampled log-probabilities.
 """
 
@@ -27,27 +28,25 @@ if TYPE_CHECKING:
     from code_rl.engine.remote import RemoteSamplingClient, RemoteTrainingClient
 
 CONNECT_S, ANSWER_S = 2.0, 15.0
-# A server that is busy for a moment is asked again.
+# A server that is briefly busy is asked again.
 _PAUSES_S = (0.3, 0.7)
 _API = "/api/v1/"
-# The SDK for released servers of the older generations: SkyRL 0.3 takes JSON, SkyRL 0.4 protobuf.
-# Later SDKs ask the second for
-# samples in a form that it does not have.
+# The SDK versions for released servers of older generations: SkyRL 0.3 reads JSON, SkyRL 0.4
+# protobuf. Later SDKs request samples in a form that SkyRL 0.4 does not have.
 JSON_SDK, PROTOBUF_SDK = "0.24.1", "0.25.0"
-# Drawn so hot that a tempered log-probability is far from the policy's own; in bfloat16 the same
-# number computed twice differs
-# by a few hundredths.
+# At this high temperature a tempered log-probability is far from the policy's own. In bfloat16 the
+# same number computed twice differs by a few hundredths.
 _PROBE_TOKENS, _PROBE_TEMPERATURE, _APART = 16, 3.0, 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """A server's answers: its models with their context lengths (None if it does not say), and
-    facts beyond the protocol.
+    """A server's answers: its models with their context lengths (None if unknown), and facts beyond
+    the protocol.
 
-    `losses` is None if it does not list them. `refused` is why it cannot load the requested model.
-    `older_sdk` is the SDK that a server of an older generation was made for, None for the current
-    generation.
+    `losses` is None if the server does not list them. `refused` is the reason why it cannot load
+    the requested model. `older_sdk` is the SDK version for a server of an older generation, None
+    for the current one.
     """
 
     models: Mapping[str, int | None]
@@ -57,15 +56,15 @@ class Survey:
 
     @property
     def numbered_requests(self) -> bool:
-        """True if the server knows a repeated training request by its number."""
+        """True if the server recognizes a repeated training request by its number."""
         return self.older_sdk != JSON_SDK
 
 
 async def survey(place: Place, model_name: str | None) -> Survey:
     """Ask the server about itself and its models.
 
-    Raises ConfigError: it cannot be reached, refuses the key, does not speak Tinker's protocol or
-    not this SDK's generation of it, or lacks the model.
+    Raises ConfigError if the server cannot be reached, refuses the key, does not speak this SDK's
+    generation of Tinker's protocol, or lacks the model.
     """
     found = await asyncio.to_thread(_survey, place, model_name)
     if model_name is None:
@@ -95,7 +94,7 @@ def require_downloads(place: Place) -> None:
 
 @contextlib.contextmanager
 def _asking(place: Place) -> Iterator[_Asked]:
-    """Requests to a server, for which no connection is a ConfigError."""
+    """Open a client for requests to a server. A failed connection is a ConfigError."""
     import httpx
 
     try:
@@ -118,8 +117,8 @@ def _survey(place: Place, model_name: str | None) -> Survey:
                 f"tinker=={_sdk_version()}; "
                 f"in an environment of its own, run: pip install tinker=={older_sdk}"
             )
-        # A server that loads folders and hub ids lists this one too, if it could; others do not
-        # read the query.
+        # A server that loads folders and hub ids also lists this model if it can load it; other
+        # servers ignore the query.
         wanted = f"?{urlencode({'model_name': model_name})}" if model_name is not None else ""
         _, body, said = asked.request("GET", f"get_server_capabilities{wanted}")
     try:
@@ -144,7 +143,7 @@ def _survey(place: Place, model_name: str | None) -> Survey:
 
 
 class _Asked:
-    """One server being asked: the client, and the credential that it accepts."""
+    """A server to ask: the HTTP client, and the credential that the server accepts."""
 
     def __init__(self, client: Any, place: Place) -> None:
         self._client, self._place, self._token = client, place, place.key
@@ -152,8 +151,8 @@ class _Asked:
     def request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None
     ) -> tuple[int, Any, str]:
-        """Status, JSON (None: it is none) and, short and without the key, the server's own words
-        for an error line."""
+        """Return the status, the JSON body (None if it is not JSON), and the server's own words,
+        shortened and without the key."""
         url, headers = self._place.url, {"X-API-Key": self._token} if self._token else {}
         for pause in (*_PAUSES_S, None):
             answer = self._client.request(method, f"{url}{_API}{path}", headers=headers, json=body)
@@ -175,8 +174,8 @@ class _Asked:
         return status, found, said
 
     def configure(self) -> str | None:
-        """Introduce the SDK, exchange the key where that is wanted; the SDK that an older server
-        was made for, None for a current one."""
+        """Introduce the SDK, and exchange the key if the server wants that. Return the SDK version
+        for an older server, or None for a current one."""
         url, version = self._place.url, {"sdk_version": _sdk_version()}
         status, found, said = self.request("POST", "client/config", version)
         if status == 404 or not isinstance(found, dict):
@@ -191,7 +190,7 @@ class _Asked:
                 self._token = str(exchanged.get("jwt", self._token))
         if self.request("POST", "client/dynamic_config", version)[0] != 404:
             return None
-        # An empty request, which no server carries out: one that takes protobuf says so (415)
+        # An empty request, which no server carries out. A server that reads protobuf answers 415
         # before it reads further.
         return PROTOBUF_SDK if self.request("POST", "forward_backward", {})[0] == 415 else JSON_SDK
 
@@ -201,13 +200,13 @@ def _sdk_version() -> str:
 
 
 def _line(version: str) -> tuple[str, ...]:
-    """Major and minor number."""
+    """Return the major and minor number."""
     return tuple(version.split(".")[:2])
 
 
 def sdk_is_newer() -> bool:
-    """True for an SDK of the generation that samples in protobuf and refreshes its configuration
-    (0.38), found without importing it."""
+    """Return True if the installed SDK samples in protobuf and refreshes its configuration (0.38 or
+    later). The SDK is not imported."""
     spec = importlib.util.find_spec("tinker")
     if spec is None or spec.origin is None:
         raise ConfigError("the tinker SDK is not installed; run: pip install tinker")
@@ -215,11 +214,11 @@ def sdk_is_newer() -> bool:
 
 
 def load_tokenizer(model_name: str, tokenizer_id: str | None = None) -> Any:
-    """The model's tokenizer, by its own name or the one that the server gives. Raises ConfigError
-    when neither can be had.
+    """Return the model's tokenizer, by the model's name or by the name that the server gives.
+    Raises ConfigError if neither can be loaded.
 
-    A folder here that the server gives (its `models` map names it) comes first. Loaded here, not
-    through the SDK, which misreads local folders.
+    A local folder that the server gives (through its `models` map) is tried first. It is loaded
+    here and not by the SDK, which misreads local folders.
     """
     from transformers import AutoTokenizer
 
@@ -239,7 +238,7 @@ def load_tokenizer(model_name: str, tokenizer_id: str | None = None) -> Any:
 
 
 def context_of(model_name: str, told: int | None) -> int:
-    """Return the tokens of context: the server's answer, else the model configuration's. Raises
+    """Return the context in tokens: the server's answer, else the model configuration's. Raises
     ConfigError without either."""
     if told is not None:
         return told
@@ -259,9 +258,9 @@ def context_of(model_name: str, told: int | None) -> int:
 async def probe_loss(
     trainer: RemoteTrainingClient, loss: str, settings: Mapping[str, float], token: int
 ) -> bool:
-    """Run one forward pass over two tokens with the run's loss; False when it is refused.
+    """Run one forward pass over two tokens with the run's loss. Return False if it is refused.
 
-    Raises ConfigError, naming the loss, when cross-entropy is refused too: then it cannot be
+    Raises ConfigError, naming the loss, if cross-entropy is refused too: the loss then cannot be
     computed here either.
     """
     from tinker import types
@@ -294,10 +293,10 @@ async def probe_loss(
 
 
 async def probe_scaling(sampler: RemoteSamplingClient, token: int) -> bool:
-    """True when sampled log-probabilities belong to the tempered distribution, False when they are
+    """Return True if sampled log-probabilities are at the sampling temperature, False if they are
     the policy's own.
 
-    Draws a few tokens at a high temperature and has the same tokens scored at temperature 1.
+    A few tokens are sampled at a high temperature and scored at temperature 1.
     """
     from tinker import types
 
@@ -320,10 +319,11 @@ async def probe_scaling(sampler: RemoteSamplingClient, token: int) -> bool:
 async def probe_narrowing(
     sampler: RemoteSamplingClient, token: int, top_p: float, top_k: int
 ) -> None:
-    """Raise ConfigError for a back end that draws beyond top_p or top_k, each tried where the run
-    sets it.
+    """Raise ConfigError for a back end that samples beyond top_p or top_k. Each is tested only if
+    the run sets it.
 
-    Cut down to the one likeliest token, several draws at a high temperature must be the same.
+    The setting is narrowed to the one likeliest token; several samples at a high temperature must
+    then be equal.
     """
     from tinker import types
 

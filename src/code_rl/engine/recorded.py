@@ -1,9 +1,9 @@
 """The ids of sampled sequences, for the hosted loss `stable_reinforce`.
 
-The service records facts of its own about each sequence as it samples it. The loss finds them by
-the sequence's id, which `tinker.Datum.with_provenance` attaches to every token of a datum. Here a
-datum finds its sequences by its tokens and the sampler's log-probabilities, so that nothing between
-sampling and training has to carry ids. They end with the session.
+The service records data about each sequence as it samples it. The loss finds that data by the
+sequence's id, which `tinker.Datum.with_provenance` attaches to every token of a datum. This module
+finds a datum's sequences by tokens and the sampler's log-probabilities, so no code between sampling
+and training has to carry ids. Ids are valid only for the session.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tinker import types
 
 MOST = 200_000
-"""Sequences remembered; the oldest are forgotten first."""
+"""The number of sequences remembered; the oldest are forgotten first."""
 
 
 class _Sequence(NamedTuple):
@@ -48,8 +48,8 @@ class RecordedSequences:
             del self._by_tokens[next(iter(self._by_tokens))]
 
     def attached(self, datum: types.Datum) -> types.Datum:
-        """The datum with the sequence behind each of its tokens. Raises BackendError for one that
-        was not sampled in this session."""
+        """Return the datum with the sequence id of each of its tokens. Raises BackendError for a
+        datum that was not sampled in this session."""
         from tinker.types import PromptProvenanceSpan, SampledProvenanceSpan
 
         targets = datum.loss_fn_inputs["target_tokens"].to_numpy()
@@ -79,7 +79,7 @@ class RecordedSequences:
     def _sequences(
         self, tokens: Sequence[int], logprobs_T: np.ndarray
     ) -> Iterator[tuple[int, _Sequence]]:
-        """Each sequence that ends within the tokens, and where."""
+        """Yield each sequence that ends within the tokens, with the position of its end."""
         for end, whole in enumerate(_prefixes(tokens), 1):
             for each in reversed(self._by_tokens.get(whole, [])):
                 if each.logprobs == _digest(logprobs_T[each.start - 1 : end - 1]):
@@ -88,7 +88,7 @@ class RecordedSequences:
 
 
 def _prefixes(tokens: Sequence[int]) -> Iterator[bytes]:
-    """The digest of the first token, of the first two, and so on."""
+    """Yield the digest of the first token, of the first two tokens, and so on."""
     state = hashlib.blake2b(digest_size=16)
     for token in tokens:
         state.update(token.to_bytes(4, "little"))

@@ -1,11 +1,11 @@
-"""A remote back end through Tinker's SDK: hosted Tinker, or a server of the user's. Same methods as
-the embedded engine.
+"""A remote back end through Tinker's SDK: hosted Tinker or the user's own server. Its methods are
+those of the embedded engine.
 
-The SDK numbers every request of a training client; a server of this protocol answers a repeated
-number with the first answer, so that a request whose answer was lost is repeated without being
-carried out twice. Requests are submitted at once and in order; nothing here waits before a future
-is asked for. The SDK retries the safe errors (connection errors, 408, 429, 5xx) and keeps asking
-for results without limit: `Link` sets the limits.
+The SDK numbers every request of a training client. A server answers a repeated number with its
+first answer, so a request whose answer was lost can be sent again and is carried out only once.
+Requests are submitted at once and in order; nothing here waits until a future's result is read. The
+SDK retries errors that are safe to retry (connection errors, 408, 429, 5xx) and polls for results
+without limit; `Link` sets the limits.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ outages = logging.getLogger("code_rl.outages")
 _CHECK_EVERY_S = 5.0
 _CLOSING_S = 5.0
 REQUEST_TIMES = 12
-"""One request to a server that is well may take so many times the patience."""
+"""A healthy server may take this many times `patience` for one request."""
 
 
 class Link:
-    """One server, watched: for how long it has been away, and how its errors read.
+    """Watches one server: how long it has been unreachable, and how its errors read.
 
-    A server that has not answered a health check for `outage_timeout_s` ends a wait, and so does
-    one that is well but has not answered a request for `REQUEST_TIMES` that. `health` is the path
-    of the check; a server error there is no answer.
+    Waiting ends with an error if the server has not answered a health check for `outage_timeout_s`,
+    or if it is healthy but has not answered a request for `REQUEST_TIMES` times that long. `health`
+    is the path of the check; a 5xx status there counts as no answer.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class Link:
         self.away, self._away_since = False, 0.0
 
     def check(self, waited_s: float = 0.0, said: str = "") -> None:
-        """Ask for the server's health, unless that was done lately; `waited_s` is how long the
-        caller has waited, `said` the answer it got instead.
+        """Check the server's health, unless that was done recently. `waited_s` is how long the
+        caller has waited; `said` is the last error that it got.
 
-        Raises BackendError when the server has been silent for longer than its patience, or this
-        request for longer than its own.
+        Raises BackendError if the server has been silent, or this request unanswered, for longer
+        than its limit.
         """
         if (
             waited_s > REQUEST_TIMES * self.outage_timeout_s
@@ -81,7 +81,7 @@ class Link:
             self._checking.release()
 
     def silence(self) -> str | None:
-        """Ask for the server's health; why there is no answer, or None."""
+        """Check the server's health. Return the reason for no answer, or None."""
         import httpx
 
         try:
@@ -94,7 +94,7 @@ class Link:
         why = self.silence()
         if why is None:
             self.answered()
-            # Of many that wait for a server that is well, one asks.
+            # Of many callers waiting for a healthy server, only one checks.
             self._next_check = time.monotonic() + self.check_every_s / 2
             return
         if not self.away:
@@ -109,12 +109,12 @@ class Link:
             why,
             self.outage_timeout_s,
         )
-        # A first silence is looked at again at once.
+        # After a first silence the next check follows at once.
         self._next_check = time.monotonic() + (self.check_every_s if self.away else 0.0)
         self.away = True
 
     def answered(self) -> None:
-        """The server is there: an outage has ended."""
+        """Record that the server answers, which ends an outage."""
         if self.away:
             outages.warning(
                 "%s answers again after %.0f s", self.place.url, time.monotonic() - self._away_since
@@ -127,7 +127,7 @@ class Link:
             result = future.result()
         except CodeRLError:
             raise
-        except Exception as error:  # the SDK's own kinds differ between versions; the cause is kept
+        except Exception as error:  # SDK versions differ in their exceptions; the cause is kept
             raise BackendError(
                 f"{self.place.url}: {self.place.redacted(_in_words(error))}"
             ) from error
@@ -136,7 +136,7 @@ class Link:
     def submit(
         self, call: Callable[[], Any], then: Callable[[Any], T] = lambda value: value
     ) -> RemoteFuture[T]:
-        """Make a call of the SDK now; the future resolves to `then` of its result, or raises
+        """Make a call of the SDK now. The future resolves to `then` of its result, or raises
         BackendError."""
         immediate: Future[Any] = Future()
         try:
@@ -148,7 +148,7 @@ class Link:
 
 
 class SdkLog(logging.Handler):
-    """The SDK's log lines, without the key, for the run's own log."""
+    """Writes the SDK's log lines, without the key, to the run's own log."""
 
     def __init__(self, place: Place) -> None:
         super().__init__(logging.INFO)
@@ -160,7 +160,7 @@ class SdkLog(logging.Handler):
 
     @classmethod
     def install(cls, place: Place) -> None:
-        """Take the place of an earlier one."""
+        """Install the handler in place of an earlier one."""
         sdk = logging.getLogger("tinker")
         sdk.handlers = [handler for handler in sdk.handlers if not isinstance(handler, cls)] + [
             cls(place)
@@ -169,8 +169,7 @@ class SdkLog(logging.Handler):
 
 
 class RemoteFuture(Generic[T]):
-    """A result that is on its way. `result()` and `await` both raise BackendError when it cannot
-    come."""
+    """A pending result. `result()` and `await` both raise BackendError if it fails."""
 
     def __init__(self, future: Future[Any], link: Link, then: Callable[[Any], T]) -> None:
         self._future = future
@@ -190,7 +189,7 @@ class RemoteFuture(Generic[T]):
             self._link.check(time.monotonic() - self._since)
 
     async def result_async(self) -> T:
-        """`result`, awaited; cancelling the wait cancels the request."""
+        """Await `result`; cancelling the wait cancels the request."""
         waiting = asyncio.wrap_future(self._future)
         try:
             while not (await asyncio.wait({waiting}, timeout=self._link.check_every_s))[0]:
@@ -199,7 +198,7 @@ class RemoteFuture(Generic[T]):
             waiting.cancel()
             raise
         if not waiting.cancelled():
-            waiting.exception()  # looked at, or asyncio reports it as forgotten
+            waiting.exception()  # read, or asyncio reports the exception as never retrieved
         return self._then(self._link.outcome(self._future))
 
     def done(self) -> bool:
@@ -211,8 +210,8 @@ class RemoteFuture(Generic[T]):
 
 
 class RemoteService:
-    """Makes clients on one server. Creating it opens a session: the SDK retries for minutes, so ask
-    `preflight` first. With `records` the service records each sampled sequence, for
+    """Makes clients on one server. Creating it opens a session, which the SDK retries for minutes,
+    so call `preflight` first. With `records` the service records each sampled sequence for
     `stable_reinforce`."""
 
     def __init__(
@@ -231,7 +230,7 @@ class RemoteService:
         self._ttl_seconds = ttl_seconds
         self._recorded = RecordedSequences() if records else None
         self._service = tinker.ServiceClient(base_url=place.url, api_key=place.key)
-        # Older SDKs create clients by blocking calls; newer ones return futures.
+        # Older SDKs create clients by blocking calls, newer ones return futures.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="tinker-create")
 
     @property
@@ -242,7 +241,7 @@ class RemoteService:
     async def create_lora_training_client(
         self, base_model: str, rank: int, seed: int
     ) -> RemoteTrainingClient:
-        """A client that trains a fresh adapter. Raises BackendError."""
+        """Return a client that trains a new adapter. Raises BackendError."""
         return await self._training_client(
             self._service.create_lora_training_client, base_model, rank=rank, seed=seed
         )
@@ -250,19 +249,19 @@ class RemoteService:
     async def create_training_client_from_state_with_optimizer(
         self, path: str
     ) -> RemoteTrainingClient:
-        """A client that continues where `save_state` left off, optimizer included. Raises
+        """Return a client that continues from `save_state`, with its optimizer. Raises
         BackendError."""
         return await self._training_client(
             self._service.create_training_client_from_state_with_optimizer, path
         )
 
     async def create_sampling_client(self, base_model: str) -> RemoteSamplingClient:
-        """A sampler of a base model. Raises BackendError."""
+        """Return a sampler of a base model. Raises BackendError."""
         made = await self._created(self._service.create_sampling_client, base_model=base_model)
         return RemoteSamplingClient(made, self.link)
 
     def close(self) -> None:
-        """Finish the session, so that the server need not wait for its heartbeat to lapse. Never
+        """End the session, so that the server does not wait for its heartbeat to lapse. Never
         raises."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         close = getattr(self._service, "close", None)
@@ -291,7 +290,7 @@ class RemoteService:
 
 
 class RemoteTrainingClient:
-    """One model in training on a server; methods and results are those of
+    """One model in training on a server, with the methods and results of
     `tinker.TrainingClient`."""
 
     def __init__(
@@ -315,7 +314,7 @@ class RemoteTrainingClient:
         loss_fn: str,
         loss_fn_config: Mapping[str, float] | None = None,
     ) -> RemoteFuture[types.ForwardBackwardOutput]:
-        """Log-probabilities without gradients."""
+        """Return log-probabilities without gradients."""
         return self._ask(
             self._client.forward, list(data), loss_fn, dict(loss_fn_config or {}) or None
         )
@@ -326,7 +325,8 @@ class RemoteTrainingClient:
         loss_fn: str,
         loss_fn_config: Mapping[str, float] | None = None,
     ) -> RemoteFuture[types.ForwardBackwardOutput]:
-        """As `forward`, accumulating the gradient. The server's measurements go into the log."""
+        """Do the same as `forward`, and accumulate the gradient. The server's measurements are
+        logged."""
         config = dict(loss_fn_config or {}) or None
         if self._recorded is not None:
             data = [self._recorded.attached(datum) for datum in data]
@@ -337,10 +337,10 @@ class RemoteTrainingClient:
     def forward_backward_custom(
         self, data: Sequence[types.Datum], loss_fn: Callable[..., Any], *, temperature: float = 1.0
     ) -> RemoteFuture[types.ForwardBackwardOutput]:
-        """`forward_backward` with `loss_fn(data, logprobs) -> (loss, metrics)`, which runs here:
-        the SDK sends its gradient.
+        """Do a `forward_backward` with `loss_fn(data, logprobs) -> (loss, metrics)`, which runs
+        here. The SDK sends its gradient.
 
-        Raises ConfigError for a temperature other than 1, which the SDK cannot ask for.
+        Raises ConfigError for a temperature other than 1, which the SDK does not support.
         """
         if temperature != 1:
             raise ConfigError(
@@ -352,7 +352,7 @@ class RemoteTrainingClient:
         )
 
     def optim_step(self, adam_params: types.AdamParams) -> RemoteFuture[types.OptimStepResponse]:
-        """One step of Adam with the accumulated gradient."""
+        """Take one step of Adam with the accumulated gradient."""
         return self._ask(self._client.optim_step, adam_params, log="optim_step")
 
     def save_state(
@@ -366,7 +366,7 @@ class RemoteTrainingClient:
     def save_weights_for_sampler(
         self, name: str
     ) -> RemoteFuture[types.SaveWeightsForSamplerResponse]:
-        """Save weights to sample from later, with the run's expiry if it has one."""
+        """Save weights for later sampling, with the run's expiry if it has one."""
         return self._ask(self._client.save_weights_for_sampler, name, ttl_seconds=self._ttl_seconds)
 
     def _ask(
@@ -382,11 +382,11 @@ class RemoteTrainingClient:
         return self._link.submit(lambda: call(*args, **kwargs), then)
 
     def save_weights_and_get_sampling_client(self) -> RemoteFuture[RemoteSamplingClient]:
-        """A sampler over a snapshot of the weights as they are when this request's turn comes."""
+        """Return a sampler with the weights at this request's turn in the queue."""
         create, recorded = self._client.save_weights_and_get_sampling_client, self._recorded
         if recorded is not None:
             create = partial(create, record_stability_info=True)
-        # Older SDKs wait for the sampler here.
+        # Older SDKs block here until the sampler exists.
         at_once = (
             importlib.util.find_spec("tinker.lib.public_interfaces.backcompat_client_future")
             is not None
@@ -402,7 +402,7 @@ class RemoteTrainingClient:
 
 
 class RemoteSamplingClient:
-    """A snapshot of weights on a server; methods and results are those of
+    """A snapshot of weights on a server, with the methods and results of
     `tinker.SamplingClient`."""
 
     def __init__(self, client: Any, link: Link, recorded: RecordedSequences | None = None) -> None:
@@ -417,7 +417,7 @@ class RemoteSamplingClient:
         sampling_params: types.SamplingParams,
         **options: Any,
     ) -> RemoteFuture[types.SampleResponse]:
-        """Draw completions with the log-probability of each token."""
+        """Sample completions with the log-probability of each token."""
 
         def then(response: types.SampleResponse) -> types.SampleResponse:
             if self._recorded is not None:
@@ -432,7 +432,8 @@ class RemoteSamplingClient:
         )
 
     def compute_logprobs(self, prompt: types.ModelInput) -> RemoteFuture[list[float | None]]:
-        """The log-probability of each prompt token given those before it, None for the first."""
+        """Return the log-probability of each prompt token given those before it, None for the
+        first."""
         return self._link.submit(
             lambda: self._client.compute_logprobs(prompt),
             lambda found: from_first(found, prompt.length),
@@ -440,8 +441,8 @@ class RemoteSamplingClient:
 
 
 def from_first(logprobs: Sequence[float | None], count: int) -> list[float | None]:
-    """Log-probabilities of a prompt of `count` tokens, None for the first where the server (SkyRL
-    0.4) leaves that out."""
+    """Return the log-probabilities of a prompt of `count` tokens, with None for the first if the
+    server (SkyRL 0.4) leaves it out."""
     return [None, *logprobs] if len(logprobs) == count - 1 else list(logprobs)
 
 
@@ -460,7 +461,7 @@ def _plain(answer: Any) -> Future[Any]:
 
 
 def _in_words(error: BaseException) -> str:
-    """Describe an error of the SDK and its causes, once each."""
+    """Return an SDK error and its causes as text, each once."""
     cause = error.__cause__
     text = str(error) or type(error).__name__
     return (

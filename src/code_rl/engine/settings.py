@@ -1,4 +1,4 @@
-"""The settings that the engine reads of a run or an evaluation."""
+"""The settings of a run or an evaluation that the engine reads."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Protocol
 
 
 class EngineSettings(Protocol):
-    """The settings that the engine reads: place, model, sampling and training. `training.Config` is
-    one."""
+    """The settings that the engine reads: place, model, sampling and training. `training.Config`
+    has all of them."""
 
     @property
     def backend(self) -> str: ...

@@ -1,10 +1,10 @@
 """A vLLM server as the sampler beside the embedded trainer (`sampler=`).
 
-After each step the adapter is written in peft's form and loaded into the server under a name of its
-own. Prompts and completions travel as token ids, with log-probabilities. The trainer's own engine
-scores the first answers of every adapter anew: the gap is logged, and too great a gap ends the run
-before anything is trained on it. A server that is away is waited for; one that comes back without
-its adapters gets them again.
+After each step the adapter is written in peft's form and loaded into the server under a new name.
+Prompts and completions are sent as token ids with log-probabilities. The trainer's own engine
+scores the first answers of every adapter again. The difference is logged, and a large difference
+ends the run before anything is trained on the samples. A run waits for an unreachable server, and
+loads its adapters again if the server lost them.
 """
 
 from __future__ import annotations
@@ -47,19 +47,20 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 4.0
 PASSING = frozenset({408, 409, 425, 429})
 BROKEN_TRIES = 4
 LARGEST_GAP = 0.1
-"""How far its log-probabilities may be from the trainer's for the same weights, mean over tokens in
-nats."""
-"""How often a server that is well may fail at one request."""
+"""The largest accepted mean difference, in nats, between its log-probabilities and the trainer's
+for the same weights."""
+"""How often a healthy server may fail at one request."""
 AT_ONCE = 256
 SCORED = 8
-"""Answers of an adapter that the trainer's engine scores again, before it frees the weights."""
+"""The number of an adapter's answers that the trainer's engine scores again before it frees the
+weights."""
 _PROBE_TOKENS, _HOT = 16, 3.0
 _SCALED = "--logprobs-mode processed_logprobs"
 _START = (
     "start it as: VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve MODEL --enable-lora "
     "--max-lora-rank RANK --max-loras 2"
 )
-# A model's generation_config.json would change what is drawn where a request is silent.
+# Sent explicitly, since a model's generation_config.json would change any parameter left out.
 _PLAIN = {
     "min_p": 0.0,
     "repetition_penalty": 1.0,
@@ -76,8 +77,8 @@ def vllm_at(sampler: str) -> Place:
 
 
 def find_vllm(place: Place) -> tuple[str, int, list[str]]:
-    """The server's base model, its context in tokens, and the names of its adapters. Raises
-    ConfigError for one that is no vLLM, or away."""
+    """Return the server's base model, its context in tokens, and the names of its adapters. Raises
+    ConfigError if it cannot be reached or is not vLLM."""
     import httpx
 
     timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
@@ -105,11 +106,11 @@ def find_vllm(place: Place) -> tuple[str, int, list[str]]:
 
 
 class Vllm:
-    """One server, with the adapters of the run in `state_dir` that it holds, in folders below
-    `folder` that it can read.
+    """One server, and the adapters of the run in `state_dir` that are loaded on it. The server
+    reads them from folders below `folder`.
 
-    The names of its adapters begin with a mark that no other run has; so is the folder called that
-    it has below a `sampler_dir`.
+    The names of the run's adapters begin with a mark that no other run has. With `sampler_dir` its
+    folder there has the mark as its name.
     """
 
     def __init__(self, config: EngineSettings, place: Place, state_dir: Path) -> None:
@@ -144,9 +145,9 @@ class Vllm:
         """Try every kind of request that the run will make. Adapters left by an earlier process of
         this run are dropped.
 
-        Raises ConfigError for a server that loads no adapters, cannot read them, has another base
-        model, or whose log-probabilities at the run's temperature are not those of the whole
-        distribution, and for a folder that cannot be written.
+        Raises ConfigError if the server cannot load or read adapters, has another base model, or
+        returns log-probabilities other than those of the whole distribution at the run's
+        temperature. Raises it also if the folder cannot be written.
         """
         self._vocabulary = trainer.vocabulary()
         self._loaded.update(name for name in held if name.startswith(f"{self._mark}-"))
@@ -193,8 +194,7 @@ class Vllm:
         )
 
     async def snapshot(self, trainer: EmbeddedTrainingClient) -> VllmSampler:
-        """Load the weights as they are now. Adapters that nothing can be drawn from any more are
-        unloaded."""
+        """Load the current weights. Adapters that are no longer in use are unloaded."""
         name, self._made = f"{self._tag}-{self._made}", self._made + 1
         saving = trainer.save_weights_for_sampler("sampler")
         exact = await trainer.save_weights_and_get_sampling_client()
@@ -208,8 +208,8 @@ class Vllm:
         return sampler
 
     async def _unload(self, name: str) -> None:
-        """Have the server let go of an adapter. One that it keeps is tried again with the next, and
-        its files stay."""
+        """Make the server unload an adapter. If it fails, the adapter's files stay and the next
+        snapshot tries again."""
         answer = await self.post("/v1/unload_lora_adapter", {"lora_name": name}, _whole)
         if answer.status_code in (200, 404):
             await asyncio.to_thread(shutil.rmtree, self.folder / name, ignore_errors=True)
@@ -223,8 +223,8 @@ class Vllm:
             )
 
     async def load(self, name: str) -> None:
-        """Have the server load an adapter that is on disk; to have it already is as well. Raises
-        BackendError where it cannot."""
+        """Make the server load an adapter from disk; one that is already loaded is fine. Raises
+        BackendError if it fails."""
         body = {"lora_name": name, "lora_path": str(self.folder / name)}
         async with self._loading:
             answer = await self.post("/v1/load_lora_adapter", body, _whole)
@@ -243,8 +243,8 @@ class Vllm:
     async def complete(
         self, sampler: VllmSampler, prompt: Sequence[int], how: types.SamplingParams, seed: int
     ) -> tuple[list[int], list[float], types.StopReason]:
-        """Tokens, log-probabilities and end of one completion. One request each: vLLM's CPU build
-        dies of a seed with n above 1."""
+        """Return tokens, log-probabilities and stop reason of one completion. Each completion is a
+        request of its own, since vLLM's CPU build crashes on a seed with n above 1."""
         body = {
             **_PLAIN,
             "model": sampler.name,
@@ -263,7 +263,7 @@ class Vllm:
             answer: httpx.Response,
         ) -> tuple[list[int], list[float], types.StopReason] | None:
             if answer.status_code == 404 and "does not exist" in _said(answer):
-                await self.load(sampler.name)  # the server was started anew
+                await self.load(sampler.name)  # the server was restarted
                 return None
             if answer.status_code != 200:
                 raise BackendError(
@@ -272,12 +272,13 @@ class Vllm:
                 )
             return _choice(
                 answer, self.place, how.max_tokens or 0, self._vocabulary
-            )  # None: it ended requests because it is ending itself
+            )  # None: it ended its requests because it is shutting down
 
         return await self.post("/v1/completions", body, read)
 
     def compare(self, gaps: Sequence[float]) -> None:
-        """Record gaps of log-probabilities. Raises BackendError if their mean is too large."""
+        """Record differences of log-probabilities. Raises BackendError if their mean is too
+        large."""
         mean = math.fsum(gaps) / len(gaps) if gaps else 0.0
         if not mean <= LARGEST_GAP:
             raise BackendError(
@@ -297,7 +298,7 @@ class Vllm:
         )
 
     def close(self) -> None:
-        """Unload this run's adapters, if the server is there. Never raises."""
+        """Unload this run's adapters if the server answers. Never raises."""
         import httpx
 
         url, headers = f"{self.place.url}/v1/unload_lora_adapter", _headers(self.place)
@@ -319,11 +320,11 @@ class Vllm:
         body: Mapping[str, Any],
         read: Callable[[httpx.Response], Awaitable[Answer | None]],
     ) -> Answer:
-        """Return the result of `read` on the server's final answer; None means asking again. A
-        server error is final when the server is well and fails repeatedly.
+        """Return the result of `read` on the server's final answer; while `read` returns None the
+        request is sent again. A server error is final if the server is healthy and fails
+        repeatedly.
 
-        Raises BackendError when patience ends: with a request from its first try on, or from when
-        the server was last away.
+        Raises BackendError after `patience`, counted from the first try or from the last outage.
         """
         import httpx
 
@@ -359,11 +360,11 @@ class Vllm:
 
 
 class VllmSampler:
-    """One adapter on the server: a snapshot of the weights. Methods and results are those of
-    `tinker.SamplingClient` that a run asks for.
+    """One adapter on the server: a snapshot of the weights, with the methods and results of
+    `tinker.SamplingClient` that a run needs.
 
-    `exact` samples from the same weights on the trainer's engine; it scores, and is let go after
-    `SCORED` answers.
+    `exact` samples from the same weights on the trainer's engine. It scores `SCORED` answers and is
+    then released.
     """
 
     def __init__(self, vllm: Vllm, name: str, exact: EmbeddedSamplingClient) -> None:
@@ -374,8 +375,8 @@ class VllmSampler:
     async def sample(
         self, prompt: types.ModelInput, num_samples: int, sampling_params: types.SamplingParams
     ) -> types.SampleResponse:
-        """Draw completions; sample i depends on seed + i. Raises BackendError, for
-        log-probabilities too far from the trainer's among other things."""
+        """Sample completions; sample i depends on seed + i. Raises BackendError, also for
+        log-probabilities that differ too much from the trainer's."""
         from tinker import types
 
         tokens, how = prompt.to_ints(), sampling_params
@@ -406,7 +407,7 @@ class VllmSampler:
         logprobs: Sequence[float],
         temperature: float,
     ) -> list[float]:
-        """Return the distance of each log-probability from the trainer's own."""
+        """Return the absolute difference of each log-probability from the trainer's own."""
         from code_rl.engine.backends import logprobs_of
 
         if self._exact is None:
@@ -420,7 +421,7 @@ class VllmSampler:
 
 
 def _write(saved: Path, folder: Path) -> None:
-    """A saved adapter in peft's form, readable by whoever serves it."""
+    """Write a saved adapter in peft's form, readable by the server's user."""
     folder.mkdir(parents=True)
     adapter = read_embedded(saved)
     write_peft(adapter, adapter.base_model, folder)
@@ -437,7 +438,7 @@ def _headers(place: Place) -> dict[str, str]:
 
 
 def _said(answer: httpx.Response) -> str:
-    """The server's own words, short."""
+    """Return the server's own words, shortened."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         return str(answer.json()["error"]["message"])[:300]
     return " ".join(answer.text.split())[:300]
@@ -446,8 +447,8 @@ def _said(answer: httpx.Response) -> str:
 def _choice(
     answer: httpx.Response, place: Place, most: int, vocabulary: int
 ) -> tuple[list[int], list[float], types.StopReason] | None:
-    """Return the one completion of an answer, or None if the server gave it up. Raises BackendError
-    for an answer that was not asked for."""
+    """Return the one completion of an answer, or None if the server aborted it. Raises BackendError
+    for a malformed answer."""
     try:
         choice = answer.json()["choices"][0]
         if choice["finish_reason"] not in ("stop", "length"):

@@ -1,7 +1,7 @@
-"""The in-process PyTorch engine with Tinker's client shape.
+"""The in-process PyTorch engine with Tinker's client interface.
 
-`EmbeddedService` is imported on first use: the built-in model's files can be found without loading
-torch.
+`EmbeddedService` is imported on first use, so that the built-in model's files can be found without
+loading torch.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ __all__ = ["EmbeddedService"]
 
 
 def share_cores() -> None:
-    """Have OpenMP's threads sleep soon after they have nothing to do; call it before torch is
-    loaded, which reads this once.
+    """Make OpenMP's threads sleep soon after they run out of work. Call it before torch is loaded,
+    which reads this setting once.
 
-    The grader's processes share the cores, and threads that spin as long as they do by default
-    would starve them. Threads that sleep
-    at once halve the speed of sampling: a step is hundreds of short operations, and each would wake
-    them.
+    The sandbox shares the cores with these threads and would starve if they kept spinning as long
+    as they do by default. Threads that sleep at once would halve the speed of sampling: a step has
+    hundreds of short operations, and each would wake them.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")

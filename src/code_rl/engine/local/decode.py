@@ -1,21 +1,21 @@
 """Batched sampling: one prefill per distinct prompt, then steps over all unfinished sequences
 together.
 
-Batches. Sequences that begin together are a batch and share a step count; a batch begins when the
-budget for caches has room, so a batch does not wait for its longest row. Matrix products with
-weights run over the rows of all batches together, attention for each by itself.
+Batches. Sequences that begin together are a batch and share a step count. A batch begins as soon as
+the caches' budget has room, without waiting for the longest row of an earlier batch. Matrix
+products with weights run over the rows of all batches together; attention runs per batch.
 
-Layout. A prompt's keys and values are kept once and shared by its completions: at each step the
-queries of all its completions meet them in one matrix product. A completion's own keys and values
-lie in a cache, in which token t has index t; it grows by `BLOCK` tokens, one layer after another.
-Finished rows are dropped when enough of them have gathered.
+Layout. A prompt's keys and values are stored once and shared by its completions: at each step, one
+matrix product multiplies them with the queries of all its completions. A completion's own keys and
+values are in a cache where token t has index t. Caches grow by `BLOCK` tokens, one layer at a time.
+Finished rows are dropped once there are enough of them.
 
-Independence from the batch. Everything is computed row by row except matrix products, and for the
-built-in model's sizes these give a row the same bits for any number of other rows that `even_rows`
-allows (measured with MKL on Intel and AMD processors). So the batch is never allowed below
-`MIN_ROWS`, and prompts are padded to multiples of `WIDTH`, where trailing zeros add nothing. For
-large models, other libraries and GPUs, logits may differ in the last bits between batch shapes; a
-token then changes only where its uniform number falls into that gap.
+Independence from the batch. All operations but matrix products are computed row by row. For the
+built-in model's sizes a matrix product gives a row the same bits for every number of other rows
+that `even_rows` allows (measured with MKL on Intel and AMD processors). So a batch has at least
+`MIN_ROWS` rows, and prompts are padded to multiples of `WIDTH`, where trailing zeros add nothing.
+For large models, other libraries and GPUs, the last bits of logits may differ between batch shapes.
+A token then changes only if its uniform number falls into that difference.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ _WORTH_A_COHORT = 4
 
 @dataclass(frozen=True)
 class SequenceRequest:
-    """One completion to sample: whose it is, which prompt it continues, how far, how tokens are
-    chosen, where it stops.
+    """One completion to sample: its owner, its prompt, its token limit, how its tokens are chosen,
+    and where it stops.
 
-    `stop_tokens` end it and are kept as its last token; `stopped(tokens)`, when given, is asked
-    after every token.
+    A token of `stop_tokens` ends the completion and is kept as its last token. `stopped(tokens)`,
+    if given, is called after every token.
     """
 
     place: tuple[int, int]
@@ -74,8 +74,8 @@ class SequenceRequest:
 
 @dataclass(frozen=True)
 class Completion:
-    """Tokens [n] int32 and log-probabilities [n] fp32 of a sampled sequence; `stopped` is false
-    when it ran out of tokens.
+    """Tokens [n] int32 and log-probabilities [n] fp32 of a sampled sequence. `stopped` is False if
+    it reached its token limit.
 
     `scored` has the prompt's scores.
     """
@@ -96,8 +96,7 @@ def decode(
     """Sample queued requests in order and yield each with its completion as it finishes.
 
     `arrived` is called before every step and may add to `waiting`. The caches take at most `budget`
-    bytes, unless a single row needs more. Requests with equal prompts share one only if it is the
-    same object.
+    bytes, unless a single row needs more. Requests share a prompt only if it is the same object.
     """
     batches: list[_Batch] = []
     tried = (-1, 0)
@@ -142,11 +141,11 @@ def decode(
 def _admitted(
     weights: Weights, batches: Sequence[_Batch], waiting: deque[SequenceRequest], budget: int
 ) -> list[SequenceRequest]:
-    """Take from `waiting` the requests that fit, if they are enough for a batch; at least one if
-    nothing runs.
+    """Take the requests from `waiting` that fit, if they are enough for a batch. If nothing runs,
+    take at least one.
 
-    A short prompt's keys take as much memory as the longest of its batch, so that lengths that
-    differ much make several batches.
+    A short prompt's keys take as much memory as the longest prompt's of its batch, so prompts of
+    very different lengths go into several batches.
     """
     running = sum(len(batch.ids) for batch in batches)
     left = budget // cell_bytes(weights) - sum(batch.cells for batch in batches)
@@ -169,8 +168,8 @@ def _admitted(
 
 
 def cell_bytes(weights: Weights) -> int:
-    """Bytes of a token's keys and values in all layers, and in one more: a layer is there twice
-    while its cache is copied."""
+    """Return the bytes of a token's keys and values in all layers plus one, since a layer is stored
+    twice while its cache is copied."""
     return 2 * (weights.arch.layers + 1) * weights.arch.kv_width * weights.embed.element_size()
 
 
@@ -179,7 +178,7 @@ def _round_up(tokens: int) -> int:
 
 
 def _step(weights: Weights, batches: Sequence[_Batch]) -> None:
-    """Feed every row its last token, and hand each batch the logits of the next."""
+    """Feed every row its last token, and give each batch the logits of the next."""
     arch = weights.arch
     sizes = [len(batch.ids) for batch in batches]
     spare = max(0, MIN_ROWS - sum(sizes))
@@ -211,9 +210,9 @@ class _Batch:
     """Sequences that began together: their caches, the logits of their next tokens, and their
     tokens so far.
 
-    `ids` are the requests of the rows in the cache, `alive` [rows] the rows that go on. `places`
-    [rows] puts rows in a grid of prompts × slots, `grid` [prompts · slots] names the row of each
-    slot; both are None when the rows fill that grid in order.
+    `ids` are the requests of the rows in the cache, and `alive` [rows] marks unfinished rows.
+    `places` [rows] maps rows to a grid of prompts × slots; `grid` [prompts · slots] maps slots to
+    rows. Both are None if the rows fill the grid in order.
     """
 
     def __init__(
@@ -253,7 +252,7 @@ class _Batch:
 
     @property
     def cells(self) -> int:
-        """Tokens that its caches have room for when they are largest."""
+        """The number of tokens that the caches hold at their largest."""
         own = max(self.capacity, _round_up(int(self.limits.max())))
         return len(self.prefix_lengths) * self.prefix_values[0].shape[2] + len(self.ids) * own
 
@@ -302,27 +301,27 @@ class _Batch:
         ]
 
     def begin(self) -> Tensor:
-        """Make room for the step's keys and values; returns the position of each row's last token
+        """Make room for the step's keys and values; return the position of each row's last token
         [rows]."""
         if self.step == self.capacity:
             self.capacity = min(self.capacity + BLOCK, _round_up(int(self.limits.max())))
             for i in range(self.arch.layers):
                 self.keys[i] = extended(self.keys[i], 3, self.capacity)
                 self.values[i] = extended(self.values[i], 2, self.capacity)
-        # A finished row runs on until it is dropped, possibly past the end of the tables.
+        # A finished row runs on until it is dropped, possibly beyond the end of the tables.
         return (self.starts + self.step).clamp_(max=self.arch.max_context - 1)
 
     def attend(self, i: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Layer i's attention of the rows' last tokens: queries [rows, heads, d], keys and values
-        [rows, kv, d] to [rows, heads · d]."""
+        """Return layer i's attention of the rows' last tokens, [rows, heads · d], from queries
+        [rows, heads, d], keys and values [rows, kv, d]."""
         arch, step = self.arch, self.step
         self.keys[i][:, :, :, step] = key
         self.values[i][:, :, step] = value
         rows, prefix = len(query), self.prefix_mask.shape[-1]
         query = query.reshape(rows, arch.kv_heads, arch.queries_per_kv, arch.head_dim)
         to_prefix = self._prefix_matmul(query, self.prefix_keys[i], self.prefix_mask)
-        # Where a row's result starts in memory decides its rounding; four columns more at most, and
-        # every row starts alike.
+        # Rounding depends on a row's alignment in memory. Up to four more columns give all rows the
+        # same alignment.
         to_own = (query @ self.keys[i][..., : (step + 4) // 4 * 4])[..., : step + 1]
         probs = torch.softmax(torch.cat([to_prefix, to_own], dim=-1), dim=-1)
         out = self._prefix_matmul(probs[..., :prefix], self.prefix_values[i])
@@ -330,7 +329,7 @@ class _Batch:
         return out.reshape(rows, arch.q_width)
 
     def _prefix_matmul(self, left: Tensor, right: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Multiply each row's [kv, per, m] with its prompt's [kv, m, n]: one product per prompt for
+        """Multiply each row's [kv, per, m] with its prompt's [kv, m, n], one product per prompt for
         all its rows.
 
         `mask` [prompts, 1, 1, n] is added to the result.
@@ -345,7 +344,7 @@ class _Batch:
         return out if self.places is None else out.index_select(0, self.places)
 
     def _compact(self, token: Tensor) -> Tensor:
-        """Drop finished rows and return the tokens of the rows that stay."""
+        """Drop finished rows and return the tokens of the remaining rows."""
         keep = np.flatnonzero(self.alive)
         chosen = keep.tolist()
         index = torch.from_numpy(keep).to(self.device)
@@ -360,7 +359,7 @@ class _Batch:
         return token.index_select(0, index)
 
     def _renumber_prompts(self) -> None:
-        """Forget prompts that no row continues; `prompt_of` numbers those that are left."""
+        """Forget prompts without a remaining row, and renumber `prompt_of`."""
         used = sorted(set(self.prompt_of))
         if len(used) < len(self.prefix_lengths):
             index = torch.tensor(used, device=self.device)
@@ -397,7 +396,7 @@ class _Batch:
         self.grid = torch.from_numpy(grid).to(self.device)
 
     def _stops(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
-        """Return which tokens end a completion, [sets, vocab], and which set each row has
+        """Return the tokens that end a completion, [sets, vocab], and the index of each row's set
         [rows]."""
         sets = list(dict.fromkeys(request.stop_tokens for request in self.requests))
         table = np.zeros((len(sets), self.arch.vocab), dtype=np.bool_)
@@ -408,7 +407,7 @@ class _Batch:
 
 
 def _select(caches: list[Tensor], index: Tensor) -> None:
-    """Keep these rows of every layer's cache, one layer after another: no more than one is there
-    twice."""
+    """Keep these rows of every layer's cache. Layers are copied one at a time, so at most one is
+    stored twice."""
     for i, cache in enumerate(caches):
         caches[i] = cache.index_select(0, index)

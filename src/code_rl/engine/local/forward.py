@@ -1,10 +1,10 @@
-"""Forward passes over many tokens: the differentiable one over a packed micro-batch, with
-hand-written gradients of its row-wise operations, and that over prompts, for their keys and values
-and their own log-probabilities.
+"""Forward passes over many tokens. One is differentiable, over a packed micro-batch, with
+hand-written gradients of its row-wise operations. The other is over prompts, for their keys, values
+and log-probabilities.
 
-Matrix products run on the flat tokens; attention runs on padded grids, by plain matrix products for
-short sequences and by `scaled_dot_product_attention` for long ones. Suffixes of a long prefix take
-the plain products a few queries at a time, so that memory grows with tokens and not with their
+Matrix products run on the flat tokens. Attention runs on padded grids: by plain matrix products for
+short sequences, by `scaled_dot_product_attention` for long ones. Suffixes of a long prefix use
+plain products for a few queries at a time, so that memory grows with the tokens and not with their
 square.
 """
 
@@ -37,7 +37,7 @@ SCORE_CHUNK = 1 << 25
 
 
 class _Norm(torch.autograd.Function):
-    """x / sqrt(mean(x²) + eps) over the last axis; in fp32 inside, whatever x is."""
+    """x / sqrt(mean(x²) + eps) over the last axis, computed in fp32 for any dtype of x."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
@@ -70,8 +70,7 @@ class _Gated(torch.autograd.Function):
         out = torch.empty_like(gate_up)
         of_gate, of_up = out.chunk(2, dim=-1)
         active = torch.sigmoid(gate)
-        # The result's own halves hold what is needed on the way: this is where a layer's memory
-        # peaks.
+        # The result's own halves hold intermediate values: a layer's memory peaks here.
         silu = torch.mul(gate, active, out=of_up)
         torch.sub(1, active, out=of_gate)
         active.addcmul_(silu, of_gate)
@@ -92,7 +91,7 @@ def _gate(gate_up: Tensor) -> Tensor:
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    """Root-mean-square norm over the last axis, times `weight` when there is one."""
+    """Return the root-mean-square norm over the last axis, times `weight` if given."""
     if x.device.type != "cpu":
         scaled = F.rms_norm(x, (x.shape[-1],), None, eps)
     elif torch.is_grad_enabled():
@@ -121,8 +120,8 @@ def split_heads(
     """Return queries [n, heads, d] (rotated, and scaled for attention), rotated keys [n, kv, d] and
     values [n, kv, d].
 
-    `x` [n, hidden] is the layer's normed input. Every computation passes here, once a layer: a safe
-    point.
+    `x` [n, hidden] is the layer's normed input. Every computation passes here once per layer, so
+    this is a safe point (see `worker`).
     """
     safe_point()
     arch = weights.arch
@@ -140,8 +139,7 @@ def split_heads(
 def decoder_layer(
     weights: Weights, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend
 ) -> Tensor:
-    """One layer on x [n, hidden], for training, prefill and decoding alike: they differ in how a
-    token attends to others.
+    """Apply one layer to x [n, hidden]. Training, prefill and decoding differ only in `attend`.
 
     `attend` maps queries [n, heads, d], keys and values [n, kv, d] to [n, heads · d].
     """
@@ -151,8 +149,8 @@ def decoder_layer(
 
 
 def hidden_states(weights: Weights, batch: Packed, recompute: bool) -> Tensor:
-    """Return the final normed states [n, hidden]; `recompute` trades time for memory by recomputing
-    layers backward."""
+    """Return the final normed states [n, hidden]. `recompute` saves memory by computing layers
+    again in the backward pass."""
     cos = weights.cos[batch.positions].unsqueeze(1)
     sin = weights.sin[batch.positions].unsqueeze(1)
     x = F.embedding(batch.tokens, weights.embed)
@@ -205,8 +203,8 @@ def _logprobs(weights: Weights, states: Tensor, targets: Tensor, temperature: fl
 
 
 def likeliest(weights: Weights, states: Tensor, k: int, temperature: float) -> tuple[Ints, Floats]:
-    """The k likeliest tokens after each of the states [n, hidden], the likeliest first, and their
-    log-probabilities: [n, k] each."""
+    """Return the k likeliest tokens after each of the states [n, hidden], in descending order, and
+    their log-probabilities: [n, k] each."""
     ids, logprobs = [], []
     for part in torch.split(states, max(1, LOGIT_CHUNK // weights.arch.vocab)):
         best = torch.log_softmax(weights.head(part).float() / temperature, dim=-1).topk(k)
@@ -258,8 +256,8 @@ def causal_mask(width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 def attend_causal(
     weights: Weights, grid: Grid, mask: Tensor | None, query: Tensor, key: Tensor, value: Tensor
 ) -> Tensor:
-    """Causal attention within each row of the grid; flat [n, heads, d] in, flat [n, heads · d] out,
-    in the grid's order.
+    """Return causal attention within each row of the grid: flat [n, heads, d] to flat [n, heads ·
+    d], in the grid's order.
 
     `mask` is `causal_mask(grid.width)`, or None to use the fused kernel.
     """
@@ -299,11 +297,11 @@ def attend_causal(
 
 
 def weighted(arch: Architecture, probs: Tensor, values: Tensor) -> Tensor:
-    """`probs @ values` [.., m, w] × [.., w, d], in small models with the same bits however many
-    columns of zeros follow.
+    """Return `probs @ values` [.., m, w] × [.., w, d]. In small models the bits are the same
+    however many columns of zeros follow.
 
-    A library adds up long rows in parts whose number depends on the whole length; parts of `SUMMED`
-    columns leave it no choice.
+    A library sums long rows in parts, whose number depends on the row's length. Summing parts of
+    `SUMMED` columns here removes that dependence.
     """
     width = probs.shape[-1]
     if width <= SUMMED or arch.hidden > SMALL_HIDDEN:
@@ -324,11 +322,11 @@ def _attend_suffixes(
     key: Tensor,
     value: Tensor,
 ) -> Tensor:
-    """Suffixes attend to their prefix (one product per prefix for all its suffixes) and causally to
-    themselves.
+    """Attend from suffixes to their prefix (one product per prefix for all its suffixes) and
+    causally to themselves.
 
-    `mask` is that of the only span; where there are several, each makes its own, and makes its
-    scores again backward.
+    `mask` is the mask of the only span. With several spans each makes its own mask, and computes
+    its scores again in the backward pass.
     """
     arch, grid = weights.arch, batch.suffixes
     n, slots = prefixes.rows, batch.slots
@@ -375,8 +373,9 @@ def _attend_suffixes(
 
 @dataclass(frozen=True)
 class Prompt:
-    """Tokens to continue; `scored_at` is the temperature at which their own log-probabilities are
-    wanted (None: not at all), and those of the `likeliest` so many tokens at each position."""
+    """Tokens to continue. `scored_at` is the temperature at which their own log-probabilities are
+    computed (None: not at all); `likeliest` is how many of the likeliest tokens to return per
+    position."""
 
     tokens: tuple[int, ...]
     scored_at: float | None = None
@@ -385,9 +384,9 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Scored:
-    """The scores of a prompt of n tokens: log-probabilities [n], NaN first; ids and
-    log-probabilities [n - 1, k] of the likeliest tokens at its second position and those after it.
-    All empty if they are not wanted."""
+    """The scores of a prompt of n tokens: log-probabilities [n], NaN first, and the likeliest
+    tokens' ids and log-probabilities [n - 1, k] from the second position on. Scores that were not
+    requested are empty."""
 
     logprobs: Floats
     ids: Ints
@@ -408,8 +407,8 @@ class Prefilled:
 
 @torch.inference_mode()
 def prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
-    """Run the prompts through the model, at most PREFILL_TOKENS at once or one prompt; attention's
-    padding counts."""
+    """Run the prompts through the model, at most PREFILL_TOKENS (with attention's padding) or one
+    prompt at once."""
     parts: list[list[Prompt]] = [[]]
     for prompt in prompts:
         if parts[-1] and _cells([*parts[-1], prompt]) > PREFILL_TOKENS:
@@ -421,7 +420,7 @@ def prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
     width = max(part.values[0].shape[2] for part in done)
 
     def joined(caches: list[list[Tensor]], axis: int) -> list[Tensor]:
-        # Layer by layer, so that no more than one layer is there twice.
+        # Layer by layer, so that at most one layer is stored twice.
         layers = range(len(caches[0]))
         return [
             torch.cat([extended(cache.pop(0), axis, width) for cache in caches]) for _ in layers
@@ -441,7 +440,7 @@ def _cells(prompts: Sequence[Prompt]) -> int:
 
 
 def extended(cache: Tensor, axis: int, width: int) -> Tensor:
-    """The cache with zeros after its end along `axis`, `width` columns in all."""
+    """Return the cache with zeros appended along `axis`, up to `width` columns."""
     shape = list(cache.shape)
     shape[axis] = width - shape[axis]
     return torch.cat([cache, cache.new_zeros(shape)], dim=axis)

@@ -1,9 +1,9 @@
-"""A causal language model of transformers with its own forward pass, and LoRA beside its linear
+"""A causal language model of transformers with its own forward pass, and LoRA on its linear
 projections.
 
-It serves architectures for which the engine has no pass of its own. Hooks on the projections of the
-frozen model add the adapter of the calling thread, so that sampler and trainer share the model.
-Experts that transformers keeps as one tensor, routers, and image or audio towers are not adapted.
+It serves architectures for which the engine has no forward pass. Hooks on the projections of the
+frozen model add the calling thread's adapter, so sampler and trainer share the model. Routers,
+image or audio towers, and experts that transformers stores as one tensor are not adapted.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ from code_rl.util.errors import ConfigError
 from .lora import Lora, LoraSettings, Module
 from .weights import Architecture, check_unquantized, read_architecture
 
-UNKNOWN_CONTEXT = 8192  # of a model whose configuration names no longest position
+UNKNOWN_CONTEXT = 8192  # if the configuration has no longest position
 _ATTENTION = ("attn", "attention", "mixer", "mamba", "conv", "recurrent")
 _LEFT_OUT = ("router", "vision", "visual", "audio", "multi_modal")
-Adapter = Mapping[str, tuple[Tensor, Tensor]]  # by projection A [rank, in], scaled B [out, rank]
-_active = threading.local()  # `adapter`: of the pass that this thread is in
+Adapter = Mapping[str, tuple[Tensor, Tensor]]  # A [rank, in] and scaled B [out, rank] by projection
+_active = threading.local()  # `adapter`: the adapter of this thread's pass
 
 
 @dataclass(frozen=True)
 class HfArchitecture(Architecture):
-    """A shape that transformers runs: its heads and widths are left at 0."""
+    """The shape of a model that transformers runs. Its heads and widths are left at 0."""
 
 
 def architecture_of(config: Any) -> Architecture:
-    """The shape of a model by its configuration, of a kind that says which pass runs it. Raises
-    ConfigError for quantized weights, and for what is no causal language model of transformers."""
+    """Return the shape of a model from its configuration; its class says which forward pass runs
+    it. Raises ConfigError for quantized weights, and for anything but a causal language model of
+    transformers."""
     try:
         return read_architecture(config)
     except ConfigError as refusal:
@@ -80,8 +81,8 @@ def _check_cache(config: Any) -> None:
 
 @dataclass(frozen=True)
 class HfWeights:
-    """A frozen transformers model with hooks for an adapter, and the adapter to run it with
-    (empty: the base model)."""
+    """A frozen transformers model with hooks for an adapter, and that adapter (empty: the base
+    model)."""
 
     arch: Architecture
     module: Any
@@ -98,7 +99,7 @@ class HfWeights:
         return cast(torch.device, self.module.device)
 
     def __call__(self, tokens: Tensor, **options: Any) -> Any:
-        """The model's output for tokens [rows, length], its adapter included."""
+        """Return the model's output, with the adapter, for tokens [rows, length]."""
         _active.adapter = self.adapter
         try:
             return self.module(input_ids=tokens, **options)
@@ -115,12 +116,12 @@ class HfWeights:
 
 
 def hf_weights(loaded: Any, device: torch.device, dtype: torch.dtype) -> HfWeights:
-    """Freeze a transformers model and put its hooks in place. Raises ConfigError for one without
-    linear projections to adapt."""
+    """Freeze a transformers model and attach its hooks. Raises ConfigError if it has no linear
+    projection to adapt."""
     module = loaded.to(device=device, dtype=dtype).eval().requires_grad_(False)
     weights = HfWeights(architecture_of(loaded.config), module)
     linears = _linears(module)
-    if len(linears) < 2:  # the unembedding alone
+    if len(linears) < 2:  # only the unembedding
         raise ConfigError(
             f"model family {weights.arch.family!r} has no linear projections that LoRA could adapt"
         )
@@ -130,7 +131,7 @@ def hf_weights(loaded: Any, device: torch.device, dtype: torch.dtype) -> HfWeigh
 
 
 def hf_modules(weights: HfWeights, settings: LoraSettings) -> list[Module]:
-    """The projections that these settings adapt, in the model's order."""
+    """Return the projections that these settings adapt, in the model's order."""
     head, found = weights.module.get_output_embeddings(), []
     for name, linear in _linears(weights.module).items():
         attention = any(word in name for word in _ATTENTION)
@@ -147,7 +148,8 @@ def in_and_out(linear: Any) -> tuple[int, int]:
 
 
 def adapter_of(lora: Lora, flat: Tensor) -> Adapter:
-    """The adapter in a vector that is laid out as the parameters are; gradients flow to it."""
+    """Return the adapter in a vector that is laid out like the parameters; gradients flow to the
+    vector."""
     a, b = lora.views(flat)
     return {name: (a[name], lora.scale * b[name]) for name in a}
 

@@ -1,5 +1,5 @@
-"""Sampling from a model that transformers runs: the completions of one prompt at a time, over its
-own cache, so that nothing is padded."""
+"""Sampling from a model that transformers runs. The completions of one prompt at a time use the
+model's own cache, so nothing is padded."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from .worker import safe_point
 
 @dataclass
 class _Row:
-    """A completion under way."""
+    """A completion in progress."""
 
     request: SequenceRequest
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
     def takes(self, token: int, logprob: float) -> bool | None:
-        """Append a token; whether it ends the completion by a stop (True) or by length (False)."""
+        """Append a token. Return True if it ends the completion by a stop, False if by length, else
+        None."""
         self.tokens.append(token)
         self.logprobs.append(logprob)
         asked = self.request
@@ -46,7 +47,7 @@ class _Row:
 def decode_hf(
     weights: HfWeights, waiting: deque[SequenceRequest], arrived: Callable[[], None]
 ) -> Iterator[tuple[SequenceRequest, Completion]]:
-    """Sample what waits, prompt by prompt; yield each request with its completion."""
+    """Sample queued requests prompt by prompt, and yield each with its completion."""
     while waiting:
         arrived()
         prompt = waiting[0].prompt
@@ -97,7 +98,7 @@ def _completions(
 
 
 def _scored(prompt: Prompt, logits: Tensor) -> Scored:
-    """What the prompt was scored, where that is wanted."""
+    """Return the prompt's requested scores."""
     if prompt.scored_at is None:
         nothing = np.empty(0, dtype=np.float32)
         return Scored(nothing, np.empty((0, 0), dtype=np.int64), nothing[:, None])

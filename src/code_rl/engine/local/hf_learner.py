@@ -1,5 +1,5 @@
-"""Gradients of a model that transformers runs: micro-batches padded at the end, where a causal
-model's padding reaches nothing before it."""
+"""Gradients of a model that transformers runs. Micro-batches are padded at the end, where causal
+attention keeps padding from affecting earlier tokens."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .lora import Lora
 from .passes import EngineExample, Pass
 
 TOKENS = 1024
-"""Of a micro-batch, padding counted; or one example."""
+"""The most tokens of a micro-batch, padding included, unless it is a single example."""
 
 
 class HfLearner(Learner):
-    """One model in training; what it does beside the passes is the fast learner's."""
+    """One model in training; it differs from the fast learner only in its passes."""
 
     def __init__(self, base: HfWeights, lora: Lora, token_budget: int = TOKENS) -> None:
         self._model, self.lora, self.budget = base, lora, token_budget
@@ -28,7 +28,7 @@ class HfLearner(Learner):
         self.gradient: Tensor | None = None
 
     def snapshot(self) -> HfWeights:
-        """Weights for a sampler that later training does not change."""
+        """Return weights for a sampler that later training does not change."""
         adapter = adapter_of(self.lora, self.lora.flat.detach().clone())
         return HfWeights(self._model.arch, self._model.module, adapter)
 
@@ -66,7 +66,7 @@ class HfLearner(Learner):
         return outputs_of(logprobs, losses)
 
     def _batches(self, examples: Sequence[EngineExample]) -> Iterator[list[int]]:
-        """Indices of examples of like length, together within the budget."""
+        """Yield the indices of examples of similar length that fit the budget together."""
         part: list[int] = []
         for i in sorted(range(len(examples)), key=lambda i: len(examples[i].tokens)):
             if part and (len(part) + 1) * len(examples[i].tokens) > self.budget:
@@ -78,7 +78,7 @@ class HfLearner(Learner):
 
 
 def _one(example: EngineExample, logits: Tensor, how: Pass) -> tuple[Tensor, Tensor]:
-    """The log-probabilities of an example's targets, and the losses of those that count."""
+    """Return the log-probabilities of an example's targets, and the losses of those that count."""
     count, start, device = len(example.tokens), example.context, logits.device
     scaled = logits[:count].float() / how.temperature
     targets = torch.from_numpy(example.targets).to(device)

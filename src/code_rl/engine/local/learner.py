@@ -29,15 +29,17 @@ if TYPE_CHECKING:
     from .hf import HfWeights
 
 MERGE_LIMIT = 32_000_000
-ACTIVATIONS_LIMIT = 2 * 2**30  # bytes of a micro-batch's activations; beyond, they are recomputed
+ACTIVATIONS_LIMIT = (
+    2 * 2**30
+)  # bytes of a micro-batch's activations; above this they are recomputed
 _Leaf = tuple[tuple[Tensor, ...], Callable[..., None]]
-"""Tensors of the trainable weights that collect a gradient, and what takes that gradient to A and
-B."""
+"""Tensors of the trainable weights that collect a gradient, and the function that chains the
+gradient to A and B."""
 
 
 @dataclass
 class AdamState:
-    """Running means of the gradient and of its square, laid out as the parameters, and the number
+    """Running means of the gradient and of its square, laid out like the parameters, and the number
     of steps taken."""
 
     mean: Tensor
@@ -51,7 +53,7 @@ class AdamState:
 
 
 def check_adam(params: object) -> types.AdamParams:
-    """Return `params`; raises ConfigError when it is another optimizer's, or a value is out of
+    """Return `params`. Raises ConfigError if they are another optimizer's, or if a value is out of
     range."""
     if not isinstance(params, types.AdamParams):
         raise ConfigError(
@@ -94,8 +96,8 @@ class Learner:
     """One model in training.
 
     Small fp32 models are trained through merged matrices, whose gradient is chained to A and B once
-    per request; models with over `MERGE_LIMIT` adapted elements, and bf16 ones, keep A and B apart
-    so that no full-size gradient exists.
+    per request. Models with over `MERGE_LIMIT` adapted elements and bf16 models keep A and B
+    separate, so that no full-size gradient exists.
     """
 
     def __init__(
@@ -119,32 +121,31 @@ class Learner:
         self._merged: Weights | None = None
 
     def snapshot(self) -> Weights | HfWeights:
-        """Weights for a sampler that later training does not change."""
+        """Return weights for a sampler that later training does not change."""
         return self.sampler_weights()
 
     def sampler_weights(self) -> Weights:
-        """Weights for a sampler that later training does not change: merged in fp32; apart in bf16,
-        where merging would round small updates away.
-        """
+        """Return weights for a sampler that later training does not change. The adapter is merged
+        in fp32, and separate in bf16, where merging would round small updates away."""
         if self.base.dtype != torch.float32:
             return self.lora.apart(
                 self._for_sampling(), self.base.dtype
-            )  # as each product would round it
+            )  # the same rounding as in each product
         if self._merged is None:
             merged = self.lora.merged(self.base)
             self._merged = merged if self.merging else packed(merged)
         return self._merged
 
     def forward(self, examples: Sequence[EngineExample], how: Pass) -> types.ForwardBackwardOutput:
-        """Losses and log-probabilities without gradients."""
+        """Return losses and log-probabilities without gradients."""
         with torch.no_grad():
             return self._run(examples, how, self._weights(), backward=False)
 
     def forward_backward(
         self, examples: Sequence[EngineExample], how: Pass
     ) -> types.ForwardBackwardOutput:
-        """The same, adding this request's gradient to the accumulated one, wholly or (on failure)
-        not at all."""
+        """Return the same as `forward`, and add the gradient of the request to the accumulated one.
+        On failure nothing is added."""
         weights, leaves = self._trainable()
         output = self._run(examples, how, weights, backward=True)
         gradient = torch.zeros_like(self.lora.flat)
@@ -156,15 +157,15 @@ class Learner:
         return output
 
     def accumulate(self, gradient: Tensor) -> None:
-        """Add a whole request's gradient to what waits for the next step."""
+        """Add a whole request's gradient to the gradient of the next step."""
         if self.gradient is None:
             self.gradient = gradient
         else:
             self.gradient += gradient
 
     def optim_step(self, params: types.AdamParams) -> dict[str, float]:
-        """Apply the accumulated gradient and forget it; raises BackendError when there is none or
-        it is not finite."""
+        """Apply the accumulated gradient and reset it. Raises BackendError if there is none or it
+        is not finite."""
         if self.gradient is None:
             raise BackendError(
                 "optim_step without a forward_backward since the last step: there is no gradient "
@@ -216,8 +217,8 @@ class Learner:
     def _micro_batch(
         self, batch: Packed, how: Pass, weights: Weights, backward: bool
     ) -> list[Tensor]:
-        """Log-probabilities of prefixes and of suffixes, and the suffixes' losses; `backward`
-        leaves gradients in the weights."""
+        """Return the log-probabilities of prefixes and of suffixes, and the suffixes' losses. With
+        `backward` the gradients are left in the weights."""
         states, at = (
             hidden_states(weights, batch, recompute=self.recompute and backward),
             batch.prefix_tokens,
@@ -237,7 +238,7 @@ class Learner:
 
 
 def outputs_of(logprobs: Sequence[Floats], losses: Sequence[Floats]) -> types.ForwardBackwardOutput:
-    """A request's answer from the arrays of its examples."""
+    """Return a request's response from the arrays of its examples."""
     total = math.fsum(float(part.sum(dtype=np.float64)) for part in losses)
     return types.ForwardBackwardOutput(
         loss_fn_output_type="ArrayRecord",
@@ -272,7 +273,7 @@ def _losses(how: Pass, logprobs: Tensor, batch: Packed) -> Tensor:
 def _spread(
     batch: Packed, found: Sequence[Tensor], logprobs: list[Floats], losses: list[Floats]
 ) -> None:
-    """Write a micro-batch's results to the examples they belong to."""
+    """Write a micro-batch's results to the examples that they belong to."""
     prefix, suffix, token_losses = (part.cpu().numpy() for part in found)
     at_prefix = at = 0
     for unit in batch.units:

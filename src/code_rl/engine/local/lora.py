@@ -1,8 +1,8 @@
-"""LoRA: one flat fp32 vector of parameters, views of it per module, and two ways to put it into a
+"""LoRA: one flat fp32 vector of parameters, views of it per module, and two ways to apply it in a
 forward pass.
 
 Each adapted projection has `A` [rank, in] and `B` [out, rank]; its effect is `(ALPHA / rank) · B
-A`, as in Tinker and peft. Module names are Hugging Face's, so that a checkpoint exports without
+A`, as in Tinker and peft. Modules have Hugging Face's names, so a checkpoint exports without
 renaming.
 """
 
@@ -122,7 +122,7 @@ class Lora:
             self.b[module.name].zero_()
 
     def views(self, flat: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return per-module views of a vector that is laid out as the parameters are."""
+        """Return per-module views of a vector that is laid out like the parameters."""
         rank, offset = self.settings.rank, 0
         a: dict[str, Tensor] = {}
         b: dict[str, Tensor] = {}
@@ -134,23 +134,23 @@ class Lora:
         return a, b
 
     def at(self, layer: int, site: str) -> list[Module]:
-        """The adapted projections inside one fused matrix."""
+        """Return the adapted projections inside one fused matrix."""
         return self._by_site.get((layer, site), [])
 
     def merged(self, base: Weights) -> Weights:
-        """Return weights with the adapter added in, in the base's dtype; nothing is shared that
+        """Return weights with the adapter added, in the base's dtype. They share nothing that
         training changes."""
         return self.mapped(base, self._merge)
 
     def apart(self, base: Weights, dtype: torch.dtype = torch.float32) -> Weights:
-        """Return weights that keep the adapter as two thin products per projection (a copy of it in
-        `dtype`)."""
+        """Return weights that keep a copy of the adapter in `dtype`, as two thin products per
+        projection."""
         return self.mapped(
             base, lambda linear, layer, site: self._split(linear, layer, site, dtype)
         )
 
     def mapped(self, base: Weights, change: Callable[[Linear, int, str], Linear]) -> Weights:
-        """Return weights with every fused matrix that is adapted changed: `change(linear, layer,
+        """Return weights with every adapted fused matrix replaced by `change(linear, layer,
         site)`."""
         changed: list[dict[str, Any]] = [
             {s: change(getattr(layer, s), i, s) for s in SITES if self.at(i, s)}
@@ -179,7 +179,7 @@ class Lora:
         return replace(linear, lora_a=a.to(dtype), lora_b=b.to(dtype))
 
     def chain_merged(self, layer: int, site: str, grad: Tensor, into: Tensor) -> None:
-        """Add to `into` (laid out as `flat`) the gradients of A and B that follow from a merged
+        """Add to `into` (laid out like `flat`) the gradients of A and B that follow from a merged
         matrix's gradient [in, out]."""
         grad_a, grad_b = self.views(into)
         for m in self.at(layer, site):
@@ -190,8 +190,8 @@ class Lora:
     def chain_apart(
         self, layer: int, site: str, grad_a: Tensor, grad_b: Tensor, into: Tensor
     ) -> None:
-        """The same for gradients of the two thin matrices that `apart` makes, [in, R] and [R,
-        out]."""
+        """Add to `into` the gradients of A and B from those of the two thin matrices that `apart`
+        makes, [in, R] and [R, out]."""
         into_a, into_b = self.views(into)
         rank = self.settings.rank
         for i, m in enumerate(self.at(layer, site)):

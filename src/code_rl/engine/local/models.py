@@ -1,5 +1,4 @@
-"""Finding and loading base models: the built-in one by the name `tiny`, local folders, and hub
-ids."""
+"""Finding and loading base models: the built-in model `tiny`, local folders, and hub ids."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ from .weights import (
 )
 
 HUB_S = 5.0
-# The bases are OSError, and the error of the HTTP library that the hub's client is built on.
+# The bases are OSError and the error of the hub client's HTTP library.
 UNAVAILABLE = cast(
     "tuple[type[Exception], ...]",
     (*HfHubHTTPError.__bases__, ValueError, TypeError, StrictDataclassError),
@@ -64,12 +63,11 @@ class Model:
 
     @cached_property
     def for_sampling(self) -> Weights | HfWeights:
-        """The weights as a sampler of the base model reads them."""
+        """The weights in the form that a sampler of the base model uses."""
         return self.weights if isinstance(self.weights, HfWeights) else packed(self.weights)
 
     def tokenizer(self) -> Any:
-        """The model's tokenizer, loaded on first use; raises ConfigError when the model has
-        none."""
+        """The model's tokenizer, loaded on first use. Raises ConfigError if the model has none."""
         with self._lock:
             if self._tokenizer is None:
                 from transformers import AutoTokenizer
@@ -80,8 +78,8 @@ class Model:
                     raise ConfigError(
                         f"model {self.name!r} has no usable tokenizer: {_one_line(error)}"
                     ) from error
-                # What is too long is left out, or refused, and named: transformers would speak of
-                # errors to come.
+                # Texts beyond the context are left out or refused here, so this warning would only
+                # confuse.
                 self._tokenizer.deprecation_warnings[
                     "sequence-length-is-longer-than-the-specified-maximum"
                 ] = True
@@ -89,10 +87,10 @@ class Model:
 
 
 def model_config(name: str) -> tuple[str, Any, Architecture]:
-    """Return a model's source, configuration and shape: from the hub's cache, else from the hub,
-    of which one file is asked.
+    """Return a model's source, configuration and shape, from the hub's cache or else from the hub,
+    which is asked for one file.
 
-    Raises ConfigError, within seconds, when it cannot be had or is not supported.
+    Raises ConfigError within seconds if the model cannot be loaded or is not supported.
     """
     source = source_of(name)
     from huggingface_hub import hf_hub_url
@@ -106,7 +104,7 @@ def model_config(name: str) -> tuple[str, Any, Architecture]:
         except OSError:
             if Path(source).is_dir():
                 raise
-            # The hub's own client repeats a request for half a minute where there is no network.
+            # Without a network the hub's own client would retry for half a minute.
             answer = get_session().get(
                 hf_hub_url(source, "config.json"),
                 headers=build_hf_headers(),
@@ -127,7 +125,7 @@ def context_of(name: str) -> int:
 
 
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> Model:
-    """Load a model; raises ConfigError, in one line, when it cannot be had or is not supported."""
+    """Load a model. Raises a one-line ConfigError if it cannot be loaded or is not supported."""
     source, config, arch = model_config(name)
     try:
         fast = not isinstance(arch, HfArchitecture)
@@ -173,11 +171,11 @@ def _ids(eos: int | list[int] | None) -> frozenset[int]:
 
 
 def _plain_source(folder: Path, config: Any, arch: Architecture) -> LoadedModel | None:
-    """Read a local folder with one safetensors file and default rotary embedding, without importing
-    the modelling code.
+    """Read a local folder that has one safetensors file and default rotary embedding, without
+    importing the modeling code.
 
-    That import takes longer than everything else in starting the built-in model. None: load it
-    through transformers.
+    That import takes longer than everything else in starting the built-in model. None means that
+    the model must be loaded through transformers.
     """
     file = folder / "model.safetensors"
     rope = getattr(config, "rope_parameters", None) or {}
@@ -192,8 +190,8 @@ def _plain_source(folder: Path, config: Any, arch: Architecture) -> LoadedModel 
 
 
 def _ends(folder: Path, config: Any) -> int | list[int] | None:
-    """The end-of-sequence ids of a local folder: the generation settings' where it has any, else
-    the model's."""
+    """Return the end-of-sequence ids of a local folder: those of its generation settings if there
+    are any, else the model's."""
     file = folder / "generation_config.json"
     settings = json.loads(file.read_text()) if file.is_file() else {}
     if not isinstance(settings, dict):
@@ -204,8 +202,8 @@ def _ends(folder: Path, config: Any) -> int | list[int] | None:
 
 
 def _fingerprint(weights: Weights) -> str:
-    """A short hash of the shape and of a sample of the values: enough to notice another model under
-    the same name."""
+    """Return a short hash of the shape and of a sample of the values. It detects another model
+    under the same name."""
     digest = hashlib.blake2b(repr(weights.arch).encode(), digest_size=16)
     for tensor in (
         weights.norm,
@@ -226,7 +224,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def supported(contexts: Mapping[str, int | None]) -> list[types.SupportedModel]:
-    """Models by name with their contexts, as a server of Tinker's protocol lists them."""
+    """Return models by name with their contexts, in the form of a server of Tinker's protocol."""
     return [
         types.SupportedModel(
             model_name=name, max_context_length=context, trainable=True, sampleable=True
@@ -238,7 +236,7 @@ def supported(contexts: Mapping[str, int | None]) -> list[types.SupportedModel]:
 def model_info(
     model_id: str, family: str, name: str, tokenizer: str, rank: int
 ) -> types.GetInfoResponse:
-    """Return the facts that a training client is given about its model."""
+    """Return the facts about its model that a training client gets."""
     data = types.ModelData(arch=family, model_name=name, tokenizer_id=tokenizer)
     return types.GetInfoResponse(
         type="get_info",

@@ -1,14 +1,14 @@
 """Micro-batches without waste: no padding in the matrix products, and a prompt shared by examples
 is computed once.
 
-Examples of one group have the same context (the leading positions whose loss is off). Their common
-part becomes a *prefix*, each rest a *suffix* that attends to its prefix and to itself. All tokens
-of a micro-batch lie in one flat vector (prefixes, then suffixes); only attention sees a padded
-grid. An example that shares nothing is a suffix without a prefix.
+Examples of one group have the same context (the leading positions without a loss). Their common
+part becomes a *prefix*, and each rest a *suffix* that attends to its prefix and to itself. All
+tokens of a micro-batch are in one flat vector (prefixes, then suffixes); only attention uses a
+padded grid. An example that shares nothing is a suffix without a prefix.
 
-Long examples have prefixes only if these save more than the fused kernel, which knows no prefixes,
-would. A micro-batch of them holds, padding included, at most the budget, or slightly more than the
-longest example if that is longer.
+The fused kernel for long examples does not support prefixes, so long examples have prefixes only
+where these save more. A micro-batch of long examples fits the budget with its padding, or is
+slightly more than its longest example if that is longer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MIN_STEM = 8
 PLAIN_ATTENTION_WIDTH = 1024
 _ROOM = 9 / 8
 _PADDED = 2
-"""Plain attention of short units computes padding too; so many times the room at most."""
+"""The padded grids of short units may have this many times the cells of the token budget."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class Unit:
 
     @property
     def tokens(self) -> int:
-        """Tokens computed for this unit."""
+        """The number of tokens computed for this unit."""
         return self.prefix + sum(suffix.length for suffix in self.suffixes)
 
     @property
     def width(self) -> int:
-        """Tokens of its longest example."""
+        """The number of tokens of its longest example."""
         return self.prefix + max(suffix.length for suffix in self.suffixes)
 
 
@@ -65,8 +65,9 @@ class Unit:
 class Grid:
     """The mapping between a padded grid [rows, width] and the flat vector.
 
-    `gather` [rows · width] picks flat positions (padding picks 0, and is masked wherever it
-    matters); `scatter` [n] picks grid cells for the flat positions `first` to `first + n`.
+    `gather` [rows · width] has the flat position of each grid cell (0 for padding, which is masked
+    where it matters). `scatter` [n] has the grid cell of each flat position from `first` to `first
+    + n`.
     """
 
     rows: int
@@ -78,7 +79,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Packed:
-    """A micro-batch of n flat tokens. `prefixes` is None when nothing is shared; `suffixes` has
+    """A micro-batch of n flat tokens. `prefixes` is None if nothing is shared; `suffixes` has
     `slots` rows for each prefix."""
 
     units: tuple[Unit, ...]
@@ -93,7 +94,7 @@ class Packed:
 
 
 def is_long(width: int) -> bool:
-    """True if attention over that many tokens is too much for the plain products."""
+    """Return True if attention over that many tokens is too large for plain products."""
     return width > PLAIN_ATTENTION_WIDTH
 
 
@@ -115,8 +116,8 @@ def plan(examples: Sequence[EngineExample], budget: int) -> Iterator[list[Unit]]
 
 
 def _fits(units: Sequence[Unit], budget: int, room: int) -> bool:
-    """Short units: their tokens within the budget, and all cells of their grids within `_PADDED`
-    times the room. With a long one: the cells within `room`."""
+    """Return True if the units fit. For short units, their tokens fit the budget and their grids
+    have at most `_PADDED` times `room` cells. With a long unit, all cells fit `room`."""
     slots = max(len(unit.suffixes) for unit in units)
     suffix = max(unit.width - unit.prefix for unit in units)
     cells = len(units) * (max(unit.prefix for unit in units) + slots * suffix)
@@ -218,7 +219,7 @@ def make_grid(
     """Return the grid in which row `rows[i]` holds the `lengths[i]` flat positions from
     `offsets[i]` on.
 
-    The width is the greatest length, rounded up to `multiple`; rows that nothing names are all
+    The width is the greatest length, rounded up to `multiple`. Rows that are not in `rows` are all
     padding.
     """
     width = -(-int(lengths.max()) // multiple) * multiple

@@ -1,8 +1,8 @@
-"""Checks a forward or forward_backward request: its loss, its examples as NumPy arrays, or a loss
-of the user's own.
+"""Checks forward and forward_backward requests: the loss, the examples as NumPy arrays, or a custom
+loss.
 
-A loss of the user's own is any function C of the log-probabilities lp, trained as Tinker's SDK does
-it: cross-entropy with the weights −∂C/∂lp has the gradient of C.
+A custom loss is any function C of the log-probabilities lp. It is trained as in Tinker's SDK:
+cross-entropy with the weights −∂C/∂lp has the gradient of C.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from code_rl.util.errors import ConfigError, DataError
 from .weights import Architecture
 
 TEMPERATURE = "temperature"
-# Below it, logits divided by the temperature leave fp32.
+# Below this temperature, divided logits overflow fp32.
 MIN_TEMPERATURE = 1e-5
 MAX_TARGETS = 1024
 Ints = npt.NDArray[np.int64]
@@ -43,9 +43,9 @@ class Pass:
 
 
 def read_pass(loss_fn: str, config: Mapping[str, float | str] | None) -> Pass:
-    """The pass that `loss_fn` and `loss_fn_config` ask for; every loss takes `temperature`.
+    """Return the pass for `loss_fn` and `loss_fn_config`; every loss accepts `temperature`.
 
-    Raises ConfigError for an unknown loss, an unknown setting, or a value that cannot be.
+    Raises ConfigError for an unknown loss, an unknown setting, or an invalid value.
     """
     settings = dict(config or {})
     temperature = settings.pop(TEMPERATURE, 1.0)
@@ -61,14 +61,14 @@ def read_pass(loss_fn: str, config: Mapping[str, float | str] | None) -> Pass:
 
 
 def check_temperature(value: object, name: str) -> None:
-    """Raise ConfigError for a temperature at which there are no log-probabilities."""
+    """Raise ConfigError for a temperature at which log-probabilities are undefined."""
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     if not MIN_TEMPERATURE <= number < math.inf:
         raise ConfigError(f"{name}={value!r} must be a finite number of at least {MIN_TEMPERATURE}")
 
 
 def loss_settings() -> dict[str, frozenset[str]]:
-    """Each loss of the engine with the keys that its `loss_fn_config` may have."""
+    """Return the engine's losses, each with the keys that its `loss_fn_config` accepts."""
     return {name: frozenset({*loss.defaults, TEMPERATURE}) for name, loss in LOSSES.items()}
 
 
@@ -76,8 +76,8 @@ def loss_settings() -> dict[str, frozenset[str]]:
 class EngineExample:
     """One datum of N positions: `tokens` and `targets` [N], loss inputs [N] each, in fp32.
 
-    Of soft targets `targets` and the inputs are [N, K]. `context` counts the leading positions that
-    do not count in the loss.
+    With soft targets, `targets` and the inputs are [N, K]. `context` counts the leading positions
+    without a loss.
     """
 
     tokens: Ints
@@ -89,9 +89,9 @@ class EngineExample:
 def read_datums(data: Sequence[types.Datum], loss: Loss, arch: Architecture) -> list[EngineExample]:
     """Return the examples of a request.
 
-    Raises DataError naming the datum and the field: missing or unknown fields, lengths that differ,
-    tokens outside the vocabulary, numbers that are not finite, sequences longer than the model's
-    context, another number of targets a position than the first datum has.
+    Raises DataError, naming the datum and the field: a field is missing or unknown, lengths differ,
+    tokens are outside the vocabulary, numbers are not finite, the sequence exceeds the context, or
+    the number of targets per position differs from the first datum's.
     """
     if not data:
         raise DataError("no data: forward and forward_backward need at least one datum")
@@ -153,7 +153,7 @@ def _read(index: int, datum: types.Datum, loss: Loss, arch: Architecture) -> Eng
 
 
 def _shape(datum: types.Datum, length: int, loss: Loss) -> tuple[int, ...]:
-    """The shape that all fields must have: one number a token, or those of K weighted targets."""
+    """Return the shape of every field: one number per token, or K weighted targets per token."""
     given = datum.loss_fn_inputs.get("target_tokens")
     found = given.to_numpy().shape if given is not None else ()
     soft = loss.name == "cross_entropy" and len(found) == 2 and 1 <= found[1] <= MAX_TARGETS
@@ -205,8 +205,8 @@ def differentiated(
 def reweighted(
     data: Sequence[types.Datum], weights: Sequence[torch.Tensor] | None = None
 ) -> list[types.Datum]:
-    """The data for a cross-entropy pass with these weights (None: zeros). Raises DataError where
-    targets are missing."""
+    """Return the data for a cross-entropy pass with these weights (None: zeros). Raises DataError
+    if targets are missing."""
     made = []
     for i, datum in enumerate(data):
         targets = datum.loss_fn_inputs.get("target_tokens")

@@ -1,7 +1,7 @@
-"""Choosing tokens: seeded uniforms and the inverse of the cumulative distribution.
+"""Choosing tokens: seeded uniform numbers and the inverse of the cumulative distribution.
 
-The uniforms of a sequence come from a counter-based generator keyed by (seed, index of the sample
-within its request), so a completion does not depend on who else is in the batch.
+The uniform numbers of a sequence come from a counter-based generator keyed by (seed, index of the
+sample within its request), so a completion does not depend on the rest of the batch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Choice:
 
 
 class Uniforms:
-    """One stream of numbers in [0, 1) per row; `take` gives the next of each."""
+    """One stream of numbers in [0, 1) per row."""
 
     def __init__(self, choices: Sequence[Choice]) -> None:
         mask = (1 << 64) - 1
@@ -43,7 +43,7 @@ class Uniforms:
         self._at = 0
 
     def take(self) -> Tensor:
-        """The next number of each row [rows], fp32 on the CPU."""
+        """Return the next number of each row [rows], fp32 on the CPU."""
         if self._at == self._block.shape[1]:
             self._block = np.stack(
                 [stream.random(BLOCK, dtype=np.float32) for stream in self._streams]
@@ -53,7 +53,7 @@ class Uniforms:
         return torch.from_numpy(np.ascontiguousarray(self._block[:, self._at - 1]))
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Go on with these rows only."""
+        """Drop all other rows."""
         self._streams = [self._streams[row] for row in rows]
         self._block = self._block[list(rows)]
 
@@ -83,7 +83,7 @@ class Picker:
         self._top_p = torch.tensor([c.top_p for c in choices], device=self._device)[:, None]
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Go on with these rows only."""
+        """Drop all other rows."""
         self._choices = [self._choices[row] for row in rows]
         self._uniforms.keep(rows)
         self._prepare()
@@ -91,12 +91,12 @@ class Picker:
     def sample_tokens(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return tokens [rows] and their log-probabilities [rows] given fp32 logits [rows, vocab].
 
-        The log-probabilities are those of the row's temperature (greedy: 1) before top-k and top-p,
-        as the trainer, which has no filters, computes them at the same temperature.
+        Log-probabilities are at the row's temperature (greedy: 1), before top-k and top-p. The
+        trainer has no such filters and computes the same.
         """
         uniforms = self._uniforms.take().to(self._device, non_blocking=True)
         top = logits.amax(-1, keepdim=True)
-        # In place: to allocate rows of a large vocabulary takes longer than to compute them.
+        # In place: allocating rows of a large vocabulary takes longer than computing them.
         mass = logits - top
         if not self._plain:
             mass.div_(self._temperature)
@@ -116,17 +116,17 @@ class Picker:
             mass = _filter(mass, self._top_k, self._top_p)
         cumulative = mass.cumsum_(-1)
         total = cumulative[:, -1]
-        # Below the total even after rounding, so that the token found has mass of its own.
+        # Below the total even after rounding, so the chosen token has nonzero mass.
         target = torch.minimum(uniforms * total, total * BELOW_ONE)
-        # Where nothing is finite, no token is found; its log-probability then says so.
+        # If no logit is finite, no token is chosen; its log-probability then shows that.
         return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0].clamp_(
             max=mass.shape[1] - 1
         )
 
 
 def _filter(mass: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Zero the mass of tokens beyond the k heaviest, then of those after a share p of the remaining
-    mass is reached."""
+    """Zero the mass of tokens beyond the k heaviest, then of tokens after the share p of the
+    remaining mass."""
     ordered, order = mass.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(mass.shape[1], device=mass.device)[None, :]
     ordered = ordered.masked_fill(rank >= top_k, 0.0)

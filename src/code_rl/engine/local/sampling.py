@@ -1,4 +1,4 @@
-"""The sampling client, and the thread behind it that turns concurrent requests into one batch."""
+"""The sampling client, and its thread that combines concurrent requests into one batch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ UNKNOWN_MEMORY = 8 << 30
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Weights that no longer change, of a model."""
+    """Immutable weights of a model."""
 
     model: Model
     weights: Weights | HfWeights
@@ -46,8 +46,8 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Request:
-    """One `sample` call, checked. `last_n` limits how many prompt log-probabilities are returned
-    (None: all), and how many of the `topk` likeliest tokens."""
+    """One checked `sample` call. `last_n` is the number of final prompt positions whose
+    log-probabilities and `topk` likeliest tokens are returned (None: all)."""
 
     snapshot: Snapshot
     prompt: list[int]
@@ -64,7 +64,7 @@ class Request:
 
 
 class Sampler:
-    """One worker per service: requests that wait together and share a snapshot are sampled
+    """One worker per service. Requests that wait at the same time and share a snapshot are sampled
     together."""
 
     def __init__(self) -> None:
@@ -84,20 +84,20 @@ class Sampler:
         self._worker.close()
 
     def _take_up(self) -> None:
-        """Answer the oldest request and those that share its snapshot; there is nothing left where
-        an earlier turn took it along."""
-        with self._lock:  # a request is queued before it is seen to wait
+        """Answer the oldest request and those that share its snapshot. An earlier call may have
+        left nothing."""
+        with self._lock:  # `submit` queues this call before it adds its request
             if not self._waiting:
                 return
-        # Callers submit a batch one by one: wait until no more arrive.
+        # Callers submit a batch request by request: wait until no more arrive.
         time.sleep(LINGER_S)
         with self._lock:
             snapshot = self._waiting[0].snapshot
         answer(self._take(snapshot), lambda: self._take(snapshot, joining=True))
 
     def _take(self, snapshot: Snapshot, joining: bool = False) -> list[Request]:
-        """The waiting requests for a snapshot; they do not join a batch that another snapshot's
-        requests wait for."""
+        """Return the waiting requests for a snapshot. None are `joining` a running batch while
+        requests for another snapshot wait."""
         with self._lock:
             others = [request for request in self._waiting if request.snapshot is not snapshot]
             if joining and others:
@@ -108,8 +108,8 @@ class Sampler:
 
 
 def answer(requests: Sequence[Request], more: Callable[[], Sequence[Request]] = tuple) -> None:
-    """Sample requests that share a snapshot, and those that `more` finds meanwhile; resolves a
-    future when its request is done."""
+    """Sample requests that share a snapshot, and further ones that `more` returns meanwhile. A
+    future is resolved when its request is done."""
     if not requests:
         return
     weights = requests[0].snapshot.weights
@@ -157,7 +157,7 @@ def answer(requests: Sequence[Request], more: Callable[[], Sequence[Request]] = 
 def _decoded(
     weights: Weights | HfWeights, waiting: deque[SequenceRequest], arrived: Callable[[], None]
 ) -> Iterator[tuple[SequenceRequest, Completion]]:
-    """Each draw with its completion, by the pass that these weights have."""
+    """Yield each request with its completion, sampled by the pass for these weights."""
     if isinstance(weights, HfWeights):
         return decode_hf(weights, waiting, arrived)
     return decode(weights, waiting, _memory(weights.device), arrived)
@@ -165,10 +165,9 @@ def _decoded(
 
 def _memory(device: torch.device) -> int:
     """Return the bytes that caches may take: half of a GPU's free memory, or a fixed part of the
-    machine's."""
+    machine's memory."""
     if device.type == "cuda":
-        # What the allocator keeps for later is free to be used, and the driver does not count it
-        # so.
+        # Memory cached by the allocator is free for use, but the driver counts it as used.
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return (int(torch.cuda.mem_get_info(device)[0]) + kept) // 2
     if not hasattr(os, "sysconf"):  # Windows
@@ -200,8 +199,8 @@ def _response(request: Request, completions: Sequence[Completion]) -> types.Samp
 
 
 def _likeliest(request: Request, scored: Scored, start: int) -> TopkLogprobs:
-    """The likeliest tokens from position `start` of the prompt on; before it the SDK's marks of an
-    empty cell."""
+    """Return the likeliest tokens from position `start` of the prompt on. Earlier positions have
+    the SDK's markers for empty cells."""
     shape = len(request.prompt), request.topk
     ids, logprobs = np.zeros(shape, dtype=np.int32), np.full(shape, MASK_LOGPROB, dtype=np.float32)
     if len(scored.ids):
@@ -210,7 +209,7 @@ def _likeliest(request: Request, scored: Scored, start: int) -> TopkLogprobs:
 
 
 class EmbeddedSamplingClient:
-    """Samples from one immutable snapshot; methods and results are those of
+    """Samples from one immutable snapshot, with the methods and results of
     `tinker.SamplingClient`."""
 
     def __init__(self, sampler: Sampler, snapshot: Snapshot) -> None:
@@ -228,14 +227,14 @@ class EmbeddedSamplingClient:
     ) -> AwaitableConcurrentFuture[types.SampleResponse]:
         """Sample `num_samples` completions.
 
-        Token ids that end a completion are its last token. `stop` None stops at the model's
-        end-of-sequence tokens, a list stops at its entries and at those, `[]` never stops.
-        `max_tokens` None fills the context. The log-probabilities, the prompt's and its likeliest
-        tokens' too, are those of the temperature (greedy: 1) before top-k and top-p. With `seed`,
-        sample i depends on the seed, i and the prompt only.
+        A token id that ends a completion is its last token. `stop` None stops at the model's
+        end-of-sequence tokens, a list at its entries and at those tokens; `[]` never stops.
+        `max_tokens` None fills the context. All log-probabilities are at the temperature (greedy:
+        1), before top-k and top-p. With `seed`, sample i depends only on the seed, i and the
+        prompt.
 
-        Raises ConfigError for settings that cannot be honoured or a request longer than the
-        context, DataError for a prompt that is not text or has ids outside the vocabulary.
+        Raises ConfigError for unsupported settings or a request longer than the context. Raises
+        DataError for a prompt that is not text or has ids outside the vocabulary.
         """
         scored = include_prompt_logprobs, prompt_logprobs_last_n, topk_prompt_logprobs
         return self._sampler.submit(self.request(prompt, num_samples, sampling_params, *scored))
@@ -243,8 +242,8 @@ class EmbeddedSamplingClient:
     def compute_logprobs(
         self, prompt: types.ModelInput, prompt_logprobs_last_n: int | None = None
     ) -> AwaitableConcurrentFuture[list[float | None]]:
-        """The log-probability of each prompt token given those before it; None for the first and
-        for those left out."""
+        """Return the log-probability of each prompt token given those before it. None stands for
+        the first and for positions before the last `prompt_logprobs_last_n`."""
         params = types.SamplingParams(max_tokens=0)
         response = self._sampler.submit(
             self.request(prompt, 1, params, True, prompt_logprobs_last_n)
@@ -265,7 +264,7 @@ class EmbeddedSamplingClient:
         return self._snapshot.model.tokenizer()
 
     def max_context_length(self) -> int:
-        """Greatest number of tokens, prompt and completion together."""
+        """The most tokens of prompt and completion together."""
         return self._snapshot.weights.arch.max_context
 
     def request(
@@ -284,7 +283,7 @@ class EmbeddedSamplingClient:
         tokens = prompt_tokens(prompt, arch, "prompt")
         room = arch.max_context - len(tokens)
         limit = params.max_tokens if params.max_tokens is not None else max(room, 0)
-        # The SDK scores a text by drawing one token after it, which is never read: a text may fill
+        # The SDK scores a text by sampling one token after it, which is ignored: so a text may fill
         # the context.
         if limit > (max(room, 1) if scored or topk else room) or room < 0:
             raise ConfigError(
@@ -346,8 +345,8 @@ def _check(params: types.SamplingParams, limit: int) -> None:
 
 
 def _text_stop(tokenizer: Any, texts: Sequence[str]) -> Callable[[list[int]], bool]:
-    """A test for whether the last token completed one of the texts. A token stands for at least a
-    byte of text."""
+    """Return a test for whether the last token completed one of the texts. It assumes that a token
+    stands for at least one byte of text."""
     window = max(len(text.encode()) for text in texts) + 4
 
     def stopped(tokens: list[int]) -> bool:

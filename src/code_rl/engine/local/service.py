@@ -1,4 +1,4 @@
-"""The embedded service: loads base models and makes clients."""
+"""The embedded service: it loads base models and makes clients."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class EmbeddedService:
     """An in-process service with the methods of `tinker.ServiceClient`.
 
-    `device` is auto (cuda, then mps, then cpu) or a torch device; `dtype` is auto (bfloat16 on
-    cuda, else float32), float32 or bfloat16 (weights and activations; LoRA and optimizer state are
-    always fp32). `threads` sets torch's thread count for the process; None leaves it. Checkpoints
-    go to `state_dir`; without one, saving is refused.
+    `device` is auto (cuda, then mps, then cpu) or a torch device. `dtype` is auto (bfloat16 on
+    cuda, else float32), float32 or bfloat16, and applies to weights and activations; LoRA and
+    optimizer state are always fp32. `threads` sets torch's thread count for the process (None:
+    unchanged). Checkpoints are written to `state_dir`; without it, saving is refused.
 
-    Raises ConfigError when a setting cannot be honoured on this machine.
+    Raises ConfigError for a setting that this machine does not support.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class EmbeddedService:
         train_attn: bool = True,
         train_unembed: bool = True,
     ) -> AwaitableConcurrentFuture[EmbeddedTrainingClient]:
-        """A future of a client that trains a fresh adapter on `base_model`.
+        """Return a future of a client that trains a new adapter on `base_model`.
 
-        `base_model` is `tiny`, a local Hugging Face folder or a hub id. `train_unembed` adapts the
-        unembedding too; where it is tied to the embedding, only its use as unembedding changes. The
+        `base_model` is `tiny`, a local Hugging Face folder or a hub id. `train_unembed` also adapts
+        the unembedding; if it is tied to the embedding, only its use as unembedding changes. The
         future raises ConfigError for a model that cannot be loaded.
         """
         chosen = seed if seed is not None else secrets.randbits(63)
@@ -74,22 +74,22 @@ class EmbeddedService:
     def create_training_client_from_state(
         self, path: str, base_model: str | None = None
     ) -> AwaitableConcurrentFuture[EmbeddedTrainingClient]:
-        """Return a future of a client with a saved adapter and a fresh optimizer; it may raise
-        CheckpointError."""
+        """Return a future of a client with a saved adapter and a new optimizer. The future may
+        raise CheckpointError."""
         return self._loader.submit(lambda: self._restored(path, base_model, optimizer=False))
 
     def create_training_client_from_state_with_optimizer(
         self, path: str, base_model: str | None = None
     ) -> AwaitableConcurrentFuture[EmbeddedTrainingClient]:
-        """A future of a client that continues bit for bit where `save_state` left off; it raises
-        CheckpointError."""
+        """Return a future of a client that continues bit for bit from `save_state`. The future may
+        raise CheckpointError."""
         return self._loader.submit(lambda: self._restored(path, base_model, optimizer=True))
 
     def create_sampling_client(
         self, model_path: str | None = None, base_model: str | None = None
     ) -> AwaitableConcurrentFuture[EmbeddedSamplingClient]:
-        """A future of a client that samples from saved weights (`model_path`, training state or
-        sampler weights) or a base model."""
+        """Return a future of a client that samples from saved weights (`model_path`, training state
+        or sampler weights) or from a base model."""
         if model_path is None and base_model is None:
             raise ConfigError("create_sampling_client needs model_path or base_model")
 
@@ -111,8 +111,8 @@ class EmbeddedService:
     create_sampling_client_async = awaited(create_sampling_client)
 
     def get_server_capabilities(self) -> types.GetServerCapabilitiesResponse:
-        """The models known by name: the built-in one and those already loaded; local folders and
-        hub ids work besides."""
+        """Return the models known by name: the built-in model and those already loaded. Local
+        folders and hub ids work too."""
         known: dict[str, int | None] = {
             name: m.weights.arch.max_context for name, m in self._models.items()
         }
@@ -120,14 +120,14 @@ class EmbeddedService:
         return types.GetServerCapabilitiesResponse(supported_models=supported(built_in | known))
 
     def close(self) -> AwaitableConcurrentFuture[None]:
-        """Accept no further requests; those already queued are still answered, unless the process
-        ends first."""
+        """Refuse further requests; queued ones are still answered, unless the process ends
+        first."""
         self._loader.close()
         self._sampler.close()
         return Inline().submit(lambda: None)
 
     def add_model(self, model: Model) -> None:
-        """Make a model that is already in memory known under its name."""
+        """Register a model that is already in memory under its name."""
         with self._lock:
             self._models[model.name] = model
 
@@ -155,7 +155,8 @@ class EmbeddedService:
 
 
 def resolve_device(name: str) -> torch.device:
-    """The torch device that a setting names; raises ConfigError when this machine lacks it."""
+    """Return the torch device that a setting names. Raises ConfigError if this machine does not
+    have it."""
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -168,7 +169,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The dtype of weights and activations; raises ConfigError for an unknown one."""
+    """Return the dtype of weights and activations. Raises ConfigError for an unknown one."""
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     if name not in _DTYPES:

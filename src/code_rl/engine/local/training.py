@@ -1,5 +1,4 @@
-"""The training client: requests queue on one worker and run in the order in which they were
-submitted."""
+"""The training client: requests queue on one worker and run in the order of submission."""
 
 from __future__ import annotations
 
@@ -39,11 +38,11 @@ _PREFIX = "base_model.model."
 
 
 class EmbeddedTrainingClient:
-    """One model in training; methods and results are those of `tinker.TrainingClient`.
+    """One model in training, with the methods and results of `tinker.TrainingClient`.
 
-    Every request is queued at once and runs after those before it. When a forward_backward fails,
-    the optim_step queued behind it fails too and drops the accumulated gradient: a step is never
-    taken with part of it.
+    Every request is queued at once and runs after earlier ones. If a forward_backward fails, the
+    next optim_step fails too and drops the accumulated gradient: a step is never taken with only
+    part of its gradient.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class EmbeddedTrainingClient:
 
     @property
     def checkpoint_bytes(self) -> int:
-        """What a checkpoint takes on disk: the adapter and Adam's two means."""
+        """The size of a checkpoint on disk: the adapter and Adam's two means."""
         return 3 * self._lora.flat.numel() * self._lora.flat.element_size()
 
     def forward(
@@ -75,7 +74,7 @@ class EmbeddedTrainingClient:
         loss_fn: str,
         loss_fn_config: Mapping[str, float | str] | None = None,
     ) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
-        """Losses and log-probabilities of every position, without gradients.
+        """Return losses and log-probabilities of every position, without gradients.
 
         Raises ConfigError at once for an unknown loss or setting; the future raises DataError for
         malformed data.
@@ -89,8 +88,8 @@ class EmbeddedTrainingClient:
         loss_fn: str,
         loss_fn_config: Mapping[str, float | str] | None = None,
     ) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
-        """As `forward`, also adding the gradient of the summed loss to the gradient accumulated
-        since the last optim_step.
+        """Do the same as `forward`, and add the gradient of the summed loss to the gradient
+        accumulated since the last optim_step.
 
         The future raises ConfigError for an unknown loss or setting.
         """
@@ -109,11 +108,11 @@ class EmbeddedTrainingClient:
         *,
         temperature: float = 1.0,
     ) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
-        """`forward_backward` with a loss of one's own, `loss_fn(data, logprobs) -> (loss,
-        metrics)`; it runs on this client's thread.
+        """Do a `forward_backward` with a custom loss, `loss_fn(data, logprobs) -> (loss, metrics)`,
+        which runs on this client's thread.
 
-        As in the SDK, `loss:sum` is the custom loss and `surrogate_loss:sum` that of the
-        cross-entropy which has its gradient. `temperature`, which the SDK has not, is that of the
+        As in the SDK, `loss:sum` is the custom loss, and `surrogate_loss:sum` is the cross-entropy
+        that has its gradient. `temperature`, which the SDK does not have, applies to the
         log-probabilities.
         """
         given = list(data)
@@ -134,11 +133,11 @@ class EmbeddedTrainingClient:
     def optim_step(
         self, optim_params: object | None = None, *, adam_params: types.AdamParams | None = None
     ) -> AwaitableConcurrentFuture[types.OptimStepResponse]:
-        """One AdamW step with the accumulated gradient.
+        """Take one AdamW step with the accumulated gradient.
 
-        Raises ConfigError at once for another optimizer's parameters; the future raises
-        BackendError when there is no gradient, when it is not finite, or when a forward_backward
-        since the last step failed.
+        Raises ConfigError at once for another optimizer's parameters. The future raises
+        BackendError if there is no gradient, if it is not finite, or if a forward_backward since
+        the last step failed.
         """
         if (optim_params is None) == (adam_params is None):
             raise ConfigError("optim_step needs optim_params or adam_params, and not both")
@@ -158,52 +157,53 @@ class EmbeddedTrainingClient:
     def save_state(
         self, name: str, overwrite: bool = False
     ) -> AwaitableConcurrentFuture[types.SaveWeightsResponse]:
-        """Save adapter, optimizer state and any accumulated gradient; the response's path restores
-        them bit for bit.
+        """Save adapter, optimizer state and any accumulated gradient. The path in the response
+        restores them bit for bit.
 
-        Raises ConfigError at once for a bad name; the future raises ConfigError when the
-        name is taken and `overwrite` is false, CheckpointError when the disk refuses.
+        Raises ConfigError at once for a bad name. The future raises ConfigError if the name is
+        taken and `overwrite` is False, CheckpointError if the disk refuses.
         """
         return self._save(types.SaveWeightsResponse, name, "state", overwrite)
 
     def load_state(self, path: str) -> AwaitableConcurrentFuture[types.LoadWeightsResponse]:
-        """Replace the adapter by a saved one and start the optimizer afresh; the future raises
+        """Replace the adapter by a saved one and reset the optimizer. The future may raise
         CheckpointError."""
         return self._worker.submit(lambda: self._load(path, optimizer=False))
 
     def load_state_with_optimizer(
         self, path: str
     ) -> AwaitableConcurrentFuture[types.LoadWeightsResponse]:
-        """Replace adapter and optimizer state by saved ones; the future raises CheckpointError."""
+        """Replace adapter and optimizer state by saved ones. The future may raise
+        CheckpointError."""
         return self._worker.submit(lambda: self._load(path, optimizer=True))
 
     def save_weights_for_sampler(
         self, name: str
     ) -> AwaitableConcurrentFuture[types.SaveWeightsForSamplerResponse]:
-        """Save the adapter alone, for `create_sampling_client(model_path=...)`; an older one of
-        that name is replaced."""
+        """Save only the adapter, for `create_sampling_client(model_path=...)`. An earlier one of
+        the same name is replaced."""
         return self._save(types.SaveWeightsForSamplerResponse, name, "sampler", True)
 
     def save_weights_and_get_sampling_client(
         self, name: str | None = None
     ) -> AwaitableConcurrentFuture[EmbeddedSamplingClient]:
-        """A sampling client with the weights as they are when this request's turn comes; `name` has
-        no effect, as in the SDK."""
+        """Return a future of a sampling client with the weights at this request's turn in the
+        queue. `name` has no effect, as in the SDK."""
         del name
         return self._worker.submit(lambda: EmbeddedSamplingClient(self._sampler, self.snapshot()))
 
     def write(self, path: Path, training: bool, overwrite: bool) -> None:
-        """Write the model as it is now, with its optimizer and gradient or (`training` false) for
-        sampling; not queued."""
+        """Write the current model at once, bypassing the queue: with optimizer and gradient, or for
+        sampling only (`training` False)."""
         write_state(path, self._tensors(training), self._meta(training), overwrite)
 
     def spoil(self, error: BaseException) -> None:
-        """A forward_backward was refused before it came here: the next optim_step fails; not
-        queued."""
+        """Make the next optim_step fail, because a forward_backward was refused before it was
+        queued. This call bypasses the queue."""
         self._failure = error
 
     def snapshot(self) -> Snapshot:
-        """The weights as they are now, for sampling; not queued."""
+        """Return the current weights for sampling, bypassing the queue."""
         return Snapshot(self._model, self._learner.snapshot())
 
     forward_async = submitted(forward)
@@ -218,19 +218,19 @@ class EmbeddedTrainingClient:
         return self._model.tokenizer()
 
     def get_info(self) -> types.GetInfoResponse:
-        """Model name, id and LoRA rank."""
+        """Return the model's name and id, and the LoRA rank."""
         model = self._model
         return model_info(
             self.model_id, model.weights.arch.family, model.name, model.source, self.settings.rank
         )
 
     def max_context_length(self) -> int:
-        """Greatest number of tokens, prompt and completion together."""
+        """The most tokens of prompt and completion together."""
         return self._model.weights.arch.max_context
 
     @property
     def notice(self) -> str:
-        """What a user should know of how this model is computed; empty for the fast families."""
+        """A notice for users about how this model is computed; empty for the fast families."""
         arch = self._model.weights.arch
         if not isinstance(arch, HfArchitecture):
             return ""
@@ -240,16 +240,16 @@ class EmbeddedTrainingClient:
         )
 
     def vocabulary(self) -> int:
-        """Number of token ids that the model has."""
+        """The number of token ids of the model."""
         return self._model.weights.arch.vocab
 
     def close(self) -> None:
-        """Accept no further requests; those already queued still run."""
+        """Refuse further requests; queued ones still run."""
         self._worker.close()
 
     def restore(self, saved: Saved, optimizer: bool) -> None:
-        """Put a checkpoint's tensors into this model, all or none. Raises CheckpointError when they
-        are not this model's."""
+        """Put a checkpoint's tensors into this model, all or none. Raises CheckpointError if they
+        do not fit this model."""
         meta, lora, path = saved.meta, self._lora, saved.path
         if meta.get("base_fingerprint") != self._model.fingerprint:
             raise CheckpointError(
@@ -285,7 +285,7 @@ class EmbeddedTrainingClient:
     def _submit_backward(
         self, operation: Callable[[], types.ForwardBackwardOutput]
     ) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
-        """Queue a gradient; its failure is kept for the step behind it."""
+        """Queue a gradient; its failure also fails the next step."""
 
         def run() -> types.ForwardBackwardOutput:
             try:
@@ -343,7 +343,7 @@ class EmbeddedTrainingClient:
 
 
 def _learner(model: Model, settings: LoraSettings) -> tuple[Lora, Learner]:
-    """A fresh adapter and its learner, by the pass that the model's weights have."""
+    """Return a new adapter and the learner for the forward pass of the model's weights."""
     weights = model.weights
     if isinstance(weights, HfWeights):
         adapted = hf_modules(weights, settings)

@@ -1,12 +1,12 @@
 """The frozen base model: its shape, and Hugging Face weights rearranged for few, large matrix
 products.
 
-Covered: Qwen3 (normed queries and keys), Qwen2 (biased queries, keys and values) and Llama, dense,
-full attention, with any rotary embedding whose frequencies do not depend on the sequence.
-Everything else goes through transformers (`hf`).
+Supported are Qwen3 (normed queries and keys), Qwen2 (biased queries, keys and values) and Llama:
+dense models with full attention, and any rotary embedding whose frequencies do not depend on the
+sequence. Everything else runs through transformers (`hf`).
 
-Projections that read the same input are fused (q, k, v; gate, up) and every matrix is stored
-transposed, [in, out]: the product `x @ w` then gives each row the same bits whatever other rows are
+Projections that read the same input are fused (q, k, v; gate, up), and every matrix is stored
+transposed, [in, out]. The product `x @ w` then gives each row the same bits whatever other rows are
 in the batch, if `even_rows` sets their number (measured with MKL for small models on Intel and AMD
 processors, 1 to 16 threads; see `decode`).
 """
@@ -28,14 +28,14 @@ FAMILIES = ("llama", "qwen2", "qwen3")
 _STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 _ROW_UNIT, _MANY_ROWS = 4, 64
 SMALL_HIDDEN = 512
-"""Width up to which a model keeps the bits that `even_rows` and `weighted` take care of."""
+"""The largest width of a model whose bits `even_rows` and `weighted` preserve."""
 _PACKED_FOR = 64
 SITES = ("qkv", "o", "gate_up", "down")
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """Shape of a decoder. Sizes are counts of elements; `max_context` counts tokens, prompt and
+    """The shape of a decoder. Sizes count elements; `max_context` counts tokens, prompt and
     completion together."""
 
     family: str
@@ -70,7 +70,7 @@ class Architecture:
 def read_architecture(config: Any) -> Architecture:
     """Return the shape that a transformers configuration describes.
 
-    Raises ConfigError naming the part that the engine does not implement (family, activation,
+    Raises ConfigError, naming the part that the engine does not implement (family, activation,
     sliding windows, rotary type).
     """
     family = str(getattr(config, "model_type", None))
@@ -125,17 +125,17 @@ def check_unquantized(config: Any) -> None:
 
 
 def even_rows(rows: int) -> int:
-    """Return the row count to pad a small product to: the library's path, and with it the rounding,
-    depends on the remainder of a block of four."""
+    """Return the row count to which a small product is padded. The library chooses its code path,
+    and so its rounding, by the remainder of a block of four."""
     return rows if rows >= _MANY_ROWS else -(-rows // _ROW_UNIT) * _ROW_UNIT
 
 
 @dataclass(frozen=True)
 class Linear:
-    """`x @ weight + bias`, plus `(x @ lora_a) @ lora_b` when LoRA is kept apart. Shapes [in, out],
+    """`x @ weight + bias`, plus `(x @ lora_a) @ lora_b` if LoRA is kept separate. Shapes [in, out],
     [out], [in, R], [R, out].
 
-    A weight that is `packed` is oneDNN's, [out, in].
+    A `packed` weight is in oneDNN's layout, [out, in].
     """
 
     weight: Tensor
@@ -157,8 +157,7 @@ class Linear:
             y = x @ self.weight.to(x.dtype)
             y = y if self.bias is None else y + self.bias
         if self.lora_a is not None and self.lora_b is not None:
-            # In place: with two terms beside their sum, the widest projection would set a layer's
-            # peak.
+            # In place: two terms beside their sum would make the widest projection a layer's peak.
             y.flatten(0, -2).addmm_(
                 (x @ self.lora_a.to(x.dtype)).flatten(0, -2), self.lora_b.to(x.dtype)
             )
@@ -172,11 +171,11 @@ class Linear:
 
 @dataclass(frozen=True)
 class Layer:
-    """One decoder layer. `qkv` gives queries, keys, values side by side; `gate_up` gives gate, then
-    up.
+    """One decoder layer. `qkv` gives queries, keys and values side by side; `gate_up` gives gate
+    and up.
 
-    `qk_gain` [heads + kv_heads, head_dim], for families that norm queries and keys, is their norms'
-    weights; the scale of attention scores is already in the queries' part.
+    `qk_gain` [heads + kv_heads, head_dim] has the norms' weights, for families that norm queries
+    and keys. The queries' part already includes the scale of attention scores.
     """
 
     norm_1: Tensor
@@ -214,7 +213,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A Hugging Face model as loaded: shape, tensors by name, and its rotary embedding's inverse
+    """A loaded Hugging Face model: shape, tensors by name, and its rotary embedding's inverse
     frequencies and scale."""
 
     arch: Architecture
@@ -224,7 +223,7 @@ class LoadedModel:
 
 
 def from_transformers(model: Any) -> LoadedModel:
-    """Read a transformers `*ForCausalLM`; raises ConfigError for a kind that the engine does not
+    """Read a transformers `*ForCausalLM`. Raises ConfigError for a kind that the engine does not
     implement."""
     rotary = model.model.rotary_emb
     return LoadedModel(
@@ -236,8 +235,8 @@ def from_transformers(model: Any) -> LoadedModel:
 
 
 def _take(tensors: dict[str, Tensor], name: str, *shape: int) -> Tensor:
-    """Take a tensor out of `tensors`. Raises ConfigError unless it has this shape and is of a
-    floating type."""
+    """Take a tensor out of `tensors`. Raises ConfigError unless it has this shape and a floating
+    type."""
     if name not in tensors:
         raise ConfigError(f"tensor {name} is missing")
     tensor = tensors.pop(name)
@@ -254,8 +253,8 @@ def _take(tensors: dict[str, Tensor], name: str, *shape: int) -> Tensor:
 
 
 def fuse(model: LoadedModel, device: torch.device, dtype: torch.dtype) -> Weights:
-    """Return the engine's form of a model, in `dtype` on `device`; raises ConfigError unless its
-    tensors are those of its shape: each is there, of a floating type, and none is left over."""
+    """Return the engine's form of a model, in `dtype` on `device`. Raises ConfigError if a tensor
+    is missing, left over, or not of a floating type."""
     arch, left = model.arch, dict(model.state)
     q, kv, hidden, ffn = arch.q_width, arch.kv_width, arch.hidden, arch.ffn
 
@@ -316,11 +315,11 @@ def fuse(model: LoadedModel, device: torch.device, dtype: torch.dtype) -> Weight
 
 
 def packed(weights: Weights) -> Weights:
-    """The weights for sampling only: on x86 processors, large matrices become copies in the layout
-    that oneDNN multiplies fastest.
+    """Return the weights for sampling only: on x86 processors, large matrices become copies in the
+    layout that oneDNN multiplies fastest.
 
-    With 64 rows that is 1.4 times as fast on an AMD processor, in fp32 and in bf16, with 16 rows
-    twice.
+    On an AMD processor, in fp32 and bf16, this is 1.4 times as fast with 64 rows and twice as fast
+    with 16 rows.
     """
     on_x86 = weights.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() in (
         "AVX2",
@@ -351,7 +350,7 @@ def rotary_tables(inverse: Tensor, scale: float, arch: Architecture) -> tuple[Te
     """Return cosines and sines, each [max_context, head_dim] in fp32, of inverse frequencies
     [head_dim / 2] times `scale`.
 
-    The first half of the sines is negated, so that a rotation is `x * cos + roll(x, head_dim / 2) *
+    The first half of the sines is negated, so a rotation is `x * cos + roll(x, head_dim / 2) *
     sin`.
     """
     angles = torch.arange(arch.max_context, dtype=torch.float32)[:, None] * inverse[None, :]

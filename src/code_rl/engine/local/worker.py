@@ -1,9 +1,9 @@
-"""Threads that compute: one that runs operations in order, with futures of Tinker's shape, and the
-end of them all.
+"""Threads that compute: one runs operations in order, with futures like Tinker's, and all are ended
+with the process.
 
-A thread that is inside torch when the interpreter goes takes the process down with `abort`: exit
-code 134, whatever the program meant to say. So computing threads are started here, and long
-operations pass `safe_point` every few milliseconds.
+If a thread is inside torch when the interpreter exits, the process is aborted with exit code 134,
+whatever the program's own exit code. So computing threads are started here, and long operations
+pass `safe_point` every few milliseconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
 from code_rl.util.errors import BackendError
 
-# For what has no safe points: a model that is being loaded, a checkpoint that is being written.
+# For work without safe points: loading a model, writing a checkpoint.
 GRACE_S = 30.0
 
 _ending = threading.Event()
@@ -36,8 +36,8 @@ def start_thread(
 ) -> threading.Thread:
     """Start a daemon thread that is joined before the interpreter exits.
 
-    `wake` makes `work` return when it waits for work; neither may keep alive the object that owns
-    the thread.
+    `wake` makes `work` return if it waits for work. Neither may hold a reference to the thread's
+    owner.
     """
 
     def run() -> None:
@@ -49,8 +49,8 @@ def start_thread(
 
     thread = threading.Thread(target=run, name=name, daemon=True)
     with _lock:
-        # Handlers run in reverse order: this one before those that torch registered when it was
-        # loaded.
+        # Handlers run in reverse order: this one runs before those that torch registered when it
+        # was loaded.
         atexit.unregister(end_threads)
         atexit.register(end_threads)
         thread.start()
@@ -59,7 +59,7 @@ def start_thread(
 
 
 def safe_point() -> None:
-    """Raise BackendError when the process is ending; begun work is not finished then."""
+    """Raise BackendError if the process is ending; work in progress is then abandoned."""
     if _ending.is_set():
         raise BackendError(
             "the process is ending: the embedded engine stopped in the middle of this request"
@@ -67,7 +67,7 @@ def safe_point() -> None:
 
 
 def end_threads() -> None:
-    """Have every thread stop at its next safe point, and wait for them, `GRACE_S` at most."""
+    """Make every thread stop at its next safe point, and wait at most `GRACE_S` for them."""
     _ending.set()
     with _lock:
         waited = dict(_threads)
@@ -81,9 +81,9 @@ def end_threads() -> None:
 class EngineWorker:
     """FIFO executor on one daemon thread, started with the first operation.
 
-    An operation that was cancelled before it began is skipped; one that began runs to its end,
-    unless the process ends first (`ending`). The thread ends after `close`, or when nothing refers
-    to the worker any more.
+    An operation that is cancelled before it begins is skipped. One that has begun runs to its end,
+    unless the process ends first (`ending`). The thread ends after `close`, or when the worker is
+    no longer referenced.
     """
 
     def __init__(self, name: str) -> None:
@@ -95,7 +95,7 @@ class EngineWorker:
         weakref.finalize(self, self._jobs.put, None).atexit = False
 
     def submit(self, operation: Callable[[], T]) -> AwaitableConcurrentFuture[T]:
-        """Queue `operation`; raises BackendError after `close`."""
+        """Queue `operation`. Raises BackendError after `close`."""
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
@@ -115,7 +115,7 @@ class EngineWorker:
 
 
 class Inline:
-    """Runs each operation at once in the caller's thread, for a caller that has its own queue and
+    """Runs each operation at once in the caller's thread, for callers with their own queue and
     thread."""
 
     def submit(self, operation: Callable[[], T]) -> AwaitableConcurrentFuture[T]:
@@ -125,14 +125,14 @@ class Inline:
         return AwaitableConcurrentFuture(future)
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing."""
 
 
 def _run(jobs: queue.SimpleQueue[_Job | None]) -> None:
     while (job := jobs.get()) is not None:
         operation, future = job
         run_into(future, operation)
-        # Nothing may keep a client alive while the thread waits.
+        # Drop all references, so that a waiting thread keeps no client alive.
         del job, operation, future
 
 
@@ -151,7 +151,7 @@ def run_into(future: Future[T], operation: Callable[[], T]) -> None:
 
 
 def submitted(call: Callable[..., T]) -> Callable[..., Coroutine[Any, Any, T]]:
-    """The `…_async` form of a method that submits a request, for callers that await the
+    """Return the `…_async` form of a method that submits a request, for callers that await the
     submission."""
 
     async def submit(*args: Any, **kwargs: Any) -> T:
@@ -163,7 +163,7 @@ def submitted(call: Callable[..., T]) -> Callable[..., Coroutine[Any, Any, T]]:
 def awaited(
     call: Callable[..., AwaitableConcurrentFuture[T]],
 ) -> Callable[..., Coroutine[Any, Any, T]]:
-    """The `…_async` form of a method that makes something, awaited."""
+    """Return the `…_async` form of a method that returns a future; the form awaits its result."""
 
     async def wait(*args: Any, **kwargs: Any) -> T:
         return await call(*args, **kwargs).result_async()

@@ -1,11 +1,10 @@
-"""L(θ): each loss once, for the engine that trains (torch) and for metrics computed without one
-(NumPy).
+"""L(θ): each loss once, for the engine that trains (torch) and for metrics (NumPy).
 
-With p the probability of a token under the weights in training, q the one it was sampled with, A
-its advantage and ρ = p / q, the loss of a token is the formula at the head of the file with its
-name. Losses are summed over tokens and datums, never averaged, as Tinker defines it. A position
-whose advantage (or weight) is zero contributes nothing, whatever the loss; to `dro` it does where
-it was sampled: where log q is not 0.
+p is the probability of a token under the weights in training, q the probability with which it was
+sampled, A its advantage, and ρ = p / q. The loss of a token is the formula at the head of the file
+named after it. Losses are summed over tokens and datums, never averaged, as in Tinker. A position
+whose advantage (or weight) is zero contributes nothing. `dro` is an exception: it counts every
+sampled position, where log q is not 0.
 """
 
 from __future__ import annotations

@@ -20,20 +20,21 @@ LOW, HIGH = "clip_low_threshold", "clip_high_threshold"
 """Tinker's names of the interval that ratios are clipped to."""
 MOST_LOG_RATIO = 60.0
 SEQUENCE = "sequence_ratio_mask"
-"""Tinker's name of the field that marks the tokens of a sequence's ratio."""
+"""Tinker's name of the field that marks the tokens over which a sequence's ratio is computed."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss: `formula(ops, logprobs_T, inputs, settings)` gives one number per token, where `ops`
-    is the module numpy or torch.
+    """A loss: `formula(ops, logprobs_T, inputs, settings)` returns one number per token, where
+    `ops` is the module numpy or torch.
 
-    `inputs` are the fields of a datum that it reads beside `target_tokens`; where all of `signal`
-    are zero a position does not count. `defaults` are its settings, in Tinker's `loss_fn_config`;
-    None: it must be given. A formula for a `whole` sequence is given one at a time, any other all
-    tokens of several. `limits` are settings at which nothing is clipped or masked: a token whose
-    loss they change is held back. `by_name`: back ends have it under its name; else it is computed
-    through `forward_backward_custom`. `about` is for help and documents.
+    `inputs` are the datum's fields that it reads besides `target_tokens`. A position does not count
+    if all fields of `signal` are zero there. `defaults` are its settings, in Tinker's
+    `loss_fn_config`; None means that the setting is required. A `whole` formula gets one sequence
+    at a time, others get the tokens of several. `limits` are settings at which nothing is clipped
+    or masked: a token whose loss they change is held back. `by_name` means that back ends know the
+    loss by its name; otherwise it is computed through `forward_backward_custom`. `about` is for
+    help and documents.
     """
 
     name: str
@@ -47,14 +48,16 @@ class Loss:
     by_name: bool = False
 
     def unlimited(self, settings: Settings) -> Settings | None:
-        """The same settings where nothing is held back; None for a loss that never does that."""
+        """Return the same settings without clipping or masking, or None for a loss that never does
+        either."""
         open_ended = {key: value for key, value in self.limits.items() if key in settings}
         return {**settings, **open_ended} if open_ended else None
 
     def held_back(
         self, ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings
     ) -> Tokens | None:
-        """Which tokens the loss clips or masks; None for a loss that never does that."""
+        """Return True for each token that the loss clips or masks, or None for a loss that never
+        does either."""
         unlimited = self.unlimited(settings)
         if unlimited is None:
             return None
@@ -64,7 +67,8 @@ class Loss:
     def checked(
         self, ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings
     ) -> Tokens:
-        """The formula's losses_T. Raises ValueError unless they are one finite number a token."""
+        """Return the formula's losses_T. Raises ValueError unless there is one finite number per
+        token."""
         losses = self.formula(ops, logprobs, inputs, settings)
         count, shape = len(logprobs), tuple(losses.shape)
         if shape != (count,):
@@ -80,7 +84,7 @@ class Loss:
 
 
 def constant(logprobs: Tokens) -> Tokens:
-    """The same numbers, through which no gradient flows."""
+    """Return the same numbers without a gradient."""
     return logprobs.detach() if hasattr(logprobs, "detach") else logprobs
 
 
@@ -90,14 +94,15 @@ def ratio(ops: ModuleType, logprobs: Tokens, inputs: Inputs) -> Tokens:
 
 
 def sequence_ratio(ops: ModuleType, logprobs: Tokens, inputs: Inputs) -> Tokens:
-    """log s: the mean of log ρ over the marked tokens of one sequence, as a constant, [1]."""
+    """Return log s, [1], as a constant: the mean of log ρ over the marked tokens of one
+    sequence."""
     now, mask = constant(logprobs), inputs[SEQUENCE] != 0
     total = ops.where(mask, now - inputs["logprobs"], 0 * now).sum()
     return ops.clip(total / max(int(mask.sum()), 1), -MOST_LOG_RATIO, MOST_LOG_RATIO)
 
 
 def surrogate(ops: ModuleType, ratios: Tokens, advantages: Tokens, settings: Settings) -> Tokens:
-    """PPO's clipped objective: hold back only those tokens that would go further in the direction
+    """Return PPO's clipped objective. It clips only tokens that would move further in the direction
     of their advantage."""
     return -ops.minimum(
         ratios * advantages, ops.clip(ratios, settings[LOW], settings[HIGH]) * advantages
@@ -105,10 +110,10 @@ def surrogate(ops: ModuleType, ratios: Tokens, advantages: Tokens, settings: Set
 
 
 def loss_settings(loss: Loss, given: Mapping[str, float | str] | None) -> Settings:
-    """The complete settings of `loss`, its defaults where nothing is `given`.
+    """Return the complete settings of `loss`: the `given` values, else its defaults.
 
-    Raises ConfigError for an unknown setting, one that is missing, a value that is not a finite
-    number, or an interval that is none.
+    Raises ConfigError if a setting is unknown or missing, a value is not a finite number, or an
+    interval is empty.
     """
     settings = {key: value for key, value in loss.defaults.items() if value is not None}
     for key, value in (given or {}).items():
@@ -130,8 +135,8 @@ def loss_settings(loss: Loss, given: Mapping[str, float | str] | None) -> Settin
 
 
 def check_loss(loss: Loss, given: Mapping[str, float] | None) -> None:
-    """Compute a loss of the user's on two tokens, as metrics (NumPy) and training (torch) will.
-    Raises ConfigError, naming it, where it cannot be."""
+    """Compute a custom loss on two tokens, as metrics (NumPy) and training (torch) will. Raises
+    ConfigError, naming the loss, if it fails."""
     for key in [
         key for key, value in loss.defaults.items() if value is None and key not in (given or {})
     ]:

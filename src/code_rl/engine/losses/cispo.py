@@ -1,4 +1,4 @@
-"""−stop_gradient(clip(ρ)) · A · log p: the weight of a token is clipped, its gradient stays.
+"""−stop_gradient(clip(ρ)) · A · log p: a token's weight is clipped, its gradient is not.
 
 MiniMax 2025, arXiv 2506.13585.
 """

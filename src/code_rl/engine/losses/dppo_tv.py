@@ -1,10 +1,10 @@
 """−keep · ρ · A + c · (log ρ)²: a token is masked once its probability has moved too far in the
 direction of its advantage.
 
-prime-rl's default loss: the mask by binary total variation of DPPO (arXiv 2602.04879) with the
+prime-rl's default loss combines the binary total-variation mask of DPPO (arXiv 2602.04879) with the
 squared log-ratio of Kimi K2.5 (arXiv 2602.02276). `keep` is 0 where A > 0 and p − q > 0.2, and
-where A < 0 and p − q < −0.2; the squared term, c = 0.001, applies to masked tokens too. Unlike
-prime-rl's, it leaves out tokens whose advantage is 0, as every loss here does.
+where A < 0 and p − q < −0.2. The squared term, c = 0.001, also applies to masked tokens. Unlike
+prime-rl's loss, this one leaves out tokens whose advantage is 0, like every loss here.
 """
 
 from __future__ import annotations

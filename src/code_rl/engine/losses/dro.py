@@ -1,7 +1,7 @@
-"""−(log p · A − ½ · beta · (log p − log q)²): a quadratic pull to the policy that sampled; for
-programs that send it, no loss of a run.
+"""−(log p · A − ½ · beta · (log p − log q)²): a quadratic pull to the policy that sampled. Programs
+can request it; `loss=` does not offer it.
 
-Richemond et al. 2024, arXiv 2405.19107. The pull counts where a token was sampled (log q is not 0),
+Richemond et al. 2024, arXiv 2405.19107. The pull applies to every sampled token (log q is not 0),
 whatever its advantage.
 """
 

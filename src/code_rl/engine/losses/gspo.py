@@ -1,8 +1,8 @@
 """−min(s · A, clip(s) · A): PPO's clipping with one ratio for a whole sequence.
 
-Zheng et al. 2025 (GSPO-token), arXiv 2507.18071. s is the geometric mean of ρ over the tokens that
-`sequence_ratio_mask` marks, as a constant, times p / stop_gradient(p). A sequence whose s has left
-the interval in the direction of its advantage has no gradient.
+Zheng et al. 2025 (GSPO-token), arXiv 2507.18071. s is the geometric mean of ρ over the tokens
+marked in `sequence_ratio_mask`, as a constant, times p / stop_gradient(p). A sequence has no
+gradient once s has left the interval in the direction of its advantage.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """−ρ · A, and 0 for every token of a sequence whose ratio s has left [low, high].
 
-Masked importance sampling by sequence: Liu et al. 2025, "When Speed Kills Stability"; s is the
-geometric mean of ρ, as in verl's `rollout_rs=geometric`, so that length does not widen it. verl
+Masked importance sampling by sequence: Liu et al. 2025, "When Speed Kills Stability". s is the
+geometric mean of ρ, as in verl's `rollout_rs=geometric`, so it does not grow with length. verl
 advises 1.0002 to 1.001 for two engines with the same weights; the default here is wider, for
-samples that are some steps old. The mask is a constant and ignores the advantage: a sequence that
-the policy would no longer write is dropped whole.
+samples that are some steps old. The mask is a constant and ignores the advantage: it drops whole
+sequences that the policy would no longer write.
 """
 
 from __future__ import annotations

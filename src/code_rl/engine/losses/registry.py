@@ -1,4 +1,4 @@
-"""The losses by name. `POLICY_LOSSES` are those of a run's `loss=`; the others are for servers."""
+"""The losses by name. A run's `loss=` offers `POLICY_LOSSES`; the others are for servers."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ STABLE_REINFORCE = Loss(
     about="unpublished; `loss` is logged as of importance_sampling\nTinker",
     by_name=True,
 )
-"""A loss of hosted Tinker that only the service can compute: its formula is unpublished, and it
-reads what the service recorded of each sampled sequence (`engine/recorded.py`)."""
+"""A loss that only hosted Tinker can compute. Its formula is unpublished, and it reads what the
+service recorded of each sampled sequence (`engine/recorded.py`)."""
 
 
 def get_loss(name: str) -> Loss:
-    """The policy loss called `name`, or the `Loss` that `package.module:object` is, under that
-    name. Raises ConfigError."""
+    """Return the policy loss called `name`, or the `Loss` object `package.module:object`, under
+    that name. Raises ConfigError."""
     if name == STABLE_REINFORCE.name:
         return STABLE_REINFORCE
     loss = find("loss", name, POLICY_LOSSES)

@@ -1,8 +1,8 @@
-"""−(4 / τ) · sigmoid(τ · (ρ − 1)) · A, with τ by the sign of A: a gate that closes softly as ρ
-leaves 1.
+"""−(4 / τ) · sigmoid(τ · (ρ − 1)) · A, with τ by the sign of A: a soft gate that closes as ρ moves
+away from 1.
 
 Gao et al. 2025 (Soft Adaptive Policy Optimization), arXiv 2511.20347; τ is 1 where A > 0, else
-1.05, as in the paper and TRL. At ρ = 1 the gradient is that of −ρ · A; nothing is cut off.
+1.05, as in the paper and TRL. At ρ = 1 the gradient equals that of −ρ · A; nothing is clipped.
 """
 
 from __future__ import annotations

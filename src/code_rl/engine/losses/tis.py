@@ -1,9 +1,9 @@
 """−stop_gradient(min(ρ, C)) · A · log p: a token's importance weight is truncated at C, its
-gradient stays.
+gradient is not.
 
-Truncated importance sampling: Ionides 2008; by token for policies served elsewhere Yao et al. 2025,
-"Your Efficient RL Framework Secretly Brings You Off-Policy RL Training", and TRL, with C = 2. CISPO
-is the same with C = 4.
+Truncated importance sampling (Ionides 2008), with C = 2 as in TRL. Yao et al. 2025, "Your Efficient
+RL Framework Secretly Brings You Off-Policy RL Training", apply it per token to policies served
+elsewhere. CISPO is the same with C = 4.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`code-rl serve`: the embedded engine behind the Tinker SDK's wire protocol.
 
-`application` routes requests (`wire`) to calls; `core` holds shared state and puts operations in
-order; `promises` are their results; `engine` trains and samples; `store` survives a restart.
+`application` routes requests (`wire`) to calls. `core` holds shared state and orders operations,
+and `promises` are their results. `engine` trains and samples. `store` is the state that survives a
+restart.
 """
 
 from __future__ import annotations

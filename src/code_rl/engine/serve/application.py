@@ -1,4 +1,4 @@
-"""The HTTP application: routes, the token, refusals, and the life of the server."""
+"""The HTTP application: routes, the token, refusals, and the server's startup and shutdown."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Call = Callable[[web.Request, bytes], Any]
 
 
 class TinkerApplication:
-    """Serves a Core. Belongs to one event loop."""
+    """Serves a Core. It belongs to one event loop."""
 
     def __init__(self, core: Core, token: str | None, max_request_bytes: int) -> None:
         self.core = core
@@ -71,9 +71,10 @@ class TinkerApplication:
             janitor.cancel()
 
     async def drain(self, grace_s: float) -> bool:
-        """Refuse new requests, end accepted ones, and give clients a moment to fetch the results.
+        """Refuse new requests, finish accepted ones, and give clients a moment to fetch the
+        results.
 
-        False when one was still queued after `grace_s`.
+        Return False if a request was still queued after `grace_s`.
         """
         core = self.core
         core.draining = True
@@ -100,14 +101,14 @@ class TinkerApplication:
             getattr(app.router, f"add_{method}")(f"{API}/{path}", self._handler(call, disk))
 
         def post(path: str, kind: type[BaseModel], call: Callable[[Any], object]) -> None:
-            """A call whose body is one of the SDK's requests."""
+            """Route a call whose body is one of the SDK's requests."""
             add("post", path, lambda _, b: call(validated(kind, read_json(b))))
 
         def promise(
             path: str, kind: type[BaseModel], call: Callable[[Any, bytes], Promise]
         ) -> None:
-            """The same for a call that promises its result, whichever copy of the request it
-            gets."""
+            """Route a call that promises its result; every copy of the request gets the same
+            promise."""
             add("post", path, lambda _, b: call(validated(kind, read_json(b)), digest(b)))
 
         app.router.add_get("/metrics", self._metrics_text)
@@ -149,7 +150,7 @@ class TinkerApplication:
         app.router.add_route("*", "/{tail:.*}", self._missing)
 
     def _route_stored(self, add: Callable[..., None]) -> None:
-        """Route the calls that read the state folder, or delete from it."""
+        """Route the calls that read or delete in the state folder."""
         service, store = self._service, self.core.store
         one = "training_runs/{run}/checkpoints/{checkpoint:[^/]+/[^/]+}"
         external = "{checkpoint:external_weights/[^/]+}"
@@ -182,12 +183,13 @@ class TinkerApplication:
         ):
             add("get", path, look, disk=True)
         add("delete", one, lambda r, _: store.delete_checkpoint(found(r)), disk=True)
-        # `tinker checkpoint download` prolongs its export; here checkpoints stay until deleted.
+        # `tinker checkpoint download` extends its export's lifetime; here checkpoints stay until
+        # deleted.
         add("put", f"{one}/ttl", lambda r, _: found(r) and None)
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """The token, and every refusal and failure as an answer."""
+        """Check the token, and turn every refusal and failure into an HTTP answer."""
         try:
             self._check_key(request)
             response = await handler(request)
@@ -199,7 +201,7 @@ class TinkerApplication:
             response = _refused(Refusal(error.status, error.reason))
         except CodeRLError as error:
             response = _refused(Refusal(400 if category(error) != SERVER else 500, str(error)))
-        # A fault of ours is an answer too, and is printed
+        # An internal error is answered too, and printed
         except Exception as error:  # noqa: BLE001
             print_exception(error)
             response = _refused(Refusal(500, redacted(f"{type(error).__name__}: {error}")))
@@ -218,7 +220,8 @@ class TinkerApplication:
         bearer = request.headers.get("Authorization", "")
         key = request.headers.get("X-API-Key") or bearer.removeprefix("Bearer ")
         if not key:
-            # Any key will do without a token, but a web page cannot send this header to us unasked.
+            # Without a token any key is accepted, but a web page cannot send this header without
+            # permission.
             raise Refusal(
                 401, "an X-API-Key header is missing; set TINKER_API_KEY, to tml-dummy for instance"
             )
@@ -240,7 +243,8 @@ class TinkerApplication:
         return await request.read()
 
     def _handler(self, call: Call, disk: bool = False) -> Handler:
-        """`disk`: it may take a while, and is called on another thread."""
+        """Return a handler for a call. With `disk` the call may be slow and runs on another
+        thread."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
             body = await self._read(request)
@@ -294,7 +298,7 @@ DYNAMIC_CONFIG = types.ClientDynamicConfigResponse(sample_cancel_enabled=True)
 
 
 def _answer(found: object) -> web.StreamResponse:
-    """The HTTP answer that a call's result is: a response, a promise, a model of the SDK's, an
+    """Return the HTTP answer for a call's result: a response, a promise, a model of the SDK's, an
     object, or nothing."""
     if isinstance(found, web.StreamResponse):
         return found

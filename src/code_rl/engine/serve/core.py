@@ -1,5 +1,5 @@
-"""State shared by the calls: names of models, sessions, runs, sampling sessions, engines, promises,
-and models in memory."""
+"""State shared by the calls: model names, sessions, runs, sampling sessions, engines, promises, and
+models in memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Start = Callable[[EmbeddedEngine], "Future[Any]"]
 
 def read_models(path: str | None) -> dict[str, str]:
     """Read the map from hosted names to local models in a TOML file's table `models`. Raises
-    ConfigError naming the fault."""
+    ConfigError with the reason."""
     if path is None:
         return {}
     try:
@@ -53,8 +53,8 @@ def read_models(path: str | None) -> dict[str, str]:
 
 @dataclass
 class Session:
-    """One `ServiceClient`. `vanished`: no sign of life for long; its samples were dropped, and it
-    may come back."""
+    """One `ServiceClient`. `vanished` means that it has been silent for long and its samples were
+    dropped; it may come back."""
 
     session_id: str
     last_seen: float = field(default_factory=time.monotonic)
@@ -64,7 +64,7 @@ class Session:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """While a client waits for an answer it is alive, heartbeat or not."""
+        """Keep the session alive while its client waits for an answer, even without a heartbeat."""
         self.waiting += 1
         try:
             yield
@@ -75,8 +75,8 @@ class Session:
 
 @dataclass(eq=False)
 class ServedRun:
-    """A model in training. Requests run in the order of their numbers, 0 its creation; `record` is
-    None until that ended well."""
+    """A model in training. Requests run in the order of their numbers; number 0 creates the model.
+    `record` is None until that succeeds."""
 
     run_id: str
     local: str
@@ -98,7 +98,7 @@ class SamplingSession:
 
 
 class Core:
-    """The server's state. Belongs to the event loop, apart from the engines' threads."""
+    """The server's state. It belongs to the event loop, except for the engines' threads."""
 
     def __init__(
         self,
@@ -119,22 +119,22 @@ class Core:
         self.draining = False
 
     def local(self, asked: str) -> str:
-        """The local model behind a name, which may stand for itself; raises ConfigError for a name
-        that can be none."""
+        """Return the local model of a name, which may be the name itself. Raises ConfigError for an
+        impossible name."""
         local = self.models.get(asked, asked)
         source_of(local)
         return local
 
     def create_session(self, record: dict[str, Any]) -> str:
-        """Begin a session; returns its id."""
+        """Begin a session and return its id."""
         session_id = str(uuid.uuid4())
         self.store.write_session(session_id, {**record, "created": now(), "finished": None})
         self.sessions[session_id] = Session(session_id)
         return session_id
 
     def session(self, member_id: str) -> Session:
-        """The session of this id, or of a run or sampling session, marked alive; raises a Refusal
-        when it is unknown or finished."""
+        """Return the session of this id, or of a run or sampling session, and mark it alive. Raises
+        a Refusal if it is unknown or finished."""
         session_id = session_of(member_id)
         found = self.sessions.get(session_id)
         if found is None:
@@ -150,7 +150,7 @@ class Core:
         return found
 
     def engine(self, local: str) -> EmbeddedEngine:
-        """The engine of a base model, started on first use."""
+        """Return the engine of a base model, started on first use."""
         engine = self.engines.get(local)
         if engine is None:
             engine = self.engines[local] = self._start(local)
@@ -162,7 +162,7 @@ class Core:
             engine.close()
 
     def run(self, run_id: str) -> ServedRun:
-        """A run that may go on; raises a Refusal when it is unknown, or is no longer in memory."""
+        """Return a run. Raises a Refusal if it is unknown, or no longer in memory."""
         found = self.runs.get(run_id)
         if found is None:
             if self.store.read_run(run_id) is None:
@@ -185,7 +185,7 @@ class Core:
         start: Start,
         then: Callable[[ServedRun, Any], object],
     ) -> Promise:
-        """Promise a new run; `then` makes its record and the answer from the result of `start`."""
+        """Promise a new run. `then` makes its record and the answer from the result of `start`."""
         seen = self.promises.seen(f"{run_id}:0", kind, fingerprint)
         if seen is not None:
             return seen
@@ -194,7 +194,7 @@ class Core:
             raise gone(f"model {run_id} was created before, and the answer is no longer kept")
         self.promises.check_room(0)
         if len(self.runs) >= self.limits.max_models:
-            # The model of a client that vanished gives way.
+            # A vanished client's model makes room.
             lost = [
                 r
                 for r in self.runs.values()
@@ -216,11 +216,11 @@ class Core:
         then: Callable[[Any], object] = unchanged,
         size: int = 0,
     ) -> Promise:
-        """Promise the result of an operation on a run's model; the same number and request give the
+        """Promise the result of an operation on a run's model. The same number and request give the
         same promise.
 
         Raises:
-            Refusal: the number was used for something else or is long over, or the queues are full.
+            Refusal: the number was used for something else or long ago, or the queues are full.
         """
         request_id = f"{run.run_id}:{seq}"
         seen = self.promises.seen(request_id, kind, fingerprint)
@@ -237,7 +237,7 @@ class Core:
                 f"seq_id={seq} of model {run.run_id} is far ahead of {run.next_seq}, which is "
                 "expected next"
             )
-        # The one that all others wait for is always let in: the queue could not empty without it.
+        # The request that all others wait for is always accepted, or the queue could never empty.
         if seq != run.next_seq or run.queued:
             self.promises.check_room(size)
         promise = self.promises.add(Promise(request_id, kind, fingerprint, size))
@@ -264,8 +264,8 @@ class Core:
         future: Future[Any],
         then: Callable[[Any], object] = unchanged,
     ) -> None:
-        """Fulfil a promise from an engine's future, and count it in its owner's queue until it
-        ends."""
+        """Fulfill a promise from an engine's future. Until it ends it counts in its owner's
+        queue."""
         owner.queued += 1
 
         def on_end() -> None:
@@ -282,27 +282,27 @@ class Core:
         self.promises.follow(promise, future, then)
 
     def drop_held(self, run: ServedRun, error: Exception) -> None:
-        """Fail the requests that wait for one before them."""
+        """Fail the requests that wait for an earlier one."""
         for promise, _ in run.held.values():
             self.promises.end(promise, None, error)
         run.held.clear()
 
     def close_gap(self, run: ServedRun) -> None:
-        """Requests whose predecessor never came fail, as does the next step: it would have a part
-        of its gradient."""
+        """Fail the requests whose predecessor never came, and the next step, whose gradient would
+        be incomplete."""
         error = bad(f"request {run.next_seq} of model {run.run_id}, before this one, never came")
         run.next_seq = max(run.held) + 1
         self.drop_held(run, error)
         self.engine(run.local).refuse(run.run_id, error, backward=True)
 
     def unload(self, run: ServedRun) -> None:
-        """Forget a run's model, behind its queued requests; its checkpoints stay."""
+        """Forget a run's model after its queued requests; its checkpoints stay."""
         self.runs.pop(run.run_id, None)
         self.drop_held(run, gone(f"model {run.run_id} was unloaded"))
         self.engine(run.local).drop(run.run_id)
 
     def sampler(self, sampler_id: str) -> SamplingSession:
-        """A sampling session; raises a Refusal when it is unknown."""
+        """Return a sampling session. Raises a Refusal if it is unknown."""
         found = self.samplers.get(sampler_id)
         if found is None:
             record = self.store.read_sampler(sampler_id)
@@ -314,16 +314,16 @@ class Core:
         return found
 
     def add_sampler(self, record: SamplerRecord) -> None:
-        """Keep a new sampling session; its weights' file is already there."""
+        """Register a new sampling session, whose weights are already on disk."""
         self.store.write_sampler(record)
         self.samplers[record.sampler_id] = SamplingSession(record)
 
     def runs_of(self, session_id: str) -> list[ServedRun]:
-        """A session's models in memory."""
+        """Return a session's models in memory."""
         return [run for run in list(self.runs.values()) if run.run_id.startswith(f"{session_id}:")]
 
     def refuse_when_draining(self) -> None:
-        """Raise a Refusal, which the SDK retries until it reaches the successor, when the server is
-        shutting down."""
+        """Raise a Refusal if the server is shutting down. The SDK retries until it reaches the next
+        server."""
         if self.draining:
             raise Refusal(503, "the server is shutting down", retry_after_s=2)

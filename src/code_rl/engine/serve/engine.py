@@ -1,11 +1,9 @@
-"""The embedded engine behind the server: one thread per base model, where everything that touches
-its weights happens.
+"""The embedded engine behind the server: one thread per base model does all work on its weights.
 
 Training operations wait in lanes, one per model in training, and run in the order of their lane.
-Samples wait together: those that share weights are sampled as one batch. A round takes one batch
-for every snapshot that samples wait for, and then one
-operation of every lane that has any, so that nobody can hold up the others: while nobody else
-waits, samples of the same weights join the batch that is drawn.
+Waiting samples that share weights are sampled as one batch. A round takes one batch for every
+snapshot with waiting samples, then one operation of every lane, so no client can block the others.
+While nothing else waits, samples of the same weights join the running batch.
 """
 
 from __future__ import annotations
@@ -52,7 +50,8 @@ class ModelFacts:
 
 @dataclass
 class Load:
-    """An engine's counters and holdings; `idle_s` counts the seconds since it last had work."""
+    """An engine's counters and the sizes of its queues; `idle_s` is the time since it last had
+    work, in seconds."""
 
     batches: int = 0
     operations_waiting: int = 0
@@ -72,10 +71,10 @@ class _Sample:
 
 class EmbeddedEngine:
     """One base model and its thread, the adapters in training on it, and the `max_snapshots`
-    weights that were sampled from last.
+    weights that were last sampled from.
 
-    Calls return at once; those that concern one adapter (`run`, its id) are done in order. Futures
-    raise CodeRLError; `loaded` raises ConfigError when the model cannot be loaded.
+    Calls return at once; those for one adapter (`run` is its id) run in order. Futures raise
+    CodeRLError; `loaded` raises ConfigError if the model cannot be loaded.
     """
 
     def __init__(
@@ -104,8 +103,8 @@ class EmbeddedEngine:
     def create(
         self, run: str, lora: LoraSettings | None, file: Path | None = None, optimizer: bool = False
     ) -> Future[LoraSettings]:
-        """A fresh adapter, or (`lora` None) the one that `save` wrote to `file`, with its optimizer
-        where wanted."""
+        """Create a new adapter, or (`lora` None) load the adapter that `save` wrote to `file`, with
+        its optimizer if `optimizer` is True."""
 
         def work() -> LoraSettings:
             self._clients[run] = client = self._client(run, lora, file, optimizer)
@@ -137,7 +136,7 @@ class EmbeddedEngine:
         config: LossConfig,
         backward: bool,
     ) -> Future[types.ForwardBackwardOutput]:
-        """Return losses and log-probabilities; `backward` adds the gradient to the accumulated
+        """Return losses and log-probabilities. `backward` also adds the gradient to the accumulated
         one."""
         return self._on(
             run,
@@ -147,7 +146,7 @@ class EmbeddedEngine:
         )
 
     def refuse(self, run: str, error: Exception, backward: bool) -> Future[None]:
-        """Take the turn of a pass that was refused: the future raises `error`; after a backward one
+        """Queue the failure of a refused pass: the future raises `error`. If the pass was backward,
         the next step fails too."""
 
         def work(client: EmbeddedTrainingClient) -> NoReturn:
@@ -158,15 +157,15 @@ class EmbeddedEngine:
         return self._on(run, work)
 
     def optim_step(self, run: str, params: types.AdamParams) -> Future[types.OptimStepResponse]:
-        """One step of AdamW; raises ConfigError at once."""
+        """Take one step of AdamW. Raises ConfigError at once."""
         check_adam(params)
         return self._on(run, lambda client: client.optim_step(params).result())
 
     def save(
         self, run: str, file: Path, training: bool, overwrite: bool, keep: bool = False
     ) -> Future[None]:
-        """Write the adapter, with optimizer and gradient where `training`; `keep`: it will be
-        sampled from at once."""
+        """Write the adapter, and for `training` its optimizer and gradient. `keep` keeps the
+        weights in memory for sampling."""
 
         def work(client: EmbeddedTrainingClient) -> None:
             client.write(file, training, overwrite)
@@ -180,7 +179,7 @@ class EmbeddedEngine:
         return self._on(run, lambda client: client.restore(read_state(file), optimizer))
 
     def drop(self, run: str) -> Future[None]:
-        """Forget an adapter, and snapshots whose files are gone."""
+        """Forget an adapter, and snapshots whose files were deleted."""
 
         def work() -> None:
             self._clients.pop(run, None)
@@ -192,10 +191,10 @@ class EmbeddedEngine:
     def sample(
         self, weights: Path | None, request: types.SampleRequest, order: int
     ) -> Future[types.SampleResponse]:
-        """Queue a sample; with the client's numbers as `order` a batch is the same however its
-        requests overtook each other.
+        """Queue a sample. With the client's request numbers as `order`, a batch does not depend on
+        the order of arrival.
 
-        Raises FileNotFoundError when the weights are gone.
+        Raises FileNotFoundError if the weights were deleted.
         """
         model = self._model()
         checked = EmbeddedSamplingClient(self._sampler, Snapshot(model, model.weights)).request(
@@ -215,7 +214,7 @@ class EmbeddedEngine:
         return checked.future
 
     def submit(self, lane: str, operation: Callable[[], T]) -> Future[T]:
-        """Queue an operation behind those of its lane."""
+        """Queue an operation behind the others of its lane."""
         future: Future[T] = Future()
         with self._changed:
             self._refuse_if_closed()
@@ -224,7 +223,7 @@ class EmbeddedEngine:
         return future
 
     def load_now(self) -> Load:
-        """Return the current load: queued, held and done."""
+        """Return the current load: counts of queued, held and finished work."""
         with self._changed:
             waiting, samples = sum(map(len, self._lanes.values())), len(self._samples)
         return replace(
@@ -237,7 +236,7 @@ class EmbeddedEngine:
         )
 
     def close(self) -> None:
-        """Accept nothing more; queued work still runs."""
+        """Accept no more work; queued work still runs."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -266,7 +265,7 @@ class EmbeddedEngine:
             self._snapshots.popitem(last=False)
 
     def _snapshot(self, sample: _Sample) -> Snapshot:
-        """The weights, read back when they are not in memory."""
+        """Return the weights, read from disk if they are not in memory."""
         model = self._model()
         if sample.weights is None or sample.key is None:
             return Snapshot(model, model.for_sampling)
@@ -288,15 +287,14 @@ class EmbeddedEngine:
             self._last_used = time.monotonic()
 
     def _wait(self) -> bool:
-        """Wait for work; false when there is none and none can come."""
+        """Wait for work. Return False if there is none and none can come."""
         with self._changed:
             idle = not (self._lanes or self._samples)
             while not (self._lanes or self._samples):
                 if self._closed:
                     return False
                 self._changed.wait()
-            # A client sends a batch request by request: wait until no more arrive, for a moment at
-            # most.
+            # A client sends a batch request by request: wait briefly until no more arrive.
             end = time.monotonic() + LINGER_S
             while (
                 idle
@@ -307,8 +305,8 @@ class EmbeddedEngine:
         return True
 
     def _take_samples(self) -> list[list[_Sample]]:
-        """A batch for all weights that samples wait for: as many requests as fit, the oldest
-        first."""
+        """Return a batch for each snapshot with waiting samples: as many requests as fit, the
+        oldest first."""
         with self._changed:
             batches: dict[object, list[_Sample]] = {}
             rows: dict[object, int] = {}
@@ -326,8 +324,8 @@ class EmbeddedEngine:
             return [sorted(batch, key=lambda sample: sample.order) for batch in batches.values()]
 
     def _join(self, key: _Key | None, room: int) -> list[_Sample]:
-        """Samples of the weights `key` that wait, `room` completions at most; none while anything
-        else waits."""
+        """Return waiting samples of the weights `key`, at most `room` completions. Return none
+        while anything else waits."""
         with self._changed:
             joining: list[_Sample] = []
             if room > 0 and not self._lanes and all(sample.key == key for sample in self._samples):
@@ -341,7 +339,7 @@ class EmbeddedEngine:
             return
         try:
             snapshot = self._snapshot(live[0])
-        # It is handed to whoever waits for the futures
+        # Whoever waits for the futures gets the exception
         except BaseException as error:  # noqa: BLE001
             for sample in live:
                 sample.request.future.set_exception(error)
@@ -362,12 +360,12 @@ class EmbeddedEngine:
 
 
 def _begun(samples: Sequence[_Sample]) -> list[_Sample]:
-    """Return the requests that were not cancelled while they waited."""
+    """Return the requests that were not cancelled while waiting."""
     return [sample for sample in samples if sample.request.future.set_running_or_notify_cancel()]
 
 
 def _key(file: Path) -> _Key:
-    """Tells weights apart: links to one checkpoint share weights and batches, and a file that
-    replaces it is another."""
+    """Return an identity of weights. Links to one checkpoint have the same, and share weights and
+    batches; a file that replaces the checkpoint has another."""
     found = file.stat()
     return found.st_ino, found.st_mtime_ns

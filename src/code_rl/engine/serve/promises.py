@@ -1,9 +1,9 @@
 """Futures of the wire protocol: made when a request is accepted, fulfilled by an engine, fetched by
 the client.
 
-A promise lives until its result was fetched and some time has passed (an answer that was lost can
-be fetched again), or until nobody has wanted it for an hour, or its session is over. Belongs to the
-event loop.
+A fetched promise is kept for a while, so that a lost answer can be fetched again. It is dropped
+then, or if nobody has fetched it for an hour, or when its session is over. All belong to the event
+loop.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class ServiceLimits:
 
 
 def session_of(member_id: str) -> str:
-    """The session of a run, a sampling session, or a request of theirs."""
+    """Return the session id of a run, of a sampling session, or of a request of either."""
     return member_id.partition(":")[0]
 
 
 @dataclass(eq=False)
 class Promise:
-    """One accepted request. `fingerprint` tells a retry from another request under the same
+    """One accepted request. `fingerprint` distinguishes a retry from another request with the same
     number."""
 
     request_id: str
@@ -59,12 +59,12 @@ class Promise:
 
     @property
     def session_id(self) -> str:
-        """The session that it belongs to: ids begin with it."""
+        """The id of its session, with which its own id begins."""
         return session_of(self.request_id)
 
 
 class Promises:
-    """All promises. `on_done` is called with each that ends and its result."""
+    """All promises. `on_done` is called with each promise that ends and its result."""
 
     def __init__(self, limits: ServiceLimits) -> None:
         self._all: dict[str, Promise] = {}
@@ -73,7 +73,7 @@ class Promises:
         self.request_bytes = 0
         self.result_bytes = 0
         self.idle = asyncio.Event()
-        """Set while no promise is open."""
+        """Set when no promise is open."""
         self.idle.set()
         self.on_done: Callable[[Promise, object], None] | None = None
 
@@ -81,12 +81,12 @@ class Promises:
         return len(self._all)
 
     def find(self, request_id: str) -> Promise | None:
-        """The promise of this id, if it is still kept."""
+        """Return the promise of this id, or None if it is no longer kept."""
         return self._all.get(request_id)
 
     def seen(self, request_id: str, kind: str, fingerprint: bytes) -> Promise | None:
-        """The promise that an earlier copy of this request made; a Refusal when it was another
-        request."""
+        """Return the promise that an earlier copy of this request made, or None. Raises a Refusal
+        if that was another request."""
         found = self._all.get(request_id)
         if found is not None and (found.kind, found.fingerprint) != (kind, fingerprint):
             raise bad(
@@ -120,7 +120,8 @@ class Promises:
         return promise
 
     def follow(self, promise: Promise, future: Future[Any], then: Callable[[Any], object]) -> None:
-        """Fulfil the promise with `then` of another thread's result, made and encoded there."""
+        """Fulfill the promise with `then` of another thread's result; that thread computes and
+        encodes it."""
         loop = asyncio.get_running_loop()
         promise.cancel = future.cancel
 
@@ -139,7 +140,7 @@ class Promises:
         future.add_done_callback(finish)
 
     def end(self, promise: Promise, result: object, error: BaseException | None = None) -> None:
-        """Fulfil a promise, or end it with an error; one that has ended stays as it is."""
+        """Fulfill a promise, or end it with an error. A promise that has ended stays unchanged."""
         if promise.done.is_set():
             return
         if error is not None:
@@ -160,7 +161,7 @@ class Promises:
             self.on_done(promise, result)
 
     def unfetched(self) -> int:
-        """Recent results that nobody has fetched."""
+        """Return the number of recent results that were not fetched."""
         recent = time.monotonic() - KEPT_AFTER_FETCH_S
         return sum(
             p.fetched is None and p.done.is_set() and p.created >= recent
@@ -168,8 +169,7 @@ class Promises:
         )
 
     def drop_samples(self, session_id: str) -> None:
-        """Cancel and forget the samples of a session. The SDK submits a sample again that is gone
-        (410)."""
+        """Cancel and forget the samples of a session. The SDK submits such a sample again (410)."""
         mine = [p for p in self._all.values() if p.session_id == session_id and p.kind == "sample"]
         for promise in mine:
             if promise.cancel is not None:
@@ -189,7 +189,7 @@ class Promises:
         )
 
     def sweep(self) -> None:
-        """Forget results that were fetched a while ago and those that nobody wanted for long."""
+        """Forget results that were fetched a while ago, or not fetched for long."""
         now = time.monotonic()
         self._drop(
             p

@@ -1,5 +1,5 @@
-"""The calls of a SamplingClient: sessions that hold weights, samples from them, and the futures of
-all results."""
+"""The calls of a SamplingClient: sessions that hold weights, samples from them, and the results of
+all calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _REFUSED = {
 
 
 class CancelRequest(BaseModel):
-    """Which sample to cancel."""
+    """The sample to cancel."""
 
     model_config = ConfigDict(extra="forbid")
     request_id: str
@@ -45,7 +45,8 @@ class SamplingCalls:
     def create_session(
         self, request: types.CreateSamplingSessionRequest
     ) -> types.CreateSamplingSessionResponse:
-        """A sampling session on a base model or on saved weights. Asked twice, it is made once."""
+        """Create a sampling session on a base model or on saved weights. A repeated request finds
+        the same session."""
         core = self._core
         session = core.session(request.session_id)
         number = checked_seq(request.sampling_session_seq_id, "sampling_session_seq_id")
@@ -61,7 +62,7 @@ class SamplingCalls:
         core.refuse_when_draining()
         record = self._record(request, sampler_id)
         core.add_sampler(record)
-        # The model begins to load now rather than at the first sample.
+        # The model begins to load now, before the first sample.
         core.engine(record.local)
         return types.CreateSamplingSessionResponse(sampling_session_id=sampler_id)
 
@@ -96,7 +97,7 @@ class SamplingCalls:
     async def sample(
         self, data: Mapping[str, Any], fingerprint: bytes, size: int
     ) -> dict[str, Any]:
-        """Promise samples; the answer has the ids of its sequences."""
+        """Promise samples; the answer has the ids of their sequences."""
         params = data.get("sampling_params")
         surplus = (
             sorted(set(params) - set(types.SamplingParams.model_fields))
@@ -104,7 +105,7 @@ class SamplingCalls:
             else []
         )
         if surplus:
-            # The SDK's type would drop them without a word.
+            # The SDK's type would drop them silently.
             raise bad(f"sampling_params: unknown setting {', '.join(map(repr, surplus))[:200]}")
         request = validated(types.SampleRequest, data)
         seq = checked_seq(request.seq_id)
@@ -127,7 +128,7 @@ class SamplingCalls:
             core.promises.check_room(size)
             future = await self._draw(sampler, request, seq)
             if core.promises.seen(request_id, "sample", fingerprint) is not None:
-                future.cancel()  # another copy of the request was quicker
+                future.cancel()  # another copy of the request came first
             else:
                 core.follow(
                     sampler,
@@ -146,7 +147,7 @@ class SamplingCalls:
         weights = self._core.store.sampler_file(record.sampler_id) if record.has_weights else None
         try:
             if isinstance(request.sampling_params.stop, str | list | tuple):
-                # Text stops load the tokenizer.
+                # Stop texts need the tokenizer.
                 return await asyncio.to_thread(engine.sample, weights, request, seq)
             return engine.sample(weights, request, seq)
         except FileNotFoundError:
@@ -155,7 +156,7 @@ class SamplingCalls:
             ) from None
 
     async def retrieve(self, request_id: str) -> Promise | None:
-        """A promise once it is finished; None: not yet."""
+        """Return a promise once it is finished, else None."""
         promise = self._find(request_id)
         with self._core.session(promise.session_id).listening(), contextlib.suppress(TimeoutError):
             await asyncio.wait_for(promise.done.wait(), WAIT_S)
@@ -165,7 +166,7 @@ class SamplingCalls:
         return promise
 
     def cancel(self, request: CancelRequest) -> None:
-        """Stop a sample that has not begun. One that has begun or ended is left alone."""
+        """Cancel a sample that has not begun. Others are left alone."""
         promise = self._find(request.request_id)
         if promise.kind != "sample":
             raise bad(

@@ -36,14 +36,14 @@ class _Finish(BaseModel):
 
 
 class WeightsInfoRequest(BaseModel):
-    """Which checkpoint is asked about."""
+    """The checkpoint to describe."""
 
     model_config = ConfigDict(extra="forbid")
     tinker_path: str
 
 
 class ServiceCapabilities(types.GetServerCapabilitiesResponse):
-    """The SDK's capabilities, and two facts more: the losses with their settings, and why the
+    """The SDK's capabilities and two more facts: the losses with their settings, and why the
     requested model cannot be loaded."""
 
     losses: dict[str, list[str]]
@@ -51,18 +51,18 @@ class ServiceCapabilities(types.GetServerCapabilitiesResponse):
 
 
 class ServiceCalls:
-    """Runs, checkpoints and sessions are read from the state folder, so that they are there after a
+    """Runs, checkpoints and sessions are read from the state folder, so they exist after a
     restart."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._by_key: dict[str, str] = {}
-        # Part of the addresses of files, which the SDK fetches without a key.
+        # A part of the files' addresses, which the SDK fetches without a key.
         self.secret = secrets.token_urlsafe()
 
     def create(self, data: Mapping[str, Any], key: str | None) -> types.CreateSessionResponse:
-        """A new session; `key` is the client's idempotency key, under which a retry finds the
-        session again."""
+        """Create a session. `key` is the client's idempotency key, by which a retry finds the same
+        session."""
         request = validated(types.CreateSessionRequest, data)
         session_id = self._by_key.get(key or "")
         if session_id is None:
@@ -78,13 +78,13 @@ class ServiceCalls:
         return types.CreateSessionResponse(session_id=session_id)
 
     def heartbeat(self, request: types.SessionHeartbeatRequest) -> types.SessionHeartbeatResponse:
-        """The client is alive."""
+        """Mark the client as alive."""
         self._core.session(request.session_id)
         return types.SessionHeartbeatResponse()
 
     def finish(self, session_id: str, data: Mapping[str, Any]) -> None:
-        """End a client's session: its models are freed, its checkpoints stay. The first reason
-        counts."""
+        """End a client's session. Its models are freed and its checkpoints stay; the first reason
+        is recorded."""
         request = validated(_Finish, data)
         record = self._core.store.read_session(session_id)
         if record is None:
@@ -108,8 +108,8 @@ class ServiceCalls:
             core.unload(run)
 
     def capabilities(self, wanted: str | None) -> ServiceCapabilities:
-        """The models known by name: mapped ones, the built-in one and those in memory; and
-        `wanted`, if it could be loaded."""
+        """Return the models known by name (mapped ones, the built-in one, those in memory), and
+        `wanted` if it can be loaded."""
         core, contexts, refused = self._core, dict[str, int | None](), None
         for name, engine in list(core.engines.items()):
             if engine.loaded.done() and engine.loaded.exception() is None:
@@ -129,30 +129,30 @@ class ServiceCalls:
         )
 
     def runs(self, query: Mapping[str, str]) -> types.TrainingRunsResponse:
-        """Training runs, newest first."""
+        """Return training runs, newest first."""
         found, cursor = _page(self._core.store.runs(), query, 20)
         return types.TrainingRunsResponse(
             training_runs=[self._run(record) for record in found], cursor=cursor
         )
 
     def run(self, run_id: str) -> types.TrainingRun:
-        """One training run."""
+        """Return one training run."""
         return self._run(self._known(run_id))
 
     def checkpoints_of(self, run_id: str) -> types.CheckpointsListResponse:
-        """The checkpoints of a run."""
+        """Return the checkpoints of a run."""
         found = self._core.store.checkpoints(self._known(run_id).run_id)
         return types.CheckpointsListResponse(checkpoints=[_checkpoint(c) for c in found])
 
     def checkpoints(self, query: Mapping[str, str]) -> types.CheckpointsListResponse:
-        """All checkpoints, newest first."""
+        """Return all checkpoints, newest first."""
         found, cursor = _page(self._core.store.checkpoints(), query, 100)
         return types.CheckpointsListResponse(
             checkpoints=[_checkpoint(c) for c in found], cursor=cursor
         )
 
     def sessions(self, query: Mapping[str, str]) -> types.ListSessionsResponse:
-        """Session ids, newest first."""
+        """Return session ids, newest first."""
         return types.ListSessionsResponse(sessions=_page(self._core.store.sessions(), query, 20)[0])
 
     def session(self, session_id: str) -> types.GetSessionResponse:
@@ -170,14 +170,15 @@ class ServiceCalls:
     def external_urls(
         self, checkpoint: Checkpoint, server: str
     ) -> types.ExternalWeightsUrlsResponse:
-        """Return an address for each file of an external checkpoint; it opens without a key."""
+        """Return an address for each file of an external checkpoint. An address works without a
+        key."""
         folder = f"{server}/download/{self.secret}/{checkpoint.run_id}/{checkpoint.checkpoint_id}"
         urls = {name: f"{folder}/{name}" for name in self._files(checkpoint)}
         never = datetime.max.replace(tzinfo=UTC)
         return types.ExternalWeightsUrlsResponse(urls=urls, expires=never)
 
     def external_file(self, checkpoint: Checkpoint, name: str) -> web.FileResponse:
-        """Send one of the files; raises a Refusal if there is none of this name."""
+        """Send one of the files. Raises a Refusal if there is none of this name."""
         found = self._files(checkpoint).get(name)
         if found is None:
             raise unknown(f"file {name[:100]!r}")
@@ -215,7 +216,7 @@ class ServiceCalls:
             model_owner="local",
             is_lora=True,
             lora_rank=record.rank,
-            # A time in seconds, which pydantic reads.
+            # A time in seconds; pydantic converts it.
             last_request_time=max(  # type: ignore[arg-type]
                 [record.created, *(c.time for c in found)]
             ),
@@ -237,7 +238,7 @@ def _checkpoint(checkpoint: Checkpoint) -> types.Checkpoint:
 
 
 def _page(found: list[T], query: Mapping[str, str], limit: int) -> tuple[list[T], types.Cursor]:
-    """The part of a list that is asked for, `limit` by default, and where it lies."""
+    """Return the requested part of a list, of `limit` entries by default, and its position."""
     asked = {}
     for name, default in (("limit", limit), ("offset", 0)):
         text = query.get(name, str(default))

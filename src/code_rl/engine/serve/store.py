@@ -2,12 +2,13 @@
 survives a restart.
 
 ```
-lock                                  held by the one server that uses the folder
-sessions/SESSION.json                 tags, metadata, how it ended
-runs/RUN/run.json                     base model, adapter settings, metadata
-runs/RUN/checkpoints/NAME.KIND.safetensors, beside it NAME.KIND.json; KIND is state, sampler, or
-external (a folder in peft's form) samplers/SAMPLER.json, SAMPLER.safetensors    a sampling session;
-its weights are a link of their own, which nothing replaces
+lock                       held by the one server that uses the folder
+sessions/SESSION.json      tags, metadata, how it ended
+runs/RUN/run.json          base model, adapter settings, metadata
+runs/RUN/checkpoints/NAME.KIND.safetensors, with NAME.KIND.json
+                           KIND is state, sampler, or external (a folder in peft's form)
+samplers/SAMPLER.json, SAMPLER.safetensors
+                           a sampling session; its weights are its own hard link
 ```
 """
 
@@ -43,7 +44,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A model in training, as kept on disk. `base_model` is the requested name, `local` its local
+    """A model in training, as stored on disk. `base_model` is the requested name, `local` its local
     source."""
 
     run_id: str
@@ -58,7 +59,7 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class SamplerRecord:
-    """A sampling session: weights of its own (`file`), or (`None`) the base model's."""
+    """A sampling session on its own weights (`file`) or on the base model (None)."""
 
     sampler_id: str
     base_model: str
@@ -92,13 +93,13 @@ class Checkpoint:
 
 
 def now() -> str:
-    """The time as records hold it."""
+    """Return the time in the records' form."""
     return datetime.now(UTC).isoformat()
 
 
 class StateStore:
-    """One server's state folder. Raises ConfigError when another server has it, or when it cannot
-    be written."""
+    """One server's state folder. Raises ConfigError if another server uses it, or if it cannot be
+    written."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -111,7 +112,7 @@ class StateStore:
         self._lock.enter_context(only_writer(folder / "lock", f"state_dir={folder}"))
 
     def close(self) -> None:
-        """Let another server have the folder."""
+        """Release the folder for another server."""
         self._lock.close()
 
     def write_session(self, session_id: str, record: Mapping[str, Any]) -> None:
@@ -119,7 +120,7 @@ class StateStore:
         _write(self.folder / "sessions" / f"{session_id}.json", record)
 
     def read_session(self, session_id: str) -> dict[str, Any] | None:
-        """A session's record, or None."""
+        """Return a session's record, or None."""
         return (
             _read(self.folder / "sessions" / f"{session_id}.json")
             if _SESSION_ID.fullmatch(session_id)
@@ -127,7 +128,7 @@ class StateStore:
         )
 
     def sessions(self) -> list[str]:
-        """Ids of all sessions, newest first."""
+        """Return the ids of all sessions, newest first."""
         files = sorted(
             (self.folder / "sessions").glob("*.json"), key=lambda p: p.stat().st_mtime, reverse=True
         )
@@ -139,19 +140,19 @@ class StateStore:
         _write(self.folder / "runs" / record.run_id / "run.json", asdict(record))
 
     def read_run(self, run_id: str) -> RunRecord | None:
-        """A run's record, or None."""
+        """Return a run's record, or None."""
         found = (
             _read(self.folder / "runs" / run_id / "run.json") if _RUN_ID.fullmatch(run_id) else None
         )
         return RunRecord(**found) if found is not None else None
 
     def runs(self) -> list[RunRecord]:
-        """All runs, newest first."""
+        """Return all runs, newest first."""
         found = [self.read_run(run_id) for run_id in self.runs_of("")]
         return sorted((r for r in found if r is not None), key=lambda r: r.created, reverse=True)
 
     def runs_of(self, session_id: str) -> list[str]:
-        """Ids of the runs of a session ("": of all)."""
+        """Return the ids of the runs of a session ("" means all)."""
         return sorted(path.name for path in (self.folder / "runs").glob(f"{session_id}*:*"))
 
     def checkpoint_folder(self, run_id: str) -> Path:
@@ -165,7 +166,7 @@ class StateStore:
         kind: Kind,
         metadata: dict[str, str] | None,
     ) -> Checkpoint:
-        """Describe a checkpoint after its tensors were written."""
+        """Write the description of a checkpoint whose tensors are on disk."""
         file = self.checkpoint_file(run_id, name, kind)
         record = Checkpoint(
             run_id,
@@ -179,7 +180,7 @@ class StateStore:
         return record
 
     def checkpoints(self, run_id: str | None = None) -> list[Checkpoint]:
-        """List the checkpoints of one run or of all, newest first."""
+        """Return the checkpoints of one run or of all, newest first."""
         folders = [
             self.checkpoint_folder(each)
             for each in ([run_id] if run_id is not None else self.runs_of(""))
@@ -189,16 +190,16 @@ class StateStore:
         return sorted(found, key=lambda c: c.time, reverse=True)
 
     def checkpoint_file(self, run_id: str, name: str, kind: Kind) -> Path:
-        """The tensors of a checkpoint; of an external one, the folder of its files."""
+        """Return the path of a checkpoint's tensors, or of an external checkpoint's folder."""
         end = "" if kind == "external" else ".safetensors"
         return self.checkpoint_folder(run_id) / f"{name}.{kind}{end}"
 
     def file_of(self, checkpoint: Checkpoint) -> Path:
-        """`checkpoint_file` of one that is there."""
+        """Return `checkpoint_file` of an existing checkpoint."""
         return self.checkpoint_file(checkpoint.run_id, checkpoint.name, checkpoint.kind)
 
     def delete_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Remove a checkpoint; samplers that hold its weights keep them."""
+        """Delete a checkpoint; samplers that use its weights keep them."""
         folder = self.checkpoint_folder(checkpoint.run_id)
         (folder / f"{checkpoint.name}.{checkpoint.kind}.json").unlink(missing_ok=True)
         file = self.file_of(checkpoint)
@@ -208,8 +209,8 @@ class StateStore:
             file.unlink(missing_ok=True)
 
     def find(self, tinker_path: str, *kinds: Kind) -> Checkpoint:
-        """The checkpoint that a URI names; raises a Refusal when there is none, or it is none of
-        these kinds."""
+        """Return the checkpoint that a URI names. Raises a Refusal if there is none, or if it is
+        not of these kinds."""
         parts = tinker_path.removeprefix("tinker://").split("/")
         allowed = [segment for segment, kind in _SEGMENTS.items() if kind in kinds]
         if not tinker_path.startswith("tinker://") or len(parts) != 3 or parts[1] not in allowed:
@@ -220,7 +221,7 @@ class StateStore:
         return self.find_in_run(parts[0], f"{parts[1]}/{parts[2]}")
 
     def find_in_run(self, run_id: str, checkpoint_id: str) -> Checkpoint:
-        """The checkpoint of a run; raises a Refusal when there is none."""
+        """Return the checkpoint of a run. Raises a Refusal if there is none."""
         segment, _, name = checkpoint_id.partition("/")
         kind = _SEGMENTS.get(segment)
         if kind is not None and _RUN_ID.fullmatch(run_id) and _NAME.fullmatch(name):
@@ -234,21 +235,21 @@ class StateStore:
         _write(self.folder / "samplers" / f"{record.sampler_id}.json", asdict(record))
 
     def read_sampler(self, sampler_id: str) -> SamplerRecord | None:
-        """A sampling session's record, or None."""
+        """Return a sampling session's record, or None."""
         known = _SAMPLER_ID.fullmatch(sampler_id)
         found = _read(self.folder / "samplers" / f"{sampler_id}.json") if known else None
         return SamplerRecord(**found) if found is not None else None
 
     def samplers_of(self, session_id: str) -> list[str]:
-        """Ids of the sampling sessions of a session."""
+        """Return the ids of the sampling sessions of a session."""
         return sorted(path.stem for path in (self.folder / "samplers").glob(f"{session_id}:*.json"))
 
     def sampler_file(self, sampler_id: str) -> Path:
-        """The weights of a sampling session."""
+        """Return the path of a sampling session's weights."""
         return self.folder / "samplers" / f"{sampler_id}.safetensors"
 
     def link_sampler(self, sampler_id: str, source: Path) -> None:
-        """Give a sampling session weights that later saves under the same name do not change."""
+        """Give a sampling session weights that later saves of the same name do not change."""
         target = self.sampler_file(sampler_id)
         target.unlink(missing_ok=True)
         try:

@@ -1,4 +1,4 @@
-"""Calls about models in training: create, passes, optimizer steps, saving and loading."""
+"""Calls about models in training: creation, passes, optimizer steps, saving and loading."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TrainingCalls:
         self._core = core
 
     def create(self, request: types.CreateModelRequest, fingerprint: bytes) -> Promise:
-        """A model with a fresh adapter."""
+        """Create a model with a new adapter."""
         run_id = self._new_id(request.session_id, request.model_seq_id)
         lora = request.lora_config or types.LoraConfig(rank=32)
         _adam_only(request.optimizer_config)
@@ -59,7 +59,7 @@ class TrainingCalls:
         )
 
     def load(self, request: types.LoadWeightsRequest, fingerprint: bytes) -> Promise:
-        """A checkpoint into a model: a new one (`session_id`), or one that exists (`model_id`)."""
+        """Load a checkpoint into a new model (`session_id`) or an existing one (`model_id`)."""
         if (request.session_id is None) == (request.model_id is None):
             raise bad("load_weights needs session_id with model_seq_id, or model_id with seq_id")
         if request.weights_access_token is not None:
@@ -121,7 +121,7 @@ class TrainingCalls:
         start: Start,
         answer: object,
     ) -> Promise:
-        """Promise a new model, whose record is written once it is there."""
+        """Promise a new model, whose record is written once it exists."""
         if metadata is not None and not all(isinstance(value, str) for value in metadata.values()):
             raise bad("user_metadata must hold texts only")
         core, local = self._core, self._core.local(asked)
@@ -152,8 +152,8 @@ class TrainingCalls:
         return run.record
 
     async def run_pass(self, request: PassRequest, size: int) -> Promise:
-        """Run a forward or forward_backward pass. Faulty data is refused here, and takes its turn
-        as a failure."""
+        """Run a forward or forward_backward pass. Faulty data is detected here; the request then
+        fails in its turn."""
         core, run = self._core, self._core.run(request.model_id)
         what = request.data, request.loss_fn, request.loss_fn_config
         backward = not request.forward_only
@@ -182,13 +182,13 @@ class TrainingCalls:
             size=size,
         )
         if fault is not None:
-            # The numbers that follow go on, and the step behind it fails, as in process.
+            # Later requests still run, and the next step fails, as in the embedded engine.
             promise.fetched = time.monotonic()
             raise bad(str(fault))
         return promise
 
     def optim_step(self, request: types.OptimStepRequest, fingerprint: bytes) -> Promise:
-        """One optimizer step."""
+        """Take one optimizer step."""
         run = self._core.run(request.model_id)
         params = request.optim_params
         if not isinstance(params, types.AdamParams):
@@ -205,7 +205,7 @@ class TrainingCalls:
         )
 
     def save(self, request: types.SaveWeightsRequest, fingerprint: bytes) -> Promise:
-        """A checkpoint of adapter and optimizer."""
+        """Save a checkpoint of adapter and optimizer."""
         if request.path is None:
             raise bad("save_weights needs a path: the checkpoint's name")
         return self._save(
@@ -215,7 +215,7 @@ class TrainingCalls:
     def save_external(
         self, request: types.SaveWeightsExternalRequest, fingerprint: bytes
     ) -> Promise:
-        """The adapter in peft's form, to be downloaded."""
+        """Save the adapter in peft's form for download."""
         if request.age_encryption_recipients:
             raise bad("age_encryption_recipients is not supported: this server does not encrypt")
         return self._save(request, "external", fingerprint, None)
@@ -223,8 +223,8 @@ class TrainingCalls:
     def save_for_sampler(
         self, request: types.SaveWeightsForSamplerRequest, fingerprint: bytes
     ) -> Promise:
-        """Sampler weights: a named checkpoint, or (`path` unset) a sampling session of their
-        own."""
+        """Save sampler weights as a named checkpoint, or (`path` unset) for a new sampling
+        session."""
         if request.kind != "snapshot":
             raise bad(f"kind={request.kind!r} is not supported by this server, only 'snapshot'")
         if request.path is not None:

@@ -22,7 +22,7 @@ from .wire import bad
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TICK_S = 1.0
-# Longer than the SDK keeps retrying one request.
+# Longer than the SDK retries a request.
 GAP_S = 360.0
 ABANDONED_S = 24 * 3600.0
 
@@ -90,12 +90,12 @@ class Metrics:
         self._tokens.labels(kind).inc(count)
 
     def text(self) -> bytes:
-        """The exposition."""
+        """Return the metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
 def _load(core: Core) -> Load:
-    """Return the load over all engines, with the requests that wait before them."""
+    """Return the load of all engines, with the requests that wait before them."""
     loads = [engine.load_now() for engine in list(core.engines.values())]
     total = Load(**{f.name: sum(getattr(load, f.name) for load in loads) for f in fields(Load)})
     total.operations_waiting += sum(len(run.held) for run in core.runs.values())
@@ -103,7 +103,7 @@ def _load(core: Core) -> Load:
 
 
 class Janitor:
-    """Looks after a server every second."""
+    """Checks the server every second."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -115,16 +115,17 @@ class Janitor:
             await asyncio.sleep(TICK_S)
             try:
                 self.tick()
-            # A full disk, say; the server goes on, and so does the next look
+            # For example a full disk: the server goes on and checks again
             except Exception as error:  # noqa: BLE001
                 print_exception(error)
 
     def tick(self) -> None:
-        """One look."""
+        """Do one check."""
         core = self._core
         now = time.monotonic()
         core.promises.sweep()
-        # While this process had no turn it heard no heartbeat: that time is not the clients'.
+        # While this process was suspended it received no heartbeats: clients are not blamed for
+        # that time.
         deaf = max(0.0, now - self._looked_at - 2 * TICK_S)
         self._looked_at = now
         for session in list(core.sessions.values()):

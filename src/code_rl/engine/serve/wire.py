@@ -1,8 +1,8 @@
 """Requests and results on the wire: protobuf for passes and sampled sequences, JSON for the rest.
 
-A malformed message raises a `Refusal` that names the place. The SDK retries 408, 409, 429 and 5xx,
-and gives up at once on any other 4xx. 410 means that the object is gone: a sample is then submitted
-again, a training request fails.
+A malformed message raises a `Refusal` that names the faulty part. The SDK retries 408, 409, 429 and
+5xx, and gives up at once on any other 4xx. 410 means that the object no longer exists: the SDK then
+submits a sample again, and fails a training request.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PROTOBUF = "application/x-protobuf"
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, not a fault of the server
-    """An HTTP answer other than success. `retry_after_s` tells the client when to come back."""
+    """An HTTP answer other than success. `retry_after_s` is when the client should try again."""
 
     def __init__(self, status: int, message: str, retry_after_s: int | None = None) -> None:
         super().__init__(" ".join(message.split()))
@@ -51,25 +51,25 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a fault of the server
 bad = partial(Refusal, 400)
 """The request cannot be served as it is; not retried."""
 gone = partial(Refusal, 410)
-"""What it names existed and no longer does."""
+"""The named object existed and no longer does."""
 busy = partial(Refusal, 429, retry_after_s=1)
 """A queue is full; retried by the SDK with growing pauses."""
 
 
 def unknown(what: str) -> Refusal:
-    """Something named in the request does not exist: 404, not retried."""
+    """Return a 404, not retried: something named in the request does not exist."""
     return Refusal(404, f"{what} is not known to this server")
 
 
 def category(error: BaseException) -> str:
-    """Whose mistake a failed operation was, as the SDK's `RequestErrorCategory` names it."""
+    """Return whose mistake a failed operation was, as the SDK's `RequestErrorCategory` names it."""
     return USER if isinstance(error, InputError | CheckpointError | Refusal) else SERVER
 
 
 @dataclass(frozen=True)
 class PassRequest:
-    """One forward or forward_backward request. If its data is faulty, `fault` says why; the request
-    still fails in its turn."""
+    """One forward or forward_backward request. `fault` is the error in its data, if any; the
+    request then fails in its turn."""
 
     model_id: str
     seq_id: int
@@ -82,7 +82,7 @@ class PassRequest:
 
 
 def read_json(body: bytes) -> dict[str, Any]:
-    """The JSON object of a body. NaN and Infinity, which Python's reader would accept, are
+    """Return the JSON object of a body. NaN and Infinity, which Python's reader accepts, are
     refused."""
     try:
         data = json.loads(body, parse_constant=_constant)
@@ -94,7 +94,7 @@ def read_json(body: bytes) -> dict[str, Any]:
 
 
 def validated(kind: type[Model], data: Mapping[str, Any]) -> Model:
-    """`data` as one of the SDK's request types."""
+    """Return `data` as one of the SDK's request types."""
     try:
         return kind.model_validate(data)
     except ValidationError as error:
@@ -104,19 +104,19 @@ def validated(kind: type[Model], data: Mapping[str, Any]) -> Model:
 
 
 def checked_seq(seq_id: int | None, name: str = "seq_id") -> int:
-    """A sequence number that a client may choose; every request has one."""
+    """Return a sequence number chosen by a client, if it is valid. Every request has one."""
     if seq_id is None or not 0 <= seq_id <= MAX_SEQ_ID:
         raise bad(f"{name}={str(seq_id)[:40]} must be from 0 to {MAX_SEQ_ID}")
     return seq_id
 
 
 def digest(body: bytes) -> bytes:
-    """Return a digest that tells different requests under one number apart."""
+    """Return a digest that distinguishes different requests with the same number."""
     return hashlib.blake2b(body, digest_size=16).digest()
 
 
 def read_pass(body: bytes) -> PassRequest:
-    """Read a forward or forward_backward request; its provenance spans are not kept."""
+    """Read a forward or forward_backward request; its provenance spans are ignored."""
     try:
         message = pb.ForwardBackwardRequest.FromString(body)
     except DecodeError as error:
@@ -180,12 +180,14 @@ def _tensor(where: str, message: pb.Tensor) -> types.TensorData:
 
 
 def _dense(where: str, values: Array, starts: Array, columns: Array, shape: list[int]) -> Array:
-    """A matrix of which compressed rows (CSR) name some values, and the others are zero."""
+    """Return the dense matrix of compressed rows (CSR); values that the rows leave out are zero."""
     crow, column, given = (torch.tensor(part) for part in (starts, columns, values))
     try:
         if math.prod(shape) > MAX_DENSE:
             raise ValueError(f"more than {MAX_DENSE} cells")
-        with warnings.catch_warnings(action="ignore"):  # torch calls it a beta, once
+        with warnings.catch_warnings(
+            action="ignore"
+        ):  # torch warns once that this feature is in beta
             matrix = torch.sparse_csr_tensor(crow, column, given, shape, check_invariants=True)
     except (RuntimeError, ValueError) as error:
         raise bad(
@@ -207,7 +209,7 @@ def _first(error: ValidationError) -> str:
 
 
 def encoded(result: object) -> tuple[bytes, str]:
-    """Return a result's body and content type: protobuf of samples and passes, else JSON."""
+    """Return a result's body and content type: protobuf for samples and passes, else JSON."""
     if isinstance(result, BaseModel):
         return result.model_dump_json(exclude_none=True).encode(), "application/json"
     if isinstance(result, types.SampleResponse):
