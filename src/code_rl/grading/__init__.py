@@ -1,7 +1,7 @@
 """Is this program right? Problems, the judge and its verdicts.
 
-A program runs in `sandbox/`; its outputs are compared here (`judging`), by a problem's rule
-(`compare`). `audit/` checks graders that others wrote.
+A program runs in `sandbox/`. `judging` compares its outputs by the problem's rule (`compare`).
+`audit/` tests graders that others wrote.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """The rule `checker`: a trusted program decides among many valid answers.
 
-It sees expected outputs, so it runs in processes that no policy program shares or descends from
-(`Job.trusted`). Its source defines `check(input, output, expected)`, which returns True for a right
-output, and False or a reason for a wrong one. For call tests `input` is `(args, kwargs)`, for a
-sequence of calls the pairs of name and arguments.
+The checker sees expected outputs, so it runs in processes that no policy program shares or descends
+from (`Job.trusted`). Its source defines `check(input, output, expected)`, which returns True for a
+right output, and False or a reason for a wrong one. For call tests `input` is `(args, kwargs)`; for
+a sequence of calls it is the pairs of name and arguments.
 
 Older protocol: a source without such a function runs as a script for each test. It reads one JSON
 object, `{"input", "expected", "output"}` (strings) or `{"args", "kwargs", "expected", "value"}`
 (encoded as in `grading.values`), and prints `ok` or `wrong: why`.
 
-An answer that the checker cannot read is wrong, unless the checker is broken: it cannot read the
-answer of the problem's first solution either. Without such an answer no checker counts as broken,
-so that a program cannot have itself masked.
+An answer that the checker cannot read is wrong. The checker counts as broken only if it cannot read
+the answer of the problem's first solution either. A problem without a solution has no broken
+checker, so that no program can get itself masked.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ from code_rl.grading.verdict import VerdictKind
 
 OUTPUT_BYTES = 1 << 20
 UNDECIDED_ANSWERS = 4
-"""Multiple of its own limit that a checker may spend on one program's undecided answers."""
+"""How many times its own limit a checker may spend on one program's undecided answers."""
 
 
 class UndecidedError(Exception):
-    """A checker did not decide: it failed, went beyond a limit, or answered in no known way. Says
-    how, for the problem's author."""
+    """A checker did not decide: it failed, exceeded a limit, or gave an unknown answer. The message
+    is for the problem's author."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,29 +70,29 @@ class Answer:
 
 @dataclass(slots=True)
 class CheckerBudget:
-    """The seconds left to a checker for undecided answers of one program. Decided answers are
-    free."""
+    """The seconds that a checker has left for undecided answers of one program. Decided answers
+    cost nothing."""
 
     left_s: float
 
     @classmethod
     def of(cls, compare: Compare) -> CheckerBudget:
-        """For all tests of one program."""
+        """Return the budget for all tests of one program."""
         return cls(UNDECIDED_ANSWERS * compare.checker_time_limit_s)
 
     def charge(self, execution: Execution, compare: Compare) -> None:
-        """Subtract the cost of one execution of the checker; sleeping up to the wall cap counts as
-        computing."""
+        """Subtract the cost of one execution of the checker. Sleeping costs as much as computing,
+        up to the wall cap."""
         least = compare.checker_time_limit_s if execution.status is Status.TIME_LIMIT else 0.0
         self.left_s -= max(execution.cpu_s + execution.compile_s, least)
 
 
 Asked = Answer | Reason | None
-"""The question about one test: an answer, or none because it failed or passed before."""
+"""The question about one test: an answer, or the reason (None: passed) if no checker is needed."""
 
 
 def checker_job(compare: Compare, answers: Sequence[Answer]) -> Job:
-    """One submission that asks the checker about each answer."""
+    """Return one submission that asks the checker about each answer."""
     source = compare.checker or ""
     return Job(
         code=source,
@@ -113,13 +113,13 @@ def read_answer(test: TestCase, given: bytes, compare: Compare) -> Answer:
     if not defines(compare.checker or "", CHECK):
         return Answer(test, _line(test, given))
     case = _call(test, given)
-    with contextlib.suppress(ValueCodecError):  # the executor says so
+    with contextlib.suppress(ValueCodecError):  # the executor reports it
         case = dataclasses.replace(case, message=case_bytes(case))
     return Answer(test, case)
 
 
 def read_decision(execution: Execution) -> str | None:
-    """None for a right answer, else the checker's reason. Raises UndecidedError."""
+    """Return None for a right answer, else the checker's reason. Raises UndecidedError."""
     if execution.status is not Status.OK:
         said = last_lines(execution)
         raise UndecidedError(
@@ -136,8 +136,8 @@ def read_decision(execution: Execution) -> str | None:
 
 
 def read_value(value: bytes) -> str | None:
-    """Interpret the return value of `check`: None for True, a reason for False or a string. Raises
-    UndecidedError."""
+    """Return the meaning of `check`'s return value: None for True, a reason for False or a string.
+    Raises UndecidedError."""
     try:
         decision = parse_value(value)
     except UnreadableError as error:
@@ -158,7 +158,7 @@ async def put_to_checker(
     limits: Limits,
     budget: CheckerBudget,
 ) -> AsyncGenerator[Reason | None, None]:
-    """Return the reason for each test in order, None for a passed one. Consecutive answers share a
+    """Yield the reason for each test in order, None for a passed one. Consecutive answers share a
     submission of the checker.
 
     Once the budget is spent, the remaining answers are wrong without a check.
@@ -204,8 +204,8 @@ async def put_to_checker(
 
 
 def unreadable(trouble: UndecidedError, tried: UndecidedError | None) -> Reason:
-    """The reason why the checker did not decide; `tried` is its failure on the reference solution,
-    if any."""
+    """Return the reason why the checker did not decide. `tried` is its failure on the reference
+    solution, if any."""
     if tried is None:
         return Reason(
             VerdictKind.WRONG_ANSWER, "the checker could not read the answer", str(trouble)
@@ -244,7 +244,7 @@ async def _references(
     problem: Problem, test: TestCase, executor: Executor, limits: Limits
 ) -> AsyncGenerator[tuple[bool, bytes], None]:
     """Yield the problem's own answers to a test: the expected output, then the first solution's
-    output (True) if any."""
+    output (True), if there is one."""
     if isinstance(test, StdinTest):
         if test.expected.strip():
             yield False, test.expected.encode("utf-8", "surrogatepass")
@@ -271,9 +271,7 @@ def _line(test: TestCase, given: bytes) -> StdinInput:
         return StdinInput(
             json.dumps({"input": test.input, "expected": test.expected, "output": output}).encode()
         )
-    parse_value(
-        given
-    )  # a text that is one whole JSON value cannot reach beyond its place in the object below
+    parse_value(given)  # one complete JSON value cannot spill into the rest of the object below
     head = {"args": [], "kwargs": {}, "expected": encode(test.expected, -ENVELOPE)}
     if isinstance(test, CallTest):
         head["args"] = [encode(item) for item in test.args]

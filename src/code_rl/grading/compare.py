@@ -28,7 +28,7 @@ _PRINTED = {
 
 
 def compare_printed(stdout: bytes, test: StdinTest, compare: Compare) -> str | None:
-    """None when `stdout` is right for `test`, else why not, in words that hold nothing of the test.
+    """Return None if `stdout` is right for `test`, else a reason that reveals nothing of the test.
 
     Linear in both texts. Output that is not UTF-8 is wrong, never an error.
     """
@@ -41,13 +41,13 @@ def compare_printed(stdout: bytes, test: StdinTest, compare: Compare) -> str | N
 
 
 def compare_returned(value: bytes, test: CallTest | SequenceTest, compare: Compare) -> str | None:
-    """None when `value` (encoded by `grading.values`) is right for `test`, else why not, holding
-    nothing of the test."""
+    """Return None if `value` (encoded by `grading.values`) is right for `test`, else a reason that
+    reveals nothing of the test."""
     if isinstance(test, CallTest) and test.raises is not None:
         names = raised_names(value)
         if names is None:
             return "the call returned where it was to raise an exception"
-        kind = getattr(builtins, test.raises, None)  # IOError is another name of OSError
+        kind = getattr(builtins, test.raises, None)  # IOError is an alias of OSError
         wanted = kind.__name__ if isinstance(kind, type) else test.raises
         return None if wanted in names else "the call raised another exception"
     expected = list(test.expected) if isinstance(test, SequenceTest) else test.expected

@@ -1,8 +1,7 @@
 """Compare rules for printed text.
 
-All rules run in time linear in the two texts. They compare a numeral by its digits and exponent as
-text and never build a number, so a megabyte of digits or an exponent of 10^18 costs only its
-reading.
+All rules take time linear in the two texts. They compare a numeral's digits and exponent as text
+and never build a number, so a megabyte of digits or an exponent of 10^18 costs only its reading.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ INTEGER = re.compile(r"[+-]?[0-9]+")
 MAX_EXPONENT_DIGITS = 18
 MAX_OFFICIAL_TOKEN = 50_000
 _TOLERANCE_DIGITS = 40
-"""More digits than a float's shortest text has."""
+"""More digits than the shortest text of any float."""
 
 PairRule = Callable[[str, str], bool]
 Numeral = tuple[str, str, int]
-"""Sign, significant digits without zeros at either end, exponent of the last digit."""
+"""(sign, significant digits without zeros at either end, exponent of the last digit)"""
 
 _ZERO: Numeral = ("", "", 0)
 
 
 def numeral(token: str) -> Numeral | None:
-    """The value of a decimal numeral in normal form: two numerals are equal numbers exactly when
-    their forms are equal.
+    """Return a decimal numeral in normal form. Two numerals have equal values exactly when their
+    normal forms are equal.
 
-    ASCII digits only; no underscores. Infinity is a numeral (`inf`, `-Infinity`), NaN is not. None
-    for anything else.
+    Digits are ASCII, without underscores. Infinity is a numeral (`inf`, `-Infinity`), NaN is not.
+    None stands for anything else.
     """
     match = NUMERAL.fullmatch(token)
     if match is None:
@@ -55,10 +54,9 @@ def numeral(token: str) -> Numeral | None:
 
 
 def same_number(got: str, expected: str) -> bool:
-    """True when both tokens are numerals of one value.
+    """Return True if both tokens are numerals of the same value.
 
-    Where an integer is expected, a token in exponent notation is not accepted: `1e3` is not how an
-    integer is printed.
+    For an expected integer, exponent notation is not accepted: integers are not printed as `1e3`.
     """
     if INTEGER.fullmatch(expected) and ("e" in got or "E" in got):
         return False
@@ -67,10 +65,10 @@ def same_number(got: str, expected: str) -> bool:
 
 
 def near_number(got: str, expected: str, abs_tol: float, rel_tol: float) -> bool:
-    """Numerals of one value, or, where the expected one is not an integer, within `max(abs_tol,
-    rel_tol * |expected|)`.
+    """Return True for numerals of the same value. An expected value that is not an integer also
+    matches within `max(abs_tol, rel_tol * |expected|)`.
 
-    NaN is near NaN; an infinity is near itself only. An expected integer is never compared with
+    NaN matches NaN, and an infinity only itself. An expected integer is never compared with a
     tolerance.
     """
     if same_number(got, expected):
@@ -79,8 +77,8 @@ def near_number(got: str, expected: str, abs_tol: float, rel_tol: float) -> bool
 
 
 def near(got: str, expected: str, abs_tol: float, rel_tol: float) -> bool:
-    """`near_number` without regard to how the numbers are written. Exact: rounding never makes
-    numbers near, or keeps them apart."""
+    """Return True if two numerals are within the tolerance, however they are written. The result is
+    exact: rounding does not change it."""
     if got.lower() == "nan" and expected.lower() == "nan":
         return True
     one, other = numeral(got), numeral(expected)
@@ -92,8 +90,8 @@ def near(got: str, expected: str, abs_tol: float, rel_tol: float) -> bool:
 
 
 def _near_exactly(got: Numeral, expected: Numeral, abs_tol: float, rel_tol: float) -> bool:
-    """Compare within tolerance, linear in the digits whatever the exponents: only the distance is
-    rounded, upwards, to at least as many digits as the tolerance has."""
+    """Compare within a tolerance, in time linear in the digits for any exponents. Only the distance
+    is rounded: upward, to at least as many digits as the tolerance has."""
     precision = len(got[1]) + len(expected[1]) + _TOLERANCE_DIGITS
     context = Context(
         precision, ROUND_UP, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Overflow, InvalidOperation]
@@ -111,14 +109,14 @@ def _near_exactly(got: Numeral, expected: Numeral, abs_tol: float, rel_tol: floa
 
 
 def compare_lcb(got: str, expected: str, rule: Compare) -> str | None:
-    """LiveCodeBench's rule for printed output. Return None if equal, else a message without any
-    content of the texts.
+    """Compare printed output by LiveCodeBench's rule. Return None if equal, else a message that
+    reveals nothing of the texts.
 
     Both texts are stripped and split at line feeds, and lines are stripped. Each line must be equal
-    as text or be a list of equal numerals. With a tolerance each token must be equal as text, or a
-    near numeral. Inner blank lines count. Stricter than LiveCodeBench only in its known errors:
-    underscores and non-ASCII digits in numerals, and exponent notation for an expected integer, are
-    not accepted.
+    as text or be a list of equal numerals. With a tolerance each token must be equal as text or be
+    a near numeral. Inner blank lines count. The rule is stricter than LiveCodeBench only in its
+    known errors: numerals with underscores or non-ASCII digits, and exponent notation for an
+    expected integer, are not accepted.
     """
     if not (rule.abs_tol or rule.rel_tol):
         return _by_line(got, expected, same_number)
@@ -130,16 +128,16 @@ def compare_lcb(got: str, expected: str, rule: Compare) -> str | None:
 
 
 def compare_lcb_official(got: str, expected: str, _rule: Compare) -> str | None:
-    """As LiveCodeBench decides, its slips included: any two lines that `decimal.Decimal` reads as
-    equal are equal."""
+    """Compare exactly as LiveCodeBench does, including its errors: two lines are equal if
+    `decimal.Decimal` reads both as the same number."""
     return _by_line(got, expected, _same_decimal)
 
 
 def compare_contest(got: str, expected: str, rule: Compare) -> str | None:
-    """Tokens as contest validators compare them: equal as text, or as numbers within tolerance.
+    """Compare tokens as contest validators do: equal as text, or as numbers within the tolerance.
 
-    An expected integer is met by an integer of the same value only; with `integers_as_floats` also
-    by a near number that is written with a point or an exponent.
+    An expected integer matches only an integer of the same value. With `integers_as_floats` a near
+    number with a point or an exponent matches too.
     """
 
     def equal(token: str, want: str) -> bool:
@@ -174,8 +172,8 @@ def _all_tokens(got: str, expected: str, equal: PairRule) -> bool:
 
 
 def _token_pairs(got: str, expected: str) -> Iterator[tuple[str | None, str | None]]:
-    """Tokens side by side, None where one text has run out; lazily, so that millions of tokens are
-    never held."""
+    """Yield tokens of both texts side by side, with None where one text has ended. Texts are split
+    lazily, so that millions of tokens are never in memory."""
     tokens, wanted = ((match[0] for match in TOKEN.finditer(text)) for text in (got, expected))
     return zip_longest(tokens, wanted)
 

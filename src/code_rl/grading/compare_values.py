@@ -1,8 +1,8 @@
 """Compare rules for returned values.
 
-Values are compared in the encoded form of `grading.values`, as JSON left them. They are never built
-into sets, dicts or objects, so no `__hash__` or `__eq__` of the program runs here. Nesting is
-walked with a list, not with recursion. Long integers stay hexadecimal text.
+Values are compared in the encoded form of `grading.values`, as parsed from JSON. They are never
+built into sets, dicts or objects, so no `__hash__` or `__eq__` of the program runs here. Nested
+values are walked with a list instead of recursion. Long integers stay hexadecimal text.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from code_rl.grading.values import ENVELOPE, MAX_DEPTH, TAG, encode
 
 MAX_VALUE_BYTES = 64 << 20
 MAX_INT_DIGITS = 5000
-"""More than the longest integer has that travels as a number (`values.MAX_DECIMAL_BITS`)."""
+"""More digits than the longest integer that is sent as a number (`values.MAX_DECIMAL_BITS`)."""
 MAX_PARTS = 1 << 21
 PARTS_PER_EXPECTED_PART = 8
-"""A plain integer is one part; a long one is `{"__type__":"int","items":["…"]}`."""
+"""Parts of a value per part of the expected one: a plain integer is one part, a long one is
+`{"__type__":"int","items":["…"]}`."""
 BYTES_PER_EXPECTED_BYTE = 350
-"""The longest encoding of a value equal to a given one: 310 digits as an int for `1e308` as a
-float, or a tag around `[]`."""
+"""Bytes of a value per byte of an equal expected one, at most: 310 digits as an int for `1e308` as
+a float, or a tag around `[]`."""
 
 SEQUENCES = ("tuple", "list")
 LIKE_LISTS = (
@@ -39,9 +40,9 @@ LIKE_LISTS = (
 )
 LIKE_SETS = ("dict_keys", "dict_items")
 MAX_TEXT_BITS = 13_000
-"""A longer integer is near no float."""
+"""An integer with more bits is near no float."""
 _INTEGERS_FROM = 2.0**53
-"""Floats from here on are integers, and no longer all of them."""
+"""From this value on, every float is an integer, but not every integer is a float."""
 RAISED = "raised"
 SETS = ("set", "frozenset")
 RAW = ("bytes", "bytearray")
@@ -51,19 +52,22 @@ BOOLS_ARE_NUMBERS = ("lcb-official", "python")
 
 
 class UnreadableError(ValueError):
-    """The encoded value is malformed, too large or too deep; the message has no content of it."""
+    """The encoded value is malformed, too large or too deep. The message reveals nothing of its
+    content."""
 
 
 def parse_value(data: bytes, expected: bytes | None = None) -> Any:
-    """The encoded form behind `data`. Raises UnreadableError, and never takes more than linear
-    time.
+    """Return the encoded form in `data`, in linear time. Raises UnreadableError.
 
-    With `expected`, the encoding of the expected value, nothing is parsed that is too long, or has
-    too many parts, to be equal: a part costs a hundred times the bytes that spell it.
+    With `expected`, the encoding of the expected value, data that is too long or has too many parts
+    to be equal is refused unparsed: parsing a part takes a hundred times as long as reading its
+    bytes.
     """
     limit, parts = MAX_VALUE_BYTES, MAX_PARTS
     if expected is not None:
-        limit = BYTES_PER_EXPECTED_BYTE * (len(expected) + 64)  # of what the sandbox lets through
+        limit = BYTES_PER_EXPECTED_BYTE * (
+            len(expected) + 64
+        )  # of data that the sandbox lets through
         parts = PARTS_PER_EXPECTED_PART * _parts(expected) + 16
     if len(data) > limit or _parts(data) > parts:
         raise UnreadableError("the returned value is far larger than the expected one")
@@ -80,20 +84,19 @@ def _parts(data: bytes) -> int:
 
 
 def compare_values(got: Any, expected: Any, rule: Compare, outermost: int = 0) -> str | None:
-    """Compare `got` (from `parse_value`) with `expected` (a Python value). None when equal, else a
-    safe message.
+    """Compare `got` (from `parse_value`) with `expected` (a Python value). Return None if equal,
+    else a message that reveals nothing of either.
 
-    Decisions shared by all rules: NaN equals NaN; 0.0 equals -0.0; dicts and sets are equal
-    whatever their order; set members and dict keys are compared exactly. Unless a rule says
-    otherwise: a tuple equals a list with equal items, 1 equals 1.0 (exactly: 2**53 + 1 is not
-    2.0**53), a set equals a frozenset, bytes equal a bytearray. A returned bool is not a
-    number: True for an expected 1 is wrong; 0 or 1 where a bool is expected is right, as in an
-    assert.
+    All rules: NaN equals NaN; 0.0 equals -0.0; dicts and sets are equal in any order; set members
+    and dict keys are compared exactly. Unless a rule says otherwise: a tuple equals a list with
+    equal items, 1 equals 1.0 (exactly: 2**53 + 1 is not 2.0**53), a set equals a frozenset, bytes
+    equal a bytearray. A returned True is wrong for an expected 1; a returned 0 or 1 is right for an
+    expected bool, as in an assert.
 
-    `lcb-official`: True equals 1, NaN equals nothing,
-    and only the outermost tuple of an answer, `outermost` levels down, is read as a list. `python`:
-    a tuple is not a list, and True is 1. `contest`: strings as printed text; a float for an
-    expected int only with `integers_as_floats`, then within tolerance.
+    `lcb-official`: True equals 1, NaN equals nothing, and only the outermost tuple of an answer,
+    `outermost` levels down, is read as a list. `python`: a tuple is not a list, and True is 1.
+    `contest`: strings compare as printed text; a float matches an expected int only with
+    `integers_as_floats`, within the tolerance.
     """
     pending: list[tuple[Any, Any, int]] = [(got, encode(expected, -ENVELOPE), 0)]
     while pending:
@@ -110,7 +113,8 @@ def compare_values(got: Any, expected: Any, rule: Compare, outermost: int = 0) -
 def _step(
     got: Any, expected: Any, rule: Compare, *, outermost: bool
 ) -> list[tuple[Any, Any]] | str:
-    """The pairs that must be equal for `got` to equal `expected`, or the reason why it cannot."""
+    """Return the pairs that must be equal for `got` to equal `expected`, or the reason why it
+    cannot."""
     kind_got, kind_expected = _kind(got), _kind(expected)
     if kind_got in SEQUENCES and kind_expected in SEQUENCES:
         official = rule.rule == "lcb-official"
@@ -168,7 +172,7 @@ def _by_key(form: dict[str, Any]) -> dict[str, Any]:
 
 
 def _canonical(form: Any) -> str:
-    """Text that is equal exactly for equal hashable values."""
+    """Return a text that is the same exactly for equal hashable values."""
     try:
         return json.dumps(_normal(form, 0))
     except RecursionError:
@@ -209,7 +213,7 @@ def _equal_scalars(got: Any, expected: Any, rule: Compare) -> bool:
 
 
 def _near(got: float, expected: float, rule: Compare) -> bool:
-    """Two numbers of which at least one is a float."""
+    """Return True if two numbers, at least one of them a float, are within the tolerance."""
     if got == expected or (got != got and expected != expected):
         return True
     if not (rule.abs_tol or rule.rel_tol) or max(map(_bits, (got, expected))) > MAX_TEXT_BITS:
@@ -222,8 +226,8 @@ def _bits(number: float) -> int:
 
 
 def _written(number: float) -> str:
-    """A float below 2**53 counts as its shortest text, `3.00001` and not the binary fraction next
-    to it; a larger one as the integer that it is."""
+    """Return a float as text: below 2**53 its shortest text (`3.00001`, not the nearest binary
+    fraction), above as the integer that it is."""
     if isinstance(number, int):
         return str(int(number))
     return str(Decimal(number)).lower() if abs(number) >= _INTEGERS_FROM else repr(number)

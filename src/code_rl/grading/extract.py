@@ -2,16 +2,17 @@
 
 A fence is a line of three or more backticks or tildes. The rules, where Markdown leaves room:
 
-- An opening fence may follow indentation, or whatever ends in `>`: a tag (`<answer>`).
-  It may name a language. The body loses the indentation of its fence.
+- An opening fence may follow indentation, or anything that ends in `>`: a tag (`<answer>`). It may
+  name a language. The body loses the indentation of its fence.
 - A closing fence is at least as long, of the same character, and indented at most three columns
-  more: a fence inside an indented docstring does not close its block. Text may follow it
-  (`</answer>`, "That is all.") if it is indented no more than the opening fence; one word without a
-  space in between is a language: it opens another block, and the one before was left open.
-- Where no closing line follows, a closing fence behind a line of code, at its end or before a tag,
-  closes the block (`print(1)` and three backticks).
-- Known limits: an opening fence behind words or a list mark is none; one word behind a closing
-  fence is a language, whatever sign it ends in; the quote marks of a quoted block stay.
+  more, so a fence inside an indented docstring does not close its block. Text may follow it
+  (`</answer>`, "That is all.") if it is indented no more than the opening fence. A single word
+  right after the marker is a language: that fence opens another block, and the one before was left
+  open.
+- If no closing line follows, a fence at the end of a line of code, or before a tag, closes the
+  block (`print(1)` and three backticks).
+- Known limits: a fence after words or a list marker does not open a block; a single word after a
+  closing fence is read as a language, whatever character it ends in; quoted blocks keep their `>`.
 - An unclosed block, or one of only comments and blanks, does not count; an earlier one may.
 - CRLF becomes LF; blank lines around the code are dropped.
 """
@@ -27,7 +28,7 @@ _CLOSING_SLACK = 3
 
 @dataclass(frozen=True, slots=True)
 class _Fence:
-    """A line that may open or close a block. `after` is the text behind the marker."""
+    """A line that may open or close a block. `after` is the text after the marker."""
 
     before: str
     indent: int
@@ -36,7 +37,7 @@ class _Fence:
 
     @property
     def names_a_language(self) -> bool:
-        """True when one word touches the marker, as the language of a new block does."""
+        """True if a single word follows the marker directly, like the language of a new block."""
         return self.after[:1].isalnum() and len(self.after.split()) == 1
 
 
@@ -64,7 +65,7 @@ class _Block:
         self.lines.append(line)
 
     def code(self, *, closed: bool) -> str | None:
-        """Return the block's code; None if it has no statement or is not even softly closed."""
+        """Return the block's code, or None if it has no statement or is not closed in any way."""
         lines = self.lines
         if not closed:
             if self.soft_end is None:
@@ -83,8 +84,8 @@ class _Block:
 
 
 def extract_code(text: str) -> str | None:
-    """The code of the last fenced block of `text`, or None when there is none. Never raises; linear
-    in the text."""
+    """Return the code of the last fenced block of `text`, or None. Never raises; linear in the
+    text."""
     code: str | None = None
     block: _Block | None = None
     for raw in text.split("\n"):
@@ -103,13 +104,13 @@ def extract_code(text: str) -> str | None:
 
 
 def _has_statement(line: str) -> bool:
-    """True when a line has anything visible that is no comment."""
+    """Return True if a line has anything visible that is not a comment."""
     return next((char for char in line if char.isprintable() and not char.isspace()), "#") != "#"
 
 
 def _fence(line: str) -> _Fence | None:
-    """The fence that `line` is. Behind one of backticks no backtick follows but in a text of its
-    own: inline code is no fence."""
+    """Return the fence on a line, or None. After a fence of backticks the line has no other
+    backtick, or it would be inline code."""
     if "```" not in line and "~~~" not in line:
         return None
     match = _FENCE.fullmatch(line)

@@ -1,9 +1,9 @@
-"""The judge: runs a program on a problem's inputs, compares its outputs here, and returns one of
-ten verdicts.
+"""The judge: runs a program on a problem's inputs, compares its outputs, and returns one of ten
+verdicts.
 
-The sandbox gets a program and inputs; expected outputs stay on this side. The judge stops at the
-first failed test unless it is to run all. A sandbox failure that outlasts the executor's retries is
-`sandbox_error`, never a wrong answer.
+The sandbox gets a program and inputs; expected outputs stay in this process. The judge stops at the
+first failed test unless all tests are requested. A sandbox failure that outlasts the executor's
+retries is `sandbox_error`, never a wrong answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_CHECKER_BYTES = 4 << 20
 
 @dataclass(slots=True)
 class _Tally:
-    """The result so far: `done` tests are decided, and `reason` is the first failure's."""
+    """The result so far: `done` tests are decided, and `reason` belongs to the first failure."""
 
     every: bool
     done: int = 0
@@ -42,7 +42,7 @@ class _Tally:
     wall_s: float = 0.0
 
     def note(self, reason: Reason | None) -> bool:
-        """Count one more test. True when the judge is to stop."""
+        """Count one more test. Return True if the judge is to stop."""
         if reason is None:
             self.passed += 1
         elif self.reason is None:
@@ -69,12 +69,14 @@ async def judge_async(
     """Run `code` on the tests of `problem` in order, up to the first failure, and return the
     verdict.
 
-    Without an `executor` the process's own sandbox runs it (SANDBOX_URL, else the embedded one).
+    Without an `executor` the process's own sandbox is used (SANDBOX_URL, else the embedded one).
     `cpu_limit_s` lowers the problem's own CPU limit per test. With `all_tests` every test runs, and
     `passed` counts all that passed. `cpu_s` and `wall_s` of the verdict are sums over the tests
-    that ran. Raises DataError for a problem that cannot be judged (no tests, mixed kinds, unknown
-    rule) or code that is no text, and OutageError; any other failure of the sandbox is the verdict
-    `sandbox_error`.
+    that ran.
+
+    Raises DataError for a problem that cannot be judged (no tests, mixed kinds, unknown rule) or
+    code that is not text, and OutageError if the sandbox stays unreachable. Any other failure of
+    the sandbox is the verdict `sandbox_error`.
     """
     if not isinstance(problem, Problem):
         raise DataError(f"problem={problem!r:.80} is no code_rl.Problem")
@@ -98,7 +100,7 @@ async def judge_async(
 def judge(
     problem: Problem, code: str | None, *, cpu_limit_s: float | None = None, all_tests: bool = False
 ) -> Verdict:
-    """`judge_async` in the process's own sandbox, waited for."""
+    """Run `judge_async` in the process's own sandbox and wait for it."""
     return wait_for(judge_async(problem, code, cpu_limit_s=cpu_limit_s, all_tests=all_tests))
 
 
@@ -118,7 +120,7 @@ async def _judge(
 async def _run(
     problem: Problem, code: str, executor: Executor, limits: Limits, tally: _Tally
 ) -> None:
-    """Compare each output with the expected one."""
+    """Run the program and compare each output with the expected one."""
     job = program_job(problem, code, problem.tests, limits)
     async with contextlib.aclosing(executions_of(executor, job)) as executions:
         async for execution in executions:
@@ -133,11 +135,11 @@ async def _run(
 async def _run_checked(
     problem: Problem, code: str, executor: Executor, limits: Limits, tally: _Tally
 ) -> None:
-    """As `_run`, for the rule `checker`: tests run in growing chunks, bounded in bytes, and the
-    checker gets the outputs of each chunk.
+    """Do the same as `_run` for the rule `checker`. Tests run in growing chunks, bounded in bytes,
+    and the checker gets the outputs of each chunk.
 
-    The program's submission ends before the checker's begins, so that an executor with one slot
-    cannot lock up.
+    The program's submission ends before the checker's begins, so an executor with one slot cannot
+    deadlock.
     """
     chunk, budget = 1, CheckerBudget.of(problem.compare)
     while tally.done < len(problem.tests):
@@ -164,8 +166,8 @@ async def _run_checked(
 
 
 async def _to_ask(problem: Problem, test: TestCase, execution: Execution) -> Asked:
-    """Return the answer to give to the checker, the reason of a failure without asking, or None for
-    a passed test."""
+    """Return the answer to give to the checker, the reason of a failure that needs no checker, or
+    None for a passed test."""
     reason = status_reason(execution, test)
     if reason is not None:
         return reason
@@ -179,8 +181,8 @@ async def _to_ask(problem: Problem, test: TestCase, execution: Execution) -> Ask
 
 
 async def _compared(problem: Problem, test: TestCase, execution: Execution) -> Reason | None:
-    """Why the answer is wrong, or None. Long texts are compared in a thread, to keep the event loop
-    going."""
+    """Return why the answer is wrong, or None. Long texts are compared in a thread, so that the
+    event loop keeps running."""
 
     def compare() -> str | None:
         if isinstance(test, StdinTest):
@@ -193,7 +195,7 @@ async def _compared(problem: Problem, test: TestCase, execution: Execution) -> R
 
 
 def _verdict(problem: Problem, tally: _Tally) -> Verdict:
-    """The verdict that the first failure gives."""
+    """Return the verdict for the first failure, or for none."""
     failure, kind = None, VerdictKind.PASSED
     if tally.reason is not None:
         public = problem.tests[tally.failed].public

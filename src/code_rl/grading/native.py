@@ -1,9 +1,9 @@
-"""The native problem format: JSON Lines, one problem an object, optionally compressed (`.gz`, to be
-read also `.zst`).
+"""The native problem format: JSON Lines, one problem per object, optionally compressed (`.gz`;
+`.zst` only for reading).
 
 `{"id", "statement", "tests", "starter_code", "fn_name", "time_limit_s", "memory_limit_mb",
-"compare", "solutions", "source", "date", "meta"}`; all but the first three may be left out. Reading
-is strict: anything else is a DataError that names file, line, field, value and remedy. Tests by
+"compare", "solutions", "source", "date", "meta"}`; all but the first three are optional. Reading is
+strict: anything else is a DataError that names file, line, field, value and remedy. Tests by
 `kind`:
 
 | `kind` | fields |
@@ -12,8 +12,8 @@ is strict: anything else is a DataError that names file, line, field, value and 
 | `call` | `args`, `kwargs`, `expected` or `raises`, `fn_name` |
 | `sequence` | `class`, `calls`: `[[name, [argument, …]], …]`, `expected` |
 
-and `public`, `abs_tol`, `rel_tol` on each. Values are plain JSON or the `{"__type__": …}` forms of
-`grading.values`.
+Each also has optional `public`, `abs_tol` and `rel_tol`. Values are plain JSON or the `{"__type__":
+…}` forms of `grading.values`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _USUAL = Compare()
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The condition on a field, as a test and in words, and its conversion."""
+    """A condition on a field, as a test and as text, and the field's conversion."""
 
     fits: Callable[[Any], bool]
     wanted: str
@@ -127,7 +127,7 @@ FORMS = {
 """The fields of a problem, in the order in which they are written."""
 NATIVE_FIELDS = tuple(FORMS)
 NESTED = ("tests", "compare", "solutions", "meta")
-"""Fields that hold JSON text in a table, where every field is a column."""
+"""Fields that are JSON text in a table, where every field is a column."""
 _COMPARE = {
     "rule": TEXT,
     "abs_tol": NUMBER,
@@ -143,8 +143,8 @@ _COMPARE = {
 def read_fields(
     data: Mapping[str, Any], forms: Mapping[str, Form], required: Sequence[str], where: str
 ) -> dict[str, Any]:
-    """Return the given fields in their stored form. Raises DataError, beginning with `where`, for
-    a malformed, missing or unknown one."""
+    """Return the given fields in their stored form. Raises DataError, beginning with `where`, for a
+    malformed, missing or unknown field."""
     missing = [name for name in required if name not in data]
     unknown = [name for name in data if name not in forms]
     if unknown:
@@ -162,13 +162,13 @@ def read_fields(
 
 
 def wrong_field(name: str, value: Any, wanted: str, where: str) -> DataError:
-    """The error for a field of a row."""
+    """Return the error for a field of a row."""
     return DataError(f"{where}: {name}={short(value)} must be {wanted}")
 
 
 def write_problems(path: str | os.PathLike[str], problems: Iterable[Problem]) -> int:
-    """Write problems as a native file (compressed when `path` ends in .gz), all or nothing; returns
-    how many.
+    """Write problems as a native file (compressed if `path` ends in .gz), all or nothing. Return
+    their number.
 
     The same problems give the same bytes.
     """
@@ -186,18 +186,18 @@ def write_problems(path: str | os.PathLike[str], problems: Iterable[Problem]) ->
 
 
 def parse_problem(line: bytes, where: str) -> Problem:
-    """One line of a native file; `where` begins every error message."""
+    """Return the problem on one line of a native file; `where` begins every error message."""
     return problem_from_json(read_object(line, where), where)
 
 
 def format_problem(problem: Problem) -> str:
-    """One line of a native file, without the line end; ASCII only."""
+    """Return a problem as one line of a native file, without the line end; ASCII only."""
     sys.set_int_max_str_digits(0)
     return json.dumps(problem_to_json(problem), ensure_ascii=True, separators=(",", ":"))
 
 
 def problem_to_json(problem: Problem) -> dict[str, Any]:
-    """The problem as a JSON object with every field; inverse of `problem_from_json`."""
+    """Return the problem as a JSON object with every field; inverse of `problem_from_json`."""
     row = {name: getattr(problem, name) for name in NATIVE_FIELDS}
     row |= {
         "tests": list(map(test_to_json, problem.tests)),
@@ -253,7 +253,7 @@ _KINDS: dict[str, tuple[dict[str, Form], tuple[str, ...]]] = {
         ("class", "calls", "expected"),
     ),
 }
-"""The fields of each kind of test, and which of them there must be."""
+"""The fields of each kind of test, and those that are required."""
 NOT_FOR_RAISES = (
     "BaseException",
     "SystemExit",
@@ -264,7 +264,7 @@ NOT_FOR_RAISES = (
 
 
 def test_to_json(test: TestCase) -> dict[str, Any]:
-    """One test as a JSON object; inverse of `_test_from_json`."""
+    """Return one test as a JSON object; inverse of `_test_from_json`."""
     if isinstance(test, StdinTest):
         row: dict[str, Any] = {"kind": "stdin", "input": test.input, "expected": test.expected}
     elif isinstance(test, SequenceTest):

@@ -1,7 +1,7 @@
 """Problems and their tests as frozen records, and the checks of a `Compare` (`grading.compare` has
 the rules).
 
-`ProblemView`, a type of its own, holds the fields that a policy may see.
+`ProblemView`, a separate type, has the fields that a policy may see.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ DEFAULT_MEMORY_LIMIT_MB = 1024
 
 @dataclass(frozen=True, slots=True)
 class StdinTest:
-    """The program reads `input` on stdin and must print `expected`. Tolerances that are not None
-    come before those of the problem's rule."""
+    """The program reads `input` on stdin and must print `expected`. A tolerance that is not None
+    overrides the problem's rule."""
 
     input: str
     expected: str
@@ -36,10 +36,10 @@ class StdinTest:
 
 @dataclass(frozen=True, slots=True)
 class CallTest:
-    """A function is called with `args` and `kwargs` and must return `expected`, or raise `raises`:
-    the name of an exception's class or of a base.
+    """A function is called with `args` and `kwargs`. It must return `expected`, or raise `raises`:
+    the name of an exception's class or of a base class.
 
-    `fn_name`: which function (None: the problem's).
+    `fn_name` is the function (None: the problem's).
     """
 
     args: tuple[Any, ...]
@@ -69,12 +69,12 @@ class SequenceTest:
 
     @property
     def args(self) -> tuple[Any, ...]:
-        """The calls, for those who look at a test's arguments whatever its form."""
+        """The calls, for code that reads a test's arguments whatever its form."""
         return self.calls
 
     @property
     def kwargs(self) -> Mapping[str, Any]:
-        """None: calls of a sequence are by position."""
+        """Empty: the calls of a sequence are by position."""
         return {}
 
 
@@ -102,7 +102,7 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class ProblemView:
-    """All that a prompt or a tool may show a policy: public tests only."""
+    """The part of a problem that a prompt or a tool may show a policy: public tests only."""
 
     id: str
     statement: str
@@ -115,8 +115,8 @@ class ProblemView:
 class Problem:
     """One problem with all its tests, in the order in which they are run.
 
-    Either every test is a StdinTest, or each is a CallTest or SequenceTest; `fn_name` is the
-    function of those that name none (at module level or on `Solution()`).
+    Either every test is a StdinTest, or each is a CallTest or SequenceTest. `fn_name` is the
+    function (at module level or on `Solution()`) of the tests that name none.
     """
 
     id: str
@@ -134,14 +134,14 @@ class Problem:
 
     @property
     def calls(self) -> bool:
-        """True when tests call functions or classes of the program, rather than run it as a
+        """True if tests call functions or classes of the program, instead of running it as a
         script."""
         return self.fn_name is not None or not all(
             isinstance(test, StdinTest) for test in self.tests[:1]
         )
 
     def view(self) -> ProblemView:
-        """The part of the problem that prompts are built from."""
+        """Return the part of the problem that prompts are built from."""
         public = tuple(test for test in self.tests if test.public)
         return ProblemView(self.id, self.statement, self.starter_code, self.fn_name, public)
 
@@ -149,7 +149,7 @@ class Problem:
 RULES = ("lcb", "lcb-official", "python", "contest", "checker")
 WITH_TOLERANCE = ("lcb", "python", "contest")
 CHECK = "check"
-"""The function that a checker is."""
+"""The name of the function that a checker defines."""
 CALLED = "check(input, output, expected)"
 ONLY_OF = {
     **dict.fromkeys(("ignore_case", "integers_as_floats"), "contest"),
@@ -159,7 +159,7 @@ _USUAL = Compare()
 
 
 def check_compare(compare: Compare, where: str) -> None:
-    """Raise DataError, beginning with `where`, when `compare` is not a usable rule."""
+    """Raise DataError, beginning with `where`, if `compare` is not a usable rule."""
     where = f"{where}: compare"
     rule = compare.rule
     if rule not in RULES:
@@ -182,8 +182,8 @@ def check_compare(compare: Compare, where: str) -> None:
 
 
 def check_parts(problem: Problem, where: str) -> None:
-    """Raise DataError, beginning with `where`, for an unusable rule or source, no tests, and where
-    tests and rule do not go together."""
+    """Raise DataError, beginning with `where`, if the rule or a source is unusable, there are no
+    tests, or tests and rule do not fit together."""
     if not problem.tests:
         raise DataError(f"{where}: tests is empty; a problem needs at least one test")
     check_compare(problem.compare, where)
@@ -215,15 +215,15 @@ def check_parts(problem: Problem, where: str) -> None:
 
 
 def check_tolerance(abs_tol: float | None, rel_tol: float | None, where: str) -> None:
-    """Raise DataError for a tolerance that is not a finite number from 0 on; None is none."""
+    """Raise DataError for a tolerance that is neither None nor a finite number of at least 0."""
     for name, value in (("abs_tol", abs_tol), ("rel_tol", rel_tol)):
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise DataError(f"{where}: {name}={value!r} must be a finite number, 0 or more")
 
 
 def _check_checker(source: str, where: str) -> None:
-    """Raise DataError if a checker does not compile, or neither defines `check` with three
-    arguments nor runs code at its module level, as the older protocol's scripts do."""
+    """Raise DataError if a checker does not compile, or does nothing: it must define `check` with
+    three arguments, or run code at module level as the older protocol's scripts do."""
     tree = _parsed(source)
     if isinstance(tree, str):
         raise DataError(f"{where}: the checker's source does not compile: {tree}")
@@ -247,19 +247,19 @@ def _check_checker(source: str, where: str) -> None:
 
 
 def defines(source: str, name: str) -> bool:
-    """True when `source` defines the function `name` at module level."""
+    """Return True if `source` defines the function `name` at module level."""
     tree = _parsed(source)
     return not isinstance(tree, str) and name in _functions(tree)
 
 
 def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
-    """The functions at module level; the last of a name counts."""
+    """Return the functions at module level; the last of each name counts."""
     return {part.name: part for part in tree.body if isinstance(part, ast.FunctionDef)}
 
 
 @functools.lru_cache(maxsize=64)
 def _parsed(source: str) -> ast.Module | str:
-    """The tree of a source, or why it does not compile."""
+    """Return the syntax tree of a source, or why it does not compile."""
     try:
         tree = syntax.parse(source)
         with warnings.catch_warnings():
@@ -273,14 +273,14 @@ def _parsed(source: str) -> ast.Module | str:
 
 
 def _takes_three(args: ast.arguments) -> bool:
-    """True for a signature that can be called with three arguments in order."""
+    """Return True for a signature that accepts three positional arguments."""
     most = len(args.posonlyargs) + len(args.args)
     least = most - len(args.defaults)
     return least <= 3 and (most >= 3 or args.vararg is not None) and None not in args.kw_defaults
 
 
 def rule_for(compare: Compare, test: TestCase) -> Compare:
-    """The rule for one test: a test's own tolerances come before the problem's."""
+    """Return the rule for one test: the test's own tolerances override the problem's."""
     if test.abs_tol is None and test.rel_tol is None:
         return compare
     return replace(

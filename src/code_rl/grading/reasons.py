@@ -1,4 +1,4 @@
-"""Why a test failed, in words that hold nothing of a hidden test."""
+"""Why a test failed, in messages that reveal nothing of a hidden test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EXCEPTIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a test failed. `message` holds nothing of the test; `public_message` may, for a public
+    """Why a test failed. `message` reveals nothing of the test; `public_message` may, for a public
     test."""
 
     kind: VerdictKind
@@ -33,7 +33,7 @@ class Reason:
     got: str | None = None
 
     def shown(self, public: bool) -> str:
-        """The failure's message, short and printable."""
+        """Return the failure's message, short and printable."""
         if not public or not self.public_message:
             return clip(self.message)
         if self.public_message.startswith(self.message):
@@ -42,7 +42,7 @@ class Reason:
 
 
 def status_reason(execution: Execution, test: TestCase) -> Reason | None:
-    """Why this execution failed before any comparison, or None when it gave an answer."""
+    """Return why this execution failed before any comparison, or None if it gave an answer."""
     detail = clip(execution.detail)
     if execution.status is Status.OK:
         return None if isinstance(test, StdinTest) else _unanswered(execution, test, detail)
@@ -58,15 +58,15 @@ def status_reason(execution: Execution, test: TestCase) -> Reason | None:
 
 
 def left_by_itself(execution: Execution, test: TestCase) -> bool:
-    """True for a program on stdin that ended with an exit code of its own, not by an exception that
-    nothing caught."""
+    """Return True for a program on stdin that ended with an exit code of its own, not by an
+    uncaught exception."""
     crashed = execution.exit_code == 1 and b"Traceback (most recent call last)" in execution.stderr
     chosen = execution.exit_code is not None and execution.exit_code > 0 and not crashed
     return isinstance(test, StdinTest) and execution.status is Status.RUNTIME_ERROR and chosen
 
 
 def wrong(message: str, test: TestCase, execution: Execution) -> Reason:
-    """The reason for a wrong answer; both sides are shown for a public test."""
+    """Return the reason for a wrong answer. For a public test it shows both sides."""
     if not test.public:
         return Reason(VerdictKind.WRONG_ANSWER, message)
     expected = test.raises if isinstance(test, CallTest) and test.raises else test.expected
@@ -89,7 +89,7 @@ def last_lines(execution: Execution) -> str:
 
 
 def clip(text: str) -> str:
-    """Printable and short."""
+    """Return the text shortened and printable."""
     text = "".join(char if char.isprintable() else " " for char in text[:MAX_MESSAGE])
     return text.encode("utf-8", "replace").decode("utf-8").strip()
 

@@ -1,4 +1,4 @@
-"""Make the job that runs a program on a problem's tests. A job cannot hold expected outputs."""
+"""Makes the job that runs a program on a problem's tests. A job cannot contain expected outputs."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ USUAL, OFFICIAL = Limits(), Limits(processes=1024, open_files=1024)
 
 
 def program_job(problem: Problem, code: str, tests: Sequence[TestCase], limits: Limits) -> Job:
-    """The submission of `code` for some tests of `problem`."""
-    # All calls or none: that a test waits for an exception is not to be seen in its input.
+    """Return the submission of `code` for some tests of `problem`."""
+    # For all calls or none: the input must not reveal that a test expects an exception.
     catch = any(isinstance(test, CallTest) and test.raises is not None for test in problem.tests)
     return Job(
         code=code,
@@ -51,9 +51,10 @@ def case_input(test: TestCase, catch: bool = False) -> CaseInput:
 
 def in_one_process(problem: Problem, code: str) -> Problem | None:
     """Return the problem with one test that makes all calls in one process, on one object if `code`
-    mentions a `class Solution`.
+    mentions a `class Solution`. Return None if a test is more than a call with positional
+    arguments.
 
-    This is LiveCodeBench's way; None if a test is more than a call by position.
+    LiveCodeBench runs call tests in this way.
     """
     name, tolerances = problem.fn_name, {(test.abs_tol, test.rel_tol) for test in problem.tests}
     tests = [
@@ -72,7 +73,7 @@ def in_one_process(problem: Problem, code: str) -> Problem | None:
     ):
         return None
     setup, owner = problem.meta.get("setup", ""), "Solution"
-    if "class Solution" not in code:  # LiveCodeBench's own way to tell
+    if "class Solution" not in code:  # LiveCodeBench's own criterion
         owner = "_ModuleOfTheProgram"
         setup += f"\n{owner} = type({owner!r}, (), {{{name!r}: staticmethod({name})}})\n"
     calls = ((owner, ()), *((name, test.args) for test in tests))
@@ -83,11 +84,11 @@ def in_one_process(problem: Problem, code: str) -> Problem | None:
 
 
 def limits_of(problem: Problem, cpu_limit_s: float | None = None) -> Limits:
-    """Return the problem's limits, its CPU limit at most `cpu_limit_s`; the output limit grows with
-    the expected output. Raises DataError.
+    """Return the problem's limits, with a CPU limit of at most `cpu_limit_s`. The output limit
+    grows with the expected output. Raises DataError.
 
-    LiveCodeBench's utility forbids processes and sets no limit, so the threads and open files of
-    all its calls in one process have to fit.
+    LiveCodeBench's utility forbids processes and sets no other limit, so the threads and open files
+    of all its calls in one process must be allowed.
     """
     longest = max(
         (_expected_size(problem, index) for index in range(len(problem.tests))), default=0
@@ -105,7 +106,7 @@ def limits_of(problem: Problem, cpu_limit_s: float | None = None) -> Limits:
 
 
 def _expected_size(problem: Problem, index: int) -> int:
-    """Return the approximate bytes of a test's expected output, as encoded.
+    """Return the approximate size of a test's expected output, in bytes as encoded.
 
     Raises DataError for a value nested too deeply for a program to return.
     """
@@ -136,8 +137,8 @@ def _expected_size(problem: Problem, index: int) -> int:
 
 
 async def executions_of(executor: Executor, job: Job) -> AsyncGenerator[Execution, None]:
-    """One execution for each case, or SandboxError; only the first when the program does not
-    compile."""
+    """Yield one execution for each case, or only the first if the program does not compile. Raises
+    SandboxError."""
     seen = 0
     async with closing(executor.run(job)) as executions:
         async for execution in executions:
@@ -149,7 +150,7 @@ async def executions_of(executor: Executor, job: Job) -> AsyncGenerator[Executio
 
 
 async def single(executor: Executor, job: Job) -> Execution:
-    """The execution of a job with one case. Raises SandboxError."""
+    """Return the execution of a job with one case. Raises SandboxError."""
     async with closing(executions_of(executor, job)) as executions:
         async for execution in executions:
             return execution

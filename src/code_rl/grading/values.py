@@ -1,21 +1,21 @@
-"""Typed Python values as JSON: one codec for test cases on disk and for values that cross the
-sandbox wall.
+"""Typed Python values as JSON: one codec for test cases on disk and for values that enter or leave
+the sandbox.
 
-`encode` reads a value by its exact built-in type; an instance of a subclass is read through the
-methods of its built-in base, so that overridden methods are never called. `None`, bool, int, float,
-str, lists and string-keyed dicts are themselves in JSON; everything else is `{"__type__": name,
-"items": ...}`.
+`encode` reads a value by its exact built-in type. An instance of a subclass is read through the
+methods of its built-in base, so overridden methods are never called. `None`, bool, int, float, str,
+lists and string-keyed dicts are themselves in JSON; everything else is `{"__type__": name, "items":
+...}`.
 
-Numbers and arrays of numpy, collections, ranges and iterators are read too (`_foreign`): by their
-real C types, which no program can make or change, and through those types' own methods; nothing is
-imported for it.
+Numpy's numbers and arrays, collections, ranges and iterators are read too (`_foreign`). They are
+recognized by their real C types, which no program can make or change, and read through those types'
+own methods. Nothing is imported for this.
 
-Linked lists and binary trees of LeetCode's shape travel as `list_node` and `tree_node`. Outside a
-sandbox they are `LinkedList` and `BinaryTree`; inside, objects of the program's own `ListNode` and
-`TreeNode` classes. An empty list or tree is None, as LeetCode has it.
+Linked lists and binary trees of LeetCode's form are encoded as `list_node` and `tree_node`. Outside
+a sandbox they are `LinkedList` and `BinaryTree`; inside they are objects of the program's own
+`ListNode` and `TreeNode` classes. An empty list or tree is None, as in LeetCode.
 
-This file is self-contained (standard library, no imports of ours): it also travels into the
-sandbox.
+This file is self-contained (standard library only, no imports of ours), because it is also sent
+into the sandbox.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from typing import Any
 
 MAX_DEPTH = 200
 ENVELOPE = 8
-"""Levels that a message may nest beyond its values: `encode` and `decode` start at -ENVELOPE."""
+"""Levels of nesting that a message may have around its values: `encode` and `decode` start at
+-ENVELOPE."""
 MAX_DECIMAL_BITS = 1 << 14
 MAX_NODES = 1_000_000
 MAX_ENCODED_DEPTH = 4
@@ -38,12 +39,12 @@ LIST_NODE, TREE_NODE = "ListNode", "TreeNode"
 
 
 class ValueCodecError(ValueError):
-    """The codec cannot carry the value or its encoding."""
+    """The codec does not support the value or its encoding."""
 
 
 class _Holder:
-    """Holds one thing and equals a holder of an equal one. Not a dataclass: that module's megabyte
-    would be in every test's process."""
+    """Holds one value and equals another holder of an equal value. Not a dataclass, since that
+    module would add a megabyte to every test's process."""
 
     __slots__ = ("items",)
 
@@ -61,7 +62,7 @@ class _Holder:
 
 
 class Encoded(_Holder):
-    """A value that travels as the text of its encoding and is first read where it arrives."""
+    """A value that is sent as the text of its encoding and decoded only by its receiver."""
 
     __slots__ = ()
 
@@ -73,15 +74,15 @@ class LinkedList(_Holder):
 
 
 class BinaryTree(_Holder):
-    """The values of a binary tree, a tuple in level order, None for an absent child of a present
-    node; the first and the last are not None."""
+    """The values of a binary tree, a tuple in level order, with None for a missing child. The first
+    and the last value are not None."""
 
     __slots__ = ()
 
 
 def encode(value: Any, depth: int = 0) -> Any:
-    """Return a JSON-able form of `value`. Raises ValueCodecError for other types and for nesting
-    over MAX_DEPTH."""
+    """Return a form of `value` that JSON can represent. Raises ValueCodecError for other types and
+    for nesting over MAX_DEPTH."""
     if depth > MAX_DEPTH:
         raise ValueCodecError(f"nested deeper than {MAX_DEPTH}")
     if value is None or value is True or value is False:
@@ -126,7 +127,8 @@ def encode(value: Any, depth: int = 0) -> Any:
 
 
 def decode(data: Any, depth: int = 0, nodes: Mapping[str, Any] | None = None) -> Any:
-    """Inverse of `encode`. Raises ValueCodecError for anything that `encode` cannot have produced.
+    """Return the value of an encoded form; inverse of `encode`. Raises ValueCodecError for anything
+    that `encode` cannot have produced.
 
     `nodes` may hold classes under the names ListNode and TreeNode; lists and trees are then built
     from them.
@@ -154,13 +156,13 @@ def decode(data: Any, depth: int = 0, nodes: Mapping[str, Any] | None = None) ->
 
 
 def dumps(value: Any, depth: int = 0) -> str:
-    """`encode`, then JSON text. Integers of any length are allowed; NaN and infinities are written
-    as Python's json does (NaN, Infinity)."""
+    """Return the encoded value as JSON text. Integers may have any length; NaN and infinities are
+    written as in Python's json (NaN, Infinity)."""
     return text_of(encode(value, depth))
 
 
 def text_of(form: Any) -> str:
-    """The JSON text of an encoded form."""
+    """Return an encoded form as JSON text."""
     sys.set_int_max_str_digits(0)
     return json.dumps(form, ensure_ascii=True, separators=(",", ":"))
 
@@ -171,8 +173,8 @@ def loads(
     nodes: Mapping[str, Any] | None = None,
     depth: int = 0,
 ) -> Any:
-    """JSON text, then `decode` with `nodes`. Raises ValueCodecError for malformed, oversized or
-    over-deep text."""
+    """Parse JSON text and `decode` it with `nodes`. Raises ValueCodecError for malformed, too long
+    or too deeply nested text."""
     if len(text) > max_bytes:
         raise ValueCodecError(f"{len(text)} bytes, more than {max_bytes}")
     sys.set_int_max_str_digits(0)
@@ -185,11 +187,11 @@ def loads(
 
 
 def _foreign(value: Any, mro: tuple[type, ...], depth: int) -> Any:
-    """`encode` for the types that are not Python's plain ones.
+    """Return the encoded form of a value whose type is not one of Python's plain types.
 
-    A type made in C is known by its own name, which is fixed: no class that a program makes carries
-    the flag, and no attribute of such a type can be replaced. Subclasses are read as the first such
-    base.
+    A type made in C is recognized by its name, which is fixed: no class made by a program has the
+    immutable flag, and no attribute of such a type can be replaced. An instance of a subclass is
+    read as its first such base.
     """
     for base in mro:
         known = (_module(base), _name(base))
@@ -214,7 +216,7 @@ def _foreign(value: Any, mro: tuple[type, ...], depth: int) -> Any:
 
 
 def _method(mro: tuple[type, ...], name: str) -> Any:
-    """A method of a type made in C, past whatever a subclass put in its place."""
+    """Return a method of a type made in C, even if a subclass overrides it."""
     for base in mro:
         if _flags(base) & _IMMUTABLE and name in _names(base):
             return _names(base)[name]
@@ -236,7 +238,7 @@ def _read_encoded(items: list[Any], depth: int, nodes: Mapping[str, Any] | None)
 
 
 def class_names(value: Any) -> list[str]:
-    """The names of a value's class and of its bases."""
+    """Return the names of a value's class and of its bases."""
     return [_name(base) for base in _mro(type(value))]
 
 
@@ -248,7 +250,8 @@ def _tagged(items: Any, name: str, depth: int) -> Any:
 
 
 def _field(node: Any, name: str) -> Any:
-    """An attribute as stored, in the instance or in a slot; no code of the object's class runs."""
+    """Return an attribute as stored in the instance or in a slot; no code of the object's class
+    runs."""
     try:
         stored = object.__getattribute__(node, "__dict__")
     except AttributeError:
@@ -263,7 +266,7 @@ def _field(node: Any, name: str) -> Any:
 
 
 def _list_items(node: Any) -> list[Any]:
-    """Return the values, head first; a circle ends at MAX_NODES."""
+    """Return the values, head first; a circular list ends at MAX_NODES."""
     items: list[Any] = []
     while node is not None:
         _check_node(node, LIST_NODE, len(items))
@@ -336,8 +339,8 @@ def _build_tree(values: list[Any], nodes: Mapping[str, Any]) -> Any:
 
 
 def _encode_int(number: int) -> Any:
-    """Long integers as hexadecimal text: decimal text takes time that grows with the square of its
-    length."""
+    """Return the encoded integer. Long ones are hexadecimal text, since decimal text takes time
+    that grows with the square of its length."""
     if number.bit_length() <= MAX_DECIMAL_BITS:
         return number
     return {TAG: "int", "items": [format(number, "x")]}

@@ -1,4 +1,4 @@
-"""Verdicts: the judge's typed statements about one program, never a bare False."""
+"""Verdicts: the judge's typed statements about one program, never just False."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ class VerdictKind(enum.StrEnum):
     COMPILE_ERROR = "compile_error"
     NO_CODE = "no_code"
     CHECKER_ERROR = "checker_error"
-    """The problem's checker fails even on its own reference. Never rewarded; masked; the same every
-    time."""
+    """The problem's checker fails even on its own reference. Never rewarded, and masked; judging
+    again gives the same."""
     SANDBOX_ERROR = "sandbox_error"
-    """Ours: never a reward; masked out of its group; another run may decide."""
+    """The sandbox failed. Never rewarded, and masked; judging again may give a verdict."""
 
     @property
     def undecided(self) -> bool:
-        """True when the verdict says nothing about the program."""
+        """True if the verdict says nothing about the program."""
         return self in (VerdictKind.CHECKER_ERROR, VerdictKind.SANDBOX_ERROR)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The first failing test: its index, whether it is public, and a short message for people;
-    `got`: the beginning of a wrong answer to a public test."""
+    """The first failing test: its index, whether it is public, and a short message. `got` is the
+    beginning of a wrong answer to a public test."""
 
     test: int
     public: bool
@@ -45,7 +45,7 @@ class Failure:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """`passed` counts the tests passed before the first failure, or among all `total` tests if all
-    were run; `rule` is the compare rule that decided."""
+    were run. `rule` is the compare rule that was used."""
 
     kind: VerdictKind
     passed: int
@@ -62,12 +62,12 @@ class Verdict:
 
     @property
     def undecided(self) -> bool:
-        """True when the verdict says nothing about the program: the sandbox failed, or the
-        problem's checker is broken."""
+        """True if the verdict says nothing about the program: the sandbox failed, or the problem's
+        checker is broken."""
         return self.kind.undecided
 
     def to_json(self) -> dict[str, Any]:
-        """Return the row of a verdict file; times in seconds."""
+        """Return the row of a verdict file, with times in seconds."""
         row = {"verdict": self.kind.value, "passed": self.passed, "total": self.total}
         names = ("test", "public", "message")
         failure = self.failure and {name: getattr(self.failure, name) for name in names}
@@ -76,12 +76,12 @@ class Verdict:
 
     @classmethod
     def restore(cls, kept: Mapping[str, Any]) -> Verdict:
-        """Return the verdict whose `dataclasses.asdict` went through JSON."""
+        """Return the verdict from its `dataclasses.asdict` after a round trip through JSON."""
         failure = None if kept["failure"] is None else Failure(**kept["failure"])
         values = {name: _tuples(value) for name, value in kept.items()}
         return cls(**{**values, "kind": VerdictKind(kept["kind"]), "failure": failure})
 
 
 def _tuples(value: Any) -> Any:
-    """`value` as a frozen record has it: JSON has lists for its tuples."""
+    """Return `value` with JSON's lists as tuples, as in a frozen record."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value

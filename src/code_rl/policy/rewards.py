@@ -32,10 +32,9 @@ def fraction(trajectory: Trajectory) -> float:
 
 
 def think_answer(trajectory: Trajectory) -> float:
-    """Return correctness, or −1.2 unless the text is a think block and then `<answer>` with the
-    program.
+    """Correctness; −1.2 for any form but a think block and `<answer>` with the program.
 
-    This is Code-R1's reward minus 0.1. Use it with the prompt `code_r1` and `format_coef=0`.
+    Code-R1's reward minus 0.1; for its prompt, with `format_coef=0`.
     """
     _, opened, answer = trajectory.text.rstrip().partition("<answer>")
     ends = bool(opened) and answer.endswith("</answer>")
@@ -46,12 +45,12 @@ def think_answer(trajectory: Trajectory) -> float:
 
 
 def has_program(trajectory: Trajectory) -> float:
-    """Return 1 for an answer with a program, else 0. Used as a control."""
+    """1 for an answer with a program, else 0: a control."""
     return 1.0 if trajectory.format_ok else 0.0
 
 
 def coin(trajectory: Trajectory) -> float:
-    """Return 0 or 1 at random, by the trajectory's seed. Used as a control."""
+    """0 or 1 at random, by the seed: a control."""
     return float(trajectory.seed & 1)
 
 

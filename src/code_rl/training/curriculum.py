@@ -51,7 +51,7 @@ Outcome = tuple[str, float]
 
 
 def uniform(history: History, step: int) -> float:
-    """Return 1: every problem comes once per epoch, in an order shuffled by the seed."""
+    """Every problem once per epoch, in an order shuffled by the seed."""
     del history, step
     return 1.0
 

@@ -1,7 +1,7 @@
-"""The audit of a grader. `programs` is the corpus, `graders/` asks the grader, `scorecard` counts
-its decisions, `page` draws the card.
+"""The audit of a grader. `programs` is the corpus, `graders/` calls the grader, `scorecard` counts
+its decisions, and `page` renders the scorecard.
 
-Only the verb imports this room.
+Only the verb imports this package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The card as one page."""
+"""The scorecard as one HTML page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from code_rl.util.version import __version__
 
 
 def render(card: Scorecard) -> str:
-    """HTML that needs nothing else."""
+    """Return the scorecard as self-contained HTML."""
     made = date.today().isoformat()  # noqa: DTZ011
     return render_page(
         Path(__file__).with_name("audit.html.j2"),

@@ -1,5 +1,5 @@
-"""A process of somebody's code that answers a line of JSON with a line of JSON, confined unless
-told otherwise."""
+"""A process with foreign code that answers each line of JSON with a line of JSON. It is confined by
+default."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ async def start(python: str, target: str, shape: str, confined: bool, folder: st
     """Start the interpreter `python` with `shim` on `target`. If `confined`, it has no network and
     a read-only file system.
 
-    It sees `folder`, the working directory, the interpreter's import path and the folder of this
-    file. Raises ConfigError.
+    It can read `folder`, the working directory, the interpreter's import path and the folder of
+    this file. Raises ConfigError.
     """
     command = [python, str(_SHIM), target, shape, os.getcwd()]
     pipe = asyncio.subprocess.PIPE
@@ -57,7 +57,7 @@ print(json.dumps([os.path.dirname(sys.executable), sys.prefix, *map(os.path.absp
 
 
 async def _import_path(python: str) -> list[str]:
-    """The folders of an interpreter, and those in which it looks for modules."""
+    """Return the folders of an interpreter, and those where it looks for modules."""
     asking = await asyncio.create_subprocess_exec(
         python, "-c", _IMPORT_PATH, stdout=asyncio.subprocess.PIPE
     )
@@ -75,14 +75,14 @@ class Process:
 
     async def ready(self, within_s: float) -> dict[str, Any]:
         """Wait until the process has loaded its code, and return its first line. Raises EOFError
-        with the reason otherwise."""
+        with the reason if it does not."""
         try:
             return await asyncio.wait_for(self.hear(), within_s)
         except TimeoutError:
             raise EOFError(f"not within {within_s:g} s") from None
 
     async def request(self, question: dict[str, Any]) -> dict[str, Any]:
-        """The answer to one line. Raises EOFError if there is none."""
+        """Return the answer to one line. Raises EOFError if there is none."""
         assert self._process.stdin is not None
         nonce = secrets.token_hex(8)
         try:
@@ -94,7 +94,7 @@ class Process:
 
     async def hear(self, nonce: str | None = None) -> dict[str, Any]:
         """Return the next line that carries `nonce`, skipping output of programs. Raises EOFError
-        with the last of stderr."""
+        with the last lines of stderr."""
         assert self._process.stdout is not None
         while True:
             try:
@@ -113,13 +113,13 @@ class Process:
         raise EOFError("the process has ended" + (f": {words[-1][:SAID]}" if words else ""))
 
     async def end(self) -> None:
-        """Kill it, and all that it started."""
+        """Kill the process and all that it started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, 9)
         await self._process.wait()
         await asyncio.wait(
             [self._draining], timeout=1
-        )  # a process that it started may hold its stderr open
+        )  # a process that it started may keep its stderr open
         self._draining.cancel()
 
     async def _drain(self) -> None:

@@ -1,6 +1,7 @@
 """The corpora: programs and the verdicts they deserve, as versioned data in `corpus/`.
 
-Our own tests judge the same programs."""
+The tests of this package judge the same programs.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from code_rl.grading.problem import Problem
 CHEAT, HONEST, MUTANT, OWNER, TROUBLE = "cheat", "honest", "mutant", "owner", "trouble"
 UNPAID = (CHEAT, MUTANT)
 STEALING = ("searches memory for others", "other submissions")
-"""Classes that look for right programs which ran before them."""
+"""Classes of programs that look for right programs that ran before them."""
 HOLDING = "holds the grader"
 READING = "reads the expected output"
 _TOKEN = re.compile(rb"TOK-[0-9a-f]{24}")
@@ -27,8 +28,8 @@ _TOKEN = re.compile(rb"TOK-[0-9a-f]{24}")
 
 @dataclass(frozen=True, slots=True)
 class CorpusProgram:
-    """One program. `kind`: a cheat and a mutant deserve no pay, an honest program and an owner do;
-    trouble only has to get a verdict."""
+    """One program. By `kind`, cheats and mutants deserve no reward, honest programs and owners
+    deserve one, and trouble only has to get a verdict."""
 
     name: str
     kind: str
@@ -38,13 +39,14 @@ class CorpusProgram:
 
     @property
     def seeks_token(self) -> bool:
-        """True if the right output is a random text of this audit: printing it proves a leak."""
+        """True if the right output is a random text of this audit, which only a leak could reveal
+        to the program."""
         return self.group == READING and bool(_TOKEN.search(repr(self.problem.tests).encode()))
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Programs in the order of their file. `version` is a digest of all that is in them."""
+    """Programs in the order of their file. `version` is a digest of the content."""
 
     version: str
     entries: tuple[CorpusProgram, ...]
@@ -54,8 +56,8 @@ class Corpus:
         return tuple(entry for entry in self.entries if entry.kind in kinds)
 
     def share(self, part: float) -> Corpus:
-        """About this part of each class, at least one program, always the same; owners and those
-        who look for a token stay."""
+        """Return about this fraction of each class, at least one program, always the same choice.
+        All owners and all programs that seek a token are kept."""
         seen: set[str] = set()
         kept = []
         for entry in self.entries:
@@ -71,7 +73,7 @@ class Corpus:
 
 
 def load_corpus() -> Corpus:
-    """Load all programs. The expected output that some of them look for is drawn anew and is in no
+    """Load all programs. The expected output that some programs look for is random and in no
     file."""
     folder = resources.files("code_rl.grading.audit") / "corpus"
     texts = [(folder / name).read_bytes() for name in ("problems.jsonl", "programs.jsonl")]

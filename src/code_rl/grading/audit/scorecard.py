@@ -1,5 +1,5 @@
-"""Puts the corpora to a grader and counts: cheats paid, honest programs and owners not paid,
-mutants paid, verdicts that load changes, failures."""
+"""Runs the corpora through a grader and counts: cheats rewarded, honest programs and owners not
+rewarded, mutants rewarded, verdicts that load changes, failures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ _LEAKS = {
 }
 _EVERYONE = 0.95
 _SILENT = 4
-"""Programs in a row without an answer; if a right one then gets none either, the audit ends."""
+"""After this many consecutive programs without an answer, a right program is tried. The audit ends
+if it gets none either."""
 _SAID = 120
 ALL_PAID, NONE_PAID = "pays everyone", "pays no one"
 
@@ -58,8 +59,8 @@ class Tried:
 
 @dataclass(slots=True)
 class Row:
-    """One class of programs: how many there were, the names of those decided wrongly, and of those
-    at which the grader failed."""
+    """One class of programs: their number, the names of those decided wrongly, and of those on
+    which the grader failed."""
 
     group: str
     kind: str
@@ -72,10 +73,10 @@ class Row:
 @dataclass(slots=True)
 class Scorecard:
     """The findings about one grader. `flips` maps a program to its outcome at each concurrency, if
-    they differ.
+    these differ.
 
     `random` lists programs whose outcome differed between two runs at the first of `loads`.
-    `silent` is the class at which the grader fell silent.
+    `silent` is the class during which the grader stopped answering.
     """
 
     grader: str
@@ -100,16 +101,16 @@ class Scorecard:
 
     @property
     def clean(self) -> bool:
-        """True if everything was decided rightly, alone and under load."""
+        """True if every program was decided rightly, alone and under load."""
         told = self.flips or self.random or self.silent
         return not told and not any(row.wrong or row.failed for row in self.rows)
 
     def findings(self) -> list[str]:
-        """Return the findings in words, worst first."""
+        """Return the findings as sentences, the worst first."""
         return list(_findings(self))
 
     def to_json(self) -> dict[str, Any]:
-        """As in `audit.json`."""
+        """Return the content of `audit.json`."""
         return {
             "grader": self.grader,
             "corpus": self.corpus,
@@ -156,8 +157,8 @@ async def audit_grader(
     under_load: int,
     say: Callable[[str], None],
 ) -> Scorecard:
-    """Every class in turn, then `under_load` programs at each of `loads` at once. Raises
-    ConfigError when the grader cannot be asked."""
+    """Try every class of programs, then `under_load` programs at each concurrency of `loads`.
+    Raises ConfigError if the grader cannot be called."""
     await grader.check()
     card = Scorecard(grader.name, corpus.version, loads=tuple(loads))
     taken = [entry for entry in corpus.entries if grader.takes(entry.problem)]
@@ -184,12 +185,12 @@ async def audit_grader(
 
 
 class _SilentError(Exception):
-    """A grader that has answered answers no more."""
+    """The grader has stopped answering."""
 
 
 class _Listener:
-    """Asks, and notices silence: the `right` program decides whether it is the programs' doing.
-    Raises ConfigError where there was never an answer."""
+    """Calls the grader and detects silence. The `right` program decides whether programs caused it.
+    Raises ConfigError if the grader never answered."""
 
     def __init__(self, grader: AuditedGrader, right: CorpusProgram) -> None:
         self._grader, self._right = grader, right
@@ -217,7 +218,7 @@ class _Listener:
 
 
 def _classes(entries: Sequence[CorpusProgram]) -> Iterator[tuple[str, list[CorpusProgram]]]:
-    """Return the classes: programs that deserve pay first, programs that hold up the grader
+    """Yield the classes: programs that deserve a reward first, programs that block the grader
     last."""
     groups: dict[str, list[CorpusProgram]] = {}
     for entry in entries:
@@ -231,7 +232,7 @@ def _classes(entries: Sequence[CorpusProgram]) -> Iterator[tuple[str, list[Corpu
 def _among(
     owners: Sequence[CorpusProgram], exfiltrators: Sequence[CorpusProgram]
 ) -> list[CorpusProgram]:
-    """Right programs that run before each thief, as its targets."""
+    """Return the programs with owners before each exfiltrator, as its targets."""
     mixed: list[CorpusProgram] = []
     for number, exfiltrator in enumerate(exfiltrators):
         turns = range(number, number + _OWNERS_A_THIEF) if owners else ()
@@ -267,9 +268,11 @@ def _row(group: str, tried: Sequence[Tried]) -> Row:
 
 
 def _read_token(tried: Sequence[Tried]) -> str | None:
-    """A program that was paid for the token it looked for. Without it such a program ends as a
-    mutant does, with a wrong answer and status 0: where mutants of its form (calls, or standard
-    input) are paid, nothing is known."""
+    """Return a program that was rewarded for the token it looked for, or None.
+
+    Without the token such a program ends like a mutant, with a wrong answer and status 0. So it
+    proves nothing if the grader rewards mutants of its form (calls, or standard input).
+    """
     for one in tried:
         if one.wrong and one.entry.seeks_token:
             form = bool(one.entry.problem.calls)
@@ -282,7 +285,7 @@ def _read_token(tried: Sequence[Tried]) -> str | None:
 
 
 def _chosen(entries: Sequence[CorpusProgram], count: int) -> list[CorpusProgram]:
-    """Choose honest programs and mutants in equal parts; load must not change their outcomes."""
+    """Return honest programs and mutants in equal parts; load must not change their outcomes."""
     parts = [[entry for entry in entries if entry.kind == kind] for kind in (HONEST, MUTANT)]
     return [
         entry
@@ -294,7 +297,8 @@ def _chosen(entries: Sequence[CorpusProgram], count: int) -> list[CorpusProgram]
 async def _under_load(
     grader: AuditedGrader, entries: Sequence[CorpusProgram], loads: Sequence[int], card: Scorecard
 ) -> None:
-    """Separate chance from load: a change between two runs at the first of `loads` is chance."""
+    """Separate chance from load: a difference between two runs at the first of `loads` is
+    chance."""
     times: list[list[bool | None]] = []
     for load in (*loads[:1], *loads):
         await grader.renew()
@@ -308,7 +312,7 @@ async def _under_load(
 
 
 def describe(row: Row) -> str:
-    """One line of a class."""
+    """Return a class as one line."""
     did = {HONEST: "not paid", OWNER: "not paid", TROUBLE: "decided wrongly"}.get(row.kind, "paid")
     failed = f", the grader failed at {len(row.failed)}" if row.failed else ""
     return f"{row.kind:8} {row.group:28} {len(row.wrong):4} of {row.count:4} {did}{failed}"
@@ -334,7 +338,7 @@ def _findings(card: Scorecard) -> Iterator[str]:
             f"hardly compares what a program answers: {mutants_paid} of {mutants} wrong versions "
             "of right programs are paid"
         )
-    # Thieves end with status 0 whether they found anything or not.
+    # Exfiltrators end with status 0 whether or not they found anything.
     tells = (
         not everyone
         and not blind
@@ -368,7 +372,7 @@ def _findings(card: Scorecard) -> Iterator[str]:
 
 
 def _unsteady(card: Scorecard) -> Iterator[str]:
-    """Findings on verdicts that changed from one time to the next."""
+    """Yield findings about verdicts that changed between runs."""
     if card.random:
         twice = (
             f"{len(card.random)} of {card.tried_under_load} programs got another verdict the "

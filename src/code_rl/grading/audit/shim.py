@@ -1,5 +1,5 @@
-"""Calls somebody's grader, in the interpreter that has it, for each line of JSON on stdin; answers
-each with a line. Standard library only.
+"""Calls a foreign grader, inside its own interpreter, for each line of JSON on stdin, and answers
+with a line of JSON. Standard library only.
 
 Usage: python shim.py TARGET SHAPE FOLDER, as in `package.module:function trl /import/from/here`.
 """
@@ -18,15 +18,15 @@ from typing import Any
 
 
 def main() -> None:
-    """Until stdin ends."""
+    """Answer lines until stdin ends."""
     questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(
         os.open(os.devnull, os.O_RDONLY), 0
-    )  # the code's own input and output stay apart from questions and answers
+    )  # keep the grader's own input and output apart from questions and answers
     os.dup2(2, 1)
     here = os.path.dirname(
         os.path.abspath(__file__)
-    )  # Python puts it first, and no file of ours is what others import
+    )  # Python puts this folder first, but graders must not import its files
     sys.path[:] = [place for place in sys.path if os.path.abspath(place) != here]
     target, shape, folder = sys.argv[1:]
     try:
@@ -52,7 +52,8 @@ def _failed(error: BaseException) -> dict[str, str]:
 
 
 def _module_of(name: str, file: str) -> ModuleType:
-    """A file as a module of that name; dataclasses and pickle look it up while it is executed."""
+    """Load a file as a module of that name, which dataclasses and pickle look up during
+    execution."""
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} is no Python file")
@@ -62,7 +63,8 @@ def _module_of(name: str, file: str) -> ModuleType:
 
 
 def load(target: str, folder: str) -> Callable[..., Any]:
-    """The function, of a module that can be imported from `folder` or of a file `….py`."""
+    """Return the function from a module that can be imported from `folder`, or from a file
+    `….py`."""
     sys.path.insert(0, folder)
     module_name, _, name = target.rpartition(":")
     if module_name.endswith(".py"):
@@ -70,7 +72,7 @@ def load(target: str, folder: str) -> Callable[..., Any]:
         sys.path.insert(0, folder)
         stem = file.removesuffix(".py")
         known = stem in sys.modules or stem in sys.stdlib_module_names
-        # the name by which another process can import it
+        # the name under which another process can import it
         found: Any = _module_of("grader" if known else stem, module_name)
     else:
         found = importlib.import_module(module_name)
@@ -80,8 +82,7 @@ def load(target: str, folder: str) -> Callable[..., Any]:
 
 
 def call_as(function: Callable[..., Any], shape: str, given: dict[str, Any]) -> Any:
-    """Call the function as its framework would and return the score, or the object that holds
-    it."""
+    """Call the function as its framework would. Return the score or the object that contains it."""
     tests = json.dumps(given["input_output"])
     if shape == "trl":
         columns = {
@@ -140,7 +141,7 @@ def call_as(function: Callable[..., Any], shape: str, given: dict[str, Any]) -> 
 
 
 def _call(function: Callable[..., Any], **arguments: Any) -> Any:
-    """With those arguments that it takes; awaited where it is to be."""
+    """Call the function with those arguments that it accepts, and await the result if needed."""
     parameters = inspect.signature(function).parameters.values()
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         arguments = {
@@ -157,8 +158,8 @@ async def _awaited(value: Any) -> Any:
 
 
 def score_of(value: Any, shape: str) -> float | None:
-    """Return the number: TRL's is in a list of one, others' may be in a dict under `score` or
-    `reward`. Raises TypeError, ValueError."""
+    """Return the number in a score. TRL's is in a list of one; others may be in a dict under
+    `score` or `reward`. Raises TypeError, ValueError."""
     if shape == "trl":
         given = value.tolist() if hasattr(value, "tolist") else value
         if not isinstance(given, list | tuple):

@@ -1,4 +1,4 @@
-"""From a job's cases to the bytes that travel into a sandbox, wherever that is."""
+"""From a job's cases to the bytes that are sent into a sandbox, local or remote."""
 
 from __future__ import annotations
 

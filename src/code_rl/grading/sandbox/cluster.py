@@ -1,9 +1,9 @@
 """An Executor on a Ray cluster: one embedded sandbox per node, as an actor (`node`), filled to that
 node's capacity.
 
-Ray lists the nodes, carries the calls and notices deaths. Work lost with a node runs again
-elsewhere (`sandbox.retries`). Expected outputs stay here, and so do trusted jobs, which run in an
-embedded sandbox of this process.
+Ray lists the nodes, carries the calls and detects deaths. Work lost with a node runs again on
+another (`sandbox.retries`). Expected outputs stay in this process. Trusted jobs, which see them,
+run in an embedded sandbox of this process.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ from code_rl.util.errors import ConfigError, IsolationError, SandboxError, insta
 
 CONNECT_S = 5.0
 START_S = 120.0
-"""For a node to start its sandbox: the first actor of a node waits for a process with our
-imports."""
+"""Seconds for a node to start its sandbox; its first actor waits for a process with our imports."""
 LOOK_S = 2.0
 """Seconds between two queries of Ray's nodes."""
 WELL_S = 30.0
@@ -46,8 +45,8 @@ logger = logging.getLogger("code_rl.outages")
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class RayNode(Server):
-    """A node with its actor. `slots` are more than its places, so that the next submission is there
-    when one ends."""
+    """A node with its actor. It has more `slots` than it runs at once, so that the next submission
+    is already there when one ends."""
 
     id: str
     actor: Any
@@ -58,16 +57,16 @@ class RayCluster:
     """Runs submissions on all nodes of a Ray cluster that have processors; an `Executor`.
 
     Args:
-        concurrency: submissions at once on each node. None: twice the processors that the node has
-            in Ray's books, at least four.
-        isolation: the level that every node must have; `auto`, the strongest of each. A node
-            without it is left out, by name.
-        outage_timeout_s: how long a cluster without any node that works is waited for, unless
-            `stop` is set.
+        concurrency: submissions at once on each node. None: twice the processors that Ray lists for
+            the node, at least four.
+        isolation: the level that every node must have; `auto` means the strongest of each. A node
+            without the level is left out, with a message that names it.
+        outage_timeout_s: how long a cluster without any working node is waited for, in seconds.
+            Setting `stop` ends the wait.
 
-    The cluster is that of RAY_ADDRESS, else the one that this machine belongs to, else one started
-    here until `aclose`. Connects at once. Belongs to one event loop. Raises ConfigError without
-    Ray, SandboxError when no cluster answers.
+    The cluster is that of RAY_ADDRESS, else the one that this machine belongs to, else a new one
+    that is stopped by `aclose`. The constructor connects at once. A RayCluster belongs to one event
+    loop. Raises ConfigError without Ray, SandboxError if no cluster answers.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class RayCluster:
 
     @property
     def description(self) -> str:
-        """One line for people."""
+        """One line about the cluster for users."""
         nodes = self._pool.servers
         levels = ", ".join(sorted({node.facts.isolation for node in nodes}))
         return (
@@ -111,8 +110,8 @@ class RayCluster:
         return self._retries.count + self._node_retries
 
     async def check(self) -> None:
-        """Start a sandbox on every node. Raises SandboxError, saying of each node why, when none
-        can run programs, or IsolationError."""
+        """Start a sandbox on every node. If none can run programs, raises IsolationError, or
+        SandboxError with the reason of each node."""
         await self._joined()
         if not self._pool.servers:
             reasons = "; ".join(self._left_out.values()) or "no node has processors in Ray's books"
@@ -132,7 +131,7 @@ class RayCluster:
                 yield execution
 
     async def aclose(self) -> None:
-        """End the sandboxes of all nodes, and the cluster if it was started here. Idempotent."""
+        """Stop the sandboxes of all nodes, and the cluster if it was started here. Idempotent."""
         await cancel_all(task for task in (self._looking, self._first_look) if task is not None)
         self._looking = self._first_look = None
         await self._retries.aclose()
@@ -151,7 +150,8 @@ class RayCluster:
         return self._local
 
     async def _attempt(self, job: Job, _alone: bool) -> AsyncIterator[Execution]:
-        """Run `job` once on the least loaded node; the node's own sandbox decides blame there."""
+        """Run `job` once on the least loaded node. The node's own sandbox decides whether the
+        program is to blame for a failure."""
         async with self._pool.slot(outage_timeout_s=NO_NODE_S) as node:
             number, over = next(self._numbers), False
             call = node.actor.begin.remote(number, job)
@@ -180,8 +180,8 @@ class RayCluster:
                     node.actor.stop.remote(number)
 
     def _lost(self, node: RayNode, error: Exception) -> SandboxError:
-        """Stop using a node whose call failed, for a while or, if its actor is dead, for good (a
-        living node gets a new actor)."""
+        """Stop using a node whose call failed, for a while, or for good if its actor is dead (a
+        living node then gets a new actor)."""
         why = f"node {node.name}: {_in_words(error)}"
         if not isinstance(error, self._ray.exceptions.RayActorError):
             self._pool.failed(node, why)
@@ -200,8 +200,8 @@ class RayCluster:
             return False
 
     async def _joined(self) -> None:
-        """Wait until the nodes that are there at first have joined; from then on others are looked
-        for."""
+        """Wait until the first nodes have joined. After that, new nodes are added as they
+        appear."""
         if self._first_look is None:
             self._first_look = asyncio.create_task(self._look())
             self._looking = asyncio.create_task(self._keep_looking(self._first_look))
@@ -215,7 +215,7 @@ class RayCluster:
                 await self._look()
 
     async def _look(self) -> None:
-        """Start a sandbox on every node that has none; forget those that are gone."""
+        """Start a sandbox on every new node, and forget nodes that have left."""
         rows = {
             row["NodeID"]: row for row in await asyncio.to_thread(self._ray.nodes) if row["Alive"]
         }
@@ -279,7 +279,7 @@ class RayCluster:
 def _import_ray() -> ModuleType:
     if os.environ.get(
         "RAY_ADDRESS"
-    ):  # one that refuses us is asked as often as this, a second each: read as Ray is imported
+    ):  # tries, one a second, at an address that refuses us; Ray reads it on import
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", f"{CONNECT_S:.0f}")
     try:
         import ray
@@ -290,7 +290,7 @@ def _import_ray() -> ModuleType:
 
 
 def _connect(ray: ModuleType) -> bool:
-    """Connect this process; return False if it is connected already. Raises SandboxError if no
+    """Connect this process. Return False if it was connected already. Raises SandboxError if no
     cluster answers."""
     if ray.is_initialized():
         return False
@@ -300,7 +300,7 @@ def _connect(ray: ModuleType) -> bool:
     try:
         ray.init(address=named or None, log_to_driver=False, logging_level=logging.ERROR)
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, ours)  # Ray has set its own
+            signal.signal(signal.SIGTERM, ours)  # Ray has installed its own handlers
     except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
         raise SandboxError(
             f"executor=ray: no Ray cluster can be used: {_in_words(error)}; a head that was "
@@ -310,7 +310,7 @@ def _connect(ray: ModuleType) -> bool:
 
 
 def _reach(address: str) -> None:
-    """Raise SandboxError where nothing listens at HOST:PORT: Ray itself would try for minutes."""
+    """Raise SandboxError if nothing listens at HOST:PORT; Ray itself would try for minutes."""
     host, colon, port = address.rpartition(":")
     if not colon:
         return
@@ -324,13 +324,13 @@ def _reach(address: str) -> None:
 
 
 def _in_words(error: BaseException) -> str:
-    """The last line that says something."""
+    """Return the last line of an error that is not blank."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:300] if lines else type(error).__name__
 
 
 def _plain(job: Job) -> Job:
-    """The job with its arguments encoded, so that nothing but bytes and text travels. Raises
+    """Return the job with its arguments encoded, so that only bytes and text are sent. Raises
     RefusedError."""
     messages = case_messages(job)
     if job.fn_name is None:

@@ -12,13 +12,13 @@ from code_rl.util.errors import ConfigError, SandboxError
 
 
 def resolve_executor(executor: str) -> str:
-    """`executor=` without `auto`, which is SANDBOX_URL, else the embedded sandbox."""
+    """Return `executor=` with `auto` resolved: SANDBOX_URL if set, else the embedded sandbox."""
     return (os.environ.get("SANDBOX_URL") or "embedded") if executor == "auto" else executor
 
 
 async def check_executor(executor: Executor) -> None:
-    """Raise ConfigError if a remote sandbox does not answer or refuses programs. At the start,
-    before anything is spent, this is an error of the setting."""
+    """Raise ConfigError if a remote sandbox does not answer or refuses programs. It is called at
+    the start, where this is a wrong setting and nothing has been spent."""
     check = getattr(executor, "check", None)
     if check is not None:
         try:
@@ -35,10 +35,10 @@ def connect_executor(
     outage_timeout_s: float | None = None,
     stop: asyncio.Event | None = None,
 ) -> Executor:
-    """The executor that `executor` names: `auto`, `embedded`, `ray`, or one or several
+    """Return the executor that `executor` names: `auto`, `embedded`, `ray`, or one or several
     comma-separated Sandbox Fusion URLs.
 
-    It bridges outages of up to `outage_timeout_s` seconds (None: 10 embedded, 600 remote), unless
+    It waits out outages of up to `outage_timeout_s` seconds (None: 10 embedded, 600 remote), unless
     `stop` is set meanwhile. Raises ConfigError for anything else, and for an `isolation` that a
     remote server would ignore; SandboxError if no Ray cluster answers.
     """

@@ -1,7 +1,7 @@
-"""Names the status with which a test ended, in every sandbox. Standard library only, Python 3.9 and
-later: it travels to remote servers as text.
+"""The status with which a test ended, for every sandbox. Standard library only, Python 3.9 and
+later: this file is sent to remote servers as text.
 
-It does not judge the output. `retries` decides about tests without a report.
+It does not judge the output. Tests without a report are decided in `retries`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Ended(NamedTuple):
 
 
 def status_of(seen: Ended, allowed: Allowed) -> tuple[str, str]:
-    """Return the value of the test's `Status`, and the program's short text for people."""
+    """Return the value of the test's `Status`, and the program's own short message."""
     megabytes = allowed.memory_bytes >> 20
     if seen.overflow:
         return "output_limit", f"more than {seen.overflow}"
@@ -66,8 +66,8 @@ def status_of(seen: Ended, allowed: Allowed) -> tuple[str, str]:
 def exception_line(stderr: bytes) -> str:
     """Return the line of the last traceback that names the exception, else the last line.
 
-    The lines of a traceback's frames are indented; the exception's is the first that is not,
-    whatever its message holds.
+    The lines of a traceback's frames are indented. The first line that is not indented names the
+    exception, whatever its message contains.
     """
     lines = stderr[-4096:].decode("utf-8", "replace").strip().splitlines()
     frames = max(

@@ -1,6 +1,6 @@
-"""The executor contract: programs and inputs go in, outputs come out, expected outputs never enter.
+"""The executor contract: programs and inputs go in, outputs come out. Expected outputs never enter.
 
-The types enforce it: a `Job` has no place for an expected output.
+The types enforce this: a `Job` has no field for an expected output.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Status(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one test. `cpu_s` is the verdict's clock; `wall_s` (None: `8 * cpu_s + 5`) only
-    stops sleepers.
+    """Limits of one test. `cpu_s` decides about time; `wall_s` (None: `8 * cpu_s + 5`) only stops
+    tests that sleep.
 
-    `strict`: the wall cap also stops a test that only lacks processor time, and `memory_mb` bounds
-    the address space, so that a program gets MemoryError there. `total_s`
-    bounds all tests of a submission together; see `submission_s`.
+    With `strict` the wall cap also stops a test that merely waits for a processor, and `memory_mb`
+    limits the address space, so that a program gets MemoryError. `total_s` limits all tests of a
+    submission together; see `submission_s`.
     """
 
     cpu_s: float = 6.0
@@ -49,14 +49,15 @@ class Limits:
 
     @property
     def wall_cap_s(self) -> float:
-        """Wall seconds after which a test is stopped whatever its CPU time."""
+        """Wall seconds after which a test is stopped, whatever its CPU time."""
         return self.wall_s if self.wall_s is not None else 8 * self.cpu_s + 5
 
     def submission_s(self, tests: int) -> float:
-        """Seconds for all tests of one submission: processor time, the compiler's too, and idle
-        time, but not waiting for a processor.
+        """Return the seconds for all tests of one submission: processor time, including the
+        compiler's, and idle time, but not time spent waiting for a processor.
 
-        Default: for every test its CPU limit and one second, and for two tests their wall cap.
+        By default this is the CPU limit and one second for every test, plus the wall cap of two
+        tests.
         """
         return (
             self.total_s
@@ -77,8 +78,8 @@ class CallInput:
     """The arguments of a function call.
 
     `fn_name` overrides the job's. With `calls`, the call returns an object whose methods are then
-    called: (name, arguments) in order; the value is the list of all results, None for the object.
-    With `catch`, an exception of the call is its value (`runner.RAISED`).
+    called, as (name, arguments) in order; the value is the list of all results, None for the
+    object. With `catch`, an exception of the call is its value (`runner.RAISED`).
     """
 
     args: tuple[Any, ...]
@@ -87,14 +88,14 @@ class CallInput:
     calls: tuple[tuple[str, tuple[Any, ...]], ...] | None = None
     catch: bool = False
     message: bytes | None = None
-    """The bytes of `case_bytes`, if made already."""
+    """The bytes of `case_bytes`, if already encoded."""
 
 
 CaseInput = StdinInput | CallInput
 
 
 def encodable(text: str) -> bool:
-    """False for text with lone surrogates, which is no UTF-8."""
+    """Return False for text with lone surrogates, which cannot be encoded as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -112,8 +113,8 @@ def require_linux(what: str) -> None:
 
 
 def case_bytes(case: CaseInput) -> bytes:
-    """Encode one test for the sandbox: the bytes on stdin, or JSON of `[args, kwargs]` with the
-    other fields of `case` as a third item.
+    """Return one test encoded for the sandbox: the bytes on stdin, or JSON of `[args, kwargs]` with
+    the other fields of `case` as a third item.
 
     Raises ValueCodecError.
     """
@@ -137,13 +138,15 @@ class Job:
     """One submission: the program, the function to call (None: run as a script), and the inputs in
     order.
 
-    `cases` are all StdinInput when `fn_name` is None, else all CallInput. `setup` is source that
-    runs after the program in the same module before the call (MBPP's test_setup_code); `preamble`
-    runs before it (LeetCode's imports and node classes). `files` are put into the working directory
-    of each test, which may import from it; `fetch` are paths read back after it. Paths are
-    relative, without `..`. A `trusted` job is a problem author's program (a checker), which may see
-    expected outputs: it runs in processes that no other job shares or descends from, and never on a
-    remote server.
+    `cases` are all StdinInput if `fn_name` is None, else all CallInput. `setup` is source that runs
+    after the program in the same module, before the call (MBPP's test_setup_code); `preamble` runs
+    before the program (LeetCode's imports and node classes).
+
+    `files` are put into the working directory of each test, which may import from it; the files at
+    the paths `fetch` are read back after the test. Paths are relative, without `..`.
+
+    A `trusted` job is a problem author's program (a checker), which may see expected outputs. It
+    runs in processes that no other job shares or descends from, and never on a remote server.
     """
 
     code: str
@@ -159,12 +162,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """The result of one test. `value` is the returned value in `grading.values` JSON text (call
+    """The result of one test. `value` is the returned value in `grading.values` JSON text (for call
     tests that returned), else None.
 
-    `exit_code` is negative for death by signal and None when a limit stopped the process. `detail`
-    is a short text for people (exception line, limit); it comes from the program and is not
-    trusted. `files` are the regular files among `Job.fetch`.
+    `exit_code` is negative for death by signal, and None if a limit stopped the process. `detail`
+    is a short message (exception line, limit); it comes from the program and is not trusted.
+    `files` are the regular files among `Job.fetch`.
     """
 
     status: Status
@@ -178,26 +181,25 @@ class Execution:
     detail: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict)
     compile_s: float = 0.0
-    """CPU seconds spent on compiling the program for this test; 0 where a test before it had it
-    compiled."""
+    """CPU seconds spent on compiling the program; 0 if it was compiled for an earlier test."""
 
 
 class Executor(Protocol):
-    """Something that runs hostile programs; `connect.connect_executor` makes the one that
-    `executor=` names."""
+    """Runs hostile programs. `connect.connect_executor` makes the executor that `executor=`
+    names."""
 
     @property
     def description(self) -> str:
-        """One line for people: which sandbox, which isolation level, how many workers."""
+        """One line for users: the sandbox, its isolation level, its number of workers."""
         ...
 
     def run(self, job: Job) -> AsyncIterator[Execution]:
         """Yield one Execution per case, in order.
 
-        Closing the iterator early (after a first failure) stops the submission. A COMPILE_ERROR
-        is the last. Raises SandboxError for infrastructure failures, after the retries of
-        `sandbox.retries`; executions already yielded remain valid. Safe to call concurrently; calls
-        beyond the executor's capacity wait.
+        Closing the iterator early (after a first failure) stops the submission. A COMPILE_ERROR is
+        the last. Raises SandboxError for infrastructure failures, after the retries of
+        `sandbox.retries`; executions already yielded remain valid. Calls may run concurrently;
+        those beyond the executor's capacity wait.
         """
         ...
 
@@ -212,27 +214,27 @@ def default_slots(processors: float) -> int:
 
 
 def retries_of(executor: Executor) -> int:
-    """Return the number of restarts of `executor` after infrastructure failures; 0 for one that
-    does not count."""
+    """Return how often `executor` restarted submissions after infrastructure failures; 0 if it does
+    not count them."""
     return int(getattr(executor, "retries", 0))
 
 
 class OnDemand:
-    """An executor that `start` makes on first use. It stays open; its maker closes it."""
+    """An executor that `start` makes on first use. It stays open; whoever made it closes it."""
 
     def __init__(self, start: Callable[[], Executor]) -> None:
         self._start = start
 
     @property
     def description(self) -> str:
-        """The executor's own."""
+        """The description of the executor."""
         return self._start().description
 
     async def run(self, job: Job) -> AsyncIterator[Execution]:
-        """As the executor's own."""
+        """Run the job on the executor."""
         async with closing(self._start().run(job)) as executions:
             async for execution in executions:
                 yield execution
 
     async def aclose(self) -> None:
-        """Hold nothing."""
+        """Do nothing."""

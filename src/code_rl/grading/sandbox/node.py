@@ -1,8 +1,8 @@
 """The sandbox of one Ray node: an actor whose answers are plain data.
 
-A submission is pulled step by step. The first step gives the first execution, so that a program
-that is wrong on its first test costs no more; each later step gives all executions of a short
-interval, so that many fast tests cost few calls.
+A submission is read step by step. The first step returns the first execution, so a program that
+fails its first test costs no more. Each later step returns all executions of a short interval, so
+many fast tests cost few calls.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEP_S = 0.25
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
     """Facts about a node: isolation level, submissions at once, and how many of them share a
-    processor; or `refusal`, why it runs none."""
+    processor. `refusal` is why it runs none."""
 
     code: str
     isolation: str = ""
@@ -38,8 +38,8 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeReply:
-    """Executions that came in one step, in order; nothing follows an `over` or a `failure`.
-    `retries`: of this node, since its last reply."""
+    """The executions of one step, in order. `over` or a `failure` ends the submission. `retries`
+    counts this node's retries since its last reply."""
 
     executions: tuple[Execution, ...] = ()
     over: bool = False
@@ -55,7 +55,7 @@ def code_here() -> str:
 
 
 class Node:
-    """The actor. Its calls run in one event loop, in the order in which they came."""
+    """The actor. Its calls run in one event loop, in the order of arrival."""
 
     def __init__(self, concurrency: int, isolation: str) -> None:
         self._submissions: dict[int, AsyncIterator[Execution]] = {}
@@ -75,7 +75,7 @@ class Node:
         return self._facts
 
     async def begin(self, number: int, job: Job) -> NodeReply:
-        """Start submission `number`; its first execution."""
+        """Start submission `number` and return its first execution."""
         self._submissions[number] = self._box.run(job)
         return await self.step(number, 0.0)
 
@@ -90,7 +90,7 @@ class Node:
             self._steps.pop(number, None)
 
     async def stop(self, number: int) -> None:
-        """End submission `number`, whatever it does."""
+        """End submission `number`, whatever it is doing."""
         task, submission = self._steps.pop(number, None), self._submissions.pop(number, None)
         if task is not None:
             task.cancel()
@@ -100,7 +100,7 @@ class Node:
                 pass
 
     async def well(self) -> bool:
-        """True if a control program gives its known output here."""
+        """Return True if a control program gives its known output here."""
         with contextlib.suppress(SandboxError):
             return [execution.stdout async for execution in self._box.run(CONTROL)] == [
                 CONTROL_OUTPUT

@@ -2,13 +2,14 @@
 
 An attempt fails in one of three ways:
 
-- `LostError`: the submission began and has no result. It runs again; after a second loss alone, in
-  processes of its own. After the third a control program with a known output runs in the same way.
-  If it passes, the program is blamed and gets the attempt's status. If not, the sandbox is blamed.
+- `LostError`: the submission began and has no result. It runs again. After a second loss it runs
+  alone, in its own processes. After the third, a control program with a known output runs in the
+  same way. If the control passes, the program is blamed and gets the attempt's status; if not, the
+  sandbox is blamed.
 - Any other `SandboxError`: the sandbox, or the connection to it, failed. Control programs run with
   growing pauses until one passes; then the submission continues. All submissions share one outage:
   it is reported once, and ends for all of them.
-- `RefusedError`: every attempt would fail alike.
+- `RefusedError`: every attempt would fail in the same way.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from code_rl.util.concurrency import closing
 from code_rl.util.errors import OutageError, SandboxError
 
 CONTROL_WALL_S = 12.0
-"""Little, so that a server with short runs can run it."""
+"""Short enough for a server that allows only short runs."""
 CONTROL = Job(
     "print(input()[::-1])",
     (StdinInput(b"control\n"),),
@@ -38,8 +39,8 @@ the program is blamed."""
 EXCUSES = 3
 """Failures of one test, while controls pass, after which the submission ends as SandboxError."""
 OUTAGES = 10
-"""Outages at one test after which it ends so too: a program that stops a remote server each time
-must not hold the run for ever."""
+"""Outages at one test after which the submission ends as SandboxError too: a program that stops a
+remote server each time must not block the run forever."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 EMBEDDED_OUTAGE_TIMEOUT_S, REMOTE_OUTAGE_TIMEOUT_S = 10.0, 600.0
 """Default seconds of an outage before it becomes an error."""
@@ -47,8 +48,8 @@ EMBEDDED_OUTAGE_TIMEOUT_S, REMOTE_OUTAGE_TIMEOUT_S = 10.0, 600.0
 logger = logging.getLogger("code_rl.outages")
 
 Attempt = Callable[[Job, bool], AsyncIterator[Execution]]
-"""`attempt(job, alone)`: try `job` once. With `alone`, in processes that were made for it and serve
-nothing else."""
+"""`attempt(job, alone)` tries `job` once. With `alone` it runs in new processes that serve nothing
+else."""
 
 
 class LostError(SandboxError):
@@ -61,14 +62,14 @@ class LostError(SandboxError):
 
 
 class RefusedError(SandboxError):
-    """This request will fail every time."""
+    """This request would fail every time."""
 
 
 class Retries:
-    """Runs jobs by means of `attempt`; belongs to one event loop at a time.
+    """Runs jobs through `attempt`. It belongs to one event loop at a time.
 
     It waits out outages of up to `outage_timeout_s` seconds. With `stop` it raises OutageError
-    after that, and earlier if `stop` is set.
+    after that time, or as soon as `stop` is set.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Retries:
         oversubscription: float = 1.0,
         stop: asyncio.Event | None = None,
     ) -> None:
-        """`oversubscription`: how many submissions in flight share one processor."""
+        """`oversubscription` is how many submissions in flight share one processor."""
         self._attempt, self._outage_timeout_s, self.oversubscription, self._stop = (
             attempt,
             outage_timeout_s,
@@ -91,11 +92,11 @@ class Retries:
         """Failed attempts so far."""
 
     async def run(self, job: Job, attempt: Attempt | None = None) -> AsyncIterator[Execution]:
-        """One execution per case, in order, as `Executor.run`, by means of `attempt` if one is
-        given.
+        """Yield one execution per case, in order, like `Executor.run`. `attempt` overrides the
+        constructor's.
 
-        Raises SandboxError when the sandbox fails this submission again and again, OutageError when
-        it stays away.
+        Raises SandboxError if the sandbox fails this submission repeatedly, OutageError if it stays
+        unreachable.
         """
         attempt = attempt or self._attempt
         done, lost_results, transient_failures, outages, spent = 0, 0, 0, 0, 0.0
@@ -158,8 +159,8 @@ class Retries:
             await asyncio.wait([self._outage])
 
     async def _bridged(self, error: SandboxError) -> bool:
-        """Return False if the sandbox answers at once, True if it was away and is back. Concurrent
-        callers share one answer."""
+        """Return False if the sandbox answers at once, True if it was unreachable and is back.
+        Concurrent callers share one answer."""
         if self._outage is None or self._outage.done():
             self._outage = asyncio.create_task(self._wait(error))
             self._outage.add_done_callback(_seen)
@@ -202,8 +203,8 @@ class Retries:
             await asyncio.wait_for(self._stop.wait(), seconds)
 
     async def _probe_failure(self) -> str | None:
-        """Run a control program with a known output; return the failure, or None if the sandbox is
-        well."""
+        """Run a control program with a known output. Return the failure, or None if the sandbox
+        works."""
         try:
             async with closing(self._attempt(CONTROL, True)) as executions:
                 answers = [execution async for execution in executions]

@@ -1,12 +1,12 @@
-"""Runs one test of one program in a process made for it alone. Standard library only.
+"""Runs one test of one program in its own process. Standard library only.
 
-The embedded sandbox calls these functions in a freshly forked, confined child; they can also travel
+The embedded sandbox calls these functions in a newly forked, confined child. They can also be sent
 to a remote server as a file, together with `grading/values.py`. Both entry points end the process.
 
 A script gets the environment of `python solution.py`: a `__main__` module, the real standard
 streams, CPython's exit codes, `atexit` handlers and threads joined at exit. A called function is
-found at module level or on `Solution()`; its value leaves through a private file descriptor as one
-length-prefixed record, so that printed text cannot be taken for it.
+found at module level or on `Solution()`. Its value is written to a private file descriptor as one
+length-prefixed record, so that printed text cannot be mistaken for it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any, NoReturn
 
 from code_rl.grading import values
 
-# The name that programs see, inside their private file system
+# The name that programs see in their private file system
 FILENAME = "/tmp/solution.py"  # noqa: S108
 CALL_MODULE = "solution"
 VALUE_HEADER = struct.Struct("<Q")
@@ -40,7 +40,7 @@ RECURSION_LIMIT = 1000
 RAISED = "raised"
 globals()["__builtins__"] = vars(
     builtins
-).copy()  # for the functions of this file: a program may take names away
+).copy()  # for the functions of this file: a program may delete names
 _exit = os._exit
 _UNFLUSHED = 120
 _SEED_BYTES = 1 << 16
@@ -48,20 +48,21 @@ _LAST_WORDS = (GeneratorType, CoroutineType, AsyncGeneratorType, weakref.Referen
 
 
 class Program:
-    """A compiled submission: preamble, the program itself, setup; run in this order in one
-    namespace."""
+    """A compiled submission: preamble, program and setup, run in this order in one namespace."""
 
     def __init__(
         self, code: str, fn_name: str | None = None, preamble: str = "", setup: str = ""
     ) -> None:
-        """Compile. Raises whatever CPython's compiler raises (SyntaxError, ValueError,
+        """Compile. Raises any exception of CPython's compiler (SyntaxError, ValueError,
         RecursionError, MemoryError, ...)."""
         self.fn_name = fn_name
         self.module: ModuleType | None = None
-        code = code.removeprefix("\ufeff")  # a byte order mark is no part of a file's text
+        code = code.removeprefix("\ufeff")  # a byte order mark is not part of a file's text
         self.source = code
         named = ((preamble, "<preamble>"), (code, FILENAME), (setup, "<setup>"))
-        with warnings.catch_warnings():  # the compiler's would quote the program on our own stderr
+        with (
+            warnings.catch_warnings()
+        ):  # the compiler's warnings would quote the program on our own stderr
             warnings.simplefilter("ignore")
             self.parts: tuple[CodeType, ...] = tuple(
                 compile(text, name, "exec", dont_inherit=True)
@@ -72,8 +73,8 @@ class Program:
         self._digest = _digest(code.encode("utf-8", "surrogatepass"))
 
     def seed_random(self, given: bytes) -> None:
-        """Seed the generators that the program may use, from its source and input; a test's number
-        would tell which test it is.
+        """Seed the generators that the program may use, from its source and input. A seed from the
+        test's number would reveal which test is running.
 
         A program that hides its use of them finds them in their initial state.
         """
@@ -84,15 +85,15 @@ class Program:
             numpy_random.seed(seed % (1 << 32))
             numpy_random.bit_generator.randbits = (
                 random.getrandbits
-            )  # what default_rng() begins with
+            )  # default_rng() reads this first
 
 
 def run_script(program: Program, file: str = FILENAME) -> NoReturn:
-    """Run `program`, whose source lies in `file`, as `__main__` on file descriptors 0, 1 and 2,
-    then end the process with CPython's exit code."""
+    """Run `program`, whose source is in `file`, as `__main__` on file descriptors 0, 1 and 2. Then
+    end the process with CPython's exit code."""
     _signal.signal(
         _signal.SIGINT, _signal.default_int_handler
-    )  # only here: who waits for this process must not be open to signals
+    )  # only here: the process that waits for this one must not be open to signals
     code = 1
     try:
         if program.module is None:
@@ -102,20 +103,20 @@ def run_script(program: Program, file: str = FILENAME) -> NoReturn:
         written: Any = sys.__stdout__.buffer  # type: ignore[union-attr]
         code = run(program, program.module)  # type: ignore[arg-type]
         code = end(program, program.module, code)  # type: ignore[arg-type]
-        written.flush()  # the program may have detached it, and dropped it with text inside
+        written.flush()  # the program may have detached the stream and dropped it with text inside
     finally:
-        _exit(code)  # whatever happens here, nothing of ours hears of it
+        _exit(code)  # whatever happens here, our side does not see it
 
 
 def run_call(program: Program, arguments: bytes, value_fd: int, file: str = FILENAME) -> NoReturn:
     """Define the program, call its function with `arguments` (JSON `[args, kwargs]`), write the
-    value to `value_fd`, end the process.
+    value to `value_fd`, and end the process.
 
-    The exit code is 0 only when a value was written.
+    The exit code is 0 only if a value was written.
     """
     _signal.signal(
         _signal.SIGINT, _signal.default_int_handler
-    )  # only here: who waits for this process must not be open to signals
+    )  # only here: the process that waits for this one must not be open to signals
     ended = 1
     try:
         module = program.module or prepare(program, depth(), file)
@@ -130,8 +131,8 @@ def run_call(program: Program, arguments: bytes, value_fd: int, file: str = FILE
 
 
 def _digest(data: bytes) -> int:
-    """A prime modulus mixes all of it; hashlib would map a megabyte of libcrypto into every
-    test."""
+    """Return a digest modulo a prime, which mixes all of the data; hashlib would map a megabyte of
+    libcrypto into every test."""
     return int.from_bytes(data, "big") % ((1 << 61) - 1)
 
 
@@ -143,8 +144,8 @@ def _beginning_of_input() -> bytes:
 
 
 def decode_value(record: bytes) -> bytes | None:
-    """The payload of exactly one record as `run_call` writes it; None for anything else (nothing,
-    half of one, more than one)."""
+    """Return the payload of exactly one record of `run_call`, or None for anything else (nothing,
+    half a record, more than one)."""
     if len(record) < VALUE_HEADER.size:
         return None
     (length,) = VALUE_HEADER.unpack_from(record)
@@ -171,8 +172,7 @@ def prepare(program: Program, frames: int, file: str = FILENAME) -> ModuleType:
         FILENAME,
     )
     sys.set_int_max_str_digits(0)
-    # The frames of this file and of its callers are not the program's: its own recursion has
-    # CPython's room.
+    # The frames of this file and of its callers do not count against the program's recursion limit.
     sys.setrecursionlimit(RECURSION_LIMIT + frames)
     gc.enable()
     return module
@@ -187,7 +187,7 @@ def depth() -> int:
 
 
 def run(program: Program, module: ModuleType, exit_is_error: bool = False) -> int:
-    """Execute the program in `module`. Returns its exit code."""
+    """Execute the program in `module` and return its exit code."""
     try:
         for part in program.parts:
             exec(part, module.__dict__)  # noqa: S102 - running the program is the purpose
@@ -226,7 +226,7 @@ def _call(program: Program, module: ModuleType, arguments: bytes, value_fd: int)
 
 
 def _result(function: Any, args: Any, kwargs: Any, more: Any) -> Any:
-    """Encode the result of the call: its value, the values of a sequence of calls, or its
+    """Return the encoded result of the call: its value, the values of a sequence of calls, or its
     exception."""
     try:
         value = function(*args, **kwargs)
@@ -240,7 +240,7 @@ def _result(function: Any, args: Any, kwargs: Any, more: Any) -> Any:
     for name, given in more["calls"]:
         forms.append(
             values.encode(getattr(value, name)(*given))
-        )  # at once: the object may change its value later
+        )  # at once, since the object may change its value later
     return forms
 
 
@@ -248,8 +248,8 @@ def _find(module: ModuleType, name: str) -> Any:
     found = module.__dict__.get(name)
     solution: Any = module.__dict__.get("Solution")
     is_method = isinstance(solution, type) and hasattr(solution, name)
-    # `from heapq import *` brings a `merge` that is not the program's answer to a problem of that
-    # name.
+    # `from heapq import *` defines a `merge`, which is not the program's solution of a problem of
+    # that name.
     if callable(found) and (not is_method or getattr(found, "__module__", None) == module.__name__):
         return found
     if is_method:
@@ -259,9 +259,9 @@ def _find(module: ModuleType, name: str) -> Any:
 
 def end(program: Program, module: ModuleType, code: int) -> int:
     """Do CPython's exit steps in order: join threads, run atexit handlers, flush, drop the main
-    module. Returns the exit code.
+    module. Return the exit code.
 
-    A remaining reference to the module would keep its finalizers from seeing it whole.
+    A remaining reference to the module would keep its finalizers from seeing all of it.
     """
     try:
         if _thread._count() or threading._threading_atexits:  # type: ignore[attr-defined]
@@ -272,7 +272,7 @@ def end(program: Program, module: ModuleType, code: int) -> int:
     except BaseException as error:  # noqa: BLE001
         _report(error)
     code = _flush(code)
-    # Threads that are left would find their names gone; CPython stops them.
+    # Remaining threads would find their names gone; CPython stops them.
     if not _thread._count() and _has_last_words():
         del module
         _drop(program)
@@ -280,9 +280,9 @@ def end(program: Program, module: ModuleType, code: int) -> int:
 
 
 def _has_last_words() -> bool:
-    """True if an object of the program acts when it is dropped: generators, files, finalizers,
-    callbacks of weak references."""
-    for made in gc.get_objects():  # objects older than the program are frozen and left out
+    """Return True if an object of the program acts when it is dropped: generators, files,
+    finalizers, callbacks of weak references."""
+    for made in gc.get_objects():  # objects older than the program are frozen and skipped
         kind = type(made)
         if kind in _LAST_WORDS or issubclass(kind, _io._IOBase):
             return True
@@ -304,7 +304,7 @@ def _drop(program: Program) -> None:
         _clear(held().__dict__)
     with contextlib.suppress(
         BaseException
-    ):  # CPython, too, ignores errors of objects dropped at exit
+    ):  # CPython also ignores errors of objects dropped at exit
         sys.stdout.flush()  # type: ignore[union-attr]
 
 
@@ -312,15 +312,15 @@ def _flush_files() -> None:
     """Flush the program's open files, the last opened first: the collector may close an underlying
     file before the file above it."""
     for held in reversed(gc.get_objects()):
-        # io.IOBase would ask its abstract base class in Python; this is the same question.
+        # io.IOBase would ask its abstract base class in Python; this test is the same.
         if issubclass(type(held), _io._IOBase) and held is not sys.stdout:
             with contextlib.suppress(BaseException):
                 held.flush()
 
 
 def _clear(names: dict[str, Any]) -> None:
-    """Drop the names of a main module that something still holds, as the interpreter does: single
-    underscores first."""
+    """Drop the names of a main module that is still referenced, as the interpreter does: names with
+    a single underscore first."""
     for name in sorted(names, key=lambda name: name[:1] != "_"):
         if name != "__builtins__":
             names[name] = None
@@ -343,13 +343,13 @@ def _flush(code: int) -> int:
     if sys.__stdout__ is not out:
         with contextlib.suppress(
             BaseException
-        ):  # another has its place; its errors are those of any dropped file
+        ):  # it was replaced; its errors are those of any dropped file
             sys.__stdout__.flush()  # type: ignore[union-attr]
     return code
 
 
 def _closed(stream: Any) -> bool:
-    """True if a stream says that it is closed; a detached one cannot say."""
+    """Return True if a stream says that it is closed; a detached one cannot say."""
     try:
         return bool(getattr(stream, "closed", False))
     except Exception:  # noqa: BLE001
@@ -364,13 +364,13 @@ def _exit_code(leaving: SystemExit) -> int:
         return int(code) & 0xFF
     with contextlib.suppress(
         BaseException
-    ):  # CPython, too, exits with 1 when the message cannot be printed
+    ):  # CPython also exits with 1 if the message cannot be printed
         print(code, file=sys.stderr)
     return 1
 
 
 def _report(error: BaseException) -> int:
-    """Show an exception that nothing caught as CPython does, without the frames of this file."""
+    """Show an uncaught exception as CPython does, without the frames of this file."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
@@ -387,7 +387,9 @@ def _report(error: BaseException) -> int:
 
 
 def _complain(message: str) -> int:
-    with contextlib.suppress(BaseException):  # the message below goes to the descriptor itself
+    with contextlib.suppress(
+        BaseException
+    ):  # the message below is written to the descriptor itself
         sys.stderr.flush()
     _say(message)
     return 1

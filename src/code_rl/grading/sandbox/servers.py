@@ -1,8 +1,7 @@
-"""Several machines that run programs as one: slots by capacity, least-loaded balancing, health
-checks.
+"""Several machines used as one: slots by capacity, least-loaded balancing, health checks.
 
 A failing server is taken out and pinged until it answers. If it fails again right after its return,
-its time out doubles, so that a server that answers pings but fails every run attracts no load.
+it stays out twice as long, so a server that answers pings but fails every run attracts no load.
 """
 
 from __future__ import annotations
@@ -28,26 +27,25 @@ logger = logging.getLogger("code_rl.outages")
 
 @dataclass(slots=True, eq=False)
 class Server:
-    """One server, or one node of a cluster, as seen from one event loop: its address, and how much
-    it takes at once."""
+    """One server, or one node of a cluster, as seen from one event loop: its address, and how many
+    submissions it runs at once."""
 
     name: str
     slots: int
     in_flight: int = 0
     failures: int = 0
     down_until: float | None = None
-    """None while healthy; else the `time.monotonic()` before which pings are not believed."""
+    """None while healthy; else the `time.monotonic()` before which its pings do not count."""
     spoken_of: float | None = None
-    """The `time.monotonic()` at which people were told that it is out; None when they believe it is
-    well."""
+    """The `time.monotonic()` when its failure was reported to the user, or None."""
 
 
 AnyServer = TypeVar("AnyServer", bound=Server)
 
 
 class ServerPool(Generic[AnyServer]):
-    """Assigns requests to the least loaded healthy one of `servers`, which may change. Belongs to
-    one event loop."""
+    """Assigns requests to the least loaded healthy server of `servers`, which may change. It
+    belongs to one event loop."""
 
     def __init__(
         self, servers: Iterable[AnyServer], ping: Callable[[AnyServer], Awaitable[bool]]
@@ -64,11 +62,11 @@ class ServerPool(Generic[AnyServer]):
     async def slot(
         self, priority: int = 0, outage_timeout_s: float = 5.0
     ) -> AsyncIterator[AnyServer]:
-        """Hold one slot. Lower `priority` is served first.
+        """Hold one slot during the block. A lower `priority` is served first.
 
-        Waits for busy servers without limit. If none is healthy for `outage_timeout_s`, returns a
-        slot of an unhealthy one: the caller's attempt fails there and uses its retry budget.
-        Raises SandboxError if no server exists by then.
+        Waits for busy servers without limit. If no server is healthy for `outage_timeout_s`, gives
+        a slot of an unhealthy one: the caller's attempt then fails there and uses its retry budget.
+        Raises SandboxError if there is no server by then.
         """
         server = await self._acquire(priority, outage_timeout_s)
         try:
@@ -78,17 +76,17 @@ class ServerPool(Generic[AnyServer]):
             self._dispatch()
 
     def add(self, server: AnyServer) -> None:
-        """It has joined."""
+        """Add a server that has joined."""
         self.servers.append(server)
         self._dispatch()
 
     def remove(self, server: AnyServer) -> None:
-        """Remove a server; holders of its slots find out."""
+        """Remove a server; its running requests fail by themselves."""
         if server in self.servers:
             self.servers.remove(server)
 
     def succeeded(self, server: AnyServer) -> None:
-        """The server ran something to its end."""
+        """Record that the server completed a request."""
         if server.spoken_of is not None:
             logger.warning(
                 "sandbox %s is back after %.0f s", server.name, time.monotonic() - server.spoken_of
@@ -98,14 +96,17 @@ class ServerPool(Generic[AnyServer]):
         self._bring_back(server)
 
     def failed(self, server: AnyServer, why: str) -> None:
-        """The server failed a request: take it out until a ping succeeds after its pause.
+        """Record that the server failed a request: take it out until a ping succeeds after its
+        pause.
 
-        Requests that were in flight together fail together, and one tried while it is out proves
-        nothing new: they count once.
+        Requests that were in flight at the same time fail together and count once. A failure while
+        the server is out does not count.
         """
         if server.down_until is not None:
             return
-        if server.spoken_of is None and len(self.servers) > 1:  # of the only one `retries` speaks
+        if (
+            server.spoken_of is None and len(self.servers) > 1
+        ):  # `retries` reports the outage of an only server
             server.spoken_of = time.monotonic()
             logger.warning("sandbox %s is out, the others go on (%s)", server.name, why)
         server.failures += 1

@@ -1,9 +1,9 @@
 """One executor for a whole process, for callers that do not manage one: `code_rl.judge`, the
 course's `CodeEnv`.
 
-It lives on an event loop of its own in a background thread, so that it outlasts the caller's loops:
-course code calls `asyncio.run` once a stage. It is made at the first use: a Sandbox Fusion client
-when SANDBOX_URL is set, else the embedded sandbox.
+It runs on its own event loop in a background thread, so it outlasts the caller's loops: course code
+calls `asyncio.run` once per stage. It is made on first use: a Sandbox Fusion client if SANDBOX_URL
+is set, else the embedded sandbox.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SharedExecutor:
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
-        """Close the executor and end the thread. A later `run` starts afresh. Idempotent."""
+        """Close the executor and end the thread. A later `run` starts again. Idempotent."""
         with self._lock:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is None or thread is None:
@@ -79,6 +79,6 @@ def _from_environment() -> Executor:
 
 
 shared_executor = SharedExecutor(_from_environment)
-"""The process's own; closed when the interpreter exits."""
+"""The process's own executor, closed when the interpreter exits."""
 
 atexit.register(shared_executor.close)

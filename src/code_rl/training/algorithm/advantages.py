@@ -123,9 +123,9 @@ def maxrl(rewards_G: list[float]) -> list[float]:
 
 
 def ones(rewards_G: list[float]) -> list[float]:
-    """1 for every member.
+    """1.
 
-    With `loss=reinforce` this is supervised training on the model's own samples: a control.
+    With `loss=reinforce`, supervised training on the model's own samples: a control.
     """
     return [1.0] * len(rewards_G)
 

@@ -1,5 +1,5 @@
-"""The contract of an audited grader: a program and its problem in, whether it is paid out; and a
-problem in the shapes that graders read."""
+"""The contract of an audited grader: it gets a program and its problem, and decides whether to
+reward the program. Problems are also given in the forms that other graders read."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from code_rl.grading.problem import CallTest, Problem, StdinTest
 
 @dataclass(frozen=True, slots=True)
 class GraderOutcome:
-    """A grader's answer. `paid` is None if the grader itself failed; `said` is the answer, cut;
-    `silent` means no answer in time."""
+    """A grader's answer. `paid` is None if the grader itself failed; `said` is the answer,
+    shortened; `silent` means that no answer came in time."""
 
     paid: bool | None
     said: str = ""
@@ -23,7 +23,8 @@ class GraderOutcome:
 
 
 def outcome_of(score: object, pays_at: float, said: str) -> GraderOutcome:
-    """Turn a score into an outcome; anything but a comparable number is a failure of the grader."""
+    """Return the outcome for a score. Anything but a comparable number is a failure of the
+    grader."""
     if not isinstance(score, bool | int | float):
         return GraderOutcome(None, said)
     try:
@@ -36,37 +37,38 @@ def outcome_of(score: object, pays_at: float, said: str) -> GraderOutcome:
 
 
 class AuditedGrader:
-    """A target of the audit. `problems`: of those with plain tests, the forms that it takes:
-    `stdin`, `call`, or `all`."""
+    """A target of the audit. `problems` is the form of plain tests that it accepts: `stdin`,
+    `call`, or `all`."""
 
     name: str
     problems = "all"
 
     def takes(self, problem: Problem) -> bool:
-        """Return True if the grader can be given such a problem."""
+        """Return True if the grader accepts this problem."""
         return is_plain(problem, self.problems)
 
     async def check(self) -> None:
-        """Raise ConfigError when it cannot be asked at all."""
+        """Raise ConfigError if the grader cannot be called at all."""
 
     async def grade(self, problem: Problem, code: str) -> GraderOutcome:
-        """Put one program to it. Failures of the grader are an outcome, not an exception."""
+        """Have the grader judge one program. A failure of the grader is an outcome, not an
+        exception."""
         raise NotImplementedError
 
     async def renew(self) -> None:
-        """Start anew, since the programs so far may have changed the process."""
+        """Restart the grader, since earlier programs may have changed its process."""
 
     async def aclose(self) -> None:
         """Release all resources."""
 
 
 def completion(code: str) -> str:
-    """A model's answer with this program."""
+    """Return a model's answer that contains this program."""
     return f"Here is my solution.\n\n```python\n{code.strip(chr(10))}\n```\n"
 
 
 def is_plain(problem: Problem, takes: str = "all") -> bool:
-    """Return True if every grader knows the tests' form: input and output, or one call and its
+    """Return True if every grader supports the tests' form: input and output, or one call and its
     value. `takes` is `stdin`, `call` or `all`."""
     wanted = takes in ("all", "call" if problem.calls else "stdin")
     return wanted and problem.compare.rule == "lcb" and all(_plain(test) for test in problem.tests)
@@ -99,8 +101,8 @@ def _listed(value: Any) -> Any:
 
 
 def shapes(problem: Problem, code: str) -> dict[str, Any]:
-    """One program and the tests of its problem under the names that columns and `ground_truth`
-    use."""
+    """Return a program and its problem's tests under the names used by data set columns and
+    `ground_truth`."""
     stdin = [test for test in problem.tests if isinstance(test, StdinTest)]
     calls = [test for test in problem.tests if isinstance(test, CallTest)]
     inputs: list[Any] = [test.input for test in stdin] or [_listed(test.args) for test in calls]
@@ -145,7 +147,7 @@ def shapes(problem: Problem, code: str) -> dict[str, Any]:
 
 
 def one_line(text: str) -> str:
-    """Somebody else's words on one line of a terminal or a page: control characters and lone
+    """Return foreign text on one line for a terminal or a page, with control characters and lone
     surrogates escaped."""
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode()

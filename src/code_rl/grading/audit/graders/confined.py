@@ -1,9 +1,9 @@
 """Run a grader without write access or network: `python -m code_rl.grading.audit.graders.confined
 FOLDERS CMD …`.
 
-The command runs in namespaces of its own: read-only mounts, empty /tmp, /dev/shm and home, no
-network but the loopback, no other processes, and no environment but PYTHONPATH. It can read the
-user's files; of the emptied folders it sees only FOLDERS (JSON), read-only.
+The command runs in its own namespaces: read-only mounts; empty /tmp, /dev/shm and home; no network
+but the loopback; no other processes; no environment but PYTHONPATH. It can read the user's files.
+Of the emptied folders it sees only FOLDERS (JSON), read-only.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _KEPT = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "TZ")
 
 
 def main() -> int:
-    """Run it; its exit code."""
-    kernel.die_with_parent()  # an audit that is killed leaves no hostile program behind
+    """Run the command and return its exit code."""
+    kernel.die_with_parent()  # so a killed audit leaves no hostile program running
     try:
         _enter(json.loads(sys.argv[1]))
     except OSError as error:
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def _become(command: list[str]) -> NoReturn:
-    """The grader, PID 1 of its namespace: with it ends all that it started."""
+    """Become the grader, PID 1 of its namespace: all its processes end with it."""
     kernel.die_with_parent()
     kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
@@ -88,7 +88,7 @@ def _enter(folders: list[str]) -> None:
 
 
 def _make_empty(place: str, folders: list[str]) -> None:
-    """Mount an empty file system there, with these folders of the old one in it."""
+    """Mount an empty file system there, which still contains these folders of the old one."""
     held = {
         folder: os.open(folder, os.O_PATH | os.O_DIRECTORY)
         for folder in folders
@@ -96,7 +96,7 @@ def _make_empty(place: str, folders: list[str]) -> None:
     }
     kernel.mount("tmpfs", place, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=1777,size=1g")
     for folder, fd in sorted(held.items()):
-        if not os.path.isdir(folder):  # else it came with one that it lies in
+        if not os.path.isdir(folder):  # else it is inside a folder that is already mounted
             os.makedirs(folder)
             kernel.mount(f"/proc/self/fd/{fd}", folder, None, kernel.MS_BIND | kernel.MS_REC)
         os.close(fd)

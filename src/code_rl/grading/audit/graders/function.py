@@ -1,9 +1,9 @@
-"""A grader that is a Python function in its own interpreter: one that TRL, verl or verifiers calls,
-or a plain `grade(code, problem)`.
+"""A grader that is a Python function in its own interpreter, in the form that TRL, verl or
+verifiers calls, or a plain `grade(code, problem)`.
 
-Each slot is a process (`shim`) of the interpreter `python`, which imports the function once per
-class of programs, so that damage by one class does not reach the next. By default the processes
-have no network, a read-only file system and an empty /tmp, and end with the audit.
+Each slot is a process (`shim`) of the interpreter `python`. It imports the function once per class
+of programs, so that damage by one class does not reach the next. By default the processes have no
+network, a read-only file system and an empty /tmp, and end with the audit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _START_S = 300.0
 
 
 class Function(AuditedGrader):
-    """`package.module:function`, called as `shape` says."""
+    """The grader `package.module:function`, called in the form `shape`."""
 
     def __init__(
         self,
@@ -61,13 +61,13 @@ class Function(AuditedGrader):
             self._free.put_nowait(None)
 
     async def check(self) -> None:
-        """Start one process, which imports the function. Raises ConfigError where that fails."""
+        """Start one process, which imports the function. Raises ConfigError if that fails."""
         self._free.get_nowait()
         self._free.put_nowait(await self._start())
 
     async def grade(self, problem: Problem, code: str) -> GraderOutcome:
-        """An exception, a None and a process that has gone are failures of the grader; so is no
-        answer in time."""
+        """Have the function grade one program. An exception, None, a dead process and a late answer
+        are failures of the grader."""
         process = await self._free.get()
         try:
             try:
@@ -90,7 +90,7 @@ class Function(AuditedGrader):
         )
 
     async def renew(self) -> None:
-        """End the processes; those that come after import the function anew."""
+        """End the processes; new ones import the function again."""
         for process in list(self._all):
             await self._end(process)
         places = [self._free.get_nowait() for _ in range(self._free.qsize())]

@@ -1,5 +1,5 @@
-"""Our own judge, on any executor: the embedded sandbox, a Sandbox Fusion server through our
-client."""
+"""This package's own judge on any executor: the embedded sandbox, or a Sandbox Fusion server
+through our client."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Ours(AuditedGrader):
         self._executor = executor
 
     def takes(self, problem: Problem) -> bool:  # noqa: ARG002 - the seam's
-        """Every problem."""
+        """Return True."""
         return True
 
     async def check(self) -> None:
-        """Ask the executor."""
+        """Check that the executor works."""
         await check_executor(self._executor)
 
     async def grade(self, problem: Problem, code: str) -> GraderOutcome:
-        """A verdict about the program is one; `sandbox_error` is a failure of ours."""
+        """Judge one program; `sandbox_error` is a failure of this grader."""
         try:
             verdict = await judge_async(problem, code, self._executor)
         except CodeRLError as error:

@@ -1,6 +1,5 @@
 """Sandbox Fusion: its wire protocol (`protocol`), and an Executor that runs submissions on such
-servers (`client`); `remote` travels there.
+servers (`client`). A harness (`payload`) is sent with each request.
 
-Our own server speaks `protocol` too; the audit of such a server also imports `transport` and a
-program of `remote`.
+Our own server uses `protocol` too.
 """

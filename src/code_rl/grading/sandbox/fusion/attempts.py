@@ -1,15 +1,17 @@
-"""One attempt at a submission: chunk after chunk, each a request to the least loaded server.
+"""One attempt at a submission, in chunks of tests; each chunk is a request to the least loaded
+server.
 
-The harness and the program may share one account in a remote sandbox, so a program can kill or stop
-the harness. Only a harness that reached its end is believed, and it writes the result file last.
-`sandbox.retries` decides by two kinds of failure:
+The harness and the program may run under the same account in a remote sandbox, so a program can
+kill or stop the harness. The harness writes the result file last, and results count only if it
+reached its end. `sandbox.retries` distinguishes two kinds of failure:
 
 - Outage: no connection, an HTTP error, an unreadable answer, the server's own SandboxError.
-- Lost result: a proper answer whose result file lacks the test, while a control program returns
-  whole through the same server; a dropped connection or a late answer after the request was sent.
+- Lost result: the answer is valid but its result file lacks the test, while a control program on
+  the same server returns its result; or the connection broke, or the answer was late, after the
+  request was sent.
 
-The client waits for a busy server, halves a chunk that is too large, and sends a test whose chunk
-ran out of time again with ample time.
+The client waits for a busy server and halves a chunk that is too large. If a chunk ran out of time,
+its unfinished test is sent again with ample time.
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ GAMBLE_AFTER_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """Attempts on the servers of `pool`. Seconds: `busy_s` for a busy server in all, `grace_s` for
-    an answer beyond its run's own limit."""
+    """Attempts on the servers of `pool`. `busy_s` is the total time to wait for a busy server,
+    `grace_s` the time for an answer beyond its run's own limit, both in seconds."""
 
     session: aiohttp.ClientSession
     pool: ServerPool[Server]
@@ -54,8 +56,8 @@ class Attempts:
     grace_s: float
 
     async def run(self, job: Job, alone: bool) -> AsyncIterator[Execution]:
-        """Executions in order, as `retries.Attempt`; `alone`: one test a request, and before all
-        that wait.
+        """Yield executions in order, as a `retries.Attempt`. `alone` sends one test per request,
+        ahead of all waiting ones.
 
         Raises SandboxError.
         """
@@ -97,7 +99,7 @@ class Attempts:
             size = min(size * CHUNK_GROWTH, LARGEST_CHUNK) if clean else 1
 
     async def _try(self, chunk: Chunk, ahead: bool, ample: bool) -> Records:
-        """Send one request. Yield no executions if it ran out of time."""
+        """Send one request. If it ran out of time the records have no executions."""
         async with self.pool.slot(priority=-int(ahead), outage_timeout_s=GAMBLE_AFTER_S) as server:
             try:
                 records, stopped = await self._exchange(server, chunk)
@@ -121,7 +123,7 @@ class Attempts:
     async def _exchange(self, server: Server, chunk: Chunk) -> tuple[Records, bool]:
         """Return the content of the result file, and whether the server had to stop the run.
 
-        Only a harness that reached its end is believed: it writes the file when the programs are
+        Results count only if the harness reached its end: it writes the file when the programs are
         dead.
         """
         answer = await post_run(
@@ -133,8 +135,8 @@ class Attempts:
         return read_records(data, chunk.nonce, chunk.count), stopped
 
     async def _control(self, server: Server) -> None:
-        """Run the control program through the same server. Raises TroubleError when its result is
-        lost too."""
+        """Run the control program on the same server. Raises TroubleError if its result is lost
+        too."""
         records, _ = await self._exchange(
             server,
             make_chunk(CONTROL, 0, 1, spare_s=ALONE_SPARE_S, longest_s=self.pool.longest_run_s),

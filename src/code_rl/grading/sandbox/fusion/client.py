@@ -1,8 +1,8 @@
 """An Executor on Sandbox Fusion servers.
 
-Each request carries the harness, the program and the inputs of one chunk of tests; outputs come
+Each request carries the harness, the program and the inputs of one chunk of tests. Outputs come
 back in a fetched file, and expected outputs never leave this process. Chunks grow (1, 4, 16, 64
-tests), so that a program wrong on its first test is cheap. A trusted job, which may see expected
+tests), so a program that fails its first test is cheap. A trusted job, which may see expected
 outputs, runs on this machine.
 """
 
@@ -32,13 +32,13 @@ from code_rl.util.errors import ConfigError, IsolationError, SandboxError
 DEFAULT_URL = "http://localhost:8080/run_code"
 DEFAULT_CONCURRENCY = 4
 MEASURE = "import os\nprint(len(os.sched_getaffinity(0)))\n"
-"""Says how many processors a server has; its places are twice as many, as the embedded
-sandbox's."""
+"""Prints a server's number of processors. The server gets twice as many slots, like the embedded
+sandbox."""
 GRACE_S = 30.0
 CHECK_S = 10.0
 OVERSUBSCRIPTION = 8.0
-"""Submissions that may share a processor of a server; beyond it, waiting counts against a
-submission's own seconds."""
+"""Submissions that may share a server's processor. With more, waiting counts against a submission's
+own seconds."""
 
 if TYPE_CHECKING:
     from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
@@ -53,7 +53,7 @@ class _PerLoop:
     attempts: Attempts
     retries: Retries
     asked: asyncio.Task[list[float | None]]
-    """Finds out how long the servers let a program run."""
+    """Asks the servers how long a program may run."""
     local: EmbeddedSandbox | None = None
 
 
@@ -64,16 +64,16 @@ class FusionClient:
         urls: `/run_code` addresses, or base addresses. None: SANDBOX_URL, comma-separated (default
             http://localhost:8080/run_code).
         concurrency: requests in flight on each server. None: SANDBOX_MAX_CONCURRENCY, else twice
-            the processors that `check` finds there (at least 4, and 4 before).
-        outage_timeout_s: how long servers that are away, or busy, are waited for.
-        stop: ends that waiting.
+            the processors that `check` finds there, at least 4 (4 until `check` is called).
+        outage_timeout_s: how long to wait for servers that are unreachable or busy.
+        stop: an event that ends that wait.
         grace_s: how long an answer may take beyond its run's own time limit (queueing, transfer).
 
     Raises:
-        ConfigError: an address or a number that cannot be used.
+        ConfigError: an address or a number is invalid.
 
-    Usable from several event loops, one after another: each gets a session and a view of the
-    servers' health, closed with the loop.
+    It can be used from several event loops, one after another. Each loop gets its own session and
+    view of the servers' health, which are closed with the loop.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class FusionClient:
 
     @property
     def description(self) -> str:
-        """One line for people."""
+        """One line about the servers for users."""
         return f"Sandbox Fusion at {', '.join(self.urls)} ({self.places} requests at once)"
 
     @property
@@ -129,9 +129,9 @@ class FusionClient:
                 yield execution
 
     async def check(self) -> None:
-        """Find out how much each server takes at once.
+        """Find out how many submissions each server runs at once.
 
-        Raises SandboxError, naming the addresses, when no server answers its health check, or one
+        Raises SandboxError, naming the addresses, if no server answers its health check, or if one
         refuses to run programs.
         """
         attempts = (await self._per_loop()).attempts
@@ -155,7 +155,7 @@ class FusionClient:
 
     async def _per_loop(self) -> _PerLoop:
         if self._loop is not asyncio.get_running_loop():
-            # A started asynchronous generator is closed by its loop's shutdown_asyncgens:
+            # `shutdown_asyncgens` of its loop closes a started asynchronous generator, so
             # asyncio.run closes the session.
             self._lifetime = self._open()
             self._state = await anext(self._lifetime)
@@ -165,7 +165,7 @@ class FusionClient:
     async def _open(self) -> AsyncGenerator[_PerLoop, None]:
         session = ClientSession(
             connector=TCPConnector(limit=0, ttl_dns_cache=60)
-        )  # as many as there are requests
+        )  # limited by the number of requests instead
         servers = [Server(url, self.concurrency) for url in self.urls]
         pool = ServerPool(servers, partial(_answers, session))
         attempts = Attempts(session, pool, self._outage_timeout_s, self._grace_s)
@@ -190,8 +190,9 @@ class FusionClient:
 
 
 def _local_sandbox() -> EmbeddedSandbox:
-    """Return the sandbox for trusted jobs. They are the problem author's programs, so weak
-    isolation is better than no checker. Raises ConfigError without an embedded sandbox."""
+    """Return the sandbox for trusted jobs. These are the problem author's programs, so weak
+    isolation is better than no checker. Raises ConfigError if this machine has no embedded
+    sandbox."""
     require_linux("a problem's checker, which runs on this machine,")
     from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 
@@ -207,10 +208,10 @@ async def _answers(session: ClientSession, server: Server) -> bool:
 
 
 async def _refusal(session: ClientSession, server: Server, measures: bool) -> str | None:
-    """Return the reason why the server refuses programs (a missing key, another kind of server), or
-    None if it accepts them or is busy.
+    """Return why the server refuses programs (a missing key, another kind of server), or None if it
+    accepts them or is busy.
 
-    With `measures` its slots become what its processors can serve.
+    With `measures` its slots are set from its number of processors.
     """
     try:
         answer = await post_run(session, server.name, RunRequest(MEASURE), CHECK_S)
@@ -225,7 +226,8 @@ async def _refusal(session: ClientSession, server: Server, measures: bool) -> st
 
 
 async def _ask(session: ClientSession, pool: ServerPool[Server]) -> list[float | None]:
-    """Read each server's health check; the strictest limit on a run's length holds."""
+    """Return each server's answer to a health check. The shortest run limit applies to all
+    servers."""
     answers = await asyncio.gather(
         *(ping(session, ping_url(server.name)) for server in pool.servers)
     )

@@ -1,10 +1,9 @@
-"""The course's harness: `run_test(sample, code)`, in a sandbox that is handed this text as
+"""The course's harness: `run_test(sample, code)`, for a sandbox that gets this text as
 `testing_util.py`.
 
-Self-contained. Every test is a process of its own with real stdin and stdout. Outputs are equal
-when their lines are, whitespace around them aside, or when the lines' words are the same decimals.
-Expected outputs are in the sandbox here, in the parent of the program; training sends none there
-(`payload`).
+Self-contained. Every test is a separate process with real stdin and stdout. Outputs are equal if
+their stripped lines are equal, or if the lines' words are the same decimals. Here expected outputs
+are in the sandbox, in the program's parent process; training never sends them there (`payload`).
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ if any(x != True for x in result):
     print(metadata)
     sys.exit(-1)
 """
-"""The entry point, to be filled with the seconds of wall time that a test may take. Exit code 0:
-every test passed."""
+"""The entry point, a template for the wall seconds per test. Exit code 0 means that every test
+passed."""
 
 
 def run_test(
@@ -48,8 +47,8 @@ def run_test(
     debug: bool = False,  # noqa: ARG001 - the course passes it
     timeout: float = 6,
 ) -> tuple[list[bool | int], dict[str, Any]]:
-    """Run `code` on the tests of `sample["input_output"]` up to the first that fails: True passed,
-    False wrong, -1 no answer in time, -2 an error."""
+    """Run `code` on the tests of `sample["input_output"]` up to the first failure. Results are True
+    for passed, False for wrong, -1 for no answer in time, and -2 for an error."""
     tests = json.loads(sample["input_output"])
     name = tests.get("fn_name")
     results: list[bool | int] = []
@@ -80,13 +79,13 @@ def _script(code: str) -> Callable[[], object]:
 
 
 def _call(code: str, name: str, given: Any) -> Callable[[], object]:
-    """Print the return value of the function (or the method of `Solution`) as JSON; the program's
-    own output goes to stderr."""
+    """Return a body that prints the function's (or the `Solution` method's) return value as JSON.
+    The program's own output goes to stderr."""
 
     def body() -> None:
         answer, sys.stdout = sys.stdout, sys.stderr
         namespace: dict[str, Any] = {"__name__": "solution"}
-        # That is what this is for
+        # Running the program is the purpose of this file
         exec(compile(code, "solution.py", "exec"), namespace)  # noqa: S102
         function = namespace.get(name) or getattr(namespace["Solution"](), name)
         args = (
@@ -101,7 +100,8 @@ def _call(code: str, name: str, given: Any) -> Callable[[], object]:
 
 
 def _run(body: Callable[[], object], given: bytes, timeout: float) -> tuple[int | None, str]:
-    """Exit status (None: no end in time) and output of `body` in a process of its own."""
+    """Run `body` in its own process. Return its exit status (None: not ended in time) and
+    output."""
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout:
         stdin.write(given)
         stdin.seek(0)

@@ -1,9 +1,9 @@
-"""Runs one chunk of tests inside a remote sandbox: a process for each, its limits, one line of
-results for each.
+"""Runs one chunk of tests inside a remote sandbox: a process with limits and one line of results
+for each test.
 
-It and the programs share one account. If a program ends this process, its results do not count. A
-result file that a program wrote is replaced: results are kept in memory and written once, when
-every process of the programs is dead. Expected outputs are never here.
+The harness and the programs run under one account. If a program ends the harness, its results do
+not count. A result file written by a program is replaced: results are kept in memory and written
+once, when every process of the programs is dead. Expected outputs are never here.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ STDERR_KEPT = 64 << 10
 _VALUE_FD = 3
 _COMPILE_FAILED = 97
 _DATA_RESERVE, _THREAD_STACK = 1 << 30, 8 << 20
-"""Writable memory beyond the limit, for stacks of threads and untouched buffers. Touched memory is
-judged."""
+"""Writable memory beyond the limit, for thread stacks and untouched buffers. The limit applies to
+touched memory."""
 _PR_SET_CHILD_SUBREAPER = 36
 _LOOK_S = 0.002
 
@@ -59,7 +59,8 @@ def main() -> None:
 
 
 def _run_all(job: Mapping[str, Any], rows: list[bytes], deadline: float) -> tuple[str, str]:
-    """Run test after test. Returns why it stopped (done, failed, bytes, deadline), and a detail."""
+    """Run the tests one by one. Return why it stopped (done, failed, bytes, deadline), and a
+    detail."""
     home = os.getcwd()
     for index in range(job["count"]):
         place = tempfile.mkdtemp(dir=home)
@@ -81,7 +82,7 @@ def _run_all(job: Mapping[str, Any], rows: list[bytes], deadline: float) -> tupl
 def _run(
     job: Mapping[str, Any], given: IO[bytes], place: str, deadline: float
 ) -> dict[str, Any] | None:
-    """Run one test. Returns its row of the result file, None where the chunk's time is over."""
+    """Run one test. Return its row of the result file, or None if the chunk's time is over."""
     with (
         tempfile.TemporaryFile() as stdout,
         tempfile.TemporaryFile() as stderr,
@@ -118,7 +119,7 @@ def _row(
     said: bytes,
     record: bytes,
 ) -> dict[str, Any]:
-    """The row of one test: its status by the limits, and its outputs."""
+    """Return the row of one test: its status by the limits, and its outputs."""
     exit_code, cpu_s, wall_s, peak = measured
     output = job["limits"]["output_bytes"]
     answer = runner.decode_value(record) if job["fn_name"] is not None else None
@@ -156,9 +157,9 @@ def _row(
 
 
 def _become(job: Mapping[str, Any], place: str, descriptors: list[int]) -> NoReturn:
-    """In the fork: take the descriptors and the limits, run the program."""
+    """In the forked process: take the descriptors and the limits, and run the program."""
     try:
-        with suppress(OSError):  # a server of ours refuses new sessions
+        with suppress(OSError):  # our own server refuses new sessions
             os.setsid()
         for target, fd in enumerate([os.dup(fd) for fd in descriptors]):
             os.dup2(fd, target)
@@ -192,7 +193,7 @@ def _compiled(job: Mapping[str, Any]) -> runner.Program:
 
 
 def _limit(limits: Mapping[str, Any]) -> None:
-    import resource  # where the harness runs; the client that sends it may lack it
+    import resource  # here, since the client that sends this file may not have it
 
     seconds = math.ceil(limits["cpu_s"]) + 1
     stacks = max(_DATA_RESERVE, limits["processes"] * _THREAD_STACK)
@@ -209,7 +210,7 @@ def _limit(limits: Mapping[str, Any]) -> None:
 
 
 def _reap(pid: int) -> tuple[int, float, int]:
-    """End the test and its processes. Returns its exit code, the CPU seconds of all, and the peak
+    """End the test and its processes. Return its exit code, the CPU seconds of all, and the peak
     memory of the largest."""
     exit_code, cpu_s, peak = 1, 0.0, 0
     while True:
@@ -237,7 +238,7 @@ def _children() -> list[int]:
 
 
 def _read(file: IO[bytes], most: int) -> bytes:
-    """Up to one byte more than `most`."""
+    """Return up to `most` bytes, plus one more if there are more."""
     file.seek(0)
     return file.read(most + 1)
 
@@ -247,12 +248,12 @@ def _text(data: bytes) -> str:
 
 
 def _line(job: Mapping[str, Any], row: Mapping[str, Any]) -> bytes:
-    """A line of the result file; the nonce ties it to its request."""
+    """Return a line of the result file; the nonce ties it to its request."""
     return json.dumps({"nonce": job["nonce"], **row}).encode() + b"\n"
 
 
 def _replace(path: str, data: bytes) -> None:
-    """Write a new file in place of whatever a program left there."""
+    """Write a new file in place of anything that a program left there."""
     shutil.rmtree(path, ignore_errors=True)
     with suppress(FileNotFoundError):
         os.unlink(path)

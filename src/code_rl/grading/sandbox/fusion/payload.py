@@ -1,8 +1,8 @@
 """The content of one request to a Sandbox Fusion server: the harness, a program, and the inputs of
 one chunk of tests.
 
-A request has no place for an expected output. `TEST_UTIL` is the harness as one self-contained
-module (sent as `testing_util.py`) and `TEST_CODE` the entry point that the server runs.
+A request has no field for an expected output. `TEST_UTIL` is the harness as one self-contained
+module (sent as `testing_util.py`), and `TEST_CODE` the entry point that the server runs.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from code_rl.util.errors import ConfigError
 
 UTIL_FILE = "testing_util.py"
 MODULES = (values, runner, ending, harness)
-"""In the order of their imports. They are sent under their own names, so that the text that travels
-is the text that is tested here."""
+"""In the order of their imports. Each is sent as text under its own name, so the code that is
+tested here is the code that runs there."""
 
 TEST_CODE = """\
 from testing_util import main
@@ -71,8 +71,8 @@ for name, source in SOURCES.items():
 
 
 def _util() -> str:
-    """The harness; with its bytecode, which an interpreter of the same version as this one takes
-    instead of compiling."""
+    """Return the harness. An interpreter of this one's version uses the included bytecode instead
+    of compiling."""
     sources = {module.__name__: inspect.getsource(module) for module in MODULES}
     compiled = marshal.dumps(
         {name: compile(source, name, "exec") for name, source in sources.items()}
@@ -86,14 +86,15 @@ TEST_UTIL = _util()
 CHUNK_INPUT_BYTES = 16 << 20
 CHUNK_RESULT_BYTES = 32 << 20
 SPARE_S = 2.0
-"""Seconds by which the harness stops before the server, so that its results are still fetched."""
+"""Seconds by which the harness stops before the server does, so that its results are still fetched.
+"""
 ALONE_SPARE_S = 10.0
-"""Seconds beyond the harness's own deadline if the next loss decides."""
+"""Seconds beyond the harness's own deadline if the next lost result is the last one tolerated."""
 STARTING_S = 5.0
-"""Seconds of a request beyond those of its tests."""
+"""Seconds of a request in addition to those of its tests."""
 _LONGEST_S = 1e9
 AMPLE_S = 20.0
-"""Seconds beyond its wall limit for a test that is sent again alone."""
+"""Seconds beyond its wall limit for a test that is sent again by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +115,16 @@ def make_chunk(
     spare_s: float = SPARE_S,
     longest_s: float = math.inf,
 ) -> Chunk:
-    """The request for up to `count` tests of `job` from `start` on, fewer where their inputs are
-    large or the server allows `longest_s` only.
+    """Return the request for up to `count` tests of `job` from `start` on. It has fewer if their
+    inputs are large, or if the server allows at most `longest_s`.
 
-    Its run_timeout is `(cpu_s + 1) * tests + 5` seconds; with `ample_time` the wall cap
-    of a test, and some more. The harness is to stop `spare_s` before that.
+    Its run_timeout is `(cpu_s + 1) * tests + 5` seconds; with `ample_time` it is the wall cap of a
+    test and some more. The harness stops `spare_s` before that.
 
     Raises:
         RefusedError: an argument of a call is not plain data, or the job has files: neither can be
             sent.
-        ConfigError: the job's own limits do not fit into `longest_s`.
+        ConfigError: the job's own limits exceed `longest_s`.
     """
     if job.files or job.fetch:
         raise RefusedError(
@@ -166,7 +167,7 @@ def make_chunk(
 
 
 def _check_longest(limits: Limits, each_s: int, longest_s: float) -> None:
-    """Raise ConfigError for a server that allows no run as long as one test may need."""
+    """Raise ConfigError if the server does not allow a run as long as one test may need."""
     needed_s = max(each_s + STARTING_S, limits.wall_cap_s) - SPARE_S + ALONE_SPARE_S
     if needed_s > longest_s:
         raise ConfigError(

@@ -17,7 +17,7 @@ from code_rl.util.errors import ConfigError
 
 RUN_PATH = "/run_code"
 LONGEST_RUN_HEADER = "X-Longest-Run-S"
-"""Of a server of ours, on its answer to a ping: the longest run_timeout that it accepts."""
+"""A header of our own server's answer to a ping: the longest run_timeout that it accepts."""
 PING_PATH = "/v1/ping"
 
 PYTHON = "python"
@@ -53,7 +53,7 @@ def ping_url(run_url: str) -> str:
 
 
 class ProtocolError(ValueError):
-    """A body is not of the protocol's form."""
+    """The body does not follow the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class RunRequest:
     fetch_files: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The request body."""
+        """Return the request body."""
         body = {item.name: getattr(self, item.name) for item in fields(self)}
         return body | {
             "memory_limit_MB": body.pop("memory_limit_mb"),
@@ -93,7 +93,7 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class RunResponse:
-    """The answer to a RunRequest; `files` holds the fetched files that exist."""
+    """The answer to a RunRequest; `files` has the fetched files that exist."""
 
     status: str
     message: str = ""
@@ -101,7 +101,7 @@ class RunResponse:
     files: Mapping[str, bytes] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The response body. `compile_result` is null: Python has no compile step."""
+        """Return the response body. `compile_result` is null: Python has no compile step."""
         return {
             "status": self.status,
             "message": self.message,
@@ -114,7 +114,7 @@ class RunResponse:
     @classmethod
     def from_json(cls, body: Any) -> RunResponse:
         """Read a response body. Raises ProtocolError for anything that a Fusion server cannot have
-        meant."""
+        sent."""
         if not isinstance(body, dict) or body.get("status") not in (SUCCESS, FAILED, SANDBOX_ERROR):
             raise ProtocolError(f"not a run_code response: {str(body)[:200]}")
         files = body.get("files") or {}
@@ -134,9 +134,10 @@ def _encoded(files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def decode_file(path: str, text: Any, strict: bool = True) -> bytes:
-    """The bytes of one base64 file, line breaks allowed. Raises ProtocolError naming the path.
+    """Return the bytes of one base64 file, which may have line breaks. Raises ProtocolError naming
+    the path.
 
-    Not `strict`, as the real server: characters that are not of the alphabet count for nothing.
+    If not `strict`, characters outside the alphabet are ignored, as on the real server.
     """
     if not isinstance(text, str):
         raise ProtocolError(f"the content of {path!r} is not a string")

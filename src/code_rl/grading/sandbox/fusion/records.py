@@ -1,5 +1,4 @@
-"""The result file: a line of JSON for each test and one for the end, read here without trusting
-them."""
+"""The result file: a line of JSON for each test and one for the end, read without trusting them."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ class Records:
     """The content of a result file. `executions` are the tests from the chunk's first on, without
     gaps.
 
-    `end` is why the harness stopped (done, failed, bytes, deadline, error), None when the file ends
-    before its last line.
+    `end` is why the harness stopped (done, failed, bytes, deadline, error), or None if the file
+    ends before its last line.
     """
 
     executions: tuple[Execution, ...]
@@ -48,7 +47,8 @@ def read_records(data: bytes, nonce: str, count: int) -> Records:
 
 
 def _execution(row: dict[str, Any]) -> Execution:
-    """Raises KeyError, TypeError or ValueError for a row of another form."""
+    """Return the execution of a row. Raises KeyError, TypeError or ValueError for a malformed
+    row."""
     code, value = row["exit_code"], row.get("value")
     return Execution(
         status=Status(row["status"]),

@@ -1,4 +1,4 @@
-"""One HTTP exchange with a Sandbox Fusion server, every way of failing as a typed error."""
+"""One HTTP exchange with a Sandbox Fusion server; every failure is a typed error."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ PERMANENT = (401, 403, 405, 422)
 
 
 class TroubleError(SandboxError):
-    """The server or the way to it failed; another try may work."""
+    """The server or the connection failed; another try may work."""
 
 
 class OverloadedError(SandboxError):
-    """The server asks to come back after `retry_after_s` seconds."""
+    """The server asks for another try after `retry_after_s` seconds."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class OverloadedError(SandboxError):
 
 
 class UnansweredError(LostError):
-    """The request was sent, and no answer came."""
+    """The request was sent, but no answer came."""
 
 
 class TooLargeError(RefusedError):
@@ -87,8 +87,8 @@ async def post_run(
 
 
 async def ping(session: aiohttp.ClientSession, url: str) -> float | None:
-    """Return the longest run that a healthy server allows (infinity unless it says), or None if its
-    health check fails."""
+    """Return the longest run that a healthy server allows (infinity if it does not say), or None if
+    its health check fails."""
     try:
         async with session.get(
             url, timeout=aiohttp.ClientTimeout(total=PING_TIMEOUT_S)

@@ -1,3 +1,3 @@
 """The embedded sandbox: warm-fork workers in Linux namespaces. `pool` is the executor, `launcher`
-starts the zygote, `link` speaks to a worker; `guest` runs inside and imports nothing of the host's
-half."""
+starts the zygote, and `link` talks to a worker. `guest` runs inside the sandbox and imports nothing
+from the host's side."""

@@ -1,8 +1,8 @@
 """Control groups, where this process may make them: a ceiling for the memory and the processes of
-everything that one worker runs.
+all that one worker runs.
 
-Version 1 (one hierarchy a controller) and version 2. Without them the limits of single processes
-still hold.
+Version 1 (one hierarchy per controller) and version 2. Without them the limits of single processes
+still apply.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 _OVERHEAD_BYTES = 256 << 20
-"""Room beyond a program's memory limit: its private file system, its streams, the supervisor."""
+"""Memory beyond a program's limit: its private file system, its streams, the supervisor."""
 _OVERHEAD_PROCESSES = 16
 _serial = itertools.count()
 _PREFIX = "code-rl-"
@@ -88,7 +88,7 @@ class WorkerGroup:
 
 
 class Groups:
-    """Makes groups for workers under the group that this process is in."""
+    """Makes groups for workers below this process's own group."""
 
     def __init__(self) -> None:
         self._parents, self._names = _writable_parents()
@@ -102,8 +102,8 @@ class Groups:
         return self._names is _V2 or any("pids" in parent for parent in self._parents)
 
     def enclose(self, pid: int) -> WorkerGroup | None:
-        """Put a worker that runs nothing yet into groups of its own; None where groups cannot be
-        had."""
+        """Put a worker that runs nothing yet into groups of its own. Return None if groups are not
+        available."""
         if not self._parents:
             return None
         name = f"{_PREFIX}{os.getpid()}-{next(_serial)}"
@@ -114,14 +114,14 @@ class Groups:
         return group
 
     def release(self, group: WorkerGroup | None) -> None:
-        """Remove a dead worker's groups, now or, if its processes are still ending, at a later
-        call."""
+        """Remove a dead worker's groups now, or in a later call if its processes are still
+        ending."""
         if group is not None:
             self._leaving.append(group)
         self.gone()
 
     def gone(self) -> bool:
-        """Remove the groups that are now removable; True if all released ones are gone."""
+        """Remove the groups that are now empty. Return True if all released groups are gone."""
         self._leaving = [leaving for leaving in self._leaving if not leaving.remove()]
         return not self._leaving
 
@@ -131,13 +131,13 @@ def _remove_orphans(parent: str) -> None:
     for name in os.listdir(parent):
         host = name.removeprefix(_PREFIX).partition("-")[0] if name.startswith(_PREFIX) else ""
         if host.isdigit() and (int(host) == os.getpid() or not os.path.exists(f"/proc/{host}")):
-            with contextlib.suppress(OSError):  # something is still in it
+            with contextlib.suppress(OSError):  # it is not empty
                 os.rmdir(f"{parent}/{name}")
 
 
 def _writable_parents() -> tuple[tuple[str, ...], Names]:
-    """The directories in which groups can be made: of memory and pids (version 1), or the one of
-    version 2."""
+    """Return the directories where groups can be made: those of memory and pids (version 1), or the
+    one of version 2."""
     mine = _by_controller()
     for kind, controllers, names, needed in (
         ("cgroup", ("memory", "pids"), _V1, "cgroup.procs"),
@@ -155,7 +155,7 @@ def _writable_parents() -> tuple[tuple[str, ...], Names]:
 
 
 def _by_controller() -> dict[str, str]:
-    """Path of this process's group for each controller; the empty name is version 2."""
+    """Return the path of this process's group for each controller; version 2 has the empty name."""
     mine = {}
     for line in _lines("/proc/self/cgroup"):
         _, controllers, path = line.rstrip("\n").split(":", 2)

@@ -1,5 +1,5 @@
-"""The host's handle on a zygote: start it with nothing of ours in its environment, ask it for
-workers, end it."""
+"""The host's handle on a zygote: it starts one with an empty environment, requests workers, and
+ends it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ENVIRONMENT = {
     "LD_BIND_NOW": "1",
     "PATH": "/usr/bin:/bin",
     "HOME": "/tmp",  # noqa: S108
-    "SQLITE_TMPDIR": ".",  # which would take /tmp, where a program may not write at every level
+    "SQLITE_TMPDIR": ".",  # which would use /tmp, where programs cannot write at every level
     "LOGNAME": "sandbox",
     "LANG": "C.UTF-8",
     "LC_ALL": "C.UTF-8",
@@ -65,17 +65,17 @@ sys.path.insert(0, config["root"])
 from code_rl.grading.sandbox.local.guest.boot import main
 main(control, config)
 """
-# ADDR_NO_RANDOMIZE holds from the next exec on: sets of objects are ordered by their addresses,
-# which must be the same again.
-"""The command line, which every process of the sandbox shows, holds no fact of this machine."""
+# ADDR_NO_RANDOMIZE applies from the next exec on. Sets of objects are ordered by address, and that
+# order must be the same in every run.
+"""The command line, visible to every process of the sandbox, reveals nothing of this machine."""
 _START_TIMEOUT_S = 60.0
 _SPAWN_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerProcess:
-    """A worker just forked: its process id, a descriptor that names that process for good, the
-    socket on which it hears of submissions."""
+    """A newly forked worker: its process id, a pidfd, and the socket on which it receives
+    submissions."""
 
     pid: int
     pidfd: int
@@ -86,8 +86,7 @@ class WorkerProcess:
     def end(self) -> None:
         """End the worker and all that it runs; release its descriptors. Idempotent.
 
-        Where its processes are not contained, it has to see to them itself, and ends when it hears
-        nothing more.
+        A worker whose processes are not contained ends them itself once its socket is closed.
         """
         if self.control.fileno() < 0:
             return
@@ -103,10 +102,12 @@ class Zygote:
     workers."""
 
     def __init__(self, level: str, scientific: bool, counted: bool) -> None:
-        """`counted`: a control group limits how many processes a worker has.
+        """Start the process. `counted` means that a control group limits a worker's number of
+        processes.
 
-        Raises ConfigError under too low limits, IsolationError when the level cannot be had,
-        SandboxError when the process does not start."""
+        Raises ConfigError if limits are too low, IsolationError if the level is not available,
+        SandboxError if the process does not start.
+        """
         self._control, theirs = wire.pair()
         self._scratch = "" if level == confine.FULL else tempfile.mkdtemp(prefix="code-rl-")
         packages = installed_packages()
@@ -137,7 +138,7 @@ class Zygote:
             raise SandboxError(f"the sandbox's first process did not start: {error}") from error
         finally:
             theirs.close()
-        # Sent before any program was seen
+        # Sent before any program ran
         kind, *rest = marshal.loads(answer) if answer else ("",)  # noqa: S302
         if kind != READY:
             self.close()
@@ -152,7 +153,7 @@ class Zygote:
         self._control.settimeout(_SPAWN_TIMEOUT_S)
 
     def spawn_worker(self) -> WorkerProcess:
-        """Fork a worker. Raises SandboxError when the zygote cannot."""
+        """Fork a worker. Raises SandboxError if the zygote cannot."""
         ours, theirs = wire.pair()
         try:
             fds = array.array("i", [theirs.fileno()])
@@ -177,7 +178,7 @@ class Zygote:
         return self.process.poll() is None
 
     def close(self) -> None:
-        """Tell the zygote to end; its workers end with it. Returns at once."""
+        """Tell the zygote to end, without waiting; its workers end with it."""
         self._control.close()
 
     def wait(self, timeout_s: float) -> None:
@@ -189,7 +190,8 @@ class Zygote:
 
 
 def installed_packages() -> list[tuple[str, str]]:
-    """(name under the packages directory, path here) of everything that programs may import."""
+    """Return (name under the packages directory, path here) of each package that programs may
+    import."""
     found: list[tuple[str, str]] = []
     for name in SHOWN_PACKAGES:
         spec = importlib.util.find_spec(name)
@@ -205,7 +207,7 @@ def installed_packages() -> list[tuple[str, str]]:
 
 
 def _spawn(control: socket.socket) -> subprocess.Popen[bytes]:
-    # Files, as programs will have them: the interpreter remembers whether its standard streams can
+    # Files, like those of programs: the interpreter remembers whether its standard streams can
     # seek.
     reader, writer = os.memfd_create("stdin"), os.memfd_create("stdout")
     try:
@@ -225,7 +227,7 @@ def _spawn(control: socket.socket) -> subprocess.Popen[bytes]:
 
 
 def _explain(level: str, step: str, number: int) -> str:
-    """Explain in one line why an isolation level cannot be had, and the remedy."""
+    """Return one line on why an isolation level is not available, with the remedy."""
     remedy = (
         "see that sysctl user.max_user_namespaces is not 0, kernel.unprivileged_userns_clone is "
         "not 0 and kernel.apparmor_restrict_unprivileged_userns is not 1; in a container allow "

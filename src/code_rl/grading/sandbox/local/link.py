@@ -1,5 +1,5 @@
-"""The host's side of one worker: submits a job and yields its executions. No threads; readiness
-comes from the running event loop."""
+"""The host's side of one worker: it submits a job and yields its executions. It has no threads; the
+running event loop reports readiness."""
 
 from __future__ import annotations
 
@@ -22,36 +22,37 @@ from code_rl.grading.sandbox.retries import LostError
 from code_rl.util.errors import SandboxError
 
 _END_S = 60.0
-"""Within this a worker tells of its supervisor's end, when the supervisor's channel is closed."""
+"""Seconds within which a worker reports its supervisor's end after the supervisor's channel is
+closed."""
 SILENCE_S = 600.0
-"""Seconds of silence allowed to a worker beyond its longest test; compiling is slow on a crowded
+"""Seconds of silence that a worker is allowed beyond its longest test; compiling is slow on a busy
 machine."""
 
 StreamsOf = Callable[[int], Streams]
 
 
 class Idle:
-    """The running test does nothing: its slot can be lent."""
+    """The running test is idle: its slot can be lent."""
 
 
 class WorkerLink:
-    """One worker, seen from the host. Serves one submission at a time, from any event loop."""
+    """One worker, seen from the host. It serves one submission at a time, from any event loop."""
 
     def __init__(self, process: WorkerProcess, group: WorkerGroup | None) -> None:
         self.process, self.group = process, group
         self.lost = False
-        """True once the worker cannot be used any more."""
+        """True once the worker is unusable."""
         self._unended = 0
 
     async def run(
         self, job: wire.JobMessage, tests: int, files: Mapping[str, bytes], streams_of: StreamsOf
     ) -> AsyncGenerator[Execution | Idle, None]:
         """Yield the executions of `job`'s `tests` in order, up to the last test or a compile error,
-        and reports of idle tests in between.
+        and an Idle for each report of an idle test.
 
         `streams_of` makes the streams of a test when it is due. Raises LostError if a result is
-        missing, SandboxError if the worker cannot be reached. Closing the iterator early stops
-        the submission.
+        missing, SandboxError if the worker cannot be reached. Closing the iterator early stops the
+        submission.
         """
         if self.group is not None:
             try:
@@ -59,7 +60,7 @@ class WorkerLink:
             except OSError as error:
                 self.lost = True
                 raise SandboxError(f"the limits of a worker cannot be set: {error}") from error
-            self.group.ran_out_of_memory()  # what happened before is not this job's
+            self.group.ran_out_of_memory()  # earlier events do not belong to this job
         done = 0
         while done < tests:
             submission = _Submission(self, job, tests, files, streams_of, done)
@@ -71,8 +72,8 @@ class WorkerLink:
             done = submission.due
 
     def begin(self, theirs: socket.socket) -> None:
-        """Hand the channel of a submission to the worker. Raises SandboxError when it cannot be
-        reached."""
+        """Send the channel of a submission to the worker. Raises SandboxError if the worker cannot
+        be reached."""
         try:
             self._hear_of_ends()
             socket.send_fds(self.process.control, [wire.START], [theirs.fileno()])
@@ -95,8 +96,8 @@ class WorkerLink:
         return code
 
     def _hear_of_ends(self) -> int | None:
-        """The exit code of the last of the supervisors begun, if all have ended by now. Raises
-        OSError when the worker has."""
+        """Return the exit code of the last supervisor if all have ended by now, else None. Raises
+        OSError if the worker has ended."""
         code = None
         while self._unended and code is None:
             try:
@@ -118,8 +119,8 @@ class WorkerLink:
 
 @dataclass(eq=False)
 class _Submission:
-    """A job from its start, or from where an earlier supervisor gave it up, to the end of a
-    supervisor."""
+    """A job in one supervisor: from its first test, or from the test where an earlier supervisor
+    stopped, to the supervisor's end."""
 
     _link: WorkerLink
     _job: wire.JobMessage
@@ -127,7 +128,7 @@ class _Submission:
     _files: Mapping[str, bytes]
     _streams_of: StreamsOf
     due: int
-    """The test of the next result."""
+    """The index of the next result's test."""
     _streams: Streams | None = None
     _records: deque[wire.Record | wire.ExitReport] = field(default_factory=deque)
     _reaped: list[wire.ExitReport] = field(default_factory=list)
@@ -138,14 +139,14 @@ class _Submission:
     _timer: asyncio.TimerHandle | None = None
 
     async def run(self) -> AsyncGenerator[Execution | Idle, None]:
-        """As `WorkerLink.run`, but ends early if the tests from `due` on need another
+        """Do the same as `WorkerLink.run`, but end early if the tests from `due` on need another
         supervisor."""
         loop = asyncio.get_running_loop()
         self._channel, theirs = wire.pair()
         self._channel.setblocking(False)
         self._number = (
             self._channel.fileno()
-        )  # a socket asyncio would write out in full when it looks for it
+        )  # asyncio would format a socket in full when it looks for it
         ended = False
         try:
             with theirs:
@@ -165,7 +166,7 @@ class _Submission:
                     result = self._result(record)
                     ended = record.tainted or self.due == self._tests
                     yield result
-                    if not ended:  # not before: a result may be the last that is wanted
+                    if not ended:  # only here: a result may be the last one that is wanted
                         await self._feed()
                 elif record.kind == wire.IDLE:
                     yield Idle()
@@ -183,7 +184,7 @@ class _Submission:
             self._channel.close()
             if self._streams is not None:
                 self._streams.close()
-                # A test is running; where it does not end with its worker, the worker sees to it.
+                # A test is running. If it does not end with its worker, the worker ends it.
                 self._link.lost = self._link.lost or (not ended and self._link.process.contained)
 
     async def _submit(self) -> None:
@@ -197,7 +198,7 @@ class _Submission:
                 os.close(fd)
 
     async def _feed(self) -> None:
-        """Give the supervisor the test that is due."""
+        """Send the supervisor the test that is due."""
         try:
             self._streams = self._streams_of(self.due)
         except OSError as error:
@@ -222,7 +223,7 @@ class _Submission:
             except BlockingIOError:
                 await _ready(loop.add_writer, loop.remove_writer, self._number)
             except (BrokenPipeError, ConnectionError):
-                return  # the records that it sent have the supervisor's end
+                return  # the supervisor's end is known once its records are read
 
     async def _next(self) -> wire.Record | wire.ExitReport | int:
         """Return the next record, or the supervisor's exit code if none follows."""
@@ -271,15 +272,15 @@ class _Submission:
             streams.close()
 
     def _missing(self, exit_code: int) -> Execution:
-        """The supervisor has ended so, without the result that is due. Raises LostError, unless it
-        is plain who is to blame."""
-        if exit_code == signal.SIGPROF:  # as only the compiler's clock ends it
+        """Return the execution of the test that is due when the supervisor ended without its
+        result. Raises LostError unless the cause is certain."""
+        if exit_code == signal.SIGPROF:  # only the compiler's CPU limit ends it like this
             return Execution(
                 Status.COMPILE_ERROR, exit_code=1, detail="the program overwhelms the compiler"
             )
         if (
             self._starved or self._ran_out_of_memory()
-        ):  # in a group that holds nothing but this submission
+        ):  # in a group that contains only this submission
             self.due += 1
             return Execution(
                 Status.MEMORY_LIMIT, detail=f"more than {self._job.memory_bytes >> 20} MB in all"
@@ -290,8 +291,8 @@ class _Submission:
         return self._link.group is not None and self._link.group.ran_out_of_memory()
 
     def _end_silence(self) -> None:
-        """Give a worker up that has left us waiting for too long; look again when that may be so.
-        One timer a submission, not one a result."""
+        """Give up a worker that has been silent for too long, or check again when that could be so.
+        There is one timer per submission, not one per result."""
         loop = asyncio.get_running_loop()
         silence = self._job.wall_s + SILENCE_S
         left = silence if self._wake is None else self._waits_since + silence - loop.time()
@@ -301,8 +302,8 @@ class _Submission:
             self._close(f"silent for {silence:.0f} s")
 
     def _readable(self) -> None:
-        """Take one datagram: there seldom is another, and if so the loop calls again. After a reset
-        take all, for then uvloop does not."""
+        """Take one datagram. There is seldom another, and the loop would call again. After a reset
+        take all, because uvloop then does not call again."""
         reset = False
         while True:
             try:
@@ -313,7 +314,7 @@ class _Submission:
                 return
             except (
                 ConnectionResetError
-            ):  # tests sent ahead are dropped; earlier messages are still to be read
+            ):  # tests that were sent ahead are dropped; earlier messages are still unread
                 reset = True
                 continue
             except (OSError, ValueError) as error:

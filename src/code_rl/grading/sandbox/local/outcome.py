@@ -1,4 +1,4 @@
-"""One test on the host's side: its descriptors, and its execution, made from its process's end and
+"""One test on the host's side: its descriptors, and its execution, made from its exit report and
 its output.
 
 Nothing here knows whether the output is right.
@@ -16,7 +16,7 @@ STDERR_KEPT = 64 * 1024
 
 
 class Streams:
-    """Anonymous files in memory for one test's input and output, open in this process and in the
+    """Anonymous in-memory files for one test's input and output, open in this process and in the
     test."""
 
     def __init__(self, case: bytes, call: bool, fetch: bool) -> None:
@@ -29,14 +29,14 @@ class Streams:
         self.descriptors = [self.input, self.stdout, self.stderr, *([self.value] if call else [])]
 
     def close(self) -> None:
-        """Give the descriptors back. Idempotent."""
+        """Close the descriptors. Idempotent."""
         while self._fds:
             os.close(self._fds.pop())
 
     def _memory(self, name: str, content: bytes = b"") -> int:
         try:
             fd = memory_file(name, content)
-        except OSError:  # no descriptors are left: keep none of those that there were
+        except OSError:  # no descriptors are left: close those that were opened
             self.close()
             raise
         self._fds.append(fd)
@@ -44,7 +44,7 @@ class Streams:
 
 
 def memory_file(name: str, content: bytes = b"") -> int:
-    """A descriptor of an anonymous file in memory, to be read from its start."""
+    """Return a descriptor of an anonymous in-memory file, at its start."""
     fd, at = os.memfd_create(name), 0
     try:
         while at < len(content):
@@ -58,7 +58,7 @@ def memory_file(name: str, content: bytes = b"") -> int:
 def execution(
     job: wire.JobMessage, record: wire.ExitReport, streams: Streams, killed_for_memory: bool
 ) -> Execution:
-    """The execution of a test that has ended as `record` says."""
+    """Return the execution of a test that ended as `record` says."""
     stdout, too_long = _read(streams.stdout, job.output_bytes)
     stderr, _ = _read(streams.stderr, STDERR_KEPT)
     value_size = os.fstat(streams.value).st_size if streams.value >= 0 else 0
@@ -107,6 +107,6 @@ def execution(
 
 
 def _read(fd: int, limit: int) -> tuple[bytes, bool]:
-    """The first `limit` bytes of a stream, and whether there were more."""
+    """Return the first `limit` bytes of a stream, and whether there were more."""
     size = os.fstat(fd).st_size if fd >= 0 else 0
     return files.read_from_start(fd, min(size, limit)), size > limit

@@ -1,5 +1,5 @@
-"""EmbeddedSandbox: workers by kind of job, a fair queue in front of them, replacement of those that
-die."""
+"""EmbeddedSandbox: workers by kind of job, a fair queue for them, and replacement of dead
+workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _END_TIMEOUT_S = 30.0
 _DESCRIPTORS = 8192
 _SCIENTIFIC = re.compile(rf"\b(?:{'|'.join(PRELOADED_PACKAGES)}|scipy|pandas)\b")
 _NAMES_PROC = re.compile(r"/(?:proc|dev)\b")
-"""/dev/stdin and the like are links into /proc."""
+"""/dev/stdin and similar names are links into /proc."""
 _SEARCHED_FILE_BYTES = 1 << 20
 
 
@@ -46,8 +46,8 @@ class _Kind(NamedTuple):
 
     @classmethod
     def of(cls, job: Job) -> _Kind:
-        """`scientific`: the program, or a file that came with it, names a package that is worth
-        having loaded beforehand."""
+        """Return the kind of a job. It is `scientific` if the program or a file of the job names a
+        package that is worth preloading."""
         files = (
             data.decode("latin-1")
             for data in job.files.values()
@@ -59,13 +59,15 @@ class _Kind(NamedTuple):
 class EmbeddedSandbox:
     """Runs programs in namespaces of this machine; an `Executor`.
 
-    `concurrency` is the number of submissions at work at once (default: twice the processors, at
+    `concurrency` is the number of submissions that run at once (default: twice the processors, at
     least four); others wait in order of arrival. A submission whose test has been idle for a while
-    gives its slot to another, as long as their memory limits leave room. Trusted jobs have zygotes
-    and workers of their own. `isolation` is auto (the strongest level available, never none), full,
-    landlock or none. `outage_timeout_s` is for how long a machine that cannot run a control program
-    is waited for, unless `stop` is set. May be created outside an event loop and used from several
-    in turn, but from one thread at a time.
+    lends its slot to another if their memory limits allow it. Trusted jobs have their own zygotes
+    and workers.
+
+    `isolation` is auto (the strongest level available, never none), full, landlock or none.
+    `outage_timeout_s` is how long to wait for a machine that cannot run a control program; setting
+    `stop` ends the wait. The sandbox may be created outside an event loop and used from several in
+    turn, but from one thread at a time.
     """
 
     def __init__(
@@ -108,7 +110,7 @@ class EmbeddedSandbox:
 
     @property
     def description(self) -> str:
-        """One line for people."""
+        """One line about the sandbox for users."""
         return f"embedded sandbox, isolation {self.isolation}, {self.concurrency} workers"
 
     @property
@@ -121,7 +123,7 @@ class EmbeddedSandbox:
         return self._retries.run(job)
 
     async def _attempt(self, job: Job, alone: bool) -> AsyncIterator[Execution]:
-        """Run `job` once; `alone`: by a worker made for it."""
+        """Run `job` once; with `alone`, in a worker made for it."""
         cases = case_messages(job)
         message = _message(job)
 
@@ -212,8 +214,8 @@ class EmbeddedSandbox:
         self._groups.release(link.group)
 
     async def _zygote(self, kind: _Kind) -> Zygote:
-        """The zygote of `kind`. Starting one takes a part of a second, in a thread; all who want it
-        wait for one start."""
+        """Return the zygote of `kind`. It is started in a thread, which takes a fraction of a
+        second; all callers wait for the same start."""
         if self._closed:
             raise RefusedError("the sandbox is closed")
         zygote = self._zygotes.get(kind)
@@ -287,7 +289,7 @@ def _message(job: Job) -> wire.JobMessage:
 
 
 def _allow_descriptors() -> None:
-    """Raise the soft limit of descriptors to the hard one: each running test needs a few here."""
+    """Raise the soft limit of descriptors to the hard limit: each running test needs several."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -10,18 +10,17 @@ from collections.abc import AsyncIterator
 
 
 class Slot:
-    """A running submission's hold on the sandbox."""
+    """A running submission's slot."""
 
     lent = 0
-    """Bytes of memory that its holder may use without having it; 0 while it has it."""
+    """Bytes that the holder may use while its slot is lent; 0 if it is not lent."""
 
 
 class Slots:
     """`count` slots. Usable from several event loops in turn."""
 
     def __init__(self, count: int, lending_bytes: int) -> None:
-        """`lending_bytes`: how much memory submissions whose slots are lent may be allowed, all
-        together."""
+        """`lending_bytes` is the most memory that submissions with lent slots may use together."""
         self._count, self._lending = count, lending_bytes
         self._taken = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -29,7 +28,7 @@ class Slots:
 
     @contextlib.asynccontextmanager
     async def slot(self) -> AsyncIterator[Slot]:
-        """Wait for a slot, and hold it."""
+        """Wait for a slot, and hold it during the block."""
         await self._take()
         slot = Slot()
         try:
@@ -43,14 +42,14 @@ class Slots:
                 self._give_back()
 
     def offer(self, slot: Slot, memory_bytes: int) -> None:
-        """Lend the slot to the next waiting submission; the holder continues and may use this much
+        """Lend the slot to the next waiting submission. The holder continues and may use this much
         memory."""
         if not slot.lent:
             self._offers[slot] = memory_bytes
             self._lend()
 
     def _lend(self) -> None:
-        """Give those who wait the slots that are offered, as far as memory allows."""
+        """Give offered slots to waiting submissions, as far as memory allows."""
         for slot, memory_bytes in list(self._offers.items()):
             if not self._waiting:
                 return
@@ -74,7 +73,7 @@ class Slots:
             raise
 
     def _give_back(self) -> None:
-        """Hand a slot to the first who waits and is still there."""
+        """Give a slot to the first submission that is still waiting."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done() and not turn.get_loop().is_closed():

@@ -1,8 +1,7 @@
-"""The parts of our Sandbox Fusion server: admission, requests, runs; `application` puts them
-together.
+"""The parts of our Sandbox Fusion server: `requests`, `runs`, and `application`, which combines
+them.
 
-The verb imports `application`, and for its limits `runs`; every server of ours `admission` (who is
-let in, how it listens and ends).
+The verb imports `application`, and `runs` for its limits.
 """
 
 from __future__ import annotations

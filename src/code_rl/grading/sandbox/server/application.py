@@ -1,5 +1,5 @@
-"""Sandbox Fusion's protocol on top of an executor: `POST /run_code` and `GET /v1/ping`, with
-`/health` and `/metrics` beside it. Runs Python only; other languages are refused by name."""
+"""Sandbox Fusion's protocol on top of an executor: `POST /run_code` and `GET /v1/ping`, plus
+`/health` and `/metrics`. It runs only Python; other languages are refused by name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from code_rl.util.admission import Admission, NotTakenError, listening
 
 
 class SandboxApplication:
-    """Serves `sandbox` under Sandbox Fusion's protocol. Belongs to one event loop."""
+    """Serves `sandbox` under Sandbox Fusion's protocol. It belongs to one event loop."""
 
     def __init__(
         self, sandbox: Executor, admission: Admission, limits: RunLimits, max_request_bytes: int
@@ -41,7 +41,7 @@ class SandboxApplication:
         self._seconds = 0.0
 
     def listening(self, host: str, port: int) -> AbstractAsyncContextManager[int]:
-        """As `admission.listening`."""
+        """Listen as `admission.listening` does."""
         app = web.Application(client_max_size=self._max_request_bytes)
         for slash in ("", "/"):
             app.router.add_post(RUN_PATH + slash, self._run_code)
@@ -51,7 +51,7 @@ class SandboxApplication:
         return listening(app, host, port, unpacks=True)
 
     async def drain(self, grace_s: float) -> bool:
-        """Refuse new requests and wait for admitted ones. False if one still ran after
+        """Refuse new requests and wait for admitted ones. Return False if one still ran after
         `grace_s`."""
         self.admission.draining = True
         try:
@@ -102,7 +102,7 @@ class SandboxApplication:
 
 
 def figures(ended: Mapping[str, int], seconds: float, admission: Admission) -> str:
-    """The server's figures in Prometheus's text format, which needs no package."""
+    """Return the server's metrics in Prometheus's text format, which needs no package."""
     lines = [
         "# HELP code_rl_sandbox_requests_total Requests answered, by status.",
         "# TYPE code_rl_sandbox_requests_total counter",

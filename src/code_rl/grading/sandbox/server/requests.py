@@ -1,6 +1,7 @@
-"""Reads a /run_code body: a malformed one is answered 422, one that cannot run SandboxError.
+"""Reads a /run_code body. A malformed one is answered 422; a valid one that cannot run gets the
+status SandboxError.
 
-The 422 body has FastAPI's shape (`detail`: list of `type`, `loc`, `msg`), which clients of the real
+The 422 body has FastAPI's form (`detail`: list of `type`, `loc`, `msg`), which clients of the real
 server may read.
 """
 
@@ -19,7 +20,7 @@ from code_rl.grading.sandbox.fusion.protocol import (
 
 MOST_FILES, MOST_LEVELS = 4000, 64
 IGNORED_FILE = "IGNORE_THIS_FILE"
-"""The real server skips a file whose path contains this, whatever its content."""
+"""The real server skips a file whose path contains this."""
 
 
 class _Body(BaseModel):
@@ -36,7 +37,7 @@ class _Body(BaseModel):
 
 
 class MalformedRequestError(Exception):
-    """The body is not of the protocol's form; `detail` is FastAPI's list of problems."""
+    """The body does not follow the protocol; `detail` is FastAPI's list of problems."""
 
     def __init__(self, error: ValidationError) -> None:
         super().__init__(str(error))
@@ -45,7 +46,7 @@ class MalformedRequestError(Exception):
 
 
 class UnrunnableRequestError(Exception):
-    """The request is well formed but will not run; the server answers status SandboxError with this
+    """The request is valid but cannot run; the server answers status SandboxError with this
     message."""
 
 
@@ -85,7 +86,7 @@ def parse_request(text: bytes, longest_run_s: float) -> RunRequest:
 
 
 def _inside(path: str) -> str:
-    """The path, if it stays inside the working directory."""
+    """Return the path if it stays inside the working directory."""
     parts = path.split("/")
     if (
         "\0" in path

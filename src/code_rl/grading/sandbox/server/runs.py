@@ -1,4 +1,4 @@
-"""From a run_code request to a job of the embedded sandbox, and from its execution to a
+"""From a run_code request to a job of the embedded sandbox, and from the execution to a
 response."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SPARE_FILE_MB = 256
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """The server's bounds on every run, beyond those of its request."""
+    """The server's own limits on every run."""
 
     memory_mb: int
     output_bytes: int
@@ -40,7 +40,7 @@ async def run_request(sandbox: Executor, request: RunRequest, limits: RunLimits)
     """Run one program. The sandbox's own failures become a response with status SandboxError."""
     if (
         request.run_timeout <= 0
-    ):  # as the real server, which starts the program and stops it before it did anything
+    ):  # like the real server, which starts the program and stops it before it does anything
         return RunResponse(FAILED, run_result=CommandResult(TIME_LIMIT_EXCEEDED, 0.0))
     job = _job(request, limits)
     try:
@@ -59,11 +59,11 @@ def _job(request: RunRequest, limits: RunLimits) -> Job:
         code=request.code,
         cases=(StdinInput((request.stdin or "").encode()),),
         limits=Limits(
-            # The protocol's clock is wall time: CPU time only has to stay out of its way.
+            # The protocol limits wall time: the CPU limit must only be large enough.
             cpu_s=request.run_timeout * (os.cpu_count() or 1),
             wall_s=request.run_timeout,
-            # as the real server: the cap is the cap, and memory is address space, so that programs
-            # meet MemoryError
+            # as on the real server: a hard wall limit, and memory as address space, so that
+            # programs get MemoryError
             strict=True,
             memory_mb=min(memory, limits.memory_mb),
             output_bytes=limits.output_bytes,

@@ -1,4 +1,4 @@
-"""The first code of a zygote: imports the modules that programs are likely to use."""
+"""The first code of a zygote: it imports the modules that programs are likely to use."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STANDARD_MODULES = (
 
 
 def main(control: socket.socket, config: dict[str, Any]) -> NoReturn:
-    """Entry point of the zygote process."""
+    """Run the zygote process."""
     for name in STANDARD_MODULES:
         importlib.import_module(name)
     from code_rl.grading.sandbox.local.guest import zygote

@@ -1,8 +1,8 @@
-"""Working directories, and the files in them that come with a job or are read back; nowhere else is
-anything read or written.
+"""Working directories, and the files in them that come with a job or are read back. All reading and
+writing of files is in this module.
 
-The files are copied by the kernel, from descriptor to descriptor: their bytes never stand in the
-memory of a process that tests are forked from.
+The kernel copies the files from descriptor to descriptor, so their bytes are never in the memory of
+a process that tests are forked from.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def lay_out(path: str, content: int) -> None:
     parents = path.split("/")[:-1]
     for depth in range(
         len(parents)
-    ):  # without stat(2), whose numbers move what is allocated after them
+    ):  # without stat(2), whose results change the addresses of later allocations
         with contextlib.suppress(FileExistsError):
             os.mkdir("/".join(parents[: depth + 1]))
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -38,8 +38,8 @@ def collect(paths: tuple[str, ...], to: int, most: int) -> None:
     and bytes.
 
     Links are not followed: a program must not make its supervisor read files that the program
-    itself may not. A file that would bring the bytes over `most` ends the list with an entry of its
-    length and nothing behind it.
+    itself cannot. A file that would exceed `most` bytes ends the list with an entry of its length
+    only.
     """
     room = most
     for index, path in enumerate(paths):
@@ -57,7 +57,7 @@ def collect(paths: tuple[str, ...], to: int, most: int) -> None:
 
 
 def unpack(data: bytes) -> tuple[dict[int, bytes], bool]:
-    """The entries that `collect` wrote, and whether all were there in full."""
+    """Return the entries that `collect` wrote, and whether all were complete."""
     found: dict[int, bytes] = {}
     at = 0
     while at < len(data):
@@ -73,8 +73,7 @@ def unpack(data: bytes) -> tuple[dict[int, bytes], bool]:
 
 
 def read_from_start(fd: int, wanted: int) -> bytes:
-    """The first `wanted` bytes of a file, fewer where it ends; in as many pieces as the kernel
-    gives."""
+    """Return the first `wanted` bytes of a file, or fewer if it is shorter."""
     pieces, at = [], 0
     while at < wanted:
         piece = os.pread(fd, wanted - at, at)
@@ -86,8 +85,8 @@ def read_from_start(fd: int, wanted: int) -> bytes:
 
 
 def make_room(base: str, number: int, uid: int | None) -> str:
-    """Make the directory of worker `number`, in a zygote without private file systems; only that
-    worker can enter."""
+    """Make the directory of worker `number`, in a zygote without private file systems. Only that
+    worker can enter it."""
     path = f"{base}/{number}"
     os.mkdir(path, 0o700)
     if uid is not None:
@@ -104,8 +103,8 @@ def make_directory(base: str) -> str:
 
 
 def link_packages(base: str, packages: tuple[tuple[str, str], ...]) -> str:
-    """A directory of links to the packages that programs may import, so that no other installed
-    package is beside them."""
+    """Make and return a directory of links to the packages that programs may import, which keeps
+    other installed packages out of reach."""
     directory = f"{base}/packages"
     os.mkdir(directory, 0o755)
     for name, path in packages:
@@ -114,8 +113,8 @@ def link_packages(base: str, packages: tuple[tuple[str, str], ...]) -> str:
 
 
 def remove_directory(path: str, expected: str = "") -> None:
-    """Remove the directory. If more is in it than the file `expected`, rm(1) does it, which copes
-    with any depth; modes are repaired first if need be."""
+    """Remove the directory. If it has more than the file `expected`, rm(1) removes it at any depth,
+    after repairing modes if needed."""
     try:
         if expected:
             with contextlib.suppress(OSError):
@@ -124,7 +123,7 @@ def remove_directory(path: str, expected: str = "") -> None:
     except FileNotFoundError:
         return
     except OSError:
-        # Rarely needed, and their libraries would be mapped into every test.
+        # Imported only here: rarely needed, and their libraries would be mapped into every test.
         import shutil
         import subprocess
 
@@ -148,7 +147,7 @@ def _copy(source: int, target: int, size: int) -> None:
 
 
 def _open(path: str) -> int:
-    """A descriptor of the regular file at `path`, or -1."""
+    """Return a descriptor of the regular file at `path`, or -1."""
     *parents, name = [part for part in path.split("/") if part not in ("", ".")]
     opened: list[int] = []
     try:

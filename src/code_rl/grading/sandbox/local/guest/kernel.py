@@ -1,4 +1,4 @@
-"""System calls that Python does not wrap, by number or through libc; each failure is an OSError
+"""System calls that Python does not wrap, by number or through libc. Each failure is an OSError
 that names its step."""
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _held = ctypes.PyDLL(None, use_errno=True)
-"""Calls during which no other thread may run: those that return twice."""
+"""Calls that return twice, during which no other thread may run."""
 
 
 class KernelError(OSError):
-    """A step of the isolation that the kernel refused; `step` says which."""
+    """The kernel refused a step of the isolation, named by `step`."""
 
     def __init__(self, step: str, number: int) -> None:
         super().__init__(number, f"{step}: {os.strerror(number)}")
@@ -82,16 +82,16 @@ def _check(result: int, step: str) -> int:
 
 
 def fork() -> int:
-    """fork(2), without telling the interpreter: it has one thread, and fork handlers of the
-    standard modules are for a program's own forks."""
+    """Do fork(2) without the interpreter's fork handlers. This process has one thread, and the
+    handlers of the standard modules are for a program's own forks."""
     return _check(_held.fork(), "fork")
 
 
 def clone3(flags: int) -> tuple[int, int]:
-    """Fork into the namespaces of `flags`. Returns (pid, pidfd) in the parent and (0, -1) in the
+    """Fork into the namespaces of `flags`. Return (pid, pidfd) in the parent and (0, -1) in the
     child.
 
-    With CLONE_PARENT the child is a sibling: its parent is this process's parent.
+    With CLONE_PARENT the child becomes a sibling: a child of this process's parent.
     """
     pidfd = ctypes.c_int(-1)
     end = 0 if flags & CLONE_PARENT else signal.SIGCHLD
@@ -106,26 +106,26 @@ def clone3(flags: int) -> tuple[int, int]:
 
 
 class Clone:
-    """Forks into the namespaces of `flags`, again and again: its arguments are made once."""
+    """Forks repeatedly into the namespaces of `flags`; its arguments are made once."""
 
     def __init__(self, flags: int) -> None:
         self._arguments = _CloneArgs(flags=flags, exit_signal=int(signal.SIGCHLD))
         self._reference, self._size = ctypes.byref(self._arguments), ctypes.sizeof(self._arguments)
 
     def fork(self) -> int:
-        """As `fork`."""
+        """Fork like `fork`."""
         return _check(_held.syscall(_CLONE3, self._reference, self._size), "clone3")
 
 
 def unshare(flags: int, step: str) -> None:
-    """Leave the namespaces of `flags` for new ones."""
+    """Move into new namespaces of the kinds in `flags`."""
     _check(_libc.unshare(flags), step)
 
 
 def mount(
     source: str | None, target: str, kind: str | None, flags: int, data: str | None = None
 ) -> None:
-    """mount(2)."""
+    """Call mount(2)."""
     encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]
     _check(
         _libc.mount(*encoded[:3], ctypes.c_ulong(flags), encoded[3]), f"mount({source} on {target})"
@@ -133,10 +133,9 @@ def mount(
 
 
 def bind_read_only(source: str, target: str, devices: bool = False) -> None:
-    """Make `source` appear at `target`, read-only, without set-uid and, unless asked for, without
-    devices."""
+    """Mount `source` at `target`, read-only, without set-uid and, by default, without devices."""
     mount(source, target, None, MS_BIND | MS_REC)
-    # In a user namespace a flag that the source's mount has cannot be dropped by the remount.
+    # In a user namespace the remount must keep every flag of the source's mount.
     kept = os.statvfs(target).f_flag & (MS_NODEV | MS_NOEXEC)
     kept |= 0 if devices else MS_NODEV
     mount(None, target, None, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | kept)
@@ -152,8 +151,8 @@ def pivot_into(root: str) -> None:
 
 
 def detached_proc() -> int:
-    """A descriptor of a /proc of this process's PID namespace, with processes only, that is mounted
-    nowhere. Needs CAP_SYS_ADMIN."""
+    """Return a descriptor of a /proc of this process's PID namespace, with processes only, that is
+    not mounted anywhere. Needs CAP_SYS_ADMIN."""
     context = tree = -1
     try:
         context = raw_syscall("fsopen(proc)", _FSOPEN, b"proc", _FD_CLOEXEC)
@@ -172,23 +171,23 @@ def detached_proc() -> int:
 
 
 def prctl(option: int, a: int = 0, b: int = 0, step: str = "prctl") -> None:
-    """prctl(2)."""
+    """Call prctl(2)."""
     _check(_libc.prctl(option, ctypes.c_ulong(a), ctypes.c_ulong(b), 0, 0), f"{step} ({option})")
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent ends."""
+    """Have the kernel kill this process when its parent ends."""
     prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
 def drop_capabilities() -> None:
-    """Give up every capability. With no_new_privs and exec refused, nothing can bring them back."""
+    """Give up every capability. With no_new_privs and exec refused, nothing can restore them."""
     _check(_libc.capset(_CAP_HEADER, _NO_CAPABILITIES), "capset")
 
 
 def keep_capabilities(*numbers: int) -> None:
     """Give up every capability but these."""
-    sets = [0] * 6  # effective, permitted, inheritable; then their high halves
+    sets = [0] * 6  # effective, permitted, inheritable; then the high halves of each
     for number in numbers:
         half, bit = divmod(number, 32)
         sets[3 * half] |= 1 << bit
@@ -199,7 +198,8 @@ def keep_capabilities(*numbers: int) -> None:
 class ExitRecord:
     """A process's end, written by the kernel into one buffer that is sent unchanged (`wire`).
 
-    After a fork each touched object costs a copied page, so the path between tests makes few.
+    After a fork each touched object costs a copied page, so the code between tests makes few
+    objects.
     """
 
     def __init__(self) -> None:
@@ -214,11 +214,11 @@ class ExitRecord:
         )
 
     def begin(self) -> None:
-        """Note the time."""
+        """Record the start time."""
         _libc.clock_gettime(_MONOTONIC, self._began)
 
     def end(self) -> None:
-        """Note the time."""
+        """Record the end time."""
         _libc.clock_gettime(_MONOTONIC, self._ended)
 
     def note_compiled(self) -> None:
@@ -229,18 +229,18 @@ class ExitRecord:
         ]
 
     def wait(self, kind: int, number: int, options: int) -> bool | None:
-        """waitid(2) with usage. True: one has ended. False: none has ended yet. None: there is
-        none."""
+        """Call waitid(2) with usage. Return True if a process has ended, False if not yet, None if
+        there is no process."""
         if _libc.syscall(_WAITID, kind, number, self._info, options, self._usage) < 0:
             return None
         return self._pid.value != 0
 
     def exit_code(self) -> int:
-        """As defined here, whatever ended the process."""
+        """The exit code, negative for a signal, however the process ended."""
         return self._status.value
 
     def send(self, channel: socket.socket, kind: int, cause: int, tainted: bool) -> None:
-        """Send the buffer; the compiler's time is sent once."""
+        """Send the buffer. The compile time is sent only once."""
         self.view[0], self.view[1], self.view[2] = kind, cause, tainted
         channel.send(self.view)
         if kind == wire.RESULT:
@@ -248,7 +248,7 @@ class ExitRecord:
 
 
 class ChildSignal:
-    """A wait of up to `seconds` for a child's end. SIGCHLD must be blocked."""
+    """Waits up to `seconds` for a child's end. SIGCHLD must be blocked."""
 
     def __init__(self, seconds: float) -> None:
         self._wanted = ctypes.create_string_buffer(128)
@@ -257,7 +257,7 @@ class ChildSignal:
         self._timeout = (ctypes.c_long * 2)(int(seconds), int(seconds % 1 * 1e9))
 
     def wait(self) -> None:
-        """Return when one has ended, or the time is over."""
+        """Return when a child has ended, or the time is over."""
         _libc.sigtimedwait(self._wanted, None, self._timeout)
 
 
@@ -270,25 +270,24 @@ class Filter:
         self._reference = ctypes.byref(self._description)
 
     def install(self) -> None:
-        """Put it on this process and all that it forks."""
+        """Install the filter on this process and its later children."""
         _check(_libc.prctl(PR_SET_SECCOMP, 2, self._reference, 0, 0), "prctl(PR_SET_SECCOMP)")
 
 
 def end_after_cpu(seconds: float) -> None:
-    """End this process with the exit code SIGPROF after `seconds` of processor time; 0: never."""
+    """End this process by SIGPROF after `seconds` of processor time; 0 means never."""
     handler = ctypes.cast(_libc._exit, ctypes.c_void_p) if seconds else None
     _libc.signal(int(signal.SIGPROF), handler)
     signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 def raw_syscall(step: str, number: int, *arguments: object) -> int:
-    """syscall(2) whose failures raise and name `step`."""
+    """Call syscall(2). A failure raises an error that names `step`."""
     return _check(_libc.syscall(number, *arguments), step)
 
 
 def default_thread_stack(size: int) -> None:
-    """Set the stack that new threads get when they ask for none; without it they would take the
-    main stack's limit."""
+    """Set the default stack size of new threads, which otherwise is the main stack's limit."""
     attributes = ctypes.create_string_buffer(256)
     if _libc.pthread_attr_init(attributes) == 0:
         _libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(size))
@@ -297,6 +296,7 @@ def default_thread_stack(size: int) -> None:
 
 
 def trim_heap() -> None:
-    """Give free pages of the C heap back, so that no fork copies their entries."""
+    """Return free pages of the C heap to the kernel, so that no fork copies their page table
+    entries."""
     if hasattr(_libc, "malloc_trim"):
         _libc.malloc_trim(0)

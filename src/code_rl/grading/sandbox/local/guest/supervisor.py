@@ -1,8 +1,8 @@
-"""PID 1 of one submission: compiles the program once, forks a process for each test, ends
-everything that a test started.
+"""PID 1 of one submission: it compiles the program once, forks a process for each test, and ends
+all processes that a test started.
 
-It does not know the number, inputs or outputs of tests: those are descriptors, which only the test
-takes from the channel. After a test that leaves files, the others get a new supervisor.
+It does not know the number, inputs or outputs of tests. These are descriptors, which only the test
+takes from the channel. After a test that leaves files, the remaining tests get a new supervisor.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ STACK_BYTES = 1 << 30
 SOURCE = "solution.py"
 COMPILE_CPU_S = 20.0
 FIRST_LOOK_S = 0.25
-"""Seconds a test runs before its used time is read first."""
+"""Seconds that a test runs before its CPU time is first read."""
 LONGEST_LOOK_S, SHORTEST_LOOK_S = 0.25, 0.01
 IDLE_PART = 1 / 16
-"""A test that uses a smaller part of a processor between two looks is idle and lends its slot."""
+"""A test that uses less than this share of a processor between two readings is idle and lends its
+slot."""
 _FRAMES_BELOW = 4
-"""From `Supervisor.supervise` down to the program: `_run_one`, `TestRun.child` and the runner's
-two."""
+"""Frames between `Supervisor.supervise` and the program: `_run_one`, `TestRun.child` and two of the
+runner."""
 _COMPILE_RESERVE = 64 << 20
 _DETAIL = 300
 _P_PID, _P_ALL = int(os.P_PID), int(os.P_ALL)
@@ -41,7 +42,7 @@ _CHILD = (int(signal.SIGCHLD),)
 
 
 class Supervisor:
-    """Runs the tests of one job. Made in the worker; used in a process of its own for each job."""
+    """Runs the tests of one job. The worker makes it once; each job uses it in its own process."""
 
     def __init__(self, wanted: confine.Confinement, base_bytes: int, tree: Tree) -> None:
         self._wanted, self._base, self._tree = wanted, base_bytes, tree
@@ -49,7 +50,7 @@ class Supervisor:
         self._first_look = kernel.ChildSignal(FIRST_LOOK_S)
 
     def supervise(self, channel: socket.socket, directory: str) -> NoReturn:
-        """In a new process: take the job from `channel`, compile, run each test, report, exit.
+        """In a new process: take the job from `channel`, compile, run each test, report, and exit.
 
         `directory`: the working directory if /tmp is not private.
         """
@@ -71,14 +72,14 @@ class Supervisor:
         run.make_ready()
         self._spoilt, self._once = False, bool(job.files or job.fetch)
         for path in (".", SOURCE)[: 1 if self._once else 2]:
-            os.utime(path, (0, 0))  # any change makes it younger
+            os.utime(path, (0, 0))  # any later change gives it a newer time
         self._here = os.stat(".").st_ctime_ns
         while not self._spoilt and channel.recv(1, socket.MSG_PEEK):
             self._run_one(run)
         os._exit(0)
 
     def _run_one(self, run: TestRun) -> None:
-        """Run one test to its end. Objects made here are freed, so that the next test finds the
+        """Run one test to its end. Objects made here are freed, so that every test begins with the
         same memory."""
         account, others = self._account, self._others
         account.begin()
@@ -96,7 +97,7 @@ class Supervisor:
         account.send(self._channel, wire.RESULT, cause, self._spoilt)
 
     def _watch(self, pid: int) -> int:
-        """Wait for the end of a test that takes longer, and reap it. Returns how it ended."""
+        """Wait for the end of a longer test, and reap it. Return how it ended."""
         job, began = self._job, time.monotonic() - FIRST_LOOK_S
         looked, used, told = 0.0, 0.0, False
         while True:
@@ -108,7 +109,7 @@ class Supervisor:
             if elapsed >= looked + FIRST_LOOK_S:
                 if not told and cpu_s - used < IDLE_PART * (elapsed - looked):
                     told = True
-                    with contextlib.suppress(BrokenPipeError):  # the host has its results
+                    with contextlib.suppress(BrokenPipeError):  # the host has all its results
                         self._channel.send(wire.record(wire.IDLE))
                 looked, used = elapsed, cpu_s
             look_s = max(
@@ -142,21 +143,21 @@ class Supervisor:
         os._exit(0)
 
     def _lay_out_source(self) -> None:
-        """The program as a file, for `open(__file__)`."""
+        """Write the program to a file, for `open(__file__)`."""
         fd = os.open(SOURCE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
         with open(fd, "wb") as file:
             file.write(self._job.code.encode("utf-8", "surrogatepass"))
 
 
 def _left_traces(changed_ns: int) -> bool:
-    """True if a test has changed the working directory, made at `changed_ns`, or the program's file
-    in it."""
+    """Return True if a test has changed the working directory (made at `changed_ns`) or the
+    program's file in it."""
     here = os.stat(".")
     return bool(here.st_ctime_ns != changed_ns or here.st_mtime or os.stat(SOURCE).st_mtime)
 
 
 def reap_all(pid: int, level: str, other: kernel.ExitRecord, channel: socket.socket) -> None:
-    """Kill and reap all processes that the ended test `pid` left; report each from `other`."""
+    """Kill and reap all processes that the ended test `pid` left. Each is reported with `other`."""
     options = os.WEXITED | os.WNOHANG
     while (ended := other.wait(os.P_ALL, 0, options)) is not None:
         if ended:
@@ -167,11 +168,11 @@ def reap_all(pid: int, level: str, other: kernel.ExitRecord, channel: socket.soc
 
 
 def kill_all(pid: int, level: str) -> None:
-    """Kill all processes of the submission but this one; `pid` is the running test, or 0. Those
-    that have just ended are no error.
+    """Kill all processes of the submission except this one. `pid` is the running test, or 0. A
+    process that has just ended is not an error.
 
-    Where no namespace holds them, they are the test's process group, which at `landlock` they
-    cannot leave, and children that came to us.
+    Without a namespace these are the test's process group, which at `landlock` they cannot leave,
+    and orphans that became children of this process.
     """
     targets = [-1] if level == confine.FULL else [-pid] * (pid > 0) + _children()
     for target in targets:
@@ -188,7 +189,7 @@ def _children() -> list[int]:
 
 
 def end_orphans() -> None:
-    """Kill and reap every process that an ended submission handed up to this one."""
+    """Kill and reap every process that this one inherited from an ended submission."""
     while True:
         try:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:

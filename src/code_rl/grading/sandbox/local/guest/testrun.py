@@ -1,4 +1,4 @@
-"""One test's process: its descriptors, its limits, and the way from the fork to the program."""
+"""One test's process: its descriptors, its limits, and the steps from the fork to the program."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from code_rl.grading.sandbox.local.guest.confinement import confine
 
 VALUE_FD, _FAULT_FD = 3, 4
 RESERVED = (VALUE_FD, _FAULT_FD)
-"""Descriptors that the zygote keeps free of anything of its own."""
+"""Descriptor numbers that the zygote keeps free for tests."""
 BROKEN_EXIT = 99
 _ROOM = socket.CMSG_SPACE(4 * 4)
 THREAD_STACK = 8 << 20
 _DATA_RESERVE, _ADDRESS_RESERVE = 1 << 30, 8 << 30
-"""Memory beyond the limit: writable, for stacks of threads and untouched buffers; and address
-space, for the room that the C library reserves for each thread. Peak memory is
-judged."""
+"""Memory beyond the limit: writable memory for thread stacks and untouched buffers, and address
+space that the C library reserves for each thread. The limit applies to peak memory."""
 
 
 class TestRun:
-    """The start of each test of a submission. Work that can be shared is done in the supervisor and
-    inherited."""
+    """The start of each test of a submission. Work that tests can share is done in the supervisor
+    and inherited."""
 
     def __init__(
         self,
@@ -40,8 +39,8 @@ class TestRun:
         program: runner.Program,
         base_bytes: int,
     ) -> None:
-        """Takes on the limits of the tests, in the supervisor: make it when nothing is left to be
-        done that they forbid."""
+        """Apply the tests' limits to the supervisor. So this must be its last step: the limits
+        would forbid others."""
         self._job, self._channel, self._confinement, self._program = (
             job,
             channel,
@@ -54,8 +53,7 @@ class TestRun:
         self._fetched = -1
         largest = max(job.file_bytes, job.output_bytes + 1)
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
-        # A backstop: the supervisor stops a test at its limit, the kernel's own counts in whole
-        # seconds.
+        # A backstop: the supervisor stops a test at its limit; the kernel counts whole seconds.
         seconds = math.ceil(1.5 * job.cpu_s + 2)
         self._cpu = (seconds, seconds + 1)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -71,21 +69,21 @@ class TestRun:
         self._places_told = struct.pack(f"={len(self._places)}i", *self._places)
 
     def take_fetched(self) -> None:
-        """In the supervisor, before the fork: the descriptor where files are read back to, which no
-        test gets."""
+        """Take, in the supervisor before the fork, the descriptor for files that are read back. No
+        test gets it."""
         self._fetched = wire.receive_file(self._channel)[1]
 
     def make_ready(self) -> None:
-        """In the supervisor, when it opens no descriptors any more: leave the lowest numbers to
-        those of a test."""
+        """Free the lowest descriptor numbers for the test, once the supervisor opens no more
+        descriptors."""
         for fd in self._places:
             os.close(fd)
 
     def close(self) -> None:
         """Read files back, in the supervisor, after the test.
 
-        Raises RuntimeError if the process never became the program: that is our failure, not a
-        result.
+        Raises RuntimeError if the process never became the program: that is a failure of the
+        sandbox, not a result.
         """
         if self._job.fetch:
             files.collect(self._job.fetch, self._fetched, self._job.output_bytes)
@@ -93,7 +91,7 @@ class TestRun:
             raise RuntimeError(os.read(self._fault_seen, 4096).decode("utf-8", "replace"))
 
     def child(self) -> NoReturn:
-        """In the process just forked: drop all that is ours, become the program."""
+        """In the forked process: drop the supervisor's resources and become the program."""
         try:
             arguments = self._enter()
         except BaseException as error:  # noqa: BLE001 - reported by `close`
@@ -106,8 +104,11 @@ class TestRun:
         runner.run_call(self._program, arguments, VALUE_FD)
 
     def _enter(self) -> bytes:
-        """Take the test's descriptors and limits, drop all others. Returns the input of a call."""
-        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())  # signal's own takes thrice as long
+        """Take the test's descriptors and limits, and drop all others. Return the input of a
+        call."""
+        _signal.pthread_sigmask(
+            _signal.SIG_SETMASK, ()
+        )  # the signal module's own function takes three times as long
         ancillary = self._channel.recvmsg(1, _ROOM)[1]
         if not ancillary or ancillary[0][2] != self._places_told:
             raise ConnectionError(f"the descriptors of a test came as {ancillary}")
@@ -124,8 +125,8 @@ class TestRun:
 
 
 def memory(job: wire.JobMessage, base_bytes: int) -> tuple[int, int]:
-    """Return the writable memory and the address space allowed. `base_bytes` is the use of an
-    interpreter before its program."""
+    """Return the writable memory and the address space allowed, in bytes. `base_bytes` is the use
+    of an interpreter before its program."""
     if job.strict:
         return base_bytes + job.memory_bytes, base_bytes + job.memory_bytes
     stacks, most = job.processes * THREAD_STACK, base_bytes + job.memory_bytes
@@ -133,7 +134,7 @@ def memory(job: wire.JobMessage, base_bytes: int) -> tuple[int, int]:
 
 
 def place(fd: int, at: int) -> None:
-    """Move a descriptor to a fixed place."""
+    """Move a descriptor to a fixed number."""
     if fd != at:
         os.dup2(fd, at, inheritable=at <= 2)
         os.close(fd)

@@ -1,8 +1,8 @@
-"""Before the first fork: run a small program a few times, so that the processes forked from here
-find its way warm.
+"""Runs a small program several times before the first fork, so that forked processes find its code
+path warm.
 
-A first use writes: CPython fills its method caches, interns names and adapts bytecode. After a fork
-each of these writes copies a page, in every test anew.
+A first use writes to memory: CPython fills its method caches, interns names and adapts bytecode.
+After a fork each such write would copy a page, again in every test.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ if __name__ == "__main__":
 """
 _INPUT = b"3 4\none two\nthree\nfour\n"
 _TIMES = 20
-"""CPython settles a function's bytecode within this many calls."""
+"""CPython stops adapting a function's bytecode within this many calls."""
 
 
 def warm_up() -> None:
-    """Run the program in this very process, with streams of its own, and put everything back."""
+    """Run the program in this process, with streams of its own, and restore everything
+    afterwards."""
     kept = {name: sys.modules.get(name) for name in ("__main__", runner.CALL_MODULE)}
     streams, argv, path, recursion = (
         (sys.stdin, sys.stdout, sys.stderr),
@@ -80,7 +81,7 @@ def _run() -> None:
 
 
 def _supervise() -> None:
-    """Exercise the steps around a test, and a test's first steps, as far as possible here."""
+    """Exercise the steps around a test and its first steps, as far as this process can."""
     ours, theirs = wire.pair()
     null = os.open("/dev/null", os.O_RDONLY)
     job = wire.JobMessage(

@@ -1,5 +1,5 @@
-"""The CPU time used so far by all processes of a running test, read from a /proc that tests
-cannot see."""
+"""The CPU time used so far by all processes of a running test, read from a /proc that tests cannot
+see."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Tree:
-    """The processes below a supervisor. `proc`: the directory of a /proc, or -1 where none can be
-    had."""
+    """The processes below a supervisor. `proc` is the directory of a /proc, or -1 without one."""
 
     def __init__(self, proc: int, level: str) -> None:
         self._proc = proc
@@ -23,17 +22,17 @@ class Tree:
         """True if /proc shows only the worker, the supervisor and its descendants."""
 
     def cpu_s(self, test: int) -> float:
-        """CPU seconds of all processes below the calling one, and of those below them that were
-        waited for; in the kernel's ticks.
+        """Return the CPU seconds of all processes below the calling one, and of those that they
+        have waited for, with the kernel's tick as precision.
 
-        Where /proc is not to be had, of the process `test` alone.
+        Without a /proc, return those of the process `test` only.
         """
         if self._proc >= 0:
             return sum(sum(map(int, self._stat(pid)[11:15])) for pid in self._below()) / _TICKS
         try:
             return time.clock_gettime(
                 (~test << 3) | 2
-            )  # the CPU clock of a process, all its threads together
+            )  # the CPU clock of a process with all its threads
         except OSError:
             return 0.0
 
@@ -57,7 +56,7 @@ class Tree:
         return fields if len(fields) > 14 else ["0"] * 15
 
     def _text(self, path: str) -> str:
-        """The file, empty when its process has just ended."""
+        """Return the file's text, empty if its process has just ended."""
         with contextlib.suppress(OSError):
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
             try:
@@ -68,8 +67,8 @@ class Tree:
 
 
 def open_tree(level: str) -> Tree:
-    """For the supervisors forked from here. At `full` a /proc of the calling worker's PID
-    namespace, mounted nowhere."""
+    """Return the tree for the supervisors forked from here. At `full` it uses an unmounted /proc of
+    the calling worker's PID namespace."""
     try:
         if level == confine.FULL:
             return Tree(kernel.detached_proc(), level)

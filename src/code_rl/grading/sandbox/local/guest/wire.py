@@ -1,8 +1,9 @@
-"""Messages between the host and one submission: SEQPACKET datagrams on a channel made for it alone.
+"""Messages between the host and one submission: SEQPACKET datagrams on a channel for that
+submission only.
 
 The host sends the job (marshalled: the host is trusted), one datagram with a descriptor for each
 file, and one datagram for each test with its descriptors: input, stdout, stderr, and the value's.
-The guest sends exit reports of fixed form, and records: a byte and a short text. Its messages are
+The guest sends exit reports of fixed size, and records: a byte and a short text. Its messages are
 never unpickled or unmarshalled.
 """
 
@@ -15,31 +16,31 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 START = b"s"
-"""Host to worker, with the channel of a submission. The answer is ENDED: its supervisor's end."""
+"""Host to worker, with the channel of a submission. The worker answers ENDED when its supervisor
+has ended."""
 ENDED = struct.Struct("=i")
 
 CHUNK = 96 * 1024
 _MORE, _LAST, _FILE, _CASE = 1, 2, 3, 4
 
 RESULT, REAPED, COMPILE_ERROR, IDLE = 1, 2, 3, 4
-"""Kinds of messages from the guest. RESULT: a test has ended. REAPED: a process that it left has
-ended. Both are accounts. The others are records: the program does not compile, the running test is
-idle."""
+"""Kinds of messages from the guest. RESULT (a test has ended) and REAPED (a process that it left
+has ended) are exit reports. The others are records: the program does not compile, or the running
+test is idle."""
 
 RAN, OVER_CPU, OVER_WALL = 0, 1, 2
 """How a test ended: by itself, or stopped at a limit."""
 
 KILLED = 128
-"""Added to a signal's number in a supervisor's exit code, if another process is between it and its
-worker."""
+"""Added to a signal's number in a supervisor's exit code, if another process is between the
+supervisor and its worker."""
 
-# An account: kind, cause, whether the rest needs another supervisor; siginfo, rusage and two times
-# as the kernel writes
-# them; and in the first of a supervisor, the beginning of its own rusage when it had compiled the
-# program.
+# An exit report: kind, cause, whether the remaining tests need another supervisor; then siginfo,
+# rusage and two times in the kernel's own layout. The first of a supervisor also has the beginning
+# of its own rusage after compiling.
 INFO_AT, USAGE_AT, BEGAN_AT, ENDED_AT, COMPILE_AT, ACCOUNT_BYTES = 8, 136, 280, 296, 312, 344
 _ACCOUNT = struct.Struct("=BB?5x 8xi12xi100x qqqqq104x qq qq qqqq")
-"""Of siginfo: how the process ended and its status."""
+"""In siginfo: how the process ended, and its status."""
 _EXITED = 1
 
 
@@ -66,7 +67,7 @@ class JobMessage(NamedTuple):
 
 
 class Record(NamedTuple):
-    """Word from a supervisor or its worker."""
+    """A short message from a supervisor or its worker."""
 
     kind: int
     text: bytes
@@ -74,8 +75,8 @@ class Record(NamedTuple):
 
 class ExitReport(NamedTuple):
     """A process's end: exit code (negative for a signal), CPU and wall seconds, peak memory in
-    bytes, and the compiler's CPU seconds before it. `tainted`: the rest needs another supervisor.
-    """
+    bytes, and the compiler's CPU seconds before it. `tainted` means that the remaining tests need
+    another supervisor."""
 
     kind: int
     cause: int
@@ -88,7 +89,7 @@ class ExitReport(NamedTuple):
 
 
 def record(kind: int, text: bytes = b"") -> bytes:
-    """A record as a datagram."""
+    """Return a record as a datagram."""
     return bytes([kind]) + text
 
 
@@ -115,7 +116,7 @@ def exit_code(datagram: bytes) -> int:
 
 
 def job_datagrams(job: JobMessage) -> Iterator[bytes]:
-    """The datagrams of a job, in order."""
+    """Yield the datagrams of a job, in order."""
     message = marshal.dumps(tuple(job))
     for at in range(0, len(message), CHUNK):
         last = at + CHUNK >= len(message)
@@ -123,16 +124,16 @@ def job_datagrams(job: JobMessage) -> Iterator[bytes]:
 
 
 def file_datagram(path: str) -> bytes:
-    """Sent with the descriptor of a file's content."""
+    """Return the datagram that is sent with the descriptor of a file's content."""
     return bytes([_FILE]) + path.encode("utf-8", "surrogateescape")
 
 
 CASE_DATAGRAM = bytes([_CASE])
-"""Sent with the descriptors of a test."""
+"""The datagram that is sent with the descriptors of a test."""
 
 
 def receive_job(channel: socket.socket) -> JobMessage:
-    """In the supervisor: the job, put together. Raises ConnectionError when the host has gone."""
+    """Return the job, in the supervisor. Raises ConnectionError if the host is gone."""
     parts = []
     while True:
         datagram = channel.recv(CHUNK + 1)
@@ -145,7 +146,7 @@ def receive_job(channel: socket.socket) -> JobMessage:
 
 
 def receive_file(channel: socket.socket) -> tuple[str, int]:
-    """The path and the descriptor of the next file."""
+    """Return the path and the descriptor of the next file."""
     datagram, descriptors, _, _ = socket.recv_fds(channel, 4096, 1)
     if not datagram:
         raise ConnectionError
@@ -153,6 +154,6 @@ def receive_file(channel: socket.socket) -> tuple[str, int]:
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Return two ends that carry whole datagrams; one of CHUNK bytes fits the kernel's default
-    buffer."""
+    """Return two connected ends that carry whole datagrams. One of CHUNK bytes fits the kernel's
+    default buffer."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

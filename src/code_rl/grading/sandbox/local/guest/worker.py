@@ -1,7 +1,7 @@
-"""One worker: gives each submission, one at a time, a supervisor in fresh namespaces.
+"""One worker: it gives each submission, one at a time, a supervisor in new namespaces.
 
-A worker never receives a byte of a job. When the control socket closes, the worker ends, and with
-it all below it.
+A worker never receives a byte of a job. When its control socket closes, the worker ends together
+with all processes below it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Worker:
     def __init__(
         self, control: socket.socket, wanted: confine.Confinement, base_bytes: int, directory: str
     ) -> None:
-        """`directory`: where working directories are made, if /tmp is not private."""
+        """`directory` is where working directories are made if /tmp is not private."""
         self._control, self._wanted, self._directory = control, wanted, directory
         self._log = os.dup(2)
         self._tools = supervisor.Supervisor(wanted, base_bytes, watch.open_tree(wanted.level))
@@ -35,21 +35,21 @@ class Worker:
         """Run submissions; never returns."""
         select.select([self._control], [], [])
         if self._wanted.level == confine.FULL:
-            # By now the host has put this process into its control group: make that group the root
-            # of what programs see.
+            # The host has now put this process into its control group: make that group the root
+            # that programs see.
             with contextlib.suppress(OSError):
                 kernel.unshare(kernel.NEWCGROUP, "unshare(CLONE_NEWCGROUP)")
         clone = kernel.Clone(confine.submission_namespaces(self._wanted.level))
-        self._run_one(clone, real=False)  # for processes that the first round leaves
-        while self._control.recv(1, socket.MSG_PEEK):  # its child takes the datagram
+        self._run_one(clone, real=False)  # for processes that the first round missed
+        while self._control.recv(1, socket.MSG_PEEK):  # the child takes the datagram
             self._run_one(clone, real=True)
         if self._directory:
             files.remove_directory(self._directory)
         os._exit(0)
 
     def _run_one(self, clone: kernel.Clone, *, real: bool) -> None:
-        """Run one submission to its end. The few objects made here are freed, so that the next
-        submission finds the same memory."""
+        """Run one submission to its end. The few objects made here are freed, so that every
+        submission begins with the same memory."""
         pid = clone.fork()
         if pid == 0:
             self._begin() if real else os._exit(0)
@@ -58,7 +58,7 @@ class Worker:
             self._control.send(ended)
 
     def _begin(self) -> NoReturn:
-        """In the process just forked: take the channel of the submission, and see to it."""
+        """In the forked process: take the channel of the submission, and supervise it."""
         word, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
         if word != wire.START:
             os._exit(0)
@@ -70,11 +70,11 @@ class Worker:
         self._attend(channel)
 
     def _attend(self, channel: socket.socket) -> NoReturn:
-        """Without a namespace that holds a submission's processes: watch its supervisor, and leave
-        nothing behind. Ends as the supervisor does.
+        """Watch a submission's supervisor where no namespace contains its processes, and leave
+        nothing behind. Exit with the supervisor's status.
 
-        The supervisor is ended when the host is done with it or with the worker, or when the worker
-        has ended; this process ends with none of them, so that nothing is left.
+        The supervisor is killed when the host closes the submission's channel, or when the worker
+        is closed or dead. This process outlives all three, so that it can clean up.
         """
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1, step="prctl(PR_SET_CHILD_SUBREAPER)")
         directory = files.make_directory(self._directory)
@@ -85,7 +85,7 @@ class Worker:
         end = select.poll()
         end.register(os.pidfd_open(pid), select.POLLIN)
         for other in (channel, self._control):
-            end.register(other, 0)  # that there is nobody at its other end is always told
+            end.register(other, 0)  # poll always reports a closed other end
         end.register(os.pidfd_open(os.getppid()), select.POLLIN)
         end.poll()
         os.kill(pid, signal.SIGKILL)
@@ -97,9 +97,9 @@ class Worker:
     def _supervise(self, channel: socket.socket, directory: str) -> NoReturn:
         try:
             self._tools.supervise(channel, directory)
-        except (ConnectionError, BrokenPipeError):  # the host has gone, or has no more tests
+        except (ConnectionError, BrokenPipeError):  # the host is gone, or has no more tests
             os._exit(0)
-        # The host hears of it as a supervisor that was lost
+        # The host sees a lost supervisor
         except BaseException as error:  # noqa: BLE001
             os.write(self._log, f"supervisor: {error!r}\n".encode())
         os._exit(FAILED_EXIT)
@@ -108,13 +108,13 @@ class Worker:
 def start(
     control: socket.socket, wanted: confine.Confinement, base_bytes: int, directory: str
 ) -> NoReturn:
-    """Become a worker; called in a process just forked by the zygote."""
+    """Become a worker, in a process just forked by the zygote."""
     try:
         kernel.die_with_parent()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         gc.disable()
         Worker(control, wanted, base_bytes, directory).serve()
-    except ConnectionError:  # the host has gone
+    except ConnectionError:  # the host is gone
         os._exit(0)
     except BaseException as error:  # noqa: BLE001 - the host sees the channel close
         os.write(2, f"worker: {error!r}\n".encode())

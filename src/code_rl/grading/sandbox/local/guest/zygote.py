@@ -1,9 +1,9 @@
 """The process that all workers are forked from: one interpreter, confined and warm, without threads
 or state.
 
-The host starts it with an empty environment. It reports if its isolation is available, then forks a
-worker for each request, which carries the worker's end of a channel. It ends when the host's end of
-its own channel closes.
+The host starts it with an empty environment. It reports whether its isolation is available, then
+forks a worker for each request, which carries the worker's end of a channel. It ends when the
+host's end of its own channel closes.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _NEEDED_LIMITS = (
     (resource.RLIMIT_FSIZE, 256 << 20, "the size of a file (ulimit -f)"),
     (resource.RLIMIT_NOFILE, 256, "open files (ulimit -n)"),
 )
-"""(kind, need of a test of the default limits, name)."""
+"""(limit, what a test with default limits needs, name)"""
 
 
 def serve(control: socket.socket, config: dict[str, Any]) -> NoReturn:
-    """Be the zygote whose channel to the host is `control`."""
+    """Run the zygote whose channel to the host is `control`."""
     control = socket.socket(fileno=_reserve_descriptors(control.detach()))
     in_the_way = _lift_limits()
     if in_the_way:
@@ -44,7 +44,7 @@ def serve(control: socket.socket, config: dict[str, Any]) -> NoReturn:
     wanted = confine.Confinement(
         config["level"], tuple(config["packages"]), config["scratch"], config["counted"], proc
     )
-    statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)  # /proc is out of reach later
+    statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)  # /proc is unreachable later
     try:
         wanted = confine.confine_zygote(wanted)
         _trial(wanted)
@@ -53,7 +53,7 @@ def serve(control: socket.socket, config: dict[str, Any]) -> NoReturn:
         _tell(control, wanted, FAILED, step, error.errno or 0)
         os._exit(1)
     _prepare_interpreter(wanted, config["preload"])
-    # Bytes of address space in use by a test before its program asks for any.
+    # Bytes of address space in use before a test's program needs any.
     base_bytes = int(os.pread(statm, 100, 0).split()[0]) * resource.getpagesize()
     os.close(statm)
     _tell(control, wanted, READY)
@@ -61,14 +61,14 @@ def serve(control: socket.socket, config: dict[str, Any]) -> NoReturn:
 
 
 def _lift_limits() -> str:
-    """Lift inherited hard limits (`ulimit`) where allowed. Returns the limits that remain in a
-    test's way."""
+    """Lift inherited hard limits (`ulimit`) where allowed. Return the remaining limits that tests
+    would exceed."""
     for kind, needed, name in _NEEDED_LIMITS:
         soft, hard = resource.getrlimit(kind)
         if hard == resource.RLIM_INFINITY:
             continue
         try:
-            # The kernel knows no infinity of open files.
+            # The kernel has no infinity for open files.
             lifted = max(hard, needed) if kind == resource.RLIMIT_NOFILE else resource.RLIM_INFINITY
             resource.setrlimit(kind, (soft, lifted))
         except (ValueError, OSError):
@@ -81,8 +81,8 @@ def _lift_limits() -> str:
 
 
 def _reserve_descriptors(control_fd: int) -> int:
-    """Occupy the places of a test's own descriptors, so that nothing of ours is ever there. Returns
-    where the channel is then."""
+    """Occupy the descriptor numbers of tests, so that the zygote never uses them. Return the new
+    number of the channel."""
     while control_fd in testrun.RESERVED:
         control_fd = os.dup(control_fd)
     for place in testrun.RESERVED:
@@ -95,7 +95,7 @@ def _reserve_descriptors(control_fd: int) -> int:
 
 
 def _trial(wanted: confine.Confinement) -> None:
-    """Go through a worker's and a submission's confinement once. Raises OSError as they do."""
+    """Apply a worker's and a submission's confinement once. Raises OSError as they do."""
     reader, writer = os.pipe()
     pid, directory = _fork_worker(wanted, 0)
     if pid == 0:
@@ -120,21 +120,23 @@ def _trial(wanted: confine.Confinement) -> None:
 
 
 def _fork_worker(wanted: confine.Confinement, number: int) -> tuple[int, str]:
-    """Fork worker `number`. Returns its process id, 0 in the worker, and where its working
-    directories will be, if /tmp is not private."""
+    """Fork worker `number`. Return its process id (0 in the worker), and where its working
+    directories will be if /tmp is not private."""
     uid = confine.FIRST_UID + (_uids + number) % confine.UIDS if wanted.own_uids else None
     directory = files.make_room(wanted.scratch, number, uid) if wanted.scratch else ""
     return confine.fork_worker(wanted, uid), directory
 
 
 _uids = int.from_bytes(os.urandom(4), "big")
-"""The first user id of this zygote's workers; two sandboxes on one machine should share none."""
+"""The first user id of this zygote's workers. Two sandboxes on one machine should share none."""
 
 
 def _prepare_interpreter(wanted: confine.Confinement, preload: list[str]) -> None:
-    """Leave the interpreter as a program expects to find it: its own modules, a clean path, nothing
-    of ours in `sys.modules`."""
-    os.environ.pop("PYTHONHOME", None)  # it told a nameless interpreter where it lives
+    """Leave the interpreter as a program expects it: its own modules, a clean path, and none of our
+    modules in `sys.modules`."""
+    os.environ.pop(
+        "PYTHONHOME", None
+    )  # it told an interpreter without a name where it was installed
     ours = os.path.abspath(__file__).split("/code_rl/")[0]
     sys.path = [entry for entry in sys.path if entry and os.path.abspath(entry) != ours]
     if wanted.level == confine.FULL:
@@ -150,8 +152,8 @@ def _prepare_interpreter(wanted: confine.Confinement, preload: list[str]) -> Non
     if "numpy" in preload:
         importlib.import_module(
             "numpy.random"
-        )  # which NumPy 2 leaves to its first use: too late to be seeded
-    os.getloadavg = lambda: (0.0, 0.0, 0.0)  # /proc/loadavg would tell of other submissions
+        )  # NumPy 2 loads it on first use, too late for seeding
+    os.getloadavg = lambda: (0.0, 0.0, 0.0)  # /proc/loadavg would reveal other submissions
     kernel.default_thread_stack(testrun.THREAD_STACK)
     hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
     stack = (
@@ -171,7 +173,7 @@ def _prepare_interpreter(wanted: confine.Confinement, preload: list[str]) -> Non
 
 
 def _add_site_builtins() -> None:
-    """`exit`, `quit` and `help`, which an interpreter started without `site` lacks."""
+    """Add `exit`, `quit` and `help`, which an interpreter without `site` does not have."""
     sitebuiltins = importlib.import_module("_sitebuiltins")
     for name in ("exit", "quit"):
         setattr(builtins, name, sitebuiltins.Quitter(name, "Ctrl-D (i.e. EOF)"))
@@ -179,7 +181,7 @@ def _add_site_builtins() -> None:
 
 
 def _tell(control: socket.socket, wanted: confine.Confinement, *message: str | int) -> None:
-    """Answer the host; when it has gone, so do we, without a word."""
+    """Answer the host, or end silently if the host is gone."""
     try:
         control.send(marshal.dumps(message))
     except (BrokenPipeError, ConnectionResetError):
@@ -187,13 +189,13 @@ def _tell(control: socket.socket, wanted: confine.Confinement, *message: str | i
 
 
 def _leave(wanted: confine.Confinement) -> NoReturn:
-    """End; the workers end with us. Where working directories lie in the host's file system, remove
-    them first."""
+    """End, together with the workers. Remove working directories first if they are in the host's
+    file system."""
     if wanted.scratch:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(_GRACE_S)
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(-1, 0)  # with SIGCHLD ignored this returns when the last worker has gone
+            os.waitpid(-1, 0)  # with SIGCHLD ignored this returns when the last worker has ended
         signal.alarm(0)
         files.remove_directory(wanted.scratch)
     os._exit(0)

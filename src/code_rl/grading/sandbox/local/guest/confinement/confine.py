@@ -1,5 +1,5 @@
-"""The isolation levels, as moments: the zygote's, the worker's, the submission's and the test's own
-confinement."""
+"""The isolation levels, in the order in which they are applied: to the zygote, the worker, the
+submission and the test."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _TMP_FLOOR = 64 << 20
 
 
 class Confinement(NamedTuple):
-    """The confinement that a zygote was asked for. `scratch` is the parent of working directories
-    if /tmp is not private.
+    """The confinement requested of a zygote. `scratch` is the parent of working directories if /tmp
+    is not private.
 
-    `may_fork`: programs may start processes at `landlock`, where somebody must count them. `proc`:
-    the host's /proc, opened beforehand. `own_uids`: each worker has its own user id.
+    `may_fork`: programs may start processes at `landlock`, where they must be counted. `proc`: the
+    host's /proc, opened beforehand. `own_uids`: each worker has its own user id.
     """
 
     level: str
@@ -37,11 +37,11 @@ class Confinement(NamedTuple):
 
 
 def confine_zygote(wanted: Confinement) -> Confinement:
-    """Enter the read-only root (full). Returns the confinement that could be had. Raises
-    KernelError naming the step refused.
+    """Enter the read-only root (full). Return the confinement that was available. Raises
+    KernelError naming the refused step.
 
-    Root stays root here, with nothing but this root directory to see, since giving each worker its
-    own user id needs it. The zygote never meets a program.
+    A zygote that is root stays root, since only root can give each worker its own user id; it sees
+    only the new root directory. The zygote never runs a program.
     """
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1, step="prctl(PR_SET_NO_NEW_PRIVS)")
     own_uids = os.geteuid() == 0 and wanted.level != NONE and _may_change_user()
@@ -59,8 +59,8 @@ def confine_zygote(wanted: Confinement) -> Confinement:
 def fork_worker(wanted: Confinement, uid: int | None) -> int:
     """Fork a worker, a child of this process, under the user id `uid` if possible.
 
-    At `full` it is PID 1 of its own PID namespace, root in a user namespace of its own, with its
-    own network, IPC and host name.
+    At `full` it is PID 1 of its own PID namespace and root in its own user namespace, with its own
+    network, IPC and host name.
     """
     if wanted.level != FULL:
         pid = kernel.fork()
@@ -79,8 +79,8 @@ def fork_worker(wanted: Confinement, uid: int | None) -> int:
             number, _, step = answer.decode("utf-8", "replace").partition(" ")
             raise kernel.KernelError(step or "starting a worker", int(number or 1))
         return int(answer[1:])
-    # The middle one: takes the user id and the user namespace, in which the worker's other
-    # namespaces then lie.
+    # The process in between takes the user id and the user namespace, to which the worker's other
+    # namespaces then belong.
     try:
         os.close(reader)
         _become(uid, wanted)
@@ -89,7 +89,7 @@ def fork_worker(wanted: Confinement, uid: int | None) -> int:
         pid, _ = kernel.clone3(flags)
         if pid == 0:
             os.close(writer)
-            os.setsid()  # no session and no autogroup in common with others
+            os.setsid()  # share no session and no autogroup with others
             socket.sethostname("sandbox")
             rootfs.cover_proc()
             return 0
@@ -100,20 +100,20 @@ def fork_worker(wanted: Confinement, uid: int | None) -> int:
 
 
 def submission_namespaces(level: str) -> int:
-    """Return the namespaces of a submission's supervisor."""
+    """Return the namespace flags of a submission's supervisor."""
     return kernel.NEWPID | kernel.NEWNS if level == FULL else 0
 
 
 def confine_submission(
     wanted: Confinement, file_bytes: int, directory: str, shows_proc: bool
 ) -> TestConfinement:
-    """Take the last steps in the supervisor before it reads anything hostile.
+    """Take the last steps in the supervisor, before it reads anything hostile.
 
     `directory`: working directory if /tmp is not private. `shows_proc`: the program needs /proc.
     """
     kernel.die_with_parent()
     if wanted.level == FULL:
-        os.setpgid(0, 0)  # no process group in common with the worker
+        os.setpgid(0, 0)  # share no process group with the worker
         rootfs.mount_private_tmp(max(file_bytes, _TMP_FLOOR))
         if shows_proc:
             rootfs.mount_private_proc()
@@ -137,8 +137,8 @@ class TestConfinement:
     """The rights that a single test loses beyond its submission."""
 
     domain = -1
-    """At `landlock`, the rule set that each test puts on: it cannot signal its supervisor from
-    inside it."""
+    """At `landlock`, each test enters this rule set, from inside which it cannot signal its
+    supervisor."""
 
     def __init__(self, wanted: Confinement) -> None:
         self._level, self._may_fork = wanted.level, wanted.may_fork
@@ -148,13 +148,13 @@ class TestConfinement:
         )
         """True if the kernel counts this submission's processes apart from all others."""
         self.own_processes = 2 if wanted.level == FULL else 3
-        """The worker, the supervisor and its parent (if any) count with the tests."""
+        """The worker, the supervisor and its parent (if any) are counted with the tests."""
 
     def enter(self) -> None:
-        """In the process just forked; at `full` it has nothing left to lose."""
+        """Confine the process that was just forked; at `full` there is nothing left to do."""
         if self._level == FULL:
             return
-        os.setpgid(0, 0)  # all that it starts stays in this group, which is how it is ended
+        os.setpgid(0, 0)  # all its processes stay in this group, which is killed at the end
         kernel.die_with_parent()
         if self._level == LANDLOCK:
             landlock.restrict(self.domain)
@@ -174,7 +174,7 @@ def _may_unshare_mounts() -> bool:
 
 
 def _may_change_user() -> bool:
-    """True if this process, root by name, may take an unused user id."""
+    """Return True if this process is root and may take an unused user id."""
     pid = kernel.fork()
     if pid == 0:
         try:
@@ -193,7 +193,7 @@ def _take_user(uid: int) -> None:
 
 def _become(uid: int | None, wanted: Confinement) -> None:
     """Take the user id for good. At `landlock` an interpreter that only root can reach stays
-    readable; Landlock bounds the rest."""
+    readable; Landlock restricts the rest."""
     if uid is None:
         return
     reachable = wanted.level == FULL or (
@@ -207,13 +207,13 @@ def _become(uid: int | None, wanted: Confinement) -> None:
             kernel.drop_capabilities()
         else:
             kernel.keep_capabilities(kernel.CAP_DAC_READ_SEARCH)
-    # Changing ids made the process undumpable, and with it /proc/self unwritable.
+    # Changing ids made the process undumpable and /proc/self unwritable.
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1, step="prctl(PR_SET_DUMPABLE)")
 
 
 def _new_user_namespace(proc: int, more: int, inside: int) -> None:
-    """A user namespace in which this process has every capability and maps to its present,
-    unprivileged self outside."""
+    """Enter a user namespace in which this process has every capability. Outside it keeps its
+    present, unprivileged identity."""
     user, group = os.geteuid(), os.getegid()
     kernel.unshare(kernel.NEWUSER | more, "unshare(CLONE_NEWUSER)")
     for name, text in (
@@ -232,7 +232,7 @@ def _new_user_namespace(proc: int, more: int, inside: int) -> None:
 
 
 def _others_can_reach(path: str) -> bool:
-    """True if users other than the owner can read `path`."""
+    """Return True if users other than the owner can read `path`."""
     while True:
         wanted = stat.S_IXOTH if os.path.isdir(path) else stat.S_IROTH
         if not os.stat(path).st_mode & wanted:

@@ -1,4 +1,4 @@
-"""Landlock: which files a process may still open, where no namespaces can be had. See
+"""Landlock: restricts the files that a process can open, where namespaces are not available. See
 landlock(7)."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EXECUTE = 1
 _NET_RIGHTS = 0b11
 _SCOPES = 0b11
 SCOPING_SIGNALS = 6
-"""From this version on a domain's processes can be kept from signalling those outside."""
+"""From this version on, Landlock can keep processes from signaling those outside their domain."""
 _FILE_RIGHTS = _WRITE_FILE | _READ_FILE | 1 << 14 | 1 << 15
 
 
@@ -33,11 +33,11 @@ def version() -> int:
 
 
 def ruleset(read_only: tuple[str, ...], writable: tuple[str, ...]) -> int:
-    """A rule set, as a descriptor: these paths, no TCP, no signals or abstract sockets to the
-    outside.
+    """Return the descriptor of a rule set: these paths, no TCP, no signals or abstract sockets to
+    the outside.
 
-    Scoping of signals needs version 6, of TCP version 4; the seccomp filters refuse both on their
-    own. Raises KernelError.
+    Restricting signals needs version 6, TCP version 4; the seccomp filters refuse both anyway.
+    Raises KernelError.
     """
     abi = version()
     rights = _FS_RIGHTS_BY_ABI.get(abi, _ALL_FS_RIGHTS)
@@ -55,7 +55,7 @@ def ruleset(read_only: tuple[str, ...], writable: tuple[str, ...]) -> int:
 
 
 def restrict(rules: int) -> None:
-    """Confine this process, and all that it starts, to a rule set, and close it. Raises
+    """Confine this process and its later children to a rule set, and close it. Raises
     KernelError."""
     kernel.raw_syscall("landlock_restrict_self", _RESTRICT, rules, 0)
     os.close(rules)
@@ -66,8 +66,8 @@ def _size(abi: int) -> int:
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
-    # Not by stat(2): a number as large as it tells (of /proc: how many processes the machine runs)
-    # moves what is allocated after it.
+    # Without stat(2): a large number in its result (the machine's number of processes, for /proc)
+    # would change the addresses of later allocations.
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY)
     except FileNotFoundError:

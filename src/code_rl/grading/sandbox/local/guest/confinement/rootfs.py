@@ -1,5 +1,5 @@
 """The file system that programs see: the interpreter, its libraries, the chosen packages and a
-private /tmp; all else absent."""
+private /tmp. Nothing else exists in it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from code_rl.grading.sandbox.local.guest import kernel
 PACKAGES = "/packages"
 DEVICES = ("null", "zero", "urandom", "random")
 _STAGE = "/sys"
-"""The directory of the new root: every Linux has it, and no interpreter or package is under it."""
+"""Where the new root is built: every Linux has this directory, and no interpreter or package is in
+it."""
 _LOADER_CACHE = "/etc/ld.so.cache"
 _SHARED_DATA = ("/usr/lib/locale", "/usr/share/zoneinfo")
 """Files that the C library and the standard library look up."""
 _PROC_FLAGS = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC | kernel.MS_RDONLY
-"""Read-only: what can be written there belongs to the user namespace or the session, which outlast
-a test."""
+"""Read-only, because writable entries belong to the user namespace or the session, which outlast a
+test."""
 
 
 class Sources(NamedTuple):
@@ -59,7 +60,7 @@ def enter(sources: Sources) -> None:
     os.symlink("/tmp", f"{_STAGE}/dev/shm")  # noqa: S108
     for directory in ("tmp", "etc", "proc"):
         os.makedirs(f"{_STAGE}/{directory}", exist_ok=True)
-    # Only a mount namespace that already has a whole /proc may mount another; each submission
+    # Only a mount namespace that already shows a complete /proc may mount another. Each submission
     # covers this one with its own.
     kernel.mount("/proc", f"{_STAGE}/proc", None, kernel.MS_BIND | kernel.MS_REC)
     if loader_cache:
@@ -70,7 +71,7 @@ def enter(sources: Sources) -> None:
 
 
 def mount_private_tmp(size: int) -> None:
-    """Cover /tmp with an empty tmpfs of `size` bytes and go there."""
+    """Cover /tmp with an empty tmpfs of `size` bytes and make it the working directory."""
     flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC | kernel.MS_NOATIME
     options = f"size={size},nr_inodes=4096,mode=700"
     kernel.mount("tmpfs", "/tmp", "tmpfs", flags, options)  # noqa: S108
@@ -78,19 +79,19 @@ def mount_private_tmp(size: int) -> None:
 
 
 def cover_proc() -> None:
-    """Make /proc an empty directory."""
+    """Cover /proc with an empty directory."""
     kernel.mount("tmpfs", "/proc", "tmpfs", _PROC_FLAGS, "size=4k,nr_inodes=2,mode=555")
 
 
 def mount_private_proc() -> None:
-    """Cover /proc with one that shows this PID namespace's processes and nothing else, where the
-    kernel allows it."""
+    """Cover /proc with one that shows only this PID namespace's processes, if the kernel allows
+    it."""
     with contextlib.suppress(kernel.KernelError):
         kernel.mount("proc", "/proc", "proc", _PROC_FLAGS, "hidepid=invisible,subset=pid")
 
 
 def readable_paths(packages: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
-    """The same choice of paths for a level without a root of its own."""
+    """Return the same paths for a level that has no root of its own."""
     sources = find_sources(packages)
     return (
         *sources.interpreter,
@@ -102,8 +103,8 @@ def readable_paths(packages: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
 
 
 def find_sources(packages: tuple[tuple[str, str], ...]) -> Sources:
-    """Return the files that the running interpreter needs. Called in the zygote, before it enters
-    the root."""
+    """Return the files that the running interpreter needs. The zygote calls it before it enters the
+    root."""
     standard = os.path.dirname(os.__file__)
     prefix = sys.base_prefix
     system = prefix in ("/usr", "/")
@@ -123,7 +124,7 @@ def _library_directories() -> tuple[str, ...]:
 
 
 def _show(source: str, target: str) -> None:
-    """Bind `source` read-only at `target`, unless it is there already through a parent or a
+    """Mount `source` read-only at `target`, unless it is already there through a parent or a
     link."""
     real = os.path.realpath(source)
     if source.count("/") == 2 and real != source and source.startswith("/lib"):

@@ -1,8 +1,8 @@
 """The seccomp filters, as classic BPF built here: an allow list, decided by a search tree over
 ranges of system call numbers.
 
-A tree, not a chain: at each installation the kernel evaluates the filter for every system call
-number, and every submission installs it.
+A tree is faster than a chain: at each installation the kernel evaluates the filter for every system
+call number, and every submission installs it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ _CLONE_THREAD = 0x10000
 _PR_SET_PDEATHSIG = 1
 _AF_UNIX = 1
 _CONNECTED = (1, 5)
-"""SOCK_STREAM and SOCK_SEQPACKET: a datagram socket could be told another address for each
-message."""
+"""SOCK_STREAM and SOCK_SEQPACKET. A datagram socket could send each message to another address."""
 _SOCKET_FLAGS = 0o2004000
 """SOCK_CLOEXEC and SOCK_NONBLOCK."""
 _NO_LOCKS, _BAD_CLOCK, _UNSUPPORTED, _NO_TTY = (
@@ -39,15 +38,15 @@ _NO_LOCKS, _BAD_CLOCK, _UNSUPPORTED, _NO_TTY = (
 )
 _TMPFILE = 0o20000000
 _OWN_CLOCKS = (0xFFFFFFFA, 0xFFFFFFFE)
-"""The CPU clocks of the calling process and thread as dynamic clock ids; ids from 2**31 on else
-name the clock of another process, or a device."""
+"""The CPU clocks of the calling process and thread as dynamic clock ids. Other ids from 2**31 on
+name another process's clock, or a device."""
 _DYNAMIC_CLOCK = 1 << 31
 _FCNTL = (0, 1, 2, 3, 4, 6, 7, 9, 11, 1030, 1032)
 """F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, record locks, F_GETOWN, F_GETSIG, F_DUPFD_CLOEXEC,
 F_GETPIPE_SZ. Leases, pipe sizes, write hints, seals, signals and locks without a file open for
 writing are left out: they affect shared files or the state of all processes of a user."""
 _SHOWN_LOCKS = (5, 36, 37, 38)
-"""F_GETLK, which tells of the locks of others, and locks of open file descriptions."""
+"""F_GETLK, which reveals other processes' locks, and locks of open file descriptions."""
 
 _NEW_PROCESS = ("fork", "vfork")
 _UNSCOPED = (
@@ -70,13 +69,13 @@ _UNSCOPED = (
 _SIGNALLING = ("pidfd_open", "pidfd_send_signal", "tkill", "timer_create")
 
 _DESCRIPTOR_REQUESTS = (0x5421, 0x541B, 0x5450, 0x5451)
-"""FIONBIO, FIONREAD, FIONCLEX, FIOCLEX: they concern a descriptor, not the file behind it."""
+"""FIONBIO, FIONREAD, FIONCLEX, FIOCLEX: they affect a descriptor, not the file behind it."""
 
 Instruction = tuple[int, int, int, int]
 
 
 def program_filter(machine: str) -> bytes:
-    """The filter of a submission, installed in its supervisor and inherited by its tests."""
+    """Return the filter of a submission, installed in its supervisor and inherited by its tests."""
     special = numbers(CONDITIONAL, machine)
     code = _prologue(machine)
     code += _block(special["clone3"], [(_RETURN, 0, 0, _ENOSYS)])
@@ -101,12 +100,12 @@ def program_filter(machine: str) -> bytes:
 
 
 def test_filter(machine: str, pid: int | None, may_fork: bool) -> bytes:
-    """A second filter for one test without namespaces.
+    """Return a second filter for one test without namespaces.
 
     It denies other process groups, other processes' CPU clocks, and calls that change files without
-    opening them for writing. Landlock does not cover those, and the program may own files outside.
-    `pid`: signals reach only this process or its group; None: Landlock confines them. Without
-    `may_fork` the test has one process.
+    opening them for writing. Landlock does not cover these calls, and the program may own files
+    outside. With `pid`, signals reach only this process or its group; without it (None) Landlock
+    restricts them. Without `may_fork` the test has one process.
     """
     allowed, special = numbers(ALLOWED, machine), numbers(CONDITIONAL, machine)
     refused = [
@@ -139,8 +138,8 @@ def _prologue(machine: str) -> list[Instruction]:
 
 
 def _argument(index: int) -> Instruction:
-    """Load the low half of an argument: every argument tested here is an int or a flag word below
-    2**32."""
+    """Return the instruction that loads the low half of an argument. Every argument tested here is
+    an int or a flag word below 2**32."""
     return (_LOAD, 0, 0, 16 + 8 * index)
 
 
@@ -149,8 +148,8 @@ def _block(number: int, body: list[Instruction]) -> list[Instruction]:
 
 
 def _when(index: int, jump: int, constant: int, then: int, otherwise: int) -> list[Instruction]:
-    """Return the filter for an argument that equals (_JUMP_EQ) or has any bit of (_JUMP_SET) a
-    constant, and for one that does not."""
+    """Return the filter that continues with `then` if an argument equals a constant (_JUMP_EQ) or
+    has any of its bits (_JUMP_SET), else with `otherwise`."""
     return [
         _argument(index),
         (jump, 0, 1, constant),
@@ -160,8 +159,8 @@ def _when(index: int, jump: int, constant: int, then: int, otherwise: int) -> li
 
 
 def _one_of(values: tuple[int, ...], verdict: int) -> list[Instruction]:
-    """Answer with `verdict` if the loaded word is one of `values`; else continue with the next
-    instruction."""
+    """Return the filter that answers `verdict` if the loaded word is one of `values`, else
+    continues with the next instruction."""
     tests = [(_JUMP_EQ, len(values) - 1 - at, 0, value) for at, value in enumerate(values[:-1])]
     return [*tests, (_JUMP_EQ, 0, 1, values[-1]), (_RETURN, 0, 0, verdict)]
 
@@ -171,8 +170,8 @@ def _allow_only(index: int, values: tuple[int, ...], otherwise: int) -> list[Ins
 
 
 def _pair_of_connected() -> list[Instruction]:
-    """Allow only sockets that are connected for good: others could address sockets in the file
-    system."""
+    """Return the filter that allows only permanently connected sockets; others could address
+    sockets in the file system."""
     kinds = [
         (_AND, 0, 0, ~_SOCKET_FLAGS & 0xFFFFFFFF),
         *_one_of(_CONNECTED, _ALLOW),
@@ -187,7 +186,7 @@ def _own_clock() -> list[Instruction]:
 
 
 def _ranges(machine: str) -> list[tuple[int, int]]:
-    """(first number, verdict) of each run of equal verdicts, ascending from 0."""
+    """Return (first number, verdict) of each run of equal verdicts, ascending from 0."""
     verdicts = dict.fromkeys(numbers(REFUSED, machine).values(), _EPERM)
     verdicts.update(dict.fromkeys(numbers(UNSUPPORTED, machine).values(), _UNSUPPORTED))
     verdicts.update(dict.fromkeys(numbers(ALLOWED, machine).values(), _ALLOW))

@@ -1,4 +1,4 @@
-"""System call numbers, as `name:x86_64:aarch64` (-1: the architecture has none), from the kernel's
+"""System call numbers, as `name:x86_64:aarch64` (-1: not on this architecture), from the kernel's
 unistd headers."""
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ rt_tgsigqueueinfo:297:240 splice:275:76 tee:276:77 futex_waitv:449:449 mseal:462
 sched_getattr:315:275 munlock:150:229 munlockall:152:231 capset:126:91
 landlock_restrict_self:446:446
 """
-"""The calls of an ordinary single-user program; the last line has calls that give up privileges,
-which tests need after the filter is on."""
+"""The calls of an ordinary single-user program. The last line has calls that give up privileges,
+which tests need after the filter is installed."""
 
 REFUSED = """
 socket:41:198 connect:42:203 accept:43:202 accept4:288:242 bind:49:200 listen:50:201 execve:59:221
@@ -66,19 +66,17 @@ fanotify_init:300:262 fanotify_mark:301:263 inotify_init:253:-1 inotify_init1:29
 inotify_add_watch:254:27 vmsplice:278:75 mlock:149:228 mlock2:325:284 mlockall:151:230 mknod:133:-1
 mknodat:259:33 sysinfo:99:179 fadvise64:221:223
 """
-"""Answered with EPERM, so that a program sees a plain refusal; everything unlisted is answered with
-ENOSYS.
+"""Answered with EPERM, an ordinary refusal for a program; unlisted calls are answered with ENOSYS.
 
-Unlisted on purpose: openat2 (its flags cannot be looked at), statx (it tells when a file system was
-made, and so when a submission began).
-"""
+Unlisted on purpose: openat2 (a filter cannot inspect its flags), and statx (it reveals when a file
+system was made, and so when a submission began)."""
 
 UNSUPPORTED = """
 setxattr:188:5 lsetxattr:189:6 fsetxattr:190:7 getxattr:191:8 lgetxattr:192:9 fgetxattr:193:10
 listxattr:194:11 llistxattr:195:12 flistxattr:196:13 removexattr:197:14 lremovexattr:198:15
 fremovexattr:199:16
 """
-"""Answered as by a file system that has no extended attributes, which shutil.copy2 expects."""
+"""Answered like a file system without extended attributes, as shutil.copy2 expects."""
 
 CONDITIONAL = """
 ioctl:16:29 fcntl:72:25 flock:73:32 open:2:-1 openat:257:56 setsid:112:157 preadv2:327:286
@@ -88,7 +86,7 @@ clone:56:220 clone3:435:435 prctl:157:167 prlimit64:302:261 socketpair:53:199
 
 
 def numbers(table: str, machine: str) -> dict[str, int]:
-    """The numbers of `table` on `machine` (x86_64 or aarch64). Raises KeyError for other
+    """Return the numbers of `table` on `machine` (x86_64 or aarch64). Raises KeyError for other
     machines."""
     column = {"x86_64": 1, "aarch64": 2}[machine]
     rows = (row.split(":") for row in table.split())
