@@ -1,7 +1,7 @@
-"""Which problems? From `dataset=` to problems that a run draws from.
+"""Which problems? From `dataset=` to the problems that a run samples.
 
-`load` opens data sets, whose rows `sources/` reads; `benchmarks` opens the published ones;
-`builtin/` makes problems; `preparation/` is `code-rl prepare`.
+`load` opens data sets, whose rows `sources/` reads. `benchmarks` opens the published benchmarks,
+`builtin/` generates problems, and `preparation/` is `code-rl prepare`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from code_rl.util.data_files import describe_files, is_data_file, stream_rows
 from code_rl.util.errors import ConfigError, DataError
 
 PROMPT_TEXT = "prompt_text"
-"""The field of `meta` with the row's part of the benchmark's own prompt."""
+"""The field of `meta` that has the row's part of the benchmark's own prompt."""
 
 _LCB_REVISION = "0fe84c3912ea0c4d4a78037083943e8f0c4dd505"
 HUMANEVAL_PLUS = Pinned(
@@ -54,7 +54,8 @@ OUTSIDE_WINDOW = livecodebench.OUTSIDE_WINDOW
 
 @dataclass(frozen=True, slots=True)
 class RowSelection:
-    """Which rows of a benchmark: `limit` per split (-1: all), LiveCodeBench's release and dates."""
+    """The selected rows of a benchmark: `limit` per split (-1: all), LiveCodeBench's release and
+    dates."""
 
     limit: int = -1
     version: str | None = None
@@ -71,15 +72,15 @@ class Reader:
 
 
 def is_files(name: str) -> bool:
-    """True for a file of problems, a folder of them, and FOLDER:split of one that `code-rl prepare`
-    wrote."""
+    """Return True for a file or folder of problems, or FOLDER:split of a folder that `code-rl
+    prepare` wrote."""
     folder = Path(name).expanduser()
     prepared = Path(name.rpartition(":")[0] or name).expanduser() / MANIFEST
     return name not in READERS and (is_data_file(name) or folder.is_dir() or prepared.is_file())
 
 
 def check_selection(name: str, choice: RowSelection) -> None:
-    """Raise ConfigError for a release or dates of a benchmark that has none."""
+    """Raise ConfigError for a release or dates if the benchmark has none."""
     if choice.version or choice.start_date or choice.end_date:
         raise ConfigError(
             f"version, start_date and end_date belong to benchmark=livecodebench; {name} has none"
@@ -103,8 +104,8 @@ async def read_files(
 
 
 def read_object(name: str, own: Any) -> tuple[tuple[Problem, ...], dict[str, Any]]:
-    """The problems of `own`, an object of the user's (of all built-in splits for `builtin`), and
-    facts of the manifest."""
+    """Return the problems of the user's object `own` (for `builtin`, those of all built-in splits),
+    and facts for the manifest."""
     if name == "builtin":
         own = [problem for split in SPLITS for problem in test_split(split)]
     problems = problems_of("benchmark", name, own)
@@ -115,10 +116,10 @@ def read_object(name: str, own: Any) -> tuple[tuple[Problem, ...], dict[str, Any
 async def read_benchmark(
     name: str, data: str | None, choice: RowSelection, executor: Executor
 ) -> tuple[ProblemStore, dict[str, Any]]:
-    """The problems of a benchmark of READERS, and facts of the manifest. References run in
-    `executor` where expected values come from them.
+    """Return the problems of a benchmark in READERS, and facts for the manifest. If references
+    compute the expected values, they run in `executor`.
 
-    Raises ConfigError for files that cannot be had, DataError for malformed ones.
+    Raises ConfigError for files that are not available, DataError for malformed ones.
     """
     window = livecodebench.parse_window(choice.start_date, choice.end_date)
     paths, revision = source_files(name, data, choice)
@@ -145,10 +146,10 @@ async def read_benchmark(
 
 
 def source_files(name: str, data: str | None, choice: RowSelection) -> tuple[list[Path], str]:
-    """The files of a benchmark and the revision they are: local ones (`data`), or downloaded at the
+    """Return the files of a benchmark and their revision: local ones (`data`), or downloads at the
     pinned revision.
 
-    Raises ConfigError if there is neither, or if the choice does not apply.
+    Raises ConfigError if there is neither, or if the selection does not apply.
     """
     path = None if data is None else Path(data).expanduser()
     if name == "livecodebench":
@@ -189,8 +190,8 @@ def _livecodebench_files(path: Path | None, choice: RowSelection) -> tuple[list[
 def _by_layout(
     plus: ReadRow, other: ReadRow, *, base_only: bool
 ) -> Callable[[list[Path], RowSelection], Items]:
-    """A reader of either layout: rows with `base_input` are evalplus's own, of which `base_only`
-    leaves the extra tests out."""
+    """Return a reader of either layout. Rows with `base_input` are evalplus's own; `base_only`
+    leaves out their extra tests."""
 
     def items(paths: list[Path], _choice: RowSelection) -> Items:
         for index, row in enumerate(stream_rows(paths[0])):
@@ -204,8 +205,7 @@ def _by_layout(
 
 
 def _with_prompt(row: Row, item: Item) -> Item:
-    """Add the prompt text of the benchmark, and the beginning that a plain completion would
-    continue."""
+    """Add the benchmark's prompt text, and the text that a plain completion would continue."""
     if isinstance(item, Skipped):
         return item
     problem = item if isinstance(item, Problem) else item.problem
@@ -232,8 +232,8 @@ def _with_meta(item: Item, more: Mapping[str, Any]) -> Item:
 
 
 def _livecodebench(paths: list[Path], choice: RowSelection) -> Items:
-    """With the benchmark's own imports, which it has before every program, those that read stdin
-    too."""
+    """Read problems with the benchmark's own imports, which it puts before every program, also
+    those that read stdin."""
     window = livecodebench.parse_window(choice.start_date, choice.end_date)
     read = partial(livecodebench.read_livecodebench, window=window)
     for index, row in enumerate(itertools.chain.from_iterable(map(stream_rows, paths))):
@@ -242,7 +242,7 @@ def _livecodebench(paths: list[Path], choice: RowSelection) -> Items:
 
 
 def _codeforces(paths: list[Path], _choice: RowSelection) -> Items:
-    """A list of `{"problem", "tests"}` with a list of problem names beside it."""
+    """Read a list of `{"problem", "tests"}`; a second file lists the problem names."""
     rows, names = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
     if len(rows) != len(names):
         raise DataError(f"{paths[0]} has {len(rows)} problems, {paths[1].name} {len(names)} names")

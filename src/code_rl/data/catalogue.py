@@ -1,7 +1,7 @@
 """The data sets known by name, their repositories on the hub, and mixtures of them.
 
-Any other hub id works as well (`owner/name`, `owner/name/config`), as long as its rows have a shape
-of `sources.shapes`.
+Any other hub id (`owner/name`, `owner/name/config`) works too if its rows have a shape of
+`sources.shapes`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """A data set by name. `splits` maps the hub's splits to their public names; training reads the
-    first."""
+    """A data set by name. `splits` maps the hub's splits to their public names; the first is for
+    training."""
 
     repository: str
     config: str | None = None

@@ -1,10 +1,9 @@
-"""One setting to a data set: `dataset=name[@revision][:split]`, a path (`FILE`, `FOLDER[:split]`),
-`package.module:object`, or several with commas.
+"""From one setting to a data set: `dataset=name[@revision][:split]`, a path (`FILE`,
+`FOLDER[:split]`), `package.module:object`, or several separated by commas.
 
-A `Dataset` is read as often as one likes, in the same order each time, one row in memory at a time.
-It yields whatever the readers make of
-each row: a `Problem`, a `Draft` or an `Ambiguous` (to be finished by `resolve.resolve`), or a
-`Skipped` with a reason.
+A `Dataset` can be read repeatedly, in the same order each time, with one row in memory at a time.
+For each row it yields the reader's result: a `Problem`, a `Draft` or an `Ambiguous` (both finished
+by `resolve.resolve`), or a `Skipped` with a reason.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Files of one split of one data set, in order. `revision` is the commit for a set of the hub,
-    `given` the setting of a local one."""
+    """The files of one split of one data set, in order. `revision` is the commit of a hub data set;
+    `given` is the setting of a local one."""
 
     name: str
     split: str | None
@@ -68,7 +67,7 @@ class Source:
             yield partial(read_row, row, Origin(self.name, prefix, index, where))
 
     def rows(self) -> Rows:
-        """Raw rows, each with its place in words (`FILE, row N`)."""
+        """Yield raw rows, each with its position as text (`FILE, row N`)."""
         for file in self.files:
             for number, row in enumerate(stream_rows(file), start=1):
                 yield f"{file}, row {number}", row
@@ -82,8 +81,8 @@ class Source:
         }
 
     def identity(self) -> list[Any]:
-        """Return the version of the content: the commit, or each local file's path, size and time
-        of change."""
+        """Return the version of the content: the commit, or each local file's path, size and
+        modification time."""
         if self.revision is not None:
             return [
                 self.repository,
@@ -101,7 +100,7 @@ class Source:
 
     @property
     def pinned(self) -> str:
-        """The setting that names exactly this source, with its commit if it has one."""
+        """The setting that names exactly this source, including its commit."""
         split = f":{self.split}" if self.split else ""
         return f"{self.name}@{self.revision}{split}" if self.revision else self.given
 
@@ -116,27 +115,27 @@ class Source:
 @dataclass(frozen=True, slots=True)
 class MadeSource(Source):
     """Problems that are made, not read: the built-in family of this version, or those of a user's
-    object, with a hash as version."""
+    object, whose hash is the version."""
 
     problems: Sequence[Problem] = ()
     version: str = ""
 
     def readers(self) -> Iterator[Callable[[], Item]]:
-        """One call a problem, which gives it."""
+        """Yield one function per problem, which returns it."""
         return (partial(self.problems.__getitem__, index) for index in range(len(self.problems)))
 
     def provenance(self) -> dict[str, Any]:
-        """The version that makes them."""
+        """Return the version of the problems."""
         return {"name": self.name, "revision": self.version}
 
     def identity(self) -> list[Any]:
-        """The version that makes them."""
+        """Return the version of the problems."""
         return [self.name, self.version]
 
 
 def problems_of(setting: str, name: str, own: Any) -> tuple[Problem, ...]:
-    """The problems that `setting=name`, an object of the user's, is or (a function) gives. Raises
-    ConfigError where it does not, or repeats an id."""
+    """Return the problems of `setting=name`, a user's object, which is a list of problems or a
+    function that returns one. Raises ConfigError if it is neither, or repeats an id."""
     with registry.attribute_errors_to(setting, name):
         problems = tuple(own() if callable(own) else own)
         if not all(isinstance(problem, Problem) for problem in problems):
@@ -153,13 +152,13 @@ def problems_of(setting: str, name: str, own: Any) -> tuple[Problem, ...]:
 
 
 def digest_of(problems: Sequence[Problem]) -> str:
-    """A hash of all of them."""
+    """Return a hash of all the problems."""
     return hashlib.sha256("\n".join(map(format_problem, problems)).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Sources read one after the other. `name` is the setting as it was given."""
+    """Sources read one after the other. `name` is the setting."""
 
     name: str
     sources: tuple[Source, ...]
@@ -168,13 +167,13 @@ class Dataset:
         return self.items()
 
     def items(self, skip: int = 0) -> Iterator[Item]:
-        """One item a raw row, in the order of the sources, without the first `skip` rows."""
+        """Yield one item per raw row, in the order of the sources, without the first `skip`
+        rows."""
         readers = chain.from_iterable(source.readers() for source in self.sources)
         return (read() for read in islice(readers, skip, None))
 
     def shapes(self) -> list[str]:
-        """The names of the shapes that the first row of each source has, "" for one that is not
-        known."""
+        """Return the name of the shape of each source's first row ("" for an unknown shape)."""
         shapes = [shape_of(row) for source in self.sources for _, row in islice(source.rows(), 1)]
         return [shape.name if shape else "" for shape in shapes]
 
@@ -183,7 +182,7 @@ class Dataset:
         return [source.provenance() for source in self.sources]
 
     def fingerprint(self) -> str:
-        """A hash that changes when any source does."""
+        """Return a hash that changes when any source changes."""
         text = json.dumps([source.identity() for source in self.sources])
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -192,10 +191,10 @@ class Dataset:
 
 
 def open_dataset(setting: str, role: Role = "train") -> Dataset:
-    """The data set that `setting` names; `role` decides the split where the setting does not.
+    """Return the data set that `setting` names; `role` chooses the split if the setting does not.
 
-    Raises ConfigError for an unknown name, split or revision and for a hub that cannot be reached,
-    DataError for unusable files.
+    Raises ConfigError for an unknown name, split or revision and for an unreachable hub, DataError
+    for unusable files.
     """
     return Dataset(
         setting, tuple(source for part in _parts(setting) for source in _sources(part, role))
@@ -224,8 +223,8 @@ def test_split_settings(setting: str) -> dict[str, str]:
 
 
 def own_test_setting(setting: str) -> str | None:
-    """The setting of the held-out problems that belong to `dataset=setting`; None where there are
-    none."""
+    """Return the setting of the held-out problems that belong to `dataset=setting`, or None if
+    there are none."""
     parts = _parts(setting)
     name, revision, split = _split_name(parts[0])
     if len(parts) > 1 or split is not None:
@@ -367,7 +366,7 @@ def read_prepared(path: Path) -> dict[str, Any] | None:
 
 
 def _local(part: str) -> tuple[Path, str | None] | None:
-    """The path and split of a part that names something on this machine."""
+    """Return the path and split of a part that names a local file or folder, else None."""
     whole = Path(part).expanduser()
     if part and whole.exists():
         return whole, None
@@ -393,7 +392,8 @@ def _split_name(part: str) -> tuple[str, str | None, str | None]:
 
 
 def _at(part: str, revision: str | None, mixture: str) -> str:
-    """A mixture's part at a revision; a revision belongs to one repository."""
+    """Return a mixture's part at a revision. Raises ConfigError if the parts are in different
+    repositories."""
     if revision is None:
         return part
     parts = MIXTURES[mixture].train

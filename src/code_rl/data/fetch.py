@@ -1,6 +1,6 @@
 """Published files: data sets of the Hugging Face hub at one commit, through the hub's own cache,
-and single files at a pinned revision with a known hash. It also finds the files of a split in a
-repository or folder.
+and single files at a pinned revision with a known hash. This module also finds the files of a split
+in a repository or folder.
 
 A revision (branch, tag or commit) is resolved to its commit once, and all files are read at that
 commit. Without a network the cache is used.
@@ -27,7 +27,7 @@ MAIN, README = "main", "README.md"
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A data set repository at one commit: its files, and its card's configs and licence."""
+    """A data set repository at one commit: its files, and its card's configs and license."""
 
     name: str
     commit: str
@@ -36,13 +36,12 @@ class Repository:
 
     @property
     def licence(self) -> str:
-        """The licence that the card names, or `unstated`."""
+        """The license that the card names, or `unstated`."""
         licence = self.card.get("license") or self.card.get("license_name")
         return ", ".join(licence) if isinstance(licence, list) else str(licence or "unstated")
 
     def listed(self, config: str | None, split: str) -> list[str]:
-        """The files that the card's `configs` list for a split; none where the card does not
-        say."""
+        """Return the files that the card's `configs` list for a split, or none if it lists none."""
         for entry in _dicts(self.card.get("configs")):
             if config is not None and entry.get("config_name") != config:
                 continue
@@ -59,10 +58,10 @@ class Repository:
 
 
 def open_repository(name: str, revision: str | None = None) -> Repository:
-    """The files of `name` at `revision` (None: the main branch as it is now).
+    """Return the files of `name` at `revision` (None: the current main branch).
 
-    Raises ConfigError if the repository or revision does not exist or is not readable, or if
-    neither hub nor cache has it.
+    Raises ConfigError if the repository or revision does not exist or is not readable, or if it is
+    neither on the hub nor in the cache.
     """
     require("train", f"dataset {name}", "huggingface_hub", "httpx", "yaml")
     from huggingface_hub import HfApi
@@ -81,7 +80,7 @@ def open_repository(name: str, revision: str | None = None) -> Repository:
     except _connection_errors() as error:
         return _cached(name, revision, error)
     files = tuple(sorted(sibling.rfilename for sibling in info.siblings or ()))
-    # Asked for by the revision's name, so that the cache keeps which commit it was.
+    # Requested by the revision's name, so that the cache records its commit.
     card = _card(fetch_file(name, README, revision or MAIN)) if README in files else {}
     return Repository(name, str(info.sha), files, card)
 
@@ -111,7 +110,7 @@ def fetch_file(repository: str, filename: str, revision: str) -> Path:
 
 
 def _cached(name: str, revision: str | None, cause: Exception) -> Repository:
-    """The snapshot that the cache holds for this revision, known by its card."""
+    """Return the cache's snapshot of this revision, found by its card."""
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(name, README, repo_type="dataset", revision=revision or MAIN)
@@ -136,8 +135,8 @@ def _card(readme: Path) -> dict[str, Any]:
 
 
 def _connection_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions of a hub that does not answer; the base of the hub's own errors shows
-    its HTTP library."""
+    """Return the exceptions of a hub that does not answer. The base class of the hub's errors tells
+    which HTTP library it uses."""
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     return (LocalEntryNotFoundError, HfHubHTTPError.__bases__[0], ConnectionError, TimeoutError)
@@ -174,13 +173,13 @@ class Pinned:
 
     @property
     def path(self) -> Path:
-        """The file's place in the data folder."""
+        """The file's path in the data folder."""
         return data_folder() / self.kept_as
 
 
 def fetch(pinned: Pinned) -> Path:
-    """The file in the data folder, downloaded once. Raises ConfigError when it cannot be had,
-    DataError when it is another file."""
+    """Return the file in the data folder, downloaded once. Raises ConfigError if it is not
+    available, DataError if its hash differs."""
     target = pinned.path
     if target.is_file():
         if file_sha256(target) != pinned.sha256:
@@ -217,11 +216,12 @@ _SHARD = re.compile(r"-(\d{5})-of-(\d{5})(?:-[0-9a-f]+)?$|^\d{4,5}$")
 def select_files(
     names: Sequence[str], config: str | None, split: str, where: str, *, required: bool = True
 ) -> list[str]:
-    """The data files among `names` (relative paths) that belong to `config` and `split`, in order.
+    """Return the data files among `names` (relative paths) that belong to `config` and `split`, in
+    order.
 
-    Without `required`, a folder whose names mention no split is taken whole. Raises ConfigError
-    if no file fits, if files look like several data sets (another format or version beside the
-    first), or if a numbered shard is missing.
+    Without `required`, all files of a folder are returned if their names mention no split. Raises
+    ConfigError if no file fits, if the files look like several data sets (another format or version
+    beside the first), or if a numbered shard is missing.
     """
     data = [
         name
@@ -257,7 +257,7 @@ def _words(name: str) -> set[str]:
 
 
 def _without_shard(name: str) -> tuple[str, re.Match[str] | None]:
-    """A path without the number of its shard, and that."""
+    """Return a path without its shard number, and the match of that number."""
     path = PurePath(name)
     suffix = next(
         (each for each in sorted(DATA_SUFFIXES, key=len, reverse=True) if path.name.endswith(each)),

@@ -14,11 +14,11 @@ from code_rl.util.errors import ConfigError
 
 
 def load_problems(dataset: str | Path, limit: int | None = None) -> Sequence[Problem]:
-    """The problems that `dataset=` would train on: `builtin`, a name, a hub id, files, a folder;
-    with `limit`, always the same subset.
+    """Return the problems that `dataset=` would train on: `builtin`, a name, a hub id, files or a
+    folder. `limit` chooses a subset, always the same.
 
-    Each is read from disk when it is needed. Raises ConfigError for an unknown name, DataError for
-    files that cannot be used.
+    Each problem is read from disk on access. Raises ConfigError for an unknown name, DataError for
+    unusable files.
     """
     if limit is not None and limit < 1:
         raise ConfigError(f"limit={limit} must be at least 1, or None for all problems")

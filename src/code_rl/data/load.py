@@ -1,5 +1,5 @@
-"""The settings `dataset=` and `test_dataset=` to problems that a run can draw from and fit into its
-model's context."""
+"""From the settings `dataset=` and `test_dataset=` to problems for a run, with tests and prompts of
+the right size."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ Say = Callable[[str], None]
 PROGRESS_S = 20.0
 TRAIN, TEST = "train", "test "
 TAGS = ("split", "difficulty", "platform")
-"""Fields of `meta` that results are broken down by, where problems have them."""
+"""Fields of `meta` by which results are broken down, if problems have them."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunData:
-    """The data sets of a run, found but not yet read. None: built in."""
+    """The data sets of a run, found but not yet read. None means built in."""
 
     train: Dataset | None
     test: Mapping[str, Dataset] | None
 
     def describe(self) -> dict[str, list[str]]:
-        """Names, commits and splits, for the run's record: a resumed run must find the same."""
+        """Return names, commits and splits for the run's record; a resumed run must find the
+        same."""
         found = {TRAIN: self.train} if self.train else {}
         found |= {TEST + name: split for name, split in (self.test or {}).items()}
         return {
@@ -52,10 +53,10 @@ def find_data(
     pins: Mapping[str, Sequence[str]] | None = None,
 ) -> RunData:
     """Find the data sets of the two settings, or of `pins` (an earlier `RunData.describe`). Files
-    are fetched; nothing is read.
+    are downloaded but not read.
 
-    Raises ConfigError for an unknown name and for a data set without held-out problems when
-    `evaluates`; DataError for unusable files.
+    Raises ConfigError for an unknown name, and with `evaluates` for a data set without held-out
+    problems; DataError for unusable files.
     """
     pins = pins or {}
     train = None if dataset == BUILTIN else open_dataset(",".join(pins.get(TRAIN, (dataset,))))
@@ -96,7 +97,7 @@ def count_splits(dataset: str, test_dataset: str | None) -> int:
 async def load_train_problems(
     data: RunData, executor: Executor, say: Say = print
 ) -> Sequence[Problem]:
-    """The problems to train on, read when they are used."""
+    """Return the problems to train on; each is read on access."""
     if data.train is None:
         from code_rl.data.builtin import BuiltinTrainSet
 
@@ -107,8 +108,8 @@ async def load_train_problems(
 async def load_test_splits(
     data: RunData, limit: int, executor: Executor, say: Say = print
 ) -> dict[str, Sequence[Problem]]:
-    """Held-out problems by split, at most `limit` each (-1: all): the same subsample in every
-    run."""
+    """Return held-out problems by split, at most `limit` each (-1: all), the same subsample in
+    every run."""
     splits: dict[str, Sequence[Problem]] = {}
     if data.test is None:
         from code_rl.data.builtin import SPLITS, test_split
@@ -120,16 +121,16 @@ async def load_test_splits(
 
 
 async def load_dataset(dataset: Dataset, executor: Executor, say: Say = print) -> ProblemStore:
-    """All problems of a data set, by position and by id. The first time, every row is read and call
-    rows run their solutions; then a store answers.
+    """Return all problems of a data set, by position and by id. The first time, every row is read
+    and call rows run their solutions; later a store on disk is used.
 
-    Raises DataError for a malformed native file, and for a data set that holds no problem at all.
+    Raises DataError for a malformed native file, and for a data set without any problem.
     """
     store = await cached_store(
         dataset.fingerprint()[:32], partial(_resolved, dataset, executor, say), labels
     )
     if store.skipped and {*dataset.shapes()} == {NATIVE}:
-        # Our own format is for its writer to get right.
+        # A malformed row of the native format is an error of its writer.
         first = store.skipped[0]
         raise DataError(f"dataset={dataset.name}: {first.row_id}: {first.detail}")
     left = ", ".join(f"{count} {reason}" for reason, count in store.left_out().items())
@@ -161,8 +162,8 @@ async def _resolved(
 
 
 def labels(problem: Problem) -> dict[str, str]:
-    """Return a problem's labels for evaluations: tags for breakdowns, and the beginning that a
-    plain completion continues."""
+    """Return a problem's labels for evaluations: tags for breakdowns, and the text that a plain
+    completion continues."""
     found = {name: problem.meta.get(name) for name in (*TAGS, "continued")}
     stated = {
         name: str(value) for name, value in found.items() if isinstance(value, str | int | float)
@@ -171,7 +172,7 @@ def labels(problem: Problem) -> dict[str, str]:
 
 
 def parse_difficulty(text: str) -> tuple[float, float]:
-    """`LOW..HIGH` as two pass rates. Raises ConfigError for anything else."""
+    """Return `LOW..HIGH` as two pass rates. Raises ConfigError for anything else."""
     try:
         low, high = map(float, text.split(".."))
     except ValueError:
@@ -207,10 +208,10 @@ def within_difficulty(problems: Sequence[Problem], difficulty: str) -> Sequence[
 
 
 def with_tests(problems: Sequence[Problem], least: int, most: int | None) -> Sequence[Problem]:
-    """Problems that have `least` tests, each with `most` of them: the public ones, then those with
-    the longest inputs, in their order.
+    """Return the problems that have at least `least` tests, each with at most `most`: the public
+    ones, then those with the longest inputs, in their original order.
 
-    Raises ConfigError where none is left.
+    Raises ConfigError if none is left.
     """
     kept: Sequence[Problem] = problems
     if least > 1:

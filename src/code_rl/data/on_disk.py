@@ -1,9 +1,10 @@
 """Problems on disk for random access: one compressed record each, and an index.
 
-A store is a folder `problems.bin` + `index.jsonl`, both appended row by row, so that a cut costs
-one row. Its key covers everything that shaped it (the source's rows, the readers' code); another
-key makes another store. Stores of data sets and benchmarks are in the cache (`CODE_RL_CACHE`, else
-`~/.cache/code-rl`), that of `code-rl prepare` in its folder.
+A store is a folder with `problems.bin` and `index.jsonl`, both appended row by row, so that an
+interruption costs one row. Its key covers everything that determines the problems (the source's
+rows, the readers' code); another key makes another store. Stores of data sets and benchmarks are in
+the cache (`CODE_RL_CACHE`, else `~/.cache/code-rl`); the store of `code-rl prepare` is in its
+folder.
 """
 
 from __future__ import annotations
@@ -30,29 +31,29 @@ from code_rl.util.errors import DataError
 from code_rl.util.files import sized_lines
 
 READERS = ("code_rl.data", "code_rl.grading", "code_rl.util.data_files")
-"""The modules that decide which problems the rows become."""
+"""The modules whose code determines the problems."""
 
 RECORDS, INDEX = "problems.bin", "index.jsonl"
 Items = Callable[[int], AsyncIterator[Problem | Skipped]]
-"""The items of a source's rows, from a given position."""
+"""A function from a row position to the items of the source's rows from there on."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProblemLocation:
-    """The position of a problem's record, and what its reader noted of it (JSON data)."""
+    """The position of a problem's record, and its reader's notes (JSON data)."""
 
     id: str
     offset: int
     length: int
     about: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
-    """The digest of its statement (`overlap`)."""
+    """The digest of its statement."""
     tests: int = 0
 
 
 class ProblemStore(Indexed[Problem]):
-    """The problems by position and by id. `skipped` has the rows without a problem, and `complete`
-    says whether the source was read to its end.
+    """The problems by position and by id. `skipped` has the rows without a problem; `complete` is
+    True if the source was read to its end.
 
     Each access reads one record; several threads may read.
     """
@@ -69,7 +70,7 @@ class ProblemStore(Indexed[Problem]):
         self._whole = self._read_index()
 
     def at(self, position: int) -> Problem:
-        """The problem at a position, parsed anew."""
+        """Return the problem at a position, parsed each time."""
         return parse_problem(self.line(position), f"{self.folder}, record {position}")
 
     def __len__(self) -> int:
@@ -80,15 +81,15 @@ class ProblemStore(Indexed[Problem]):
         return problem_id in self._place_of
 
     def get(self, problem_id: str) -> Problem:
-        """The problem with this id, not parsed anew if it was the last one asked for. Raises
-        KeyError for an unknown one."""
+        """Return the problem with this id. The last one is cached. Raises KeyError for an unknown
+        id."""
         index, last = self._place_of[problem_id], self._last
         if last is None or last[0] != index:
             last = self._last = index, self.at(index)
         return last[1]
 
     def line(self, index: int) -> bytes:
-        """The problem at a position as a native line, without its end."""
+        """Return the problem at a position as a native line, without the line end."""
         place = self.places[index]
         if self._reading is None:
             self._reading = os.open(self.folder / RECORDS, os.O_RDONLY)
@@ -101,7 +102,7 @@ class ProblemStore(Indexed[Problem]):
 
     @property
     def keys(self) -> list[tuple[str, str]]:
-        """`keys_of` each problem, without reading any."""
+        """Return `keys_of` each problem, without reading any."""
         return [(place.id, place.text) for place in self.places]
 
     @property
@@ -119,7 +120,7 @@ class ProblemStore(Indexed[Problem]):
         """Append one problem (`line`: as `format_problem` writes it), or leave it out if its values
         cannot be written.
 
-        It survives a kill of this process once this returns.
+        Once this returns, the record survives a kill of this process.
         """
         try:
             line = line or format_problem(problem).encode("ascii")
@@ -142,12 +143,12 @@ class ProblemStore(Indexed[Problem]):
         self._take(row)
 
     def leave_out(self, skipped: Skipped) -> None:
-        """Note one row that gives no problem."""
+        """Record a row without a problem."""
         self._note({"skipped": [skipped.row_id, skipped.reason, skipped.detail]})
         self.skipped.append(skipped)
 
     def finish(self) -> None:
-        """Everything was read; make it durable."""
+        """Mark the store as complete and make it durable."""
         if not self.complete:
             records, index = self._writers()
             os.fsync(records.fileno())
@@ -186,7 +187,7 @@ class ProblemStore(Indexed[Problem]):
         index.flush()
 
     def _writers(self) -> tuple[IO[bytes], IO[bytes]]:
-        """Open the files for appending; a torn record at the end is cut off."""
+        """Open the files for appending; an incomplete record at the end is removed."""
         if self._writing is None:
             self.folder.mkdir(parents=True, exist_ok=True)
             records, index = (self.folder / RECORDS).open("ab"), (self.folder / INDEX).open("ab")
@@ -223,11 +224,11 @@ async def cached_store(
     about: Callable[[Problem], Mapping[str, Any]] = lambda _: {},
     *modules: str,
 ) -> ProblemStore:
-    """Return the store `name` of the cache, made from `items` the first time. A cut one
-    continues; a second process waits.
+    """Return the store `name` of the cache, made from `items` the first time. An interrupted one is
+    continued; a second process waits.
 
-    It is made again if the readers or `modules` have changed. A repeated id is dropped
-    (`duplicate_id`). Raises DataError if it cannot be written.
+    It is made again if the readers or `modules` have changed. A problem with a repeated id is left
+    out (`duplicate_id`). Raises DataError if the store cannot be written.
     """
     key = sources_digest(*READERS, *modules)
     folder = cache_folder() / "problems" / f"{name}-{key[:16]}"

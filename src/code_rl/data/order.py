@@ -1,5 +1,5 @@
-"""The training order of problems (a seeded shuffle per epoch, with wrap-around), parts of a
-sequence by position, and the held-out problems that are also training problems."""
+"""The training order of problems (a seeded shuffle per epoch), parts of a sequence by position, and
+the held-out problems that are also training problems."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 
 class ProblemOrder:
-    """Position t in an endless stream: epoch t // N, shuffled anew each epoch. Any position is
-    found without the earlier ones."""
+    """Problems by position t in an endless stream: epoch t // N, shuffled anew each epoch. Any
+    position is found without the earlier ones."""
 
     def __init__(self, problems: Sequence[Problem], seed: int) -> None:
         self.problems = problems
@@ -29,7 +29,7 @@ class ProblemOrder:
         self._seed = seed
 
     def batch(self, offset: int, count: int) -> list[Problem]:
-        """The `count` problems from position `offset` on."""
+        """Return the `count` problems from position `offset` on."""
         size = len(self.problems)
         return [
             self.problems[int(self._permutation(t // size)[t % size])]
@@ -43,7 +43,7 @@ class ProblemOrder:
 
 
 class Indexed(Sequence[T]):
-    """A sequence that gets each item from `at`; a slice is a view of positions."""
+    """A sequence that gets each item from `at`; a slice is a view."""
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -59,7 +59,8 @@ class Indexed(Sequence[T]):
 
 
 class Selected(Indexed[T]):
-    """Some items of a sequence, by position. Each is fetched, and `change` applied, on access."""
+    """Some items of a sequence, by position. An item is fetched, and `change` applied to it, on
+    access."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class Selected(Indexed[T]):
 
 
 def subsample(items: Sequence[T], limit: int) -> Sequence[T]:
-    """A fixed random subset of `limit` items in their own order, or all of them."""
+    """Return a fixed random subset of `limit` items in their own order, or all of them."""
     if limit < 0 or limit >= len(items):
         return items
     require("train", f"a draw of {limit} from {len(items)} problems", "numpy")
@@ -99,7 +100,7 @@ def keys_of(problem: Problem) -> tuple[str, str]:
 
 
 def all_keys(problems: Sequence[Problem]) -> list[tuple[str, str]]:
-    """`keys_of` each, without reading the problems where their store has them."""
+    """Return `keys_of` each problem, without reading the problems if their store has the keys."""
     if isinstance(problems, Selected):
         every = all_keys(problems.items)
         return [every[at] for at in problems.positions]
@@ -110,7 +111,7 @@ def all_keys(problems: Sequence[Problem]) -> list[tuple[str, str]]:
 def trained_on(
     train: Sequence[Problem], held_out: Mapping[str, Sequence[Problem]]
 ) -> dict[str, list[str]]:
-    """Of each split the ids of the problems that are among `train`."""
+    """Return, for each split, the ids of the problems that are among `train`."""
     keys = all_keys(train)
     ids, texts = {each for each, _ in keys}, {text for _, text in keys if text}
     return {

@@ -1,8 +1,8 @@
-"""The last step of reading, by running a row's own solutions in the sandbox.
+"""The last step of reading: it runs a row's own solutions in the sandbox.
 
 A `Draft` gets its expected values from its reference. An `Ambiguous` gets the one reading of its
-tests under which a solution of its own passes them all; a row that no reading fits, or that two
-readings fit, becomes a `Skipped`.
+tests under which one of its solutions passes them all. A row that fits no reading, or two, becomes
+a `Skipped`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ HELD_TESTS_BYTES = 64 << 20
 
 READING_LIMITS = Limits(cpu_s=20.0)
 REFERENCE_LIMITS = Limits(cpu_s=60.0, memory_mb=4096)
-"""Values may be as long as those of any program that is judged by them."""
+"""Values may be as long as those of any judged program."""
 _BEYOND = (Status.TIME_LIMIT, Status.MEMORY_LIMIT, Status.OUTPUT_LIMIT)
 _MOST_LEFT_OUT = 0.05
-"""Of a problem's calls; a reference beyond its limits on more of them has failed."""
+"""The share of a problem's calls that may exceed the limits; with more, the reference has failed.
+"""
 
 
 async def resolve(item: Item, executor: Executor) -> Problem | Skipped:
@@ -53,8 +54,8 @@ async def resolve(item: Item, executor: Executor) -> Problem | Skipped:
 async def resolve_all(
     items: Iterable[Item], executor: Executor
 ) -> AsyncIterator[Problem | Skipped]:
-    """`resolve` for a stream, in its order, with up to `AT_ONCE` rows in flight and bounded memory:
-    a large row waits alone."""
+    """Yield `resolve` of a stream of items, in order, with up to `AT_ONCE` rows in flight and
+    bounded memory: a large row waits until it is alone."""
     waiting: deque[tuple[asyncio.Task[Problem | Skipped], int]] = deque()
     held = 0
     try:
@@ -78,13 +79,13 @@ async def resolve_all(
 async def with_expected(
     draft: Draft, executor: Executor, limits: Limits = REFERENCE_LIMITS
 ) -> Problem | Skipped:
-    """Run the draft's reference on its inputs and return the problem with the values it gave as
-    expected values.
+    """Run the draft's reference on its inputs, and return the problem with the results as expected
+    values.
 
-    The reference runs under generous limits in the same sandbox as any program: fresh inputs for
-    each call, so that a reference that changes its arguments cannot disturb another test. A
-    reference that fails makes the row a Skipped, `reference_failed`. A few calls that only exceed
-    the limits (a value of a gigabyte) are dropped and named in `meta["calls_left_out"]`. Raises
+    The reference runs under generous limits in the same sandbox as any program. Each call gets
+    fresh inputs, so a reference that changes its arguments cannot disturb another test. If the
+    reference fails, the row is a Skipped (`reference_failed`). A few calls that only exceed the
+    limits (a value of a gigabyte) are dropped and listed in `meta["calls_left_out"]`. Raises
     SandboxError if the executor itself fails.
     """
     problem, calls = draft.problem, [CallTest(args) for args in draft.calls]
@@ -128,7 +129,7 @@ async def with_expected(
 
 async def _resolve_reading(item: Ambiguous, executor: Executor) -> Problem | Skipped:
     problem, references = item.problem, item.problem.solutions[:MAX_REFERENCES]
-    if not references:  # only a row that can be read in a single way needs no run
+    if not references:  # a row with a single reading needs no run
         documented = item.tiers[0]
         if len(documented) == 1 and documented[0].arguments in DOCUMENTED:
             return _chosen(problem, documented[0], "the only documented reading")
@@ -172,9 +173,8 @@ async def _survivors(
     executor: Executor,
     troubles: list[str],
 ) -> list[Reading]:
-    """Return the readings under which `reference` passes every test, among those that take
-    arguments alike: one run decides for all, and ends when none is left. Failures are added to
-    `troubles`."""
+    """Return the readings under which `reference` passes every test. All take the same arguments,
+    so one run decides for all; it ends when none is left. Failures are added to `troubles`."""
     calls = readings[0].tests
     for call in calls:
         values.dumps([call.args, dict(call.kwargs)])
@@ -201,7 +201,7 @@ async def _survivors(
 
 
 def _weight(item: Item) -> int:
-    """A rough size of the tests that an item holds in memory, in bytes."""
+    """Return the approximate size of an item's tests in memory, in bytes."""
     if isinstance(item, Skipped):
         return 0
     if isinstance(item, Draft):

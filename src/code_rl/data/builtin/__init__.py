@@ -1,9 +1,10 @@
-"""The built-in problems: small pipelines over numbers and words, made procedurally, with three
-kinds of held-out tests.
+"""The built-in problems: small generated pipelines over numbers and words, with three kinds of
+held-out tests.
 
-`constants` holds out parameter values, `compositions` combinations of parts, `primitives` parts
-that reinforcement learning never sees (the shipped model met them, rarely, in pretraining). Every
-problem is a pure function of (split, seed, index): nothing is stored. Others import from here.
+`constants` holds out parameter values, `compositions` holds out combinations of parts, and
+`primitives` holds out parts that reinforcement learning never sees (the shipped model met them,
+rarely, in pretraining). Every problem is a pure function of (split, seed, index); nothing is
+stored. Other packages import from here.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ SOURCE = "builtin"
 
 
 def draw_problem(split: str, seed: int, index: int) -> tuple[Spec, Problem]:
-    """The problem at `index` of the endless stream (`split`, `seed`), with its spec. `split`:
-    train, or one of SPLITS."""
+    """Return the problem at `index` of the endless stream (`split`, `seed`), with its spec. `split`
+    is train, or one of SPLITS."""
     if split != TRAIN and split not in SPLITS:
         raise ConfigError(f"split={split!r} is not one of {', '.join((TRAIN, *SPLITS))}")
     rng = random.Random(f"{SOURCE}/{split}/{seed}/{index}")
@@ -61,8 +62,7 @@ def draw_problem(split: str, seed: int, index: int) -> tuple[Spec, Problem]:
 
 
 class BuiltinTrainSet(Indexed[Problem]):
-    """A finite training set whose problems are made when asked for. Reading one costs well under a
-    millisecond."""
+    """A finite training set whose problems are made on access, each in well under a millisecond."""
 
     def __init__(self, size: int = TRAIN_SIZE, seed: int = 0) -> None:
         if size < 1:
@@ -79,7 +79,7 @@ class BuiltinTrainSet(Indexed[Problem]):
 
     @property
     def keys(self) -> list[tuple[str, str]]:
-        """`keys_of` each problem; a process makes them once."""
+        """Return `keys_of` each problem, computed once per process."""
         return _train_keys(self._size, self._seed)
 
 
@@ -90,8 +90,8 @@ def _train_keys(size: int, seed: int) -> list[tuple[str, str]]:
 
 @cache
 def test_specs(name: str) -> tuple[tuple[Spec, Problem], ...]:
-    """The fixed test split `name` with its specs: TEST_SIZE problems, no two with the same
-    meaning."""
+    """Return the fixed test split `name` with its specs: TEST_SIZE problems with different
+    meanings."""
     if name not in SPLITS:
         raise ConfigError(f"split={name!r} is not one of {', '.join(SPLITS)}")
     chosen: dict[object, tuple[Spec, Problem]] = {}
@@ -104,7 +104,7 @@ def test_specs(name: str) -> tuple[tuple[Spec, Problem], ...]:
 
 
 def test_split(name: str) -> tuple[Problem, ...]:
-    """The fixed test split `name`, one of SPLITS: TEST_SIZE problems. Raises ConfigError for
+    """Return the fixed test split `name`, one of SPLITS: TEST_SIZE problems. Raises ConfigError for
     another name."""
     return tuple(problem for _, problem in test_specs(name))
 

@@ -1,9 +1,10 @@
-"""Test inputs for a spec: ordinary ones first (public), then the edges that usual slips get wrong.
+"""Test inputs for a spec: ordinary ones first (public), then edge cases that common mistakes get
+wrong.
 
-Edges: values on and beside the filter's threshold, as seen by the filter; no survivor; one element;
-duplicates; negative numbers; both ends of a range. A spec whose tests would not notice a forgotten
-filter or map makes no problem. Expected outputs come from the primitives' functions, never from
-running source text.
+Edge cases: values at and next to the filter's threshold, as the filter sees them; no element left;
+one element; duplicates; negative numbers; both ends of a range. A spec is rejected if its tests
+would not notice a forgotten filter or map. Expected outputs come from the primitives' functions,
+never from running source text.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ ALPHABET = "abcdefghijklmnopqrst"
 
 
 class DegenerateError(ValueError):
-    """The spec asks nothing: its filter or its map changes no answer, or its answer hardly
-    varies."""
+    """The spec makes no useful problem: its filter or its map changes no answer, or its answers
+    hardly vary."""
 
 
 def build_tests(spec: Spec, rng: random.Random) -> tuple[TestCase, ...]:
-    """CASES tests, the first PUBLIC of them public. Raises DegenerateError for a spec that makes no
-    problem."""
+    """Return CASES tests, the first PUBLIC of them public. Raises DegenerateError for a spec that
+    makes no useful problem."""
     cases = list(_word_cases(spec, rng) if spec.source == WORD else _number_cases(spec, rng))
     answers = [apply(spec, items) for items in cases]
     unfiltered = (apply(spec, items, filtering=False) for items in cases)
@@ -69,9 +70,10 @@ class _Pool:
     kept: list[int]
     dropped: list[int]
     hits: list[int]
-    """The filter sees its own threshold."""
+    """Elements for which the filter sees its own threshold."""
     edge: list[int]
-    """The filter sees its threshold, a neighbour of it, or the negative of one of these."""
+    """Elements for which the filter sees its threshold, a neighbor of it, or the negative of
+    either."""
 
 
 def _number_cases(spec: Spec, rng: random.Random) -> Iterator[list[int]]:

@@ -1,7 +1,7 @@
 """The building blocks of the built-in problems: sources of numbers, filters, maps and reductions.
 
 Each primitive has phrases (for statements), Python text (for reference solutions) and a plain
-function (for expected outputs), so that a test can compare them. A primitive has at most one
+function (for expected outputs), so a test can check that they agree. A primitive has at most one
 constant.
 """
 
@@ -21,7 +21,7 @@ AMOUNTS = range(2, 100)
 FACTORS = range(2, 51)
 DIVISORS = range(2, 21)
 PROPER_DIVISORS = range(3, 21)
-"""Divisor 2 of the divisibility filters is the business of `even` and `odd`."""
+"""The divisors of the divisibility filters, without 2: `even` and `odd` cover it."""
 COUNTS = range(2, 7)
 
 
@@ -29,11 +29,11 @@ COUNTS = range(2, 7)
 class Primitive:
     """One filter, map or reduction.
 
-    `code` and `phrase` (several that mean the same stand between bars) are format strings: `{k}` is
-    the constant, `{x}` the element and `{b}` the collection in code, `{them}` the elements in
-    phrases. `fn(value, constant)` is the meaning. `domain` are the constant's values, None without
-    one. `sense` names primitives that can express one another (`> 9` is `>= 10`): held-out
-    compositions are chosen by sense.
+    `code` and `phrase` (synonyms are separated by bars) are format strings. In code, `{k}` is the
+    constant, `{x}` the element and `{b}` the collection; in phrases, `{them}` are the elements.
+    `fn(value, constant)` is the meaning. `domain` are the constant's values, None without a
+    constant. `sense` is shared by primitives that can express one another (`> 9` is `>= 10`);
+    held-out compositions are chosen by sense.
     """
 
     name: str
@@ -43,23 +43,23 @@ class Primitive:
     domain: Sequence[Any] | None = None
     sense: str = ""
     unseen: bool = False
-    """True for primitives that are kept out of reinforcement learning."""
+    """True for primitives that reinforcement learning never sees."""
 
     @property
     def phrases(self) -> list[str]:
-        """The phrases that mean the same."""
+        """The synonymous phrases."""
         return self.phrase.split(" | ")
 
     @property
     def group(self) -> str:
-        """The sense, or the name where the primitive is alone in its sense."""
+        """The sense, or the name if no other primitive has this sense."""
         return self.sense or self.name
 
 
 @dataclass(frozen=True, slots=True)
 class NumberSource:
-    """The source of the elements. `code` reads them into `{a}`; it is empty for the function
-    source, whose argument they are."""
+    """The source of the elements. `code` reads them into `{a}`. It is empty for the function
+    source, where they are the argument."""
 
     statement: str
     code: str

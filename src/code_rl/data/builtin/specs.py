@@ -1,10 +1,9 @@
 """The specification of one built-in problem: text, starter code, solution, and the rules that keep
 training and test problems apart.
 
-A constant is held out when it is 3 modulo 7 (letters: by their place in the alphabet); a
-composition when it contains a pair of HELD_OUT_PAIRS; a primitive when its table entry says
-`unseen`. All three rules are properties of a spec, so that no list of test problems has to be known
-to draw a training problem.
+A constant is held out if it is 3 modulo 7 (letters: by position in the alphabet), a composition if
+it contains a pair of HELD_OUT_PAIRS, and a primitive if its table entry says `unseen`. All three
+rules depend only on the spec, so training problems can be drawn without a list of test problems.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ HELD_OUT_PAIRS = _pairs(
     "all add max  sub sort  rsub first  mul dist  sq min  abs rev  mod all list sq  lines mul  "
     "range rsub  digits add  func abs"
 )
-"""Filter with reduction, map with reduction, source with map: each part is held out with one or two
-partners only."""
+"""Pairs of filter and reduction, map and reduction, source and map. Each part is held out with only
+one or two partners."""
 
 HELD_OUT_WORD_PAIRS = _pairs("vowel dist  before len  nec str  rev cnt  dropk dist")
 
@@ -70,7 +69,7 @@ class Spec:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Semantic identity: equal for specs that ask the same in other words (`> 9` and `>=
+        """The semantic identity: equal for specs that ask the same in other words (`> 9` and `>=
         10`)."""
         filt, const = self.filter, self.filter_const
         if isinstance(const, int) and filt in ("gt", "lt"):
@@ -93,9 +92,10 @@ class Spec:
 
 
 def apply(spec: Spec, items: Sequence[Any], *, filtering: bool = True, mapping: bool = True) -> Any:
-    """The reference answer for source elements `items` (numbers, or the characters of the word).
+    """Return the reference answer for source elements `items` (numbers, or the characters of the
+    word).
 
-    With `filtering` or `mapping` false, return the answer of a program that forgot that step.
+    With `filtering` or `mapping` False, return the answer of a program that forgot that step.
     """
     filt, change, reduction = (part.fn for part in spec.parts)
     fk, mk, rk = spec.filter_const, spec.map_const, spec.reduce_const
@@ -113,20 +113,20 @@ def apply(spec: Spec, items: Sequence[Any], *, filtering: bool = True, mapping: 
 
 
 def held_out_constant(const: int | str) -> bool:
-    """True for constants that occur in the `constants` split only."""
+    """Return True for constants that occur only in the `constants` split."""
     return (const if isinstance(const, int) else ord(const) - ord("a")) % 7 == 3
 
 
 def held_out_composition(spec: Spec) -> bool:
-    """True for combinations that occur in the `compositions` split only."""
+    """Return True for combinations that occur only in the `compositions` split."""
     filt, mapping, reduction = (part.group for part in spec.parts)
     pairs = {(filt, reduction), (mapping, reduction), (spec.source, mapping)}
     return bool(pairs & (HELD_OUT_WORD_PAIRS if spec.source == WORD else HELD_OUT_PAIRS))
 
 
 def split_of(spec: Spec) -> str | None:
-    """The split that `spec` belongs to; None for specs that no split may use (held out on two
-    counts, or a near twin)."""
+    """Return the split of `spec`, or None if no split may use it (it is held out for two reasons,
+    or nearly equals a held-out spec)."""
     unseen = sum(part.unseen for part in spec.parts)
     held = [held_out_constant(const) for const in spec.constants]
     composition = held_out_composition(spec)
@@ -174,7 +174,8 @@ def _draw_word(rng: random.Random, split: str) -> Spec:
 def _draw_parts(
     rng: random.Random, split: str, tables: tuple[Mapping[str, Primitive], ...]
 ) -> tuple[Primitive, Primitive, Primitive]:
-    """One primitive of each table, all seen; in the `primitives` split one of them unseen."""
+    """Return one primitive of each table. All are seen in training, except for one in the
+    `primitives` split."""
     slots = [
         index for index, table in enumerate(tables) if any(part.unseen for part in table.values())
     ]
@@ -207,7 +208,8 @@ def _constants(part: Primitive, held_out: bool, below: int | None) -> list[Any]:
 
 
 def _twin_is_held_out(spec: Spec) -> bool:
-    """True when the same condition in other words (`>= 11` for `> 10`) has a held-out constant."""
+    """Return True if the same condition in other words (`>= 11` for `> 10`) has a held-out
+    constant."""
     step = {"gt": 1, "ge": -1, "lt": -1, "le": 1}.get(spec.filter)
     const = spec.filter_const
     return step is not None and isinstance(const, int) and held_out_constant(const + step)
@@ -218,7 +220,7 @@ FN_NAME = "solve"
 
 
 def statement(spec: Spec, rng: random.Random) -> str:
-    """The problem in English; `rng` chooses among synonymous phrases."""
+    """Return the problem in English; `rng` chooses among synonymous phrases."""
     filt, mapping, reduction = spec.parts
     kept = _phrase(rng, filt, spec.filter_const)
     asked = _phrase(rng, reduction, spec.reduce_const)
@@ -238,7 +240,7 @@ def statement(spec: Spec, rng: random.Random) -> str:
 
 
 def starter_code(spec: Spec) -> str | None:
-    """The class to complete for function problems, None for programs that read stdin."""
+    """Return the class to complete for function problems, or None for programs that read stdin."""
     if spec.source != FUNCTION:
         return None
     answer = "list[int]" if spec.returns_list else "int"
@@ -246,7 +248,7 @@ def starter_code(spec: Spec) -> str | None:
 
 
 def solution(spec: Spec) -> str:
-    """A right program, in the plainest style."""
+    """Return a right program, in the plainest style."""
     filt, mapping, reduction = spec.parts
     answer = reduction.code.format(b="b" if spec.source != WORD else "t", k=spec.reduce_const)
     kept = filt.code.format(x="c" if spec.source == WORD else "x", k=spec.filter_const)

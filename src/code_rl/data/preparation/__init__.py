@@ -1,8 +1,8 @@
-"""`code-rl prepare`: stages that turn raw problems into problems worth training on, and say what
+"""`code-rl prepare`: stages that turn raw problems into problems worth training on, and report what
 they dropped and why.
 
-One file per stage, a room for `verify`; `pipeline` runs them on a shared `workspace`, with
-`decisions`.
+There is one file per stage, and a folder for `verify`. `pipeline` runs the stages on a shared
+`workspace`; `decisions` stores their decisions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Stage `cap`: the tests that a problem keeps, within budgets of bytes, CPU time and number.
 
-Public tests stay first. Then come the tests that killed most mutants and wrong solutions; without
-any, tests spread evenly by size.
+Public tests stay first. Next are the tests that killed most mutants and wrong solutions; without
+such tests, a selection evenly spaced by size.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from code_rl.data.preparation.workspace import Candidate, ProblemSummary, Worksp
 async def run_cap(
     workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
 ) -> list[Decision]:
-    """Tests within the budgets."""
+    """Decide on the tests that each problem keeps."""
     return one_by_one(
         candidates, on_item, lambda one: cap_entry(one.entry, one.notes, workspace.config)
     )
 
 
 def cap_entry(entry: ProblemSummary, notes: Mapping[str, Any], config: PrepareConfig) -> Decision:
-    """Choose the tests to keep; `notes` are those of verify (`costs` and `kills` by test). All of
-    them where they fit.
+    """Choose the tests to keep, all of them if they fit. `notes` are those of verify (`costs` and
+    `kills` by test).
 
-    Drops a problem of which fewer than `min_tests` tests fit.
+    Drops a problem if fewer than `min_tests` of its tests fit.
     """
     costs, kills = _by_index(notes.get("costs")), _by_index(notes.get("kills"))
     size, cpu_s, count = config.max_test_mb * 1e6, config.max_test_cpu_s, config.max_tests
@@ -57,8 +57,8 @@ def _by_index(values: object) -> dict[int, float]:
 
 
 def spread(ordered: Sequence[int]) -> list[int]:
-    """The items so that any first few of them lie evenly between both ends: the ends, the middle,
-    the quarters, …"""
+    """Return the items so that any first few of them are evenly spaced: the ends, the middle, the
+    quarters, …"""
     count = len(ordered)
     if count <= 2:
         return list(ordered)

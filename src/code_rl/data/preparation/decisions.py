@@ -1,4 +1,4 @@
-"""The decisions of a stage: one by one, or many at once within a budget of bytes. Those are
+"""The decisions of a stage: one by one, or several at once within a budget of bytes. The latter are
 stored on disk as they are made."""
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ SANDBOX_ERROR = "sandbox_error"
 BROKEN_CHECKER = "broken_checker"
 MISSING_LIBRARY = "missing_library"
 UNSETTLED = frozenset({SANDBOX_ERROR, MISSING_LIBRARY})
-"""Reasons that say something of this machine, not of the problem: never stored, so that a rerun
-asks again."""
+"""Reasons that depend on this machine and not on the problem. They are never stored, so that a
+rerun decides again."""
 
 OnItem = Callable[[], None]
-"""Called once for each item that a stage has decided."""
+"""Called once for each decided item."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A stage's decision on one item. `reason` is a code to count by (empty when kept), `detail` a
-    short text for people.
+    """A stage's decision on one item. `reason` is a code for counting (empty if kept), `detail` a
+    short text for users.
 
-    `metadata` goes into the problem's `meta.prepare`; `notes` are for later stages only.
+    `metadata` is added to the problem's `meta.prepare`; `notes` are only for later stages.
     """
 
     keep: bool
@@ -46,14 +46,14 @@ KEEP = Decision(keep=True)
 
 
 def drop(reason: str, detail: str = "", **notes: Any) -> Decision:
-    """A decision to drop."""
+    """Return a decision to drop."""
     return Decision(keep=False, reason=reason, detail=detail, notes=notes)
 
 
 def one_by_one(
     candidates: Sequence[Candidate], on_item: OnItem, decide: Callable[[Candidate], Decision]
 ) -> list[Decision]:
-    """A decision on each, in order."""
+    """Return a decision on each candidate, in order."""
     made = []
     for candidate in candidates:
         made.append(decide(candidate))
@@ -62,10 +62,10 @@ def one_by_one(
 
 
 class Decisions:
-    """The decisions of one costly stage: those in `log` under the candidates' `keys`, and those
-    still to be made.
+    """The decisions of one costly stage: those stored in `log` under the candidates' `keys`, and
+    those still to be made.
 
-    A cut loses at most the items in progress.
+    An interruption loses at most the items in progress.
     """
 
     def __init__(
@@ -79,18 +79,19 @@ class Decisions:
 
     @property
     def waiting(self) -> list[int]:
-        """Return the candidates without a decision, in order."""
+        """The candidates without a decision, in order."""
         return [index for index in range(len(self._survivors)) if index not in self._made]
 
     @property
     def made(self) -> list[Decision]:
-        """Return the decisions, in the candidates' order."""
+        """The decisions, in the candidates' order."""
         return [decision for _, decision in sorted(self._made.items())]
 
     async def at_once(
         self, decide: Callable[[Candidate], Awaitable[Decision | None]], places: int
     ) -> None:
-        """Decide on all that wait, `places` at once. None: later."""
+        """Decide on all waiting candidates, `places` at once. A decision of None is left for
+        later."""
         waiting, held, changed = self.waiting, 0, asyncio.Condition()
         queue = iter(waiting)
 
@@ -98,7 +99,7 @@ class Decisions:
             nonlocal held
             for index in queue:
                 candidate = self._survivors[index]
-                size = min(candidate.entry.length, BYTES_IN_FLIGHT)  # a larger one is sent alone
+                size = min(candidate.entry.length, BYTES_IN_FLIGHT)  # a larger one runs alone
                 async with changed:
                     while held + size > BYTES_IN_FLIGHT:
                         await changed.wait()

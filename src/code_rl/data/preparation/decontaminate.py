@@ -1,8 +1,8 @@
-"""Stage `decontaminate`: problems that overlap with evaluation sets.
+"""Stage `decontaminate`: drops problems that overlap with evaluation sets.
 
 A problem is dropped if it shares at least `containment` of an evaluation problem's 8-grams. 8-grams
-that more than eight evaluation problems share are ignored: they frame a contest or a prompt, or are
-many copies. With equal ids one shared 8-gram is enough.
+that more than eight evaluation problems share are ignored: they are boilerplate of a contest or a
+prompt, or the problem has many copies. With equal ids one shared 8-gram is enough.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MOST_SHARERS = 8
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A problem, the evaluation problem that it overlaps with, and why. `share` is of the
-    evaluation problem's runs."""
+    """A problem, the evaluation problem that it overlaps with, and why. `share` is the shared part
+    of the evaluation problem's 8-grams."""
 
     id: str
     set: str
@@ -88,14 +88,14 @@ class Decontaminator:
 
 
 def _names(ids: Iterable[str]) -> set[str]:
-    """Ids in one case. A mere number is no name: every set counts its rows."""
+    """Return ids in lower case. A mere number does not count: every set numbers its rows."""
     return {name.strip().lower() for name in ids if not name.strip().isdecimal()}
 
 
 async def run_decontaminate(
     workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
 ) -> list[Decision]:
-    """Problems that overlap with the named evaluation sets go."""
+    """Drop problems that overlap with the named evaluation sets."""
     config = workspace.config
     eval_problems = [exam for name in config.evaluation_sets for exam in evaluation_problems(name)]
     found = Decontaminator(eval_problems, config.containment, config.numbers)

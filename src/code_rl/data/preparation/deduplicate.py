@@ -19,17 +19,18 @@ PERMUTATIONS = 128
 BANDS = 32
 """32 bands of 4 rows: a pair of similarity 0.8 is missed with a chance of 5e-8."""
 MOST_CANDIDATES = 256
-"""Earlier problems looked at for one: a family of thousands of alike statements stays linear."""
+"""The most earlier problems compared with one, so that a family of thousands of similar statements
+takes linear time."""
 
 
 async def run_deduplicate(
     workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
 ) -> list[Decision]:
-    """Duplicates of earlier problems go."""
+    """Drop duplicates of earlier problems."""
     order = sorted(range(len(candidates)), key=lambda index: not candidates[index].entry.solutions)
     ordered = [
         candidates[index] for index in order
-    ]  # a copy without a solution would not survive verify
+    ]  # a copy without a solution would not pass verify
     found = Deduplicator(workspace.config.similarity, workspace.config.numbers)
     decisions = one_by_one(ordered, on_item, lambda one: found.decide(one.entry))
     made = dict(zip(order, decisions, strict=True))
@@ -37,7 +38,7 @@ async def run_deduplicate(
 
 
 class Deduplicator:
-    """Decides entry by entry, in order, against those kept before."""
+    """Decides on entries in order, by comparison with those kept before."""
 
     def __init__(self, similarity: float, numbers: Numbers = "count") -> None:
         from rensa import RMinHashLSH
@@ -63,8 +64,8 @@ class Deduplicator:
         return KEEP
 
     def _sketch(self, entry: ProblemSummary) -> tuple[tuple[str, ...], Any]:
-        """The numbers of the entry's text in order, and the MinHash of its runs; None for a text
-        without words."""
+        """Return the numbers of the entry's text in order, and the MinHash of its 8-grams (None for
+        a text without words)."""
         from rensa import RMinHash
 
         text = words(problem_text(entry.statement, entry.starter_code), self._numbers)
@@ -78,7 +79,7 @@ class Deduplicator:
 
 
 def _conflict(left: ProblemSummary, right: ProblemSummary) -> bool:
-    """True where one input has two answers."""
+    """Return True if the two problems have different answers to one input."""
     answers = dict(left.test_hashes)
     return any(
         answers.get(given, expected) != expected for given, expected in right.test_hashes if given

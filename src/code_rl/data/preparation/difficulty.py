@@ -27,8 +27,8 @@ def judge_rate(passed: int, n: int, solved: str) -> Decision:
 
 
 def verdicts_file(path: str) -> Path:
-    """The file that `pass_rates=` names: a file of verdicts, or the folder of an evaluation. Raises
-    ConfigError without one."""
+    """Return the file that `pass_rates=` names: a file of verdicts, or that of an evaluation's
+    folder. Raises ConfigError if there is none."""
     given = Path(path).expanduser()
     found = given / VERDICTS if given.is_dir() else given
     if not found.is_file():
@@ -40,8 +40,8 @@ def verdicts_file(path: str) -> Path:
 
 
 def read_pass_rates(path: Path) -> Mapping[str, tuple[int, int]]:
-    """Passed and judged samples by problem id, greedy ones and those without a verdict left out.
-    Raises DataError for other rows."""
+    """Return passed and judged samples by problem id, without greedy samples and those without a
+    verdict. Raises DataError for other rows."""
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for where, row in read_rows(str(path)):
         try:
@@ -57,7 +57,7 @@ def read_pass_rates(path: Path) -> Mapping[str, tuple[int, int]]:
 async def run_difficulty(
     workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
 ) -> list[Decision]:
-    """Decide about each remaining problem. One without a verdict is kept, without a rate."""
+    """Decide on each remaining problem. One without a verdict is kept, without a rate."""
     rates = read_pass_rates(verdicts_file(str(workspace.config.pass_rates)))
 
     def decide(candidate: Candidate) -> Decision:

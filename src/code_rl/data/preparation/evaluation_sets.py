@@ -1,5 +1,5 @@
-"""Evaluation sets as `decontaminate` reads them: a text and ids for each row. Prompts without tests
-are enough."""
+"""Evaluation sets in the form that `decontaminate` needs: a text and ids for each row. Prompts
+without tests are enough."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ STATEMENT_FIELDS = (
     "complete_prompt",
     "instruct_prompt",
 )
-"""Fields of a row that tell its task: all that it has of them are one text."""
+"""Fields that may describe a row's task. All that a row has are joined to one text."""
 ID_FIELDS = ("id", "question_id", "task_id", "problem_id", "slug", "title", "question_title", "url")
 NO_TASK = frozenset({"assistant", "gpt", "tool"})
-"""Speakers of a chat whose turns answer."""
+"""Speakers of a chat whose turns are answers."""
 LEAST_ROWS = 8
-"""In a file of at least this many rows, a text in more than half of them is no statement."""
+"""In a file of at least this many rows, a text in more than half of them is not a statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,8 @@ def evaluation_problems(name: str) -> Iterator[EvaluationProblem]:
 
 
 def _files(name: str) -> list[Path] | None:
-    """The files of a set that is given as a file or folder; None for any other `dataset=`."""
+    """Return the files of a set that is given as a file or folder, or None for any other
+    `dataset=`."""
     path = Path(name)
     if not path.exists() or (path / MANIFEST).is_file():
         return None
@@ -120,7 +121,7 @@ def _ids(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _told(value: object) -> Iterator[str]:
-    """The texts in a field: one text, or turns of a chat and their parts."""
+    """Yield the texts in a field: one text, or the turns of a chat and their parts."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):

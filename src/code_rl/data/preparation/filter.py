@@ -1,4 +1,4 @@
-"""Stage `filter`: decides by the statement and the sizes alone."""
+"""Stage `filter`: drops problems by their statement and sizes only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _IMAGE = re.compile(
 _LINK = re.compile(rf"{_IMAGE.pattern}|\[[^\]]*\]\([^)]*\)|https?:\S+", re.IGNORECASE)
 _NO_STATEMENT = re.compile(
     r"\bstatement (?:is )?not available\b", re.IGNORECASE
-)  # as Codeforces' Russian rounds say it
+)  # from Codeforces' Russian rounds
 _INTERACTIVE = re.compile(
     r"\binteractive (?:problem|task)\b|\binteractor\b|\bfflush\b|\bstdout\.flush\b", re.IGNORECASE
 )
@@ -28,13 +28,13 @@ LEAST_WORDS = 4
 async def run_filter(
     workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
 ) -> list[Decision]:
-    """Static filters."""
+    """Decide by statement and sizes."""
     return one_by_one(candidates, on_item, lambda one: filter_entry(one.entry, workspace.config))
 
 
 def filter_entry(entry: ProblemSummary, config: PrepareConfig) -> Decision:
-    """Drop a problem with an image or an interactive one, and one that is too short, too long, too
-    large or has few tests."""
+    """Drop a problem that is interactive or has an image, is too short, too long or too large, or
+    has too few tests."""
     length = len(entry.statement) + len((entry.starter_code or "").strip())
     if not config.min_statement_chars <= length <= config.max_statement_chars:
         reason = "too_short" if length < config.min_statement_chars else "too_long"

@@ -1,8 +1,8 @@
-"""The one measure of similarity between texts: the runs of eight words that they share.
+r"""The one measure of similarity between texts: the 8-grams of words that they share.
 
-Words are the matches of `[a-z]+|\\d+` in the lower-cased text, letters of other alphabets included:
-layout, markup and signs do not count, names and numbers do. A text of fewer than eight words is one
-run.
+Words are the matches of `[a-z]+|\d+` in the lower-cased text, letters of other alphabets included.
+Layout, markup and punctuation do not count; names and numbers do. A text of fewer than eight words
+is one 8-gram.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ _WORD = re.compile(r"[^\W\d_]+|\d+")
 
 
 def words(text: str, numbers: Numbers = "count") -> list[str]:
-    """The words of a text; every number is `0` where numbers are ignored."""
+    """Return the words of a text; if numbers are ignored, each is `0`."""
     found = _WORD.findall(text.lower())
     return found if numbers == "count" else ["0" if word.isdecimal() else word for word in found]
 
 
 def ngrams(words: list[str]) -> set[Gram]:
-    """The distinct runs of eight words, the whole text where it has fewer, nothing of nothing."""
+    """Return the distinct 8-grams: one of the whole text if it has fewer words, none without
+    words."""
     if len(words) < SIZE:
         return {tuple(words)} if words else set()
     return set(zip(*(words[start:] for start in range(SIZE)), strict=False))

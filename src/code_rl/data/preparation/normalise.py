@@ -1,5 +1,5 @@
-"""Stage `normalise`: every row of the source as a native problem, with its expected values, one
-spelling of line ends, a unique id."""
+"""Stage `normalise`: turns every row of the source into a native problem with expected values,
+uniform line ends and a unique id."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from code_rl.util.files import digest
 
 
 def open_source(dataset: str, role: Role = "train") -> Dataset:
-    """The data set named by `dataset`, as training reads it; `role` decides the split where the
+    """Return the data set named by `dataset`, read as in training; `role` chooses the split if the
     name does not.
 
     Raises ConfigError for an unknown name, split or revision, DataError for unusable files or no
@@ -34,7 +34,7 @@ def open_source(dataset: str, role: Role = "train") -> Dataset:
 
 
 def store_key(dataset: Dataset) -> str:
-    """Return the key of the normalised problems: a digest of the rows and of the code that reads
+    """Return the key of the normalized problems: a digest of the rows and of the code that reads
     and measures them."""
     return digest(
         sources_digest(*READERS, __name__, "code_rl.data.preparation.workspace"),
@@ -43,10 +43,10 @@ def store_key(dataset: Dataset) -> str:
 
 
 async def normalise(workspace: Workspace, on_row: Callable[[], None]) -> list[Candidate]:
-    """Read the rows that are not yet in the store, in order; references of drafts run several at a
-    time.
+    """Read the rows that are not yet in the store, in order. The references of several drafts run
+    at once.
 
-    Raises SandboxError when the executor fails on a draft: without its reference a row cannot be
+    Raises SandboxError if the executor fails on a draft: without its reference a row cannot be
     read.
     """
     store, supplied = workspace.store, set[str]()
@@ -74,8 +74,8 @@ async def normalise(workspace: Workspace, on_row: Callable[[], None]) -> list[Ca
 
 
 def _watched(items: Iterator[Item], supplied: set[str]) -> Iterator[Item]:
-    """The items; noted are ids of those whose checker a reader supplied: only a finished row can
-    bring its own."""
+    """Yield the items. Add to `supplied` the ids of problems whose checker came from a reader; only
+    a finished row can have its own."""
     for item in items:
         if not isinstance(item, Problem | Skipped) and item.problem.compare.rule == "checker":
             supplied.add(item.problem.id)
@@ -83,7 +83,7 @@ def _watched(items: Iterator[Item], supplied: set[str]) -> Iterator[Item]:
 
 
 def tidy(problem: Problem) -> Problem:
-    """Unify line ends and strip the statement; tests stay the same byte for byte."""
+    """Unify line ends in the statement and strip it; tests stay unchanged, byte for byte."""
     statement = problem.statement.replace("\r\n", "\n").replace("\r", "\n").strip()
     return (
         problem

@@ -1,4 +1,4 @@
-"""Runs the stages in order: each gets the candidates that the one before kept; the report is
+"""Runs the stages in order. Each gets the candidates that the previous one kept; the report is
 written after each."""
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from code_rl.data.preparation.workspace import Candidate, Workspace
 from code_rl.util.errors import install_command
 
 Runner = Callable[[Workspace, Sequence[Candidate], OnItem], Awaitable[list[Decision]]]
-"""A stage at work: from the survivors so far to one decision for each, resumed from its ledger
-(`Workspace.verifying`)."""
+"""A stage's function: from the remaining candidates to one decision each. Stored decisions are
+reused (`Workspace.verifying`)."""
 
 
 async def prepare(config: PrepareConfig, source: Dataset, view: PrepareView) -> int:
-    """Run `code-rl prepare` on `source`, which `plan.check` opened; returns the exit code."""
+    """Run `code-rl prepare` on `source`, which `plan.check` opened, and return the exit code."""
     with Workspace(config, source, store_key(source)) as workspace:
         return await run_stages(workspace, view)
 
 
 async def run_stages(workspace: Workspace, view: PrepareView) -> int:
-    """Run the configured stages. Return 0 if every problem was decided, 1 if a failure of
-    this machine left some undecided.
+    """Run the configured stages. Return 0 if every problem was decided, 1 if a failure of this
+    machine left some undecided.
 
-    Raises DataError for unreadable data and SandboxError when the sandbox fails altogether.
+    Raises DataError for unreadable data, and SandboxError if the sandbox fails altogether.
     """
     from code_rl.grading.sandbox import check_executor
 
@@ -50,7 +50,7 @@ async def run_stages(workspace: Workspace, view: PrepareView) -> int:
     try:
         if (
             "verify" in workspace.config.stages
-        ):  # an executor that does not answer is refused before time is spent
+        ):  # refuse an executor that does not answer before spending time
             await check_executor(workspace.executor())
         for name in workspace.config.stages:
             started = time.perf_counter()

@@ -16,8 +16,8 @@ from code_rl.util.errors import ConfigError, install_command
 
 
 def check(config: PrepareConfig) -> Dataset:
-    """Refuse impossible settings before anything runs: unknown data, evaluation sets, models,
-    formats, folders."""
+    """Refuse unusable settings before anything runs: unknown data, evaluation sets, models,
+    formats, folders. Return the opened data set."""
     from code_rl.data.preparation.write import check_format, check_replaced
 
     if config.stop_after is None or config.stop_after == "write":

@@ -1,4 +1,4 @@
-"""`report.json`: counts and reasons, stage by stage; written anew after each stage."""
+"""`report.json`: counts and reasons, stage by stage; rewritten after each stage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXCERPT = 160
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """One row that a stage dropped, and how its `statement` begins."""
+    """One row that a stage dropped, with the beginning of its `statement`."""
 
     id: str
     reason: str
@@ -33,8 +33,8 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """One stage's figures. `went_in` and `came_out` count problems (rows of the source for
-    `normalise`)."""
+    """One stage's counts. `went_in` and `came_out` count problems (for `normalise`, rows of the
+    source)."""
 
     stage: str
     went_in: int
@@ -55,7 +55,7 @@ class StageReport:
         return [firsts[reason] for reason in self.reasons][:EXAMPLES]
 
     def to_json(self) -> dict[str, Any]:
-        """As in `report.json`."""
+        """Return the stage's object in `report.json`."""
         row: dict[str, Any] = {
             "stage": self.stage,
             "in": self.went_in,
@@ -79,7 +79,7 @@ class Report:
     finished: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The object that is `report.json`."""
+        """Return the content of `report.json`."""
         return {
             "dataset": self.dataset,
             "code": f"{__version__} {sources_digest('code_rl')[:12]}",
@@ -103,7 +103,7 @@ class Report:
 
 
 def render(report: Report) -> str:
-    """The page of a report."""
+    """Return the report's page."""
     stages = report.stages
     first, last = (stages[0].went_in, stages[-1].came_out) if stages else (0, 0)
     most = max((stage.went_in for stage in stages), default=0) or 1
@@ -125,7 +125,7 @@ class PrepareView(View):
         return progress(self.console, stage, total)
 
     def stage_done(self, stage: StageReport) -> None:
-        """One line a stage."""
+        """Print a stage's line."""
         reasons = [
             ", ".join(f"{reason} {count}" for reason, count in stage.reasons.items()),
             stage.note,

@@ -23,8 +23,8 @@ from code_rl.util.suggestion import suggestion
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage: its runner (imported when used), the settings that decide in it, and the setting
-    without which it is skipped, with why."""
+    """A stage: its runner (imported when used), the settings that it reads, and the setting without
+    which it is skipped, with the reason."""
 
     runner: str
     settings: tuple[str, ...] = ()
@@ -75,13 +75,13 @@ STAGES = {
 
 
 def stage_names() -> tuple[str, ...]:
-    """All stages: `normalise`, which makes problems of rows, then those that each decide about
+    """Return all stages: `normalise`, which makes problems of rows, then the stages that decide on
     problems."""
     return ("normalise", *STAGES)
 
 
 NO_DATA = ("out", "stop_after", "dry_run", "executor", "isolation", "concurrency")
-"""Settings on which no problem depends."""
+"""Settings that do not affect any problem."""
 
 
 SHARE = check_that(lambda share: 0 < share <= 1, "in (0, 1]")
@@ -100,7 +100,7 @@ def _stage(settings: Any, name: str) -> None:
 
 @chz.chz
 class PrepareConfig:
-    """Check problems before anyone trains on them: each stage drops unfit ones and says why. A
+    """Check problems before anyone trains on them. Each stage drops unfit problems and says why. A
     rerun resumes."""
 
     dataset: str = chz.field(doc="Problems: a file, folder or hub name, as train's dataset=.")
@@ -203,7 +203,7 @@ class PrepareConfig:
 
     @chz.validate
     def _belongs(self) -> None:
-        """A setting of a stage that does not run would silently do nothing."""
+        """Refuse settings of a stage that does not run: they would silently do nothing."""
         fields = chz.chz_fields(type(self))
         users = Counter(name for stage in STAGES.values() for name in stage.settings)
         for stage_name, stage in STAGES.items():
@@ -225,6 +225,6 @@ class PrepareConfig:
 
 
 def skip_note(name: str, config: PrepareConfig) -> str:
-    """Why a stage has nothing to do under these settings, or nothing."""
+    """Return why a stage has nothing to do under these settings, or an empty text."""
     stage = STAGES.get(name)
     return stage.skipped if stage and stage.switch and not getattr(config, stage.switch) else ""

@@ -1,4 +1,4 @@
-"""The stages' shared state: summaries of problems, the store, and one executor that starts on
+"""The stages' shared state: summaries of problems, the store, and an executor that starts on
 demand."""
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ MAX_HASHED_TESTS = 64
 
 @dataclass(frozen=True, slots=True)
 class ProblemSummary:
-    """One problem of the static stages: its text and sizes, without its tests.
+    """A problem as the static stages see it: its text and sizes, without its tests.
 
-    `digest` is the content hash of the whole problem; `place` is its position in the store,
-    `length` the bytes of its line. `sizes` are bytes of each test
-    (input and expected), `public` the indices of public tests, `test_hashes` short hashes of the
-    first tests' inputs and expected outputs, `called` its id and the names that the source gave.
-    `stated_checker` is true when the data itself brought the checker.
+    `digest` is the content hash of the whole problem, `place` its position in the store, and
+    `length` the bytes of its line. `sizes` are the bytes of each test (input and expected output),
+    `public` the indices of public tests, and `test_hashes` short hashes of the first tests' inputs
+    and expected outputs. `called` has its id and the names that the source gave it.
+    `stated_checker` is True if the data itself has the checker.
     """
 
     id: str
@@ -76,7 +76,7 @@ _OF_PROBLEM = ("id", "statement", "starter_code", "source")
 def make_entry(
     problem: Problem, place: int, *, stated_checker: bool = False
 ) -> tuple[ProblemSummary, bytes]:
-    """Measure a problem, the one at `place` in its store; with its native line."""
+    """Return the summary of a problem, which is at `place` in its store, and its native line."""
     line = format_problem(problem).encode("ascii")
     measured = [measure(test, index < MAX_HASHED_TESTS) for index, test in enumerate(problem.tests)]
     entry = ProblemSummary(
@@ -103,8 +103,8 @@ def make_entry(
 
 
 def measure(test: TestCase, hashed: bool) -> tuple[int, tuple[str, str]]:
-    """Bytes of input and expected output as text, and a short hash of each. Names of arguments do
-    not count."""
+    """Return the bytes of input and expected output as text, and a short hash of each. Names of
+    arguments do not count."""
     if isinstance(test, StdinTest):
         given, expected = test.input, test.expected
     else:
@@ -124,7 +124,7 @@ def _short_hash(text: str) -> str:
 
 @dataclass(slots=True)
 class Candidate:
-    """A problem that every stage so far kept: its entry, its data card, and notes for later
+    """A problem that every stage so far kept: its summary, its metadata, and notes for later
     stages."""
 
     entry: ProblemSummary
@@ -133,8 +133,8 @@ class Candidate:
 
 
 def check_folder(config: PrepareConfig) -> None:
-    """Raise ConfigError when `out` is a file, cannot be made, or holds something else than an
-    earlier prepare."""
+    """Raise ConfigError if `out` is a file, cannot be made, or holds anything but an earlier
+    prepare."""
     out = Path(config.out).expanduser()
     check_out(out, lambda folder: (folder / WORK / "lock").is_file(), "earlier prepare")
     parent = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
@@ -145,7 +145,7 @@ def check_folder(config: PrepareConfig) -> None:
 
 
 class Workspace:
-    """Open it in a `with`: it holds a lock on the folder, so that two runs cannot write there at
+    """Use it as a context manager: it locks the folder, so that two runs cannot write there at
     once."""
 
     def __init__(self, config: PrepareConfig, dataset: Dataset, store_key: str) -> None:
@@ -168,8 +168,8 @@ class Workspace:
         self._locks.close()
 
     def executor(self) -> Executor:
-        """The executor, started when first asked for. Raises ConfigError or IsolationError when it
-        cannot be had."""
+        """The executor, started on first use. Raises ConfigError or IsolationError if it is not
+        available."""
         if self._executor is None:
             from code_rl.grading.sandbox import connect_executor
 
@@ -184,11 +184,11 @@ class Workspace:
 
     @contextlib.contextmanager
     def verifying(self, candidates: Sequence[Candidate], on_item: OnItem) -> Iterator[Decisions]:
-        """The decisions of stage `verify`, with those that an earlier run kept; a stage that ends
-        well leaves their rows and no others.
+        """Give the decisions of stage `verify`, including those stored by an earlier run. If the
+        block ends without an error, only the rows of these candidates are kept.
 
-        A decision depends on the stage's settings, on the code of stage and grading, and on the
-        problem.
+        A decision depends on the stage's settings, on the code of the stage and of grading, and on
+        the problem.
         """
         shared = [
             sources_digest("code_rl.data.preparation.verification", "code_rl.grading"),
@@ -201,7 +201,8 @@ class Workspace:
             log.rewrite(keys)
 
     def load(self, candidate: Candidate) -> Problem:
-        """Return the problem after the stages so far: its tests, limit, and metadata in `meta`."""
+        """Return the problem as the stages so far left it: its tests, its limit, and metadata in
+        `meta`."""
         problem = self.store[candidate.entry.place]
         kept = candidate.notes.get("tests")
         tests = problem.tests if kept is None else tuple(problem.tests[index] for index in kept)

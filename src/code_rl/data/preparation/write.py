@@ -31,8 +31,8 @@ ROWS_A_GROUP = 16
 
 
 def split_of(problem_id: str, test_share: float, seed: int) -> str:
-    """'test' for a share of ids that seed and id decide, else 'train': a problem stays in its split
-    whatever else is in the set."""
+    """Return 'test' for the share of ids that seed and id decide, else 'train'. A problem's split
+    does not depend on the other problems."""
     place = hashlib.blake2b(f"{seed}/{problem_id}".encode(), digest_size=8).digest()
     return "test" if int.from_bytes(place, "big") / 2**64 < test_share else "train"
 
@@ -40,7 +40,7 @@ def split_of(problem_id: str, test_share: float, seed: int) -> str:
 async def run_write(
     workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
 ) -> list[Decision]:
-    """Write every survivor to its split, then the manifest."""
+    """Write every remaining problem to its split, then the manifest."""
     config = workspace.config
     chosen: dict[str, list[Candidate]] = {name: [] for name in SPLITS}
     for candidate in candidates:
@@ -86,7 +86,7 @@ def check_replaced(config: PrepareConfig, source: Dataset) -> None:
 def _write_split(
     workspace: Workspace, members: Sequence[Candidate], file: Path, on_item: OnItem
 ) -> None:
-    """The problems in the file's format, under its name once it is whole."""
+    """Write the problems in the file's format. The file gets its name once it is complete."""
 
     def problems() -> Iterator[Problem]:
         for candidate in members:
@@ -100,7 +100,7 @@ def _write_split(
 
 
 def check_format(config: PrepareConfig) -> None:
-    """Raise ConfigError when the format needs a package that is not here."""
+    """Raise ConfigError if the format needs a package that is not installed."""
     if config.format == "parquet" and importlib.util.find_spec("pyarrow") is None:
         raise ConfigError(
             f"format=parquet needs pyarrow: {install_command('data')}, or use format=jsonl"
@@ -108,7 +108,7 @@ def check_format(config: PrepareConfig) -> None:
 
 
 def _write_parquet(target: Path, problems: Iterator[Problem]) -> None:
-    """One column a native field; a few rows a group, so that memory stays bounded."""
+    """Write one column per native field, in small row groups, so that memory stays bounded."""
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
@@ -127,7 +127,8 @@ def _columns(problem: Problem) -> dict[str, Any]:
 def _manifest(
     workspace: Workspace, candidates: Sequence[Candidate], splits: dict[str, Any]
 ) -> dict[str, Any]:
-    """No times in it: the same data and settings give the same manifest."""
+    """Return the manifest. It has no times, so the same data and settings give the same
+    manifest."""
     settings = {
         name: value for name, value in chz.asdict(workspace.config).items() if name not in NO_DATA
     }

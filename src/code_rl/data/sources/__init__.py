@@ -1,8 +1,8 @@
-"""Readers of public data sets, one file per family of shapes: each turns a raw row into a
+"""Readers of public data sets, one file per family of shapes. Each turns a raw row into a
 `Problem`, a `Draft`, an `Ambiguous` or a `Skipped`.
 
-`shapes` chooses the reader of a row; a reader of your own is one function and its line there.
-`records` has the result types, `testcases` and `asserts` read tests.
+`shapes` chooses the reader of a row; to add a reader, write a function and list it there. `records`
+has the result types; `testcases` and `asserts` read tests.
 """
 
 from __future__ import annotations

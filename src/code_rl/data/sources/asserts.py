@@ -5,9 +5,9 @@ self-contained tests. A `view` may wrap the function's result (`set(f(x)) == {1}
 The sandbox applies the view to the returned value, so objects other than plain data (such as a
 regular-expression match) can be compared too.
 
-Values are literals: `fold` is `ast.literal_eval` with the few constant forms that public test
-suites use beside plain literals: arithmetic on numbers, `float("inf")`, `set()`, `tuple([...])`,
-`math.inf`, and the node builders of LeetCode tests.
+Values are literals. `fold` is `ast.literal_eval` plus a few constant forms that public test suites
+use: arithmetic on numbers, `float("inf")`, `set()`, `tuple([...])`, `math.inf`, and the node
+builders of LeetCode tests.
 """
 
 from __future__ import annotations
@@ -51,12 +51,11 @@ OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
 
 
 class AssertFormError(RowError):
-    """The assert is not of a form that can be read as one call with a constant expected value;
-    `reason` is a code."""
+    """The assert cannot be read as one call with a constant expected value; `reason` is a code."""
 
 
 def fold(node: ast.expr, builders: Mapping[str, Callable[..., Any]] = BUILDERS) -> Any:
-    """The value of `node`, in which `builders` may be called with constant arguments. Raises
+    """Return the value of `node`, in which `builders` may be called with constant arguments. Raises
     AssertFormError for anything that is not a constant form."""
     try:
         return _fold(node, builders)
@@ -129,8 +128,8 @@ VIEWS = {
     "found": "value if value is True or value is False else value is not None",
 }
 """A view that a test compares instead of the returned value. It runs after the call, inside the
-sandbox, as `Problem.meta["setup"]`, and carries no expected value: a program that
-tampers with it gains nothing over returning another value."""
+sandbox, as `Problem.meta["setup"]`, and has no expected value: tampering with it gains a program
+nothing over returning another value."""
 
 _VIEW_SETUP = """
 def _seen_by_test(function):
@@ -152,8 +151,8 @@ else:
 
 
 def view_setup(fn_name: str, view: str) -> str:
-    """Source that makes outermost calls of `fn_name` return the view of their value; recursive
-    calls see the value itself."""
+    """Return source that makes outermost calls of `fn_name` return the view of their value;
+    recursive calls return the value itself."""
     return _VIEW_SETUP.format(name=fn_name, view=VIEWS[view])
 
 
@@ -169,8 +168,8 @@ class AssertReader:
     """Reads asserts about the function called `name` (the program's own name or HumanEval's
     `candidate`).
 
-    `entry_point` is the program's function: an assert that compares it with itself says nothing and
-    is left out.
+    `entry_point` is the program's function. An assert that compares it with itself proves nothing
+    and is left out.
     """
 
     def __init__(
@@ -184,8 +183,8 @@ class AssertReader:
         self._builders = builders
 
     def read(self, statement: ast.stmt) -> CallAssert | None:
-        """One statement of a test. None for those without effect. Raises AssertFormError for
-        unknown forms."""
+        """Return the test in one statement, or None for a statement without effect. Raises
+        AssertFormError for unknown forms."""
         match statement:
             case (
                 ast.Assert(test=ast.Constant(value=True))
@@ -289,7 +288,7 @@ class AssertReader:
 
 
 def read_statements(source: str) -> list[ast.stmt]:
-    """The statements of a test's source. Raises AssertFormError when it is not Python."""
+    """Return the statements of a test's source. Raises AssertFormError if it is not Python."""
     try:
         return syntax.parse(source).body
     except SyntaxError as error:
@@ -297,7 +296,7 @@ def read_statements(source: str) -> list[ast.stmt]:
 
 
 def check_body(source: str) -> list[ast.stmt]:
-    """The body of the one `check(candidate)` in a HumanEval-shaped test."""
+    """Return the body of the one `check(candidate)` in a test of HumanEval's form."""
     functions = [
         part
         for part in read_statements(source)
@@ -309,16 +308,16 @@ def check_body(source: str) -> list[ast.stmt]:
 
 
 def read_asserts(reader: AssertReader, statements: Iterable[ast.stmt]) -> list[CallAssert]:
-    """Every assert with content among `statements`, in order. Raises AssertFormError at the first
-    that cannot be read."""
+    """Return every assert with content among `statements`, in order. Raises AssertFormError for the
+    first one that cannot be read."""
     return [found for found in map(reader.read, statements) if found is not None]
 
 
 def read_tables(
     statements: list[ast.stmt],
 ) -> tuple[tuple[tuple[Any, ...], ...], list[Any] | None, float]:
-    """`inputs`, results (None when a reference function computes them) and the tolerance of a test
-    that is two tables and a loop.
+    """Return `inputs`, results (None if a reference function computes them) and the tolerance of a
+    test that is two tables and a loop.
 
     The loop must be `assertion(f(*inp), …, atol)`; any other (a broken or special oracle) raises
     AssertFormError.
@@ -345,10 +344,11 @@ def read_tables(
 def asserted(
     problem: Problem, asserts: Sequence[CallAssert], compare: Compare | None = None, public: int = 0
 ) -> Problem:
-    """`problem` with one test an assert, the first `public` of them public, the view that all
-    share, and the rule: `compare`, or Python's `==` with the widest tolerance that an assert names.
+    """Return `problem` with one test per assert, the first `public` of them public, the view that
+    all share, and the rule: `compare`, or Python's `==` with the widest tolerance that an assert
+    names.
 
-    Raises RowError when there is no assert, or when their views differ.
+    Raises RowError if there is no assert, or if their views differ.
     """
     if not asserts:
         raise RowError("no_tests")
@@ -371,8 +371,8 @@ def asserted(
 
 
 def common_view(asserts: Iterable[CallAssert]) -> str | None:
-    """The view that all asserts share. Raises RowError when they differ: one problem has one entry
-    point."""
+    """Return the view that all asserts share. Raises RowError if they differ, since a problem has
+    one entry point."""
     views = {found.view for found in asserts}
     if len(views) > 1:
         raise RowError("mixed_views", ", ".join(sorted(map(str, views))))
@@ -380,8 +380,8 @@ def common_view(asserts: Iterable[CallAssert]) -> str | None:
 
 
 def expected_rule(expected: Iterable[Any], abs_tol: float) -> Compare:
-    """EvalPlus's rule: a named tolerance, else 1e-6 where an expected value is a float or a flat
-    sequence of floats, else `==`."""
+    """Return EvalPlus's rule: a stated tolerance, else 1e-6 if an expected value is a float or a
+    flat sequence of floats, else `==`."""
 
     def of_floats(value: Any) -> bool:
         items = value if isinstance(value, list | tuple) else [value]
@@ -398,8 +398,8 @@ def tabled(
     atol: float,
     public: int = 0,
 ) -> Problem | Draft:
-    """`problem` with the tests of a table, the first `public` of them public; a Draft where a
-    reference has yet to compute the results."""
+    """Return `problem` with the tests of a table, the first `public` of them public, or a Draft if
+    a reference must compute the results."""
     if results is None:
         return Draft(problem, tuple(inputs), problem.solutions[0], atol, public)
     pairs = enumerate(zip(inputs, results, strict=True))
@@ -408,7 +408,7 @@ def tabled(
 
 
 def holds_float(value: Any) -> bool:
-    """True for a float, and for a sequence with one at any depth."""
+    """Return True for a float, and for a sequence with a float at any depth."""
     return (
         any(map(holds_float, value))
         if isinstance(value, list | tuple)

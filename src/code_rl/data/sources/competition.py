@@ -1,9 +1,9 @@
 """Rows of competition problems: DeepCoder's four configs, TACO and TACO-verified, APPS,
-CodeContests, and the copies that other projects keep.
+CodeContests, and copies of these in other projects.
 
-Each function reads one raw row (columns that are None count as absent: concatenated sets fill them
-in). Time and memory limits that a row states were set for compiled languages; they are kept in
-`meta`, and the problem gets the usual ones.
+Each function reads one raw row. Columns that are None count as absent, since concatenated sets fill
+them in. A row's time and memory limits were set for compiled languages; they are kept in `meta`,
+and the problem gets the default limits.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ from code_rl.data.sources.testcases import MAX_SOLUTIONS, solutions, with_tests_
 from code_rl.grading import Compare, Problem, StdinTest
 
 PYTHON3 = (3, "PYTHON3")
-"""CodeContests' marks of a solution in Python 3: the class number, or its name."""
+"""CodeContests' language of a solution in Python 3: the class number, or its name."""
 
 CODE_CONTESTS = Compare("contest", abs_tol=1e-5, ignore_case=True, integers_as_floats=True)
-"""As the set's own tester compares (`OutputsMatch` of google-deepmind/code_contests): tokens
-whatever their case, numbers within 1e-5."""
+"""The rule of the set's own tester (`OutputsMatch` of google-deepmind/code_contests): tokens
+compare without case, numbers within 1e-5."""
 
 _TACO_META = ("difficulty", "url", "name", "tags", "raw_tags", "skill_types", "picture_num")
 
 
 def _own_id(row: Row, origin: Origin) -> str:
-    """The row's own id, within its set; APPS and TACO number their rows in every split anew."""
+    """Return the row's id, including its set: APPS and TACO number the rows of every split from
+    zero."""
     own = records.stated_id(row, "id", "problem_id", "question_id")
     return f"{origin.prefix}/{own}" if own else origin.row_id
 
 
 @records.named(_own_id)
 def read_deepcoder(row: Row, origin: Origin) -> Problem | Ambiguous:
-    """`problem`, `tests`, perhaps `solutions`, `starter_code`, `metadata`: any of DeepCoder's
+    """Read `problem`, `tests`, optional `solutions`, `starter_code`, `metadata`: any of DeepCoder's
     configs."""
     return with_tests_of(
         _draft(row, origin, "problem"), field(row, "tests", object), row.get("metadata")
@@ -53,7 +54,7 @@ def read_deepcoder(row: Row, origin: Origin) -> Problem | Ambiguous:
 
 @records.named(_own_id)
 def read_apps(row: Row, origin: Origin) -> Problem | Ambiguous:
-    """`question`, `input_output`, perhaps `solutions`, `starter_code`: APPS, TACO,
+    """Read `question`, `input_output`, optional `solutions`, `starter_code`: APPS, TACO,
     TACO-verified."""
     stated = from_json(row.get("metadata") or {}, "metadata", dict)
     meta = {
@@ -75,8 +76,8 @@ def read_apps(row: Row, origin: Origin) -> Problem | Ambiguous:
 
 @records.named(lambda row, origin: records.stated_id(row, "name") or origin.row_id)
 def read_code_contests(row: Row, origin: Origin) -> Problem:
-    """CodeContests: `description` and public, private and generated tests; Python 3 solutions and
-    wrong solutions are kept."""
+    """Read a CodeContests row: `description` and public, private and generated tests. Its Python 3
+    solutions and wrong solutions are kept."""
     for name in ("input_file", "output_file"):
         if row.get(name):
             raise RowError(
@@ -109,7 +110,7 @@ def read_code_contests(row: Row, origin: Origin) -> Problem:
 
 
 def _draft(row: Row, origin: Origin, statement: str, **more: Any) -> Problem:
-    """The problem but for its tests; its statement is in the field `statement`."""
+    """Return the problem without tests; the row's field `statement` has its statement."""
     starter = "" if row.get("starter_code") is None else field(row, "starter_code", str)
     more["solutions"] = solutions(row.get("solutions"))
     return make_problem(
@@ -118,7 +119,7 @@ def _draft(row: Row, origin: Origin, statement: str, **more: Any) -> Problem:
 
 
 def _pairs(row: Row, name: str, first: str, second: str) -> list[tuple[Any, Any]]:
-    """Two columns of a field that is an object of lists, or a list of objects."""
+    """Return pairs of two columns of a field that is an object of lists, or a list of objects."""
     found = row.get(name) or {}
     if isinstance(found, list):
         if not all(isinstance(one, Mapping) for one in found):
@@ -135,7 +136,7 @@ def _pairs(row: Row, name: str, first: str, second: str) -> list[tuple[Any, Any]
 
 
 def _in_python(row: Row, name: str) -> tuple[str, ...]:
-    """The first solutions in Python 3."""
+    """Return the first solutions in Python 3."""
     pairs = _pairs(row, name, "language", "solution")
     return tuple(code for language, code in pairs if language in PYTHON3 and isinstance(code, str))[
         :MAX_SOLUTIONS

@@ -1,9 +1,9 @@
 """HumanEval and HumanEval+ (full, mini, and the self-contained OriginFmt): raw row to problem.
 
-HumanEval: literal asserts of `check(candidate)`. HumanEval+: inputs, with expected values from the
-canonical solution (`resolve.with_expected`). OriginFmt rows already hold their results as literals.
-The prompt's imports and helper functions become the preamble, so that an answer may rely on them as
-a completion would.
+HumanEval has literal asserts in `check(candidate)`. HumanEval+ has inputs; the canonical solution
+computes the expected values (`resolve.with_expected`). OriginFmt rows already have their results as
+literals. The prompt's imports and helper functions become the preamble, so an answer may use them
+like a completion.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ else:
         residue = math.inf
     print("ok" if abs(residue) <= 1e-4 else "wrong: not a root")
 """
-"""HumanEval/32: any root of the polynomial is right, to 1e-4 in the polynomial's value, as the
-task's own test has it."""
+"""HumanEval/32: as in the task's own test, any root of the polynomial is right if the polynomial's
+value there is within 1e-4 of 0."""
 CHECKERS = {"find_zero": FIND_ZERO_CHECKER}
 
 
 def read_humaneval(row: Row, _origin: Origin) -> Problem:
-    """A HumanEval row (`test` holds asserts). Raises RowError for tests that are loops, random or
-    computed."""
+    """Read a HumanEval row (`test` has asserts). Raises RowError for tests that are loops, random
+    or computed."""
     problem = _problem(row, "humaneval")
     reader = asserts.AssertReader("candidate", problem.fn_name)
     return asserts.asserted(
@@ -54,7 +54,7 @@ def read_humaneval(row: Row, _origin: Origin) -> Problem:
 
 
 def read_humaneval_plus(row: Row, _origin: Origin) -> Draft:
-    """A HumanEval+ row, full or mini."""
+    """Read a HumanEval+ row, full or mini."""
     problem = _problem(row, "humanevalplus")
     inputs = tuple(
         tuple(call) for name in ("base_input", "plus_input") for call in calls(row, name)
@@ -66,7 +66,7 @@ def read_humaneval_plus(row: Row, _origin: Origin) -> Draft:
 
 
 def read_humaneval_plus_origin(row: Row, _origin: Origin) -> Problem | Draft:
-    """A HumanEval+ row in the original format, whose `test` lists `inputs` and `results` (or a
+    """Read a HumanEval+ row in the original format, whose `test` lists `inputs` and `results` (or a
     reference function)."""
     return asserts.tabled(
         _problem(row, "humanevalplus-origin"),
@@ -75,7 +75,7 @@ def read_humaneval_plus_origin(row: Row, _origin: Origin) -> Problem | Draft:
 
 
 def _problem(row: Row, source: str) -> Problem:
-    """The problem but for its tests."""
+    """Return the problem without its tests."""
     prompt, name = field(row, "prompt", str), field(row, "entry_point", str)
     begun = prompt if prompt.endswith("\n") else f"{prompt}\n"
     return Problem(
@@ -91,7 +91,7 @@ def _problem(row: Row, source: str) -> Problem:
 
 
 def prompt_preamble(prompt: str, entry_point: str) -> str:
-    """The part of a prompt before the function to write: imports and helper functions."""
+    """Return the part of a prompt before the function to write: imports and helper functions."""
     named = [
         part
         for part in asserts.read_statements(prompt)

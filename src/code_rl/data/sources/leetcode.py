@@ -2,7 +2,7 @@
 `problem_description`): raw row to problem.
 
 The row's `prompt` (imports, ListNode and TreeNode) is the preamble. Tests are the literal asserts
-of `check(candidate)`; node arguments and results travel as `LinkedList` and `BinaryTree` values.
+of `check(candidate)`. Node arguments and results become `LinkedList` and `BinaryTree` values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LEETCODE_ABS_TOL = 1e-5
 
 
 def read_leetcode(row: Row, _origin: Origin) -> Problem:
-    """A LeetCodeDataset row of either layout."""
+    """Read a LeetCodeDataset row of either layout."""
     date: str | None = None
     named: tuple[str, ...] = ("question_id", "difficulty")
     if "problem_description" in row:
@@ -29,7 +29,7 @@ def read_leetcode(row: Row, _origin: Origin) -> Problem:
             field(row, "starter_code", str).rstrip(),
         )
         date, about, named = field(row, "estimated_date", str), row, (*named, "tags")
-    # `query` without its request: unlike `meta`, it leaves out the examples, which are the tests
+    # `query` without its request. Unlike `meta`, it omits the examples, which are the tests
     else:
         statement, request, _ = field(row, "query", str).partition(REQUEST)
         if not request:
@@ -51,7 +51,7 @@ def read_leetcode(row: Row, _origin: Origin) -> Problem:
 
 
 def check_tests(draft: Problem, source: str, entry: str) -> Problem:
-    """`draft` with the asserts of `check(candidate)` in `source` as tests; `entry` is the
+    """Return `draft` with the asserts of `check(candidate)` in `source` as tests; `entry` is the
     candidate. Raises RowError."""
     builders = {**asserts.BUILDERS, "list_node": linked_list, "tree_node": binary_tree}
     reader = asserts.AssertReader("candidate", builders=builders)
@@ -67,13 +67,13 @@ def check_tests(draft: Problem, source: str, entry: str) -> Problem:
 
 
 def linked_list(values: list[Any]) -> LinkedList | None:
-    """A LeetCode list of nodes; no values is no list."""
+    """Return a LeetCode list of nodes, or None without values."""
     return LinkedList(tuple(values)) if values else None
 
 
 def binary_tree(values: list[Any]) -> BinaryTree | None:
-    """A LeetCode tree in level order, in its one canonical form: no trailing None, no values of
-    absent nodes."""
+    """Return a LeetCode tree in level order, in its canonical form: no trailing None, no children
+    of missing nodes."""
     if not values:
         return None
     if values[0] is None:

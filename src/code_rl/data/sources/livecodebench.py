@@ -1,7 +1,7 @@
 """LiveCodeBench `code_generation_lite`: shards and releases, date windows, raw row to problem.
 
-A release is a number of shards. `release_v5` is shards 1 to 5, `v5` is the fifth alone, `v3_v5` the
-third to the fifth. The rows of a window are chosen by `contest_date`, both ends inclusive.
+A release is several shards: `release_v5` is shards 1 to 5, `v5` only the fifth, and `v3_v5` the
+third to the fifth. A window selects rows by `contest_date`, both ends inclusive.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REPOSITORY = "livecodebench/code_generation_lite"
 SHARDS = ("test.jsonl", "test2.jsonl", "test3.jsonl", "test4.jsonl", "test5.jsonl", "test6.jsonl")
 
 OUTSIDE_WINDOW = "outside_window"
-"""The reason code of rows that are sound but not asked for."""
+"""The reason code of valid rows that were not selected."""
 
 _BEFORE_BUILTINS = (
     "string",
@@ -52,8 +52,8 @@ LCB_PRELUDE = (
     "".join(f"from {name} import *\n" for name in (*_BEFORE_BUILTINS, "builtins", "typing"))
     + f"import {', '.join(_BEFORE_BUILTINS)}\nsys.setrecursionlimit(50000)\n"
 )
-"""LiveCodeBench's preamble of every program: the names of these modules, later ones first, then the
-modules themselves."""
+"""LiveCodeBench's preamble of every program: all names of these modules (later modules win), then
+the modules themselves."""
 
 MAX_PRIVATE_BYTES = 1 << 30
 _RELEASE = re.compile(r"release_v([1-9])|v([1-9])(?:_v([1-9]))?")
@@ -76,8 +76,8 @@ class Window:
 
 
 def parse_window(start: str | None, end: str | None) -> Window:
-    """A window from `YYYY-MM-DD` texts. Raises ConfigError for another form, and for an end before
-    the start."""
+    """Return a window from `YYYY-MM-DD` texts. Raises ConfigError for another form, and for an end
+    before the start."""
     days: list[date | None] = []
     for name, text in (("start_date", start), ("end_date", end)):
         try:
@@ -91,8 +91,8 @@ def parse_window(start: str | None, end: str | None) -> Window:
 
 
 def release_shards(version: str) -> tuple[str, ...]:
-    """The shard files of `release_vN` (the first N), `release_latest`, `vN` (that one alone) or
-    `vM_vN`.
+    """Return the shard files of `release_vN` (the first N), `release_latest`, `vN` (only that one)
+    or `vM_vN`.
 
     Raises ConfigError for anything else.
     """
@@ -112,8 +112,8 @@ def release_shards(version: str) -> tuple[str, ...]:
 
 
 def shard_paths(folder: Path, version: str) -> list[Path]:
-    """The shard files of a release in a local folder. Raises ConfigError naming the first that is
-    missing."""
+    """Return the shard files of a release in a local folder. Raises ConfigError naming the first
+    missing one."""
     paths = [folder / name for name in release_shards(version)]
     if missing := [path.name for path in paths if not path.is_file()]:
         raise ConfigError(
@@ -162,11 +162,11 @@ def read_livecodebench(
 
 
 def decode_private_tests(text: str) -> Any:
-    """The value behind `private_test_cases`: JSON, or base64 of zlib of a pickled string of JSON,
-    as upstream stores it.
+    """Return the value of `private_test_cases`: JSON, or base64 of zlib of a pickled string of
+    JSON, as upstream stores it.
 
-    The pickle may hold a string, or `{"input_output": string}` as copies of the set have it, and
-    nothing else: no name in it is ever looked up, let alone called. Raises RowError.
+    The pickle may hold only a string, or `{"input_output": string}` as in copies of the set. No
+    name in it is ever looked up or called. Raises RowError.
     """
     with contextlib.suppress(ValueError):
         return parse_json(text)
@@ -181,7 +181,7 @@ def decode_private_tests(text: str) -> Any:
 
 
 class _TextUnpickler(pickle.Unpickler):
-    """Builds plain values only: every reference to a name is refused."""
+    """Builds only plain values: every reference to a name is refused."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise RowError(
@@ -195,7 +195,7 @@ def _unpickle_text(data: bytes) -> str:
         value = _TextUnpickler(io.BytesIO(data)).load()
     except RowError:
         raise
-    except Exception as error:  # unpickling broken bytes may raise nearly anything
+    except Exception as error:  # unpickling broken bytes may raise almost any exception
         raise RowError(
             "bad_private_tests", f"not a pickle: {type(error).__name__}: {error}"
         ) from error
@@ -219,7 +219,7 @@ def _inflate(packed: bytes) -> bytes:
 
 
 def _tests(row: Row, name: str, raw: Any) -> tuple[tuple[TestCase, ...], str | None]:
-    """The tests of one field and the function they call; nothing for an empty list."""
+    """Return the tests of one field and the function that they call; nothing for an empty list."""
     try:
         found = from_json(raw, name)
         return ((), None) if found == [] else read_tests(found, row.get("metadata"))

@@ -1,13 +1,13 @@
 """MBPP, its sanitized subset, and MBPP+ (full and OriginFmt): raw row to problem.
 
 MBPP names its function only in its tests, so the first assert is part of the statement and its test
-is public, as in EvalPlus. MBPP+'s special oracles are views: eight tasks compare as sets, three
-only ask if something was found. Two of EvalPlus's oracles forgive wrong references
+is public, as in EvalPlus. MBPP+'s special oracles are views: eight tasks compare as sets, and three
+only check whether something was found. Two of EvalPlus's oracles tolerate wrong references
 (`are_equivalent` accepts any answer, `sum_div` also accepts 0) and are not reproduced.
 
-MBPP+ inputs are JSON, which has no tuple, set, complex number or integer key. The row shows the
-same base inputs twice, as JSON lists and as Python literals in `assertion`: the literals are
-examples, at each argument and depth, of the types that all inputs have.
+MBPP+ inputs are JSON, which has no tuple, set, complex number or integer key. The row has the same
+base inputs twice, as JSON lists and as Python literals in `assertion`. The literals show which type
+the inputs have at each argument and depth.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ SET_VIEWS = (
 )
 FOUND_VIEWS = ("check_str", "text_match_three", "text_starta_endb")
 DEEP_TUPLES = ("extract_even", "average_tuple", "remove_nested")
-"""Tasks about tuples nested to any depth: deeper than their asserts show, lists of the JSON are
-tuples too."""
+"""Tasks about tuples nested to any depth: JSON lists are tuples even below the depth of the
+asserts."""
 
 CONTAINERS = (list, tuple, set, frozenset)
 NUMBERS = {int, float, complex}
 COMPLEX_TEXT = re.compile(r"\(?[-+\d.e]*[-+\d.e]j\)?")
-"""JSON has no complex numbers: where the asserts show only numbers, `"(1+2j)"` is one."""
+"""JSON has no complex numbers: if the asserts have only numbers there, the text `"(1+2j)"` is one.
+"""
 
 
 def _row_id(row: Row, _origin: Origin | None = None) -> str:
@@ -50,7 +51,7 @@ def _row_id(row: Row, _origin: Origin | None = None) -> str:
 
 @records.named(_row_id)
 def read_mbpp(row: Row, _origin: Origin) -> Problem:
-    """An MBPP row, original (`text`) or sanitized (`prompt`)."""
+    """Read an MBPP row, original (`text`) or sanitized (`prompt`)."""
     text = field(row, "text" if "text" in row else "prompt", str)
     solution, stated = field(row, "code", str).replace("\r\n", "\n"), strings(row, "test_list")
     statements = [part for source in stated for part in asserts.read_statements(source)]
@@ -69,7 +70,7 @@ def read_mbpp(row: Row, _origin: Origin) -> Problem:
 
 @records.named(_row_id)
 def read_mbpp_plus(row: Row, _origin: Origin) -> Draft:
-    """An MBPP+ row (`base_input`, `plus_input`, `canonical_solution`)."""
+    """Read an MBPP+ row (`base_input`, `plus_input`, `canonical_solution`)."""
     name, solution = field(row, "entry_point", str), field(row, "canonical_solution", str)
     stated = [
         part
@@ -92,7 +93,7 @@ def read_mbpp_plus(row: Row, _origin: Origin) -> Draft:
 
 @records.named(_row_id)
 def read_mbpp_plus_origin(row: Row, _origin: Origin) -> Problem | Draft:
-    """An MBPP+ row in the original format, whose `test` lists `inputs` and `results` (or a
+    """Read an MBPP+ row in the original format, whose `test` lists `inputs` and `results` (or a
     reference function)."""
     solution, stated = field(row, "code", str), strings(row, "test_list")
     name = entry_point(
@@ -125,10 +126,10 @@ def _statement(row: Row, text: str, stated: list[str]) -> str:
 
 
 def entry_point(solution: str, statements: list[ast.stmt]) -> str:
-    """The function that the tests call: the one name that every assert calls and `solution`
-    defines at the top.
+    """Return the function under test: the one name that every assert calls and `solution` defines
+    at the top level.
 
-    Raises RowError when there is none, or more than one.
+    Raises RowError if there is none, or more than one.
     """
     called: set[str] | None = None
     for statement in statements:
@@ -146,14 +147,14 @@ def entry_point(solution: str, statements: list[ast.stmt]) -> str:
 
 
 def _calls(row: Row, name: str) -> list[list[Any]]:
-    """The inputs under `name`. One row of the set writes its empty list of inputs as an empty
-    object."""
+    """Return the inputs under `name`. One row of the set has an empty object instead of an empty
+    list."""
     return [] if row.get(name) == {} else records.calls(row, name)
 
 
 def _cast(value: Any, shown: Sequence[Any], unseen: type) -> Any:
-    """`value` (from JSON) as the type that the examples `shown` have at its place; a sequence at a
-    place without an example becomes `unseen`."""
+    """Return `value` (from JSON) with the types that the examples `shown` have at its position. A
+    sequence at a position without an example becomes `unseen`."""
     if isinstance(value, list):
         sequences = [one for one in shown if isinstance(one, CONTAINERS)]
         kinds = {type(one) for one in sequences}
@@ -185,20 +186,20 @@ def cast_calls(
     extra: Sequence[Sequence[Any]],
     unseen: type = list,
 ) -> list[tuple[Any, ...]]:
-    """The calls of `base` and `extra` (JSON) with typed arguments; `literal` holds the base calls
-    as the row's asserts write them.
+    """Return the calls of `base` and `extra` (JSON) with typed arguments; `literal` has the base
+    calls as written in the row's asserts.
 
-    Raises RowError `input_types_unknown` when the examples contradict each other or the types
-    learned do not fit the JSON.
+    Raises RowError `input_types_unknown` if the examples contradict each other or their types do
+    not fit the JSON.
     """
     calls = (*base, *extra)
     shown: list[list[Any]] = [[] for _ in range(max(map(len, (*literal, *calls)), default=0))]
-    numerals: set[int] = set()  # a number may be written as text
+    numerals: set[int] = set()  # positions where a number may be written as text
     for call, texts in zip(literal, base, strict=False):
         for place, (value, text) in enumerate(zip(call, texts, strict=False)):
             shown[place].append(value)
             numerals |= {place} if type(value) in NUMBERS and isinstance(text, str) else set()
-    for call in extra:  # complex text among arguments that are numbers makes all of them complex
+    for call in extra:  # complex text at a position of numbers makes all of them complex
         for examples, text in zip(shown, call, strict=False):
             if isinstance(text, str) and COMPLEX_TEXT.fullmatch(text) and _are_numbers(examples):
                 examples.append(0j)

@@ -1,4 +1,4 @@
-"""Rows of our own format, in files and tables."""
+"""Rows of the native format, in files and tables."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from code_rl.util.errors import DataError
 
 
 def read_native(row: Mapping[str, Any], origin: Origin) -> Problem:
-    """A row of a file or a table in our own format: nested fields parsed where they are JSON text,
-    absent (None) ones left out. Raises RowError."""
+    """Read a row of a file or a table in the native format. Nested fields may be JSON text, and
+    fields that are None count as absent. Raises RowError."""
     fields = {
         name: value for name, value in row.items() if value is not None or name not in NATIVE_FIELDS
     }

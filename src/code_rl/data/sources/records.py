@@ -1,6 +1,6 @@
-"""Shared by all readers: the result types, and row access that names a missing field.
+"""Shared by all readers: the result types, and row access whose errors name the field.
 
-A reader turns each raw row into a `Problem`, a `Draft` (its reference supplies expected outputs
+A reader turns each raw row into a `Problem`, a `Draft` (its reference computes expected outputs
 later) or an `Ambiguous` (its tests have several readings until a reference has run). A `RowError`
 makes the row a `Skipped` with a reason code.
 """
@@ -28,8 +28,8 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A row's origin: the set's name, the prefix of its ids, the position, and the place in
-    words."""
+    """A row's origin: the set's name, the prefix of its ids, the position, and the position as
+    text."""
 
     source: str
     prefix: str
@@ -38,14 +38,14 @@ class Origin:
 
     @property
     def row_id(self) -> str:
-        """The id of a row that carries none."""
+        """The id of a row without its own."""
         return f"{self.prefix}/{self.index}"
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A row that has no faithful form as a `Problem`. `reason` is a code to count by, `detail` a
-    short text for people."""
+    """A row that cannot be represented faithfully as a `Problem`. `reason` is a code for counting,
+    `detail` a short text for users."""
 
     row_id: str
     reason: str
@@ -54,7 +54,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A problem without tests yet: `resolve.with_expected` runs `reference` on `calls` to learn the
+    """A problem without tests: `resolve.with_expected` runs `reference` on `calls` to compute the
     expected values.
 
     `problem.tests` is empty. The first `public` calls become public tests. `abs_tol` is the set's
@@ -79,17 +79,17 @@ class Reading:
 
     @property
     def name(self) -> str:
-        """`arguments/result`, for people and for `meta`."""
+        """`arguments/result`, for users and for `meta`."""
         return f"{self.arguments}/{self.result}"
 
 
 @dataclass(frozen=True, slots=True)
 class Ambiguous:
     """A problem whose call tests can be read in several ways: `resolve.resolve` runs its solutions
-    to learn which is meant.
+    to decide.
 
     `problem.tests` is empty. `tiers` are tried in order: first the readings that the set documents,
-    then those that occur all the same.
+    then others that occur in it.
     """
 
     problem: Problem
@@ -101,14 +101,14 @@ Item = Problem | Draft | Ambiguous | Skipped
 
 
 def item_id(item: Item) -> str:
-    """The id of any item."""
+    """Return the id of any item."""
     if isinstance(item, Skipped):
         return item.row_id
     return item.id if isinstance(item, Problem) else item.problem.id
 
 
 class RowError(DataError):
-    """A row lacks a field, or the field has another shape than the data set documents."""
+    """A row lacks a field, or the field has another form than the data set documents."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
@@ -121,8 +121,8 @@ Reader = Callable[[Row, Origin], T]
 
 
 def named(row_id: Reader[str]) -> Callable[[Reader[T]], Reader[T]]:
-    """Decorate a reader that makes its own ids (`row_id`): a refused row is left out under that
-    id."""
+    """Decorate a reader that makes its own ids with `row_id`; a refused row is then reported under
+    that id."""
 
     def of(read: Reader[T]) -> Reader[T]:
         @functools.wraps(read)
@@ -139,8 +139,8 @@ def named(row_id: Reader[str]) -> Callable[[Reader[T]], Reader[T]]:
 
 
 def stated_id(row: Row, *names: str) -> str:
-    """The first text or number that is not blank among these fields of a row; empty where there is
-    none."""
+    """Return the first text or number that is not blank among these fields of a row, or an empty
+    text."""
     values = (row.get(name) for name in names)
     stated = (
         str(value)
@@ -158,8 +158,8 @@ def make_problem(
     starter: str | None = None,
     **more: Any,
 ) -> Problem:
-    """A problem of the set; a row without an id has its place as one, and starter code that is
-    blank is none."""
+    """Return a problem of the set. A row without an id gets its position as id; blank starter code
+    counts as none."""
     starter = starter if starter and starter.strip() else None
     return Problem(
         str(row_id or origin.row_id),
@@ -184,7 +184,7 @@ def field(row: Row, name: str, kind: type[T]) -> T:
 
 
 def filled(row: Row, name: str) -> str:
-    """`row[name]`, which must be a text that is not blank."""
+    """Return `row[name]`, which must be a text that is not blank."""
     text = field(row, name, str)
     if not text.strip():
         raise RowError("blank_statement", name)
@@ -192,7 +192,7 @@ def filled(row: Row, name: str) -> str:
 
 
 def number(row: Row, name: str) -> float:
-    """`row[name]`, which must be a number."""
+    """Return `row[name]`, which must be a number."""
     value = row.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RowError("wrong_field_type", f"{name} is {type(value).__name__}, expected a number")
@@ -200,7 +200,7 @@ def number(row: Row, name: str) -> float:
 
 
 def strings(row: Row, name: str) -> list[str]:
-    """`row[name]`, which must be a list of strings."""
+    """Return `row[name]`, which must be a list of strings."""
     items = field(row, name, list)
     if not all(isinstance(item, str) for item in items):
         raise RowError("wrong_field_type", f"{name} must be a list of strings")
@@ -208,7 +208,7 @@ def strings(row: Row, name: str) -> list[str]:
 
 
 def calls(row: Row, name: str) -> list[list[Any]]:
-    """`row[name]`, which must be a list of argument lists."""
+    """Return `row[name]`, which must be a list of argument lists."""
     found = field(row, name, list)
     if not all(isinstance(call, list) for call in found):
         raise RowError("wrong_field_type", f"{name} must be a list of argument lists")
@@ -216,7 +216,8 @@ def calls(row: Row, name: str) -> list[list[Any]]:
 
 
 def from_json(value: Any, name: str, kind: type[T] | None = None) -> Any:
-    """`value`, parsed when it is text; with `kind` it must be of that type. Raises RowError."""
+    """Return `value`, parsed if it is text; with `kind` it must be of that type. Raises
+    RowError."""
     if isinstance(value, str):
         try:
             value = parse_json(value)

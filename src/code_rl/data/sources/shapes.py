@@ -1,9 +1,9 @@
-"""The reader of a raw row, chosen by its columns alone, never by a data set's name.
+"""Chooses the reader of a raw row by its columns only, never by a data set's name.
 
-To add a shape, write a file with a function from a row and its origin to a `Problem` (or `Draft`,
-or `Ambiguous`), and add its line here. A row without a shape is a `Skipped` with reason
-`unknown_shape` and its columns. A row that lacks one field of our own format goes to that reader,
-which names the field.
+To add a shape, write a function from a row and its origin to a `Problem` (or `Draft`, or
+`Ambiguous`), and list it here. A row without a known shape is a `Skipped` with reason
+`unknown_shape` and its columns. A row that lacks one field of the native format is read by the
+native reader, whose error names the field.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ReadRow = Reader[Item]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Rows that have `columns` (not None) and, where columns do not suffice, pass `test`."""
+    """Rows that have `columns` (not None) and, if columns do not suffice, pass `test`."""
 
     name: str
     columns: frozenset[str]
@@ -29,7 +29,7 @@ class Shape:
     test: Callable[[Row], bool] = lambda _: True
 
     def fits(self, row: Row) -> bool:
-        """True when this shape's reader is the one for `row`."""
+        """Return True if this shape's reader applies to `row`."""
         return all(row.get(name) is not None for name in self.columns) and self.test(row)
 
 
@@ -60,7 +60,7 @@ def read_as(read: ReadRow, row: Row, origin: Origin) -> Item:
 
 
 def shape_of(row: Row) -> Shape | None:
-    """The shape of a raw row; None when it is not known."""
+    """Return the shape of a raw row, or None if it is unknown."""
     almost_native = sum(row.get(name) is not None for name in REQUIRED) >= len(REQUIRED) - 1
     return next(
         (shape for shape in SHAPES if shape.fits(row)), SHAPES[0] if almost_native else None
@@ -83,7 +83,7 @@ def _shape(
 
 NATIVE = "native"
 _TABLES = _text_holds("test", "inputs = [")
-"""A mark of EvalPlus's original format that HumanEval's tests lack."""
+"""A text that EvalPlus's original format has and HumanEval's tests do not."""
 
 SHAPES = (
     _shape(NATIVE, " ".join(REQUIRED), read_native),

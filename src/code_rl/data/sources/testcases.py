@@ -1,4 +1,5 @@
-"""Test cases of public rows and course code, to typed tests and to LiveCodeBench's row shape.
+"""Test cases of public rows and course code, converted to typed tests and to LiveCodeBench's row
+shape.
 
 | shape | from |
 |---|---|
@@ -7,11 +8,11 @@
 | list of `{"input", "output"}` | DeepCoder codeforces |
 | `{"inputs": [...], "outputs": [...][, "fn_name"]}` | TACO, APPS |
 
-Each may come as JSON text. Stdin tests and LiveCodeBench's calls (one JSON value a line, the result
-as JSON text) are exact. The other call shapes hold values and leave the wrapping open: `read_tests`
-takes a list for the arguments, and a result that is a list of one item for that item;
-`with_tests_of` gives every `Reading` that holds for all tests of a row. `data.resolve` decides by
-running the row's own solutions.
+Each may be JSON text. Stdin tests and LiveCodeBench's calls (one JSON value per line, the result as
+JSON text) are unambiguous. The other call shapes hold values, and do not say how arguments and
+results are wrapped. `read_tests` reads a list as the arguments, and a result that is a list of one
+item as that item. `with_tests_of` returns every `Reading` that fits all tests of a row, and
+`data.resolve` decides by running the row's own solutions.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class DoesNotFitError(Exception):
 
 
 def call_tiers(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[tuple[Reading, ...], ...]:
-    """Every reading of raw call tests, the documented ones first. Raises RowError for values that
-    no reading fits."""
+    """Return every reading of raw call tests, the documented ones first. Raises RowError for values
+    that fit no reading."""
     wanted = _fitting(_RESULTS, outputs)
     tiers = tuple(
         tuple(
@@ -61,15 +62,15 @@ def call_tiers(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[tuple[Rea
 def _fitting(
     ways: dict[str, Callable[[Any], Any]], raw: Sequence[Any]
 ) -> list[tuple[str, list[Any]]]:
-    """Return each way that fits every value, with its results; ways that agree on all values are
-    one."""
+    """Return each way of reading that fits every value, with its results. Ways with the same
+    results count once."""
     found: list[tuple[str, list[Any]]] = []
     for name, way in ways.items():
         try:
             values = [way(value) for value in raw]
         except DoesNotFitError:
             continue
-        # As texts, 1 is neither True nor 1.0.
+        # Compared as text, since 1 == True == 1.0.
         if repr(values) not in {repr(earlier) for _, earlier in found}:
             found.append((name, values))
     return found
@@ -80,7 +81,8 @@ def _line_each(value: Any) -> Arguments:
 
 
 def _json_items(value: Any) -> Arguments:
-    """A list of JSON texts, one an argument, or a list of one text with one argument a line."""
+    """Return the arguments in a list of JSON texts: one per text, or one per line if there is one
+    text."""
     items = typed(value, list)
     return _line_each(items[0]) if len(items) == 1 else (tuple(map(parsed, items)), {})
 
@@ -93,7 +95,7 @@ def _named(value: Any) -> Arguments:
 
 
 def only_item(value: Any) -> Any:
-    """The item of a list of one. Raises DoesNotFitError for anything else."""
+    """Return the item of a list of one. Raises DoesNotFitError for anything else."""
     items = typed(value, list)
     if len(items) != 1:
         raise DoesNotFitError
@@ -101,15 +103,15 @@ def only_item(value: Any) -> Any:
 
 
 def typed(value: Any, kind: Any) -> Any:
-    """A value of this type, or of one of several (`list | tuple`). Raises DoesNotFitError for any
-    other."""
+    """Return a value if it has this type, or one of several (`list | tuple`). Raises
+    DoesNotFitError for any other."""
     if not isinstance(value, kind):
         raise DoesNotFitError
     return value
 
 
 def parsed(text: Any) -> Any:
-    """The value of a JSON text. Raises DoesNotFitError for anything else."""
+    """Return the value of a JSON text. Raises DoesNotFitError for anything else."""
     try:
         return parse_json(typed(text, str))
     except ValueError:
@@ -117,8 +119,8 @@ def parsed(text: Any) -> Any:
 
 
 def _with_integer_keys(value: Any) -> Any:
-    """JSON has no integer keys: a dict whose keys are all numerals may have been one with
-    integers."""
+    """Return the value with integers as keys of dicts whose keys are all numerals, since JSON has
+    no integer keys."""
     if isinstance(value, list):
         return [_with_integer_keys(item) for item in value]
     if not isinstance(value, dict):
@@ -138,7 +140,7 @@ _DOCUMENTED: dict[str, Callable[[Any], Arguments]] = {
     ),
 }
 DOCUMENTED = frozenset(_DOCUMENTED)
-"""The names of the ways of taking arguments that some set documents."""
+"""The ways of reading arguments that some set documents."""
 
 _SEEN: dict[str, Callable[[Any], Arguments]] = {
     "argument list in a list": lambda value: (tuple(typed(only_item(value), list)), {}),
@@ -158,7 +160,7 @@ _RESULTS: dict[str, Callable[[Any], Any]] = {
 STDIN_TYPES = ("stdin", "stdin_stdout")
 CALL_TYPES = ("functional", "function_call")
 MAX_SOLUTIONS = 10
-"""Solutions kept of a row, the first ones: some rows have hundreds."""
+"""The number of a row's solutions that are kept, the first ones; some rows have hundreds."""
 
 CALL_PRELUDE = """\
 from typing import *
@@ -170,16 +172,15 @@ from itertools import *
 from math import ceil, comb, factorial, floor, gcd, inf, isqrt, log, log2, prod, sqrt
 import bisect, collections, functools, heapq, itertools, math, operator, random, re, string, sys
 """
-"""The names that starter code of competition sites takes for granted: their judges import much of
-the standard library first. In training only
-calls have them, and only names that shadow no builtin: a program that reads stdin writes its own
-imports."""
+"""Names that starter code of competition sites takes for granted, because judges import much of the
+standard library first. In training only calls get them, and only names that shadow no builtin; a
+program that reads stdin writes its own imports."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawTests:
-    """Raw inputs and outputs of one row. `fn_name` None: stdin. `exact`: calls are JSON text, one
-    value a line; else values, in some wrapping."""
+    """Raw inputs and outputs of one row. `fn_name` None means stdin. If `exact`, calls are JSON
+    text, one value per line; else they are values with unknown wrapping."""
 
     fn_name: str | None
     inputs: Sequence[Any]
@@ -187,7 +188,7 @@ class RawTests:
     exact: bool
 
     def typed(self) -> tuple[TestCase, ...]:
-        """The tests, wrapped as is usual."""
+        """Return the tests, unwrapped in the usual way."""
         pairs = [
             (f"tests[{i}]", *pair)
             for i, pair in enumerate(zip(self.inputs, self.outputs, strict=True))
@@ -201,15 +202,15 @@ class RawTests:
 
 
 def read_tests(raw: Any, metadata: Any = None) -> tuple[tuple[TestCase, ...], str | None]:
-    """Typed tests and the function's name (None: stdin tests). Raises RowError for a shape that is
-    not in the table."""
+    """Return typed tests and the function's name (None: stdin tests). Raises RowError for a shape
+    that is not in the table."""
     found = _parse(raw, metadata)
     return found.typed(), found.fn_name
 
 
 def normalize_tests(raw_tests: Any, metadata: Any = None) -> list[dict[str, Any]]:
-    """Any shape of the table as LiveCodeBench rows: `{"input", "output", "testtype", "metadata":
-    {"func_name"}}`, all strings.
+    """Return tests of any shape in the table as LiveCodeBench rows: `{"input", "output",
+    "testtype", "metadata": {"func_name"}}`, all strings.
 
     Idempotent. Raises RowError as `read_tests` does.
     """
@@ -220,11 +221,10 @@ def normalize_tests(raw_tests: Any, metadata: Any = None) -> list[dict[str, Any]
 def with_tests_of(
     draft: Problem, raw: Any, metadata: Any = None, *, text_calls: bool = False
 ) -> Problem | Ambiguous:
-    """`draft` (no tests yet) with the tests of `raw`. Raises RowError for a shape that is not
-    known.
+    """Return `draft` (without tests) with the tests of `raw`. Raises RowError for an unknown shape.
 
-    `text_calls`: the set documents LiveCodeBench's JSON text for calls, so that there is nothing to
-    find out.
+    `text_calls` means that the set documents LiveCodeBench's JSON text for calls, so that they are
+    unambiguous.
     """
     found = _parse(raw, metadata)
     if found.fn_name is None or found.exact or text_calls:
@@ -234,8 +234,8 @@ def with_tests_of(
 
 
 def solutions(value: Any) -> tuple[str, ...]:
-    """The row's solutions without fences: a list, or JSON text of one; at most `MAX_SOLUTIONS`.
-    None, blank and `[]` are none."""
+    """Return the row's solutions without fences, from a list or JSON text of one; at most
+    `MAX_SOLUTIONS`. None, blank and `[]` give none."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return ()
     if isinstance(value, str) and value.lstrip()[:1] == "[":
@@ -247,7 +247,7 @@ def solutions(value: Any) -> tuple[str, ...]:
 
 
 def unfenced(text: str) -> str:
-    """The code inside the last fenced block, or the text itself where there is none."""
+    """Return the code inside the last fenced block, or the text itself without one."""
     if "```" not in text:
         return text
     block = text.rpartition("```")[0].rpartition("```")[2]
@@ -377,8 +377,8 @@ def _identifier(name: Any, where: str) -> str:
 
 
 def with_calls(draft: Problem, fn_name: str | None, tests: tuple[TestCase, ...]) -> Problem:
-    """The draft with its tests; where they call `fn_name`, with the starter code and the imports
-    that a call needs."""
+    """Return the draft with its tests. If they call `fn_name`, it also gets the starter code and
+    the imports that a call needs."""
     if fn_name is None:
         return replace(draft, tests=tests)
     starter = draft.starter_code
@@ -392,8 +392,8 @@ def with_calls(draft: Problem, fn_name: str | None, tests: tuple[TestCase, ...])
 
 
 def _header(code: str, fn_name: str) -> str | None:
-    """The line of `code` that defines `fn_name` (in its class, if it is a method), without its
-    body."""
+    """Return the line of `code` that defines `fn_name` (with its class, if it is a method), without
+    its body."""
     try:
         body = syntax.parse(code).body
     except SyntaxError:

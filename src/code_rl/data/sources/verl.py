@@ -1,9 +1,9 @@
 """verl's Parquet rows: `prompt` (a chat) and `reward_model.ground_truth` (JSON); and the prompts of
 Code-R1's 12K (ganler/code-r1-12k).
 
-The ground truth is tests of any shape of `testcases`, or Code-R1's `{"functional": source}`, Python
-that asserts a function's results: LeetCode's `check(Solution().method)`, or TACO's two tables and a
-loop. The source is read, never run.
+The ground truth is tests of any shape of `testcases`, or Code-R1's `{"functional": source}`: Python
+that asserts a function's results, as LeetCode's `check(Solution().method)` or TACO's two tables and
+a loop. The source is read, never run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TreeNode:
         self.val, self.left, self.right = val, left, right
 """
 
-# The prompt of the published rows, to the letter, as models trained on them saw it.
+# Exactly the prompt of the published rows, which models were trained on.
 CODE_R1_SYSTEM = (
     "You are a helpful programming assistant. The user will ask you a question and you as the "
     "assistant solve it. The assistant first thinks how to solve the task through reasoning and "
@@ -51,14 +51,14 @@ _LEETCODE = (
 )
 _TACO = "Solve the programming task below in a Python markdown code block.\n"
 TACO_TOL = 1e-5
-"""The tolerance of the loop over TACO's tables between floats."""
+"""The tolerance between floats in the loop over TACO's tables."""
 
 _STARTER = "Also feel free to reuse/extend the following starter code:"
 
 
 def code_r1_question(statement: str, starter_code: str | None) -> str:
-    """The user's message for a problem: a LeetCode one is to complete a class, any other may start
-    from its starter code."""
+    """Return the user's message for a problem. A LeetCode problem asks to complete a class; any
+    other may offer starter code."""
     block = f"\n```python\n{starter_code}\n```"
     if starter_code and "class Solution:" in starter_code:
         return f"{_LEETCODE}{statement}\n{REQUEST}{block}"
@@ -67,8 +67,8 @@ def code_r1_question(statement: str, starter_code: str | None) -> str:
 
 @named(lambda _, origin: origin.row_id)
 def read_verl(row: Row, origin: Origin) -> Problem | Ambiguous:
-    """A row whose ground truth is tests. Raises RowError `not_tests` for answers (of mathematics,
-    say) and for programs that are not understood."""
+    """Read a row whose ground truth is tests. Raises RowError `not_tests` for answers (of
+    mathematics, for example) and for programs that cannot be read."""
     truth = field(row, "reward_model", dict).get("ground_truth")
     about = row.get("extra_info")
     extra: Mapping[str, Any] = about if isinstance(about, Mapping) else {}
@@ -83,7 +83,7 @@ def read_verl(row: Row, origin: Origin) -> Problem | Ambiguous:
     )
     draft = make_problem(
         origin,
-        None,  # `extra_info.index` counts within each of the sets that a file was put together from
+        None,  # `extra_info.index` is unique only within each of the joined data sets
         statement,
         starter=starter,
         solutions=solutions(known),
@@ -100,7 +100,7 @@ def read_verl(row: Row, origin: Origin) -> Problem | Ambiguous:
 
 
 def _asked(prompt: Any) -> str:
-    """The last thing that the user says."""
+    """Return the user's last message."""
     messages = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
     said = [
         one.get("content")
@@ -113,8 +113,8 @@ def _asked(prompt: Any) -> str:
 
 
 def _unworded(text: str) -> tuple[str, str | None]:
-    """Statement and starter code of a user's message; of one that Code-R1 did not word, the message
-    itself."""
+    """Return the statement and starter code in a user's message, or the whole message if Code-R1
+    did not write it."""
     for opening, request in ((_LEETCODE, REQUEST), (_TACO, _STARTER)):
         if text.startswith(opening):
             statement, _, code = text.removeprefix(opening).partition(f"\n{request}\n```python\n")

@@ -1,1 +1,2 @@
-"""The stage that runs programs: `verify` proves references, `trials` runs and mutates."""
+"""The stage that runs programs: `verify` proves references, and `attempts` runs and mutates
+them."""

@@ -1,6 +1,6 @@
-"""One reference solution on its problem's tests, with the judge that gives the reward: passes,
-fails, or cannot be told; and
-a seeded mutator: wrong (mostly) versions of a right program, one small change each."""
+"""Runs one reference solution on its problem's tests, with the judge that gives the reward: it
+passes, fails, or gets no verdict. A seeded mutator makes (mostly) wrong versions of a right
+program, with one small change each."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Attempt:
 
 
 class Listener(OnDemand):
-    """Writes down the CPU seconds of the tests of `program`, in order."""
+    """Records the CPU seconds of the tests of `program`, in order."""
 
     def __init__(self, executor: Executor, program: str) -> None:
         super().__init__(lambda: executor)
@@ -46,7 +46,7 @@ class Listener(OnDemand):
         self.seconds: list[float] = []
 
     async def run(self, job: Job) -> AsyncIterator[Execution]:
-        """As the executor's own."""
+        """Run the job on the executor."""
         async with closing(super().run(job)) as executions:
             async for execution in executions:
                 if job.code == self._program:
@@ -57,7 +57,7 @@ class Listener(OnDemand):
 async def attempt(
     problem: Problem, code: str, executor: Executor, cpu_limit_s: float | None = None
 ) -> Attempt:
-    """Judge `code`, keeping the time of each test. `cpu_limit_s` replaces the problem's own limit
+    """Judge `code` and record the time of each test. `cpu_limit_s` replaces the problem's own limit
     and may be higher."""
     if cpu_limit_s is not None:
         problem = replace(problem, time_limit_s=cpu_limit_s)
@@ -67,8 +67,8 @@ async def attempt(
 
 
 def perturbed(problem: Problem, number: int = 1) -> Problem:
-    """Return the problem for its `number`th run, with another seed of `random`: a program that
-    answers differently then has no single answer."""
+    """Return the problem for its `number`th run, with another seed of `random`. If a program
+    answers differently then, the problem has no unique answer."""
     before = str(problem.meta.get("preamble") or "")
     seeded = (
         f"__import__('random').seed({number})\nexec(compile({before!r}, "
@@ -79,14 +79,14 @@ def perturbed(problem: Problem, number: int = 1) -> Problem:
 
 
 def is_unsteady(code: str) -> bool:
-    """True when a program uses randomness, the clock or threads: it may answer differently only now
-    and then."""
+    """Return True if a program uses randomness, the clock or threads: it may give another answer
+    only occasionally."""
     return _UNSTEADY.search(code) is not None
 
 
 def trivial_pass(problem: Problem) -> tuple[str, str] | None:
-    """(reason, detail) of a trivial program that passes every test of `problem`, or None. Checkers
-    are not asked."""
+    """Return (reason, detail) of a trivial program that passes every test of `problem`, or None.
+    Checkers are not run."""
     if problem.compare.rule == "checker":
         return None
     first = problem.tests[0].expected
@@ -114,7 +114,7 @@ def trivial_pass(problem: Problem) -> tuple[str, str] | None:
 
 
 def accepts(test: TestCase, answer: bytes, compare: Compare) -> bool:
-    """True when the judge would call `answer` (printed bytes, or an encoded value) right for
+    """Return True if the judge would accept `answer` (printed bytes, or an encoded value) for
     `test`."""
     if isinstance(test, StdinTest):
         return compare_printed(answer, test, compare) is None
@@ -136,7 +136,7 @@ def _input_key(test: TestCase) -> str:
 
 Undo = Callable[[], None]
 Change = Callable[[], Undo]
-"""Change the tree in one place; return the function that undoes it."""
+"""A function that changes the syntax tree in one place and returns the function that undoes it."""
 
 COMPARE_SWAPS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.Gt),
@@ -185,7 +185,7 @@ METHOD_SWAPS = {
 
 
 def mutants(source: str, count: int, seed: str) -> list[str]:
-    """Yield up to `count` different mutants of `source`, in an order that `seed` decides; none if
+    """Return up to `count` different mutants of `source`, in an order that `seed` decides; none if
     it does not parse."""
     try:
         tree = syntax.parse(source)
@@ -221,13 +221,13 @@ def _changes(tree: ast.Module) -> Iterator[Change]:
                         item, ast.Assign | ast.AugAssign | ast.Break | ast.If | ast.Continue
                     ) or (
                         isinstance(item, ast.Expr)
-                        and not isinstance(item.value, ast.Constant)  # a docstring stays
+                        and not isinstance(item.value, ast.Constant)  # docstrings are not mutated
                     ):
                         yield _setter(value, index, ast.Pass())
 
 
 def _setter(place: list[Any] | dict[str, Any], at: Any, new: object) -> Change:
-    """Sets an item of a list, or an attribute of a node in its `vars`."""
+    """Return the change that sets an item of a list, or an attribute in a node's `vars`."""
 
     def change() -> Undo:
         old = place[at]
@@ -238,7 +238,7 @@ def _setter(place: list[Any] | dict[str, Any], at: Any, new: object) -> Change:
 
 
 def _own_changes(node: ast.AST) -> Iterator[Change]:
-    """Changes of a node in place: operators, names, bounds of slices, the value of a return."""
+    """Yield changes of a node itself: operators, names, bounds of slices, the value of a return."""
     if isinstance(node, ast.Compare):
         for index, op in enumerate(node.ops):
             yield from (_setter(node.ops, index, swap()) for swap in COMPARE_SWAPS[type(op)])

@@ -1,8 +1,9 @@
-"""Stage `verify`: each problem is proved in the sandbox and by the judge that give the reward.
+"""Stage `verify`: each problem is proved in the same sandbox and by the same judge that give the
+reward.
 
-A reference must pass, again and again; programs that solve nothing and known wrong solutions must
-not; mutants of the reference measure how strong the tests are. Where none passes and one ran out of
-time, they are tried again later, beside few others, with a larger limit.
+A reference must pass repeatedly. Trivial programs and known wrong solutions must fail. Mutants of
+the reference measure how strong the tests are. If no reference passes and one ran out of time, the
+problem is verified again at the end, with fewer in flight and a larger limit.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ from code_rl.util.concurrency import IN_FLIGHT_PER_PLACE, default_concurrency
 UNSTEADY_REPEATS = 10
 MOST_WRONG_SOLUTIONS = 5
 IMPOSSIBLE_FACTOR = 4.0
-"""A limit that the data states and that the reference exceeds by more than this is a defect; below
-it, a limit set for another language."""
+"""If the reference exceeds a stated limit by more than this factor, the problem is defective; below
+it, the limit was set for another language."""
 _NOT_IMPORTED = re.compile(
     r"ModuleNotFoundError: No module named '([^']+)'|ImportError: (?:cannot import name .* "
     r"from '([^']+)'|(\S+\.so\S*): )"
@@ -53,8 +54,8 @@ _NOT_IMPORTED = re.compile(
 async def run_verify(
     workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
 ) -> list[Decision]:
-    """Proof in the sandbox, many problems in flight; those whose references all ran out of time
-    come last, few at once."""
+    """Verify many problems at once. Those whose references all ran out of time come last, few at
+    once."""
     with workspace.verifying(candidates, on_item) as decisions:
         if decisions.waiting:
             verifier = Verifier(workspace.config, workspace.executor())
@@ -72,7 +73,7 @@ async def run_verify(
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """Verifies problems one by one; safe to call for many at once."""
+    """Verifies problems one by one; many calls may run at once."""
 
     config: PrepareConfig
     executor: Executor
@@ -80,10 +81,10 @@ class Verifier:
     async def verify(
         self, entry: ProblemSummary, problem: Problem, *, patient: bool = False
     ) -> Decision | None:
-        """The decision, or None when no reference passed and one ran out of time: they are to be
-        tried again with `patient`.
+        """Return the decision, or None if no reference passed and one ran out of time: the problem
+        is then verified again with `patient`.
 
-        Raises SandboxError when the executor fails where no verdict can say so.
+        Raises SandboxError if the executor fails at a point where no verdict can report it.
         """
         checkers = self.config.checkers
         if entry.rule == "checker" and (
@@ -113,12 +114,12 @@ class Verifier:
                 failures.append(await self._failure(problem, code, tried, limit))
         if late:
             return None
-        # Of several failures, one that concerns this machine, else the first.
+        # Prefer a broken checker, then a failure of this machine, then the first failure.
         broken = [each for each in failures if each.reason == BROKEN_CHECKER]
         return (broken or [each for each in failures if each.reason in UNSETTLED] or failures)[0]
 
     async def _failure(self, problem: Problem, code: str, tried: Attempt, limit: float) -> Decision:
-        """Why a reference fails."""
+        """Return the decision for a reference that failed."""
         verdict = tried.verdict
         message = verdict.failure.message if verdict.failure else ""
         if verdict.undecided:
@@ -126,7 +127,7 @@ class Verifier:
         if message.startswith(("ModuleNotFoundError", "ImportError")):
             open_tests = tuple(
                 replace(test, public=True) for test in problem.tests
-            )  # which show all of it
+            )  # public tests show the whole error
             again = (
                 await attempt(replace(problem, tests=open_tests), code, self.executor, limit)
             ).verdict
@@ -136,12 +137,12 @@ class Verifier:
         return drop("reference_fails", f"{at}: {message.partition(':')[0]}")
 
     async def _proved(self, problem: Problem, code: str, tried: Attempt, number: int) -> Decision:
-        """A reference passed once: the rest of the proof."""
+        """Return the decision for a reference that passed once, after the rest of the proof."""
         slowest = tried.slowest_s
         stated = problem.time_limit_s
         if (
             slowest > stated
-            and stated != Limits().cpu_s  # the default, not a stated one
+            and stated != Limits().cpu_s  # the default limit, which the data did not state
             and (slowest > IMPOSSIBLE_FACTOR * stated or stated < 1)
         ):
             return drop(
@@ -180,7 +181,8 @@ class Verifier:
         return Decision(keep=True, metadata=metadata, notes=notes)
 
     async def _repeated(self, problem: Problem, code: str, limit: float) -> Decision | None:
-        """Run a passing reference again, elsewhere each time; one failure makes it flaky."""
+        """Run a passing reference again, each time as a perturbed run. One failure makes the
+        problem flaky."""
         more = UNSTEADY_REPEATS if self.config.repeats and is_unsteady(code) else 0
         for number in range(1, 1 + self.config.repeats + more):
             moved = perturbed(problem, number)
@@ -192,7 +194,7 @@ class Verifier:
         return None
 
     async def _wrong_ones(self, problem: Problem, limit: float) -> Decision | None:
-        """Solutions that the source knows to be wrong must fail."""
+        """Check that solutions known to be wrong fail."""
         known = problem.meta.get("wrong_solutions")
         wrong = known[:MOST_WRONG_SOLUTIONS] if isinstance(known, list) else []
         for number, code in enumerate(map(str, wrong)):
@@ -221,8 +223,8 @@ class Verifier:
 
 
 def missing_library(message: str) -> str:
-    """Return the library that a program's error calls missing; none of the standard library, since
-    the program made such a name up."""
+    """Return the library that a program's error calls missing. A name inside the standard library
+    does not count: the program made it up."""
     named = _NOT_IMPORTED.match(message)
     library = next(filter(None, named.groups())).partition(".")[0] if named else ""
     return "" if library in sys.stdlib_module_names else library
@@ -246,14 +248,13 @@ def _no_verdict(verdict: Verdict) -> Decision:
 STEP_S = 0.25
 LEAST_LIMIT_S = 2.0
 HEADROOM = 8.0
-"""Multiple of the reference's time that is the limit, unless the data states a smaller one that
-suffices."""
+"""The limit as a multiple of the reference's time, unless a smaller stated limit suffices."""
 
 LEAST_ROOM = 1.25
 
 
 def bucket(cpu_s: float) -> float:
-    """The smallest of 0.25, 0.5, 1, 2, 4, … seconds that is not below `cpu_s`."""
+    """Return the smallest of 0.25, 0.5, 1, 2, 4, … seconds that is not below `cpu_s`."""
     if cpu_s <= STEP_S:
         return STEP_S
     return float(STEP_S * 2 ** math.ceil(math.log2(cpu_s / STEP_S)))
@@ -267,8 +268,8 @@ def cost(cpu_s: float) -> float:
 def calibrated_limit(stated_s: float, slowest_s: float) -> float:
     """Return the CPU limit of a problem whose reference needs `slowest_s` on its slowest test.
 
-    Lowered towards 8 buckets (2 s at least), never above the stated limit; raised to 2 buckets if
-    that leaves no room.
+    The stated limit is lowered toward 8 buckets (at least 2 s) and never raised, unless it leaves
+    no room: then it is 2 buckets.
     """
     needed = bucket(slowest_s)
     if stated_s < LEAST_ROOM * slowest_s:
