@@ -1,7 +1,7 @@
 """How good is it? `code-rl eval`, and the evaluations of a training run (`held_out`).
 
 `session` runs benchmarks, `runner` samples and judges, `pass_at_k` has the estimator and intervals,
-`comparison` compares two evaluations.
+and `comparison` compares two evaluations.
 """
 
 from __future__ import annotations

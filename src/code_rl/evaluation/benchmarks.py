@@ -1,8 +1,7 @@
-"""Benchmarks by name, files of problems and objects of the user's, with their prompts, tags and
-origins.
+"""Benchmarks by name, files of problems and users' objects, with their prompts, tags and origins.
 
-Each prompt template is as its authors publish it, and its version goes into the results. It sees a
-problem's public view and the prompt text of its row: nothing hidden can reach a model.
+Each prompt template is as its authors publish it; its version is part of the results. A template
+gets a problem's public view and the prompt text of its row, so no hidden test can reach a model.
 """
 
 from __future__ import annotations
@@ -53,10 +52,10 @@ MBPP_INSTRUCTION = "You are an expert Python programmer, and here is your task:"
 
 @dataclass(frozen=True, slots=True)
 class PromptStyle:
-    """`version` names the template and its source; `build` makes the conversation from a view
-    and the row's prompt text.
+    """A prompt template: `version` names it and its source, and `build` makes the conversation from
+    a view and the row's prompt text.
 
-    None: the conversation begins as the environment begins it, as in training.
+    If `build` is None, the environment begins the conversation, as in training.
     """
 
     version: str
@@ -91,8 +90,7 @@ MBPP = PromptStyle(
 
 
 def reworded(style: PromptStyle, prompt: str | None, system_prompt: str | None) -> PromptStyle:
-    """`style`, or the template called `prompt` in its place, under another system message where one
-    is given."""
+    """Return `style`, or the template called `prompt` if given, with `system_prompt` if given."""
     if prompt is None and system_prompt is None:
         return style
     template, own = (
@@ -120,8 +118,8 @@ BENCHMARKS: Mapping[str, PromptStyle] = {
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """Problems ready to be asked and judged. `facts` go into the manifest, `skipped` are rows
-    without a problem, `others` the ids of the set beside the entries."""
+    """Problems ready to be sampled and judged. `facts` are for the manifest, `skipped` are rows
+    without a problem, and `others` are ids of the set that are not among the entries."""
 
     name: str
     problem: Callable[[EvalEntry], Problem]
@@ -132,8 +130,8 @@ class Benchmark:
     others: frozenset[str] = frozenset()
 
     def messages(self, problem: Problem) -> list[Message] | None:
-        """The conversation that asks for a solution, where the benchmark has a template of its
-        own."""
+        """Return the conversation that asks for a solution, or None if the benchmark has no
+        template of its own."""
         build = self.prompt.build
         return (
             None if build is None else build(problem.view(), str(problem.meta.get(PROMPT_TEXT, "")))
@@ -141,8 +139,8 @@ class Benchmark:
 
 
 def check_name(name: str, data: str | None) -> None:
-    """Raise ConfigError when `name` is no benchmark, no file or folder of problems, and no object
-    that can be had."""
+    """Raise ConfigError if `name` is no benchmark, no file or folder of problems, and no importable
+    object."""
     files = is_files(name)
     if (files or ":" in name) and data is not None:
         raise ConfigError(f"benchmark={name} is the problems itself; leave out data={data}")
@@ -153,10 +151,10 @@ def check_name(name: str, data: str | None) -> None:
 async def load_benchmark(
     name: str, data: str | None, choice: RowSelection, executor: Executor
 ) -> Benchmark:
-    """The benchmark `name`, ready to be asked and judged. References run in `executor` where
-    expected values come from them.
+    """Return the benchmark `name`. If references compute the expected values, they run in
+    `executor`.
 
-    Raises ConfigError for a benchmark that cannot be had, DataError for malformed files.
+    Raises ConfigError for a benchmark that is not available, DataError for malformed files.
     """
     if name != "livecodebench":
         check_selection(name, choice)
@@ -186,8 +184,8 @@ def _of_store(
 
 
 def _from_object(name: str, own: Any, choice: RowSelection) -> Benchmark:
-    """The built-in splits, or an object of the user's: problems, or a function that gives them; its
-    `prompt` is the template, if it has one."""
+    """Return the built-in splits, or the problems of a user's object: a list, or a function that
+    returns one. The object's `prompt`, if it has one, is the template."""
     problems, facts = read_object(name, own)
     prompt = getattr(own, "prompt", None) or COURSE
     if not isinstance(prompt, PromptStyle):
@@ -209,8 +207,8 @@ def _benchmark(
     facts: Mapping[str, Any],
     skipped: Sequence[Skipped] = (),
 ) -> Benchmark:
-    """Raises DataError when no problem is left. The splits of the built-in family are limited one
-    by one, as the training loop limits them."""
+    """Return the benchmark of these problems. The splits of the built-in family are limited one by
+    one, as in training. Raises DataError if no problem is left."""
     by_split: dict[str, list[tuple[str, Mapping[str, str]]]] = {}
     for problem_id, about in seen:
         split = about.get("split", name) if name == "builtin" else name

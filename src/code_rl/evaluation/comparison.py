@@ -1,5 +1,6 @@
-"""`code-rl eval compare=A,B`: two evaluations of the same problems, problem by problem; and several
-evaluations in one table: a row for each folder, a column for each benchmark, and their average."""
+"""`code-rl eval compare=A,B`: two evaluations of the same problems, compared problem by problem.
+Several evaluations give one table: a row for each folder, a column for each benchmark, and their
+average."""
 
 from __future__ import annotations
 
@@ -26,20 +27,19 @@ from code_rl.util.errors import ConfigError
 from code_rl.util.files import read_lines
 
 Published = Callable[[str], list[dict[str, Any]]]
-"""The published values of a recipe, by its name."""
+"""A function from a recipe's name to its published values."""
 NEVER_COMPARED = ("benchmark", "files", "rule")
-"""What must be the same: figures on other data or under another rule are not comparable."""
+"""Facts that must be equal: results on other data or under another rule are not comparable."""
 
 ACCEPTED = ("seed",)
-"""Settings that are expected to differ, and are not pointed out."""
+"""Settings that are expected to differ and are not mentioned."""
 
 
 def compare(first: Path, second: Path, published: Published = lambda _: []) -> dict[str, Any]:
-    """Compare two evaluations; return the content of `comparison.json`.
+    """Compare two evaluations and return the content of `comparison.json`.
 
-    `figures` has differences (second minus first) by name of the figure, on the problems that both
-    have; `remarks` are settings that differ. Raises ConfigError when they are not of the same
-    benchmark, data and rule.
+    `figures` has differences (second minus first) by name, on the problems that both have;
+    `remarks` are settings that differ. Raises ConfigError if benchmark, data or rule differ.
     """
     manifests = [_manifest(path) for path in (first, second)]
     one, other = (manifest["identity"] for manifest in manifests)
@@ -94,7 +94,7 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 
 def _outcomes(path: Path) -> dict[Mode, dict[str, list[SampleOutcome]]]:
-    """Judged outcomes by mode and problem; the last row of a sample counts."""
+    """Return judged outcomes by mode and problem; the last row of a sample counts."""
     rows = {
         (row["problem_id"], row["mode"], row["sample"]): row for row in read_lines(path / VERDICTS)
     }
@@ -133,7 +133,7 @@ COMPARISON, SUMMARY = "comparison.json", "summary.json"
 
 
 def read_results(folder: Path) -> dict[str, dict[str, Any]]:
-    """The results in a folder and those below it, by benchmark."""
+    """Return the results in a folder and its subfolders, by benchmark."""
     found = [
         json.loads((path.parent / RESULTS).read_text("utf-8"))
         for path in sorted(folder.rglob(MANIFEST))
@@ -142,8 +142,8 @@ def read_results(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def summary(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
-    """One row a folder: Pass@1 with interval of each benchmark, and (of several) their plain
-    mean."""
+    """Return one row per folder: Pass@1 with interval of each benchmark and, with several, their
+    plain mean."""
     rows = []
     for name, folder in folders.items():
         shown = ("pass@1", "interval", "problems")
@@ -156,7 +156,7 @@ def summary(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
 
 
 def average(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The mean over benchmarks, each counting the same. Its 95% interval takes them for
+    """Return the unweighted mean over benchmarks, with a 95% interval that treats them as
     independent."""
     parts = [
         Estimate(each["pass@1"], each["interval"][0], each["interval"][1], 0) for each in figures
@@ -166,7 +166,7 @@ def average(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def summary_table(rows: Sequence[Mapping[str, Any]], label: str) -> str:
-    """The rows as Markdown."""
+    """Return the rows as Markdown."""
     columns = [
         row["benchmarks"] | {name: row[name] for name in ("average",) if name in row}
         for row in rows

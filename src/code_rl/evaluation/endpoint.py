@@ -1,4 +1,4 @@
-"""An OpenAI Chat Completions endpoint, asked by way of the package `openai`: vLLM, SGLang, TGI,
+"""An OpenAI Chat Completions endpoint, called through the package `openai`: vLLM, SGLang, TGI,
 TensorRT-LLM, `transformers serve`, a hosted API."""
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from code_rl.util.errors import BackendError, ConfigError, install_command
 from code_rl.util.redaction import HIDDEN
 
 PASSING = frozenset({408, 409, 429})
-# Pauses of `openai` between its tries: half a second at first, doubled up to this.
+# The longest pause of `openai` between tries; the first is half a second, each later one is
+# doubled.
 LONGEST_PAUSE_S = 8.0
 FIRST_TRIES = 4
 FOR_ITSELF = frozenset({400, 413, 422})
@@ -36,14 +37,13 @@ SENT = frozenset(
         "user-agent",
     }
 )
-"""Headers of a request, beside the key that was named: `openai` adds others from variables of the
-environment."""
+"""Headers of a request besides the named key. They replace those that `openai` takes from
+environment variables."""
 RESERVED = ("model", "messages", "max_tokens", "temperature", "seed", "stream", "n")
 
 
 class Endpoint(CompletionGenerator):
-    """Chat completions of `model=` at `endpoint=`, as the settings of `code-rl eval` ask for
-    them."""
+    """Chat completions of `model=` at `endpoint=`, with the settings of `code-rl eval`."""
 
     grouped = False
 
@@ -58,7 +58,7 @@ class Endpoint(CompletionGenerator):
         self._answered = time.monotonic()
 
     async def complete(self, request: CompletionRequest, numbers: Sequence[int]) -> list[Sample]:
-        """One request for each number, at once."""
+        """Send one request for each number, all at once."""
         return list(await asyncio.gather(*(self._one(request, number) for number in numbers)))
 
     async def aclose(self) -> None:
@@ -91,11 +91,11 @@ class Endpoint(CompletionGenerator):
         )
 
     async def _answer(self, body: Mapping[str, Any]) -> Any:
-        """The server's answer. Raises CompletionError, ConfigError, or (patience at its end)
+        """Return the server's answer. Raises CompletionError, ConfigError, or (after `patience`)
         BackendError.
 
-        A request that fails for `patience` while the server answers others is a missing sample;
-        where nothing is answered, the evaluation stops.
+        A request that fails for `patience` while the server answers others is a missing sample. If
+        no request is answered, the evaluation stops.
         """
         import openai
 
@@ -152,8 +152,8 @@ class Endpoint(CompletionGenerator):
 
 
 def _connect(url: str, key: str | None, patience: float) -> Any:
-    """A client that sends the key that was named, and nothing from other variables of the
-    environment; it sends a request again for about `patience` seconds."""
+    """Return a client that sends the named key and nothing from other environment variables. It
+    repeats a failed request for about `patience` seconds."""
     try:
         import openai
     except ImportError as error:
@@ -187,8 +187,8 @@ def _connect(url: str, key: str | None, patience: float) -> Any:
 
 
 def read_extra(text: str | None, also: Iterable[str] = ()) -> dict[str, Any]:
-    """Further fields of every request, from JSON. Raises ConfigError for another form, and for
-    fields that have settings."""
+    """Return further fields of every request, from JSON. Raises ConfigError for another form, and
+    for fields that have settings of their own."""
     if text is None:
         return {}
     try:
@@ -204,7 +204,7 @@ def read_extra(text: str | None, also: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def _read_key(variable: str | None) -> str | None:
-    """The key, from the variable that was named."""
+    """Return the key from the named environment variable."""
     if variable is None:
         return None
     key = os.environ.get(variable, "").strip()

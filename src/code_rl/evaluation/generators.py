@@ -1,5 +1,5 @@
-"""Generators of samples behind one interface: a file, the references, weights on a back end;
-`endpoint` is one more."""
+"""Generators of samples with one interface: a file, the reference solutions, weights on a back end.
+`endpoint` is another."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from code_rl.util.errors import CodeRLError, ConfigError
 
 
 class CompletionError(CodeRLError):
-    """One sample could not be had; the rest goes on. `reason` is a code to count by."""
+    """One sample is not available; the others continue. `reason` is a code for counting."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
@@ -35,7 +35,7 @@ class CompletionError(CodeRLError):
 
 @dataclass(frozen=True, slots=True)
 class EvalEntry:
-    """One problem's position: `split` and `index` decide the seeds, `tags` the breakdowns.
+    """One problem's position. `split` and `index` decide the seeds, `tags` the breakdowns.
     `continued` is the text that an evalplus completion follows."""
 
     problem_id: str
@@ -47,11 +47,10 @@ class EvalEntry:
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """A problem, how it is asked (`messages`; None: as the environment begins), and the seed of its
-    draws.
+    """A problem, its opening `messages` (None: the environment's), and the seed of its samples.
 
-    `total` samples of this mode are wanted in all. `log` is where a conversation under way is kept,
-    `grader` who judges (None: the policy's own).
+    `total` is the number of samples of this mode. `log` stores an unfinished conversation; `grader`
+    judges (None: the policy's own).
     """
 
     problem: Problem
@@ -64,13 +63,13 @@ class CompletionRequest:
 
     @property
     def opening(self) -> Sequence[Message]:
-        """The conversation up to the answer, of someone who answers once."""
+        """The conversation up to the answer, for generators that answer once."""
         return Single().begin(self.problem.view()) if self.messages is None else self.messages
 
 
 class CompletionGenerator(Protocol):
-    """Someone who answers, `at_once` questions at a time whatever is put; `grouped`: all samples of
-    a request in one."""
+    """Generates samples for `at_once` requests at a time, however many are made. If `grouped`, all
+    samples of a problem are one request."""
 
     description: str
     facts: Mapping[str, Any]
@@ -78,12 +77,12 @@ class CompletionGenerator(Protocol):
     grouped: bool = True
 
     async def complete(self, request: CompletionRequest, numbers: Sequence[int]) -> list[Sample]:
-        """The samples of these numbers. Raises CompletionError when they cannot be had, CodeRLError
-        when nothing can."""
+        """Return the samples of these numbers. Raises CompletionError if these are not available,
+        CodeRLError if none can be."""
         ...
 
     async def aclose(self) -> None:
-        """Release everything, where there is anything. Idempotent."""
+        """Release all resources. Idempotent."""
         return
 
 
@@ -108,13 +107,13 @@ class Stored(CompletionGenerator):
 
 
 class Reference(CompletionGenerator):
-    """The set's own solutions, which test the set itself."""
+    """The data set's own solutions, which test the data set itself."""
 
     description = "the benchmark's own solutions"
     facts: Mapping[str, Any] = {"model": "reference"}
 
     async def complete(self, request: CompletionRequest, numbers: Sequence[int]) -> list[Sample]:
-        """The first reference solution. Raises CompletionError for a problem without one."""
+        """Return the first reference solution. Raises CompletionError for a problem without one."""
         problem = request.problem
         if not problem.solutions:
             raise CompletionError("no_reference", "the benchmark has no solution of this problem")
@@ -126,8 +125,8 @@ class Reference(CompletionGenerator):
 
 @dataclass(slots=True)
 class PolicyGenerator:
-    """A policy of any back end, in its environment. All samples of a request come from one group:
-    seeds make them repeatable."""
+    """A policy of any back end, in its environment. All samples of a request are one group, so
+    their seeds are reproducible."""
 
     policy: Policy
     sampling: Sampling
@@ -138,7 +137,7 @@ class PolicyGenerator:
     grouped: bool = True
 
     async def complete(self, request: CompletionRequest, numbers: Sequence[int]) -> list[Sample]:
-        """Roll out the whole group and keep the samples wanted; they come with their verdicts."""
+        """Roll out the whole group and return the requested samples, with their verdicts."""
         sampling = (
             replace(self.sampling, temperature=0.0) if request.mode == GREEDY else self.sampling
         )
@@ -159,8 +158,8 @@ class PolicyGenerator:
 
 
 def _sample(group: Group, mode: Mode, number: int) -> Sample:
-    """One trajectory as a sample: its last answer, or the program that an environment found in it
-    in a way of its own."""
+    """Return one trajectory as a sample: its last answer, or the program if an environment found it
+    in its own way."""
     trajectory = group.trajectories[number]
     plain = extract_code(trajectory.text) == trajectory.last.code
     return Sample(
@@ -229,11 +228,12 @@ async def connect_weights(
 def read_samples_file(
     path: str, entries: Sequence[EvalEntry], others: Collection[str]
 ) -> tuple[Stored, int, bool, int]:
-    """The stored samples for a benchmark, the largest number of sampled ones per problem, whether
-    there are greedy ones, and how many are left out, being of `others`.
+    """Return the stored samples for a benchmark, the largest number of sampled ones per problem,
+    whether there are greedy ones, and the number left out because their problems are among
+    `others`.
 
-    Raises ConfigError where there is no file or none of its samples is left, DataError for rows
-    that are no samples and for unknown ids.
+    Raises ConfigError if there is no file or no sample is left, DataError for malformed rows and
+    for unknown ids.
     """
     if not Path(path).is_file():
         raise ConfigError(f"samples={path} is no file")
@@ -258,10 +258,10 @@ async def connect_generator(
     executor: Executor,
     stack: contextlib.AsyncExitStack,
 ) -> CompletionGenerator | None:
-    """The one who completes on every benchmark; None where it depends on the benchmark (a samples
+    """Return the generator for every benchmark, or None if each benchmark has its own (a samples
     file).
 
-    `settings` are the engine's, where weights answer.
+    `settings` are the engine's, for weights.
     """
     if config.answered_by == "samples":
         return None

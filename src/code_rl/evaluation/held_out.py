@@ -1,4 +1,4 @@
-"""The training loop's evaluations: its policy on the held-out problems, kept in the run's
+"""The evaluations of a training run: its policy on the held-out problems, kept in the run's
 directory, as metrics."""
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from code_rl.policy import Policy, Sampling
 from code_rl.policy.completion_log import GroupLog
 
 IN_FLIGHT = 256
-"""Groups sampled and judged at once, over all splits: problems of a split of any size are in memory
-only while they are asked. As many as the embedded engine takes into one batch."""
+"""Groups in flight, over all splits: as many as fit one batch of the embedded engine. Problems are
+in memory only while they are in flight, however large their split."""
 
 EvaluationLog = Callable[[str], GroupLog]
-"""The log of a problem's groups, by its id in the evaluation."""
+"""A function from a problem's id in the evaluation to the log of its groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitResult:
-    """One split's figures: greedily, and with `k` samples a problem (None: only greedily).
+    """One split's results: greedy, and with `k` samples per problem (None: only greedy).
 
-    `outcomes` has, by mode and problem, how many completions got a verdict and how many passed.
+    `outcomes` has, by mode and problem, the numbers of completions with a verdict and of those that
+    passed.
     """
 
     greedy: Figures
@@ -46,10 +47,10 @@ async def evaluate(
     log: EvaluationLog | None = None,
     on_verdict: Callable[[], object] = lambda: None,
 ) -> dict[str, SplitResult]:
-    """Evaluate each split: greedily, and with `samples` completions per problem (0: greedy only).
+    """Evaluate each split: greedily, and with `samples` completions per problem (0: only greedily).
 
-    `log` says where each group is kept, for an evaluation that is cut; `on_verdict` is called with
-    each completion that is judged.
+    `log` keeps each group, so that an interrupted evaluation can continue. `on_verdict` is called
+    for each judged completion.
     """
     entries_of = {
         name: [EvalEntry(f"{name}/{i}", name, i) for i in range(len(split))]
@@ -86,10 +87,10 @@ async def evaluate(
 
 
 def evaluation_metrics(results: Mapping[str, SplitResult]) -> dict[str, float]:
-    """Flat `eval/…` metrics: means over splits, then each split's own.
+    """Return flat `eval/…` metrics: means over splits, then each split's own.
 
-    `eval/mean_correct` is greedy Pass@1; `eval/pass@1`, `eval/pass@k` and the format rate come from
-    sampling at the run's temperature.
+    `eval/mean_correct` is greedy Pass@1. `eval/pass@1`, `eval/pass@k` and the format rate are from
+    samples at the run's temperature.
     """
     metrics: dict[str, float] = {}
     columns: dict[str, list[float]] = {}

@@ -1,4 +1,4 @@
-"""The manifest of an evaluation: enough to repeat it, and to refuse another one in the same
+"""The manifest of an evaluation: enough to repeat it, and to refuse another evaluation in the same
 folder."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MANIFEST = "manifest.json"
 
 @cache
 def code_version() -> dict[str, Any]:
-    """Version, a hash of the package's source, and (in a checkout) the commit."""
+    """Return the version, a hash of the package's source, and (in a checkout) the commit."""
     return {
         "code_rl": __version__,
         "source_sha256": sources_digest("code_rl"),
@@ -47,7 +47,7 @@ def _commit(root: Path) -> str | None:
 
 
 def read_manifest(out: Path) -> dict[str, Any] | None:
-    """The manifest in `out`, or None. Raises ConfigError when it cannot be read."""
+    """Return the manifest in `out`, or None. Raises ConfigError if it cannot be read."""
     path = out / MANIFEST
     if not path.is_file():
         return None
@@ -58,8 +58,7 @@ def read_manifest(out: Path) -> dict[str, Any] | None:
 
 
 def check_same(earlier: Mapping[str, Any], now: Mapping[str, Any], out: Path) -> None:
-    """Raise ConfigError, naming the first difference, when the evaluation in `out` is another one
-    than this."""
+    """Raise ConfigError, naming the first difference, if the evaluation in `out` is another one."""
     before, after = _flat(earlier.get("identity", {})), _flat(now["identity"])
     for name in sorted(before.keys() | after.keys()):
         if before.get(name) != after.get(name):
@@ -70,12 +69,12 @@ def check_same(earlier: Mapping[str, Any], now: Mapping[str, Any], out: Path) ->
 
 
 def write_manifest(out: Path, manifest: Mapping[str, Any]) -> None:
-    """Write it, all or nothing."""
+    """Write the manifest, all or nothing."""
     write_atomically(out / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=True) + "\n")
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Leaves of nested objects by dotted name, as JSON would have them."""
+    """Return the leaves of nested objects by dotted name, with JSON's types."""
     if not isinstance(value, Mapping):
         return {prefix: json.loads(json.dumps(value))}
     leaves: dict[str, Any] = {}
@@ -85,11 +84,10 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 REFERENCE_CPU_S = 0.20
-"""What a second of a limit means, by definition: the time in which a machine runs the yardstick
-five times. No data set says for which machine its limits were set, so this is a convention and no
-measurement. An AMD EPYC of 2026 under CPython 3.11 takes 0.13 s and is thus
-faster than the reference: it gets no extra time, and a machine half as fast as that gets a quarter
-more."""
+"""The CPU seconds of one yardstick on the reference machine, whose speed defines a second of a CPU
+limit. No data set says for which machine its limits were set, so this is a convention and not a
+measurement. An AMD EPYC of 2026 under CPython 3.11 takes 0.13 s, so it is faster than the reference
+and gets no extra time. A machine half as fast as that gets a quarter more."""
 
 RUNS = 3
 YARDSTICK = """
@@ -104,11 +102,12 @@ print(sorted(table)[total % 97])
 
 
 async def measure(executor: Executor) -> dict[str, Any]:
-    """The machine's speed, for the manifest: the yardstick's least CPU seconds of several runs.
+    """Return the machine's speed for the manifest: the yardstick's least CPU seconds of several
+    runs.
 
-    `cpu_limit_factor`, by which CPU limits are multiplied, says how much slower the machine is than
-    the reference, in steps of a quarter, so that noise does not change it; at least 1. Raises
-    SandboxError when the sandbox cannot run the yardstick.
+    CPU limits are multiplied by `cpu_limit_factor`: how many times slower the machine is than the
+    reference, at least 1, in steps of a quarter so that noise does not change it. Raises
+    SandboxError if the sandbox cannot run the yardstick.
     """
     job = Job(code=YARDSTICK, cases=(StdinInput(b""),) * RUNS, limits=Limits(cpu_s=60.0))
     executions = [execution async for execution in executor.run(job)]

@@ -1,6 +1,6 @@
 """The unbiased pass@k estimator and intervals over problems.
 
-Problems, not completions, are resampled: completions of one problem are not independent.
+Problems are resampled, not completions: the completions of one problem are not independent.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Floats = npt.NDArray[np.float64]
 RESAMPLES = 2000
 Z95 = 1.959963984540054
 BOUND_WEIGHT = 0.5
-"""Weight of a value supposed at each bound, against 1 for each problem: what was not seen among few
-problems may still be there. With values of 0 and 1 this is Jeffreys' interval."""
+"""Weight of an assumed value at each bound, against 1 for each problem: values that are absent
+among few problems may still exist. With values of 0 and 1 this is Jeffreys' interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +36,16 @@ class Estimate:
 
 
 def rate(value: float, ends: Sequence[float]) -> str:
-    """A rate with its interval, in per cent."""
+    """Return a rate with its interval as text, in per cent."""
     low, high = ends
     return f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
-    """Probability that at least one of k completions, drawn without replacement from n with
-    `correct` right, is right.
+    """Return the probability that at least one of k completions, drawn without replacement from n
+    with `correct` right, is right.
 
-    1 - C(n - c, k) / C(n, k), as Chen et al. 2021 (arXiv:2107.03374) compute it, without large
+    1 - C(n - c, k) / C(n, k), computed as in Chen et al. 2021 (arXiv:2107.03374), without large
     binomials. Raises ValueError unless 0 <= correct <= n and 1 <= k <= n.
     """
     if not (0 <= correct <= n and 1 <= k <= n):
@@ -59,8 +59,8 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
 
 
 def wilson(passed: int, n: int) -> tuple[float, float]:
-    """Wilson's 95% interval of a rate of `passed` in `n` (E. B. Wilson, 1927). Raises ValueError
-    for n = 0."""
+    """Return Wilson's 95% interval of a rate of `passed` in `n` (E. B. Wilson, 1927). Raises
+    ValueError for n = 0."""
     if not 0 <= passed <= n or n == 0:
         raise ValueError(f"{passed} of {n} is no rate")
     rate, z2 = passed / n, Z95**2
@@ -69,10 +69,10 @@ def wilson(passed: int, n: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-@lru_cache(1)  # the figures of a benchmark come one after the other, and draw the same
+@lru_cache(1)  # consecutive figures of a benchmark use the same weights
 def _drawn_weights(problems: int) -> tuple[Floats, Floats, Floats, Floats]:
-    """For each resample: the weights of the problems [RESAMPLES, problems], those of the two
-    bounds, and their sum."""
+    """Return, for each resample: the weights of the problems [RESAMPLES, problems], those of the
+    two bounds, and their sum."""
     rng = np.random.default_rng(0)
     weights_RP = rng.standard_exponential((RESAMPLES, problems))
     at_least_R, at_most_R = rng.standard_gamma(BOUND_WEIGHT, (2, RESAMPLES))
@@ -80,12 +80,13 @@ def _drawn_weights(problems: int) -> tuple[Floats, Floats, Floats, Floats]:
 
 
 def mean_with_interval(values_P: Sequence[float], *, least: float = 0.0) -> Estimate:
-    """Mean of one value per problem, each from `least` to 1, with its 95% interval over problems.
+    """Return the mean of one value per problem, each from `least` to 1, with its 95% interval over
+    problems.
 
-    Where every value is 0 or 1 (one completion a problem), Wilson's interval; otherwise Rubin's
-    Bayesian bootstrap (2,000 seeded draws of weights) with half a value supposed at each bound.
-    Coverage is simulated in `tests/evaluation/test_passk.py`. Raises ValueError without values, and
-    for one out of bounds.
+    If every value is 0 or 1 (one completion per problem), this is Wilson's interval. Otherwise it
+    is Rubin's Bayesian bootstrap (2,000 seeded draws of weights) with half an assumed value at each
+    bound. Coverage is simulated in `tests/evaluation/test_passk.py`. Raises ValueError without
+    values, and for a value out of bounds.
     """
     if not values_P:
         raise ValueError("no problems to average over")
@@ -106,8 +107,8 @@ def mean_with_interval(values_P: Sequence[float], *, least: float = 0.0) -> Esti
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A paired difference (second minus first) over problems: its mean with interval, and how many
-    problems rose and fell."""
+    """A paired difference (second minus first) over problems: its mean with interval, and the
+    numbers of problems that rose and fell."""
 
     estimate: Estimate
     rose: int
@@ -115,13 +116,13 @@ class Difference:
 
 
 def paired_difference(first_P: Sequence[float], second_P: Sequence[float]) -> Difference:
-    """Mean of second minus first, one value per problem in one order, with its interval over
-    problems.
+    """Return the mean of second minus first, one value per problem in the same order, with its
+    interval over problems.
 
-    Pairing takes the problems' own difficulty out of the interval. Half a problem with difference 1
-    and half a problem with difference −1 are added, so that the interval of few problems stays
-    wide, however many samples each has. Raises ValueError without values, and for sequences of
-    different lengths.
+    Pairing removes the problems' own difficulty from the interval. Half a problem with difference 1
+    and half a problem with difference −1 are added, so that the interval of few problems stays wide
+    however many samples they have. Raises ValueError without values, and for sequences of different
+    lengths.
     """
     if len(first_P) != len(second_P):
         raise ValueError(f"{len(first_P)} values cannot be paired with {len(second_P)}")
@@ -133,11 +134,12 @@ def paired_difference(first_P: Sequence[float], second_P: Sequence[float]) -> Di
 def crossed_difference(
     first_SP: Sequence[Sequence[float]], second_SP: Sequence[Sequence[float]]
 ) -> Estimate:
-    """Mean of second minus first over S seeds and P problems, with its interval over both.
+    """Return the mean of second minus first over S seeds and P problems, with its interval over
+    both.
 
-    A Bayesian bootstrap draws weights of the seeds and of the problems, crossed; one problem won
-    and one lost by half are supposed, as in `paired_difference`. With one seed the interval is over
-    problems alone; few seeds make it too narrow rather than too wide.
+    A Bayesian bootstrap draws weights of the seeds and of the problems, crossed. As in
+    `paired_difference`, half a problem is added on each side. With one seed the interval is over
+    problems only. With few seeds it is too narrow rather than too wide.
     """
     differences_SP = np.asarray(second_SP, dtype=np.float64) - np.asarray(first_SP)
     seeds, problems = differences_SP.shape
@@ -150,11 +152,11 @@ def crossed_difference(
 
 
 def combined(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
-    """The weighted sum of independent estimates with its 95% interval (G. Y. Zou and A. Donner,
-    2008); a negative weight subtracts.
+    """Return the weighted sum of independent estimates with its 95% interval (G. Y. Zou and A.
+    Donner, 2008); a negative weight subtracts.
 
-    Each bound comes from those bounds of the parts that pull its way; of two rates with Wilson's
-    intervals that is Newcombe's. `problems` are those of the parts that are added.
+    Each bound is computed from the parts' bounds in its direction. For two rates with Wilson's
+    intervals this is Newcombe's interval. `problems` counts the parts that are added.
     """
     value = sum(weight * part.value for weight, part in parts)
     ends = [
@@ -169,8 +171,8 @@ def combined(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
 
 @dataclass(frozen=True, slots=True)
 class SampleOutcome:
-    """The outcome of one completion. `format_ok`: it had a fenced block; `truncated`: it was cut by
-    length."""
+    """The outcome of one completion. `format_ok`: it had a fenced block; `truncated`: it was cut at
+    the token limit."""
 
     kind: VerdictKind
     format_ok: bool
@@ -180,7 +182,7 @@ class SampleOutcome:
 
     @property
     def judged(self) -> bool:
-        """True when the verdict is about the program."""
+        """True if the verdict is about the program."""
         return not self.kind.undecided
 
     @property
@@ -191,11 +193,11 @@ class SampleOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of one set of problems.
+    """The figures of a set of problems.
 
     `problems` counts those with at least one verdict, `samples` all completions. `pass_at` maps k
-    to pass@k over the problems with k verdicts or more, and has no k that no problem has. Rates are
-    over all completions.
+    to pass@k over the problems with at least k verdicts; a k without such a problem is left out.
+    Rates are over all completions.
     """
 
     problems: int
@@ -209,8 +211,8 @@ class Figures:
 
 
 def figures(outcomes_P: Sequence[Sequence[SampleOutcome]], ks: Iterable[int]) -> Figures:
-    """Figures of completions by problem, for each k of `ks`. Raises SandboxError when no completion
-    has a verdict."""
+    """Return the figures of completions by problem, for each k of `ks`. Raises SandboxError if no
+    completion has a verdict."""
     everything = [outcome for outcomes in outcomes_P for outcome in outcomes]
     counted_P = [counts for outcomes in outcomes_P if (counts := verdict_counts(outcomes))[0]]
     if not counted_P:
@@ -234,6 +236,6 @@ def figures(outcomes_P: Sequence[Sequence[SampleOutcome]], ks: Iterable[int]) ->
 
 
 def verdict_counts(outcomes: Sequence[SampleOutcome]) -> tuple[int, int]:
-    """(completions with a verdict, those that passed)."""
+    """Return (number of completions with a verdict, number of those that passed)."""
     judged = [outcome for outcome in outcomes if outcome.judged]
     return len(judged), sum(outcome.correct for outcome in judged)

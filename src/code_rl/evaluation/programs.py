@@ -1,4 +1,4 @@
-"""A file of programs: each gets a verdict on its problem, one row each, in the programs' order."""
+"""Judges a file of programs: each program gets one row with its verdict, in the programs' order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OnVerdict = Callable[[Verdict], None]
 
 @dataclass(frozen=True, slots=True)
 class ProgramRow:
-    """One row of the programs file. `code` is None where there is nothing to run."""
+    """One row of the programs file. `code` is None if there is nothing to run."""
 
     problem_id: str
     program_id: str | int
@@ -48,12 +48,12 @@ class Judged:
 
     @property
     def complete(self) -> bool:
-        """True when every program got a verdict about itself."""
+        """True if every program got a verdict about itself."""
         return not any(count for kind, count in self.counts.items() if kind.undecided)
 
 
 def read_programs(path: str, store: ProblemStore) -> Iterator[ProgramRow]:
-    """Stream the programs of a file. Raises DataError, naming the line, for a malformed row or an
+    """Yield the programs of a file. Raises DataError, naming the line, for a malformed row or an
     unknown problem."""
     for where, row in _programs_of(path):
         problem_id, program_id = row.get("problem_id"), row.get("program_id")
@@ -71,7 +71,7 @@ def read_programs(path: str, store: ProblemStore) -> Iterator[ProgramRow]:
 
 
 def _programs_of(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The rows of a file; a group in a run's rollouts.jsonl is one row for each of its
+    """Yield the rows of a file. A group in a run's rollouts.jsonl gives one row for each of its
     completions."""
     for where, row in read_rows(path):
         if not isinstance(row.get("completions"), list):
@@ -106,7 +106,7 @@ def keyed(programs: Iterable[ProgramRow], context: str) -> Iterator[tuple[Progra
 def taken(
     programs: str, store: ProblemStore, limit: float | None
 ) -> Iterator[tuple[ProgramRow, str]]:
-    """Yield the programs of a file, `keyed` by all else that decides their verdicts."""
+    """Yield the programs of a file, `keyed` by everything else that decides their verdicts."""
     return keyed(
         read_programs(programs, store),
         f"{sources_digest('code_rl.grading')} {store.folder.name} {limit}",
@@ -140,11 +140,11 @@ async def judge_programs(
     on_verdict: OnVerdict | None = None,
     on_earlier: Callable[[int], object] = lambda _: None,
 ) -> Judged:
-    """Judge every program of a file that `check_programs` has read; one row each to `out`, in the
-    order of the programs.
+    """Judge every program of a file that `check_programs` has read. Write one row each to `out`, in
+    the order of the programs.
 
-    `concurrency` programs are in flight (None: enough to fill the executor's places); a slow one
-    holds up none of them. Does not close `executor`.
+    `concurrency` programs are in flight (None: enough to fill the executor's slots); a slow one
+    does not delay the others. Does not close `executor`.
     """
     started = time.perf_counter()
     rows = taken(programs, store, cpu_limit_s)
@@ -155,7 +155,9 @@ async def judge_programs(
 
         async def work() -> None:
             for program, key in rows:
-                await asyncio.sleep(0)  # not every program has something to wait for
+                await asyncio.sleep(
+                    0
+                )  # let other tasks run, even if this program waits for nothing
                 if is_judged(log.get(key)):
                     continue
                 problem = store.get(program.problem_id)

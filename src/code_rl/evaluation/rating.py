@@ -1,20 +1,20 @@
 """A Codeforces rating from verdicts, by CodeElo's method (arXiv:2501.01257), on an offline snapshot
 of official standings.
 
-For each contest the completions of a problem count as submissions in order: an accepted one gives
-the problem's points less 50 for every earlier one, or, where problems have no points, one problem
-solved and 10 minutes of penalty for every earlier one. Points and penalty give a place among the
-official participants; the contest's rating is the r whose expected place, 1 + Σ 1 / (1 + 10^((r −
-r_i) / 400)), is that place. The rating is the mean over contests.
+In each contest the completions of a problem count as submissions in order. An accepted one earns
+the problem's points minus 50 for every earlier one. If problems have no points, it counts as one
+problem solved, with a penalty of 10 minutes for every earlier one. Points and penalty give a place
+among the official participants. The contest's rating is the r whose expected place, 1 + Σ 1 / (1 +
+10^((r − r_i) / 400)), is that place. The rating is the mean over contests.
 
-A snapshot is JSON Lines (`.jsonl` or `.jsonl.gz`), one contest a line:
+A snapshot is JSON Lines (`.jsonl` or `.jsonl.gz`), one contest per line:
 
     {"contest_id": 1971, "name": "…", "problems": [{"index": "A", "points": 500 or null}],
      "rows": [{"points": 3000, "penalty": 20, "rating": 1540}]}
 
-`rating` is the participant's before the contest. `{"standings": …, "rating_changes": …}`, the
-site's own answers to `contest.standings` (official participants only) and `contest.ratingChanges`,
-is read too.
+`rating` is the participant's before the contest. The site's own answers to `contest.standings`
+(official participants only) and `contest.ratingChanges` are accepted too, as `{"standings": …,
+"rating_changes": …}`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ MIN_PARTICIPANTS = 200
 """CodeElo leaves out contests with no more participants than this."""
 
 LARGEST = 1e9
-"""Of points, penalties and ratings."""
+"""Bound of points, penalties and ratings."""
 HEADROOM = 100
-"""A contest's rating is sought between 0 and this much above its best participant."""
+"""A contest's rating is searched from 0 to this much above its best participant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class Contest:
 
 @dataclass(frozen=True, slots=True)
 class ContestResult:
-    """The result of one contest. `place` is 0-based: the number of participants who did at least as
-    well, as CodeElo counts."""
+    """The result of one contest. `place` counts from 0: the number of participants who did at least
+    as well, as in CodeElo."""
 
     contest: str
     solved: int
@@ -71,8 +71,8 @@ class ContestResult:
 
 
 def rate_contest(contest: Contest, attempts: Mapping[str, Sequence[bool]]) -> ContestResult:
-    """Rate the attempts (by problem index, in order) as one participant of `contest`. Problems that
-    were not tried count as unsolved."""
+    """Rate the attempts (by problem index, in order) as one participant of `contest`. Problems
+    without attempts count as unsolved."""
     points, penalty = 0.0, 0.0
     solved = {
         index: worth
@@ -104,13 +104,13 @@ def _rating_at(ratings_N: np.ndarray, place: int) -> int:
 
 
 def percentile(rating: float, sorted_ratings: Sequence[float]) -> float:
-    """The share of `sorted_ratings` strictly below `rating`, in per cent to one decimal."""
+    """Return the share of `sorted_ratings` strictly below `rating`, in per cent to one decimal."""
     return round(100.0 * bisect.bisect_left(sorted_ratings, rating) / len(sorted_ratings), 1)
 
 
 def read_rating_table(path: str | Path) -> list[float]:
-    """Sorted ratings of all users from `{"rating": count}` JSON. Raises DataError for anything
-    else."""
+    """Return the sorted ratings of all users from `{"rating": count}` JSON. Raises DataError for
+    anything else."""
     try:
         table = json.loads(Path(path).read_text(encoding="utf-8"))
         ratings = sorted((float(rating), int(count)) for rating, count in table.items())
@@ -126,8 +126,8 @@ def read_rating_table(path: str | Path) -> list[float]:
 
 
 def read_standings(path: str | Path) -> dict[str, Contest]:
-    """Read the contests of a snapshot by id, in either form. Raises DataError naming file, line and
-    fault."""
+    """Return the contests of a snapshot by id, in either form. Raises DataError naming file, line
+    and fault."""
     contests: dict[str, Contest] = {}
     for where, row in read_rows(path):
         try:
@@ -155,7 +155,7 @@ def _from_row(row: Mapping[str, Any]) -> Contest:
 def _from_site(row: Mapping[str, Any]) -> Contest:
     answers = (
         row[name] for name in ("standings", "rating_changes")
-    )  # with or without the site's envelope
+    )  # with or without the site's outer object
     standings, changes = (
         one["result"] if isinstance(one, Mapping) and "result" in one else one for one in answers
     )

@@ -37,7 +37,7 @@ def make_results(
     model: str,
     config: EvalConfig,
 ) -> dict[str, Any]:
-    """The content of `results.json`. Raises SandboxError when nothing got a verdict."""
+    """Return the content of `results.json`. Raises SandboxError if no sample got a verdict."""
     main: Mode = SAMPLED if plan.samples else GREEDY
     by_problem = {mode: found.by_problem(benchmark.entries, mode) for mode in (SAMPLED, GREEDY)}
     if not any(outcomes for outcomes in by_problem[main].values()):
@@ -80,7 +80,8 @@ def _group(
     plan: Plan,
     ks: Sequence[int],
 ) -> dict[str, Any]:
-    """Figures of some problems: pass@k, greedy, rates, counts, tokens. Empty ones are left out."""
+    """Return the figures of some problems: pass@k, greedy, rates, counts, tokens. Empty ones are
+    left out."""
 
     def of(mode: Mode, ks: Iterable[int]) -> Figures | None:
         outcomes_P = [by_problem[mode][entry.problem_id] for entry in entries]
@@ -121,10 +122,10 @@ def _group(
 def _rating(
     standings: str, ratings: str | None, by_problem: Mapping[str, list[SampleOutcome]]
 ) -> dict[str, Any]:
-    """Rating by a snapshot of `standings`, percentile by a table of all users' `ratings`; samples
-    of a problem are submissions in order.
+    """Return the rating by a snapshot of `standings`, and the percentile by a table of all users'
+    `ratings`. Samples of a problem are submissions in order.
 
-    Contests without standings are named, as are problems without a contest and those that their
+    The result lists contests without standings, problems without a contest, and problems that their
     contest does not list.
     """
     attempts: dict[str, dict[str, list[bool]]] = {}

@@ -1,4 +1,4 @@
-"""One evaluation: questions asked, samples kept, programs judged."""
+"""One evaluation: requests are sent, samples kept, programs judged."""
 
 from __future__ import annotations
 
@@ -35,17 +35,18 @@ from code_rl.policy.renderers import Message
 from code_rl.util.concurrency import default_concurrency, gather_or_cancel
 
 CUT = (VerdictKind.TIME_LIMIT, VerdictKind.MEMORY_LIMIT, VerdictKind.OUTPUT_LIMIT)
-"""Where a limit cut a program, calls are judged apart: the limits are each call's own."""
+"""If a limit stopped a program, its calls are judged separately, since limits apply to each call.
+"""
 
 
 async def judge_official(
     problem: Problem, code: str | None, executor: Executor, *, cpu_limit_s: float | None
 ) -> Verdict:
-    """LiveCodeBench's own decision: its rule, and the calls of a function in one process, as its
-    harness makes them.
+    """Return LiveCodeBench's own verdict: by its rule, with all calls of a function in one process,
+    as in its harness.
 
-    Where a limit cuts that process, which has twice a test's CPU limit, each call runs apart under
-    its own.
+    If a limit stops that process, which has twice a test's CPU limit, each call runs separately
+    under its own limit.
     """
     tests = tuple(replace(test, abs_tol=None, rel_tol=None) for test in problem.tests)
     official = replace(problem, tests=tests, compare=Compare("lcb-official"))
@@ -63,7 +64,7 @@ OnVerdict = Callable[[Verdict], None]
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """The problems in order, each loaded when it is asked, and their opening messages (None: the
+    """The problems in order, each loaded when it is needed, and their opening messages (None: the
     environment's)."""
 
     entries: Sequence[EvalEntry]
@@ -73,11 +74,11 @@ class Questions:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The way to ask and judge each problem.
+    """How each problem is sampled and judged.
 
     `samples` are drawn at the sampling temperature; `greedy` adds one greedy sample. `cpu_limit_s`
-    lowers each problem's own CPU limit, after `cpu_factor` has multiplied it. `official`:
-    LiveCodeBench's own decision takes the place of the rule `lcb`.
+    lowers each problem's own CPU limit after it is multiplied by `cpu_factor`. `official` replaces
+    the rule `lcb` by LiveCodeBench's own verdict.
     """
 
     samples: int
@@ -89,7 +90,7 @@ class Plan:
     concurrency: int | None = None
 
     def modes(self) -> Iterator[tuple[Mode, int]]:
-        """Each mode with its number of samples."""
+        """Yield each mode with its number of samples."""
         if self.greedy:
             yield GREEDY, 1
         if self.samples:
@@ -101,7 +102,7 @@ class Found:
     """The result of an evaluation: one outcome per judged sample, and the missing samples by
     reason.
 
-    `wall_s` is of this run alone; `cpu_s` sums over all verdicts.
+    `wall_s` is the time of this run only; `cpu_s` is the sum over all verdicts.
     """
 
     outcomes: dict[Key, SampleOutcome] = field(default_factory=dict)
@@ -113,7 +114,7 @@ class Found:
     def by_problem(
         self, entries: Iterable[EvalEntry], mode: Mode
     ) -> dict[str, list[SampleOutcome]]:
-        """Outcomes of one mode by problem, in the samples' order."""
+        """Return the outcomes of one mode by problem, in the samples' order."""
         found: dict[str, list[SampleOutcome]] = {entry.problem_id: [] for entry in entries}
         for key, outcome in sorted(self.outcomes.items(), key=lambda item: item[0]):
             if key[1] == mode and key[0] in found:
@@ -123,8 +124,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Samples of one problem in one mode: those with `numbers` are asked for, those `waiting` only
-    judged."""
+    """Samples of one problem in one mode: those with `numbers` are still to be generated, those in
+    `waiting` only to be judged."""
 
     entry: EvalEntry
     mode: Mode
@@ -134,7 +135,8 @@ class Work:
 
 
 class RuleGrader(GroupGrader):
-    """Judges the programs of one problem as planned, in the slots (`places`) of all problems."""
+    """Judges the programs of one problem by the plan, in slots (`places`) that all problems
+    share."""
 
     def __init__(
         self, problem: Problem, executor: Executor, plan: Plan, places: asyncio.Semaphore
@@ -152,10 +154,10 @@ class RuleGrader(GroupGrader):
 
 
 class Evaluation:
-    """One evaluation: samples and verdicts are kept in `folder` where there is one, conversations
-    under way in the `log` of their problem.
+    """One evaluation. Samples and verdicts are kept in `folder` if given, unfinished conversations
+    in the `log` of their problem.
 
-    Without an `executor` samples must come judged.
+    Without an `executor`, samples must already have verdicts.
     """
 
     def __init__(
@@ -177,12 +179,12 @@ class Evaluation:
 
     @property
     def total(self) -> int:
-        """The number of samples wanted."""
+        """The number of samples."""
         return len(self._questions.entries) * sum(number for _, number in self._plan.modes())
 
     async def run(self) -> Found:
-        """Sample and judge everything that is missing, and return all of it. Raises CodeRLError
-        when the rest cannot be had; finished samples stay kept."""
+        """Sample and judge everything that is missing, and return all results. Raises CodeRLError
+        if the rest is not available; finished samples stay kept."""
         started, work, complete = time.perf_counter(), self._work(), False
         try:
             await gather_or_cancel(self._worker(work) for _ in range(self._workers))
@@ -194,7 +196,7 @@ class Evaluation:
         return self._found
 
     def _work(self) -> Iterator[Work]:
-        """Yield the remaining work in order; an earlier process's results are noted first."""
+        """Yield the remaining work in order, after recording an earlier process's results."""
         plan, entries = self._plan, self._questions.entries
         wanted = {(entry.problem_id, mode) for entry in entries for mode, _ in plan.modes()}
         have: set[Key] = set()
@@ -218,8 +220,8 @@ class Evaluation:
                 yield from (Work(entry, mode, total, part) for part in parts)
 
     async def _worker(self, work: Iterator[Work]) -> None:
-        """A problem is in memory only while it is worked on; there are workers enough that judging
-        does not hold up the asking."""
+        """Work on one item after the other; a problem is in memory only meanwhile. There are enough
+        workers that judging does not delay sampling."""
         for item in work:
             problem = self._questions.problem(item.entry)
             grader = (
@@ -236,7 +238,7 @@ class Evaluation:
         entry, plan = work.entry, self._plan
         seed = derive_seed(
             plan.seed, "eval", entry.split, entry.index
-        )  # the same before and after training
+        )  # the same seed before and after training
         messages = self._questions.messages(problem)
         samples, reason = [], "not_in_file"
         try:
@@ -260,7 +262,7 @@ class Evaluation:
         return samples
 
     async def _judge(self, entry: EvalEntry, sample: Sample, grader: RuleGrader | None) -> None:
-        """Give the sample its verdict; samples with the same program share one run."""
+        """Judge the sample; samples with the same program share one run."""
         code, own = sample.program(), sample.verdict
         if own is None:
             assert grader is not None

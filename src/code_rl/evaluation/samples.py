@@ -1,4 +1,4 @@
-"""Samples and verdicts of an evaluation as records and as JSON lines; files of samples made
+"""Samples and verdicts of an evaluation as records and as JSON lines, and files of samples made
 elsewhere."""
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SAMPLED: Mode = "sampled"
 GREEDY: Mode = "greedy"
 
 NUMBERED = ("mode", "sample", "truncated", "prompt_tokens", "completion_tokens")
-"""What a stored sample of ours may tell beside its text."""
+"""Optional fields of a stored sample, besides its text."""
 
 Key = tuple[str, Mode, int]
-"""Problem, mode and number of a sample: its name in every file."""
+"""Problem, mode and number of a sample, which identify it in every file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Sample:
     """One completion (`completion`: a chat answer whose last fenced block counts) or one program
     (`code`).
 
-    `verdict` is there where the program was judged while it was written; it is in no file of
+    `verdict` is set if the program was judged during generation; it is not stored in files of
     samples.
     """
 
@@ -49,23 +49,23 @@ class Sample:
 
     @property
     def key(self) -> Key:
-        """The sample's name."""
+        """The sample's key."""
         return self.problem_id, self.mode, self.sample
 
     def program(self) -> str | None:
-        """The program to judge; None when there is none."""
+        """Return the program to judge, or None."""
         return self.code if self.completion is None else extract_code(self.completion)
 
     def to_json(self) -> dict[str, Any]:
-        """One line of `samples.jsonl`."""
+        """Return one line of `samples.jsonl`."""
         row = asdict(replace(self, verdict=None, seconds=round(self.seconds, 3)))
         del row["verdict"]
         return row
 
 
 def sample_from_json(row: Mapping[str, Any]) -> Sample:
-    """The inverse of `Sample.to_json`. Raises KeyError, TypeError or ValueError for another
-    object."""
+    """Return the sample of a row; inverse of `Sample.to_json`. Raises KeyError, TypeError or
+    ValueError for a malformed row."""
     sample = Sample(
         **{name: value for name, value in row.items() if name in Sample.__dataclass_fields__}
     )
@@ -77,8 +77,8 @@ def sample_from_json(row: Mapping[str, Any]) -> Sample:
 
 
 def read_stored(path: str, known: Mapping[str, str | None]) -> dict[str, list[Sample]]:
-    """Read samples made elsewhere, by problem, numbered from 0: in order of their own numbers, or
-    of the file. Their fields tell the layouts apart:
+    """Read samples made elsewhere, by problem. They are numbered from 0, by their own numbers or by
+    their order in the file. Their fields identify the layout:
 
     - ours: `{"problem_id", "completion" or "code"[, "sample", "mode", "truncated", …]}`, JSON
       lines;
@@ -87,9 +87,9 @@ def read_stored(path: str, known: Mapping[str, str | None]) -> dict[str, list[Sa
     - LiveCodeBench: a JSON array of `{"question_id", "code_list"[, "output_list"]}`, its custom
       evaluator's and its own outputs.
 
-    `known` maps the ids of the problems to the text that an evalplus completion continues (None: it
-    cannot). Raises DataError for any other shape, naming the row, for an unknown id, and for
-    another sample of the same number; the same sample again counts once.
+    `known` maps problem ids to the text that an evalplus completion continues (None: it cannot).
+    Raises DataError, naming the row, for any other layout, an unknown id, or two different samples
+    with one number; a repeated equal sample counts once.
     """
     stored: dict[str, dict[Key, Sample]] = {}
     for where, row in _rows(path):
@@ -122,7 +122,7 @@ def read_stored(path: str, known: Mapping[str, str | None]) -> dict[str, list[Sa
 
 
 def _numbered(samples: Mapping[Key, Sample]) -> list[Sample]:
-    """Of each mode in order, without gaps: a sample that could not be had is none."""
+    """Return the samples of each mode in order, without gaps; unavailable samples are left out."""
     met: Counter[Mode] = Counter()
     numbered = []
     for key in sorted(samples, key=itemgetter(2)):
@@ -132,7 +132,7 @@ def _numbered(samples: Mapping[Key, Sample]) -> list[Sample]:
 
 
 def _rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Rows of a JSON array (`.json`) or of JSON lines, with where they are."""
+    """Yield rows of a JSON array (`.json`) or of JSON lines, with their position as text."""
     if path.endswith(".json"):
         return ((f"{path}, item {i}", row) for i, row in enumerate(stream_rows(Path(path))))
     return read_rows(path)
@@ -168,15 +168,15 @@ def _read_row(row: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[st
 SAMPLES = "samples.jsonl"
 VERDICTS = "verdicts.jsonl"
 STATE = "state"
-"""Where an embedded back end keeps its state while several benchmarks are evaluated."""
+"""The folder of an embedded back end's state while several benchmarks are evaluated."""
 
 Row = dict[str, Any]
 """One line of `verdicts.jsonl`."""
 
 
 class Folder:
-    """Every sample and verdict is in the folder `out` before the next step counts on it, so a cut
-    evaluation goes on where it was."""
+    """The folder `out`. Every sample and verdict is written there before the next step relies on
+    it, so an interrupted evaluation can continue."""
 
     def __init__(self, out: Path) -> None:
         self.samples, self.verdicts = KeyedLog(out / SAMPLES, _key), KeyedLog(out / VERDICTS, _key)
@@ -187,10 +187,11 @@ class Folder:
         return GroupLog(self._under_way, problem_id)
 
     def left(self, wanted: Callable[[Key], bool]) -> Iterator[tuple[Sample, Row | None]]:
-        """Samples that an earlier process left, each with the verdict about itself if it has one.
+        """Yield the samples of an earlier process, each with its verdict if it has one about the
+        program.
 
-        Verdicts that are none leave the file: they are about to be given again. Raises DataError
-        for a row that is no sample.
+        Other verdicts are removed from the file, since the samples will be judged again. Raises
+        DataError for a malformed row.
         """
         rows = {
             key: row
@@ -211,7 +212,7 @@ class Folder:
             yield sample, self.verdicts.get(key)
 
     def close(self, *, complete: bool) -> None:
-        """Close every file; if the evaluation is `complete`, delete that of pending samples."""
+        """Close every file; if the evaluation is `complete`, delete the file of unfinished work."""
         for log in (self.samples, self.verdicts, self._under_way):
             log.close()
         if complete:
@@ -223,6 +224,6 @@ def _key(row: Mapping[str, Any]) -> Key:
 
 
 def verdict_row(sample: Sample, verdict: Verdict, format_ok: bool) -> Row:
-    """One line of `verdicts.jsonl`."""
+    """Return one line of `verdicts.jsonl`."""
     named = {"problem_id": sample.problem_id, "mode": sample.mode, "sample": sample.sample}
     return {**named, **verdict.to_json(), "format_ok": format_ok}

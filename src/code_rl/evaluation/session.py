@@ -1,4 +1,4 @@
-"""`code-rl eval`: benchmarks one after the other, each in a folder that holds all it took."""
+"""`code-rl eval`: benchmarks one after the other, each in a folder with all of its files."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ LIVECODEBENCH = "livecodebench"
 
 
 def check_benchmarks(config: EvalConfig) -> dict[str, str | None]:
-    """The benchmarks that are named, each with its `data=`. Raises ConfigError where one cannot be
-    had."""
+    """Return the named benchmarks, each with its `data=`. Raises ConfigError if one is not
+    available."""
     names = [name.strip() for name in (config.benchmark or "").split(",") if name.strip()]
     if not names:
         raise ConfigError("benchmark= names none")
@@ -64,10 +64,10 @@ def check_benchmarks(config: EvalConfig) -> dict[str, str | None]:
 
 
 def data_of(data: str | None, names: Sequence[str]) -> dict[str, str | None]:
-    """Return the `data=` of each benchmark: PATH for one benchmark (or all of one file's),
+    """Return the `data=` of each benchmark: PATH for one benchmark (or for several in one file),
     NAME:PATH,… for several.
 
-    Raises ConfigError if the owner of a file is unclear.
+    Raises ConfigError if it is unclear to which benchmark a file belongs.
     """
     parts = [part.partition(":") for part in (data or "").split(",") if part]
     if data is not None and all(colon and name.strip() in BENCHMARKS for name, colon, _ in parts):
@@ -93,8 +93,8 @@ async def evaluate_benchmarks(
     data: Mapping[str, str | None],
     out: Path,
 ) -> int:
-    """All benchmarks under each token limit; more than one result end in a table with their
-    average."""
+    """Evaluate all benchmarks under each token limit. Several results are followed by a table with
+    their average."""
     limits = sweep_limits(config)
     folders = {limit: out / str(limit) if config.sweep else out for limit in limits}
     codes = [
@@ -201,9 +201,9 @@ async def _evaluate(
 def _begun(
     manifest: dict[str, Any], benchmark: Benchmark, earlier: Mapping[str, Any] | None, out: Path
 ) -> dict[str, Any]:
-    """Write the manifest of an evaluation that begins or goes on.
+    """Write the manifest of an evaluation that begins or continues.
 
-    Raises ConfigError for the folder of another evaluation.
+    Raises ConfigError if the folder belongs to another evaluation.
     """
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     manifest = manifest | {
@@ -229,7 +229,8 @@ def _shown(results: dict[str, Any], found: Found, out: Path, view: EvalView) -> 
 def identity(
     config: EvalConfig, benchmark: Benchmark, generator: CompletionGenerator, plan: Plan
 ) -> dict[str, Any]:
-    """Return the identity of this evaluation: a folder is continued only under the same one."""
+    """Return the identity of this evaluation; its folder can be continued only with the same
+    identity."""
     sampled = config.answered_by in ("endpoint", "weights")
     return {
         "benchmark": benchmark.name,
@@ -251,7 +252,7 @@ def identity(
 
 
 def counts(found: Found, wanted: int) -> dict[str, int]:
-    """Every sample is accounted for: wanted = judged + without a verdict + missing."""
+    """Return the counts of all samples: wanted = judged + without a verdict + missing."""
     judged = sum(outcome.judged for outcome in found.outcomes.values())
     return {
         "samples_wanted": wanted,
@@ -263,7 +264,7 @@ def counts(found: Found, wanted: int) -> dict[str, int]:
 
 
 def how(config: EvalConfig, plan: Plan) -> str:
-    """The settings that figures depend on, in a few words."""
+    """Return the settings that affect results, as a short text."""
     limits = "own CPU limits" if plan.cpu_limit_s is None else f"{plan.cpu_limit_s:g} CPU s a test"
     if config.answered_by in ("reference", "samples"):
         return f"n={plan.samples}, {limits}"
@@ -275,8 +276,8 @@ def how(config: EvalConfig, plan: Plan) -> str:
 
 
 def holds_evaluations(folder: Path, below: int = 2) -> bool:
-    """True for the folder of an evaluation, and for one that holds only such folders (by limit, by
-    benchmark) and their shared files."""
+    """Return True for the folder of an evaluation, and for a folder with only such folders (by
+    limit, by benchmark) and their shared files."""
     if (folder / MANIFEST).is_file():
         return "identity" in (read_manifest(folder) or {})
     beside = (SUMMARY, COMPARISON, STATE)

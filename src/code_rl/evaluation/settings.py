@@ -1,4 +1,4 @@
-"""The settings of `code-rl eval`, and which of them a run's checkpoint fills in."""
+"""The settings of `code-rl eval`, and those whose defaults come from a checkpoint's run."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ FROM_RUN = {"model_name": "model", "eval_samples": "n", "eval_limit": "limit"} |
         "system_prompt",
     )
 }
-"""A run's settings and what they are called here: with checkpoint= they are the defaults, so that
-figures agree with the run's own."""
+"""A run's settings and their names here. With checkpoint= they are the defaults, so that results
+agree with the run's own."""
 
 
 @chz.chz
 class EvalConfig:
     """Evaluate a model on benchmarks, or compare two evaluations.
 
-    Who: model= (with backend=), checkpoint=RUN, endpoint=URL with model=, samples=FILE, or
-    model=reference. On what: benchmark=.
+    The model: model= (with backend=), checkpoint=RUN, endpoint=URL with model=, samples=FILE, or
+    model=reference. The problems: benchmark=.
     """
 
     benchmark: str | None = option(
@@ -188,7 +188,7 @@ class EvalConfig:
 
     @property
     def answered_by(self) -> Literal["reference", "endpoint", "samples", "weights"]:
-        """The kind of generator that these settings mean."""
+        """The kind of generator for these settings."""
         if self.samples is not None:
             return "samples"
         if self.endpoint is not None:
@@ -197,13 +197,13 @@ class EvalConfig:
 
     @property
     def choice(self) -> RowSelection:
-        """Which rows of the benchmarks."""
+        """The selected rows of the benchmarks."""
         return RowSelection(self.limit, self.version, self.start_date, self.end_date)
 
 
 def make_eval_config(given: Mapping[str, Any]) -> EvalConfig:
-    """Merge settings from the command line over those of the checkpoint's run. Raises ConfigError
-    for settings that conflict."""
+    """Return the settings from the command line, over those of the checkpoint's run. Raises
+    ConfigError for settings that conflict."""
     from_run: dict[str, Any] = {}
     if given.get("checkpoint"):
         run = run_of(str(given["checkpoint"]))[0]
@@ -238,7 +238,7 @@ SAMPLING = (
 
 
 def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
-    """Refuse, by name, every given setting that would have no effect."""
+    """Refuse, by name, every given setting without an effect."""
     if config.compare is not None:
         if others := [name for name in given if name not in ("compare", "out")]:
             why = "has no effect with compare=, which reads finished evaluations; leave it out"
@@ -262,7 +262,7 @@ def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
     if config.answered_by == "weights":
         own = (
             config.environment not in ENVIRONMENTS
-        )  # else each benchmark's words, or these, come first
+        )  # else the system message, or each benchmark's prompt, comes first
         words = (config.prompt, config.system_prompt) if own else (None, None)
         get_environment(config.environment, config.max_turns, *words)
     get_prompt_template(config.prompt)
@@ -311,14 +311,14 @@ def _check_answerer(config: EvalConfig, given: Mapping[str, Any]) -> None:
 
 
 def sample_count(config: EvalConfig) -> int:
-    """Samples per problem of a model that is asked."""
+    """Return the samples per problem of a model."""
     if config.n is not None:
         return config.n
     return 1 if config.answered_by == "reference" or config.temperature == 0 else 8
 
 
 def wanted_ks(config: EvalConfig, n: int) -> tuple[int, ...]:
-    """For which k pass@k is given. Raises ConfigError for a k above n."""
+    """Return the k for which pass@k is reported. Raises ConfigError for a k above n."""
     if config.k is None:
         return tuple(sorted({1, max(n, 1)}))
     ks = _numbers("k", config.k)
@@ -328,7 +328,7 @@ def wanted_ks(config: EvalConfig, n: int) -> tuple[int, ...]:
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:
-    """The different numbers of a list with commas."""
+    """Return the different numbers of a comma-separated list."""
     try:
         numbers = tuple(dict.fromkeys(map(int, text.split(","))))
     except ValueError:
@@ -339,7 +339,7 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
 
 
 def narrowed(config: EvalConfig) -> dict[str, float]:
-    """top_p and top_k where they are set."""
+    """Return top_p and top_k if set."""
     off = {"top_p": 1.0, "top_k": -1}
     return {
         name: getattr(config, name) for name, value in off.items() if getattr(config, name) != value
@@ -347,8 +347,7 @@ def narrowed(config: EvalConfig) -> dict[str, float]:
 
 
 def sweep_limits(config: EvalConfig) -> tuple[int, ...]:
-    """The token limits to evaluate under. Raises ConfigError for a sweep that is no list of
-    them."""
+    """Return the token limits to evaluate under. Raises ConfigError for a malformed list."""
     if config.sweep is None:
         return (config.max_tokens,)
     return _numbers("sweep", config.sweep)

@@ -1,4 +1,4 @@
-"""Files of verdicts: rows appended as they come and put in order at the end."""
+"""Files of verdicts: rows are appended as they come and put in order at the end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from code_rl.util.files import KeyedLog, only_writer, sized_lines, writes
 def open_verdicts(out: str) -> Iterator[KeyedLog[str]]:
     """Open the verdicts in the file `out`, by the `key` of each program.
 
-    Raises DataError when the file cannot be written, holds anything else, or is being written.
+    Raises DataError if the file cannot be written, has any other content, or is in use.
     """
     path = Path(os.path.realpath(out))
     if not out or (path.exists() and not path.is_file()):
@@ -30,7 +30,7 @@ def open_verdicts(out: str) -> Iterator[KeyedLog[str]]:
                 and path.stat().st_size
                 and not any(map(_key, (row for _, row in sized_lines(path))))
             ):
-                raise DataError("no whole line")  # what a cut left is cut off on opening
+                raise DataError("no whole line")  # opening removes an incomplete last row
             with writes(out, "file", DataError):
                 log = stack.enter_context(contextlib.closing(KeyedLog(path, _key)))
         except (DataError, KeyError, TypeError, ValueError) as error:
@@ -46,7 +46,7 @@ def open_verdicts(out: str) -> Iterator[KeyedLog[str]]:
 
 
 def put_in_order(log: KeyedLog[str], keys: Iterable[str]) -> None:
-    """Put the rows under `keys` first, in this order, and after them those of other programs."""
+    """Put the rows under `keys` first, in this order, followed by the others."""
     mine = dict.fromkeys(keys)
     program_of = {key: _program(row) for key in log if (row := log.get(key))}
     judged = {program_of[key] for key in mine}
@@ -54,7 +54,7 @@ def put_in_order(log: KeyedLog[str], keys: Iterable[str]) -> None:
 
 
 def is_judged(row: Mapping[str, Any] | None) -> bool:
-    """True if a row has a verdict about its program."""
+    """Return True if a row has a verdict about its program."""
     return row is not None and not VerdictKind(row["verdict"]).undecided
 
 

@@ -1,4 +1,4 @@
-"""The output of `code-rl eval`: the benchmark, progress, a table, and a line of Markdown ready to
+"""The output of `code-rl eval`: the benchmark, progress, a table, and a line of Markdown to
 paste."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class EvalView(View):
         return judging(self.console, total)
 
     def results(self, results: Mapping[str, Any]) -> None:
-        """The table of one benchmark."""
+        """Print the table of one benchmark."""
         rates = sorted(
             int(name[5:]) for name in results if name.startswith("pass@") and name[5:].isdigit()
         )
@@ -41,7 +41,7 @@ class EvalView(View):
         self.say(markdown(results))
 
     def comparison(self, found: Mapping[str, Any]) -> None:
-        """The table of a paired comparison."""
+        """Print the table of a paired comparison."""
         table = self.table(
             "",
             "A",
@@ -107,7 +107,7 @@ class EvalView(View):
 
 
 def _of(results: Mapping[str, Any]) -> str:
-    """The benchmark with its release and window."""
+    """Return the benchmark with its release and window."""
     return ", ".join(
         [
             results["benchmark"],
@@ -117,7 +117,7 @@ def _of(results: Mapping[str, Any]) -> str:
 
 
 def markdown(results: Mapping[str, Any]) -> str:
-    """One row of a Markdown table, with all that a reader needs to compare."""
+    """Return one row of a Markdown table, with everything needed for a comparison."""
     counted = results["problems_of"][f"pass@{results['k']}"]
     few = f" over {counted} of them" if counted < results["problems"] else ""
     cells = [
