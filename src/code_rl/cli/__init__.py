@@ -1,1 +1,1 @@
-"""The command line: one file a verb. `main` lists the verbs and runs one."""
+"""The command line: one file per verb. `main` lists the verbs and runs one."""

@@ -1,4 +1,4 @@
-"""The verb `audit`: settings to a grader, a card of its decisions, and an exit code."""
+"""The verb `audit`: from settings to a grader, a scorecard, and an exit code."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class AuditConfig:
 
     @chz.validate
     def _belongs(self) -> None:
-        """A setting of the other kind of grader would silently do nothing."""
+        """Refuse settings of the other kind of grader: they would silently do nothing."""
         fields = chz.chz_fields(type(self))
         for name in OF_FUNCTIONS if self.grader == OURS else OF_OURS:
             if getattr(self, name) != fields[name]._default:
@@ -98,13 +98,13 @@ class AuditConfig:
 
     @property
     def numbers_at_once(self) -> tuple[int, ...]:
-        """`loads`, as numbers."""
+        """Return `loads` as numbers."""
         return tuple(int(load) for load in self.loads.split(",") if load.strip())
 
 
 def audit_command(given: Mapping[str, str]) -> int:
-    """Run `code-rl audit`. Returns the exit code; raises ConfigError where the target cannot be
-    asked."""
+    """Run `code-rl audit` and return the exit code. Raises ConfigError if the grader cannot be
+    called."""
     config = make_settings(AuditConfig, given)
     out = None if config.out is None else make_folder(Path(config.out).expanduser())
     card = _audit_grader(config)
@@ -151,7 +151,7 @@ async def _asked(config: AuditConfig, corpus: Corpus, grader: AuditedGrader) -> 
 
 
 def open_grader(config: AuditConfig) -> AuditedGrader:
-    """The grader that the settings name. Raises ConfigError."""
+    """Return the grader that the settings name. Raises ConfigError."""
     if config.grader == OURS:
         from code_rl.grading.audit import Ours
         from code_rl.grading.sandbox import connect_executor

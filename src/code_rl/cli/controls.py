@@ -16,11 +16,11 @@ from code_rl.util.settings import make_settings
 
 @chz.chz
 class ControlsConfig:
-    """Train, and beside it controls that learn nothing from verdicts: the same problems, steps and
-    tokens.
+    """Train, and also train controls that learn nothing from verdicts, with the same problems,
+    steps and tokens.
 
-    Every other setting is one of `train` and goes to each run. What is finished is kept in out=;
-    the same command goes on.
+    All other settings are those of `train` and apply to each run. Finished runs are kept in out=;
+    the same command continues.
     """
 
     out: str = chz.field(doc="Folder of the runs, controls.md, controls.json and controls.html.")
@@ -41,7 +41,7 @@ class ControlsConfig:
 
 
 def controls_command(given: Mapping[str, str]) -> int:
-    """Run `code-rl controls`. Returns the exit code."""
+    """Run `code-rl controls` and return the exit code."""
     from code_rl.training.config import make_config
     from code_rl.training.controls import run_controls
 

@@ -29,7 +29,7 @@ from code_rl.util.files import check_out, make_folder, write_atomically
 
 
 def eval_command(given: Mapping[str, Any]) -> int:
-    """Run `code-rl eval`. Returns 0 when every sample wanted has a verdict about itself, else 1."""
+    """Run `code-rl eval`. Return 0 if every sample has a verdict about itself, else 1."""
     config = make_eval_config(given)
     if config.compare is not None:
         return _compare(config)
@@ -58,8 +58,8 @@ def _compare(config: EvalConfig) -> int:
 
 
 def engine_settings(config: EvalConfig) -> Config | None:
-    """The engine's settings, where weights answer. Raises ConfigError for one that the back end
-    would ignore."""
+    """Return the engine's settings if weights are evaluated, else None. Raises ConfigError for a
+    setting that the back end would ignore."""
     if config.answered_by != "weights":
         return None
     shared = ("backend", "device", "dtype", "renderer", "temperature", "top_p", "top_k", "seed")

@@ -37,8 +37,8 @@ REMOTE = "tinker://"
 
 @chz.chz
 class ExportConfig:
-    """Hand a trained model over: a LoRA adapter as peft reads it, or a Hugging Face folder with the
-    adapter merged in."""
+    """Export a trained model: as a LoRA adapter that peft reads, or as a Hugging Face folder with
+    the adapter merged in."""
 
     checkpoint: str = chz.field(
         doc="RUN (its last checkpoint), RUN/CHECKPOINT, a checkpoint file of the embedded engine, "
@@ -60,7 +60,7 @@ class ExportConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """The exported checkpoint's place, and its run (None for a bare checkpoint)."""
+    """The exported checkpoint's path, and its run (None for a checkpoint without a run)."""
 
     path: str
     run: Path | None
@@ -70,11 +70,11 @@ class _Origin:
 
 
 def export_command(given: Mapping[str, Any]) -> int:
-    """Run `code-rl export` with the settings given. Returns the exit code.
+    """Run `code-rl export` with the given settings and return the exit code.
 
-    Raises ConfigError if a setting is bad, `out` is not empty, or the base model cannot be loaded;
-    CheckpointError if the checkpoint is missing, damaged, or cannot be exported; BackendError if
-    its server failed.
+    Raises ConfigError if a setting is wrong, `out` is not empty, or the base model cannot be
+    loaded; CheckpointError if the checkpoint is missing, damaged, or cannot be exported;
+    BackendError if its server failed.
     """
     config = make_settings(ExportConfig, given)
     out = Path(config.out).expanduser()

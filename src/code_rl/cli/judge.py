@@ -1,5 +1,5 @@
 """The verb `judge`: verdicts for a file of programs on problems of any data set, in the programs'
-order, in bounded memory; a cut run goes on."""
+order, in bounded memory. An interrupted run can continue."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OnVerdict = Callable[[Verdict], None]
 
 @chz.chz
 class JudgeConfig:
-    """Judge programs: run each on its problem's tests in the sandbox and write one verdict a
+    """Judge programs: run each on its problem's tests in the sandbox, and write one verdict per
     line."""
 
     problems: str = chz.field(doc="Problems: a file, folder or hub name, as train's dataset=.")
@@ -65,8 +65,8 @@ class JudgeConfig:
 
 @contextlib.asynccontextmanager
 async def sandbox_on_demand(config: Any) -> AsyncIterator[Callable[[], Executor]]:
-    """The executor that a verb's settings name, started when it is first asked for, and stopped at
-    the end."""
+    """Give a function that returns the executor of a verb's settings, started on first use and
+    stopped at the end."""
     from code_rl.grading.sandbox import connect_executor
 
     @cache
@@ -83,15 +83,15 @@ async def sandbox_on_demand(config: Any) -> AsyncIterator[Callable[[], Executor]
 
 
 def judge_command(given: Mapping[str, str]) -> int:
-    """Run the verb; 0 when every program got a verdict about itself, else 1. Raises ConfigError and
-    DataError for bad input."""
+    """Run the verb. Return 0 if every program got a verdict about itself, else 1. Raises
+    ConfigError and DataError for bad input."""
     judged = asyncio.run(_run(make_settings(JudgeConfig, given)))
     return 0 if judged is None or judged.complete else 1
 
 
 async def _run(config: JudgeConfig) -> Judged | None:
-    """None: dry. Raises SandboxError before anything is written when a remote executor does not
-    answer at all."""
+    """Judge the programs, or return None for a dry run. Raises SandboxError, before anything is
+    written, if a remote executor does not answer at all."""
     from code_rl.grading.sandbox import check_executor
 
     async with sandbox_on_demand(config) as executor:

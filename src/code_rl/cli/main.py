@@ -40,13 +40,13 @@ OF_THE_PATH = (
     errno.ENOTDIR,
     errno.EISDIR,
 )
-"""What the system says of a path whose giver can give another."""
+"""The system's errors about a path, which another path would avoid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One verb: where its settings class and its command are (imported when used), and a line of
-    help; `defaults` gives those that hold here in the place of the settings class's own."""
+    """One verb: its settings class and its command (imported when used), and a line of help.
+    `defaults` returns defaults on this machine that replace the settings class's own."""
 
     settings: str
     command: str
@@ -59,7 +59,7 @@ class Verb:
         return loaded
 
     def run(self, given: Mapping[str, str]) -> int:
-        """Run the verb; returns the exit code."""
+        """Run the verb and return the exit code."""
         command: Callable[[Mapping[str, str]], int] = resolve_name(self.command)
         return command(given)
 
@@ -120,7 +120,7 @@ VERBS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry of `code-rl`."""
+    """Run `code-rl` and return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == [VERSION]:
         return _show(f"code-rl {__version__}")
@@ -137,8 +137,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_verb(name: str, words: Sequence[str], program: str) -> int:
-    """Run one verb with its command-line words, turning errors raised on purpose into one line and
-    an exit code."""
+    """Run one verb with its command-line words. Errors raised on purpose become one line and an
+    exit code."""
     verb = VERBS[name]
     if VERSION in words:
         return _show(f"code-rl {__version__}")
@@ -156,8 +156,8 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
         return _show(describe(verb.settings_class(), f"{program} key=value …", holds))
     install_hooks()
     _outlive_readers(quietly=name == "report")
-    # Texts are encoded one at a time: a pool of threads gains nothing, and where threads cannot be
-    # had it ends the process.
+    # Texts are encoded one at a time, so a pool of threads gains nothing, and if threads are not
+    # available it ends the process.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         given = read_arguments(words)
@@ -172,19 +172,18 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
     except KeyboardInterrupt:
         signal.signal(
             signal.SIGINT, signal.SIG_DFL
-        )  # another one ends what is still ending, without a traceback
+        )  # a second Ctrl-C ends the rest without a traceback
         print("interrupted", file=sys.stderr)
         ends = threading.Timer(
             2.0, os._exit, (130,)
-        )  # where a thread still waits for something (a hub, say) that nobody wants any more
+        )  # in case a thread still waits, for example for a hub
         ends.daemon = True
         ends.start()
         return 130
 
 
 def _of_a_setting(error: BaseException, words: Sequence[str]) -> ConfigError | None:
-    """Return the system's error about a path on the command line, or None if it is about something
-    else."""
+    """Return the system's error if it is about a path on the command line, else None."""
     if not isinstance(error, OSError) or error.errno not in OF_THE_PATH:
         return None
     refused = os.path.abspath(os.fsdecode(error.filename or os.curdir))
@@ -199,8 +198,8 @@ def _of_a_setting(error: BaseException, words: Sequence[str]) -> ConfigError | N
 
 
 def run_script(settings: type[Any], main: Callable[[Any], int], description: str) -> NoReturn:
-    """Entry of a script with settings of its own (a benchmark, a build script): the same spellings,
-    errors and exit codes."""
+    """Run a script with its own settings (a benchmark, a build script), with the same syntax,
+    errors and exit codes as a verb."""
     from code_rl.util.settings import describe, make_settings, read_arguments
 
     words = sys.argv[1:]
@@ -214,7 +213,7 @@ def run_script(settings: type[Any], main: Callable[[Any], int], description: str
 
 
 def overview() -> str:
-    """The text of `code-rl --help`."""
+    """Return the text of `code-rl --help`."""
     width = max(map(len, VERBS))
     lines = [f"  {name:<{width}}  {verb.summary}" for name, verb in VERBS.items()]
     return "\n".join(
@@ -229,9 +228,9 @@ def overview() -> str:
 
 
 def _show(text: str) -> int:
-    """Print it for a reader who may have seen enough before its end (`| head`)."""
+    """Print the text, even if its reader stops early (`| head`)."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that is not Unicode
+        sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -240,13 +239,13 @@ def _show(text: str) -> int:
 
 
 class _Stream(io.FileIO):
-    """A standard stream whose reader may leave (`| head`): later output is dropped, and the work
-    goes on. `last_words` are for stderr."""
+    """A standard stream whose reader may stop early (`| head`): later output is dropped, and the
+    work continues. `last_words` are for stderr."""
 
     last_words = ""
 
     def write(self, data: Any) -> int:
-        """Write, or leave it where nobody reads."""
+        """Write, or drop the output if it has no reader."""
         try:
             return super().write(data) or 0
         except BrokenPipeError:
@@ -257,10 +256,10 @@ class _Stream(io.FileIO):
 
 
 def _outlive_readers(*, quietly: bool) -> None:
-    """Let a verb go on when nobody reads its output any more; `quietly` without saying so."""
+    """Let a verb continue without readers of its output; `quietly` omits the notice about this."""
     for stream, name in ((sys.stdout, "stdout"), (sys.stderr, "stderr")):
         if stream is not getattr(sys, f"__{name}__") or not isinstance(stream, io.TextIOWrapper):
-            continue  # a test's or a notebook's own
+            continue  # a stream of a test or a notebook
         stream.flush()
         raw = _Stream(stream.fileno(), "w", closefd=False)
         if name == "stdout" and not quietly:
@@ -269,7 +268,7 @@ def _outlive_readers(*, quietly: bool) -> None:
             )
         buffer: Any = (
             raw if stream.write_through else io.BufferedWriter(raw)
-        )  # as the interpreter has it
+        )  # as the interpreter sets it
         text = io.TextIOWrapper(
             buffer,
             stream.encoding,

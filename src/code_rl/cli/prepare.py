@@ -1,4 +1,4 @@
-"""The verb `prepare`: settings to stages, one after the other, with a report after each."""
+"""The verb `prepare`: from settings to stages, with a report after each."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from code_rl.util.settings import make_settings
 
 
 def prepare_command(given: Mapping[str, str]) -> int:
-    """Run the verb; 0 when every problem got a decision about itself, else 1. Raises ConfigError
-    and DataError for bad input."""
+    """Run the verb. Return 0 if every problem got a decision about itself, else 1. Raises
+    ConfigError and DataError for bad input."""
     config = make_settings(PrepareConfig, given)
     source = check(config)
     view = PrepareView()

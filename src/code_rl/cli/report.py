@@ -46,7 +46,7 @@ class ReportConfig:
 
 
 def report_command(given: Mapping[str, Any]) -> int:
-    """Run `code-rl report`. Returns the exit code."""
+    """Run `code-rl report` and return the exit code."""
     from code_rl.training.report import open_run
 
     config = make_settings(ReportConfig, given)

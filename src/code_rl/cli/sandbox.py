@@ -1,7 +1,7 @@
 """`code-rl sandbox`: Sandbox Fusion's protocol on top of the embedded sandbox, without Docker.
 
-Programs run at the chosen isolation level: they may fork, but neither start other programs nor open
-sockets at level `full`.
+Programs run at the chosen isolation level. At level `full` they may fork, but not start other
+programs or open sockets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from code_rl.util.settings import make_settings
 
 MANY = check_that(lambda value: 0 < value <= 1 << 20, "above 0, at most 1048576")
 SECONDS = check_that(lambda value: 0 < value <= 1e6, "above 0, at most 1e6 s")
-"""Up to where the kernel and the event loop can take it; not a number is neither."""
+"""Limits of the kernel and the event loop; NaN is outside them."""
 
 
 @chz.chz
@@ -60,11 +60,11 @@ class SandboxConfig:
 
 
 def sandbox_command(given: Mapping[str, str]) -> int:
-    """`code-rl sandbox` with its settings as written: serve until SIGTERM or SIGINT; returns the
-    exit code, 0.
+    """Run `code-rl sandbox` with its settings as text: serve until SIGTERM or SIGINT, and return
+    the exit code, 0.
 
-    Raises ConfigError for a setting, and where the address cannot be bound; IsolationError where
-    the isolation level cannot be had.
+    Raises ConfigError for a wrong setting or an address that cannot be bound, IsolationError if the
+    isolation level is not available.
     """
     config = make_settings(SandboxConfig, given)
     require_linux("code-rl sandbox")
@@ -73,7 +73,7 @@ def sandbox_command(given: Mapping[str, str]) -> int:
 
 
 async def _serve(config: SandboxConfig) -> None:
-    from code_rl.grading.sandbox.server import EmbeddedSandbox  # Linux alone has what it imports
+    from code_rl.grading.sandbox.server import EmbeddedSandbox  # it can be imported only on Linux
 
     sandbox = EmbeddedSandbox(config.concurrency, config.isolation)
     try:

@@ -1,6 +1,6 @@
 """`code-rl serve`: the embedded engine behind the wire protocol of the Tinker SDK (0.38).
 
-A Tinker program runs against it unmodified, with TINKER_BASE_URL=http://127.0.0.1:8000 and
+A Tinker program runs unmodified with TINKER_BASE_URL=http://127.0.0.1:8000 and
 TINKER_API_KEY=tml-dummy.
 """
 
@@ -25,8 +25,7 @@ TOKEN_VARIABLE = "CODE_RL_SERVE_TOKEN"  # noqa: S105 - its name
 
 @chz.chz
 class ServeConfig:
-    """Settings of `code-rl serve`: the embedded engine as a server that the Tinker SDK speaks
-    to."""
+    """Settings of `code-rl serve`: the embedded engine as a server for the Tinker SDK."""
 
     port: int = option(8000, "TCP port; 0 takes a free one and prints it.", PORT)
     host: str = option(
@@ -73,7 +72,7 @@ class ServeConfig:
 
 
 def serve_command(given: Mapping[str, str]) -> int:
-    """`code-rl serve` with its settings as written; returns when it was told to stop."""
+    """Run `code-rl serve` with its settings as text, until it is told to stop."""
     config = make_settings(ServeConfig, given)
     token = read_token(config.host)
     require("serve", "serve", "torch", "prometheus_client")
@@ -82,8 +81,8 @@ def serve_command(given: Mapping[str, str]) -> int:
 
 
 def read_token(host: str) -> str | None:
-    """The token that clients must send; raises ConfigError when the address needs one and there is
-    none, or it is no key."""
+    """Return the token that clients must send, or None. Raises ConfigError if the address needs a
+    token and there is none, or if it is malformed."""
     token = os.environ.get(TOKEN_VARIABLE) or None
     if token is None and host not in LOOPBACK:
         raise ConfigError(

@@ -11,7 +11,7 @@ from code_rl.training import confirm, prepare, train_run
 
 
 def train_command(given: Mapping[str, Any]) -> int:
-    """Run `code-rl train` with the settings given. Returns the exit code: 0, or 130/143 when a
+    """Run `code-rl train` with the given settings. Return the exit code: 0, or 130 or 143 if a
     signal ended the run."""
     config, log_path, resumes = prepare(given)
     if (

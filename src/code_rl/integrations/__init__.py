@@ -1,2 +1,2 @@
-"""Our reward where people train already: one file a framework, over `rows`. Each needs its
-framework only where it subclasses something of it. Nothing here imports this room."""
+"""Our reward in existing training frameworks: one file per framework, based on `rows`. A file
+imports its framework only to subclass its classes. Nothing else here imports this package."""

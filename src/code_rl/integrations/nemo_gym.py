@@ -12,26 +12,26 @@ from code_rl.integrations import rows
 from code_rl.policy.prompt_templates import PromptTemplate, livecodebench
 
 FAILED = "_ng_failure_class"
-"""Gym 0.4's key of a rollout that has no reward: it goes to the file of failures, out of every
-figure, and is tried again on resume."""
+"""Gym 0.4's key of a rollout without a reward. Gym writes it to the file of failures, leaves it out
+of every figure, and tries it again on resume."""
 MASK, KIND = "mask_sample", "failure_kind"
-"""Gym's words since: the sample is left out of the loss, and why."""
+"""Keys of later versions of Gym: leave the sample out of the loss, and why."""
 
 
 class CodeRequest(gym.BaseVerifyRequest):  # type: ignore[misc]
-    """`verifier_metadata` holds the row's `problem`."""
+    """A request whose `verifier_metadata` holds the row's `problem`."""
 
     verifier_metadata: dict[str, Any]
 
 
 class CodeResponse(gym.BaseVerifyResponse, extra="allow"):  # type: ignore[misc, call-arg]
-    """The verdict beside the reward."""
+    """The reward, with the verdict."""
 
     verdict: str
 
 
 class CodeServer(gym.SimpleResourcesServer):  # type: ignore[misc]
-    """`POST /verify` by our judge."""
+    """Serves `POST /verify` with our judge."""
 
     config: gym.BaseResourcesServerConfig
 
@@ -57,7 +57,7 @@ class CodeServer(gym.SimpleResourcesServer):  # type: ignore[misc]
 
 
 def to_row(problem: Problem, template: PromptTemplate = livecodebench) -> dict[str, Any]:
-    """A line of Gym's data files, without its `agent_ref`."""
+    """Return a line of Gym's data files, without its `agent_ref`."""
     row = rows.to_row(problem, template)
     return {
         "responses_create_params": {"input": row["prompt"]},

@@ -1,5 +1,5 @@
-"""OpenEnv: an environment server, `uvicorn my_module:app` with `app = make_app("builtin")` in it;
-`environment="repair"` gives several turns."""
+"""OpenEnv: an environment server. Run `uvicorn my_module:app` with `app = make_app("builtin")` in
+the module; `environment="repair"` gives several turns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CodeAction(server.Action):  # type: ignore[misc]
 
 
 class CodeObservation(server.Observation):  # type: ignore[misc]
-    """Messages that are new to the conversation, and the verdict on the answer (`passed`,
+    """The new messages of the conversation, and the verdict on the answer (`passed`,
     `wrong_answer`, …)."""
 
     messages: list[dict[str, str]]
@@ -52,7 +52,7 @@ class CodeEnvironment(server.Environment):  # type: ignore[misc]
         index: int | None = None,
         **_: Any,
     ) -> CodeObservation:
-        """Open with the problem at `index`, else with one that `seed` draws."""
+        """Begin with the problem at `index`, or else with one that `seed` chooses."""
         if index is None:
             index = random.Random(seed).randrange(len(self._problems))
         elif not 0 <= index < len(self._problems):
@@ -68,8 +68,8 @@ class CodeEnvironment(server.Environment):  # type: ignore[misc]
         timeout_s: float | None = None,  # noqa: ARG002
         **_: Any,
     ) -> CodeObservation:
-        """Judge an answer. Raises SandboxError where we could not: clients read a reward of None as
-        0."""
+        """Judge an answer. Raises SandboxError if there is no verdict, since clients read a reward
+        of None as 0."""
         problem = self._problem
         if problem is None:
             raise DataError(
@@ -107,8 +107,8 @@ def make_app(
     sessions: int = 64,
     **given: Any,
 ) -> Any:
-    """A FastAPI application over `dataset=` of train, for `sessions` conversations at once; also
-    `max_turns`, `prompt`, `system_prompt` as for train."""
+    """Return a FastAPI application over the problems of train's `dataset=`, for `sessions`
+    conversations at once. `max_turns`, `prompt` and `system_prompt` are those of train."""
     problems, ours = (
         load_problems(dataset, limit=limit),
         environments.get_environment(environment, **given),

@@ -12,20 +12,21 @@ from code_rl.policy.prompt_templates import PromptTemplate, livecodebench
 from code_rl.util.errors import DataError
 
 _KEPT = 64
-"""Problems that stay parsed: the answers of a group come together."""
+"""The number of problems that stay parsed, since the answers of a group arrive together."""
 
 
 def to_row(problem: Problem, template: PromptTemplate = livecodebench) -> dict[str, Any]:
-    """`prompt`, the opening messages, and `problem`, its native JSON: text, which every table keeps
-    as it is. The tests in it are for the reward alone."""
+    """Return `prompt` (the opening messages) and `problem` (its native JSON as text, which every
+    table format keeps unchanged). The tests in it are only for the reward."""
     return {"prompt": template(problem.view()), "problem": format_problem(problem)}
 
 
 async def verdict_of(problem: str, answer: str | Sequence[Mapping[str, Any]]) -> Verdict:
-    """The verdict on the last fenced block of an answer: a text, or messages that end with it.
+    """Return the verdict on the last fenced block of an answer: a text, or messages whose last is
+    the answer.
 
-    Where `verdict.undecided` nothing is known about the program; a reward of 0 would say that it is
-    wrong. Raises DataError for a row that holds no problem.
+    If `verdict.undecided`, nothing is known about the program; a reward of 0 would call it wrong.
+    Raises DataError for a row without a problem.
     """
     if not isinstance(problem, str):
         raise DataError(
@@ -36,7 +37,7 @@ async def verdict_of(problem: str, answer: str | Sequence[Mapping[str, Any]]) ->
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    """A message's text: none, as beside a call of a tool, one text, or that of its parts."""
+    """Return a message's text: none (as beside a tool call), one text, or the text of its parts."""
     content = message.get("content") or ""
     return (
         content if isinstance(content, str) else "".join(part.get("text") or "" for part in content)

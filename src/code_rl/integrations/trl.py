@@ -18,11 +18,11 @@ async def code_reward(
     log_metric: Callable[[str, float], None] | None = None,
     **columns: Any,  # noqa: ARG001 - TRL's
 ) -> list[float | None]:
-    """1.0 for an answer whose program passes every test, 0.0 for one that does not, None where we
-    could not tell.
+    """Return 1.0 for an answer whose program passes every test, 0.0 for one that fails, None
+    without a verdict.
 
     TRL leaves a completion without a reward out of its group's baseline and gives it no advantage;
-    `unscored` in its logs is the share of those.
+    `unscored` in its logs is their share.
     """
     verdicts = await asyncio.gather(
         *(verdict_of(*pair) for pair in zip(problem, completions, strict=True))

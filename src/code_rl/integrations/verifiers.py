@@ -1,4 +1,4 @@
-"""verifiers (v1): a taskset of problems. A module of your own exports it: `from
+"""verifiers (v1): a taskset of problems. Export it from your own module: `from
 code_rl.integrations.verifiers import CodeTaskset; __all__ = ["CodeTaskset"]`."""
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ class CodeData(vf.TaskData):  # type: ignore[misc]
 
 
 class CodeTask(vf.Task[CodeData]):  # type: ignore[misc]
-    """Scored by our judge."""
+    """A task that our judge scores."""
 
     @vf.reward(weight=1.0)  # type: ignore[untyped-decorator]
     async def passes(self, trace: vf.Trace) -> float:
-        """1.0 when the program of the last reply passes every test. Raises SandboxError where we
-        could not tell: verifiers records a failed rollout, which is retried or dropped."""
+        """Return 1.0 if the program of the last reply passes every test, else 0.0. Raises
+        SandboxError without a verdict: verifiers then records a failed rollout, which is retried or
+        dropped."""
         verdict = await verdict_of(self.data.problem, trace.last_reply)
         if verdict.undecided:
             raise SandboxError(f"no reward ({why(verdict)})")
@@ -35,12 +36,12 @@ class CodeTask(vf.Task[CodeData]):  # type: ignore[misc]
 
 
 class CodeConfig(vf.TasksetConfig):  # type: ignore[misc]
-    """Which problems, and their prompt template."""
+    """The problems, and their prompt template."""
 
     dataset: str = "builtin"
     """As `dataset=` of train: a name, a hub id, files, a folder."""
     limit: int | None = None
-    """That many problems, always the same ones."""
+    """The number of problems, always the same ones."""
     prompt: str | None = None
     """As `prompt=` of train."""
 
@@ -49,7 +50,7 @@ class CodeTaskset(vf.Taskset[CodeTask, CodeConfig]):  # type: ignore[misc]
     """The problems that `dataset=` would train on."""
 
     def load(self) -> Iterator[CodeTask]:
-        """A task a problem."""
+        """Yield one task per problem."""
         template = get_prompt_template(self.config.prompt)
         for problem in load_problems(self.config.dataset, limit=self.config.limit):
             row = to_row(problem, template)

@@ -1,5 +1,5 @@
-"""verl: `reward.custom_reward_function.path=pkg://code_rl.integrations.verl`, rows of `to_row` in
-its Parquet files."""
+"""verl: set `reward.custom_reward_function.path=pkg://code_rl.integrations.verl`, and put rows of
+`to_row` into its Parquet files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ATTEMPTS = 3
 def to_row(
     problem: Problem, template: PromptTemplate = livecodebench, split: str = "train"
 ) -> dict[str, Any]:
-    """A row of verl's Parquet files."""
+    """Return a row of verl's Parquet files."""
     row = rows.to_row(problem, template)
     return {
         "data_source": "code-rl",
@@ -27,18 +27,18 @@ def to_row(
     }
 
 
-# verl gives more.
+# verl passes more arguments.
 async def compute_score(
     *,
     solution_str: str,
     ground_truth: str,
     **given: Any,  # noqa: ARG001
 ) -> dict[str, float]:
-    """`score` and `acc`: 1.0 for a program that passes every test, else 0.0.
+    """Return `score` and `acc`: 1.0 for a program that passes every test, else 0.0.
 
-    Raises SandboxError when `ATTEMPTS` runs gave no verdict: verl has no word for an answer without
-    a reward, so that the alternative to stopping, resumably, would be to train on one that is made
-    up.
+    Raises SandboxError if `ATTEMPTS` runs gave no verdict. verl has no way to leave an answer
+    without a reward, so the alternative to stopping (the run can be resumed) would be an invented
+    reward.
     """
     for _ in range(ATTEMPTS):
         verdict = await rows.verdict_of(ground_truth, solution_str)

@@ -1,4 +1,5 @@
-"""Admission of requests to a server: a limit at once, a bounded queue, none while draining."""
+"""Admission of requests to a server: a limit on running requests, a bounded queue, none while
+draining."""
 
 from __future__ import annotations
 
@@ -15,17 +16,17 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-"""Where a server may listen without a thought."""
+"""Addresses on which a server may listen without a token."""
 
 
 def url_of(host: str, port: int) -> str:
-    """The address of a server that listens there."""
+    """Return the URL of a server that listens there."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class NotTakenError(Exception):
-    """A request is not taken; `status` is the HTTP status. With `retry_after_s` it may come back
-    then."""
+    """A request was refused with the HTTP `status`. It may be sent again after `retry_after_s`, if
+    given."""
 
     def __init__(self, status: int, message: str, retry_after_s: int | None = None) -> None:
         super().__init__(message)
@@ -38,7 +39,7 @@ class NotTakenError(Exception):
 
 
 class Admission:
-    """Counts requests. Belongs to one event loop."""
+    """Counts requests. It belongs to one event loop."""
 
     def __init__(self, concurrency: int, max_queue: int) -> None:
         self.draining = False
@@ -46,19 +47,19 @@ class Admission:
         self._room = concurrency + max_queue
         self._admitted = 0
         self.running = asyncio.Semaphore(concurrency)
-        """Held while a program runs; its waiters are the queue."""
+        """Held while a program runs. The requests that wait for it are the queue."""
         self.idle = asyncio.Event()
-        """Set while nothing is admitted."""
+        """Set if no request is running or waiting."""
         self.idle.set()
 
     @property
     def held(self) -> int:
-        """Requests that run or wait."""
+        """The number of requests that run or wait."""
         return self._admitted
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
-        """Give a request a place in the queue, or raise NotTakenError at once."""
+        """Give a request a slot in the queue, or raise NotTakenError at once."""
         self._check_room()
         self._admitted += 1
         self.idle.clear()
@@ -82,10 +83,10 @@ class Admission:
 async def listening(
     app: web.Application, host: str, port: int, *, unpacks: bool = False
 ) -> AsyncIterator[int]:
-    """Accept connections and yield the port. On exit no request is accepted any more, and open ones
+    """Accept connections and yield the port. On exit no more requests are accepted, and open ones
     are cancelled. Raises ConfigError if the address cannot be used.
 
-    If a client disconnects, its request is cancelled. `unpacks`: bodies may be compressed.
+    If a client disconnects, its request is cancelled. With `unpacks`, bodies may be compressed.
     """
     from aiohttp import web
 
@@ -111,7 +112,8 @@ async def listening(
 
 
 def stop_signal() -> asyncio.Event:
-    """Set by the first SIGTERM or SIGINT; a second one ends the process at once."""
+    """Return an event that the first SIGTERM or SIGINT sets; a second one ends the process at
+    once."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 

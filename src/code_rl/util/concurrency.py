@@ -1,4 +1,4 @@
-"""Waiting for several coroutines without leaving any behind, and work beside a loop."""
+"""Waiting for several coroutines without leaving any running, and background tasks."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ IN_FLIGHT_PER_PLACE = 2
 
 
 def wait_for(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine to its end, on a loop in a thread where this one's runs already. Ctrl-C
-    cancels it."""
+    """Run a coroutine to its end. Inside a running event loop it runs on a loop in another thread.
+    Ctrl-C cancels it."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -52,8 +52,8 @@ def wait_for(coroutine: Coroutine[Any, Any, Result]) -> Result:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C ends the block, which waits for a network without awaiting; a running event loop would
-    let it end by itself first."""
+    """Make Ctrl-C end the block, which waits for a network without awaiting. A running event loop
+    would first let the block finish."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -67,7 +67,8 @@ def interruptible() -> Iterator[None]:
 def on_loop_signal(
     loop: asyncio.AbstractEventLoop, number: signal.Signals, call: Callable[..., object], *args: Any
 ) -> None:
-    """Have the loop call `call` on a signal, also on Windows, whose loops know no signals."""
+    """Have the loop call `call` on a signal, also on Windows, whose loops do not support
+    signals."""
     try:
         loop.add_signal_handler(number, call, *args)
     except NotImplementedError:
@@ -84,8 +85,8 @@ def forget_signals(loop: asyncio.AbstractEventLoop, numbers: Iterable[signal.Sig
 
 
 async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
-    """Run them concurrently; results in their order. When one fails, the others are cancelled and
-    waited for, then it is raised."""
+    """Run coroutines concurrently and return their results in order. If one fails, cancel the
+    others, wait for them, and raise the failure."""
     tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         return list(await asyncio.gather(*tasks))
@@ -95,7 +96,7 @@ async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, Result]]) ->
 
 async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel unfinished tasks and wait until all have ended. Their exceptions are dropped: the
-    caller has the first."""
+    caller has the first one."""
     tasks = list(tasks)
     for task in tasks:
         task.cancel()
@@ -103,8 +104,8 @@ async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 async def gather_tasks(tasks: Sequence[asyncio.Task[Result]]) -> list[Result]:
-    """Wait for tasks that run already; results in their order, or the first failure as soon as it
-    happens."""
+    """Wait for running tasks and return their results in order. Raises the first failure as soon as
+    it happens."""
     if tasks:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
@@ -114,11 +115,11 @@ async def gather_tasks(tasks: Sequence[asyncio.Task[Result]]) -> list[Result]:
 
 @contextlib.contextmanager
 def cancelled_by_service() -> Iterator[None]:
-    """A cancellation in the block that nobody asked of this task is one that a service made of a
-    request: a BackendError.
+    """Turn a cancellation in the block into a BackendError, unless this task itself was cancelled:
+    a service cancelled a request.
 
-    Left as it is, a task that ends so counts as one that its owner gave up: a TaskGroup passes over
-    it in silence.
+    Otherwise the task would count as cancelled by its owner, and a TaskGroup would ignore that
+    silently.
     """
     try:
         yield
@@ -130,11 +131,11 @@ def cancelled_by_service() -> Iterator[None]:
 
 
 class BackgroundTasks:
-    """Jobs that run one after the other, beside the body of `async with` or (`waits`) before `do`
-    returns.
+    """Jobs that run one after the other, concurrently with the body of `async with`. With `waits`
+    each runs before `do` returns.
 
-    The first failure cancels the body, wherever it waits, and is raised on leaving. Leaving without
-    an error waits for all jobs.
+    The first failure cancels the body and is raised at its end. Leaving without an error waits for
+    all jobs.
     """
 
     def __init__(self, *, waits: bool) -> None:
@@ -177,8 +178,8 @@ class BackgroundTasks:
 
 
 def default_concurrency(executor: object = None) -> int:
-    """Return a number of programs in flight that keeps all slots of `executor` filled; it holds
-    back the surplus."""
+    """Return a number of programs in flight that keeps all slots of `executor` filled; the executor
+    queues the surplus."""
     places = (
         getattr(executor, "places", None)
         or getattr(executor, "concurrency", None)
@@ -189,7 +190,7 @@ def default_concurrency(executor: object = None) -> int:
 
 @contextlib.asynccontextmanager
 async def closing(items: AsyncIterator[Result]) -> AsyncIterator[AsyncIterator[Result]]:
-    """Close an iterator on the way out if it can be closed, which stops its producer early."""
+    """Close an iterator on exit if it can be closed, which stops its producer early."""
     try:
         yield items
     finally:

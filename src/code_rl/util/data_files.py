@@ -1,7 +1,7 @@
-"""Data files by their names: opened, decompressed and read row by row, one row in memory at a time.
+"""Data files by name: opened, decompressed and read row by row, one row in memory at a time.
 
-JSON Lines and Parquet stream. A Parquet file is read page by page: its memory is that of its
-largest page, which its writer chose.
+JSON Lines and Parquet are streamed. A Parquet file is read page by page, so it needs the memory of
+its largest page.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ARRAY = ".json"
 PARQUET = ".parquet"
 DATA_SUFFIXES = (*LINES, ARRAY, PARQUET)
 MAX_ARRAY_BYTES = 256 << 20
-"""A JSON array has no rows to stream; larger ones are refused."""
+"""A JSON array cannot be streamed; larger ones are refused."""
 
 _BATCH_BYTES = 8 << 20
 _MAX_BATCH_ROWS = 256
@@ -50,7 +50,7 @@ def data_folder() -> Path:
 
 @lru_cache
 def sources_digest(*modules: str) -> str:
-    """Return a hash of the source of our modules and packages: a change invalidates their
+    """Return a hash of the source of these modules and packages of ours. A change invalidates their
     output."""
     digest = hashlib.sha256()
     for name in modules:
@@ -61,13 +61,13 @@ def sources_digest(*modules: str) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
+    """Return the SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def describe_files(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """Return name, size and hash of files, for a manifest, without their place on this machine."""
+    """Return name, size and hash of files for a manifest, without their folders."""
     return [
         {"name": path.name, "bytes": path.stat().st_size, "sha256": file_sha256(path)}
         for path in paths
@@ -75,12 +75,12 @@ def describe_files(paths: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 def is_data_file(name: str) -> bool:
-    """True for a name that `stream_rows` can read."""
+    """Return True for a name that `stream_rows` can read."""
     return name.endswith(DATA_SUFFIXES)
 
 
 def open_binary(path: str | os.PathLike[str]) -> IO[bytes]:
-    """The file's bytes, decompressed where its name ends in .gz or .zst. Raises OSError, and
+    """Return the file's bytes, decompressed if its name ends in .gz or .zst. Raises OSError, and
     ConfigError without pyarrow."""
     name = os.fspath(path)
     if name.endswith(".gz"):
@@ -97,10 +97,10 @@ def open_binary(path: str | os.PathLike[str]) -> IO[bytes]:
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
-    """Line numbers (from 1) and bytes of the lines that are not blank, decompressed where the name
-    says so.
+    """Yield line numbers (from 1) and bytes of the lines that are not blank, decompressed by the
+    file's name.
 
-    Raises DataError when the file cannot be opened, read or decompressed.
+    Raises DataError if the file cannot be opened, read or decompressed.
     """
     try:
         with open_binary(path) as stream:
@@ -115,7 +115,7 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
 
 
 def read_rows(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The JSON objects on the lines of `read_lines`, each with where it stands. Raises
+    """Yield the JSON objects on the lines of `read_lines`, each with its position as text. Raises
     DataError."""
     for number, line in read_lines(path):
         where = f"{path}, line {number}"
@@ -123,7 +123,7 @@ def read_rows(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any
 
 
 def read_object(line: bytes, where: str) -> dict[str, Any]:
-    """The JSON object on one line. Integers of any length are allowed. Raises DataError for
+    """Return the JSON object on one line. Integers of any length are allowed. Raises DataError for
     anything else."""
     array = "; a JSON array is read from a file named .json" if line.lstrip()[:1] == b"[" else ""
     data = _parse(line, where, f"each line must be one JSON object{array}")
@@ -133,10 +133,10 @@ def read_object(line: bytes, where: str) -> dict[str, Any]:
 
 
 def stream_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a data file in order.
+    """Yield the rows of a data file in order.
 
-    Raises DataError for a file that cannot be read or holds something other than objects,
-    ConfigError when a library for it is missing.
+    Raises DataError for a file that cannot be read or has anything but objects, ConfigError if a
+    library for it is missing.
     """
     if not path.is_file():
         raise DataError(f"{path}: there is no such file")
@@ -152,7 +152,7 @@ def stream_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def short(value: Any) -> str:
-    """`value` as JSON text of at most 80 characters, for messages."""
+    """Return `value` as JSON text of at most 80 characters, for messages."""
     try:
         text = json.dumps(value)
     except (TypeError, ValueError):
@@ -161,8 +161,8 @@ def short(value: Any) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """The value of a JSON text, with integers of any length. Raises ValueError, for values that are
-    nested too deep too."""
+    """Return the value of a JSON text, with integers of any length. Raises ValueError, also for
+    values that are nested too deeply."""
     sys.set_int_max_str_digits(0)
     try:
         return json.loads(text)
@@ -182,7 +182,7 @@ def _parse(text: bytes, where: str, wanted: str) -> Any:
 
 
 def _begins_with_object(path: Path) -> bool:
-    """True for a `.json` file with an object a line."""
+    """Return True for a `.json` file with one object per line."""
     with path.open("rb") as stream:
         return stream.read(1 << 16).lstrip()[:1] == b"{"
 

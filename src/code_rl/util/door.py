@@ -1,6 +1,6 @@
-"""Front doors of packages: names imported from their files when they are first used.
+"""Front doors of packages: names imported from their files on first use.
 
-A process of the sandbox passes through some doors, so that they import next to nothing themselves.
+A process of the sandbox imports some of these packages, so a door itself imports almost nothing.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 DISTRIBUTION = "code-rl-grpo"
-"""This package's name on the index, where `code-rl` is a stranger's."""
+"""This package's name on PyPI, where `code-rl` is someone else's package."""
 
 
 class CodeRLError(Exception):
@@ -23,14 +23,13 @@ class CodeRLError(Exception):
 
 
 class InputError(CodeRLError):
-    """Something that the user wrote cannot be used; the message names the field, the value and the
-    remedy."""
+    """User input cannot be used; the message names the field, the value and the remedy."""
 
     exit_code = 2
 
 
 class ConfigError(InputError):
-    """A setting is unknown, malformed, or cannot be honoured by the chosen back end."""
+    """A setting is unknown, malformed, or not supported by the chosen back end."""
 
 
 class DataError(InputError):
@@ -39,14 +38,14 @@ class DataError(InputError):
 
 
 class SandboxError(CodeRLError):
-    """The sandbox itself failed (worker died, server down, protocol broken).
+    """The sandbox itself failed (a worker died, a server is down, the protocol broke).
 
-    Never a statement about a program: whoever catches it retries, then reports `sandbox_error`.
+    It never says anything about a program: callers retry, then report `sandbox_error`.
     """
 
 
 class OutageError(CodeRLError):
-    """A service stayed away for longer than the run waits for it; the run stops, resumable."""
+    """A service was unreachable for longer than the run waits; the run stops and can be resumed."""
 
 
 class ResourceError(CodeRLError):
@@ -78,7 +77,7 @@ def install_command(extra: str) -> str:
 
 
 TRAIN = ("chz", "dotenv", "numpy", "rich")
-"""Modules by which the extra `train` is known to be installed."""
+"""Modules whose presence shows that the extra `train` is installed."""
 
 
 def require(extra: str, what: str, *modules: str) -> None:
@@ -93,7 +92,8 @@ def require(extra: str, what: str, *modules: str) -> None:
 
 
 def command_line(verb: str) -> str:
-    """Return a verb as the user types it: by a name that the shell finds, else by path."""
+    """Return a verb as the user would type it: with a command that the shell finds, else with its
+    path."""
     script, here = Path(sys.argv[0]), Path(sys.executable).with_name("code-rl")
     if (
         verb == "train"
@@ -126,24 +126,24 @@ _MEMORY = re.compile(
     re.IGNORECASE,
 )
 OF_THE_MACHINE = (OSError, MemoryError, RuntimeError, ImportError)
-"""Kinds of exceptions by which a machine may say that it lacks something; ask `is_resource_error`
-which of them do."""
+"""Exceptions that may mean a missing resource of the machine; `is_resource_error` decides."""
 
 
 def is_resource_error(error: BaseException) -> bool:
-    """True for the errors of a machine that lacks memory, descriptors, room or a file."""
+    """Return True for the errors of a machine without enough memory, descriptors or disk space, or
+    without a file."""
     return isinstance(error, OSError) or lacks_memory(error)
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """True for the errors of Python, and of a library beneath it, without memory or room for a
+    """Return True for the errors of Python, or of a library below it, without memory or room for a
     thread."""
-    worded = isinstance(error, RuntimeError | ImportError)  # an import maps libraries
+    worded = isinstance(error, RuntimeError | ImportError)  # imports map libraries into memory
     return isinstance(error, MemoryError) or (worded and bool(_MEMORY.search(str(error))))
 
 
 def describe_error(error: BaseException) -> str:
-    """Describe the missing resource on one line."""
+    """Return the missing resource on one line."""
     if isinstance(error, RuntimeError | ImportError):
         return f"out of memory ({str(error).splitlines()[0][:200]})"
     if isinstance(error, MemoryError):

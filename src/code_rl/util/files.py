@@ -1,5 +1,5 @@
-"""Files that survive a cut: atomic replacement, appended lines that reach the disk, reading lines
-back; and one process at a time."""
+"""Files that survive an interruption: atomic replacement, durable appends, reading lines back, and
+a lock for one process at a time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def writes(
 
 
 def make_folder(out: Path) -> Path:
-    """The folder of `out=`, tried by writing. Raises ConfigError."""
+    """Make the folder of `out=`, test that it can be written, and return it. Raises ConfigError."""
     with writes(out):
         out.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=out).close()
@@ -63,15 +63,15 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def write_lines_atomically(path: Path, parts: Iterable[str | bytes], *, mode: int = 0o600) -> None:
-    """`write_atomically`, with text, or bytes, that come in parts. Nothing is left of a file that
-    cannot be written whole."""
+    """Do the same as `write_atomically`, with text or bytes in parts. If the file cannot be written
+    completely, nothing of it remains."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
     try:
         with os.fdopen(_private(temporary, os.O_TRUNC), "wb") as file:
             file.writelines(part.encode() if isinstance(part, str) else part for part in parts)
             file.flush()
             os.fsync(file.fileno())
-            if hasattr(os, "fchmod"):  # Windows has no such modes
+            if hasattr(os, "fchmod"):  # Windows does not have such modes
                 os.fchmod(file.fileno(), mode)
         temporary.replace(path)
     except BaseException:
@@ -81,14 +81,13 @@ def write_lines_atomically(path: Path, parts: Iterable[str | bytes], *, mode: in
 
 
 def open_private(path: Path) -> TextIO:
-    """Open a text file to append to, which only its owner may read and write when it is made
-    here."""
+    """Open a text file for appending. If it is new, only its owner may read and write it."""
     return os.fdopen(_private(path, os.O_APPEND), "a", encoding="utf-8")
 
 
 def open_private_bytes(path: Path) -> io.FileIO:
-    """As `open_private`, for bytes that are read and appended without a buffer: a failed write is
-    not tried again."""
+    """Do the same as `open_private` for bytes, read and appended without a buffer: a failed write
+    is not tried again."""
     return io.FileIO(_private(path, os.O_APPEND), "a+")
 
 
@@ -115,10 +114,10 @@ def _private(path: Path, how: int) -> int:
 def only_writer(
     path: Path, what: str, error: type[InputError] = ConfigError, *, stays: bool = True
 ) -> Iterator[None]:
-    """Hold the lock file `path`, which `stays` afterwards or not, for the setting described by
-    `what`.
+    """Hold the lock file `path` during the block, and delete it afterwards unless it `stays`.
+    `what` is the setting, for messages.
 
-    Raises `error`: it cannot be locked, or another process holds it.
+    Raises `error` if it cannot be locked, or if another process holds it.
     """
     lock = FileLock(path, timeout=0, mode=0o600, thread_local=False)
     try:
@@ -139,7 +138,7 @@ def only_writer(
 
 def sync_directory(path: Path) -> None:
     """Make renames and new names in a directory durable."""
-    if not hasattr(os, "O_DIRECTORY"):  # Windows opens no directory
+    if not hasattr(os, "O_DIRECTORY"):  # Windows cannot open directories
         return
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -169,8 +168,7 @@ def mark_of(path: Path, size: int | None = None) -> Mark | None:
 
 
 def truncate(path: Path, size: int) -> None:
-    """Cut a file to its first `size` bytes, on disk when this returns. A missing file stays
-    missing."""
+    """Cut a file to its first `size` bytes, durably. A missing file stays missing."""
     if path.exists() and path.stat().st_size > size:
         with path.open("rb+") as file:
             file.truncate(size)
@@ -178,7 +176,7 @@ def truncate(path: Path, size: int) -> None:
 
 
 class JsonLines:
-    """An append-only file of JSON objects, one a line. `durable` lines are on disk when `append`
+    """An append-only file of JSON objects, one per line. `durable` lines are on disk when `append`
     returns."""
 
     def __init__(self, path: Path, durable: bool = False) -> None:
@@ -187,7 +185,7 @@ class JsonLines:
         self._file = open_private_bytes(path)
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Write one line and hand it to the operating system."""
+        """Write one line and pass it to the operating system."""
         line = line_of(record)
         append_whole(self._file, line)
         if self._mark is not None:
@@ -196,14 +194,14 @@ class JsonLines:
             self.sync()
 
     def mark(self) -> Mark:
-        """The mark of the file as it is now; the first call reads it."""
+        """Return the current mark of the file; the first call reads the file."""
         if self._mark is None:
             self._mark = mark_of(self.path)
             assert self._mark is not None
         return self._mark
 
     def sync(self) -> None:
-        """Everything appended is on disk when this returns."""
+        """Write everything that was appended to disk."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -212,13 +210,13 @@ class JsonLines:
 
 
 class KeyedLog(Generic[Key]):
-    """An append-only file of JSON objects, found again by the key that `key_of` gives; the last row
-    of a key counts.
+    """An append-only file of JSON objects, found by the key that `key_of` returns; the last row of
+    a key counts.
 
-    A row survives a kill of this process once `put` returns. Opening drops a last line that a cut
-    left torn. Only the places of the rows are in memory.
+    Once `put` returns, a row survives a kill of this process. Opening drops an incomplete last
+    line. Only the rows' offsets are in memory.
 
-    Raises DataError for a line that is no such row, naming it.
+    Raises DataError, naming the line, for a line that is not such a row.
     """
 
     def __init__(self, path: Path, key_of: Callable[[Mapping[str, Any]], Key]) -> None:
@@ -243,14 +241,14 @@ class KeyedLog(Generic[Key]):
         return key in self._places
 
     def __iter__(self) -> Iterator[Key]:
-        """The keys, in the order in which they first came."""
+        """Yield the keys, in the order of their first rows."""
         return iter(self._places)
 
     def __len__(self) -> int:
         return len(self._places)
 
     def get(self, key: Key) -> dict[str, Any] | None:
-        """The last row under a key, None when there is none."""
+        """Return the last row under a key, or None."""
         if key not in self._places:
             return None
         start, size = self._places[key]
@@ -275,27 +273,27 @@ class KeyedLog(Generic[Key]):
 
 
 def digest(*parts: object) -> str:
-    """A hash of JSON-able parts; equal parts give equal hashes."""
+    """Return a hash of JSON-able parts; equal parts give equal hashes."""
     text = json.dumps(parts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def line_of(record: Mapping[str, Any]) -> bytes:
-    """A record as a line of a file."""
+    """Return a record as a line of a file."""
     return json.dumps(record, ensure_ascii=True).encode() + b"\n"
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a file, in order; a last line that a cut left torn is none. Nothing if
+    """Yield the JSON objects of a file, in order; an incomplete last line is ignored. Nothing if
     the file is missing.
 
-    Raises DataError for any other line that is no object, naming it.
+    Raises DataError, naming the line, for any other line that is not an object.
     """
     return (row for _, row in sized_lines(path))
 
 
 def sized_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """`read_lines`, each with the bytes of its line."""
+    """Yield (number of bytes of the line, object) for each object of `read_lines`."""
     if not path.exists():
         return
     with path.open("rb") as file:

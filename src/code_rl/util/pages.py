@@ -1,4 +1,4 @@
-"""HTML pages of one file, from templates: autoescaped, undefined names are errors."""
+"""Single-file HTML pages from templates: values are escaped, undefined names are errors."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def _environment(folder: Path) -> Environment:
 
 
 def render_page(template: Path, **values: Any) -> str:
-    """Return one HTML file that needs nothing else; a template may extend `plain.html.j2`."""
+    """Return a self-contained HTML file; a template may extend `plain.html.j2`."""
     return _environment(template.parent).get_template(template.name).render(**values)

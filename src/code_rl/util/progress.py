@@ -25,13 +25,13 @@ class View:
             self.console.width = self.pipe_width
 
     def say(self, text: str) -> None:
-        """One line."""
+        """Print one line."""
         self.console.print(text, markup=False)
 
     def table(
         self, *columns: str, left: Collection[str] = ("",), title: str | None = None
     ) -> Table:
-        """An empty table; the columns named in `left` are text, the others numbers."""
+        """Return an empty table; the columns in `left` are text, the others numbers."""
         shown = box.SIMPLE if self.console.is_terminal else box.ASCII2
         table = Table(box=shown, title=title, title_justify="left")
         for name in columns:
@@ -43,7 +43,7 @@ class View:
 def progress(
     console: Console, what: str, total: int | None, note: Callable[[int], str] = lambda _: ""
 ) -> Iterator[Callable[[], None]]:
-    """Show progress while the block runs, which calls the function once per item; `note` is a text
+    """Show progress during the block, which calls the function once per item; `note` is a text
     beside the count."""
     columns = (
         TextColumn("{task.description}"),

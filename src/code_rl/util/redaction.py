@@ -1,8 +1,8 @@
-"""Keys do not leave the environment: settings refuse them, and logs, errors and reports show ***.
+"""Keys stay in the environment: settings refuse them, and logs, errors and reports show ***
+instead.
 
-A key is the value of an environment variable whose name says so (`…_KEY`, `…_TOKEN`, `…_SECRET`,
-`…_PASSWORD`), a text of a form that well-known services give to their keys, or a password within a
-URL.
+A key is the value of an environment variable named like one (`…_KEY`, `…_TOKEN`, `…_SECRET`,
+`…_PASSWORD`), a text in the format of a well-known service's keys, or a password in a URL.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 
 HIDDEN = "***"
 LEAST_LENGTH = 12
-"""Characters that a variable's value must have to be taken for a key: shorter ones are words that
-occur anywhere."""
+"""The least number of characters of a variable's value that counts as a key; shorter values are
+words that occur anywhere."""
 _NAMES = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
 _FORMS = re.compile(
     r"(?<![A-Za-z0-9_-])"
@@ -32,14 +32,15 @@ _IN_URL = re.compile(r"(?<=://)[^/\s:@\"']*:[^/\s@\"']+(?=@)")
 
 
 def redacted(text: str, environment: Mapping[str, str] = os.environ) -> str:
-    """`text` with every key in it replaced."""
+    """Return `text` with every key in it replaced."""
     for value in sorted(_values(environment), key=len, reverse=True):
         text = text.replace(value, HIDDEN)
     return _IN_URL.sub(HIDDEN, _FORMS.sub(HIDDEN, text))
 
 
 def holds_key(text: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Return True if a setting's value contains a key. A path in a variable is not one."""
+    """Return True if a setting's value contains a key. A variable's value that is a path does not
+    count."""
     known = [value for value in _values(environment) if not value.startswith(("/", "~", "."))]
     return any(value in text for value in known) or bool(
         _FORMS.search(text) or _IN_URL.search(text)
@@ -47,10 +48,10 @@ def holds_key(text: str, environment: Mapping[str, str] = os.environ) -> bool:
 
 
 class RedactingFormatter(logging.Formatter):
-    """A formatter whose lines, exceptions included, hold no key."""
+    """A formatter that removes keys from its lines, exceptions included."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One record, redacted."""
+        """Return one record as text, redacted."""
         return redacted(super().format(record))
 
 
@@ -77,7 +78,7 @@ def _names_a_key(variable: str) -> bool:
 
 
 def print_exception(error: BaseException) -> None:
-    """An exception's traceback on stderr, redacted."""
+    """Print an exception's traceback on stderr, redacted."""
     sys.stderr.write(redacted("".join(traceback.format_exception(error))))
 
 

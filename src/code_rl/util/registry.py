@@ -1,4 +1,4 @@
-"""Names of parts that a user may bring: a name of ours, or `package.module:object`."""
+"""Parts that a user may bring, found by name: a built-in name, or `package.module:object`."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from code_rl.util.suggestion import suggestion
 
 T = TypeVar("T")
 LARGEST = 1e38
-"""What 32 bits hold, as they do rewards, advantages and log-probabilities in a datum."""
+"""The largest value of 32-bit floats, which rewards, advantages and log-probabilities are in a
+datum."""
 
 
 GIVEN = "given:"
-"""Begins the name of an object that this process was given, and that no other can import."""
+"""The prefix of names of objects that were passed to this process and cannot be imported."""
 _given: dict[str, object] = {}
-"""By a name that no other object ever has, so that a run keeps its own."""
+"""Objects by unique names, so that a run keeps its own object."""
 
 
 def name_object(setting: str, value: object) -> str:
-    """A name under which `find` has an object that `setting=` was given: `package.module:object`
-    where it can be imported, else one that holds in this process alone."""
+    """Return a name by which `find` finds the object passed for `setting=`: `package.module:object`
+    if it can be imported, else a name that is valid only in this process."""
     module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
-    with contextlib.suppress(Exception):  # an attribute may raise what it likes
+    with contextlib.suppress(Exception):  # an attribute may raise any exception
         if name and module != "__main__" and resolve_name(f"{module}:{name}") is value:
             return f"{module}:{name}"
     known = (given for given, each in _given.items() if each is value)
@@ -38,7 +39,7 @@ def name_object(setting: str, value: object) -> str:
 
 
 def require_given(settings: Mapping[str, object]) -> None:
-    """Raise ConfigError for objects among `settings` that this process was not given."""
+    """Raise ConfigError for objects among `settings` that were not passed to this process."""
     missing = [
         f"{setting}=…"
         for setting, name in settings.items()
@@ -52,11 +53,10 @@ def require_given(settings: Mapping[str, object]) -> None:
 
 
 def find(setting: str, name: str, ours: Mapping[str, T]) -> T:
-    """Return the object that `setting=name` means. The working directory is searched for modules
-    too.
+    """Return the object that `setting=name` means. Modules in the working directory are found too.
 
-    Raises ConfigError: no part of ours has that name, the module cannot be imported, or it has no
-    such object.
+    Raises ConfigError if no built-in part has that name, the module cannot be imported, or it has
+    no such object.
     """
     if name in ours:
         return ours[name]
@@ -72,7 +72,7 @@ def find(setting: str, name: str, ours: Mapping[str, T]) -> T:
         sys.path.insert(0, "")
     try:
         found = resolve_name(name)
-    except (Exception, SystemExit) as error:  # a user's module raises what it likes
+    except (Exception, SystemExit) as error:  # a user's module may raise any exception
         raise ConfigError(
             f"{setting}={name} cannot be loaded: {type(error).__name__}: {error}"
         ) from error
@@ -80,8 +80,8 @@ def find(setting: str, name: str, ours: Mapping[str, T]) -> T:
 
 
 def about(part: object) -> tuple[str, str]:
-    """Return a part's description: its `about`, or the first line of its docstring; and the rest,
-    its source."""
+    """Return a part's description (its `about`, or the first line of its docstring) and its source
+    (the rest)."""
     first, _, rest = (getattr(part, "about", "") or inspect.getdoc(part) or "").partition("\n")
     return first[:1].lower() + first[1:].rstrip("."), " ".join(rest.split()).rstrip(".")
 
@@ -98,7 +98,7 @@ def attribute_errors_to(setting: str, name: str) -> Iterator[None]:
 
 
 def require_finite(values: Sequence[float], what: str) -> None:
-    """Raise ValueError for the first of `values` that is NaN or infinite, or would be in 32
+    """Raise ValueError for the first of `values` that is NaN or infinite, or becomes so in 32
     bits."""
     for index, value in enumerate(values):
         if not abs(value) <= LARGEST:

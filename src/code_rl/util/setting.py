@@ -13,24 +13,24 @@ Check = Callable[[Any, str], None]
 
 
 def option(default: Any, doc: str, check: Check | None = None) -> Any:
-    """A field of the settings of another verb than `train`."""
+    """Return a field for the settings of a verb other than `train`."""
     return chz.field(default=default, doc=doc, validator=check)
 
 
 def check_that(holds: Callable[[Any], bool], wanted: str) -> Check:
-    """A check that a value, unless it is None, satisfies a condition; `wanted` is the condition in
-    words."""
+    """Return a check that a value, unless it is None, satisfies a condition; `wanted` describes the
+    condition."""
 
     def check(settings: Any, name: str) -> None:
         value = getattr(settings, name)
         if value is not None and not holds(value):
-            # X_ begins chz's name of a value as it was given.
+            # chz prefixes the name of an unprocessed value with X_.
             raise ConfigError(f"{name.removeprefix('X_')}={value} must be {wanted}")
 
     return check
 
 
-# sums and products of rewards and hyperparameters stay far within the trainer's 32-bit floats
+# With this bound, sums and products of rewards and hyperparameters stay well within 32-bit floats.
 LARGEST = 1e9
 AT_LEAST_0 = check_that(lambda count: count >= 0, "0 or above")
 AT_LEAST_1 = check_that(lambda count: count >= 1, "at least 1")

@@ -1,8 +1,8 @@
-"""Settings from the command line: `key=value`, `--key=value` and `--key value` mean the same, for
-every verb.
+"""Settings from the command line, for every verb: `key=value`, `--key=value` and `--key value` mean
+the same.
 
-A settings class is a `chz` class; its field types, defaults and docs are the only place where
-settings are described.
+A settings class is a `chz` class; its field types, defaults and docs are the only description of
+the settings.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Settings = TypeVar("Settings")
 
 
 def read_arguments(argv: Sequence[str]) -> dict[str, str]:
-    """Turn command-line words into raw settings. Raises ConfigError for words that are neither, and
-    for repeats."""
+    """Return raw settings from command-line words. Raises ConfigError for words of another form,
+    and for repeated settings."""
     raw: dict[str, str] = {}
     words = iter(argv)
     for word in words:
@@ -46,11 +46,11 @@ def read_arguments(argv: Sequence[str]) -> dict[str, str]:
 
 
 def make_settings(cls: type[Settings], *layers: Mapping[str, Any]) -> Settings:
-    """Build `cls` from layers of values, later layers winning. Strings are cast to the field's
+    """Build `cls` from layers of values; later layers win. Strings are converted to the field's
     type.
 
-    Raises ConfigError: unknown name (with a suggestion), a value that does not fit its field, or
-    one that a validator refuses.
+    Raises ConfigError for an unknown name (with a suggestion), a value that does not fit its field,
+    or one that a validator refuses.
     """
     merged: dict[str, Any] = {}
     for layer in layers:
@@ -83,8 +83,8 @@ def make_settings(cls: type[Settings], *layers: Mapping[str, Any]) -> Settings:
 
 
 def describe(cls: type[Any], usage: str, holds: Mapping[str, str] | None = None) -> str:
-    """The text of `--help`: usage, the class's docstring, then every setting with its default and
-    meaning. `holds` has defaults that hold in the place of a class's own."""
+    """Return the text of `--help`: usage, the class's docstring, then every setting with its
+    default and meaning. `holds` has defaults that replace the class's own."""
     lines = [f"usage: {usage}", "", inspect.cleandoc(cls.__doc__ or ""), "", "settings:"]
     for name, field in chz.chz_fields(cls).items():
         default = field._default
@@ -107,14 +107,14 @@ def _misfit(cls: type[Any], values: Mapping[str, Any]) -> str:
             ).make()
         except InvalidBlueprintArg:
             return f"{name}={value!r} is not {_in_words(fields[name].x_type)}"
-        # Another field is missing or refused; only a misfit is looked for
+        # This error is about another field; only a value that does not fit is looked for
         except Exception:  # noqa: BLE001, S112
             continue
     return "a setting has a value of the wrong type"
 
 
 def _in_words(kind: Any) -> str:
-    """A field's type as a user would say it."""
+    """Return a field's type in a user's words."""
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(str, get_args(kind)))
     alternatives = [each for each in get_args(kind) if each is not type(None)]

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 OF_A_RUN = ("log_path", "checkpoint", "run")
-"""What verbs call a run, and what may be tried in its place."""
+"""Names of a run's setting in different verbs, which users may confuse."""
 
 OF_OTHERS = {
     "log_dir": "log_path",
@@ -23,17 +23,17 @@ OF_OTHERS = {
     "beta": "kl_coef",
     "model": "model_name",
 }
-"""Words of other tools, and what they are here."""
+"""Setting names of other tools, and their equivalents here."""
 MEANT = {
     "log_to": "log_to=wandb (the project is WANDB_PROJECT in the environment, the name log_path's)",
     "group_size": "groups_per_batch=PROMPTS group_size=COMPLETIONS_PER_PROMPT",
 }
-"""How some of these are given."""
+"""How to give some of these settings."""
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """`, did you mean 'x'?` for the known name of a run in place of another, that with these
-    initials (`lr`), the closest, or nothing."""
+    """Return `, did you mean 'x'?`, or an empty text. The suggestion is another verb's name for a
+    run's setting, a name with these initials (`lr`), or the most similar name."""
     known = list(known)
     meant = [each for each in OF_A_RUN if name in OF_A_RUN and each in known]
     meant += [

@@ -7,13 +7,13 @@ import threading
 import warnings
 
 _one_at_a_time = threading.Lock()
-"""CPython up to 3.11 counts the depth of all threads' trees in one place, and raises SystemError
-when two are built at once (its issue 106905)."""
+"""CPython up to 3.11 counts the depth of all threads' trees together, and raises SystemError if two
+are built at once (its issue 106905)."""
 
 
 def parse(source: str) -> ast.Module:
-    """The tree of a program, which a byte order mark may begin, as in a file. Raises SyntaxError,
-    without a line where CPython names none, for whatever does not parse."""
+    """Return the syntax tree of a program, which may begin with a byte order mark, as in a file.
+    Raises SyntaxError for anything that does not parse, without a line if CPython names none."""
     with _one_at_a_time, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
