@@ -29,7 +29,7 @@ from code_rl.util.files import check_out, make_folder, write_atomically
 
 
 def eval_command(given: Mapping[str, Any]) -> int:
-    """Run `code-rl eval`. Return 0 if every sample has a verdict about itself, else 1."""
+    """Run `code-rl eval`. Return 0 if every sample has a decided verdict, else 1."""
     config = make_eval_config(given)
     if config.compare is not None:
         return _compare(config)

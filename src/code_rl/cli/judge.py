@@ -83,8 +83,8 @@ async def sandbox_on_demand(config: Any) -> AsyncIterator[Callable[[], Executor]
 
 
 def judge_command(given: Mapping[str, str]) -> int:
-    """Run the verb. Return 0 if every program got a verdict about itself, else 1. Raises
-    ConfigError and DataError for bad input."""
+    """Run the verb. Return 0 if every program got a decided verdict, else 1. Raises ConfigError and
+    DataError for bad input."""
     judged = asyncio.run(_run(make_settings(JudgeConfig, given)))
     return 0 if judged is None or judged.complete else 1
 

@@ -10,8 +10,8 @@ from code_rl.util.settings import make_settings
 
 
 def prepare_command(given: Mapping[str, str]) -> int:
-    """Run the verb. Return 0 if every problem got a decision about itself, else 1. Raises
-    ConfigError and DataError for bad input."""
+    """Run the verb. Return 0 if every problem was decided, 1 if a failure of this machine left some
+    undecided. Raises ConfigError and DataError for bad input."""
     config = make_settings(PrepareConfig, given)
     source = check(config)
     view = PrepareView()

@@ -48,7 +48,7 @@ class Judged:
 
     @property
     def complete(self) -> bool:
-        """True if every program got a verdict about itself."""
+        """True if every program got a decided verdict."""
         return not any(count for kind, count in self.counts.items() if kind.undecided)
 
 

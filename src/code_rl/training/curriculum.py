@@ -164,7 +164,7 @@ class WeightedOrder:
         return self._weights[step]
 
     def measured(self, step: int) -> dict[str, float]:
-        """The metrics of the batch of a step."""
+        """Return the metrics of the batch of a step."""
         self.weights(step)
         rates = [each.solve_rate for each in self._histories.values()]
         return {

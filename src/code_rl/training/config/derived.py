@@ -80,8 +80,8 @@ def refuse_idle(config: Config) -> None:
 
 
 def unused(config: Config) -> list[str]:
-    """A line for each setting of evaluations in a run without them; it is kept, since a resume may
-    turn them on."""
+    """Return a line for each evaluation setting of a run without evaluations. The settings are
+    kept, since a resume may turn evaluations on."""
     fields, recipe = chz.chz_fields(Config), recipe_of(chz.asdict(config))
     given = {
         name: getattr(config, name)

@@ -108,8 +108,8 @@ def wall_seconds(records: Sequence[Record]) -> float:
 
 
 def totals(records: Sequence[Record], reader: RunReader) -> dict[str, Any]:
-    """Seconds by stage, tokens, completions, verdicts, masked completions by reason, and the
-    cost."""
+    """Return the seconds by stage, tokens, completions, verdicts, masked completions by reason, and
+    the cost."""
 
     def total(name: str) -> float:
         return sum(values_of(records, name))
@@ -134,7 +134,7 @@ def totals(records: Sequence[Record], reader: RunReader) -> dict[str, Any]:
 
 
 def _cost(config: Mapping[str, Any], total: Callable[[str], float]) -> str:
-    """The cost of a run in words, by its price table where the file is still there."""
+    """Return the cost of a run as text, by its price table if the file still exists."""
     if config.get("backend") == "embedded":
         return "nothing for the embedded engine"
     billed = {kind: int(sum(map(total, names))) for kind, names in BILLED.items()}
