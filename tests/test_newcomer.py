@@ -23,6 +23,7 @@ from tests.kinds import each_is
 from tests.training.pipeline_support import rollouts, small, untimed
 
 ONE_STEP = {"max_steps": "1", "save_every": "0"}
+OWN = {"advantage": "tests.newcomer:median", "reward": "tests.newcomer:short", "format_coef": 0}
 
 
 def trained(tmp_path, name="run", **settings):
@@ -30,20 +31,38 @@ def trained(tmp_path, name="run", **settings):
     return untimed(tmp_path / name)[-1]
 
 
-def test_an_advantage_is_a_function_of_rewards(tmp_path):
-    trained(tmp_path, advantage="tests.newcomer:median")
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["advantage"] == "tests.newcomer:median"
-    for group in rollouts(tmp_path / "run"):
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """A run with an advantage, a reward and a loss of one's own, and its record."""
+    home = tmp_path_factory.mktemp("own")
+    return home / "run", trained(home, **OWN, loss="tests.newcomer:SAME_AS_BUILT_IN")
+
+
+@pytest.fixture(scope="module")
+def plain_loss(tmp_path_factory):
+    """A run with an advantage of two parameters and a loss without a ratio, and its record."""
+    home = tmp_path_factory.mktemp("plain_loss")
+    return home / "run", trained(
+        home, advantage="tests.newcomer:concise", loss="tests.newcomer:REINFORCE", format_coef=0
+    )
+
+
+def test_an_advantage_is_a_function_of_rewards(own):
+    log_path, _ = own
+    assert json.loads((log_path / "config.json").read_text())["advantage"] == "tests.newcomer:median"
+    seen = 0
+    for group in rollouts(log_path):
         rewards = sorted(row["reward"] for row in group["completions"])
         if rewards[0] != rewards[-1]:
             middle = rewards[len(rewards) // 2]
             assert all(row["advantage"] == row["reward"] - middle for row in group["completions"])
+            seen += 1
+    assert seen
 
 
-def test_an_advantage_of_two_parameters_sees_the_trajectories(tmp_path):
-    trained(tmp_path, advantage="tests.newcomer:concise", format_coef=0)
+def test_an_advantage_of_two_parameters_sees_the_trajectories(plain_loss):
     seen = 0
-    for group in rollouts(tmp_path / "run"):
+    for group in rollouts(plain_loss[0]):
         rows = group["completions"]
         if len({row["reward"] for row in rows}) > 1:
             best = min(len(row["tokens"]) for row in rows)
@@ -54,20 +73,18 @@ def test_an_advantage_of_two_parameters_sees_the_trajectories(tmp_path):
     assert seen
 
 
-def test_a_reward_is_a_function_of_a_trajectory(tmp_path):
-    trained(tmp_path, reward="tests.newcomer:short", format_coef=0)
-    rows = [row for group in rollouts(tmp_path / "run") for row in group["completions"]]
+def test_a_reward_is_a_function_of_a_trajectory(own):
+    rows = [row for group in rollouts(own[0]) for row in group["completions"]]
     assert any(row["verdict"] == "passed" for row in rows)
     for row in rows:
         assert row["reward"] == (1.0 + 1.0 / len(row["tokens"]) if row["verdict"] == "passed" else 0.0)
 
 
-def test_a_loss_of_ones_own_that_is_the_built_in_one_trains_alike(tmp_path):
-    own = trained(tmp_path, "own", loss="tests.newcomer:SAME_AS_BUILT_IN")
-    built_in = trained(tmp_path, "built_in")
-    assert own["n_datums"] > 0
-    assert own["loss"] == pytest.approx(built_in["loss"], rel=1e-5)
-    assert own["optim/grad_norm"] == pytest.approx(built_in["optim/grad_norm"], rel=1e-3)
+def test_a_loss_of_ones_own_that_is_the_built_in_one_trains_alike(own, tmp_path):
+    built_in = trained(tmp_path, **OWN)
+    assert own[1]["n_datums"] > 0
+    assert own[1]["loss"] == pytest.approx(built_in["loss"], rel=1e-5)
+    assert own[1]["optim/grad_norm"] == pytest.approx(built_in["optim/grad_norm"], rel=1e-3)
 
 
 def test_a_loss_of_ones_own_that_masks_has_its_share_logged(tmp_path):
@@ -75,23 +92,15 @@ def test_a_loss_of_ones_own_that_masks_has_its_share_logged(tmp_path):
     assert 0 < record["clip_fraction"] < 1
 
 
-def test_a_loss_of_ones_own_is_logged_by_its_formula(tmp_path):
-    record = trained(tmp_path, loss="tests.newcomer:REINFORCE")
+def test_a_loss_of_ones_own_is_logged_by_its_formula(plain_loss):
+    log_path, record = plain_loss
     advantage, tokens = 0.0, 0
-    for group in rollouts(tmp_path / "run"):
+    for group in rollouts(log_path):
         if not group["skipped"]:
             for row in group["completions"]:
                 advantage -= sum(row["advantage"] * logprob for logprob in row["logprobs"])
                 tokens += len(row["tokens"]) if row["advantage"] else 0
     assert record["loss"] == pytest.approx(advantage / tokens, rel=1e-3)
-
-
-def test_a_prompt_template_is_a_function_of_what_a_problem_shows(tmp_path):
-    trained(tmp_path, prompt="tests.newcomer:brief", max_tokens=32)
-    words_of = load_tokenizer("tiny").decode
-    assert all(
-        "one Python program in a code block" in words_of(row["prompt_tokens"]) for row in rollouts(tmp_path / "run")
-    )
 
 
 def test_an_environment_is_a_class_with_two_calls(tmp_path):
@@ -113,21 +122,20 @@ def native(path, *names):
     return path
 
 
-def test_problems_of_ones_own_are_a_file(tmp_path, monkeypatch):
+def test_a_file_of_problems_is_trained_on_with_a_prompt_template_that_is_a_function_of_its_public_view(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("CODE_RL_CACHE", str(tmp_path / "cache"))
     path = native(tmp_path / "mine.jsonl", "one", "two", "three", "four")
-    trained(tmp_path, dataset=path)
+    trained(tmp_path, dataset=path, prompt="tests.newcomer:brief", max_tokens=32)
     groups = rollouts(tmp_path / "run")
     assert sorted(group["problem_id"] for group in groups) == ["four", "one", "three", "two"]
     assert {row["verdict"] for group in groups for row in group["completions"]} - {"sandbox_error"}
-
-
-def test_a_benchmark_of_ones_own_is_a_file(tmp_path, monkeypatch):
-    monkeypatch.setenv("CODE_RL_CACHE", str(tmp_path / "cache"))
-    path = native(tmp_path / "mine.jsonl", "one", "two")
-    assert main(["eval", f"benchmark={path}", "model=reference", f"out={tmp_path / 'out'}"]) == 0
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert (results["problems"], results["pass@1"]) == (2, 1.0)
+    words_of = load_tokenizer("tiny").decode
+    for group in groups:
+        prompt = words_of(group["prompt_tokens"])
+        assert "sum of two integers" in prompt
+        assert "one Python program in a code block" in prompt
 
 
 def test_an_object_of_ones_own_is_a_benchmark_and_a_data_set(tmp_path):
