@@ -143,7 +143,7 @@ def test_a_custom_loss_that_leaves_a_datum_out_is_refused_by_number():
 def test_an_infinite_gradient_takes_no_step():
     _, trainer = client()
     before = trainer._lora.flat.clone()
-    huge = policy_datum(tokens(0, 5), tokens(1, 5), [-3e38] * 5, 1.0)
+    huge = policy_datum(tokens(0, 5), tokens(1, 5), [-60.0] * 5, 3e38)
     trainer.forward_backward([huge], "importance_sampling").result()
     with pytest.raises(BackendError):
         trainer.optim_step(ADAM).result()
