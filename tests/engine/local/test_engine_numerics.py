@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tinker import types
 
+from code_rl.engine.local import EmbeddedService
 from tests.engine.local.embedded_models import (
     FAMILIES,
     as_peft,
@@ -164,7 +165,14 @@ def test_only_what_is_asked_for_is_adapted(flags):
     assert ("lm_head" in names) == unembed
 
 
-def test_bf16_trains_with_fp32_adapter_and_agrees_with_fp32():
+@pytest.mark.parametrize("fast", [False, True])
+def test_bf16_is_fp32_on_a_cpu_that_cannot_multiply_it(fast, monkeypatch):
+    monkeypatch.setattr("torch.ops.mkldnn._is_mkldnn_bf16_supported", lambda: fast)
+    assert EmbeddedService(device="cpu", dtype="bfloat16").dtype == (torch.bfloat16 if fast else torch.float32)
+
+
+def test_bf16_trains_with_fp32_adapter_and_agrees_with_fp32(monkeypatch):
+    monkeypatch.setattr("code_rl.engine.local.service.multiplies_bfloat16", lambda _: True)
     model = reference("qwen3")
     rows = [policy_datum(*row) for row in groups()]
     exact = trained(service(model).create_lora_training_client("m", rank=4, seed=0).result())

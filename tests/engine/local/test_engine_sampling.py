@@ -249,6 +249,7 @@ def test_weights_packed_for_sampling_give_the_trainers_logprobs_and_the_greedy_t
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_bf16_sampler_agrees_with_its_trainer(packed, monkeypatch):
+    monkeypatch.setattr("code_rl.engine.local.service.multiplies_bfloat16", lambda _: True)
     if packed:
         monkeypatch.setattr("code_rl.engine.local.weights.SMALL_HIDDEN", 0)
     made = service(reference("qwen3"), dtype="bfloat16")

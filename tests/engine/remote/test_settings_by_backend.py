@@ -48,6 +48,7 @@ def arrived(request, server, tmp_path_factory):
     seen = SimpleNamespace(kind=request.param, adam=[], requests=[], loras=[], ttl=None, losses=[])
     with pytest.MonkeyPatch.context() as patch:
         spy(patch, seen)
+        patch.setattr("code_rl.engine.local.service.multiplies_bfloat16", lambda _: True)
         backend = backend_of(request.param, server.url, patch)
         given = {**settings(backend, tmp_path_factory.mktemp("run"), max_steps="1"), **GIVEN}
         for name, value in {**LOCAL_GIVEN, **REMOTE_GIVEN}.items():

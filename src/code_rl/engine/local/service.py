@@ -169,9 +169,16 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """Return the dtype of weights and activations. Raises ConfigError for an unknown one."""
+    """Return the dtype of weights and activations: float32 for bfloat16 on a CPU that cannot
+    multiply it. Raises ConfigError for an unknown one."""
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     if name not in _DTYPES:
         raise ConfigError(f"dtype={name!r} must be auto, {' or '.join(_DTYPES)}")
-    return _DTYPES[name]
+    return _DTYPES[name] if multiplies_bfloat16(device) else torch.float32
+
+
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Return False for a CPU without instructions for bfloat16, where it is 100 times slower than
+    float32."""
+    return device.type != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
