@@ -107,8 +107,7 @@ class Config:
         FIXED,
         embedded("of the embedded engine", "the server has its own"),
         "Weights and activations of the embedded engine: auto (bfloat16 on cuda, else float32), "
-        "float32, or bfloat16 (twice as fast on CPUs with AVX-512 BF16 or AMX; float32 on a CPU "
-        "without bfloat16). Adapters: float32.",
+        "float32, or bfloat16 (float32 on a CPU without it). Adapters: float32.",
         check=check_that(
             lambda name: name in ("auto", "float32", "bfloat16"), "auto, float32 or bfloat16"
         ),
