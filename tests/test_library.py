@@ -244,9 +244,9 @@ def test_objects_train_where_names_do_and_a_resume_asks_for_those_that_have_none
 
 
 def test_an_object_that_can_be_imported_needs_no_second_giving():
-    assert name_object("reward", fraction) == "code_rl.policy.rewards:fraction"
-    assert name_object("environment", Halves) == f"{__name__}:Halves"
-    assert name_object("environment", Halves()).startswith(GIVEN)
+    assert name_object(fraction) == "code_rl.policy.rewards:fraction"
+    assert name_object(Halves) == f"{__name__}:Halves"
+    assert name_object(Halves()).startswith(GIVEN)
 
 
 def test_a_resumed_run_keeps_its_own_object_whatever_was_given_since(tmp_path):

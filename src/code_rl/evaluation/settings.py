@@ -18,6 +18,7 @@ from code_rl.util.setting import (
     AT_LEAST_1,
     EXECUTOR_DOC,
     FROM_0,
+    ISOLATION_DOC,
     check_that,
     option,
 )
@@ -143,9 +144,7 @@ class EvalConfig:
     )
     seed: int = option(0, "Seed of sampling.", AT_LEAST_0)
     executor: str = option("auto", EXECUTOR_DOC)
-    isolation: Literal["auto", "full", "landlock", "none"] = option(
-        "auto", "Isolation level of the embedded sandbox."
-    )
+    isolation: Literal["auto", "full", "landlock", "none"] = option("auto", ISOLATION_DOC)
     concurrency: int | None = option(
         None, "Programs in flight at once (None: the executor's default).", AT_LEAST_1
     )

@@ -174,7 +174,7 @@ def _as_typed(name: str, value: Any) -> Any:
         return str(int(number)) if whole else number  # a field of numbers accepts both
     field = chz.chz_fields(Config).get(name)
     takes_text = field is not None and field.x_type in (str, str | None)
-    return name_object(name, value) if takes_text else value
+    return name_object(value) if takes_text else value
 
 
 def _say_what_has_no_name(settings: Mapping[str, Any]) -> None:

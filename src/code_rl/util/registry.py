@@ -25,15 +25,16 @@ _given: dict[str, object] = {}
 """Objects by unique names, so that a run keeps its own object."""
 
 
-def name_object(setting: str, value: object) -> str:
-    """Return a name by which `find` finds the object passed for `setting=`: `package.module:object`
+def name_object(value: object) -> str:
+    """Return a name by which `find` finds an object: `package.module:object`
     if it can be imported, else a name that is valid only in this process."""
     module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
     with contextlib.suppress(Exception):  # an attribute may raise any exception
         if name and module != "__main__" and resolve_name(f"{module}:{name}") is value:
             return f"{module}:{name}"
     known = (given for given, each in _given.items() if each is value)
-    given = next(known, None) or f"{GIVEN}{setting}_{secrets.token_hex(4)}"
+    own = (name or type(value).__name__).rpartition(".")[2]
+    given = next(known, None) or f"{GIVEN}{own}_{secrets.token_hex(4)}"
     _given[given] = value
     return given
 

@@ -45,5 +45,5 @@ EXECUTOR_DOC = (
     "comma-separated. auto: SANDBOX_URL if set, else embedded."
 )
 ISOLATION_DOC = (
-    "Isolation level of the embedded sandbox; auto takes the strongest that this machine allows."
+    "Isolation of the embedded sandbox: full, landlock, none, or auto (the strongest available)."
 )
