@@ -114,10 +114,17 @@ class Learner:
         self.gradient: Tensor | None = None
         adapted = sum(m.inputs * m.outputs for m in lora.modules)
         self.merging = base.dtype == torch.float32 and adapted <= MERGE_LIMIT
-        self.budget = token_budget or (8192 if base.device.type == "cuda" else 2048)
         arch = base.arch
         per_token = arch.layers * (10 * arch.hidden + 5 * arch.ffn) * base.dtype.itemsize
-        self.recompute = self.budget * per_token > ACTIVATIONS_LIMIT
+        largest, fitting = (
+            8192 if base.device.type == "cuda" else 2048,
+            ACTIVATIONS_LIMIT // per_token,
+        )
+        # Half a budget whose activations are kept is faster than a whole one that recomputes them.
+        self.budget = token_budget or (
+            largest // 2 if largest // 2 <= fitting < largest else largest
+        )
+        self.recompute = self.budget > fitting
         self._merged: Weights | None = None
 
     def snapshot(self) -> Weights | HfWeights:
