@@ -116,14 +116,11 @@ class Learner:
         self.merging = base.dtype == torch.float32 and adapted <= MERGE_LIMIT
         arch = base.arch
         per_token = arch.layers * (10 * arch.hidden + 5 * arch.ffn) * base.dtype.itemsize
-        largest, fitting = (
-            8192 if base.device.type == "cuda" else 2048,
-            ACTIVATIONS_LIMIT // per_token,
-        )
+        fitting = ACTIVATIONS_LIMIT // per_token
+        most = 8192 if base.device.type == "cuda" else 2048
         # Half a budget whose activations are kept is faster than a whole one that recomputes them.
-        self.budget = token_budget or (
-            largest // 2 if largest // 2 <= fitting < largest else largest
-        )
+        chosen = most // 2 if most // 2 <= fitting < most else most
+        self.budget = token_budget or chosen
         self.recompute = self.budget > fitting
         self._merged: Weights | None = None
 
