@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tests.training.pipeline_support import SMALL
 
 PACKAGE = Path(code_rl.__file__).parent
 SUM = Problem("sum", "Add.", (StdinTest("1 2\n", "3\n"), StdinTest("5 6\n", "11\n")))
+NUMBER: Any = 1
 ADDS = "print(sum(map(int, input().split())))"
 
 
@@ -217,7 +219,7 @@ class Halves(code_rl.Single):
     """An environment that is made by its user."""
 
 
-def test_objects_train_where_names_do_and_a_resume_asks_for_those_that_have_none(tmp_path, capsys):
+def test_objects_train_where_names_do_and_a_resume_asks_for_those_that_have_none(tmp_path, capsys, monkeypatch):
     problems = list(load_problems("builtin", limit=8))
     loss = code_rl.Loss("mine", lambda ops, logprobs, inputs, settings: -inputs["advantages"] * logprobs, {})
     given = {
@@ -235,6 +237,7 @@ def test_objects_train_where_names_do_and_a_resume_asks_for_those_that_have_none
     assert said.count("give them to code_rl.train again") == 1
     assert [row["step"] for row in run.metrics] == [-1, 0, 1]
     assert code_rl.report(run, browse=False).is_file()
+    monkeypatch.setattr("code_rl.util.registry._given", {})  # as in a new process
     again = code_rl.train(log_path=tmp_path / "run", max_steps=3, **given)
     assert again.metrics[-1]["step"] == 2
     script = f"import code_rl; code_rl.train(log_path={str(tmp_path / 'run')!r}, max_steps=4)"
@@ -255,3 +258,26 @@ def test_a_resumed_run_keeps_its_own_object_whatever_was_given_since(tmp_path):
     code_rl.train(log_path=tmp_path / "second", reward=lambda trajectory: -7.0, **settings)
     resumed = code_rl.train(log_path=tmp_path / "first", max_steps=2)
     assert [record["mean_reward"] for record in resumed.metrics] == [1.0, 1.0]
+
+
+def test_a_resume_may_leave_out_the_evaluations(tmp_path):
+    settings: dict[str, Any] = {**SMALL, "max_steps": 1, "eval_every": 0, "eval_limit": 1, "eval_samples": 1}
+    code_rl.train(log_path=tmp_path, **settings)
+    resumed = code_rl.train(log_path=tmp_path, max_steps=2, eval_every=-1)
+    assert [record["step"] for record in resumed.metrics] == [-1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("time_limit_s", 0),
+        ("time_limit_s", "2"),
+        ("memory_limit_mb", -5),
+        ("statement", None),
+        ("tests", ("1",)),
+        ("tests", (StdinTest("", NUMBER),)),
+    ],
+)
+def test_a_problem_with_a_wrong_field_is_refused_by_its_name(field, value):
+    with refused(field, kind=DataError):
+        code_rl.judge(replace(SUM, **{field: value}), ADDS)

@@ -32,7 +32,7 @@ from code_rl.data.sources.livecodebench import release_shards
 from code_rl.data.sources.records import Item, Origin
 from code_rl.data.sources.shapes import read_row, shape_of
 from code_rl.grading import Problem
-from code_rl.grading.native import format_problem
+from code_rl.grading.native import check_problem, format_problem
 from code_rl.util import registry
 from code_rl.util.data_files import describe_files, is_data_file, stream_rows
 from code_rl.util.errors import ConfigError, DataError
@@ -142,6 +142,8 @@ def problems_of(setting: str, name: str, own: Any) -> tuple[Problem, ...]:
             raise ConfigError(
                 f"{setting}={name} must give problems (code_rl.Problem), or be a function that does"
             )
+    for problem in problems:
+        check_problem(problem, f"{setting}={name}: problem {problem.id!r}")
     seen = Counter(problem.id for problem in problems)
     if len(seen) < len(problems):
         raise ConfigError(

@@ -20,6 +20,7 @@ from code_rl.data.sources.shapes import NATIVE
 from code_rl.grading import Problem, StdinTest, TestCase
 from code_rl.grading.sandbox import Executor
 from code_rl.util.errors import ConfigError, DataError
+from code_rl.util.registry import GIVEN
 
 Say = Callable[[str], None]
 PROGRESS_S = 20.0
@@ -59,6 +60,8 @@ def find_data(
     problems; DataError for unusable files.
     """
     pins = pins or {}
+    if any(part.startswith(GIVEN) for parts in pins.values() for part in parts):
+        pins = {}  # an object of an earlier process, in whose place another was given
     train = None if dataset == BUILTIN else open_dataset(",".join(pins.get(TRAIN, (dataset,))))
     if not evaluates:
         return RunData(train, {})

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from code_rl.grading.checker import Asked, CheckerBudget, put_to_checker, read_answer
 from code_rl.grading.compare import compare_printed, compare_returned
 from code_rl.grading.compare_values import UnreadableError
-from code_rl.grading.problem import CallTest, Problem, StdinTest, TestCase, check_parts
+from code_rl.grading.native import check_problem
+from code_rl.grading.problem import CallTest, Problem, StdinTest, TestCase
 from code_rl.grading.reasons import Reason, left_by_itself, status_reason, wrong
 from code_rl.grading.sandbox.executor import Execution, Executor, Limits, Status, encodable
 from code_rl.grading.sandbox.shared import shared_executor
@@ -84,7 +85,7 @@ async def judge_async(
         raise DataError(
             f"code={code!r:.80} is no text; give a program, or None for an answer without one"
         )
-    check_parts(problem, f"problem {problem.id!r}")
+    check_problem(problem, f"problem {problem.id!r}")
     if code is None:
         return Verdict(VerdictKind.NO_CODE, 0, len(problem.tests), problem.compare.rule)
     tally = _Tally(all_tests)

@@ -126,6 +126,8 @@ FORMS = {
 }
 """The fields of a problem, in the order in which they are written."""
 NATIVE_FIELDS = tuple(FORMS)
+OWN_FIELDS = ("id", "statement", "starter_code", "fn_name", "time_limit_s", "memory_limit_mb")
+"""The fields of a problem that are checked on every judgment."""
 NESTED = ("tests", "compare", "solutions", "meta")
 """Fields that are JSON text in a table, where every field is a column."""
 _COMPARE = {
@@ -159,6 +161,23 @@ def read_fields(
         if not forms[name].fits(value):
             raise wrong_field(name, value, forms[name].wanted, where)
     return {name: forms[name].kept(value) for name, value in data.items()}
+
+
+def check_problem(problem: Problem, where: str) -> None:
+    """Raise DataError, beginning with `where`, for a problem made in Python that no row could
+    give."""
+    for name in OWN_FIELDS:
+        value = getattr(problem, name)
+        if not FORMS[name].fits(value):
+            raise wrong_field(name, value, FORMS[name].wanted, where)
+    for index, test in enumerate(problem.tests):
+        here = f"{where}: tests[{index}]"
+        if not isinstance(test, TestCase):
+            raise DataError(f"{here}={short(test)} must be a StdinTest, CallTest or SequenceTest")
+        for name in ("input", "expected") if isinstance(test, StdinTest) else ():
+            if not TEXT.fits(value := getattr(test, name)):
+                raise wrong_field(name, value, TEXT.wanted, here)
+    check_parts(problem, where)
 
 
 def wrong_field(name: str, value: Any, wanted: str, where: str) -> DataError:

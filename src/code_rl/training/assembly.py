@@ -89,11 +89,11 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A locked run directory. `problems` is the digest of the run's problems; an earlier run in the
+    """A locked run directory. `problems` has a digest for each data set; an earlier run in the
     directory has the same."""
 
     path: Path
-    problems: str
+    problems: Mapping[str, str]
     goes_on: bool
 
 
@@ -170,19 +170,24 @@ def take_directory(launch: Launch, data: Data) -> Directory:
     check_log_dir(log_path, config.behavior_if_log_dir_exists)
     if not (log_path / LOCK).exists():
         _lock(log_path, launch.stack)
-    problems = digest(
-        all_keys(data.train), {name: all_keys(split) for name, split in data.test.items()}
-    )
+    splits = {f"test_dataset= ({name})": split for name, split in data.test.items()}
+    problems = {
+        name: digest(all_keys(part)) for name, part in {"dataset=": data.train, **splits}.items()
+    }
     goes_on = launch.goes_on and is_run(
         log_path
     )  # the user may have answered a question with "delete"
     if not goes_on:
         write_atomically(log_path / BEGUN, json.dumps(chz.asdict(config)))
-    elif _resolved(log_path).get("problems") != problems:
-        raise ConfigError(
-            f"dataset= or test_dataset= has other problems than when the run in {log_path} "
-            "began; restore them, or begin a new run"
-        )
+    else:
+        earlier = _resolved(log_path).get("problems", {})
+        for name in problems.keys() & earlier.keys():
+            if problems[name] != earlier[name]:
+                raise ConfigError(
+                    f"{name} has other problems than when the run in {log_path} began; restore "
+                    "them, or begin a new run"
+                )
+        problems = {**earlier, **problems}  # a resume may leave out the evaluations
     return Directory(log_path, problems, goes_on)
 
 
@@ -361,10 +366,13 @@ def _lock(log_path: Path, stack: contextlib.AsyncExitStack) -> None:
 
 
 def _kept(
-    config: Config, data: Mapping[str, list[str]], trained: Mapping[str, list[str]], known: str
+    config: Config,
+    data: Mapping[str, list[str]],
+    trained: Mapping[str, list[str]],
+    known: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return the settings as written to `config.json`. `known` is the hash of all problems' ids and
-    statements."""
+    """Return the settings as written to `config.json`. `known` has a hash of the problems' ids and
+    statements for each data set."""
     shape = batch_shape(config)
     resolved = {
         "prompts": shape.prompts,

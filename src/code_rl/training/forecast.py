@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import chz
 
 from code_rl.data.load import count_splits
-from code_rl.engine import BUILT_IN, BackendKind
+from code_rl.engine import BUILT_IN, BackendKind, built_in_context
 from code_rl.training.budget import Prices, Tokens, read_prices
 from code_rl.training.config import (
     BatchShape,
@@ -61,7 +61,8 @@ def forecast(config: Config, assume: Mapping[str, float], prices: Prices | None)
     """Return the forecast from the settings and assumptions."""
     shape = batch_shape(config)
     steps = config.max_steps if config.max_steps > 0 else 100
-    schedule = context_schedule(config, room=2**62)
+    room = _room(config, assume)
+    schedule = context_schedule(config, room)
     tokens, cpu_s = Tokens(), 0.0
     for step in range(steps):
         limit = schedule.stages[schedule.stage(step, [])].max_tokens
@@ -71,7 +72,7 @@ def forecast(config: Config, assume: Mapping[str, float], prices: Prices | None)
             shape.prompts * shape.samples_per_prompt * assume["code_rate"] * assume["program_cpu_s"]
         )
     evaluations = _evaluated(config, steps, assume)
-    length = assume["completion_share"] * config.max_tokens
+    length = assume["completion_share"] * min(config.max_tokens, room)
     tokens += Tokens(
         prefill=int(evaluations * assume["prompt_tokens"]), sample=int(evaluations * length)
     )
@@ -82,6 +83,13 @@ def forecast(config: Config, assume: Mapping[str, float], prices: Prices | None)
         + assume["code_rate"] * assume["program_cpu_s"] / assume["sandbox_cpus"]
     )
     return Expected(steps, tokens, cpu_s, _step_s(config, shape, assume), eval_s, cost)
+
+
+def _room(config: Config, assume: Mapping[str, float]) -> int:
+    """Return the most tokens that a completion may have: what the built-in model's context leaves.
+    No other model is read for a forecast."""
+    context = built_in_context() if config.model_name == BUILT_IN else None
+    return 2**62 if context is None else context - int(assume["prompt_tokens"])
 
 
 def _batch(shape: BatchShape, limit: int, assume: Mapping[str, float]) -> Tokens:
@@ -103,7 +111,7 @@ def _evaluated(config: Config, steps: int, assume: Mapping[str, float]) -> float
 def _step_s(config: Config, shape: BatchShape, assume: Mapping[str, float]) -> float:
     """Return the seconds of a step in the first stage: the sum of its parts, or the slowest part if
     stages overlap."""
-    limit = context_schedule(config, room=2**62).stages[0].max_tokens
+    limit = context_schedule(config, _room(config, assume)).stages[0].max_tokens
     batch = _batch(shape, limit, assume)
     programs = shape.prompts * shape.samples_per_prompt * assume["code_rate"]
     parts = (

@@ -154,8 +154,8 @@ def report(run: str | Path | TrainingResult, *, browse: bool = True) -> Path:
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings in the form of the command line: paths become text, objects become names, and
-    settings that are None are left out."""
+    """Return settings in the form of the command line: paths become text, objects become names,
+    lists of texts are joined by commas, and settings that are None are left out."""
     return {name: _as_typed(name, value) for name, value in settings.items() if value is not None}
 
 
@@ -168,6 +168,8 @@ def _as_typed(name: str, value: Any) -> Any:
         return str(value)
     if isinstance(value, str | bool):
         return value
+    if isinstance(value, list | tuple) and value and all(isinstance(each, str) for each in value):
+        return ",".join(value)
     if isinstance(value, Real):  # NumPy's numbers, too
         number = int(value) if isinstance(value, Integral) else float(value)
         whole = float(number).is_integer()

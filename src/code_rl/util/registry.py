@@ -39,6 +39,11 @@ def name_object(value: object) -> str:
     return given
 
 
+def given_object(name: str) -> object | None:
+    """Return the object that was passed to this process under a name of `name_object`, or None."""
+    return _given.get(name)
+
+
 def require_given(settings: Mapping[str, object]) -> None:
     """Raise ConfigError for objects among `settings` that were not passed to this process."""
     missing = [

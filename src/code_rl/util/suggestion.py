@@ -22,10 +22,11 @@ OF_OTHERS = {
     "per_device_train_batch_size": "batch_size",
     "beta": "kl_coef",
     "model": "model_name",
+    "train_dataset": "dataset",
 }
 """Setting names of other tools, and their equivalents here."""
 MEANT = {
-    "log_to": "log_to=wandb (the project is WANDB_PROJECT in the environment, the name log_path's)",
+    "log_to": "log_to=wandb (the project comes from WANDB_PROJECT, the name from log_path)",
     "group_size": "groups_per_batch=PROMPTS group_size=COMPLETIONS_PER_PROMPT",
 }
 """How to give some of these settings."""
@@ -43,6 +44,6 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     ]
     here = OF_OTHERS.get(name)
     if here in known and not meant:
-        return f", which is {MEANT.get(here, f'{here}=')} here"
+        return f"; here it is {MEANT.get(here, f'{here}=')}"
     close = meant or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f", did you mean {close[0]!r}?" if close else ""

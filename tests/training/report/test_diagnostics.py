@@ -123,6 +123,12 @@ def test_groups_all_right_and_groups_all_wrong_are_not_taken_for_each_other():
     assert len({cause(skipped_groups(*groups)) for groups in ((4, 4), (8, 0), (0, 8))}) == 3
 
 
+def test_a_run_whose_groups_are_all_right_is_told_to_take_harder_problems():
+    found = (diagnose(run(n_datums=(0, 0), mean_correct=(rate, rate)), {}) for rate in (1.0, 0.0))
+    right, wrong = (next(each.remedy for each in findings if each.name == "no-optimizer-step") for findings in found)
+    assert right != wrong
+
+
 def test_a_recipes_own_token_limit_is_no_fault_of_the_run_unless_more_is_cut_off_than_at_first():
     own = {"recipe": "smollm2", "max_tokens": 64}
     assert diagnose(run(truncated_rate=(0.4, 0.3)), own) == []

@@ -222,9 +222,8 @@ class TinkerApplication:
         if not key:
             # Without a token any key is accepted, but a web page cannot send this header without
             # permission.
-            raise Refusal(
-                401, "an X-API-Key header is missing; set TINKER_API_KEY, to tml-dummy for instance"
-            )
+            key = "tml-dummy for instance" if self._token is None else "this server's token"
+            raise Refusal(401, f"an X-API-Key header is missing; set TINKER_API_KEY, to {key}")
         if self._token is not None and not hmac.compare_digest(key.encode(), self._token.encode()):
             raise Refusal(401, "the key is not this server's token; set TINKER_API_KEY to it")
 

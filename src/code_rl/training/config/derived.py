@@ -3,6 +3,7 @@ limits by stage."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from code_rl.training.algorithm.lengths import ContextSchedule, LengthStage, par
 from code_rl.training.config.fields import FACTS, Config
 from code_rl.training.config.recipes import recipe_of
 from code_rl.util.errors import ConfigError
+from code_rl.util.registry import GIVEN, given_object
 
 FAR = 10.0
 """A setting that differs from its recipe's by more than this factor is mentioned at the start."""
@@ -106,9 +108,9 @@ def doubtful(config: Config) -> list[str]:
             continue
         ratio = ours / theirs
         if ratio > FAR or ratio < 1 / FAR:
-            times = f"{ratio:.3g}" if ratio > 1 else f"1/{1 / ratio:.3g}"
+            times = f"{ratio:.3g} times" if ratio > 1 else f"1/{1 / ratio:.3g} of"
             lines.append(
-                f"{name}={ours:g} is {times} of what recipe={config.recipe} has ({theirs:g}); "
+                f"{name}={ours:g} is {times} that of recipe={config.recipe} ({theirs:g}); "
                 "leave it out unless that is meant"
             )
     if config.model_name == BUILT_IN and not on_built_in_problems(config.dataset):
@@ -121,7 +123,10 @@ def doubtful(config: Config) -> list[str]:
 
 def on_built_in_problems(dataset: str) -> bool:
     """Return True if some of the training problems are among those that the built-in model was made
-    for."""
+    for. Problems that were given as objects are known only to the process that has them."""
+    if dataset.startswith(GIVEN):
+        given = given_object(dataset)
+        return not isinstance(given, Sequence) or given[0].id.startswith("builtin/")
     return "builtin" in dataset.split(",")
 
 

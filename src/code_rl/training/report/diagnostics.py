@@ -169,7 +169,9 @@ def no_optimizer_step(run: Windows) -> Sign | None:
     skipped = (
         f"{run.total('groups_skipped'):.0f} of {run.total('groups_total'):.0f} groups were skipped"
     )
-    return Sign("bad", f"none of {len(run.steps)} steps had a completion to train on: {skipped}")
+    case = "solved" if _mean(values_of(run.steps, "mean_correct")) >= 0.9 else ""
+    evidence = f"none of {len(run.steps)} steps had a completion to train on: {skipped}"
+    return Sign("bad", evidence, case)
 
 
 def no_code_blocks(run: Windows) -> Sign | None:
