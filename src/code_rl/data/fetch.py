@@ -219,9 +219,11 @@ def select_files(
     """Return the data files among `names` (relative paths) that belong to `config` and `split`, in
     order.
 
-    Without `required`, all files of a folder are returned if their names mention no split. Raises
-    ConfigError if no file fits, if the files look like several data sets (another format or version
-    beside the first), or if a numbered shard is missing.
+    With `required=False`, all files of a folder are returned if no name mentions a split. `where`
+    begins the errors.
+
+    Raises ConfigError if no file fits, if the files look like several data sets (another format or
+    version beside the first), or if a numbered shard is missing.
     """
     data = [
         name

@@ -31,9 +31,9 @@ class Primitive:
 
     `code` and `phrase` (synonyms are separated by bars) are format strings. In code, `{k}` is the
     constant, `{x}` the element and `{b}` the collection; in phrases, `{them}` are the elements.
-    `fn(value, constant)` is the meaning. `domain` are the constant's values, None without a
-    constant. `sense` is shared by primitives that can express one another (`> 9` is `>= 10`);
-    held-out compositions are chosen by sense.
+    `fn(value, constant)` computes the result. `domain` has the constant's values, None without a
+    constant. Primitives that can express one another (`> 9` is `>= 10`) have the same `sense`.
+    Compositions are held out by sense, so that no training problem is one of them reworded.
     """
 
     name: str

@@ -74,10 +74,10 @@ def loss_settings() -> dict[str, frozenset[str]]:
 
 @dataclass(frozen=True)
 class EngineExample:
-    """One datum of N positions: `tokens` and `targets` [N], loss inputs [N] each, in fp32.
+    """One datum of N positions: `tokens` [N], `targets` [N], and loss inputs, each [N] in fp32.
 
-    With soft targets, `targets` and the inputs are [N, K]. `context` counts the leading positions
-    without a loss.
+    With soft targets, `targets` and the loss inputs are [N, C], for C candidates per position.
+    `context` counts the leading positions without a loss.
     """
 
     tokens: Ints

@@ -75,7 +75,7 @@ METRICS = (
     Metric("turns", "turns", "mean answers per trajectory (environments of several turns)"),
     Metric("max_tokens", "tokens", "limit of a completion in this step"),
     Metric("stage", "", "number of the stage of max_tokens_schedule"),
-    Metric("tokens/prompt", "tokens", "prompts, each counted once"),
+    Metric("tokens/prompt", "tokens", "prompts, each counted once; for cost, once per completion"),
     Metric("tokens/completion", "tokens", "sampled"),
     Metric("tokens/prefill", "tokens", "read before sampling, and by the reference model"),
     Metric("tokens/train", "tokens", "trained on, prompts included"),
