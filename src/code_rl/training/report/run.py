@@ -111,9 +111,8 @@ class RunReader:
         return True
 
     def _read_metrics(self) -> bool:
-        changed = self._metrics_tail.replaced()
+        changed = self._metrics_tail.rewound()
         if changed:
-            self._metrics_tail.rewind()
             self.metrics.clear()
         for record in self._metrics_tail.read():
             self.metrics[record["step"]] = record
@@ -121,9 +120,8 @@ class RunReader:
         return changed
 
     def _read_rollouts(self) -> bool:
-        changed = self._rollouts_tail.replaced()
+        changed = self._rollouts_tail.rewound()
         if changed:
-            self._rollouts_tail.rewind()
             self.rollouts = Rollouts()
         for record in self._rollouts_tail.read():
             self._take(record)
@@ -133,8 +131,6 @@ class RunReader:
     def _take(self, record: dict[str, Any]) -> None:
         """Index one group, count it, and keep it if there is room."""
         state, step = self.rollouts, record["step"]
-        if step < state.last_step:
-            self._forget_from(step)
         if step != state.last_step:
             state.last_step, state.last = step, {}
         group = record["group"] + ATTEMPT * record["attempt"]
@@ -150,16 +146,6 @@ class RunReader:
             state.kept.put(place, group_record(record, flags_G, self.pieces))
             self._show_problem(record)
         state.index[place] = number, letters, flagged
-
-    def _forget_from(self, step: int) -> None:
-        """Forget the steps from `step` on. A run that was resumed without rewriting its log writes
-        them again."""
-        state = self.rollouts
-        for place in [place for place in state.index if place[0] >= step]:
-            del state.index[place]
-        for each in [each for each in state.tallies if each >= step]:
-            del state.tallies[each]
-        state.kept.forget(lambda each: each >= step)
 
     def _show_problem(self, record: Mapping[str, Any]) -> None:
         number = self.rollouts.problems[as_text(record["problem_id"], CLIP_NAME)]

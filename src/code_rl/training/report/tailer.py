@@ -16,29 +16,24 @@ from code_rl.util.errors import DataError
 
 @dataclass(slots=True)
 class JsonlTailer:
-    """The JSON objects of a growing file. A line without its newline is left for later.
-
-    `replaced` is True for a file that became shorter or was replaced (a resumed run rewrites its
-    logs).
-    """
+    """The JSON objects of a growing file. A line without its newline is left for later."""
 
     path: Path
     _identity: tuple[int, int] | None = None
     _offset: int = 0
 
-    def replaced(self) -> bool:
-        """True if the file no longer begins with the part read so far."""
-        if self._identity is None:
-            return False
+    def rewound(self) -> bool:
+        """Return True if the file became shorter or was replaced since it was read (a resumed run
+        cuts its logs). The next `read` then starts from the beginning."""
         try:
             status = self.path.stat()
+            known = status.st_size if (status.st_dev, status.st_ino) == self._identity else -1
         except FileNotFoundError:
-            return True
-        return (status.st_dev, status.st_ino) != self._identity or status.st_size < self._offset
-
-    def rewind(self) -> None:
-        """Start again from the beginning."""
+            known = -1
+        if self._identity is None or known >= self._offset:
+            return False
         self._identity, self._offset = None, 0
+        return True
 
     def read(self) -> Iterator[dict[str, Any]]:
         """Yield the complete objects that were appended since the last call, in order. Raises
@@ -51,7 +46,7 @@ class JsonlTailer:
             status = os.fstat(file.fileno())
             identity = (status.st_dev, status.st_ino)
             if self._identity not in (None, identity):
-                return  # replaced since the last call; `replaced` will be True
+                return  # replaced since the last call; `rewound` will notice
             self._identity = identity
             file.seek(self._offset)
             for line in file:
