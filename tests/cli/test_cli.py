@@ -79,7 +79,7 @@ def test_a_path_that_no_system_takes_is_one_clear_line_that_names_its_setting(wo
     (tmp_path / "P.jsonl").write_text(json.dumps(problem) + "\n")
     (tmp_path / "Q.jsonl").write_text('{"problem_id": "a", "program_id": "1", "code": "print(1)"}\n')
     (tmp_path / "RUN").mkdir()
-    (tmp_path / "RUN" / "metrics.jsonl").write_text('{"step": 0}\n')
+    (tmp_path / "RUN" / "metrics.jsonl").write_text('{"step": -1}\n')
     assert main((words + LONG).split()) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1

@@ -102,7 +102,7 @@ def test_trouble_that_passes_is_waited_out(trouble):
 def test_an_answer_that_is_no_completion_is_one_missing_sample(answer):
     with pytest.raises(CompletionError) as caught:
         complete(lambda body, attempt: NO_COMPLETIONS[answer]())
-    assert caught.value.reason == "no_completion"
+    assert str(caught.value).partition(":")[0] == "no_completion"
 
 
 @pytest.mark.parametrize("patience", [0.5, 20.0])
@@ -112,7 +112,7 @@ def test_an_answer_that_never_comes_is_one_missing_sample_however_short_the_pati
 
     with pytest.raises(CompletionError) as caught:
         complete(lambda body, attempt: hang(), request_timeout=0.3, patience=patience)
-    assert caught.value.reason == "request_timeout"
+    assert str(caught.value).partition(":")[0] == "request_timeout"
 
 
 def test_a_server_that_lets_every_request_hang_is_left_in_the_end():
@@ -142,7 +142,7 @@ def test_trouble_that_does_not_pass_stops_the_evaluation_and_says_how_to_go_on()
 def test_a_request_that_is_refused_for_itself_is_one_missing_sample():
     with pytest.raises(CompletionError) as caught:
         complete(lambda body, attempt: web.Response(status=413, text="too long"))
-    assert caught.value.reason == "http_413"
+    assert str(caught.value).partition(":")[0] == "http_413"
 
 
 @pytest.mark.parametrize(("status", "named"), [(401, "api_key_env"), (403, "api_key_env"), (404, "model=m")])

@@ -43,7 +43,7 @@ class ControlsConfig:
 def controls_command(given: Mapping[str, str]) -> int:
     """Run `code-rl controls` and return the exit code."""
     from code_rl.training.config import make_config
-    from code_rl.training.controls import run_controls
+    from code_rl.training.controls import ControlPlan, run_controls
 
     own = {name: value for name, value in given.items() if name in chz.chz_fields(ControlsConfig)}
     settings, rest = (
@@ -51,18 +51,16 @@ def controls_command(given: Mapping[str, str]) -> int:
         {name: value for name, value in given.items() if name not in own},
     )
     temperatures = _each(settings, "base_temperatures", float)
-    return asyncio.run(
-        run_controls(
-            settings.dry_run,
-            given=rest,
-            out=Path(settings.out).expanduser(),
-            seeds=_each(settings, "seeds", int),
-            arms=_each(settings, "arms", str),
-            base_temperatures=sorted({*temperatures, make_config(rest).temperature}),
-            own_temperature=settings.own_temperature,
-            own_top_p=settings.own_top_p,
-        )
+    plan = ControlPlan(
+        given=rest,
+        out=Path(settings.out).expanduser(),
+        seeds=_each(settings, "seeds", int),
+        arms=_each(settings, "arms", str),
+        base_temperatures=sorted({*temperatures, make_config(rest).temperature}),
+        own_temperature=settings.own_temperature,
+        own_top_p=settings.own_top_p,
     )
+    return asyncio.run(run_controls(plan, dry_run=settings.dry_run))
 
 
 def _each(settings: ControlsConfig, name: str, kind: Callable[[str], Any]) -> list[Any]:

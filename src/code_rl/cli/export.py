@@ -24,7 +24,7 @@ from code_rl.engine.adapters import (
     read_folder,
     write_peft,
 )
-from code_rl.engine.checkpoints import is_run, read_config
+from code_rl.engine.checkpoints import checkpoint_record, read_config
 from code_rl.engine.names import source_of
 from code_rl.training import read_metrics
 from code_rl.util.errors import ConfigError
@@ -117,8 +117,6 @@ def export_command(given: Mapping[str, Any]) -> int:
 
 
 def _origin(config: ExportConfig) -> _Origin:
-    from code_rl.engine.checkpoints import checkpoint_record
-
     if config.checkpoint.startswith(REMOTE):
         return _Origin(
             config.checkpoint, None, resolve_backend(config.backend), config.base_model, None
@@ -126,11 +124,6 @@ def _origin(config: ExportConfig) -> _Origin:
     path = Path(config.checkpoint).expanduser()
     if path.is_file():
         return _Origin(str(path), None, "embedded", config.base_model, None)
-    if not (is_run(path) or is_run(path.parent)):
-        raise ConfigError(
-            f"checkpoint={config.checkpoint} is neither a run directory, nor RUN/NAME, nor a "
-            "checkpoint file, nor a tinker:// path"
-        )
     run, record = checkpoint_record(config.checkpoint)
     settings = read_config(run)
     backend = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -28,7 +28,7 @@ class Mixture:
     held-out ones by name."""
 
     train: Sequence[str]
-    test: Mapping[str, str] = field(default_factory=dict)
+    test: Mapping[str, str]
 
 
 with Path(__file__).with_name("catalogue.toml").open("rb") as _file:

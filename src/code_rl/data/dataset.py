@@ -232,7 +232,7 @@ def own_test_setting(setting: str) -> str | None:
     if len(parts) > 1 or split is not None:
         return None
     at = f"@{revision}" if revision else ""
-    if name in MIXTURES and MIXTURES[name].test:
+    if name in MIXTURES:
         return f"{name}{at}"
     if name in CATALOGUE:
         return f"{name}{at}:test" if "test" in CATALOGUE[name].splits[1:] else None

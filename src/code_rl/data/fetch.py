@@ -13,7 +13,7 @@ import hashlib
 import re
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -32,7 +32,7 @@ class Repository:
     name: str
     commit: str
     files: tuple[str, ...]
-    card: Mapping[str, Any] = field(default_factory=dict)
+    card: Mapping[str, Any]
 
     @property
     def licence(self) -> str:
@@ -57,7 +57,7 @@ class Repository:
         return []
 
 
-def open_repository(name: str, revision: str | None = None) -> Repository:
+def open_repository(name: str, revision: str | None) -> Repository:
     """Return the files of `name` at `revision` (None: the current main branch).
 
     Raises ConfigError if the repository or revision does not exist or is not readable, or if it is

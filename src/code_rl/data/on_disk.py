@@ -15,7 +15,7 @@ import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -45,10 +45,10 @@ class ProblemLocation:
     id: str
     offset: int
     length: int
-    about: Mapping[str, Any] = field(default_factory=dict)
-    text: str = ""
+    about: Mapping[str, Any]
+    text: str
     """The digest of its statement."""
-    tests: int = 0
+    tests: int
 
 
 class ProblemStore(Indexed[Problem]):
@@ -71,7 +71,14 @@ class ProblemStore(Indexed[Problem]):
 
     def at(self, position: int) -> Problem:
         """Return the problem at a position, parsed each time."""
-        return parse_problem(self.line(position), f"{self.folder}, record {position}")
+        place, where = self.places[position], f"{self.folder}, record {position}"
+        if self._reading is None:
+            self._reading = os.open(self.folder / RECORDS, os.O_RDONLY)
+        try:
+            line = zlib.decompress(os.pread(self._reading, place.length, place.offset))
+        except zlib.error as error:
+            raise DataError(f"{where} is damaged ({error}); delete that folder") from error
+        return parse_problem(line, where)
 
     def __len__(self) -> int:
         return len(self.places)
@@ -87,18 +94,6 @@ class ProblemStore(Indexed[Problem]):
         if last is None or last[0] != index:
             last = self._last = index, self.at(index)
         return last[1]
-
-    def line(self, index: int) -> bytes:
-        """Return the problem at a position as a native line, without the line end."""
-        place = self.places[index]
-        if self._reading is None:
-            self._reading = os.open(self.folder / RECORDS, os.O_RDONLY)
-        try:
-            return zlib.decompress(os.pread(self._reading, place.length, place.offset))
-        except zlib.error as error:
-            raise DataError(
-                f"{self.folder}: record {index} is damaged ({error}); delete that folder"
-            ) from error
 
     @property
     def keys(self) -> list[tuple[str, str]]:
@@ -221,7 +216,7 @@ class ProblemStore(Indexed[Problem]):
 async def cached_store(
     name: str,
     items: Items,
-    about: Callable[[Problem], Mapping[str, Any]] = lambda _: {},
+    about: Callable[[Problem], Mapping[str, Any]],
     *modules: str,
 ) -> ProblemStore:
     """Return the store `name` of the cache, made from `items` the first time. An interrupted one is

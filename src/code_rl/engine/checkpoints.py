@@ -163,13 +163,13 @@ def run_of(checkpoint: str) -> tuple[Path, str | None]:
         if is_run(run):
             return run, name
     raise ConfigError(
-        f"checkpoint={checkpoint} is no run directory (config.json is missing), and no RUN/NAME "
-        "either"
+        f"checkpoint={checkpoint} is no run directory (config.json is missing), no RUN/NAME and no "
+        "file"
     )
 
 
-def checkpoint_record(checkpoint: str) -> tuple[Path, dict[str, Any]]:
-    """Return the run directory and the checkpoint's record.
+def checkpoint_record(checkpoint: str, setting: str = "checkpoint") -> tuple[Path, dict[str, Any]]:
+    """Return the run directory and the record of the checkpoint that a setting names.
 
     Raises ConfigError for a name that the run does not have, CheckpointError for a file that is not
     the one saved.
@@ -177,11 +177,11 @@ def checkpoint_record(checkpoint: str) -> tuple[Path, dict[str, Any]]:
     run, name = run_of(checkpoint)
     records = [record for record in read_checkpoints(run) if "state_path" in record]
     if not records:
-        raise ConfigError(f"checkpoint={checkpoint}: the run has saved none yet (save_every=)")
+        raise ConfigError(f"{setting}={checkpoint}: the run has saved none yet (save_every=)")
     named = [
         each for each in records if name in (None, each["name"], Path(each["state_path"]).name)
     ]
     if not named:
         names = ", ".join(each["name"] for each in records)
-        raise ConfigError(f"checkpoint={checkpoint}: the run has no {name!r}; it has {names}")
+        raise ConfigError(f"{setting}={checkpoint}: the run has no {name!r}; it has {names}")
     return run, named[-1] | {"state_path": state_path_of(named[-1], run)}

@@ -215,21 +215,16 @@ class Capabilities:
             "are drawn at; nothing corrects the difference, and gradients are biased by it"
         )
 
-    @property
-    def _policy_losses(self) -> str:
-        """The server's losses that `loss=` accepts, as text. Other losses may be left out."""
-        if self.losses is None:
-            return "probed"
-        return (
-            ", ".join(sorted(self.losses.keys() & POLICY_LOSSES.keys())) or "none that loss= takes"
-        )
-
     def describe(self) -> str:
         """Return the capabilities as one line for the header of a run."""
         scaled = {None: "not known", True: "scaled by temperature", False: "the policy's own"}[
             self.scaled_logprobs
         ]
-        facts = [f"losses {self._policy_losses}", f"sampled logprobs {scaled}"]
+        known = "probed"
+        if self.losses is not None:  # those that `loss=` accepts
+            accepted = sorted(self.losses.keys() & POLICY_LOSSES.keys())
+            known = ", ".join(accepted) or "none that loss= takes"
+        facts = [f"losses {known}", f"sampled logprobs {scaled}"]
         if self.trains_at_temperature:
             facts.append("trained at the same temperature")
         if not self.safe_repeats:

@@ -51,8 +51,8 @@ class Survey:
 
     models: Mapping[str, int | None]
     losses: Mapping[str, frozenset[str]] | None
-    older_sdk: str | None = None
-    refused: str = ""
+    older_sdk: str | None
+    refused: str
 
     @property
     def numbered_requests(self) -> bool:

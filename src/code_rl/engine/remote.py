@@ -201,10 +201,6 @@ class RemoteFuture(Generic[T]):
             waiting.exception()  # read, or asyncio reports the exception as never retrieved
         return self._then(self._link.outcome(self._future))
 
-    def done(self) -> bool:
-        """True when `result` would not wait."""
-        return self._future.done()
-
     def __await__(self) -> Generator[Any, None, T]:
         return self.result_async().__await__()
 

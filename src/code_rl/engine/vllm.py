@@ -46,10 +46,10 @@ CONNECT_S, ANSWER_S = 5.0, 15.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 4.0
 PASSING = frozenset({408, 409, 425, 429})
 BROKEN_TRIES = 4
+"""How often a healthy server may fail at one request."""
 LARGEST_GAP = 0.1
 """The largest accepted mean difference, in nats, between its log-probabilities and the trainer's
 for the same weights."""
-"""How often a healthy server may fail at one request."""
 AT_ONCE = 256
 SCORED = 8
 """The number of an adapter's answers that the trainer's engine scores again before it frees the

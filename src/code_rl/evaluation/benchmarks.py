@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -126,8 +126,8 @@ class Benchmark:
     prompt: PromptStyle
     entries: Sequence[EvalEntry]
     facts: Mapping[str, Any]
-    skipped: Mapping[str, str] = field(default_factory=dict)
-    others: frozenset[str] = frozenset()
+    skipped: Mapping[str, str]
+    others: frozenset[str]
 
     def messages(self, problem: Problem) -> list[Message] | None:
         """Return the conversation that asks for a solution, or None if the benchmark has no

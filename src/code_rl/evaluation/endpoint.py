@@ -114,14 +114,14 @@ class Endpoint(CompletionGenerator):
             why = f"no answer within {timeout:g} s"
             if time.monotonic() - self._answered > patience + timeout:
                 raise self._gone(why) from error
-            raise CompletionError("request_timeout", why) from error
+            raise CompletionError(f"request_timeout: {why}") from error
         except openai.APIStatusError as error:
             status, shown = error.status_code, " ".join(error.response.text[:SHOWN].split())
             shown = f"HTTP {status}: {shown.replace(self._key, HIDDEN) if self._key else shown}"
             if status in PASSING or status >= 500:
                 raise self._failed(shown, began) from None
             if status in FOR_ITSELF:
-                raise CompletionError(f"http_{status}", shown) from None
+                raise CompletionError(f"http_{status}: {shown}") from None
             remedy = (
                 "name the key's variable in api_key_env="
                 if status in (401, 403)
@@ -134,14 +134,14 @@ class Endpoint(CompletionGenerator):
             raise self._failed(type(error.__cause__ or error).__name__, began) from None
         except (openai.APIError, AttributeError, IndexError, TypeError, ValueError) as error:
             raise CompletionError(
-                "no_completion", "the answer is no whole chat completion"
+                "no_completion: the answer is no whole chat completion"
             ) from error
         self._answered = time.monotonic()
         return answer
 
     def _failed(self, why: str, began: float) -> CompletionError | BackendError:
         if self._answered > began:
-            return CompletionError("server_error", f"{why}, while others were answered")
+            return CompletionError(f"server_error: {why}, while others were answered")
         return self._gone(why)
 
     def _gone(self, why: str) -> BackendError:
@@ -186,7 +186,7 @@ def _connect(url: str, key: str | None, patience: float) -> Any:
     )
 
 
-def read_extra(text: str | None, also: Iterable[str] = ()) -> dict[str, Any]:
+def read_extra(text: str | None, also: Iterable[str]) -> dict[str, Any]:
     """Return further fields of every request, from JSON. Raises ConfigError for another form, and
     for fields that have settings of their own."""
     if text is None:

@@ -25,12 +25,8 @@ from code_rl.util.errors import CodeRLError, ConfigError
 
 
 class CompletionError(CodeRLError):
-    """One sample is not available; the others continue. `reason` is a code for counting."""
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(f"{reason}: {detail}" if detail else reason)
-        self.reason = reason
-        self.detail = detail
+    """One sample is not available; the others continue. The message begins with a code for
+    counting, up to the first colon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +98,7 @@ class Stored(CompletionGenerator):
             sample for sample in stored if sample.mode == request.mode and sample.sample in numbers
         ]
         if not mine:
-            raise CompletionError("not_in_file", "the samples file has no such sample")
+            raise CompletionError("not_in_file: the samples file has no such sample")
         return mine
 
 
@@ -116,7 +112,7 @@ class Reference(CompletionGenerator):
         """Return the first reference solution. Raises CompletionError for a problem without one."""
         problem = request.problem
         if not problem.solutions:
-            raise CompletionError("no_reference", "the benchmark has no solution of this problem")
+            raise CompletionError("no_reference: the benchmark has no solution of this problem")
         return [
             Sample(problem.id, request.mode, number, code=problem.solutions[0])
             for number in numbers

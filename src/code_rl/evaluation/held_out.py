@@ -11,7 +11,7 @@ from code_rl.evaluation.generators import EvalEntry, PolicyGenerator
 from code_rl.evaluation.pass_at_k import Figures, figures, verdict_counts
 from code_rl.evaluation.runner import Evaluation, Plan, Questions
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Mode
-from code_rl.grading import Problem, Verdict
+from code_rl.grading import Problem
 from code_rl.policy import Policy, Sampling
 from code_rl.policy.completion_log import GroupLog
 
@@ -64,11 +64,7 @@ async def evaluate(
         Plan(samples, greedy=True, seed=seed),
     )
     evaluation = Evaluation(questions, generator, plan, log=kept)
-
-    def judged(_: Verdict) -> None:
-        on_verdict()
-
-    evaluation.on_verdict = judged
+    evaluation.on_verdict = lambda _: on_verdict()
     found = await evaluation.run()
     results = {}
     for name, entries in entries_of.items():

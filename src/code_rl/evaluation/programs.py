@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from code_rl.data import ProblemStore, load_dataset, open_dataset
-from code_rl.evaluation.progress import judging
+from code_rl.evaluation.progress import judging, undecided
 from code_rl.evaluation.verdict_files import is_judged, open_verdicts, put_in_order
 from code_rl.grading import Verdict, VerdictKind, extract_code, judge_async
 from code_rl.grading.sandbox import Executor
@@ -21,13 +21,6 @@ from code_rl.util.concurrency import cancel_all, default_concurrency
 from code_rl.util.data_files import read_rows, sources_digest
 from code_rl.util.errors import ConfigError, DataError
 from code_rl.util.progress import View
-
-BROKEN_CHECKER = (
-    "because their problem's checker is broken (checker_error): it fails on its own "
-    "reference; the rows' messages say how"
-)
-
-OnVerdict = Callable[[Verdict], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +130,7 @@ async def judge_programs(
     *,
     concurrency: int | None = None,
     cpu_limit_s: float | None = None,
-    on_verdict: OnVerdict | None = None,
+    on_verdict: Callable[[Verdict], object] = lambda _: None,
     on_earlier: Callable[[int], object] = lambda _: None,
 ) -> Judged:
     """Judge every program of a file that `check_programs` has read. Write one row each to `out`, in
@@ -166,8 +159,7 @@ async def judge_programs(
                     problem, program.code, executor=executor, cpu_limit_s=cpu_limit_s
                 )
                 log.put(format_verdict(program, verdict, key))
-                if on_verdict is not None:
-                    on_verdict(verdict)
+                on_verdict(verdict)
 
         at_once = concurrency or default_concurrency(executor)
         tasks = [asyncio.create_task(work()) for _ in range(at_once)]
@@ -230,9 +222,5 @@ class JudgingView(View):
         self.console.print(table)
         pace = f" in {wall_s:.1f} s, {done / wall_s:.1f} programs per second" if wall_s > 0 else ""
         self.say(f"{done} programs{pace}; verdicts in {out}")
-        for kind, why in (
-            (VerdictKind.SANDBOX_ERROR, "about themselves (sandbox_error); run them again"),
-            (VerdictKind.CHECKER_ERROR, BROKEN_CHECKER),
-        ):
-            if counts.get(kind):
-                self.say(f"{counts[kind]} programs got no verdict {why}")
+        for line in undecided(counts, "programs"):
+            self.say(line)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from rich.console import Console
 
-from code_rl.grading import Verdict
+from code_rl.grading import Verdict, VerdictKind
 from code_rl.util.progress import progress
 
 
@@ -30,3 +31,16 @@ def judging(console: Console, total: int) -> Iterator[Callable[[Verdict], None]]
             on_item()
 
         yield on_verdict
+
+
+def undecided(counts: Mapping[Any, int], what: str) -> Iterator[str]:
+    """Yield a sentence for each kind of verdict that decides nothing about the program."""
+    for kind, why in (
+        (VerdictKind.SANDBOX_ERROR, "about themselves; the same command judges them again"),
+        (
+            VerdictKind.CHECKER_ERROR,
+            "because their problem's checker fails on its own reference; the rows say how",
+        ),
+    ):
+        if counts.get(kind):
+            yield f"{counts[kind]} {what} got no verdict {why} ({kind.value})"

@@ -92,21 +92,18 @@ def _group(
     if shown is None:
         return {"wanted_problems": len(entries), "problems": 0}
     greedy, largest = of(GREEDY, (1,)) if plan.greedy else None, max(shown.pass_at)
+    named = {f"pass@{k}": estimate for k, estimate in sorted(shown.pass_at.items())}
     beside = [shown, greedy] if greedy is not None and plan.samples else [shown]
     return {
         "wanted_problems": len(entries),
         "problems": shown.problems,
         "samples": shown.samples,
-        **{f"pass@{k}": estimate.value for k, estimate in sorted(shown.pass_at.items())},
+        **{name: estimate.value for name, estimate in named.items()},
         "pass@k": shown.pass_at[largest].value,
         "k": largest,
         "interval": _ends(shown.pass_at[1]),
-        "intervals": {
-            f"pass@{k}": _ends(estimate) for k, estimate in sorted(shown.pass_at.items())
-        },
-        "problems_of": {
-            f"pass@{k}": estimate.problems for k, estimate in sorted(shown.pass_at.items())
-        },
+        "intervals": {name: _ends(estimate) for name, estimate in named.items()},
+        "problems_of": {name: estimate.problems for name, estimate in named.items()},
         "greedy": None if greedy is None else greedy.pass_at[1].value,
         "greedy_interval": None if greedy is None else _ends(greedy.pass_at[1]),
         "format_rate": shown.format_rate,

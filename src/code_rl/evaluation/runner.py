@@ -59,9 +59,6 @@ async def judge_official(
     return await judge_async(official, code, executor, cpu_limit_s=cpu_limit_s)
 
 
-OnVerdict = Callable[[Verdict], None]
-
-
 @dataclass(frozen=True, slots=True)
 class Questions:
     """The problems in order, each loaded when it is needed, and their opening messages (None: the
@@ -172,7 +169,7 @@ class Evaluation:
         self._questions, self._generator, self._plan = questions, generator, plan
         self._executor, self._folder, self._log = executor, folder, log
         self._found = Found()
-        self.on_verdict: OnVerdict | None = None
+        self.on_verdict: Callable[[Verdict], object] = lambda _: None
         programs = plan.concurrency or default_concurrency(executor)
         self._places = asyncio.Semaphore(programs)
         self._workers = generator.at_once + (0 if executor is None else programs)
@@ -271,8 +268,7 @@ class Evaluation:
         if self._folder is not None:
             self._folder.verdicts.put(row)
         self._note((entry.problem_id, sample.mode, sample.sample), sample, row)
-        if self.on_verdict is not None:
-            self.on_verdict(own)
+        self.on_verdict(own)
 
     def _note(self, key: Key, sample: Sample, row: Row) -> None:
         self._found.cpu_s += row["cpu_s"]

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from code_rl.evaluation.pass_at_k import rate
-from code_rl.evaluation.progress import judging
+from code_rl.evaluation.progress import judging, undecided
 from code_rl.grading import Verdict
 from code_rl.util.progress import View
 
@@ -92,18 +92,8 @@ class EvalView(View):
         ):
             if reasons:
                 self.say(f"{sum(reasons.values())} {what}: {_listed(reasons)}")
-        for kind, why in (
-            (
-                "sandbox_error",
-                "about themselves (sandbox_error); the same command judges them again",
-            ),
-            (
-                "checker_error",
-                "because a problem's checker fails on its own reference (checker_error)",
-            ),
-        ):
-            if results["verdicts"].get(kind):
-                self.say(f"{results['verdicts'][kind]} samples got no verdict {why}")
+        for line in undecided(results["verdicts"], "samples"):
+            self.say(line)
 
 
 def _of(results: Mapping[str, Any]) -> str:

@@ -83,7 +83,7 @@ def _parts(data: bytes) -> int:
     return sum(map(data.count, (b",", b":", b"[", b"{"))) + 1
 
 
-def compare_values(got: Any, expected: Any, rule: Compare, outermost: int = 0) -> str | None:
+def compare_values(got: Any, expected: Any, rule: Compare, outermost: int) -> str | None:
     """Compare `got` (from `parse_value`) with `expected` (a Python value). Return None if equal,
     else a message that reveals nothing of either.
 

@@ -18,10 +18,8 @@ Each also has optional `public`, `abs_tol` and `rel_tol`. Values are plain JSON 
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import gzip
-import io
 import json
 import os
 import sys
@@ -192,15 +190,9 @@ def write_problems(path: str | os.PathLike[str], problems: Iterable[Problem]) ->
     The same problems give the same bytes.
     """
     lines = [format_problem(problem).encode("ascii") + b"\n" for problem in problems]
-    stored = io.BytesIO()
-    with (
-        gzip.GzipFile("", "wb", fileobj=stored, mtime=0)
-        if Path(path).suffix == ".gz"
-        else contextlib.nullcontext(stored)
-    ) as stream:
-        stream.writelines(lines)
+    stored = [gzip.compress(b"".join(lines), mtime=0)] if Path(path).suffix == ".gz" else lines
     with writes(path, "file", DataError):
-        write_lines_atomically(Path(path), [stored.getvalue()], mode=0o644)
+        write_lines_atomically(Path(path), stored, mode=0o644)
     return len(lines)
 
 

@@ -152,6 +152,4 @@ async def executions_of(executor: Executor, job: Job) -> AsyncGenerator[Executio
 async def single(executor: Executor, job: Job) -> Execution:
     """Return the execution of a job with one case. Raises SandboxError."""
     async with closing(executions_of(executor, job)) as executions:
-        async for execution in executions:
-            return execution
-    raise SandboxError("the sandbox gave no execution")
+        return await anext(executions)

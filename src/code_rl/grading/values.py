@@ -223,14 +223,6 @@ def _method(mro: tuple[type, ...], name: str) -> Any:
     raise ValueCodecError(f"a value of type {_name(mro[0])!r} cannot be compared as plain data")
 
 
-def _float_of(value: Any, mro: tuple[type, ...]) -> Any:
-    return float(_method(mro, "__float__")(value))
-
-
-def _int_of(value: Any, mro: tuple[type, ...]) -> Any:
-    return _encode_int(_method(mro, "__index__")(value))
-
-
 def _read_encoded(items: list[Any], depth: int, nodes: Mapping[str, Any] | None) -> Any:
     if len(items) != 1 or not isinstance(items[0], str) or depth > MAX_ENCODED_DEPTH:
         raise ValueCodecError("malformed value of type 'json'")
@@ -369,8 +361,8 @@ _IMMUTABLE = 1 << 8
 _SCALARS: dict[tuple[str, str], Any] = {
     ("numpy", "bool"): lambda value, mro: _method(mro, "__bool__")(value),
     ("numpy", "bool_"): lambda value, mro: _method(mro, "__bool__")(value),
-    ("numpy", "integer"): _int_of,
-    ("numpy", "floating"): _float_of,
+    ("numpy", "integer"): lambda value, mro: _encode_int(_method(mro, "__index__")(value)),
+    ("numpy", "floating"): lambda value, mro: float(_method(mro, "__float__")(value)),
     ("numpy", "complexfloating"): lambda value, mro: encode(
         complex(_method(mro, "__complex__")(value))
     ),

@@ -27,15 +27,13 @@ def cap_max_tokens(max_tokens: int, context: int, say: Say) -> int:
 
 
 def prompt_length(
-    problem: Problem, environment: Environment, renderer: Renderer, limit: int | None = None
+    problem: Problem, environment: Environment, renderer: Renderer, limit: int
 ) -> int:
     """Return the number of tokens of a problem's first prompt. A prompt longer than `limit` may be
     counted only in part; its count is at least `limit`."""
     messages = environment.begin(problem.view())
-    most = None if limit is None else CHARS_PER_TOKEN * limit
-    if limit is not None and any(
-        len(each["content"]) > CHARS_PER_TOKEN * limit for each in messages
-    ):
+    most = CHARS_PER_TOKEN * limit
+    if any(len(each["content"]) > most for each in messages):
         cut: list[Message] = [{**each, "content": each["content"][:most]} for each in messages]
         length = len(renderer.prompt_tokens(cut))
         if length >= limit:

@@ -31,10 +31,9 @@ from code_rl.engine.checkpoints import is_run, read_config
 from code_rl.engine.losses import STABLE_REINFORCE, check_loss
 from code_rl.grading import Problem
 from code_rl.grading.sandbox import Executor, check_executor, connect_executor
-from code_rl.policy import Sampling, cap_max_tokens, prompt_length, refuse_prompts
+from code_rl.policy import cap_max_tokens, prompt_length, refuse_prompts
 from code_rl.policy.environments import Environment
-from code_rl.policy.renderers import Renderer, get_renderer
-from code_rl.training.algorithm.lengths import ContextSchedule
+from code_rl.policy.renderers import get_renderer
 from code_rl.training.budget import Budget, Tokens, read_prices
 from code_rl.training.config import (
     Config,
@@ -79,34 +78,14 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The problems of a run, and the sandbox that was opened to read them."""
+    """The problems of a run, the hash of their ids and statements, and the sandbox that was opened
+    to read them."""
 
     source: RunData
     executor: Executor
     train: Sequence[Problem]
     test: Mapping[str, Sequence[Problem]]
-
-
-@dataclass(frozen=True, slots=True)
-class Directory:
-    """A locked run directory. `problems` has a digest for each data set; an earlier run in the
-    directory has the same."""
-
-    path: Path
-    problems: Mapping[str, str]
-    goes_on: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """The settings as they apply to the loaded model."""
-
-    objective: Objective
-    environment: Environment
-    renderer: Renderer
-    eval_sampling: Sampling
-    schedule: ContextSchedule
-    budget: Budget
+    digests: Mapping[str, str]
 
 
 async def assemble(
@@ -132,10 +111,9 @@ async def assemble(
     survey = await preflight(config)
     launch = Launch(config, log_path, goes_on, console, stop, stack, survey)
     data = await read_data(launch)
-    directory = take_directory(launch, data)
-    start, backend = await load_weights(launch, directory)
-    terms = terms_of(launch, data, backend, objective, environment)
-    return await begin(launch, data, directory, start, backend, terms)
+    launch = take_directory(launch, data)
+    start, backend = await load_weights(launch)
+    return await begin(launch, data, start, backend, objective, environment)
 
 
 async def read_data(launch: Launch) -> Data:
@@ -158,51 +136,46 @@ async def read_data(launch: Launch) -> Data:
     every = await load_train_problems(source, executor, say)
     rated = every if config.difficulty is None else within_difficulty(every, config.difficulty)
     train = with_tests(rated, config.min_tests, config.max_tests)
-    return Data(
-        source, executor, train, await load_test_splits(source, config.eval_limit, executor, say)
-    )
+    test = await load_test_splits(source, config.eval_limit, executor, say)
+    parts = {"dataset=": train, **{f"test_dataset= ({name})": test[name] for name in test}}
+    digests = {name: digest(all_keys(part)) for name, part in parts.items()}
+    return Data(source, executor, train, test, digests)
 
 
-def take_directory(launch: Launch, data: Data) -> Directory:
-    """Lock the run directory and write the settings there. Raises ConfigError if it is in use, or
-    if its run has other problems."""
+def take_directory(launch: Launch, data: Data) -> Launch:
+    """Lock the run directory, write the settings of a new run there, and return the launch as it
+    goes on: the user may have answered a question with "delete". Raises ConfigError if the
+    directory is in use, or if its run has other problems."""
     config, log_path = launch.config, launch.log_path
     check_log_dir(log_path, config.behavior_if_log_dir_exists)
     if not (log_path / LOCK).exists():
         _lock(log_path, launch.stack)
-    splits = {f"test_dataset= ({name})": split for name, split in data.test.items()}
-    problems = {
-        name: digest(all_keys(part)) for name, part in {"dataset=": data.train, **splits}.items()
-    }
-    goes_on = launch.goes_on and is_run(
-        log_path
-    )  # the user may have answered a question with "delete"
+    goes_on = launch.goes_on and is_run(log_path)
     if not goes_on:
         write_atomically(log_path / BEGUN, json.dumps(chz.asdict(config)))
-    else:
-        earlier = _resolved(log_path).get("problems", {})
-        for name in problems.keys() & earlier.keys():
-            if problems[name] != earlier[name]:
-                raise ConfigError(
-                    f"{name} has other problems than when the run in {log_path} began; restore "
-                    "them, or begin a new run"
-                )
-        problems = {**earlier, **problems}  # a resume may leave out the evaluations
-    return Directory(log_path, problems, goes_on)
+    for name, known in _resolved(log_path).get("problems", {}).items() if goes_on else ():
+        if data.digests.get(name, known) != known:  # none where the resume leaves evaluations out
+            raise ConfigError(
+                f"{name} has other problems than when the run in {log_path} began; restore them, "
+                "or begin a new run"
+            )
+    return replace(launch, goes_on=goes_on)
 
 
-async def load_weights(launch: Launch, directory: Directory) -> tuple[Start, Backend]:
+async def load_weights(launch: Launch) -> tuple[Start, Backend]:
     """Connect the back end. A resumed run loads the latest usable checkpoint, and later steps are
     removed from the directory."""
-    config, log_path = launch.config, directory.path
+    config, log_path = launch.config, launch.log_path
 
     async def load(start: Start) -> Backend:
-        state = start.state_path(log_path) or _initial_state(config)
+        state = start.state_path(log_path)
+        if state is None and config.init_from is not None:
+            state = find_checkpoint(config.init_from, config)
         backend = await connect(config, log_path / "checkpoints", state, launch.survey)
         launch.stack.callback(backend.close)
         return backend
 
-    if not directory.goes_on:
+    if not launch.goes_on:
         return Start(), await load(Start())
     start, backend = await choose_start(log_path, launch.console.notice, load)
     if not start.step > config.max_steps > 0:
@@ -215,27 +188,29 @@ async def load_weights(launch: Launch, directory: Directory) -> tuple[Start, Bac
     return start, backend
 
 
-def _initial_state(config: Config) -> str | None:
-    """Return the state that a new run begins with: that of `init_from`, or None."""
-    return None if config.init_from is None else find_checkpoint(config.init_from, config)
+async def begin(
+    launch: Launch,
+    data: Data,
+    start: Start,
+    backend: Backend,
+    objective: Objective,
+    environment: Environment,
+) -> Run:
+    """Fit the settings to the loaded model, open the run's logs, and build the run.
 
-
-def terms_of(
-    launch: Launch, data: Data, backend: Backend, objective: Objective, environment: Environment
-) -> Terms:
-    """Fit the settings to the loaded model. Raises ConfigError or DataError for settings and
-    prompts that do not fit it."""
+    Raises ConfigError or DataError for settings and prompts that do not fit the model, and
+    ConfigError if the first step could exceed a cap.
+    """
     config, say = launch.config, launch.console.notice
     check_room(config, backend, launch.log_path, say)
     objective = trainable(objective, backend, config, say)
     keep_tokenizer(launch.log_path, backend.tokenizer)
     renderer = get_renderer(config.renderer, backend.tokenizer)
-    held_out = itertools.chain(*data.test.values())
-    context = backend.context
     lengths = [
-        (problem.id, prompt_length(problem, environment, renderer, context)) for problem in held_out
+        (problem.id, prompt_length(problem, environment, renderer, backend.context))
+        for problem in itertools.chain(*data.test.values())
     ]
-    refuse_prompts(lengths, context, "held-out")
+    refuse_prompts(lengths, backend.context, "held-out")
     wanted = max(config.max_tokens, context_schedule(config, backend.context).longest)
     room = cap_max_tokens(wanted, backend.context, say)
     schedule = context_schedule(config, room)
@@ -243,42 +218,32 @@ def terms_of(
     refuse_buffer(config, limits, "what the model's context leaves for an answer")
     prices = read_prices(config.prices)[0] if config.prices is not None else None
     spent = sum(map(Tokens.of, read_metrics(launch.log_path)), Tokens())
-    budget = Budget(config.max_tokens_total, config.max_cost, prices, spent)
-    return Terms(objective, environment, renderer, sampling_of(config, room), schedule, budget)
-
-
-async def begin(
-    launch: Launch, data: Data, directory: Directory, start: Start, backend: Backend, terms: Terms
-) -> Run:
-    """Open the run's logs and build the run from its parts. Raises ConfigError if its first step
-    could exceed a cap, DataError if no prompt leaves room for an answer."""
-    config, step = launch.config, start.step
-    recorder = _open_recorder(launch, data, directory)
+    recorder = _open_recorder(launch, data)
     logging.getLogger("code_rl").info(
         "backend %s; %s", backend.description, backend.capabilities.describe()
     )
     run = Run(
         config=config,
         shape=batch_shape(config),
-        objective=terms.objective,
-        environment=terms.environment,
+        objective=objective,
+        environment=environment,
         backend=backend,
         executor=data.executor,
-        renderer=terms.renderer,
-        eval_sampling=terms.eval_sampling,
-        schedule=terms.schedule,
+        renderer=renderer,
+        eval_sampling=sampling_of(config, room),
+        schedule=schedule,
         train_problems=ProblemOrder(data.train, config.seed),
         test_splits=data.test,
         recorder=recorder,
-        budget=terms.budget,
+        budget=Budget(config.max_tokens_total, config.max_cost, prices, spent),
         stop=launch.stop,
         reference=await backend.base_sampler() if config.kl_coef else None,
-        first_step=step,
+        first_step=start.step,
     )
     run.problem_sampler.recall(launch.log_path / ROLLOUTS)
-    run.problem_sampler.batch(step)  # raises where no prompt leaves room for an answer
-    launch.console.resume_at(step)
-    refused = unaffordable(run, step, evaluations=1 if step else 2)
+    run.problem_sampler.batch(start.step)  # raises where no prompt leaves room for an answer
+    launch.console.resume_at(start.step)
+    refused = unaffordable(run, start.step, evaluations=1 if start.step else 2)
     if refused is not None:
         raise ConfigError(
             f"{refused}: nothing can be started; raise the cap, or make the batch or the "
@@ -287,9 +252,9 @@ async def begin(
     return run
 
 
-def _open_recorder(launch: Launch, data: Data, directory: Directory) -> Recorder:
+def _open_recorder(launch: Launch, data: Data) -> Recorder:
     """Write `config.json`, which marks the directory as a run, and open the run's logs."""
-    config, console, log_path = launch.config, launch.console, directory.path
+    config, console, log_path = launch.config, launch.console, launch.log_path
     twice = trained_on(data.train, data.test)
     for name, ids in twice.items():
         if ids:
@@ -299,7 +264,16 @@ def _open_recorder(launch: Launch, data: Data, directory: Directory) -> Recorder
                 f"among those to train on, by id or text ({shown}): "
                 "their scores say little. code-rl prepare decontaminate= removes such problems"
             )
-    settings = _kept(config, data.source.describe(), twice, directory.problems)
+    shape = batch_shape(config)
+    earlier = _resolved(log_path) if launch.goes_on else {}
+    resolved = {
+        "prompts": shape.prompts,
+        "completions": shape.samples_per_prompt,
+        "data": {**earlier.get("data", {}), **data.source.describe()},
+        "trained_on": {name: len(ids) for name, ids in twice.items()},
+        "problems": {**earlier.get("problems", {}), **data.digests},
+    }
+    settings = {**chz.asdict(config), "resolved": resolved}
     logs = setup_logging(log_path, settings, read_log_to(config.log_to))
     (log_path / BEGUN).unlink(missing_ok=True)
     launch.stack.enter_context(console.outages_shown())
@@ -363,25 +337,6 @@ def _lock(log_path: Path, stack: contextlib.AsyncExitStack) -> None:
     stack.enter_context(only_writer(log_path / LOCK, f"log_path={log_path}"))
     for left in [*log_path.glob(f".*{TEMPORARY}"), *log_path.glob(f"*/.*{TEMPORARY}")]:
         left.unlink(missing_ok=True)
-
-
-def _kept(
-    config: Config,
-    data: Mapping[str, list[str]],
-    trained: Mapping[str, list[str]],
-    known: Mapping[str, str],
-) -> dict[str, Any]:
-    """Return the settings as written to `config.json`. `known` has a hash of the problems' ids and
-    statements for each data set."""
-    shape = batch_shape(config)
-    resolved = {
-        "prompts": shape.prompts,
-        "completions": shape.samples_per_prompt,
-        "data": data,
-        "trained_on": {name: len(ids) for name, ids in trained.items()},
-        "problems": known,
-    }
-    return {**chz.asdict(config), "resolved": resolved}
 
 
 def _resolved(log_path: Path) -> dict[str, Any]:

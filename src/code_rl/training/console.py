@@ -24,6 +24,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from code_rl.evaluation.pass_at_k import rate
 from code_rl.util.progress import LINE_EVERY_S
 from code_rl.util.redaction import redacted
 
@@ -287,8 +288,8 @@ def _evaluation_line(metrics: Mapping[str, Any]) -> str:
 
 
 def _interval(metrics: Mapping[str, Any], name: str) -> str:
-    low, high = metrics[f"eval/{name}/pass@1_low"], metrics[f"eval/{name}/pass@1_high"]
-    return f"{100 * metrics[f'eval/{name}/pass@1']:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+    key = f"eval/{name}/pass@1"
+    return rate(metrics[key], (metrics[f"{key}_low"], metrics[f"{key}_high"]))
 
 
 def _percent(value: float | None) -> str:

@@ -161,24 +161,6 @@ class Batch:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredStep:
-    """A trained step: its metrics, and the policy with the weights after it."""
-
-    step: int
-    metrics: dict[str, Any]
-    policy: Policy
-
-
-@dataclass(frozen=True, slots=True)
-class DueEvaluation:
-    """A measured step, whether an evaluation is due after it, and whether it is a full one."""
-
-    measured: MeasuredStep
-    due: bool
-    full: bool
-
-
 class Batches:
     """Begins batches when their weights are known, and evaluates, logs and saves in the background
     where it can.
@@ -232,15 +214,14 @@ class Batches:
         """
         canaries = await gather_tasks(batch.canaries)
         self._run.problem_sampler.observe(batch.step, trained.groups)
-        measured = self._measure(batch, trained, policy, canaries)
-        await self._log(self._evaluation_after(measured))
+        await self._log(batch.step, self._measure(batch, trained, canaries), policy)
         every = self._run.config.save_every
         if every and (not self._run.goes_on(policy.step) or policy.step % every == 0):
             await self._save(policy.step)
 
     def _measure(
-        self, batch: Batch, trained: TrainedBatch, policy: Policy, canaries: Sequence[Group]
-    ) -> MeasuredStep:
+        self, batch: Batch, trained: TrainedBatch, canaries: Sequence[Group]
+    ) -> dict[str, Any]:
         """Compute the metrics of a trained step, and charge its tokens to the budget."""
         run = self._run
         retries, self._retries = self._retries, retries_of(run.executor)
@@ -254,40 +235,36 @@ class Batches:
         }
         self._logged.append(metrics)
         run.budget.settle(f"batch {batch.step}", Tokens.of(metrics))
-        return MeasuredStep(batch.step, metrics, policy)
+        return metrics
 
-    def _evaluation_after(self, measured: MeasuredStep) -> DueEvaluation:
-        """Decide whether an evaluation is due after a step. Stop the run first if the next step
-        could exceed a cap."""
-        run, done = self._run, measured.policy.step
+    def _evaluation_after(self, done: int) -> tuple[bool, bool]:
+        """Decide whether an evaluation is due after `done` steps, and whether it is a full one.
+        Stop the run first if the next step could exceed a cap."""
+        run = self._run
         due = evaluates_after(run.config, done)
         if done not in self._batches and run.goes_on(done):
             refused = unaffordable(
                 run, self._next, 2 if due else 1
             )  # the next batch would not be started
             if refused is not None:
-                run.recorder.console.notice(f"stopping after step {measured.step}: {refused}")
+                run.recorder.console.notice(f"stopping after step {done - 1}: {refused}")
                 run.stop.set()
         closing = done == run.config.max_steps or (run.stop.is_set() and run.config.max_steps < 0)
-        return DueEvaluation(measured, due or (closing and run.config.eval_every >= 0), closing)
+        return due or (closing and run.config.eval_every >= 0), closing
 
-    async def _log(self, evaluation: DueEvaluation) -> None:
+    async def _log(self, step: int, metrics: Mapping[str, Any], policy: Policy) -> None:
         """Log a step, with its evaluation if due."""
-        run, measured = self._run, evaluation.measured
-        name = f"evaluation {measured.step}"
-        if evaluation.due:
+        run, name = self._run, f"evaluation {step}"
+        due, full = self._evaluation_after(policy.step)
+        if due:
             if run.budget.capped:
-                run.budget.reserve(name, worst_evaluation(run, full=True))
+                run.budget.reserve(name, worst_evaluation(run))
             await self._side.rest()  # one evaluation at a time
 
         async def log() -> None:
-            evaluated = (
-                await evaluate_run(run, measured.policy, measured.step, full=evaluation.full)
-                if evaluation.due
-                else {}
-            )
+            evaluated = await evaluate_run(run, policy, step, full=full) if due else {}
             run.budget.settle(name, Tokens.of(evaluated))
-            run.recorder.log_step(measured.step, measured.metrics | evaluated)
+            run.recorder.log_step(step, {**metrics, **evaluated})
 
         await self._side.do(log)
 

@@ -32,7 +32,7 @@ class SampledProblem:
     problem: Problem
     prompt_tokens: int
     seed: int
-    replaced: str | None = None
+    replaced: str | None
 
 
 class ProblemSampler:

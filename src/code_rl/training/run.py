@@ -53,8 +53,8 @@ class Run:
     recorder: Recorder
     budget: Budget
     stop: asyncio.Event
-    reference: tinker.SamplingClient | None = None
-    first_step: int = 0
+    reference: tinker.SamplingClient | None
+    first_step: int
     _lengths: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def has_step(self, step: int) -> bool:
@@ -164,9 +164,9 @@ def worst_batch(run: Run, step: int) -> Tokens:
     return Tokens(prefill + (sample + prefill if config.kl_coef else 0), sample, sample + prefill)
 
 
-def worst_evaluation(run: Run, *, full: bool) -> Tokens:
+def worst_evaluation(run: Run) -> Tokens:
     """Return the most tokens that an evaluation can use."""
-    each = 1 + (run.config.eval_samples if full else 0)
+    each = 1 + run.config.eval_samples
     count = sum(map(len, run.test_splits.values())) * each
     later = (run.environment.max_turns - 1) * run.backend.context
     return Tokens(run.held_out_prompts * each + count * later, count * run.eval_sampling.max_tokens)
@@ -179,5 +179,5 @@ def unaffordable(run: Run, step: int, evaluations: int = 1) -> str | None:
         return None
     worst = worst_batch(run, step)
     for _ in range(evaluations if run.config.eval_every >= 0 else 0):
-        worst += worst_evaluation(run, full=True)
+        worst += worst_evaluation(run)
     return run.budget.refusal(worst)

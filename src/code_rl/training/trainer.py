@@ -235,6 +235,8 @@ def _beginning(run: Run, resumes: bool) -> str:
 
 def _announce(console: Console, run: Run, beginning: str, log_path: Path) -> None:
     config = run.config
+    remote_model = config.backend != BackendKind.EMBEDDED
+    unset = remote_model and config.executor == "embedded" and not os.environ.get("SANDBOX_URL")
     facts = {
         "run": beginning,
         "recipe": config.recipe or "none",
@@ -243,8 +245,7 @@ def _announce(console: Console, run: Run, beginning: str, log_path: Path) -> Non
         "renderer": name_of(run.renderer) + (" (auto)" if config.renderer == AUTO else ""),
         "problems": f"{len(run.train_problems.problems)} to train on ({config.dataset}); held out: "
         + (", ".join(f"{len(split)} {name}" for name, split in run.test_splits.items()) or "none"),
-        "sandbox": run.executor.description
-        + ("" if config.backend == BackendKind.EMBEDDED else _why_embedded(config)),
+        "sandbox": run.executor.description + (" (SANDBOX_URL is not set)" if unset else ""),
         "batch": f"{run.shape} × up to {run.schedule.longest} tokens",
         "steps": f"{config.max_steps if config.max_steps > 0 else 'until stopped'}, "
         f"learning rate {config.learning_rate:g}, seed {config.seed}",
@@ -254,11 +255,6 @@ def _announce(console: Console, run: Run, beginning: str, log_path: Path) -> Non
     console.header(facts)
     for line in [*unused(config), *doubtful(config)]:
         console.notice(line)
-
-
-def _why_embedded(config: Config) -> str:
-    unset = config.executor == "embedded" and not os.environ.get("SANDBOX_URL")
-    return " (SANDBOX_URL is not set)" if unset else ""
 
 
 def _hints(config: Config, log_path: Path, command: bool) -> list[str]:
@@ -296,6 +292,9 @@ def _again(command: bool, **settings: str | float) -> str:
     return f"code_rl.train({', '.join(f'{name}={value!r}' for name, value in settings.items())})"
 
 
+_STOPS = (signal.SIGINT, signal.SIGTERM)
+
+
 class _Signals:
     """The first SIGINT or SIGTERM asks the loop to finish its step, or cancels the evaluation in
     progress; the second ends the process.
@@ -314,20 +313,18 @@ class _Signals:
     @contextlib.contextmanager
     def caught(self) -> Iterator[None]:
         loop, task = asyncio.get_running_loop(), cast("asyncio.Task[Any]", asyncio.current_task())
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        for number in numbers:
+        for number in _STOPS:
             on_loop_signal(loop, number, self._first, number, task)
         try:
             yield
         finally:
-            forget_signals(loop, numbers)
+            forget_signals(loop, _STOPS)
 
     def _first(self, number: signal.Signals, task: asyncio.Task[Any]) -> None:
         self.code = 128 + number
         self.asked.set()
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        forget_signals(asyncio.get_running_loop(), numbers)
-        for each in numbers:
+        forget_signals(asyncio.get_running_loop(), _STOPS)
+        for each in _STOPS:
             signal.signal(each, self._second)
         # Printed only after the handlers are replaced: a second signal may follow at once.
         if self._console.evaluates:

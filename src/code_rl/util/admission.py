@@ -28,7 +28,7 @@ class NotTakenError(Exception):
     """A request was refused with the HTTP `status`. It may be sent again after `retry_after_s`, if
     given."""
 
-    def __init__(self, status: int, message: str, retry_after_s: int | None = None) -> None:
+    def __init__(self, status: int, message: str, retry_after_s: int | None) -> None:
         super().__init__(message)
         self.status = status
         self.headers = (

@@ -132,14 +132,8 @@ OF_THE_MACHINE = (OSError, MemoryError, RuntimeError, ImportError)
 def is_resource_error(error: BaseException) -> bool:
     """Return True for the errors of a machine without enough memory, descriptors or disk space, or
     without a file."""
-    return isinstance(error, OSError) or lacks_memory(error)
-
-
-def lacks_memory(error: BaseException) -> bool:
-    """Return True for the errors of Python, or of a library below it, without memory or room for a
-    thread."""
     worded = isinstance(error, RuntimeError | ImportError)  # imports map libraries into memory
-    return isinstance(error, MemoryError) or (worded and bool(_MEMORY.search(str(error))))
+    return isinstance(error, OSError | MemoryError) or (worded and bool(_MEMORY.search(str(error))))
 
 
 def describe_error(error: BaseException) -> str:

@@ -14,6 +14,7 @@ from tinker import types
 from tinker.lib.public_interfaces.api_future import APIFuture
 
 from code_rl.engine.local import EmbeddedService
+from code_rl.engine.local.state import read_state
 from code_rl.engine.local.worker import EngineWorker
 from code_rl.util.errors import BackendError, CheckpointError, DataError
 from tests.engine.local.embedded_models import (
@@ -53,9 +54,7 @@ def test_futures_are_those_of_the_sdk():
 
     async def awaited():
         direct = await trainer.forward(data(), "ppo")
-        submitted = await trainer.forward_backward_async(data(), "ppo")
-        assert isinstance(submitted, APIFuture)
-        return direct.metrics == (await submitted).metrics
+        return direct.metrics == (await trainer.forward_backward(data(), "ppo")).metrics
 
     assert asyncio.run(awaited())
     assert asyncio.run(awaited())
@@ -160,7 +159,7 @@ def test_a_restored_client_continues_bit_for_bit(tmp_path, half):
     path = straight.save_state("two").result().path
     again = service(reference("qwen3")).create_training_client_from_state_with_optimizer(path).result()
     loaded = made.create_lora_training_client("m", rank=4, seed=9).result()
-    loaded.load_state_with_optimizer(path).result()
+    loaded.restore(read_state(Path(path)), optimizer=True)
     for trainer in (straight, again, loaded):
         steps(trainer, 2)
         assert torch.equal(trainer._lora.flat, straight._lora.flat)
@@ -173,7 +172,7 @@ def test_a_checkpoint_that_cannot_be_restored_changes_nothing(tmp_path):
     steps(trainer, 1)
     before = trainer._lora.flat.clone()
     with pytest.raises(CheckpointError):
-        trainer.load_state_with_optimizer(path).result()
+        trainer.restore(read_state(Path(path)), optimizer=True)
     assert torch.equal(trainer._lora.flat, before)
     assert trainer._learner.adam.steps == 1
 
@@ -258,7 +257,7 @@ def test_state_of_another_version_model_or_kind_is_refused(checkpoint, tmp_path)
     with pytest.raises(CheckpointError):
         service(reference("qwen3", seed=1)).create_training_client_from_state(str(path)).result()
     with pytest.raises(CheckpointError):
-        client()[1].load_state(str(path)).result()
+        client()[1].restore(read_state(Path(path)), optimizer=False)
 
 
 def test_saving_is_refused_where_it_cannot_be_honoured(tmp_path):

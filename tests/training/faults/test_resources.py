@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from code_rl.cli.main import main
 from code_rl.engine.local.state import read_state, write_state
-from code_rl.util.errors import CheckpointError, ResourceError, describe_error, lacks_memory, with_resume_hint
+from code_rl.util.errors import CheckpointError, ResourceError, describe_error, is_resource_error, with_resume_hint
 from code_rl.util.files import JsonLines, read_lines, write_atomically
 from tests.training.pipeline_support import small
 
@@ -118,7 +118,7 @@ def test_a_missing_resource_becomes_one_line_with_the_remedy(error):
     assert "\n" not in str(found)
     assert str(found).endswith("go on")
     assert describe_error(error) in str(found)
-    assert lacks_memory(error) is not isinstance(error, OSError)
+    assert is_resource_error(error)
 
 
 def train(*words: str, limit: str = "pass") -> subprocess.CompletedProcess[str]:

@@ -82,6 +82,7 @@ def group_line(
     return {
         "step": step,
         "group": number,
+        "attempt": 0,
         "problem_id": problem,
         "statement": statement,
         "public_tests": [{"test": 0, "call": False, "input": "3\n1 2 3\n", "expected": "6\n"}],
@@ -105,6 +106,7 @@ def completion(kind: str, draw: random.Random, tokenizer: Tokenizer) -> dict[str
         "total": 8,
         "failure": None if kind in ("passed", "no_code") else failure,
         "truncated": False,
+        "masked": None,
         "tokens": tokens,
         "logprobs": [-draw.expovariate(2.0) for _ in tokens],
     }

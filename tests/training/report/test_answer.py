@@ -82,7 +82,9 @@ def test_without_evaluations_the_answer_says_so_and_gives_training_figures():
 
 def test_before_and_after_are_the_first_and_last_sampled_evaluations():
     def at(step, score):
-        return {"step": step, "eval/x/pass@1": score, "eval/x/pass@8": score, "eval/x/mean_correct": score}
+        names = ("pass@1", "pass@1_low", "pass@1_high", "pass@8", "mean_correct")
+        scores = dict.fromkeys(names, score) | {"problems": 64}
+        return {"step": step, **{f"eval/x/{name}": value for name, value in scores.items()}}
 
     records = [
         at(-1, 0.1),
@@ -105,7 +107,12 @@ def test_the_text_has_answer_splits_cost_and_findings(tmp_path):
     run = write_run(tmp_path / "run", steps=12)
     view = overview(open_run(run))
     assert "20.0" in summary(view, 50)  # a narrow terminal drops columns and cuts no figure
-    greedy = {**view["splits"][0], "before": {"step": -1, "score": 0.2}, "after": None, "change": None}
+    greedy = {
+        **view["splits"][0],
+        "before": {"step": -1, "score": 0.2, "low": 0.1, "high": 0.3},
+        "after": None,
+        "change": None,
+    }
     assert "20.0" in summary({**view, "splits": [greedy]})
     text = summary(view)
     assert "Yes, it learned." in text
@@ -162,6 +169,7 @@ def test_the_cost_of_a_run_is_its_billed_tokens_by_the_price_table(tmp_path):
     first = {"step": -1, "tokens/eval": 10**6, "tokens/eval_prefill": 2 * 10**6}
     second = {
         "step": 0,
+        "format_rate": 1.0,
         "tokens/completion": 10**6,
         "tokens/prefill": 10**6,
         "tokens/train": 10**7,

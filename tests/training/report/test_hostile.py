@@ -22,29 +22,33 @@ def payloads() -> list[str]:
 def hostile_run(folder: Path) -> Path:
     """A run whose every text is a payload: directory, settings, metrics, splits, problems, programs, messages, tests."""
     texts = payloads()
+    words = [text.encode("utf-8", "replace").decode() for text in texts]  # names are ours, without lone surrogates
     run = write_run(folder / "<img src=x onerror=xss('name')>", steps=6)
     config = json.loads((run / "config.json").read_text())
     config |= {name: texts[0] for name in config if name not in ("max_steps", "model_name", "resolved")}
-    config |= {f"{text} key": text for text in texts} | {"model_name": texts[14], "max_tokens": texts[1]}
+    config |= {f"{word} key": text for word, text in zip(words, texts, strict=True)} | {
+        "model_name": texts[14],
+        "max_tokens": texts[1],
+    }
     (run / "config.json").write_text(json.dumps(config))
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    for number, text in enumerate(texts):
+    for number, (word, text) in enumerate(zip(words, texts, strict=True)):
         for record in records:
             record |= {
-                text: 0.5 + record["step"],
-                f"verdicts/{text}": 1,
-                f"eval/{text}/pass@1": 0.1 * number,
-                f"eval/{text}/pass@8": 0.9,
+                word: 0.5 + record["step"],
+                f"verdicts/{word}": 1,
+                f"eval/{word}/pass@1": 0.1 * number,
+                f"eval/{word}/pass@8": 0.9,
             }
             record |= {f"extra/{number}": text}
     (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     group = json.loads((run / "rollouts.jsonl").read_text().splitlines()[0])
     lines = []
-    for number, text in enumerate(texts):
+    for number, (word, text) in enumerate(zip(words, texts, strict=True)):
         sample = group["completions"][0] | {
-            "text": f"{text}\n```python\n{text}\n```\n{text}", "verdict": text, "masked": text, "reward": 0.0,
+            "text": f"{text}\n```python\n{text}\n```\n{text}", "masked": word, "reward": 0.0,
             "failure": {"test": 0, "public": True, "message": text},
-            "turns": [{"text": f"{text}\n```python\n{text}\n```", "verdict": text, "messages": [{"role": text, "content": text}]}, text],
+            "turns": [{"text": f"{text}\n```python\n{text}\n```", "verdict": word, "messages": [{"role": text, "content": text}]}],
         }  # fmt: skip
         others = [
             sample,

@@ -136,7 +136,15 @@ def test_a_link_to_a_rollout_opens_it(browser, report):
 def test_runs_of_other_lengths_and_problems_are_not_put_under_one_heading(browser, tmp_path):
     runs = [
         write_run(
-            tmp_path / name, steps=n, config={"resolved": {"trained_on": {"constants": n - 6, "compositions": 0}}}
+            tmp_path / name,
+            steps=n,
+            config={
+                "resolved": {
+                    "prompts": 3,
+                    "completions": 6,
+                    "trained_on": {"constants": n - 6, "compositions": 0},
+                }
+            },
         )
         for name, n in (("six", 6), ("nine", 9))
     ]

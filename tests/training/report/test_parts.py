@@ -19,6 +19,7 @@ from code_rl.training.report.heuristics import BLOCKED, HARD_CODED, TAMPERING, f
 from code_rl.training.report.page import embed, embedded_rollouts, pack_rollouts
 from code_rl.training.report.run import open_run
 from code_rl.training.report.token_decoder import TokenDecoder
+from code_rl.util.files import read_lines
 from code_rl.util.settings import make_settings
 from tests.refusals import refused
 from tests.training.report.run_folders import PROGRAMS, TOKENIZER, write_run
@@ -117,12 +118,10 @@ def test_the_verb_writes_a_page_and_prints_text(tmp_path, capsys):
     assert main(["report", f"log_path={run}", "out=/nowhere/at/all.html"]) == 2
 
 
-def test_earlier_turns_of_a_completion_are_shown_with_what_was_said_to_them():
-    said = [{"role": "user", "content": "it fails"}, {"role": "user", "content": "again"}, "no message"]
-    sample = {
-        "text": "last",
-        "verdict": "passed",
-        "turns": [{"text": "first", "verdict": "wrong_answer", "messages": said}, "no turn"],
-    }
-    (shown,) = group_record([sample], [[]], None)
-    assert shown["turns"] == [{"text": "first", "verdict": "wrong_answer", "said": "it fails\n\nagain"}]
+def test_earlier_turns_of_a_completion_are_shown_with_what_was_said_to_them(tmp_path):
+    run = write_run(tmp_path / "run", steps=1)
+    record = next(read_lines(run / "rollouts.jsonl"))
+    said = [{"role": "user", "content": "it fails"}, {"role": "user", "content": "again"}]
+    record["completions"][0]["turns"] = [{"text": "first", "verdict": "wrong_answer", "messages": said}]
+    shown = group_record(record, [[]] * 6, None)
+    assert shown[0]["turns"] == [{"text": "first", "verdict": "wrong_answer", "said": "it fails\n\nagain"}]

@@ -68,6 +68,4 @@ def spread(ordered: Sequence[int]) -> list[int]:
         for part in range(1, parts, 2):
             places.setdefault(part * (count - 1) // parts)
         parts *= 2
-        if parts > 4 * count:
-            places.update(dict.fromkeys(range(count)))
     return [ordered[place] for place in places]

@@ -62,7 +62,7 @@ class ProblemSummary:
     public: Sequence[int]
     test_hashes: Sequence[tuple[str, str]]
     called: Sequence[str]
-    stated_checker: bool = False
+    stated_checker: bool
 
     @property
     def tests(self) -> int:

@@ -218,16 +218,11 @@ def normalize_tests(raw_tests: Any, metadata: Any = None) -> list[dict[str, Any]
     return [_to_row(test, fn_name) for test in tests]
 
 
-def with_tests_of(
-    draft: Problem, raw: Any, metadata: Any = None, *, text_calls: bool = False
-) -> Problem | Ambiguous:
-    """Return `draft` (without tests) with the tests of `raw`. Raises RowError for an unknown shape.
-
-    `text_calls` means that the set documents LiveCodeBench's JSON text for calls, so that they are
-    unambiguous.
-    """
+def with_tests_of(draft: Problem, raw: Any, metadata: Any = None) -> Problem | Ambiguous:
+    """Return `draft` (without tests) with the tests of `raw`. Raises RowError for an unknown
+    shape."""
     found = _parse(raw, metadata)
-    if found.fn_name is None or found.exact or text_calls:
+    if found.fn_name is None or found.exact:
         return with_calls(draft, found.fn_name, found.typed())
     tiers = call_tiers(found.inputs, found.outputs)
     return Ambiguous(replace(with_calls(draft, found.fn_name, tiers[0][0].tests), tests=()), tiers)

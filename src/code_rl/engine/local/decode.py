@@ -115,21 +115,10 @@ def decode(
                 if not request.max_tokens:
                     nothing = np.empty(0)
                     scored = filled.scored[numbers[request.prompt]]
-                    yield (
-                        request,
-                        Completion(
-                            nothing.astype(np.int32), nothing.astype(np.float32), False, scored
-                        ),
-                    )
-            if any(request.max_tokens for request in requests):
-                batches.append(
-                    _Batch(
-                        weights,
-                        [request for request in requests if request.max_tokens],
-                        numbers,
-                        filled,
-                    )
-                )
+                    tokens, logprobs = nothing.astype(np.int32), nothing.astype(np.float32)
+                    yield request, Completion(tokens, logprobs, False, scored)
+            if sampled := [request for request in requests if request.max_tokens]:
+                batches.append(_Batch(weights, sampled, numbers, filled))
             del filled
         for batch in batches:
             yield from batch.sample_tokens()

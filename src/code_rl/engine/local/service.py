@@ -18,7 +18,7 @@ from .models import BUILT_IN, Model, built_in_context, load_model, supported
 from .sampling import EmbeddedSamplingClient, Sampler, Snapshot
 from .state import read_state
 from .training import EmbeddedTrainingClient
-from .worker import EngineWorker, Inline, awaited
+from .worker import EngineWorker, Inline
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -102,13 +102,6 @@ class EmbeddedService:
             return EmbeddedSamplingClient(self._sampler, Snapshot(model, model.for_sampling))
 
         return self._loader.submit(create)
-
-    create_lora_training_client_async = awaited(create_lora_training_client)
-    create_training_client_from_state_async = awaited(create_training_client_from_state)
-    create_training_client_from_state_with_optimizer_async = awaited(
-        create_training_client_from_state_with_optimizer
-    )
-    create_sampling_client_async = awaited(create_sampling_client)
 
     def get_server_capabilities(self) -> types.GetServerCapabilitiesResponse:
         """Return the models known by name: the built-in model and those already loaded. Local

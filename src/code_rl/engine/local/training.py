@@ -29,9 +29,9 @@ from .passes import (
     reweighted,
 )
 from .sampling import EmbeddedSamplingClient, Sampler, Snapshot
-from .state import Saved, check_name, read_state, write_state
+from .state import Saved, check_name, write_state
 from .weights import Weights
-from .worker import EngineWorker, Inline, awaited, submitted
+from .worker import EngineWorker, Inline
 
 T = TypeVar("T")
 _PREFIX = "base_model.model."
@@ -165,18 +165,6 @@ class EmbeddedTrainingClient:
         """
         return self._save(types.SaveWeightsResponse, name, "state", overwrite)
 
-    def load_state(self, path: str) -> AwaitableConcurrentFuture[types.LoadWeightsResponse]:
-        """Replace the adapter by a saved one and reset the optimizer. The future may raise
-        CheckpointError."""
-        return self._worker.submit(lambda: self._load(path, optimizer=False))
-
-    def load_state_with_optimizer(
-        self, path: str
-    ) -> AwaitableConcurrentFuture[types.LoadWeightsResponse]:
-        """Replace adapter and optimizer state by saved ones. The future may raise
-        CheckpointError."""
-        return self._worker.submit(lambda: self._load(path, optimizer=True))
-
     def save_weights_for_sampler(
         self, name: str
     ) -> AwaitableConcurrentFuture[types.SaveWeightsForSamplerResponse]:
@@ -205,13 +193,6 @@ class EmbeddedTrainingClient:
     def snapshot(self) -> Snapshot:
         """Return the current weights for sampling, bypassing the queue."""
         return Snapshot(self._model, self._learner.snapshot())
-
-    forward_async = submitted(forward)
-    forward_backward_async = submitted(forward_backward)
-    forward_backward_custom_async = submitted(forward_backward_custom)
-    optim_step_async = submitted(optim_step)
-    save_state_async = submitted(save_state)
-    save_weights_and_get_sampling_client_async = awaited(save_weights_and_get_sampling_client)
 
     def get_tokenizer(self) -> Any:
         """The model's tokenizer."""
@@ -295,10 +276,6 @@ class EmbeddedTrainingClient:
                 raise
 
         return self._worker.submit(run)
-
-    def _load(self, path: str, optimizer: bool) -> types.LoadWeightsResponse:
-        self.restore(read_state(Path(path)), optimizer)
-        return types.LoadWeightsResponse(path=path, model_id=self.model_id, type="load_weights")
 
     def _save(
         self,

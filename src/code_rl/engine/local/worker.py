@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -148,24 +148,3 @@ def run_into(future: Future[T], operation: Callable[[], T]) -> None:
         future.set_exception(error)
     else:
         future.set_result(result)
-
-
-def submitted(call: Callable[..., T]) -> Callable[..., Coroutine[Any, Any, T]]:
-    """Return the `…_async` form of a method that submits a request, for callers that await the
-    submission."""
-
-    async def submit(*args: Any, **kwargs: Any) -> T:
-        return call(*args, **kwargs)
-
-    return submit
-
-
-def awaited(
-    call: Callable[..., AwaitableConcurrentFuture[T]],
-) -> Callable[..., Coroutine[Any, Any, T]]:
-    """Return the `…_async` form of a method that returns a future; the form awaits its result."""
-
-    async def wait(*args: Any, **kwargs: Any) -> T:
-        return await call(*args, **kwargs).result_async()
-
-    return wait

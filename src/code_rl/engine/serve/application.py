@@ -241,7 +241,7 @@ class TinkerApplication:
             )
         return await request.read()
 
-    def _handler(self, call: Call, disk: bool = False) -> Handler:
+    def _handler(self, call: Call, disk: bool) -> Handler:
         """Return a handler for a call. With `disk` the call may be slow and runs on another
         thread."""
 

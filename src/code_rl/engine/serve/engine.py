@@ -53,12 +53,12 @@ class Load:
     """An engine's counters and the sizes of its queues; `idle_s` is the time since it last had
     work, in seconds."""
 
-    batches: int = 0
-    operations_waiting: int = 0
-    samples_waiting: int = 0
-    models: int = 0
-    snapshots: int = 0
-    idle_s: float = 0.0
+    batches: int
+    operations_waiting: int
+    samples_waiting: int
+    models: int
+    snapshots: int
+    idle_s: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ class EmbeddedEngine:
     ) -> None:
         self.name = name
         self._max_snapshots = max_snapshots
-        self._load = Load()
+        self._batches = 0
         self._last_used = time.monotonic()
         self._lanes: dict[str, deque[_Job]] = {}
         self._samples: deque[_Sample] = deque()
@@ -156,10 +156,10 @@ class EmbeddedEngine:
 
         return self._on(run, work)
 
-    def optim_step(self, run: str, params: types.AdamParams) -> Future[types.OptimStepResponse]:
+    def optim_step(self, run: str, params: object) -> Future[types.OptimStepResponse]:
         """Take one step of AdamW. Raises ConfigError at once."""
-        check_adam(params)
-        return self._on(run, lambda client: client.optim_step(params).result())
+        adam = check_adam(params)
+        return self._on(run, lambda client: client.optim_step(adam).result())
 
     def save(
         self, run: str, file: Path, training: bool, overwrite: bool, keep: bool = False
@@ -226,8 +226,8 @@ class EmbeddedEngine:
         """Return the current load: counts of queued, held and finished work."""
         with self._changed:
             waiting, samples = sum(map(len, self._lanes.values())), len(self._samples)
-        return replace(
-            self._load,
+        return Load(
+            batches=self._batches,
             operations_waiting=waiting,
             samples_waiting=samples,
             models=len(self._clients),
@@ -344,7 +344,7 @@ class EmbeddedEngine:
             for sample in live:
                 sample.request.future.set_exception(error)
             return
-        self._load.batches += 1
+        self._batches += 1
 
         def more() -> list[Request]:
             if not (last and self._samples):

@@ -46,7 +46,7 @@ class Promise:
     request_id: str
     kind: str
     fingerprint: bytes
-    request_bytes: int = 0
+    request_bytes: int
     created: float = field(default_factory=time.monotonic)
     done: asyncio.Event = field(default_factory=asyncio.Event)
     body: bytes = b""

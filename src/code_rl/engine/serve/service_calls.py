@@ -87,8 +87,6 @@ class ServiceCalls:
         is recorded."""
         request = validated(_Finish, data)
         record = self._core.store.read_session(session_id)
-        if record is None:
-            raise unknown(f"session {session_id[:100]!r}")
         if request.reason.get("type") not in ("success", "errored", "interrupted"):
             raise bad("reason.type must be success, errored or interrupted")
         if record.get("finished") is not None:
@@ -158,8 +156,6 @@ class ServiceCalls:
     def session(self, session_id: str) -> types.GetSessionResponse:
         """Return a session's contents."""
         record = self._core.store.read_session(session_id)
-        if record is None:
-            raise unknown(f"session {session_id[:100]!r}")
         return types.GetSessionResponse(
             training_run_ids=self._core.store.runs_of(session_id),
             sampler_ids=self._core.store.samplers_of(session_id),

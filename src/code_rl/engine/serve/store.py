@@ -119,13 +119,13 @@ class StateStore:
         """Keep a session's record."""
         _write(self.folder / "sessions" / f"{session_id}.json", record)
 
-    def read_session(self, session_id: str) -> dict[str, Any] | None:
-        """Return a session's record, or None."""
-        return (
-            _read(self.folder / "sessions" / f"{session_id}.json")
-            if _SESSION_ID.fullmatch(session_id)
-            else None
-        )
+    def read_session(self, session_id: str) -> dict[str, Any]:
+        """Return a session's record. Raises a Refusal if it is unknown."""
+        if _SESSION_ID.fullmatch(session_id):
+            found = _read(self.folder / "sessions" / f"{session_id}.json")
+            if found is not None:
+                return found
+        raise unknown(f"session {session_id[:100]!r}")
 
     def sessions(self) -> list[str]:
         """Return the ids of all sessions, newest first."""
@@ -271,10 +271,9 @@ def _write(path: Path, record: Mapping[str, Any]) -> None:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        data = json.loads(path.read_text())
+        data: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
-    assert isinstance(data, dict)
     return data

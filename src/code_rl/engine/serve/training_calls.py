@@ -190,18 +190,12 @@ class TrainingCalls:
     def optim_step(self, request: types.OptimStepRequest, fingerprint: bytes) -> Promise:
         """Take one optimizer step."""
         run = self._core.run(request.model_id)
-        params = request.optim_params
-        if not isinstance(params, types.AdamParams):
-            raise bad(
-                f"optim_params {type(params).__name__} is not supported by this server, only "
-                "AdamParams"
-            )
         return self._core.accept(
             run,
             checked_seq(request.seq_id),
             "optim_step",
             fingerprint,
-            lambda e: e.optim_step(run.run_id, params),
+            lambda e: e.optim_step(run.run_id, request.optim_params),
         )
 
     def save(self, request: types.SaveWeightsRequest, fingerprint: bytes) -> Promise:

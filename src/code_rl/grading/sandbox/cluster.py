@@ -122,7 +122,8 @@ class RayCluster:
     async def run(self, job: Job) -> AsyncIterator[Execution]:
         """Yield one Execution per case, in order; see the Executor contract."""
         if job.trusted:
-            executions = self._local_box().run(job)
+            self._local = self._local or EmbeddedSandbox(isolation=self._isolation)
+            executions = self._local.run(job)
         else:
             await self._joined()
             executions = self._retries.run(_plain(job))
@@ -143,11 +144,6 @@ class RayCluster:
         if self._owned:
             self._owned = False
             self._ray.shutdown()
-
-    def _local_box(self) -> EmbeddedSandbox:
-        if self._local is None:
-            self._local = EmbeddedSandbox(isolation=self._isolation)
-        return self._local
 
     async def _attempt(self, job: Job, _alone: bool) -> AsyncIterator[Execution]:
         """Run `job` once on the least loaded node. The node's own sandbox decides whether the

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from code_rl.grading import values
-from code_rl.util.concurrency import closing
 from code_rl.util.errors import ConfigError
 
 
@@ -230,11 +229,9 @@ class OnDemand:
         """The description of the executor."""
         return self._start().description
 
-    async def run(self, job: Job) -> AsyncIterator[Execution]:
+    def run(self, job: Job) -> AsyncIterator[Execution]:
         """Run the job on the executor."""
-        async with closing(self._start().run(job)) as executions:
-            async for execution in executions:
-                yield execution
+        return self._start().run(job)
 
     async def aclose(self) -> None:
         """Do nothing."""

@@ -91,14 +91,12 @@ class Retries:
         self.count = 0
         """Failed attempts so far."""
 
-    async def run(self, job: Job, attempt: Attempt | None = None) -> AsyncIterator[Execution]:
-        """Yield one execution per case, in order, like `Executor.run`. `attempt` overrides the
-        constructor's.
+    async def run(self, job: Job) -> AsyncIterator[Execution]:
+        """Yield one execution per case, in order, like `Executor.run`.
 
         Raises SandboxError if the sandbox fails this submission repeatedly, OutageError if it stays
         unreachable.
         """
-        attempt = attempt or self._attempt
         done, lost_results, transient_failures, outages, spent = 0, 0, 0, 0, 0.0
         allowed = job.limits.submission_s(len(job.cases))
         while done < len(job.cases):
@@ -111,9 +109,8 @@ class Retries:
                 continue
             rest = dataclasses.replace(job, cases=job.cases[done:]) if done else job
             try:
-                async with closing(
-                    attempt(rest, lost_results >= MAX_LOST_RESULTS - 1)
-                ) as executions:
+                alone = lost_results >= MAX_LOST_RESULTS - 1
+                async with closing(self._attempt(rest, alone)) as executions:
                     async for execution in executions:
                         done, lost_results, transient_failures, outages = done + 1, 0, 0, 0
                         spent += execution.compile_s + max(

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import chz
 
 from code_rl.data.load import parse_difficulty
+from code_rl.engine import BackendKind
 from code_rl.engine.losses import HIGH, LOW, POLICY_LOSSES, get_loss
 from code_rl.policy.environments import ENVIRONMENTS
 from code_rl.policy.prompt_templates import PROMPTS
@@ -20,10 +21,10 @@ from code_rl.training.config.setting import (
     ANYWHERE,
     FIXED,
     MUTABLE,
+    SupportedBackends,
     embedded,
     everywhere,
     facts_of,
-    hosted,
     setting,
 )
 from code_rl.training.curriculum import CURRICULA, get_curriculum
@@ -468,7 +469,11 @@ class Config:
     checkpoint_ttl_days: float | None = setting(
         None,
         MUTABLE,
-        hosted("expiry of saved checkpoints", "its checkpoints stay until they are deleted"),
+        SupportedBackends(
+            (BackendKind.TINKER,),
+            "expiry of saved checkpoints",
+            "its checkpoints stay until they are deleted",
+        ),
         "Days after which hosted Tinker may delete a checkpoint (None: never).",
         check=check_that(lambda days: 1 / 24 <= days <= 3650, "from 1/24 (an hour) to 3650"),
     )
@@ -537,12 +542,16 @@ class Config:
         }
 
     @property
+    def stage_limits(self) -> list[int]:
+        """The token limits of training, by stage."""
+        if self.max_tokens_schedule is None:
+            return [self.max_tokens]
+        return [stage.max_tokens for stage in parse_schedule(self.max_tokens_schedule)]
+
+    @property
     def longest_completion(self) -> int:
         """The largest token limit of training and evaluations."""
-        stages = (
-            parse_schedule(self.max_tokens_schedule) if self.max_tokens_schedule is not None else ()
-        )
-        return max([self.max_tokens, *(stage.max_tokens for stage in stages)])
+        return max(self.max_tokens, *self.stage_limits)
 
     @chz.validate
     def _nothing_is_ignored(self) -> None:
@@ -555,15 +564,9 @@ class Config:
                 )
         if self.sampler_dir is not None and self.sampler is None:
             raise ConfigError(f"sampler_dir={self.sampler_dir} has no effect without sampler=")
-        stages = (
-            parse_schedule(self.max_tokens_schedule) if self.max_tokens_schedule is not None else ()
-        )
-        if stages:
-            refuse_buffer(
-                self, [stage.max_tokens for stage in stages], "a limit of max_tokens_schedule"
-            )
-        else:
-            refuse_buffer(self, [self.max_tokens], f"max_tokens={self.max_tokens}")
+        staged = self.max_tokens_schedule is not None
+        limit = "a limit of max_tokens_schedule" if staged else f"max_tokens={self.max_tokens}"
+        refuse_buffer(self, self.stage_limits, limit)
         if self.max_cost is not None and self.prices is None:
             raise ConfigError(f"max_cost={self.max_cost} needs prices=FILE.toml, the price table")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import chz
@@ -17,15 +16,8 @@ import chz
 from code_rl.engine import BackendKind
 from code_rl.util.setting import Check
 
-
-class Change(Enum):
-    """When a setting may change during the life of a run: on any resume, or never."""
-
-    MUTABLE = "free"
-    FIXED = "fixed"
-
-
-MUTABLE, FIXED = Change
+MUTABLE, FIXED = False, True
+"""Whether a setting is fixed: a resume may not change it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +44,21 @@ def embedded(note: str, refusal: str) -> SupportedBackends:
     return SupportedBackends((BackendKind.EMBEDDED,), note, refusal)
 
 
-def hosted(note: str, refusal: str) -> SupportedBackends:
-    """Only hosted Tinker supports the setting."""
-    return SupportedBackends((BackendKind.TINKER,), note, refusal)
-
-
 @dataclass(frozen=True, slots=True)
 class SettingFacts:
-    """The facts about a setting apart from its default and meaning."""
+    """The facts about a setting apart from its default and meaning. `fixed` is True if it may not
+    change on a resume."""
 
-    change: Change
+    fixed: bool
     reach: SupportedBackends
-
-    @property
-    def fixed(self) -> bool:
-        """True if the setting may not change on a resume."""
-        return self.change is not MUTABLE
 
 
 def setting(
-    default: Any, change: Change, reach: SupportedBackends, doc: str, check: Check | None = None
+    default: Any, fixed: bool, reach: SupportedBackends, doc: str, check: Check | None = None
 ) -> Any:
     """A field of `Config`. `check` raises ConfigError for a value out of range."""
     return chz.field(
-        default=default, doc=doc, validator=check, metadata={"facts": SettingFacts(change, reach)}
+        default=default, doc=doc, validator=check, metadata={"facts": SettingFacts(fixed, reach)}
     )
 
 

@@ -33,10 +33,9 @@ PLACES = ("backend", "device", "executor", "isolation", "sandbox_concurrency", "
 """Settings that may differ between two processes of one command."""
 
 
-async def run_controls(dry_run: bool, **settings: Any) -> int:
+async def run_controls(plan: ControlPlan, *, dry_run: bool) -> int:
     """Run a plan and print its table. Returns the exit code; a run that was ended by a signal gives
     its code."""
-    plan = ControlPlan(**settings)
     check_plan(plan)
     for line in lines(plan) if dry_run else ():
         print(line)

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 from code_rl.engine import BUILT_IN
 from code_rl.training.config import on_built_in_problems, recipe_of
-from code_rl.training.report.groups import as_number, as_text, percent, values_of
+from code_rl.training.report.groups import as_text, percent, values_of
 
 Severity = Literal["bad", "warning", "note"]
 Record = Mapping[str, Any]
@@ -77,11 +77,7 @@ class Windows:
 def diagnose(records: Sequence[Record], config: Mapping[str, Any]) -> list[Finding]:
     """Return every finding about a run, the worst first. `records` are those of `metrics.jsonl` in
     the order of their steps."""
-    steps = [
-        record
-        for record in records
-        if (as_number(record.get("step")) or 0) >= 0 and "mean_reward" in record
-    ]
+    steps = [record for record in records if record["step"] >= 0]
     run = Windows(steps, records, config)
     rules = (*ALWAYS, too_few_steps) if len(steps) < MIN_STEPS else (*ALWAYS, *TRENDS)
     struck = {rule: sign for rule in rules if (sign := rule(run)) is not None}
@@ -146,7 +142,7 @@ def checker_errors(run: Windows) -> Sign | None:
 
 def canary_passed(run: Windows) -> Sign | None:
     """A program passed an impossible problem."""
-    alarms = [record for record in run.steps if as_number(record.get("canary/passed"))]
+    alarms = [record for record in run.steps if record.get("canary/passed")]
     if not alarms:
         return None
     evidence = (
@@ -159,7 +155,7 @@ def canary_passed(run: Windows) -> Sign | None:
 
 def never_trained(steps: Sequence[Record]) -> bool:
     """Return True if steps were taken and none had a completion to train on."""
-    return bool(steps) and all(as_number(record.get("n_datums")) == 0 for record in steps)
+    return bool(steps) and all(record.get("n_datums") == 0 for record in steps)
 
 
 def no_optimizer_step(run: Windows) -> Sign | None:
@@ -176,8 +172,8 @@ def no_optimizer_step(run: Windows) -> Sign | None:
 
 def no_code_blocks(run: Windows) -> Sign | None:
     """No answer has a fenced block."""
-    rates = [as_number(record.get("format_rate")) for record in run.steps]
-    if not rates or any(rates) or None in rates:
+    rates = [record["format_rate"] for record in run.steps]
+    if not rates or any(rates):
         return None
     return Sign("bad", f"0 of {_judged(run.steps):.0f} completions in {len(run.steps)} steps")
 
@@ -185,7 +181,7 @@ def no_code_blocks(run: Windows) -> Sign | None:
 def built_in_elsewhere(run: Windows) -> Sign | None:
     """The built-in model solves none of these problems, which it was not made for."""
     dataset = run.config.get("dataset")
-    if run.config.get("model_name") != BUILT_IN or not isinstance(dataset, str):
+    if run.config.get("model_name") != BUILT_IN or dataset is None:
         return None
     rates = values_of(run.steps, "mean_correct")
     if on_built_in_problems(dataset) or not rates or max(rates) > SOLVES_NOTHING:
@@ -198,8 +194,8 @@ def collapse(run: Windows) -> Sign | None:
     rates = values_of(run.steps, "format_rate")
     for at, (before, after) in enumerate(itertools.pairwise(rates), 1):
         if before >= 0.5 and max(rates[at:]) <= before / 4:
-            step = run.steps[at].get("step") if len(rates) == len(run.steps) else at
-            evidence = f"format fell from {percent(before)} to {percent(after)} in step {step}"
+            fell = f"format fell from {percent(before)} to {percent(after)}"
+            evidence = f"{fell} in step {run.steps[at]['step']}"
             return Sign("bad", f"{evidence}, and never came back")
     return None
 
@@ -216,7 +212,7 @@ def too_few_steps(run: Windows) -> Sign | None:
 
 def degenerate_groups(run: Windows) -> Sign | None:
     """Most groups are skipped."""
-    late = [record for record in run.steps[-run.window :] if as_number(record.get("groups_total"))]
+    late = [record for record in run.steps[-run.window :] if record["groups_total"]]
     total, skipped = (sum(values_of(late, name)) for name in ("groups_total", "groups_skipped"))
     if not total or skipped / total < 0.8:
         return None
@@ -394,9 +390,10 @@ def _mean(values: Sequence[float]) -> float:
 
 def _judged(records: Sequence[Record]) -> float:
     """Return the number of completions with a verdict of any kind."""
-    return sum(
-        as_number(value) or 0.0
+    judged: float = sum(
+        value
         for record in records
         for name, value in record.items()
         if name.startswith("verdicts/")
     )
+    return judged

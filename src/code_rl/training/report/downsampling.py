@@ -7,7 +7,6 @@ whenever the budget is full.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,12 +43,8 @@ class DownsampledGroups:
         self.size += len(packed)
         while self.size > self.budget and len({step for step, _ in self.groups}) > 2:
             self.stride *= 2
-            self.forget(lambda step: not self.wants(step))
-
-    def forget(self, which: Callable[[int], bool]) -> None:
-        """Drop the groups of steps for which `which` is True."""
-        self.groups = {place: each for place, each in self.groups.items() if not which(place[0])}
-        self.size = sum(map(len, self.groups.values()))
+            kept = {place: each for place, each in self.groups.items() if self.wants(place[0])}
+            self.groups, self.size = kept, sum(map(len, kept.values()))
 
     def rule(self) -> str:
         """Return the final rule as text."""

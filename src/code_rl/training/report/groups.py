@@ -1,5 +1,4 @@
-"""One line of `rollouts.jsonl` in the page's form. Lines of another version or damaged lines may
-lack fields, which are then left out."""
+"""One line of `rollouts.jsonl` in the page's form."""
 
 from __future__ import annotations
 
@@ -24,13 +23,12 @@ LETTERS = {
     "sandbox_error": "s",
     "checker_error": "k",
 }
-UNKNOWN = "?"
-
-MAX_STEP = 2**40
 CLIP_CHARS = 24_000
 CLIP_TOKENS = 6_000
 CLIP_TEST = 20_000
 CLIP_NAME = 400
+CLIP_MESSAGE = 2_000
+_SHOWN = ("reward", "advantage", "verdict", "passed", "total", "truncated", "masked")
 
 
 @dataclass(slots=True)
@@ -47,11 +45,11 @@ class Tally:
     def add(self, samples: Sequence[Mapping[str, Any]], letters: str) -> None:
         """Count one group."""
         for sample in samples:
-            length = len(as_list(sample.get("tokens")))
+            length = len(sample["tokens"])
             self.completions += 1
             self.tokens += length
             self.longest = max(self.longest, length)
-        judged = letters.replace("s", "").replace(UNKNOWN, "")
+        judged = letters.replace("s", "")
         solved = judged.count("p")
         self.none_solved += bool(judged) and solved == 0
         self.some_solved += 0 < solved < len(judged)
@@ -72,41 +70,14 @@ class Tally:
         return row
 
 
-def samples_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the completions of a group without those that are not JSON objects."""
-    return [sample for sample in as_list(record.get("completions")) if isinstance(sample, dict)]
-
-
 def letters_of(samples: Sequence[Mapping[str, Any]]) -> str:
     """One letter per completion for its verdict."""
-    return "".join(
-        LETTERS.get(sample.get("verdict") or "", UNKNOWN)
-        if isinstance(sample.get("verdict"), str)
-        else UNKNOWN
-        for sample in samples
-    )
+    return "".join(LETTERS[sample["verdict"]] for sample in samples)
 
 
-def step_of(record: Mapping[str, Any]) -> int | None:
-    """The step, or None if it is invalid."""
-    step = record.get("step")
-    return (
-        step
-        if isinstance(step, int) and not isinstance(step, bool) and -1 <= step < MAX_STEP
-        else None
-    )
-
-
-def as_list(value: Any) -> list[Any]:
-    """Return `value` if it is a list, else an empty list."""
-    return value if isinstance(value, list) else []
-
-
-def as_text(value: Any, limit: int = CLIP_CHARS) -> str:
-    """Return a string, with its middle cut out if it is long."""
-    text = value if isinstance(value, str) else "" if value is None else str(value)
-    if not text.isascii():
-        text = text.encode("utf-8", "replace").decode("utf-8")
+def as_text(value: object, limit: int = CLIP_CHARS) -> str:
+    """Return a value as text that UTF-8 can encode, with its middle cut out if it is long."""
+    text = "" if value is None else str(value).encode("utf-8", "replace").decode("utf-8")
     if len(text) <= limit:
         return text
     head, tail = limit // 3, limit - limit // 3
@@ -115,13 +86,7 @@ def as_text(value: Any, limit: int = CLIP_CHARS) -> str:
 
 def as_number(value: Any) -> float | None:
     """A finite number, or None."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if isfinite(number) else None
+    return value if isinstance(value, int | float) and isfinite(value) else None
 
 
 def values_of(records: Sequence[Mapping[str, Any]], name: str) -> list[float]:
@@ -134,16 +99,15 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}%"
 
 
-def group_flags(record: Mapping[str, Any], samples: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+def group_flags(record: Mapping[str, Any]) -> list[list[str]]:
     """The flags of each completion."""
     tests = public_tests(record)
     stdin = not any(test["call"] for test in tests)
     known: dict[tuple[str, str], list[str]] = {}
     found = []
-    for sample in samples:
-        failure = sample.get("failure")
-        message = as_text(failure.get("message"), 2_000) if isinstance(failure, dict) else ""
-        key = as_text(sample.get("text")), message
+    for sample in record["completions"]:
+        message = as_text((sample["failure"] or {}).get("message"), CLIP_MESSAGE)
+        key = as_text(sample["text"]), message
         if key not in known:
             known[key] = flags(extract_code(key[0]), key[1], tests, stdin)
         found.append(known[key])
@@ -152,97 +116,64 @@ def group_flags(record: Mapping[str, Any], samples: Sequence[Mapping[str, Any]])
 
 def public_tests(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the public tests of a group: index, input and expected output as text."""
-    tests = []
-    for test in as_list(record.get("public_tests")):
-        if isinstance(test, dict):
-            number = as_number(test.get("test"))
-            shown = {key: as_text(test.get(key), CLIP_TEST) for key in ("input", "expected")}
-            tests.append({"test": number, "call": bool(test.get("call")), **shown})
-    return tests
+    return [
+        test | {key: as_text(test[key], CLIP_TEST) for key in ("input", "expected")}
+        for test in record["public_tests"]
+    ]
 
 
 def problem_record(record: Mapping[str, Any], pieces: TokenDecoder | None) -> dict[str, Any]:
     """Return the page's record of a problem: statement, prompt as the model read it, public
     tests."""
-    prompt = _ids(record.get("prompt_tokens"))
     return {
-        "id": as_text(record.get("problem_id"), CLIP_NAME),
-        "statement": as_text(record.get("statement")),
-        "prompt": as_text(pieces.join(prompt)) if pieces and prompt else None,
+        "id": as_text(record["problem_id"], CLIP_NAME),
+        "statement": as_text(record["statement"]),
+        "prompt": as_text(pieces.join(record["prompt_tokens"])) if pieces else None,
         "tests": public_tests(record),
     }
 
 
 def group_record(
-    samples: Sequence[Mapping[str, Any]],
-    flags_G: Sequence[Sequence[str]],
-    pieces: TokenDecoder | None,
+    record: Mapping[str, Any], flags_G: Sequence[Sequence[str]], pieces: TokenDecoder | None
 ) -> list[dict[str, Any]]:
     """Return the page's record of each completion of a group."""
-    return [
-        _sample(sample, flagged, pieces) for sample, flagged in zip(samples, flags_G, strict=True)
-    ]
+    pairs = zip(record["completions"], flags_G, strict=True)
+    return [_sample(sample, flagged, pieces) for sample, flagged in pairs]
 
 
 def _sample(
     sample: Mapping[str, Any], flagged: Sequence[str], pieces: TokenDecoder | None
 ) -> dict[str, Any]:
-    failure = sample.get("failure")
-    shown: dict[str, Any] = {
-        "text": as_text(sample.get("text")),
-        "reward": as_number(sample.get("reward")),
-        "advantage": as_number(sample.get("advantage")),
-        "verdict": as_text(sample.get("verdict"), 60) or "unknown",
-        "passed": as_number(sample.get("passed")),
-        "total": as_number(sample.get("total")),
-        "truncated": bool(sample.get("truncated")),
-        "masked": as_text(sample.get("masked"), 60) or None,
-        "length": len(as_list(sample.get("tokens"))),
-    }
-    turns = [_earlier(turn) for turn in as_list(sample.get("turns")) if isinstance(turn, dict)]
-    if turns:
-        shown["turns"] = turns
+    failure, tokens = sample["failure"], sample["tokens"]
+    shown: dict[str, Any] = {name: sample[name] for name in _SHOWN}
+    shown |= {"text": as_text(sample["text"]), "length": len(tokens)}
+    if "turns" in sample:
+        shown["turns"] = [_earlier(turn) for turn in sample["turns"]]
     if flagged:
         shown["flags"] = list(flagged)
-    if isinstance(failure, dict):
-        shown["failure"] = {
-            "test": as_number(failure.get("test")),
-            "public": bool(failure.get("public")),
-            "message": as_text(failure.get("message"), 2_000),
-            "got": as_text(failure.get("got")) or None,
-        }
-    tokens = _ids(sample.get("tokens"))
-    logprobs = [
-        value if type(value) is float and isfinite(value) else as_number(value)
-        for value in as_list(sample.get("logprobs"))
-    ]
-    if pieces and tokens and len(tokens) == len(logprobs):
-        shown |= _shading(tokens, logprobs, pieces)
+    if failure is not None:
+        texts = {"message": as_text(failure["message"], CLIP_MESSAGE)}
+        texts["got"] = as_text(failure.get("got"))
+        shown["failure"] = failure | texts
+    if pieces and tokens:
+        shown |= _shading(tokens, sample["logprobs"], pieces)
     return shown
 
 
 def _earlier(turn: Mapping[str, Any]) -> dict[str, Any]:
     """Return an earlier turn: the answer, its verdict on the public tests, and the environment's
     message."""
-    said = [
-        as_text(message.get("content"))
-        for message in as_list(turn.get("messages"))
-        if isinstance(message, dict)
-    ]
-    verdict = as_text(turn.get("verdict"), 60) or "unknown"
-    return {"text": as_text(turn.get("text")), "verdict": verdict, "said": "\n\n".join(said)}
+    said = "\n\n".join(as_text(message["content"]) for message in turn["messages"])
+    return {"text": as_text(turn["text"]), "verdict": turn["verdict"], "said": said}
 
 
 def _shading(
-    tokens: Sequence[int], logprobs: Sequence[float | None], pieces: TokenDecoder
+    tokens: Sequence[int], logprobs: Sequence[float], pieces: TokenDecoder
 ) -> dict[str, Any]:
     """Return the tokens' texts and their logprobs in hundredths. A very long completion loses its
     middle."""
     texts = pieces.split(tokens)
-    hundredths = [
-        None if value is None else round(100 * value) if value > -99 else -9999
-        for value in logprobs
-    ]
+    hundredths: list[int | None] = [round(max(100 * value, -9999)) for value in logprobs]
     if len(texts) > CLIP_TOKENS:
         head, tail = CLIP_TOKENS // 3, CLIP_TOKENS - CLIP_TOKENS // 3
         gap = f"[… {len(texts) - CLIP_TOKENS} tokens are left out here …]"
@@ -251,8 +182,3 @@ def _shading(
             [*hundredths[:head], None, *hundredths[-tail:]],
         )
     return {"pieces": texts, "logprobs": hundredths}
-
-
-def _ids(value: Any) -> list[int]:
-    ids = as_list(value)
-    return ids if all(isinstance(token, int) and token >= 0 for token in ids) else []

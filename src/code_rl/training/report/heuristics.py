@@ -68,7 +68,7 @@ def _hard_coded(code: str, tests: Sequence[Mapping[str, Any]], reads_stdin: bool
     ):
         return True
     for test in tests:
-        expected = str(test.get("expected", "")).strip()
+        expected = test["expected"].strip()
         if len(expected) >= LONG_ENOUGH and expected in code:
             return True
     return (

@@ -18,6 +18,7 @@ from code_rl.training.report.overview import side_by_side
 from code_rl.training.report.page import PackedRollouts, pack_rollouts, policy, render
 from code_rl.training.report.run import RunReader
 from code_rl.util.admission import listening, stop_signal, url_of
+from code_rl.util.errors import InputError
 
 LOOK_EVERY_S = 0.25
 KEEP_ALIVE_S = 15.0
@@ -59,9 +60,8 @@ class LivePage:
             await asyncio.sleep(LOOK_EVERY_S)
             try:
                 changed = await asyncio.to_thread(self._look)
-            except (
-                OSError
-            ) as error:  # a file is being replaced, or a network share is gone: try again
+            # A file is being replaced, a network share is gone, or a line is damaged: try again
+            except (OSError, InputError) as error:
                 print(f"the run cannot be read now: {error}", file=sys.stderr, flush=True)
                 continue
             if changed:

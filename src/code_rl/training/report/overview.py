@@ -34,13 +34,13 @@ def overview(reader: RunReader) -> dict[str, Any]:
     steps = [record for record in records if record["step"] >= 0]
     splits = split_results(records, trained_on(reader.config))
     return {
-        "name": as_text(reader.log_path.name, 400),
-        "path": as_text(str(reader.log_path), 2_000),
+        "name": as_text(reader.log_path.name),
+        "path": as_text(reader.log_path),
         "version": reader.version,
         "notices": reader.damage(),
         "facts": facts(reader, steps),
         "progress": progress(reader, steps),
-        "overlaps": bool(as_number(reader.config.get("max_steps_off_policy"))),
+        "overlaps": bool(reader.config.get("max_steps_off_policy")),
         "answer": answer(splits, steps),
         "splits": splits,
         "totals": totals(records, reader),
@@ -71,7 +71,7 @@ def side_by_side(readers: Sequence[RunReader]) -> list[dict[str, Any]]:
 def facts(reader: RunReader, steps: Sequence[Record]) -> list[list[str]]:
     """Return a few labelled lines about the run's data, model and settings."""
     config = reader.config
-    shape = config.get("resolved") if isinstance(config.get("resolved"), dict) else {}
+    shape = config.get("resolved")
     rows: list[tuple[str, Any]] = [
         ("Model", config.get("model_name")),
         ("Back end", config.get("backend")),
@@ -79,7 +79,7 @@ def facts(reader: RunReader, steps: Sequence[Record]) -> list[list[str]]:
         ("Sandbox", config.get("executor")),
         (
             "Batch",
-            f"{shape.get('prompts')} prompts × {shape.get('completions')}" if shape else None,
+            f"{shape['prompts']} prompts × {shape['completions']}" if shape else None,
         ),
         ("Learning rate", config.get("learning_rate")),
         ("LoRA rank", config.get("lora_rank")),
@@ -95,10 +95,9 @@ def facts(reader: RunReader, steps: Sequence[Record]) -> list[list[str]]:
 
 def progress(reader: RunReader, steps: Sequence[Record]) -> dict[str, Any]:
     """Return the progress of the run."""
-    planned = as_number(reader.config.get("max_steps"))
-    done = int(steps[-1]["step"]) + 1 if steps else 0
-    planned = int(planned) if planned and planned > 0 else None
-    return {"done": done, "planned": planned, "finished": planned is not None and done >= planned}
+    planned = max(reader.config.get("max_steps", 0), 0)
+    done = steps[-1]["step"] + 1 if steps else 0
+    return {"done": done, "planned": planned, "finished": done >= planned > 0}
 
 
 def wall_seconds(records: Sequence[Record]) -> float:
@@ -114,7 +113,7 @@ def totals(records: Sequence[Record], reader: RunReader) -> dict[str, Any]:
     def total(name: str) -> float:
         return sum(values_of(records, name))
 
-    overlaps = bool(as_number(reader.config.get("max_steps_off_policy")))
+    overlaps = reader.config.get("max_steps_off_policy")
     rollouts = ("wait",) if overlaps else ("sample", "score")
     stages = {name: total(f"time/{name}") for name in (*rollouts, "train", "eval")}
     whole = wall_seconds(records)
@@ -126,9 +125,7 @@ def totals(records: Sequence[Record], reader: RunReader) -> dict[str, Any]:
         "completions": sum(verdicts.values()),
         "verdicts": verdicts,
         "masked": masked,
-        "retries": total("sandbox/retries")
-        if any("sandbox/retries" in record for record in records)
-        else None,
+        "retries": total("sandbox/retries"),
         "cost": _cost(reader.config, total),
     }
 
@@ -164,9 +161,7 @@ def columns(records: Sequence[Record]) -> dict[str, Any]:
     rows = range((len(records) - 1) % every, len(records), every)
     elapsed, tokens = (
         list(
-            itertools.accumulate(
-                sum(as_number(record.get(name)) or 0.0 for name in names) for record in records
-            )
+            itertools.accumulate(sum(record.get(name, 0.0) for name in names) for record in records)
         )
         for names in (("time/step", "time/eval"), ("tokens/completion",))
     )
@@ -185,14 +180,12 @@ def settings(config: Mapping[str, Any], steps: Sequence[Record]) -> list[list[st
     """Return the settings as text, in order and without secrets. `max_tokens` is shown capped by
     the model's context."""
     shown = []
-    asked, used = config.get("max_tokens"), max(values_of(steps, "max_tokens"), default=0)
-    if not config.get("max_tokens_schedule") and isinstance(asked, int) and 0 < used < asked:
+    asked, used = config.get("max_tokens", 0), max(values_of(steps, "max_tokens"), default=0)
+    if not config.get("max_tokens_schedule") and 0 < used < asked:
         config = {**config, "max_tokens": f"{used:.0f} ({asked} asked, the context has no more)"}
-    for name, value in list(config.items())[:500]:
+    for name, value in config.items():
         hidden = any(word in name.lower() for word in SECRET) and not name.startswith(NOT_SECRET)
-        shown.append(
-            [as_text(name, 200), "(not shown)" if hidden and value else as_text(value, 2_000)]
-        )
+        shown.append([name, "(not shown)" if hidden and value else as_text(value, 2_000)])
     return shown
 
 

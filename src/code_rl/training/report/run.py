@@ -9,17 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from code_rl.engine.checkpoints import CONFIG
+from code_rl.engine.checkpoints import CONFIG, read_config
 from code_rl.training.report.downsampling import DownsampledGroups, Place, pack
 from code_rl.training.report.groups import (
+    CLIP_NAME,
     Tally,
     as_text,
     group_flags,
     group_record,
     letters_of,
     problem_record,
-    samples_of,
-    step_of,
 )
 from code_rl.training.report.tailer import JsonlTailer
 from code_rl.training.report.token_decoder import TokenDecoder, load_pieces
@@ -44,8 +43,7 @@ class Rollouts:
     shown: dict[int, bytes] = field(default_factory=dict)
     tallies: dict[int, Tally] = field(default_factory=dict)
     last: dict[int, dict[str, Any]] = field(default_factory=dict)
-    last_step: int = -(2**40)
-    unplaced: int = 0
+    last_step: int = -1
 
 
 class RunReader:
@@ -61,7 +59,7 @@ class RunReader:
         self.version = 0
         self._metrics_tail = JsonlTailer(log_path / METRICS)
         self._rollouts_tail = JsonlTailer(log_path / ROLLOUTS)
-        self._config_stamp: tuple[int, int] | None = None
+        self._config_stamp = 0
 
     def refresh(self) -> bool:
         """Read new lines. Return True if anything changed."""
@@ -70,16 +68,8 @@ class RunReader:
         return changed
 
     def damage(self) -> list[str]:
-        """Return notices about unreadable parts."""
+        """Return notices about missing parts."""
         found = list(self.notices)
-        found += [
-            f"{tail.path.name}: {len(tail.damaged)} line(s) are no whole records and were left "
-            f"out, the first is line {tail.damaged[0]}"
-            for tail in (self._metrics_tail, self._rollouts_tail)
-            if tail.damaged
-        ]
-        if self.rollouts.unplaced:
-            found.append(f"{self.rollouts.unplaced} rollout line(s) name no step and were left out")
         if not self.metrics:
             found.append(f"{METRICS} holds no step yet")
         if not self.rollouts.index:
@@ -96,8 +86,7 @@ class RunReader:
         for group, record in self.rollouts.last.items():
             place = (self.rollouts.last_step, group)
             if place not in kept:
-                samples = samples_of(record)
-                kept[place] = pack(group_record(samples, group_flags(record, samples), self.pieces))
+                kept[place] = pack(group_record(record, group_flags(record), self.pieces))
         return dict(sorted(kept.items()))
 
     def problem_records(self, numbers: set[int]) -> dict[int, bytes]:
@@ -109,46 +98,30 @@ class RunReader:
         }
 
     def _read_config(self) -> bool:
-        path = self.log_path / CONFIG
         try:
-            status = path.stat()
-            stamp = (status.st_mtime_ns, status.st_size)
-            if stamp == self._config_stamp:
-                return False
-            settings = json.loads(redacted(path.read_text(encoding="utf-8", errors="replace")))
+            stamp = (self.log_path / CONFIG).stat().st_mtime_ns
         except FileNotFoundError:
             self.notices = [f"{CONFIG} is missing; settings are not shown"]
             return False
-        except (OSError, ValueError, RecursionError):
-            settings = None
-        self._config_stamp = stamp
-        self.config = settings if isinstance(settings, dict) else {}
-        self.notices = (
-            []
-            if isinstance(settings, dict)
-            else [f"{CONFIG} cannot be read; settings are not shown"]
-        )
-        self.pieces = load_pieces(self.log_path, self.config.get("model_name"))
+        if stamp == self._config_stamp:
+            return False
+        self._config_stamp, self.notices = stamp, []
+        self.config = json.loads(redacted(json.dumps(read_config(self.log_path))))
+        self.pieces = load_pieces(self.log_path)
         return True
 
     def _read_metrics(self) -> bool:
-        changed = self._metrics_tail.replaced()
+        changed = self._metrics_tail.rewound()
         if changed:
-            self._metrics_tail.rewind()
             self.metrics.clear()
         for record in self._metrics_tail.read():
-            step = step_of(record)
-            if step is None:
-                self._metrics_tail.damaged.append(self._metrics_tail.line)
-            else:
-                self.metrics[step] = record
-                changed = True
+            self.metrics[record["step"]] = record
+            changed = True
         return changed
 
     def _read_rollouts(self) -> bool:
-        changed = self._rollouts_tail.replaced()
+        changed = self._rollouts_tail.rewound()
         if changed:
-            self._rollouts_tail.rewind()
             self.rollouts = Rollouts()
         for record in self._rollouts_tail.read():
             self._take(record)
@@ -157,45 +130,25 @@ class RunReader:
 
     def _take(self, record: dict[str, Any]) -> None:
         """Index one group, count it, and keep it if there is room."""
-        state = self.rollouts
-        step = step_of(record)
-        if step is None:
-            state.unplaced += 1
-            return
-        if step < state.last_step:
-            self._forget_from(step)
+        state, step = self.rollouts, record["step"]
         if step != state.last_step:
             state.last_step, state.last = step, {}
-        group = record.get("group")
-        group = group if isinstance(group, int) and 0 <= group < ATTEMPT else len(state.last)
-        attempt = record.get("attempt")
-        group += ATTEMPT * attempt if isinstance(attempt, int) and 0 <= attempt < ATTEMPT else 0
-        samples = samples_of(record)
-        letters = letters_of(samples)
-        name = as_text(record.get("problem_id"), 400) or "unnamed"
+        group = record["group"] + ATTEMPT * record["attempt"]
+        letters = letters_of(record["completions"])
+        name = as_text(record["problem_id"], CLIP_NAME)
         number = state.problems.setdefault(name, len(state.problems))
-        state.tallies.setdefault(step, Tally()).add(samples, letters)
+        state.tallies.setdefault(step, Tally()).add(record["completions"], letters)
         state.last[group] = record
         place, flagged = (step, group), "s" in letters
         if state.kept.wants(step):
-            flags_G = group_flags(record, samples)
+            flags_G = group_flags(record)
             flagged = flagged or any(flags_G)
-            state.kept.put(place, group_record(samples, flags_G, self.pieces))
+            state.kept.put(place, group_record(record, flags_G, self.pieces))
             self._show_problem(record)
         state.index[place] = number, letters, flagged
 
-    def _forget_from(self, step: int) -> None:
-        """Forget the steps from `step` on. A run that was resumed without rewriting its log writes
-        them again."""
-        state = self.rollouts
-        for place in [place for place in state.index if place[0] >= step]:
-            del state.index[place]
-        for each in [each for each in state.tallies if each >= step]:
-            del state.tallies[each]
-        state.kept.forget(lambda each: each >= step)
-
     def _show_problem(self, record: Mapping[str, Any]) -> None:
-        number = self.rollouts.problems[as_text(record.get("problem_id"), 400) or "unnamed"]
+        number = self.rollouts.problems[as_text(record["problem_id"], CLIP_NAME)]
         if number not in self.rollouts.shown:
             self.rollouts.shown[number] = pack(problem_record(record, self.pieces))
 

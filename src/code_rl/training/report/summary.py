@@ -8,7 +8,7 @@ from typing import Any
 
 from code_rl.evaluation.pass_at_k import Estimate, combined, wilson
 from code_rl.training.report.diagnostics import MIN_STEPS, never_trained, steps_taken
-from code_rl.training.report.groups import as_number, as_text, percent, values_of
+from code_rl.training.report.groups import as_text, percent, values_of
 
 NEVER_TRAINED = "The model was never trained."
 Record = Mapping[str, Any]
@@ -17,9 +17,8 @@ Record = Mapping[str, Any]
 def trained_on(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the number of problems of each held-out split that are also trained on, as the run
     found at its start; empty if it did not check."""
-    resolved = config.get("resolved")
-    found = resolved.get("trained_on") if isinstance(resolved, dict) else None
-    return found if isinstance(found, dict) else {}
+    found: Mapping[str, Any] = config.get("resolved", {}).get("trained_on", {})
+    return found
 
 
 def split_results(records: Sequence[Record], trained: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -27,20 +26,16 @@ def split_results(records: Sequence[Record], trained: Mapping[str, Any]) -> list
     Pass@k, greedy, format)."""
     found = []
     for name in _split_names(records):
-        mine = [record for record in records if _score(record, name) is not None]
-        full = [
-            record for record in mine if as_number(record.get(f"eval/{name}/pass@1")) is not None
-        ]
+        mine = [record for record in records if f"eval/{name}/mean_correct" in record]
+        full = [record for record in mine if f"eval/{name}/pass@1" in record]
         shown = full or mine
-        if not shown:
-            continue
         before = shown[0] if shown[0]["step"] < 0 or len(shown) > 1 else None
         after = shown[-1] if shown[-1] is not before else None
         found.append(
             {
-                "name": as_text(name, 200),
-                "problems": as_number(shown[-1].get(f"eval/{name}/problems")),
-                "trained": as_number(trained.get(name)),
+                "name": as_text(name),
+                "problems": shown[-1][f"eval/{name}/problems"],
+                "trained": trained.get(name),
                 "before": _evaluated(before, name),
                 "after": _evaluated(after, name),
                 "sampled": bool(full),
@@ -62,10 +57,6 @@ def answer(splits: Sequence[Mapping[str, Any]], steps: Sequence[Record]) -> dict
     if len(steps) < MIN_STEPS:
         return _answer("flat", "Too few steps to judge.", f"Only {steps_taken(steps)}. {figures}")
     change = _change(pairs)
-    if "low" not in change:
-        return _answer(
-            "flat", "How surely it moved is not known.", f"{figures} No intervals were measured."
-        )
     if change["low"] > 0:
         return _answer("good", "Yes, it learned.", figures)
     if change["high"] < 0:
@@ -85,20 +76,17 @@ def _went(splits: Sequence[Mapping[str, Any]]) -> str:
         for side in ("before", "after")
     )
     what = "Pass@1" if all(split["sampled"] for split in splits) else "greedy Pass@1"
-    n = sum(int(split["problems"] or 0) for split in splits)
-    on = f" on {n} problem{'s' if n != 1 else ''}{_seen(splits)}" if n else ""
+    n = sum(split["problems"] for split in splits)
     return (
-        f"Held-out {what} went from {percent(before)} to {percent(after)}{on}: "
-        f"{_points_of(_change(splits))}."
+        f"Held-out {what} went from {percent(before)} to {percent(after)} on {n} "
+        f"problem{'s' if n != 1 else ''}{_seen(splits)}: {_points_of(_change(splits))}."
     )
 
 
 def _weighted(splits: Sequence[Mapping[str, Any]]) -> list[tuple[float, Mapping[str, Any]]]:
-    """Return each split with its share of the problems, or with equal shares if a number of
-    problems is unknown."""
-    sizes = [split["problems"] or 0 for split in splits]
-    sizes = sizes if all(sizes) else [1] * len(splits)
-    return [(size / sum(sizes), split) for size, split in zip(sizes, splits, strict=True)]
+    """Return each split with its share of the problems."""
+    total = sum(split["problems"] for split in splits)
+    return [(split["problems"] / total, split) for split in splits]
 
 
 def _change(splits: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -111,10 +99,8 @@ def _change(splits: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def difference(sides: Sequence[tuple[float, Record, Record]]) -> dict[str, float]:
-    """Return the weighted mean of first minus second as `value`. If every side has an interval,
-    `low` and `high` are its 95% interval."""
-    if any("low" not in side for _, *both in sides for side in both):
-        return {"value": sum(w * (first["score"] - second["score"]) for w, first, second in sides)}
+    """Return the weighted mean of first minus second as `value`, and its 95% interval as `low` and
+    `high`."""
     found = combined(
         [
             (sign * w, Estimate(side["score"], side["low"], side["high"], 0))
@@ -149,7 +135,7 @@ def better(views: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     first, second = (views[run]["name"] for run in order[:2])
     change = difference(list(zip(shares, *(ends[run] for run in order[:2]), strict=True)))
     over = f"{first} ends {_points_of(change)} above {second} on {', '.join(alike)}."
-    if "low" in change and change["low"] > 0:
+    if change["low"] > 0:
         return {"headline": f"{first} is better.", "sentence": over}
     return {"headline": "No clear difference.", "sentence": over}
 
@@ -178,8 +164,6 @@ def _standing(name: str, views: Sequence[Mapping[str, Any]]) -> str:
         return f"{name}: {shown}: not comparable, they were not measured alike"
     (first, best, _), (second, other, _) = ends[:2]
     change = difference([(1.0, best, other)])
-    if "low" not in change:
-        return f"{name}: {shown}; no intervals were measured"
     said = (
         f"{first} is clearly above {second}"
         if change["low"] > 0
@@ -193,7 +177,7 @@ def _measured(split: Mapping[str, Any], side: Record) -> str:
     taken = side["step"] + 1
     return ", ".join(
         [
-            *([f"{split['problems']:.0f} problems"] if split["problems"] else []),
+            f"{split['problems']} problems",
             *([] if split["sampled"] else ["greedy"]),
             f"after {taken} step{'s' if taken != 1 else ''}" if taken else "before training",
         ]
@@ -221,18 +205,9 @@ def _answer_without_evaluation(
 
 
 def _split_names(records: Sequence[Record]) -> list[str]:
-    keys = dict.fromkeys(
-        key
-        for record in records
-        for key in record
-        if key.startswith("eval/") and key.count("/") >= 2
-    )
-    ends = ("/pass@1", "/mean_correct")
-    return list(
-        dict.fromkeys(
-            key.removeprefix("eval/").rpartition("/")[0] for key in keys if key.endswith(ends)
-        )
-    )
+    keys = dict.fromkeys(key for record in records for key in record)
+    names = [key.removesuffix("/mean_correct").removeprefix("eval/") for key in keys]
+    return [name for name in names if f"eval/{name}/mean_correct" in keys]
 
 
 def _evaluated(record: Record | None, split: str) -> dict[str, Any] | None:
@@ -240,32 +215,29 @@ def _evaluated(record: Record | None, split: str) -> dict[str, Any] | None:
         return None
     prefix = f"eval/{split}/"
     found: dict[str, Any] = {"step": record["step"], "score": _score(record, split)}
-    problems = as_number(record.get(f"{prefix}problems"))
-    if problems and f"{prefix}pass@1" not in record:  # one greedy completion per problem
-        found["low"], found["high"] = wilson(round(found["score"] * problems), round(problems))
+    if f"{prefix}pass@1" not in record:  # one greedy completion per problem
+        problems = record[f"{prefix}problems"]
+        found["low"], found["high"] = wilson(round(found["score"] * problems), problems)
     names = {
         "low": "pass@1_low",
         "high": "pass@1_high",
         "greedy": "mean_correct",
         "format": "format_rate",
     }
-    for key, name in names.items():
-        value = as_number(record.get(prefix + name))
-        if value is not None:
-            found[key] = value
+    found |= {key: record[prefix + name] for key, name in names.items() if prefix + name in record}
     ks = sorted(
         (int(key.removeprefix(prefix + "pass@")), key)
         for key in record
         if key.startswith(prefix + "pass@") and key.removeprefix(prefix + "pass@").isdecimal()
     )
     if ks and ks[-1][0] > 1:
-        found |= {"k": ks[-1][0], "pass_k": as_number(record.get(ks[-1][1]))}
+        found |= {"k": ks[-1][0], "pass_k": record[ks[-1][1]]}
     return found
 
 
-def _score(record: Record, split: str) -> float | None:
-    sampled = as_number(record.get(f"eval/{split}/pass@1"))
-    return as_number(record.get(f"eval/{split}/mean_correct")) if sampled is None else sampled
+def _score(record: Record, split: str) -> float:
+    score: float = record.get(f"eval/{split}/pass@1", record[f"eval/{split}/mean_correct"])
+    return score
 
 
 def _seen(splits: Sequence[Mapping[str, Any]]) -> str:
@@ -282,10 +254,9 @@ def _seen(splits: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _points_of(change: Mapping[str, float]) -> str:
-    """Return a difference in points, with its interval if it has one."""
-    value, *ends = (
+    """Return a difference in points, with its interval."""
+    value, low, high = (
         f"{round(100 * change[key], 1) + 0.0:+.1f}".replace("-", "−")
         for key in ("value", "low", "high")
-        if key in change
     )
-    return f"{value} points" + (f" (95% interval {ends[0]} to {ends[1]})" if ends else "")
+    return f"{value} points (95% interval {low} to {high})"

@@ -5,46 +5,39 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-MAX_LINE_BYTES = 256 << 20
+from code_rl.util.errors import DataError
 
 
 @dataclass(slots=True)
 class JsonlTailer:
-    """The JSON objects of a growing file. A line without its newline is left for later; a line that
-    is not an object is counted as damaged.
-
-    `replaced` is True for a file that became shorter or was replaced (a resumed run rewrites its
-    logs). `damaged` are the numbers, from 1, of the lines that could not be read.
-    """
+    """The JSON objects of a growing file. A line without its newline is left for later."""
 
     path: Path
-    damaged: list[int] = field(default_factory=list)
     _identity: tuple[int, int] | None = None
     _offset: int = 0
-    line: int = 0
 
-    def replaced(self) -> bool:
-        """True if the file no longer begins with the part read so far."""
-        if self._identity is None:
-            return False
+    def rewound(self) -> bool:
+        """Return True if the file became shorter or was replaced since it was read (a resumed run
+        cuts its logs). The next `read` then starts from the beginning."""
         try:
             status = self.path.stat()
+            known = status.st_size if (status.st_dev, status.st_ino) == self._identity else -1
         except FileNotFoundError:
-            return True
-        return (status.st_dev, status.st_ino) != self._identity or status.st_size < self._offset
-
-    def rewind(self) -> None:
-        """Start again from the beginning."""
-        self.damaged, self._identity, self._offset, self.line = [], None, 0, 0
+            known = -1
+        if self._identity is None or known >= self._offset:
+            return False
+        self._identity, self._offset = None, 0
+        return True
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """Yield the complete objects that were appended since the last call, in order."""
+        """Yield the complete objects that were appended since the last call, in order. Raises
+        DataError for a damaged line."""
         try:
             opened = self.path.open("rb", buffering=1 << 20)
         except FileNotFoundError:
@@ -53,39 +46,22 @@ class JsonlTailer:
             status = os.fstat(file.fileno())
             identity = (status.st_dev, status.st_ino)
             if self._identity not in (None, identity):
-                return  # replaced since the last call; `replaced` will be True
+                return  # replaced since the last call; `rewound` will notice
             self._identity = identity
             file.seek(self._offset)
-            while line := file.readline(MAX_LINE_BYTES):
+            for line in file:
                 if not line.endswith(b"\n"):
                     return
+                yield self._object(line)
                 self._offset += len(line)
-                self.line += 1
-                record = _object(line)
-                if record is not None:
-                    yield record
-                elif line.strip():
-                    self.damaged.append(self.line)
 
-
-def _object(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = orjson.loads(line)
-    except orjson.JSONDecodeError:
+    def _object(self, line: bytes) -> Any:
         try:
-            # Python writes NaN, infinity and lone surrogates, which JSON does not allow.
-            record = _encodable(json.loads(line))
-        except (ValueError, RecursionError):
-            return None
-    return record if isinstance(record, dict) else None
-
-
-def _encodable(value: Any) -> Any:
-    """Return the same value with texts that can be encoded as UTF-8."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
-    if isinstance(value, list):
-        return [_encodable(each) for each in value]
-    if isinstance(value, dict):
-        return {_encodable(name): _encodable(each) for name, each in value.items()}
-    return value
+            return orjson.loads(line)
+        except orjson.JSONDecodeError:
+            pass  # Python writes NaN, infinity and lone surrogates, which JSON does not allow.
+        try:
+            return json.loads(line)
+        except ValueError as error:
+            at = f"{self.path}, after {self._offset} bytes"
+            raise DataError(f"{at}: a line is damaged ({error}); restore it") from error

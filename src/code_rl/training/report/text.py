@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from code_rl.evaluation.pass_at_k import rate
 from code_rl.training.console import FittingTable
 from code_rl.training.report.summary import better, standings
 
@@ -119,7 +120,7 @@ def _facts(view: Mapping[str, Any]) -> RenderableType:
 
 def _splits(splits: Sequence[Mapping[str, Any]]) -> RenderableType:
     sides = [(split["before"] or {}, split["after"] or {}) for split in splits]
-    sizes = [f" ({split['problems']:.0f})" if split["problems"] else "" for split in splits]
+    sizes = [f" ({split['problems']})" for split in splits]
     ks = [(after or before).get("k") for before, after in sides]
     columns = [
         (
@@ -197,11 +198,7 @@ def _finding(finding: Mapping[str, str]) -> RenderableType:
 
 
 def _interval(side: Mapping[str, Any]) -> str:
-    if not side:
-        return "-"
-    if "low" in side and "high" in side:
-        return f"{100 * side['score']:.1f} [{100 * side['low']:.1f}, {100 * side['high']:.1f}]"
-    return f"{100 * side['score']:.1f}"
+    return rate(side["score"], (side["low"], side["high"])) if side else "-"
 
 
 def _pair(before: Mapping[str, Any], after: Mapping[str, Any], key: str) -> str:

@@ -49,22 +49,12 @@ def keep_tokenizer(log_path: Path, tokenizer: Any) -> None:
         write_atomically(log_path / TOKENIZER, backend.to_str())
 
 
-def load_pieces(log_path: Path, model_name: Any) -> TokenDecoder | None:
-    """Return the tokenizer of a run: its own copy, or that of a local model. None if neither can be
-    read."""
+def load_pieces(log_path: Path) -> TokenDecoder | None:
+    """Return the run's copy of its tokenizer, or None if it has none."""
     from tokenizers import Tokenizer
 
-    candidates = [log_path / TOKENIZER]
-    if model_name == "tiny":
-        candidates.append(Path(__file__).parents[2] / "engine" / "local" / "tiny" / TOKENIZER)
-    elif isinstance(model_name, str) and model_name:
-        candidates.append(Path(model_name).expanduser() / TOKENIZER)
-    path = next((path for path in candidates if path.is_file()), None)
-    try:
-        return None if path is None else TokenDecoder(Tokenizer.from_file(str(path)))
-    # The library raises a bare Exception for a damaged file; the page then says that it is missing
-    except Exception:  # noqa: BLE001
-        return None
+    path = log_path / TOKENIZER
+    return TokenDecoder(Tokenizer.from_file(str(path))) if path.is_file() else None
 
 
 def _byte_alphabet() -> dict[str, int]:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from code_rl.engine.checkpoints import (
     CHECKPOINTS,
+    checkpoint_record,
     is_run,
     read_checkpoints,
     state_path_of,
@@ -45,22 +46,14 @@ class Start:
 
     @property
     def marks(self) -> dict[str, Mark]:
-        """Return the marks of the checkpoint's files, by name. Raises CheckpointError for a
-        malformed record."""
+        """The marks of the checkpoint's files, by name."""
         marks = {} if self.record is None else self.record.get("marks", {})
-        try:
-            return {str(name): Mark(int(size), int(crc)) for name, (size, crc) in marks.items()}
-        except (AttributeError, TypeError, ValueError) as error:
-            raise CheckpointError(f"its record is malformed ({error})") from error
+        return {name: Mark(size, crc) for name, (size, crc) in marks.items()}
 
     @property
     def name(self) -> str:
         """The checkpoint's name."""
-        return (
-            "the beginning"
-            if self.record is None
-            else f"checkpoint {self.record.get('name', self.step)}"
-        )
+        return "the beginning" if self.record is None else f"checkpoint {self.record['name']}"
 
 
 async def choose_start(
@@ -118,7 +111,7 @@ def go_back(log_path: Path, start: Start) -> None:
         truncate(log_path / name, start.marks[name].size if name in start.marks else 0)
     write_checkpoints(
         log_path,
-        [each for each in read_checkpoints(log_path) if int(each.get("step", 0)) <= start.step],
+        [each for each in read_checkpoints(log_path) if each["step"] <= start.step],
     )
 
 
@@ -134,14 +127,7 @@ def find_checkpoint(text: str, config: Config) -> str:
             f"init_from={text}: {path.parent} holds no run (config.json is missing); write "
             "init_from=RUN/CHECKPOINT"
         )
-    records = {
-        str(each["name"]): each for each in read_checkpoints(path.parent) if "state_path" in each
-    }
-    if path.name not in records:
-        there = f"there are: {', '.join(records)}" if records else "it has none"
-        raise ConfigError(
-            f"init_from={text}: the run in {path.parent} has no checkpoint {path.name!r}; {there}"
-        )
+    _, record = checkpoint_record(text, "init_from")
     was = make_config({}, settings_of(path.parent))
     for name in OF_THE_STATE:
         if getattr(was, name) != getattr(config, name):
@@ -150,4 +136,4 @@ def find_checkpoint(text: str, config: Config) -> str:
                 f"({name}={getattr(was, name)}), "
                 "whose weights need it; give the same"
             )
-    return state_path_of(records[path.name], path.parent)
+    return str(record["state_path"])

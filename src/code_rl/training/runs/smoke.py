@@ -23,7 +23,7 @@ Line = tuple[str, str]
 def smoke_test(records: Sequence[Record]) -> list[Line]:
     """Return a verdict (pass, fail, cannot say yet) and its evidence for each expectation.
     `records` are those of `metrics.jsonl`."""
-    steps = {int(record["step"]): record for record in records if "step" in record}
+    steps = {record["step"]: record for record in records}
     lines = []
     for what, test, remedy in TESTS:
         verdict, found = test(steps)

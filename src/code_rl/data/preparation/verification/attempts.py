@@ -29,7 +29,7 @@ class Attempt:
     """A program's verdict and the CPU seconds of each test that ran, in order."""
 
     verdict: Verdict
-    seconds: tuple[float, ...] = ()
+    seconds: tuple[float, ...]
 
     @property
     def slowest_s(self) -> float:
@@ -66,7 +66,7 @@ async def attempt(
     return Attempt(verdict, tuple(listener.seconds))
 
 
-def perturbed(problem: Problem, number: int = 1) -> Problem:
+def perturbed(problem: Problem, number: int) -> Problem:
     """Return the problem for its `number`th run, with another seed of `random`. If a program
     answers differently then, the problem has no unique answer."""
     before = str(problem.meta.get("preamble") or "")

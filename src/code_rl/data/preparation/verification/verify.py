@@ -190,7 +190,8 @@ class Verifier:
             if verdict.undecided:
                 return _no_verdict(verdict)
             if not verdict.correct:
-                return _flaky(verdict)
+                how = f"fails when it is run again ({verdict.kind.value})"
+                return drop("flaky", f"the reference passes once and {how}")
         return None
 
     async def _wrong_ones(self, problem: Problem, limit: float) -> Decision | None:
@@ -228,11 +229,6 @@ def missing_library(message: str) -> str:
     named = _NOT_IMPORTED.match(message)
     library = next(filter(None, named.groups())).partition(".")[0] if named else ""
     return "" if library in sys.stdlib_module_names else library
-
-
-def _flaky(verdict: Verdict) -> Decision:
-    how = f"fails when it is run again ({verdict.kind.value})"
-    return drop("flaky", f"the reference passes once and {how}")
 
 
 def _no_verdict(verdict: Verdict) -> Decision:

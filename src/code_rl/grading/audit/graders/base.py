@@ -67,7 +67,7 @@ def completion(code: str) -> str:
     return f"Here is my solution.\n\n```python\n{code.strip(chr(10))}\n```\n"
 
 
-def is_plain(problem: Problem, takes: str = "all") -> bool:
+def is_plain(problem: Problem, takes: str) -> bool:
     """Return True if every grader supports the tests' form: input and output, or one call and its
     value. `takes` is `stdin`, `call` or `all`."""
     wanted = takes in ("all", "call" if problem.calls else "stdin")

@@ -22,7 +22,6 @@ from code_rl.grading.audit.process import SAID, Process, start
 from code_rl.grading.problem import Problem
 from code_rl.util.errors import ConfigError
 
-SHAPES = ("trl", "verl", "verifiers", "plain")
 _START_S = 300.0
 
 
@@ -38,7 +37,7 @@ class Function(AuditedGrader):
         timeout_s: float,
         places: int,
         confined: bool,
-        takes: str = "all",
+        takes: str,
     ) -> None:
         target = os.path.expanduser(target)
         self.name = f"{target} ({shape})"
