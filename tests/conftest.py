@@ -1,5 +1,6 @@
 """Shared by all tests."""
 
+import gc
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # several workers share the cores; set before torch is imported
@@ -19,6 +20,15 @@ def _own_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CODE_RL_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+def pytest_collection():
+    gc.disable()  # what is collected stays, and would be looked through again and again
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish():

@@ -129,21 +129,6 @@ def test_load_problems_takes_the_words_of_dataset(tmp_path, monkeypatch):
         code_rl.load_problems("builtin", limit=0)
 
 
-def test_a_run_of_the_library_ends_with_the_call_that_goes_on_and_says_which_object_is_given_again(
-    tmp_path, capsys, monkeypatch
-):
-    script = tmp_path / "script.py"
-    script.write_text("")
-    monkeypatch.setattr(sys, "argv", [str(script)])
-    log_path = tmp_path / "it's run"
-    code_rl.train(**{**SMALL, "max_steps": 1, "save_every": 1, "log_path": log_path, "reward": lambda _: 1.0})
-    said = capsys.readouterr().out
-    assert "script.py" not in said
-    call = said.partition("to go on from here: ")[2].partition("\n")[0]
-    assert call == f"code_rl.train(log_path={str(log_path)!r}, max_steps=2, reward=<your object>)"
-    assert "code_rl.train(model_name='" in said
-
-
 @pytest.mark.slow
 def test_a_run_that_is_cancelled_goes_on_when_it_is_trained_again(tmp_path):
     given = {**SMALL, "max_steps": 3, "save_every": 1, "log_path": tmp_path / "run"}
@@ -252,11 +237,21 @@ def test_an_object_that_can_be_imported_needs_no_second_giving():
     assert name_object(Halves()).startswith(GIVEN)
 
 
-def test_a_resumed_run_keeps_its_own_object_whatever_was_given_since(tmp_path):
-    settings: dict[str, Any] = {**SMALL, "max_steps": 1, "eval_every": -1, "format_coef": 0}
-    code_rl.train(log_path=tmp_path / "first", reward=lambda trajectory: 1.0, **settings)
+def test_a_run_ends_with_the_call_that_goes_on_which_keeps_its_own_object_whatever_was_given_since(
+    tmp_path, capsys, monkeypatch
+):
+    (script := tmp_path / "script.py").write_text("")
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    log_path = tmp_path / "it's run"
+    settings: dict[str, Any] = {**SMALL, "max_steps": 1, "save_every": 1, "eval_every": -1, "format_coef": 0}
+    code_rl.train(log_path=log_path, reward=lambda trajectory: 1.0, **settings)
+    said = capsys.readouterr().out
+    assert "script.py" not in said
+    call = said.partition("to go on from here: ")[2].partition("\n")[0]
+    assert call == f"code_rl.train(log_path={str(log_path)!r}, max_steps=2, reward=<your object>)"
+    assert "code_rl.train(model_name='" in said
     code_rl.train(log_path=tmp_path / "second", reward=lambda trajectory: -7.0, **settings)
-    resumed = code_rl.train(log_path=tmp_path / "first", max_steps=2)
+    resumed = code_rl.train(log_path=log_path, max_steps=2)
     assert [record["mean_reward"] for record in resumed.metrics] == [1.0, 1.0]
 
 

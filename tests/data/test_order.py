@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.data.load import RunData, find_data, load_test_splits, load_train_problems
 from code_rl.data.order import ProblemOrder, subsample
 from code_rl.grading.problem import Problem, StdinTest
 
@@ -43,15 +40,3 @@ def test_subsample_is_fixed_ordered_and_no_larger_than_asked(size, limit):
     assert len(chosen) == (size if limit < 0 else min(size, limit))
     ids = [int(problem.id) for problem in chosen]
     assert ids == sorted(set(ids))
-
-
-def test_builtin_splits_are_apart_from_training():
-    data = find_data("builtin", None, evaluates=True)
-    assert data == RunData(None, None)
-    train = asyncio.run(load_train_problems(data, None))
-    held_out = asyncio.run(load_test_splits(data, 200, None))
-    assert set(held_out) == {"constants", "compositions", "primitives"}
-    seen = {train[index].statement for index in range(len(train))}
-    for name, split in held_out.items():
-        assert len(split) == 200, name
-        assert not seen & {problem.statement for problem in split}

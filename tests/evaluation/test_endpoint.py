@@ -7,7 +7,6 @@ import contextlib
 import json
 import traceback
 
-import openai
 import pytest
 from aiohttp import web
 
@@ -24,8 +23,8 @@ PROBLEM = Problem(id="sum", statement="Add.", tests=(StdinTest("1 2\n", "3\n"),)
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
-    monkeypatch.setattr(openai._base_client, "INITIAL_RETRY_DELAY", 0.01)
-    monkeypatch.setattr(openai._base_client, "MAX_RETRY_DELAY", 0.05)
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
+    monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.05)
 
 
 def complete(script, numbers=(0,), *, patience=20.0, mode="sampled", **settings):

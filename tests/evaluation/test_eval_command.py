@@ -6,7 +6,6 @@ import contextlib
 import json
 import pathlib
 
-import openai
 import pytest
 
 from code_rl.cli.main import main
@@ -194,7 +193,7 @@ def test_an_endpoint_is_evaluated_in_the_words_that_are_set_and_every_sample_is_
 
 
 def test_a_server_that_stays_away_stops_the_evaluation_and_the_same_command_goes_on(problems, tmp_path, serve, capsys, monkeypatch):  # fmt: skip
-    monkeypatch.setattr(openai._base_client, "INITIAL_RETRY_DELAY", 0.02)
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.02)
     back: list[bool] = []
 
     def script(body, attempt):

@@ -13,7 +13,6 @@ from typing import Any
 from code_rl.grading.problem import CallTest, Problem, StdinTest
 from tests.kinds import each_is
 
-Maker = Callable[[random.Random, int], Problem]
 FOLDS = {
     "sum": ("the sum of", "sum(v)"),
     "largest": ("the largest of", "max(v, default=0)"),

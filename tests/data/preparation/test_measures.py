@@ -22,7 +22,7 @@ from code_rl.data.preparation.workspace import Candidate, ProblemSummary, make_e
 from code_rl.evaluation.pass_at_k import wilson
 from code_rl.grading.problem import CallTest, Problem, StdinTest
 from code_rl.grading.values import MAX_DEPTH
-from code_rl.util.files import KeyedLog, digest
+from code_rl.util.files import KeyedLog
 
 
 def stdin_problem(*cases: tuple[str, str], public: int = 0) -> Problem:
@@ -156,16 +156,6 @@ def test_problems_decided_at_once_stay_within_the_budget_of_bytes_and_a_larger_o
     assert decisions.made == [KEEP] * len(sizes)
     assert all(sum(each) <= BYTES_IN_FLIGHT or len(each) == 1 for each in most)
     assert max(map(len, most)) > 1
-
-
-@given(
-    st.recursive(
-        st.none() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3), max_leaves=8
-    )
-)
-def test_a_content_key_depends_on_its_parts(part: object) -> None:
-    assert digest(part) == digest(part)
-    assert digest(part) != digest(part, 1)
 
 
 def test_the_deepest_values_that_a_problem_may_have_are_measured() -> None:

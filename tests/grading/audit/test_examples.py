@@ -18,9 +18,11 @@ HOLES = {"grader_exec": "early exit", "grader_marker": "forged results"}
 
 
 def corpus(*groups: str) -> Corpus:
-    """The programs on stdin of some classes."""
-    whole = load_corpus()
-    kept = [entry for entry in whole.entries if entry.group in groups and not entry.problem.calls]
+    """Some programs on stdin of some classes."""
+    whole, kept = load_corpus(), []
+    for group in groups:
+        members = [entry for entry in whole.entries if entry.group == group and not entry.problem.calls]
+        kept += members[:: max(1, len(members) // 8)]
     return Corpus(whole.version, tuple(kept))
 
 

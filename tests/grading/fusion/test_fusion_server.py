@@ -70,51 +70,46 @@ def test_the_shape_of_a_successful_answer(server: ServerProcess):
 
 
 @pytest.mark.parametrize(
-    ("code", "return_code"),
+    ("code", "return_code", "stderr"),
     [
-        ("import sys; sys.exit(3)", 3),
-        ("import sys; sys.exit(-1)", 255),
-        ("raise ValueError", 1),
-        ("def f(:", 1),
-        ("import os; os.kill(os.getpid(), 9)", -9),
-        ("import os; os.abort()", -6),
+        ("import sys; sys.exit(3)", 3, ""),
+        ("import sys; sys.exit(-1)", 255, ""),
+        ("raise ValueError", 1, "ValueError"),
+        ("def f(:", 1, "SyntaxError"),
+        ("import os; os.kill(os.getpid(), 9)", -9, ""),
+        ("import os; os.abort()", -6, ""),
     ],
 )
-def test_any_nonzero_end_is_failed_with_its_return_code(server: ServerProcess, code, return_code):
+def test_any_nonzero_end_is_failed_with_its_return_code(server: ServerProcess, code, return_code, stderr):
     answer = run(server, code)
-    assert answer["status"] == "Failed"
-    assert (answer["run_result"]["status"], answer["run_result"]["return_code"]) == ("Finished", return_code)
-
-
-def test_a_syntax_error_is_told_on_stderr(server: ServerProcess):
-    assert "SyntaxError" in run(server, "def f(:")["run_result"]["stderr"]
+    result = answer["run_result"]
+    assert (answer["status"], result["status"], result["return_code"]) == ("Failed", "Finished", return_code)
+    assert stderr in result["stderr"]
 
 
 @pytest.mark.parametrize("code", ["while True: pass", "import time; time.sleep(60)"])
-def test_run_timeout_is_wall_time_and_keeps_the_output(server: ServerProcess, code):
-    answer = run(server, "print('before', flush=True)\n" + code, run_timeout=1)
-    assert answer["status"] == "Failed"
+def test_run_timeout_is_wall_time_and_keeps_output_and_files(server: ServerProcess, code):
+    begin = "print('before', flush=True)\nopen('a', 'w').write('so far')\n"
+    answer = run(server, begin + code, run_timeout=1, fetch_files=["a"])
+    assert (answer["status"], base64.b64decode(answer["files"]["a"])) == ("Failed", b"so far")
     result = answer["run_result"]
     assert (result["status"], result["return_code"], result["stdout"]) == ("TimeLimitExceeded", None, "before\n")
 
 
-def test_the_memory_limit_holds(server: ServerProcess):
-    answer = run(server, "x = bytearray(900 << 20); print(len(x))", memory_limit_MB=100)
+def test_the_memory_limit_holds_and_a_program_meets_memory_error_at_it(server: ServerProcess):
+    code = "x = bytearray(900 << 20); print(len(x))"
+    answer = run(server, code, memory_limit_MB=200)
     assert answer["status"] == "Failed"
     assert answer["run_result"]["return_code"] != 0
-    assert run(server, "x = bytearray(900 << 20); print(len(x))")["status"] == "Success"
+    assert "peak of" not in json.dumps(answer)
+    assert "MemoryError" in answer["run_result"]["stderr"] or "more than 200 MB" in answer["message"]
+    caught = run(server, f"try: {code}\nexcept MemoryError: print('caught')", memory_limit_MB=200)
+    assert (caught["status"], caught["run_result"]["stdout"]) == ("Success", "caught\n")
+    assert run(server, code)["status"] == "Success"
 
 
 def test_large_output_is_not_cut(server: ServerProcess):
     assert run(server, "print('x' * 5_000_000)")["run_result"]["stdout"] == "x" * 5_000_000 + "\n"
-
-
-def test_output_beyond_the_limit_is_said_to_be():
-    with ServerProcess(max_output_mb=1) as server:
-        answer = run(server, "print('x' * 3_000_000)")
-        assert answer["status"] == "Failed", answer
-        assert "output limit" in answer["message"]
-        assert answer["run_result"]["return_code"] != 0
 
 
 def test_output_that_is_not_utf8_becomes_replacement_text(server: ServerProcess):
@@ -137,11 +132,6 @@ def test_files_lie_in_the_working_directory_and_come_back(server: ServerProcess)
     assert answer["status"] == "Success", answer
     got = {path: base64.b64decode(text) for path, text in answer["files"].items()}
     assert got == {"out/result.bin": bytes(range(256)) + b"42", "data.txt": b"42"}
-
-
-def test_files_come_back_after_a_time_out(server: ServerProcess):
-    answer = run(server, "open('a', 'w').write('so far')\nwhile True: pass", run_timeout=1, fetch_files=["a"])
-    assert base64.b64decode(answer["files"]["a"]) == b"so far"
 
 
 def test_a_link_is_not_followed_out_of_the_working_directory(server: ServerProcess):
@@ -206,18 +196,6 @@ def test_a_slash_at_the_end_of_the_address_makes_no_difference(server: ServerPro
     assert (status, answer["run_result"]["stdout"]) == (200, "1\n")
 
 
-def test_at_its_memory_limit_a_program_meets_memory_error(server: ServerProcess):
-    code = "try:\n    x = bytearray(900 << 20)\nexcept MemoryError:\n    print('caught')"
-    answer = run(server, code, memory_limit_MB=200)
-    assert (answer["status"], answer["run_result"]["stdout"]) == ("Success", "caught\n")
-
-
-def test_what_is_said_of_memory_is_the_limit(server: ServerProcess):
-    answer = run(server, "x = bytearray(900 << 20); print(len(x))", memory_limit_MB=200)
-    assert "peak of" not in json.dumps(answer)
-    assert "MemoryError" in answer["run_result"]["stderr"] or "more than 200 MB" in answer["message"]
-
-
 @pytest.mark.parametrize("language", ["cpp", "bash", "cobol"])
 def test_other_languages_are_refused_by_name(server: ServerProcess, language):
     status, answer = post(server, {"code": "x", "language": language})
@@ -274,57 +252,6 @@ def test_unknown_paths_are_404(server: ServerProcess):
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(request)
     assert refused.value.code == 404
-
-
-GRADER = """
-import faulthandler, json, platform, signal, sys
-from io import StringIO
-from unittest.mock import mock_open, patch
-import numpy as np
-
-def on_alarm(signum, frame):
-    raise TimeoutError
-
-def grade(sample, source):
-    import builtins, os, resource, shutil, subprocess
-    signal.signal(signal.SIGALRM, on_alarm)
-    faulthandler.disable()
-    os.environ["OMP_NUM_THREADS"] = "1"
-    os.kill = os.fork = shutil.rmtree = subprocess.Popen = None
-    results = []
-    for text in sample["inputs"]:
-        out, sys.stdout = sys.stdout, StringIO()
-        signal.alarm(4)
-        try:
-            with patch("builtins.open", mock_open(read_data=text)), patch("sys.stdin", StringIO(text)):
-                exec(source, {"__name__": "solution"})
-            results.append(sys.stdout.getvalue())
-        finally:
-            signal.alarm(0)
-            sys.stdout = out
-    return results
-"""
-
-
-def test_a_grader_that_travels_as_files_works_as_on_the_real_server(server: ServerProcess):
-    """The shape that users of the protocol send: an entry point, a grader module with heavy imports, cases, the program."""
-    code = """
-        import json, sys
-        from testing_util import grade
-        with open("test_cases.txt") as cases, open("code.py") as code:
-            results = grade(json.load(cases), code.read())
-        print(results)
-        sys.exit(0 if results == ["3\\n", "7\\n"] else -1)
-        """
-    files = {
-        "testing_util.py": b64(GRADER.encode()),
-        "test_cases.txt": b64(json.dumps({"inputs": ["1 2", "3 4"]}).encode()),
-        "code.py": b64(b"print(sum(map(int, input().split())))"),
-    }
-    answer = run(server, code, files=files, run_timeout=30)
-    assert answer["status"] == "Success", answer
-    files["code.py"] = b64(b"print(0)")
-    assert run(server, code, files=files, run_timeout=30)["run_result"]["return_code"] == 255
 
 
 def test_processes_and_threads_work_within_a_run(server: ServerProcess):

@@ -18,13 +18,21 @@ import pytest
 from code_rl.cli.main import main
 from code_rl.grading.sandbox.fusion.client import FusionClient
 from tests.grading.fusion.fusion_support import ServerProcess
+from tests.grading.fusion.test_fusion_server import run
 from tests.grading.jobs import collect, stdin_job
 from tests.refusals import one_line
 
 SLEEP = {"code": "import time; time.sleep(.5); print('done')", "language": "python"}
 
 
-def test_beyond_the_queue_requests_are_refused_with_a_time_to_come_back():
+@pytest.fixture(scope="module")
+def queueing() -> Iterator[ServerProcess]:
+    """A server that runs one program and lets two wait."""
+    with ServerProcess(concurrency=1, max_queue=2) as server:
+        yield server
+
+
+def test_beyond_the_queue_requests_are_refused_with_a_time_to_come_back(queueing: ServerProcess):
     async def go(url):
         async with aiohttp.ClientSession() as session:
 
@@ -34,28 +42,26 @@ def test_beyond_the_queue_requests_are_refused_with_a_time_to_come_back():
 
             return await asyncio.gather(*(one() for _ in range(12)))
 
-    with ServerProcess(concurrency=1, max_queue=2) as server:
-        answers = asyncio.run(go(server.url))
+    answers = asyncio.run(go(queueing.url))
     assert [status for status, _ in answers].count(200) == 3
     assert {answer for answer in answers if answer[0] != 200} == {(429, "1")}
 
 
-def test_a_client_gets_all_its_results_from_a_server_that_pushes_back():
+def test_a_client_gets_all_its_results_from_a_server_that_pushes_back(queueing: ServerProcess):
     async def go(url):
         client = FusionClient([url], 16)
         results = await asyncio.gather(*(collect(client, stdin_job(f"print({n})")) for n in range(12)))
         await client.aclose()
         return results
 
-    with ServerProcess(concurrency=1, max_queue=1) as server:
-        results = asyncio.run(go(server.url))
+    results = asyncio.run(go(queueing.url))
     assert [executions[0].stdout for executions in results] == [b"%d\n" % n for n in range(12)]
 
 
 @pytest.fixture(scope="module")
 def narrow() -> Iterator[ServerProcess]:
-    """A server that takes no large request."""
-    with ServerProcess(concurrency=4, max_request_mb=1) as server:
+    """A server that takes no large request and gives no large output."""
+    with ServerProcess(concurrency=4, max_request_mb=1, max_output_mb=1) as server:
         yield server
 
 
@@ -115,7 +121,14 @@ def test_a_request_over_the_limit_is_413(narrow: ServerProcess, chunked):
     assert asyncio.run(go(narrow.url)) == 413
 
 
-def test_a_client_that_leaves_takes_its_program_with_it():
+def test_output_beyond_the_limit_is_said_to_be(narrow: ServerProcess):
+    answer = run(narrow, "print('x' * 3_000_000)")
+    assert answer["status"] == "Failed", answer
+    assert "output limit" in answer["message"]
+    assert answer["run_result"]["return_code"] != 0
+
+
+def test_a_client_that_leaves_takes_its_program_with_it(queueing: ServerProcess):
     async def go(url):
         async with aiohttp.ClientSession() as session:
             body = {"code": "import time; time.sleep(600)", "language": "python", "run_timeout": 600}
@@ -125,8 +138,7 @@ def test_a_client_that_leaves_takes_its_program_with_it():
             async with session.post(url + "/run_code", json={"code": "print(1)", "language": "python"}) as response:
                 return (await response.json())["status"]
 
-    with ServerProcess(concurrency=1) as server:
-        assert asyncio.run(asyncio.wait_for(go(server.url), 60)) == "Success"
+    assert asyncio.run(asyncio.wait_for(go(queueing.url), 60)) == "Success"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -200,9 +212,8 @@ def test_bad_settings_are_one_line_and_exit_code_2(word, capsys):
     one_line(capsys, word.split("=")[0])
 
 
-def test_it_binds_to_loopback_unless_told_and_warns_when_told():
-    with ServerProcess() as server:
-        assert server.line.startswith("serving http://127.0.0.1:")
-        assert server.stop()[1].count("warning") == 0
-    with ServerProcess(host="0.0.0.0") as server:
-        assert "warning: bound to 0.0.0.0" in server.stop()[1]
+def test_it_binds_to_loopback_unless_told_and_warns_when_told(server: ServerProcess):
+    assert server.line.startswith("serving http://127.0.0.1:")
+    assert "warning" not in server.said()
+    with ServerProcess(host="0.0.0.0") as open_to_all:
+        assert "warning: bound to 0.0.0.0" in open_to_all.stop()[1]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from aiohttp import web
 
 from code_rl.grading.sandbox.executor import Job, Status, StdinInput
-from code_rl.grading.sandbox.fusion.client import FusionClient
 from code_rl.grading.sandbox.local import pool
 from code_rl.util.errors import IsolationError
-from tests.grading.fusion.fusion_support import ServerProcess, fake_server, relay, run_all, through
+from tests.grading.fusion.fusion_support import ServerProcess, run_all, through
 from tests.grading.jobs import collect, stdin_job
 
 MARKS = {
@@ -71,32 +68,3 @@ def test_where_the_machine_isolates_nothing_trusted_jobs_run_all_the_same(monkey
 
     assert [found[0].stdout for found in through(["http://127.0.0.1:9"], use)] == [b"7\n"] * 2
     assert len(caplog.records) == 1
-
-
-def test_a_server_that_is_out_and_back_is_named_once_each(server: ServerProcess, caplog):
-    broken = True
-
-    async def flaky(_, body, forward):
-        return web.Response(status=500) if broken else web.json_response(await forward(body))
-
-    async def go():
-        nonlocal broken
-        async with fake_server(flaky, server.url) as first, fake_server(relay, server.url) as second:
-            client = FusionClient([first, second], 1, outage_timeout_s=60.0)
-            await asyncio.gather(*(collect(client, stdin_job("print(1)")) for _ in range(6)))
-            broken = False
-            while not any("is back" in record.getMessage() for record in caplog.records):
-                await asyncio.gather(*(collect(client, stdin_job("print(1)")) for _ in range(4)))
-            await client.aclose()
-            return first
-
-    url = asyncio.run(asyncio.wait_for(go(), 100))
-    said = [
-        record.getMessage()
-        for record in caplog.records
-        if record.name == "code_rl.outages" and record.getMessage().startswith(f"sandbox {url}")
-    ]
-    assert len(said) == 2, said
-    assert "is out" in said[0]
-    assert "is back" in said[1]
-    assert {record.levelname for record in caplog.records if record.name == "code_rl.outages"} == {"WARNING"}

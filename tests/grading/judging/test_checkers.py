@@ -146,7 +146,7 @@ def test_an_expected_output_that_the_checker_cannot_read_excuses_no_program(code
 
 @pytest.mark.parametrize("solution", ["1/0", "while 1: pass", "print 2"])
 def test_a_reference_that_gives_no_answer_excuses_no_program(solution):
-    noted = replace(STDIN, tests=(StdinTest("3", "many answers"),), solutions=(solution,))
+    noted = replace(STDIN, tests=(StdinTest("3", "many answers"),), solutions=(solution,), time_limit_s=0.5)
     strict = replace(noted, compare=Compare("checker", checker=CHECK + "return int(output) % 2 == 0"))
     assert verdict_of(strict, "print('x')").kind is VerdictKind.WRONG_ANSWER
 

@@ -104,18 +104,8 @@ def test_correctness_comes_with_details():
 
 
 def test_message_content_may_be_parts():
-    assert (
-        text_of(
-            {
-                "content": [
-                    {"type": "thinking", "thinking": "x"},
-                    {"type": "text", "text": "a"},
-                    {"type": "text", "text": "b"},
-                ]
-            }
-        )
-        == "ab"
-    )
+    parts = [{"type": "thinking", "thinking": "x"}, {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert text_of({"content": parts}) == "ab"
 
 
 def test_the_shared_executor_is_made_once_and_outlasts_event_loops(monkeypatch):

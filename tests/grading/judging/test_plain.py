@@ -15,7 +15,7 @@ from code_rl.grading.compare import compare_returned
 from code_rl.grading.problem import CallTest, Compare
 from code_rl.grading.values import dumps
 
-MANY = 2_000_000
+MANY = 300_000
 
 
 def right(rule: str, got, expected, **tolerance) -> bool:
@@ -104,21 +104,6 @@ def test_lcb_rejects(got, expected):
     ("got", "expected", "verdict"),
     [
         (True, 1, True),
-        ((1, 2), [1, 2], True),
-        ([(1, 2)], [[1, 2]], False),
-        ([1], (1,), False),
-        (1.0, 1, True),
-        ((1,), (1,), True),
-    ],
-)
-def test_official_rule_decides_as_livecodebench(got, expected, verdict):
-    assert right("lcb-official", got, expected) is verdict
-
-
-@pytest.mark.parametrize(
-    ("got", "expected", "verdict"),
-    [
-        (True, 1, True),
         (1, True, True),
         ((1,), [1], False),
         ([(1,)], [[1]], False),
@@ -133,28 +118,47 @@ def test_python_rule_decides_as_an_assert(got, expected, verdict):
     assert (got == expected) is verdict
 
 
-def test_python_rule_takes_tolerance_for_floats_only():
-    assert right("python", [0.1 + 0.2], [0.3], abs_tol=1e-9)
-    assert not right("python", 3.0000001, 3, abs_tol=1e-3)
+NEAR = {"abs_tol": 1e-6}
+LOOSE = {"abs_tol": 1e-5, "integers_as_floats": True}
+DECIDED = [
+    ("lcb-official", True, 1, {}, True),
+    ("lcb-official", (1, 2), [1, 2], {}, True),
+    ("lcb-official", [(1, 2)], [[1, 2]], {}, False),
+    ("lcb-official", [1], (1,), {}, False),
+    ("lcb-official", 1.0, 1, {}, True),
+    ("lcb-official", (1,), (1,), {}, True),
+    ("lcb-official", math.nan, math.nan, {}, False),
+    ("python", [0.1 + 0.2], [0.3], {"abs_tol": 1e-9}, True),
+    ("python", 3.0000001, 3, {"abs_tol": 1e-3}, False),
+    ("lcb", [0.333333], [1 / 3], NEAR, True),
+    ("lcb", [0.3333], [1 / 3], NEAR, False),
+    ("lcb", 3, 3.0000001, NEAR, True),
+    ("lcb", 3.0000001, 3, NEAR, False),
+    ("lcb", 1000001, 1000000, NEAR, False),
+    ("lcb", math.nan, math.nan, NEAR, True),
+    ("lcb", math.inf, 1e308, NEAR, False),
+    ("lcb", 10**400, 1.5, NEAR, False),
+    ("lcb", 10**400, 1.5, {"rel_tol": 1e-6}, False),
+    ("lcb", True, 1.0, NEAR, False),
+    ("lcb", {"a": (0.1 + 0.2,)}, {"a": [0.3]}, NEAR, True),
+    ("lcb", 2**53 + 1, 2.0**53, NEAR, False),
+    ("lcb", 3.00001, 3.0, {"abs_tol": 1e-5}, True),
+    ("lcb", 3.0000100001, 3.0, {"abs_tol": 1e-5}, False),
+    ("lcb", 3.000001, 3, {"abs_tol": 1e-5}, False),
+    ("contest", "a  B", "a b", {"ignore_case": True}, True),
+    ("contest", 0.5000001, 0.5, NEAR, True),
+    ("contest", 3.0, 3, {}, False),
+    ("contest", 3.000001, 3, {"abs_tol": 1e-5}, False),
+    ("contest", 3.000001, 3, LOOSE, True),
+    ("contest", 3.000001, 4, LOOSE, False),
+    ("contest", 4, 3, {"rel_tol": 1.0, "integers_as_floats": True}, False),
+    ("contest", 1.2345678901234567e19, 12345678901234567890, LOOSE, False),
+]
 
 
-@pytest.mark.parametrize(
-    ("got", "expected", "verdict"),
-    [
-        ([0.333333], [1 / 3], True),
-        ([0.3333], [1 / 3], False),
-        (3, 3.0000001, True),
-        (3.0000001, 3, False),
-        (1000001, 1000000, False),
-        (float("nan"), float("nan"), True),
-        (float("inf"), 1e308, False),
-        (10**400, 1.5, False),
-        (True, 1.0, False),
-        ({"a": (0.1 + 0.2,)}, {"a": [0.3]}, True),
-    ],
-)
-def test_float_rule(got, expected, verdict):
-    assert right("lcb", got, expected, abs_tol=1e-6) is verdict
+@pytest.mark.parametrize(("rule", "got", "expected", "options", "verdict"), DECIDED)
+def test_a_rule_decides_with_its_options(rule, got, expected, options, verdict):
+    assert right(rule, got, expected, **options) is verdict
 
 
 @given(st.integers(), st.integers())
@@ -188,11 +192,6 @@ def test_every_value_without_nan_equals_itself_as_livecodebench_decides(value):
     assert right("lcb-official", value, value)
 
 
-def test_nan_equals_itself_but_not_as_livecodebench_decides():
-    assert right("lcb", math.nan, math.nan)
-    assert not right("lcb-official", math.nan, math.nan)
-
-
 json_values = st.recursive(
     st.none() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=6),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
@@ -214,6 +213,8 @@ HOSTILE = {
     "forged tag": b'{"__type__":"module","items":[1]}',
     "tag of another type": b'{"__type__":[1],"items":{"a":1}}',
     "items missing": b'{"__type__":"dict"}',
+    "bytes without items": b'{"__type__":"bytes"}',
+    "bytearray without items": b'{"__type__":"bytearray"}',
     "items not pairs": b'{"__type__":"dict","items":[1,[1],[1,2,3]]}',
     "unhashable members": b'{"__type__":"set","items":[{"a":[]}]}',
     "trailing": b"1 2",
@@ -221,10 +222,10 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
-@pytest.mark.parametrize("expected", [1, [1], {"a": 1}, {1, 2}, (1,), {frozenset({1})}, {1: 2}, list(range(1000))])
-def test_hostile_encodings_are_wrong_and_never_raise(data, expected):
-    for rule in ("lcb", "python", "lcb-official"):
-        assert not raw_right(rule, data, expected)
+def test_hostile_encodings_are_wrong_and_never_raise(data):
+    for expected in (1, [1], {"a": 1}, {1, 2}, (1,), {frozenset({1})}, {1: 2}, list(range(1000)), b"ab"):
+        for rule in ("lcb", "python", "lcb-official"):
+            assert not raw_right(rule, data, expected)
 
 
 @given(
@@ -270,39 +271,6 @@ COLLECTIONS = [
 @pytest.mark.parametrize(("got", "expected", "verdict"), COLLECTIONS)
 def test_encoded_collections_are_compared_by_value(got, expected, verdict):
     assert raw_right("lcb", json.dumps(got).encode(), expected) is verdict
-
-
-LONG = 12345678901234567890
-CONTEST = {"abs_tol": 1e-5, "integers_as_floats": True}
-
-
-def test_rounding_makes_no_returned_numbers_near():
-    assert not right("contest", 1.2345678901234567e19, LONG, **CONTEST)
-    assert not right("lcb", 2**53 + 1, 2.0**53, abs_tol=1e-6)
-    assert right("lcb", 3.00001, 3.0, abs_tol=1e-5)
-    assert not right("lcb", 3.0000100001, 3.0, abs_tol=1e-5)
-    assert not right("lcb", 10**400, 1.5, rel_tol=1e-6)
-
-
-def test_a_float_meets_an_expected_integer_only_where_integers_are_read_as_floats():
-    assert right("contest", 3.000001, 3, **CONTEST)
-    assert right("lcb", 3.000001, 3.0, abs_tol=1e-5)
-    assert not right("contest", 3.000001, 3, abs_tol=1e-5)
-    assert not right("lcb", 3.000001, 3, abs_tol=1e-5)
-    assert not right("contest", 3.000001, 4, **CONTEST)
-
-
-def test_bytes_without_items_are_wrong():
-    for name in ("bytes", "bytearray"):
-        assert not raw_right("lcb", b'{"__type__":"%s"}' % name.encode(), b"ab")
-
-
-def test_contest_rule_for_returned_values():
-    assert right("contest", "a  B", "a b", ignore_case=True)
-    assert right("contest", 0.5000001, 0.5, abs_tol=1e-6)
-    assert not right("contest", 3.0, 3)
-    assert right("contest", 2.9999999, 3, abs_tol=1e-6, integers_as_floats=True)
-    assert not right("contest", 4, 3, rel_tol=1.0, integers_as_floats=True)
 
 
 def test_the_interpreters_digit_limit_is_not_relied_on():

@@ -192,7 +192,7 @@ def test_expected_integers_are_never_compared_with_tolerance(got, expected, rel_
     assert right("lcb", str(got), str(expected), abs_tol=abs_tol, rel_tol=rel_tol) == (got == expected)
 
 
-MEGA = 4 << 20
+MEGA = 1 << 20
 
 
 @pytest.mark.parametrize(
@@ -213,19 +213,6 @@ MEGA = 4 << 20
 @pytest.mark.parametrize("rule", ["lcb", "lcb-official", "contest"])
 def test_megabytes_of_hostile_output_are_judged_wrong(rule, got, expected):
     assert not right(rule, got, expected, **({"abs_tol": 1e-9} if rule == "contest" else {}))
-
-
-def test_numerals_beyond_floats_are_compared_as_numbers():
-    close = {"rel_tol": 1e-6}
-    assert not right("lcb", "1e500", "1.0e400", **close)
-    assert not right("lcb", "1e-500", "1.0e-400", **close)
-    assert not right("lcb", "1e400", "inf", **close)
-    assert right("lcb", "1.0000001e400", "1.0e400", **close)
-    assert right("lcb", "0." + "3" * 450, "0." + "3" * 449 + "4", **close)
-    assert not right("lcb", "0." + "3" * 450, "0." + "4" * 450, **close)
-    assert right("lcb", "0." + "0" * MEGA + "1", "0.0", abs_tol=1e-9)
-    assert not right("lcb", "0." + "0" * MEGA + "1", "0.0")
-    assert not right("lcb", "1e999999999999999999", "1.5e-999999999999999999", **close)
 
 
 CONTEST = [
@@ -263,12 +250,6 @@ def test_a_tests_own_tolerance_comes_before_the_problems():
     assert compare_printed(b"0.55", StdinTest("", "0.5"), Compare()) is not None
 
 
-def test_long_equal_integers_are_equal_under_another_layout():
-    digits = "7" * 100_000
-    assert right("lcb", f"{digits} 1", f"{digits}  1")
-    assert right("lcb", f"{digits}.0 1", f"{digits} 1")
-
-
 @pytest.mark.parametrize(
     "compare",
     [
@@ -300,6 +281,7 @@ def test_millions_of_tokens_are_never_held():
     assert peak < 8 * len(got)
 
 
+CLOSE = {"rel_tol": 1e-6}
 AS_CODECONTESTS = {"abs_tol": 1e-5, "ignore_case": True, "integers_as_floats": True}
 EDGE = "1" + "0" * 500
 EXACT = [
@@ -315,10 +297,21 @@ EXACT = [
     ("lcb", EDGE + ".00001" + "0" * 300 + "1", EDGE + ".0", {"abs_tol": 1e-5}, False),
     ("lcb", "1e-99999999999999999", "1.0", {"rel_tol": 1.0}, True),
     ("lcb", "-1e-99999999999999999", "1.0", {"rel_tol": 1.0}, False),
+    ("lcb", "7" * 100_000 + " 1", "7" * 100_000 + "  1", {}, True),
+    ("lcb", "7" * 100_000 + ".0 1", "7" * 100_000 + " 1", {}, True),
+    ("lcb", "1e500", "1.0e400", CLOSE, False),
+    ("lcb", "1e-500", "1.0e-400", CLOSE, False),
+    ("lcb", "1e400", "inf", CLOSE, False),
+    ("lcb", "1.0000001e400", "1.0e400", CLOSE, True),
+    ("lcb", "0." + "3" * 450, "0." + "3" * 449 + "4", CLOSE, True),
+    ("lcb", "0." + "3" * 450, "0." + "4" * 450, CLOSE, False),
+    ("lcb", "0." + "0" * MEGA + "1", "0.0", {"abs_tol": 1e-9}, True),
+    ("lcb", "0." + "0" * MEGA + "1", "0.0", {}, False),
+    ("lcb", "1e999999999999999999", "1.5e-999999999999999999", CLOSE, False),
 ]
 
 
-@pytest.mark.parametrize(("rule", "got", "expected", "more", "verdict"), EXACT)
+@pytest.mark.parametrize(("rule", "got", "expected", "more", "verdict"), EXACT, ids=range(len(EXACT)))
 def test_rounding_makes_no_numerals_near_and_keeps_none_apart(rule, got, expected, more, verdict):
     assert right(rule, got, expected, **more) is verdict
 

@@ -54,13 +54,13 @@ DRAWS = {
 }
 
 
-@pytest.mark.parametrize("code", DRAWS.values(), ids=DRAWS)
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_program_gives_the_same_answer_in_every_sandbox(code, level):
-    answers = {
-        one.stdout for _ in range(2) for done in run_jobs(*[stdin_job(code)] * 6, level=level, own=True) for one in done
-    }
-    assert len(answers) == 1
+def test_a_program_gives_the_same_answer_in_every_sandbox(level):
+    jobs = [stdin_job(code) for code in DRAWS.values() for _ in range(3)]
+    one, other = (run_jobs(*jobs, level=level, own=True) for _ in range(2))
+    answers = [{each.stdout for done in (one + other)[n::3] for each in done} for n in range(3)]
+    assert answers[0] == answers[1] == answers[2]
+    assert len(answers[0]) == len(DRAWS)
 
 
 HONEST = {

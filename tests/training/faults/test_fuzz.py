@@ -15,7 +15,6 @@ from typing import Any
 
 import chz
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +23,6 @@ import code_rl.cli.train
 from code_rl.cli.main import Verb
 from code_rl.data.builtin import BuiltinTrainSet
 from code_rl.engine.checkpoints import append_checkpoint, read_checkpoints
-from code_rl.engine.local.state import read_state, write_state
 from code_rl.grading.judging import judge_async
 from code_rl.grading.native import problem_to_json
 from code_rl.grading.verdict import Verdict, VerdictKind
@@ -171,27 +169,6 @@ def test_files_of_programs(ends, tmp_path, cases):
         ends("judge", f"problems={problems}", f"programs={path}", f"out={tmp_path / 'v.jsonl'}", "dry_run=true")
 
     fuzz(lines(*PROGRAMS), check, cases)
-
-
-@fuzzed
-def test_states(ends, tmp_path, monkeypatch, cases):
-    whole, path = tmp_path / "a.state.safetensors", tmp_path / "d.state.safetensors"
-    tensors = {"w": torch.arange(40.0), "adam.mean.w": torch.zeros(40)}
-    write_state(whole, tensors, {"kind": "state", "rank": 2}, False)
-
-    def read(given: dict[str, str]) -> int:
-        found = read_state(Path(given["path"]))
-        assert found.meta == {"kind": "state", "rank": 2}
-        assert all(torch.equal(found.tensors[name], tensor) for name, tensor in tensors.items())
-        return 0
-
-    monkeypatch.setattr(Verb, "run", lambda self, given: read(given))
-
-    def check(data: bytes) -> None:
-        path.write_bytes(data)
-        ends("train", f"path={path}")
-
-    fuzz(damaged(whole.read_bytes()), check, cases)
 
 
 @fuzzed

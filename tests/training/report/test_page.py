@@ -91,39 +91,53 @@ def test_the_viewer_filters_follows_a_problem_and_opens_a_matrix_cell(browser, r
         assert seen.leaving(report.as_uri()) == []
 
 
-def test_a_public_test_is_shown_in_full_and_a_hidden_one_is_marked(browser, report):
+@pytest.fixture(scope="module")
+def opened(browser, report):
+    """The report on a desktop; tests leave it as they find it, but for the test shown in detail."""
     with watched(browser, **DESKTOP) as seen:
-        page = open_page(seen, report)
-        page.locator(".matrix tbody tr").nth(0).locator(".cell").first.click()
-        assert "(public)" in page.inner_text("#test-detail")
-        assert "1 2 3" in page.inner_text("#test-detail")
-        page.locator(".matrix tbody tr").nth(5).locator(".cell").first.click()
-        assert "(hidden)" in page.inner_text("#test-detail")
-        assert "not logged" in page.inner_text("#test-detail")
+        yield open_page(seen, report)
 
 
-def test_tokens_are_shaded_by_probability_and_join_to_the_text(browser, report):
-    with watched(browser, **DESKTOP) as seen:
-        page = open_page(seen, report)
-        shown = page.inner_text("#sample .text-box")
-        page.click(".segmented button[data-value=tokens]")
-        assert page.locator(".tok.l3, .tok.l4, .tok.l5").count() > 0
-        tokens = page.locator(".code.tokens").inner_text().replace("⏎", "")
-        assert "".join(shown.split()) == "".join(tokens.split())
+def test_a_public_test_is_shown_in_full_and_a_hidden_one_is_marked(opened):
+    opened.locator(".matrix tbody tr").nth(0).locator(".cell").first.click()
+    assert "(public)" in opened.inner_text("#test-detail")
+    assert "1 2 3" in opened.inner_text("#test-detail")
+    opened.locator(".matrix tbody tr").nth(5).locator(".cell").first.click()
+    assert "(hidden)" in opened.inner_text("#test-detail")
+    assert "not logged" in opened.inner_text("#test-detail")
 
 
-def test_the_turns_of_a_trajectory_stand_before_the_answer_that_counts(browser, tmp_path):
-    run = write_run(tmp_path / "run", steps=2)
-    groups = [json.loads(line) for line in (run / "rollouts.jsonl").read_text().splitlines()]
+def test_tokens_are_shaded_by_probability_and_join_to_the_text(opened):
+    shown = opened.inner_text("#sample .text-box")
+    opened.click(".segmented button[data-value=tokens]")
+    assert opened.locator(".tok.l3, .tok.l4, .tok.l5").count() > 0
+    tokens = opened.locator(".code.tokens").inner_text().replace("⏎", "")
+    assert "".join(shown.split()) == "".join(tokens.split())
+    opened.click(".segmented button[data-value=code]")
+
+
+@pytest.fixture(scope="module")
+def edited(browser, tmp_path_factory):
+    """A page of a run of three steps: its first completions have an earlier turn, and one of its splits has not changed."""
+    run = write_run(tmp_path_factory.mktemp("edited") / "run", steps=3)
+    groups, steps = (
+        [json.loads(line) for line in (run / name).read_text().splitlines()]
+        for name in ("rollouts.jsonl", "metrics.jsonl")
+    )
     for group in groups:
         said = [{"role": "user", "content": "The program fails a test"}]
         group["completions"][0]["turns"] = [{"text": "first try", "verdict": "wrong_answer", "messages": said}]
-    (run / "rollouts.jsonl").write_text("".join(json.dumps(group) + "\n" for group in groups))
-    write_report([open_run(run)], tmp_path / "report.html")
+    steps[-1] |= {name: value for name, value in steps[0].items() if name.startswith("eval/constants/")}
+    for name, rows in (("rollouts.jsonl", groups), ("metrics.jsonl", steps)):
+        (run / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_report([open_run(run)], run / "report.html")
     with watched(browser, **DESKTOP) as seen:
-        page = open_page(seen, tmp_path / "report.html")
-        shown = page.inner_text("#sample .text-box")
-        assert shown.index("first try") < shown.index("The program fails a test") < shown.index("Turn 2, which counts")
+        yield open_page(seen, run / "report.html")
+
+
+def test_the_turns_of_a_trajectory_stand_before_the_answer_that_counts(edited):
+    shown = edited.inner_text("#sample .text-box")
+    assert shown.index("first try") < shown.index("The program fails a test") < shown.index("Turn 2, which counts")
 
 
 def test_a_link_to_a_rollout_opens_it(browser, report):
@@ -160,26 +174,19 @@ def test_runs_of_other_lengths_and_problems_are_not_put_under_one_heading(browse
         assert "that six trains on" not in text
 
 
-def test_steps_count_from_0_in_whole_steps_and_no_level_figure_is_green(browser, tmp_path):
-    run = write_run(tmp_path / "run", steps=3)
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    lines[-1] |= {name: value for name, value in lines[0].items() if name.startswith("eval/constants/")}
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    write_report([open_run(run)], tmp_path / "report.html")
-    with watched(browser, **DESKTOP) as seen:
-        page = open_page(seen, tmp_path / "report.html")
-        assert page.inner_text(".held-out tbody tr >> nth=0").count("+0.0") == 1
-        assert page.locator(".held-out tbody tr >> nth=0").locator(".up").count() == 0
-        assert page.locator(".held-out .up").count() == 1
-        found = page.evaluate("""async () => Object.fromEntries(await Promise.all(["reward", "pass"].map(async (id) => {
-            const chart = new Chart(CHARTS.find((each) => each.id === id));
-            document.body.append(chart.node);
-            chart.show(JSON.parse(document.getElementById("data").textContent).runs, 0, true);
-            await new Promise(requestAnimationFrame);
-            return [id, [chart.uplot.data[0], chart.uplot.axes[0]._values]];
-        })))""")
-        assert found["reward"] == [[0, 1, 2], ["0", "1", "2"]]
-        assert found["pass"] == [[-1, 2], ["start", "0", "1", "2"]]
+def test_steps_count_from_0_in_whole_steps_and_no_level_figure_is_green(edited):
+    assert edited.inner_text(".held-out tbody tr >> nth=0").count("+0.0") == 1
+    assert edited.locator(".held-out tbody tr >> nth=0").locator(".up").count() == 0
+    assert edited.locator(".held-out .up").count() == 1
+    found = edited.evaluate("""async () => Object.fromEntries(await Promise.all(["reward", "pass"].map(async (id) => {
+        const chart = new Chart(CHARTS.find((each) => each.id === id));
+        document.body.append(chart.node);
+        chart.show(JSON.parse(document.getElementById("data").textContent).runs, 0, true);
+        await new Promise(requestAnimationFrame);
+        return [id, [chart.uplot.data[0], chart.uplot.axes[0]._values]];
+    })))""")
+    assert found["reward"] == [[0, 1, 2], ["0", "1", "2"]]
+    assert found["pass"] == [[-1, 2], ["start", "0", "1", "2"]]
 
 
 @looks("dark")
