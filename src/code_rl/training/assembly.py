@@ -211,11 +211,7 @@ async def begin(
         for problem in itertools.chain(*data.test.values())
     ]
     refuse_prompts(lengths, backend.context, "held-out")
-    wanted = max(config.max_tokens, context_schedule(config, backend.context).longest)
-    room = cap_max_tokens(wanted, backend.context, say)
-    schedule = context_schedule(config, room)
-    limits = [stage.max_tokens for stage in schedule.stages]
-    refuse_buffer(config, limits, "what the model's context leaves for an answer")
+    schedule, room = _fitting_schedule(config, backend, launch.console)
     prices = read_prices(config.prices)[0] if config.prices is not None else None
     spent = sum(map(Tokens.of, read_metrics(launch.log_path)), Tokens())
     recorder = _open_recorder(launch, data)
@@ -250,6 +246,19 @@ async def begin(
             "evaluations smaller"
         )
     return run
+
+
+def _fitting_schedule(
+    config: Config, backend: Backend, console: Console
+) -> tuple[ContextSchedule, int]:
+    """Return the stages of the token limit, and the most tokens of a completion, as the model's
+    context allows them."""
+    wanted = max(config.max_tokens, context_schedule(config, backend.context).longest)
+    room = cap_max_tokens(wanted, backend.context, console.notice)
+    schedule = context_schedule(config, room)
+    limits = [stage.max_tokens for stage in schedule.stages]
+    refuse_buffer(config, limits, "what the model's context leaves for an answer")
+    return schedule, room
 
 
 def _open_recorder(launch: Launch, data: Data) -> Recorder:
