@@ -34,6 +34,7 @@ from code_rl.grading.sandbox import Executor, check_executor, connect_executor
 from code_rl.policy import cap_max_tokens, prompt_length, refuse_prompts
 from code_rl.policy.environments import Environment
 from code_rl.policy.renderers import get_renderer
+from code_rl.training.algorithm.lengths import ContextSchedule
 from code_rl.training.budget import Budget, Tokens, read_prices
 from code_rl.training.config import (
     Config,
