@@ -18,8 +18,10 @@ Each also has optional `public`, `abs_tol` and `rel_tol`. Values are plain JSON 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import gzip
+import io
 import json
 import os
 import sys
@@ -124,7 +126,7 @@ FORMS = {
 }
 """The fields of a problem, in the order in which they are written."""
 NATIVE_FIELDS = tuple(FORMS)
-OWN_FIELDS = ("id", "statement", "starter_code", "fn_name", "time_limit_s", "memory_limit_mb")
+OWN_FIELDS = ("id", "statement", "fn_name", "time_limit_s", "memory_limit_mb")
 """The fields of a problem that are checked on every judgment."""
 NESTED = ("tests", "compare", "solutions", "meta")
 """Fields that are JSON text in a table, where every field is a column."""
@@ -190,9 +192,16 @@ def write_problems(path: str | os.PathLike[str], problems: Iterable[Problem]) ->
     The same problems give the same bytes.
     """
     lines = [format_problem(problem).encode("ascii") + b"\n" for problem in problems]
-    stored = [gzip.compress(b"".join(lines), mtime=0)] if Path(path).suffix == ".gz" else lines
+    stored = io.BytesIO()
+    # Not gzip.compress: its header differs between versions of Python.
+    with (
+        gzip.GzipFile("", "wb", fileobj=stored, mtime=0)
+        if Path(path).suffix == ".gz"
+        else contextlib.nullcontext(stored)
+    ) as stream:
+        stream.writelines(lines)
     with writes(path, "file", DataError):
-        write_lines_atomically(Path(path), stored, mode=0o644)
+        write_lines_atomically(Path(path), [stored.getvalue()], mode=0o644)
     return len(lines)
 
 

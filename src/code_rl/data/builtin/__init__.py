@@ -17,6 +17,7 @@ from code_rl.data.builtin.cases import DegenerateError, build_tests
 from code_rl.data.builtin.specs import SPLITS, TRAIN, Spec
 from code_rl.data.order import Indexed, keys_of
 from code_rl.grading import Problem
+from code_rl.util.errors import ConfigError
 
 __all__ = [
     "SPLITS",
@@ -37,6 +38,8 @@ SOURCE = "builtin"
 def draw_problem(split: str, seed: int, index: int) -> tuple[Spec, Problem]:
     """Return the problem at `index` of the endless stream (`split`, `seed`), with its spec. `split`
     is train, or one of SPLITS."""
+    if split != TRAIN and split not in SPLITS:
+        raise ConfigError(f"split={split!r} is not one of {', '.join((TRAIN, *SPLITS))}")
     rng = random.Random(f"{SOURCE}/{split}/{seed}/{index}")
     while True:
         spec = specs.draw_spec(rng, split)
