@@ -131,8 +131,8 @@ class Qwen35Renderer(_ChatML):
     """Qwen3.5 with thinking on: the generation prompt opens the think block. Whitespace around each
     text is stripped.
 
-    Answers after the last question have a think block, even an empty one. Earlier answers lose
-    theirs, so there is no extension property.
+    Answers after the last user message have a think block, an empty one without reasoning. Earlier
+    answers lose theirs, so a conversation's tokens are not a prefix of the next turn's.
     """
 
     primer: ClassVar[str] = f"{THINK}\n"
