@@ -78,4 +78,10 @@ class Verdict:
     def restore(cls, kept: Mapping[str, Any]) -> Verdict:
         """Return the verdict from its `dataclasses.asdict` after a round trip through JSON."""
         failure = None if kept["failure"] is None else Failure(**kept["failure"])
-        return cls(**{**kept, "kind": VerdictKind(kept["kind"]), "failure": failure})
+        values = {name: _tuples(value) for name, value in kept.items()}
+        return cls(**{**values, "kind": VerdictKind(kept["kind"]), "failure": failure})
+
+
+def _tuples(value: Any) -> Any:
+    """Return `value` with JSON's lists as tuples, as in a frozen record."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -77,7 +77,8 @@ class Windows:
 def diagnose(records: Sequence[Record], config: Mapping[str, Any]) -> list[Finding]:
     """Return every finding about a run, the worst first. `records` are those of `metrics.jsonl` in
     the order of their steps."""
-    steps = [record for record in records if record["step"] >= 0]
+    # A loop of the user's own may log fewer metrics with `setup_logging`.
+    steps = [record for record in records if record["step"] >= 0 and "mean_reward" in record]
     run = Windows(steps, records, config)
     rules = (*ALWAYS, too_few_steps) if len(steps) < MIN_STEPS else (*ALWAYS, *TRENDS)
     struck = {rule: sign for rule in rules if (sign := rule(run)) is not None}
