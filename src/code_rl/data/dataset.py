@@ -49,7 +49,7 @@ OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 @dataclass(frozen=True, slots=True)
 class Source:
     """The files of one split of one data set, in order. `revision` is the commit of a hub data set;
-    `given` is the setting of a local one."""
+    `given` is the text of the setting that named a local one."""
 
     name: str
     split: str | None

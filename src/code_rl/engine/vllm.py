@@ -71,8 +71,8 @@ _PLAIN = {
 
 
 def vllm_at(sampler: str) -> Place:
-    """Return the server that `sampler=` names, with or without `/v1`; its key is
-    CODE_RL_SERVER_KEY. Raises ConfigError for anything but a URL."""
+    """Return the server that `sampler=` names; a trailing `/v1` is dropped. Its key comes from
+    CODE_RL_SERVER_KEY in the environment. Raises ConfigError for anything but a URL."""
     return place_of(sampler.rstrip("/").removesuffix("/v1"), setting="sampler")
 
 

@@ -29,8 +29,9 @@ COUNTS = range(2, 7)
 class Primitive:
     """One filter, map or reduction.
 
-    `code` and `phrase` (synonyms are separated by bars) are format strings. In code, `{k}` is the
-    constant, `{x}` the element and `{b}` the collection; in phrases, `{them}` are the elements.
+    `code` and `phrase` (synonyms are separated by bars) are format strings, in which `{k}` is the
+    constant. In code, `{x}` is the element and `{b}` the collection; in phrases, `{them}` are the
+    elements.
     `fn(value, constant)` computes the result. `domain` has the constant's values, None without a
     constant. Primitives that can express one another (`> 9` is `>= 10`) have the same `sense`.
     Compositions are held out by sense, so that no training problem is one of them reworded.

@@ -102,13 +102,16 @@ def encodable(text: str) -> bool:
     return True
 
 
-def require_linux(what: str) -> None:
+ELSEWHERE = (
+    "set SANDBOX_URL=http://HOST:8080 to a machine or container that runs: code-rl sandbox "
+    "host=0.0.0.0 (docs/sandbox-fusion.md)"
+)
+
+
+def require_linux(what: str, remedy: str = ELSEWHERE) -> None:
     """Raise ConfigError, with a remedy, if this machine has no embedded sandbox for `what`."""
     if sys.platform != "linux":
-        raise ConfigError(
-            f"{what} needs Linux; set SANDBOX_URL=http://HOST:8080 to a machine or container that "
-            "runs: code-rl sandbox host=0.0.0.0 (docs/sandbox-fusion.md)"
-        )
+        raise ConfigError(f"{what} needs Linux; {remedy}")
 
 
 def case_bytes(case: CaseInput) -> bytes:

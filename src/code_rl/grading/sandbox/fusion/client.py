@@ -193,7 +193,10 @@ def _local_sandbox() -> EmbeddedSandbox:
     """Return the sandbox for trusted jobs. These are the problem author's programs, so weak
     isolation is better than no checker. Raises ConfigError if this machine has no embedded
     sandbox."""
-    require_linux("a problem's checker, which runs on this machine,")
+    require_linux(
+        "a problem's checker, which runs on this machine,",
+        "leave such problems out (code-rl prepare checkers=drop), or start this command on Linux",
+    )
     from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 
     try:

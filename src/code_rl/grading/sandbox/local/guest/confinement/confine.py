@@ -57,9 +57,10 @@ def confine_zygote(wanted: Confinement) -> Confinement:
 
 
 def fork_worker(wanted: Confinement, uid: int | None) -> int:
-    """Fork a worker, a child of this process, under the user id `uid` if possible.
+    """Fork a worker, a child of this process. Return its PID, and 0 in the worker.
 
-    At `full` it is PID 1 of its own PID namespace and root in its own user namespace, with its own
+    At `full` and `landlock` it takes the user id `uid`, unless that is None. At `full` it is PID 1
+    of its own PID namespace and has every capability in its own user namespace, with its own
     network, IPC and host name.
     """
     if wanted.level != FULL:
