@@ -1,6 +1,6 @@
 """A wrong program that the sets' own tests kill in a plain run is never paid.
 
-Run as a program it prints the figures of docs/evidence.md: `python tests/grading/corpus/test_mutants.py [mutants per problem]`.
+Run as a program it prints its figures: `python tests/grading/corpus/test_mutants.py [mutants per problem]`.
 """
 
 from __future__ import annotations

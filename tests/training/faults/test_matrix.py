@@ -1,4 +1,4 @@
-"""Every fault at its stages: the right result, or a resumable stop with one clear line (docs/survival.md)."""
+"""Every fault at its stages: the right result, or a resumable stop with one clear line."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Node:
                 pass
 
     async def well(self) -> bool:
-        """Return True if a control program gives its known output here."""
+        """Return True if a probe program gives its known output here."""
         with contextlib.suppress(SandboxError):
             return [execution.stdout async for execution in self._box.run(CONTROL)] == [
                 CONTROL_OUTPUT

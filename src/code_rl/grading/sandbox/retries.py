@@ -3,10 +3,10 @@
 An attempt fails in one of three ways:
 
 - `LostError`: the submission began and has no result. It runs again. After a second loss it runs
-  alone, in its own processes. After the third, a control program with a known output runs in the
-  same way. If the control passes, the program is blamed and gets the attempt's status; if not, the
+  alone, in its own processes. After the third, a probe program with a known output runs in the
+  same way. If the probe passes, the program is blamed and gets the attempt's status; if not, the
   sandbox is blamed.
-- Any other `SandboxError`: the sandbox, or the connection to it, failed. Control programs run with
+- Any other `SandboxError`: the sandbox, or the connection to it, failed. Probe programs run with
   growing pauses until one passes; then the submission continues. All submissions share one outage:
   it is reported once, and ends for all of them.
 - `RefusedError`: every attempt would fail in the same way.
@@ -34,7 +34,7 @@ CONTROL = Job(
 )
 CONTROL_OUTPUT = b"lortnoc\n"
 MAX_LOST_RESULTS = 3
-"""Lost results tolerated per test; the last attempt runs alone. If a control program then passes,
+"""Lost results tolerated per test; the last attempt runs alone. If a probe program then passes,
 the program is blamed."""
 EXCUSES = 3
 """Failures of one test, while controls pass, after which the submission ends as SandboxError."""
@@ -200,7 +200,7 @@ class Retries:
             await asyncio.wait_for(self._stop.wait(), seconds)
 
     async def _probe_failure(self) -> str | None:
-        """Run a control program with a known output. Return the failure, or None if the sandbox
+        """Run a probe program with a known output. Return the failure, or None if the sandbox
         works."""
         try:
             async with closing(self._attempt(CONTROL, True)) as executions:
@@ -211,7 +211,7 @@ class Retries:
         return (
             None
             if outputs == [CONTROL_OUTPUT]
-            else f"a control program came back with {answers!r:.200}"
+            else f"a probe program came back with {answers!r:.200}"
         )
 
 

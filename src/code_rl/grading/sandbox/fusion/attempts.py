@@ -6,7 +6,7 @@ kill or stop the harness. The harness writes the result file last, and results c
 reached its end. `sandbox.retries` distinguishes two kinds of failure:
 
 - Outage: no connection, an HTTP error, an unreadable answer, the server's own SandboxError.
-- Lost result: the answer is valid but its result file lacks the test, while a control program on
+- Lost result: the answer is valid but its result file lacks the test, while a probe program on
   the same server returns its result; or the connection broke, or the answer was late, after the
   request was sent.
 
@@ -135,7 +135,7 @@ class Attempts:
         return read_records(data, chunk.nonce, chunk.count), stopped
 
     async def _control(self, server: Server) -> None:
-        """Run the control program on the same server. Raises TroubleError if its result is lost
+        """Run the probe program on the same server. Raises TroubleError if its result is lost
         too."""
         records, _ = await self._exchange(
             server,
@@ -147,4 +147,4 @@ class Attempts:
                 "ours needs isolation=full or none"
             )
         if not records.executions or records.executions[0].stdout != CONTROL_OUTPUT:
-            raise TroubleError(f"{server.name}: a control run came back broken: {records.detail}")
+            raise TroubleError(f"{server.name}: a probe program came back broken: {records.detail}")

@@ -65,7 +65,7 @@ class EmbeddedSandbox:
     and workers.
 
     `isolation` is auto (the strongest level available, never none), full, landlock or none.
-    `outage_timeout_s` is how long to wait for a machine that cannot run a control program; setting
+    `outage_timeout_s` is how long to wait for a machine that cannot run a probe program; setting
     `stop` ends the wait. The sandbox may be created outside an event loop and used from several in
     turn, but from one thread at a time.
     """
