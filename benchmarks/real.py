@@ -12,7 +12,7 @@ How. Each contestant is a process (`real_peers.py`), loaded and warmed by one tu
 hits all and no idle server takes part. Ratios are of turns in the same round: the median, and the range over rounds. CPU seconds are those of all the contestant's processes and threads.
 
 vLLM at its best, as far as it was sought: threads bound to cores, compiled and eager, a block of 32 tokens so that completions share their prompt's prefill, its cache emptied before each
-turn, Intel's OpenMP and tcmalloc preloaded where `vllm_preload` names them. Its environment: docs/cluster.md. That of TRL: `python -m venv trl && trl/bin/pip install trl peft datasets
+turn, Intel's OpenMP and tcmalloc preloaded where `vllm_preload` names them. Its environment: vLLM's CPU build (its own installation page). That of TRL: `python -m venv trl && trl/bin/pip install trl peft datasets
 accelerate torch transformers`.
 """
 
@@ -39,7 +39,7 @@ PEERS = Path(__file__).parent / "real_peers.py"
 MODEL = "smollm2"
 _WARM_TOKENS = 4
 INSTALL = {
-    "vllm": "vllm_python= names no Python that has vllm; docs/cluster.md (The sampler alone) has how to install it on a CPU",
+    "vllm": "vllm_python= names no Python that has vllm; vLLM's installation page has its CPU build",
     "trl": "trl_python= names no Python that has trl: python -m venv trl && trl/bin/pip install trl peft datasets accelerate torch transformers",
 }
 

@@ -1,9 +1,10 @@
 """Run a grader without write access or network: `python -m code_rl.grading.audit.graders.confined
 FOLDERS CMD …`.
 
-The command runs in its own namespaces: read-only mounts; empty /tmp, /dev/shm and home; no network
-but the loopback; no other processes; no environment but PYTHONPATH. It can read the user's files.
-Of the emptied folders it sees only FOLDERS (JSON), read-only.
+The command runs in its own namespaces: read-only mounts; empty /tmp, /var/tmp, /dev/shm and /run;
+no network but the loopback; no other processes; of the environment only PATH, PYTHONPATH, locale
+and time zone. It can read the user's files. Of the emptied folders it sees only FOLDERS (JSON),
+read-only.
 """
 
 from __future__ import annotations
