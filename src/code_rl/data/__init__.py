@@ -18,9 +18,8 @@ if TYPE_CHECKING:
         find_data,
         load_dataset,
         load_test_splits,
-        load_train_problems,
     )
     from code_rl.data.on_disk import ProblemStore
-    from code_rl.data.order import ProblemOrder, all_keys, subsample, trained_on
+    from code_rl.data.order import ProblemOrder, all_keys, fingerprint_of, subsample, trained_on
 else:  # a type checker would take any name for one of ours
     __getattr__ = door(__name__)

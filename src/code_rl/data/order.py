@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar, overload
 
 from code_rl.grading import Problem
 from code_rl.util.errors import require
+from code_rl.util.files import digest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -106,6 +107,11 @@ def all_keys(problems: Sequence[Problem]) -> list[tuple[str, str]]:
         return [every[at] for at in problems.positions]
     kept: list[tuple[str, str]] | None = getattr(problems, "keys", None)
     return [keys_of(problem) for problem in problems] if kept is None else kept
+
+
+def fingerprint_of(problems: Sequence[Problem]) -> str:
+    """Return a hash that differs between problems with other ids or statements."""
+    return digest(getattr(problems, "fingerprint", None) or all_keys(problems))
 
 
 def trained_on(

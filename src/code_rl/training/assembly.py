@@ -19,13 +19,12 @@ import chz
 from code_rl.data import (
     ProblemOrder,
     RunData,
-    all_keys,
     find_data,
+    fingerprint_of,
     load_test_splits,
-    load_train_problems,
     trained_on,
 )
-from code_rl.data.load import with_tests, within_difficulty
+from code_rl.data.load import load_train_problems, with_tests, within_difficulty
 from code_rl.engine import Backend, connect, preflight
 from code_rl.engine.checkpoints import is_run, read_config
 from code_rl.engine.losses import STABLE_REINFORCE, check_loss
@@ -53,7 +52,7 @@ from code_rl.training.runs.recorder import ROLLOUTS, Recorder, read_metrics
 from code_rl.training.runs.resume import Start, choose_start, find_checkpoint, go_back
 from code_rl.training.runs.trackers import read_log_to
 from code_rl.util.errors import ConfigError
-from code_rl.util.files import TEMPORARY, digest, only_writer, write_atomically
+from code_rl.util.files import TEMPORARY, only_writer, write_atomically
 
 if TYPE_CHECKING:
     from code_rl.engine import Survey
@@ -139,7 +138,7 @@ async def read_data(launch: Launch) -> Data:
     train = with_tests(rated, config.min_tests, config.max_tests)
     test = await load_test_splits(source, config.eval_limit, executor, say)
     parts = {"dataset=": train, **{f"test_dataset= ({name})": test[name] for name in test}}
-    digests = {name: digest(all_keys(part)) for name, part in parts.items()}
+    digests = {name: fingerprint_of(part) for name, part in parts.items()}
     return Data(source, executor, train, test, digests)
 
 
@@ -265,7 +264,8 @@ def _fitting_schedule(
 def _open_recorder(launch: Launch, data: Data) -> Recorder:
     """Write `config.json`, which marks the directory as a run, and open the run's logs."""
     config, console, log_path = launch.config, launch.console, launch.log_path
-    twice = trained_on(data.train, data.test)
+    disjoint = data.source.train is None and data.source.test is None  # all built in
+    twice = {name: [] for name in data.test} if disjoint else trained_on(data.train, data.test)
     for name, ids in twice.items():
         if ids:
             shown = ", ".join(ids[:3]) + (" …" if len(ids) > 3 else "")

@@ -15,7 +15,7 @@ from functools import cache
 from code_rl.data.builtin import specs
 from code_rl.data.builtin.cases import DegenerateError, build_tests
 from code_rl.data.builtin.specs import SPLITS, TRAIN, Spec
-from code_rl.data.order import Indexed, keys_of
+from code_rl.data.order import Indexed
 from code_rl.grading import Problem
 from code_rl.util.errors import ConfigError
 
@@ -76,14 +76,9 @@ class BuiltinTrainSet(Indexed[Problem]):
         return draw_problem(TRAIN, self._seed, position)[1]
 
     @property
-    def keys(self) -> list[tuple[str, str]]:
-        """Return `keys_of` each problem, computed once per process."""
-        return _train_keys(self._size, self._seed)
-
-
-@cache
-def _train_keys(size: int, seed: int) -> list[tuple[str, str]]:
-    return [keys_of(problem) for problem in BuiltinTrainSet(size, seed)]
+    def fingerprint(self) -> str:
+        """The arguments, which decide every problem."""
+        return f"{SOURCE}/{TRAIN}/{self._seed}/{self._size}"
 
 
 @cache
