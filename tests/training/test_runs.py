@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from code_rl.cli.train import train_command
 from code_rl.engine.checkpoints import get_last_checkpoint, save_checkpoint
 from code_rl.engine.local import EmbeddedService
+from code_rl.training.report import open_run
 from code_rl.training.runs.directory import check_log_dir
 from code_rl.training.runs.logs import setup_logging
 from code_rl.util.errors import ConfigError, DataError
@@ -126,6 +127,16 @@ def test_delete_removes_a_run_but_nothing_else(tmp_path):
     with pytest.raises(ConfigError):
         check_log_dir(other, "delete")
     assert (other / "file").exists()
+
+
+@pytest.mark.parametrize("behavior", ["resume", "delete"])
+def test_a_models_folder_is_no_run_and_stays(tmp_path, behavior):
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with refused("log_path="):
+        check_log_dir(tmp_path, behavior)
+    with refused("log_path=", kind=DataError):
+        open_run(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
 
 
 def test_logging_keeps_settings_metrics_and_text(tmp_path):

@@ -138,8 +138,14 @@ def get_last_checkpoint(
 
 
 def is_run(path: Path) -> bool:
-    """Return True if the directory holds a run's settings."""
-    return (path / CONFIG).is_file()
+    """Return True if the directory holds a run's settings. A model's folder also has a
+    `config.json`, with a `model_type`."""
+    if not (path / CONFIG).is_file():
+        return False
+    try:
+        return "model_type" not in json.loads((path / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return True  # damaged
 
 
 def read_config(path: Path) -> dict[str, Any]:

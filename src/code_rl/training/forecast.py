@@ -90,7 +90,7 @@ def _room(config: Config, assume: Mapping[str, float]) -> int:
     """Return the most tokens that a completion may have: what the built-in model's context leaves.
     No other model is read for a forecast."""
     context = built_in_context() if config.model_name == BUILT_IN else None
-    return 2**62 if context is None else context - int(assume["prompt_tokens"])
+    return 2**62 if context is None else max(1, context - int(assume["prompt_tokens"]))
 
 
 def _batch(shape: BatchShape, limit: int, assume: Mapping[str, float]) -> Tokens:

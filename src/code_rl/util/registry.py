@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import re
 import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ def name_object(value: object) -> str:
         if name and module != "__main__" and resolve_name(f"{module}:{name}") is value:
             return f"{module}:{name}"
     known = (given for given, each in _given.items() if each is value)
-    own = (name or type(value).__name__).rpartition(".")[2]
+    own = re.sub(r"\W", "", (name or type(value).__name__).rpartition(".")[2])
     given = next(known, None) or f"{GIVEN}{own}_{secrets.token_hex(4)}"
     _given[given] = value
     return given
@@ -54,7 +55,7 @@ def require_given(settings: Mapping[str, object]) -> None:
     if missing:
         raise ConfigError(
             f"{', '.join(missing)} had objects of another process, which cannot be found again: "
-            f"give them as then, code_rl.train({', '.join(missing)})"
+            f"give them again as arguments of the call ({', '.join(missing)})"
         )
 
 

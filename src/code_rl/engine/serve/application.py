@@ -222,10 +222,10 @@ class TinkerApplication:
         if not key:
             # Without a token any key is accepted, but a web page cannot send this header without
             # permission.
-            key = "tml-dummy for instance" if self._token is None else "this server's token"
-            raise Refusal(401, f"an X-API-Key header is missing; set TINKER_API_KEY, to {key}")
+            key = "any key" if self._token is None else "this server's token"
+            raise Refusal(401, f"an X-API-Key header is missing; give {key}")
         if self._token is not None and not hmac.compare_digest(key.encode(), self._token.encode()):
-            raise Refusal(401, "the key is not this server's token; set TINKER_API_KEY to it")
+            raise Refusal(401, "the key is not this server's token")
 
     async def _read(self, request: web.Request) -> bytes:
         size = request.content_length or 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from code_rl.engine.checkpoints import CONFIG, read_config
+from code_rl.engine.checkpoints import CONFIG, is_run, read_config
 from code_rl.training.report.downsampling import DownsampledGroups, Place, pack
 from code_rl.training.report.groups import (
     CLIP_NAME,
@@ -156,13 +156,12 @@ class RunReader:
 def open_run(log_path: Path) -> RunReader:
     """Return a reader that has read the directory. Raises DataError if the directory does not exist
     or has no files of a run."""
-    names = (CONFIG, METRICS, ROLLOUTS)
     if not log_path.is_dir():
         raise DataError(f"log_path={log_path} is not a directory; give the directory of a run")
-    if not any((log_path / name).exists() for name in names):
+    if not (is_run(log_path) or any((log_path / name).exists() for name in (METRICS, ROLLOUTS))):
         raise DataError(
-            f"log_path={log_path} holds no run (none of {', '.join(names)}); give the directory "
-            "of a run"
+            f"log_path={log_path} holds no run (no {CONFIG} of one, {METRICS} or {ROLLOUTS}); give "
+            "the directory of a run"
         )
     reader = RunReader(log_path)
     reader.refresh()

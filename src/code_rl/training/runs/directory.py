@@ -93,7 +93,7 @@ def _decide(path: Path, behavior: Behavior) -> None:
         if (path / LOCK).is_file():
             return  # a run that was interrupted before its settings were written
         raise ConfigError(
-            f"log_path={path} is not empty and holds no run ({CONFIG} is missing); choose "
+            f"log_path={path} is not empty and holds no run (no {CONFIG} of one); choose "
             "another directory"
         )
     if behavior == "delete":
