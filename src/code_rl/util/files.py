@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TextIO, TypeVar
 
-from filelock import FileLock, Timeout
-
 from code_rl.util.errors import ConfigError, DataError, InputError
 
 TAIL_BYTES = 1 << 16
@@ -119,6 +117,8 @@ def only_writer(
 
     Raises `error` if it cannot be locked, or if another process holds it.
     """
+    from filelock import FileLock, Timeout  # here, so that judging alone loads nothing
+
     lock = FileLock(path, timeout=0, mode=0o600, thread_local=False)
     try:
         lock.acquire()
