@@ -78,8 +78,8 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The problems of a run, the hash of their ids and statements, and the sandbox that was opened
-    to read them."""
+    """The problems of a run, the sandbox that was opened to read them, and a digest of each data
+    set."""
 
     source: RunData
     executor: Executor
@@ -264,7 +264,7 @@ def _fitting_schedule(
 def _open_recorder(launch: Launch, data: Data) -> Recorder:
     """Write `config.json`, which marks the directory as a run, and open the run's logs."""
     config, console, log_path = launch.config, launch.console, launch.log_path
-    disjoint = data.source.train is None and data.source.test is None  # all built in
+    disjoint = data.source.train is None and not data.source.test  # all built in, or none held out
     twice = {name: [] for name in data.test} if disjoint else trained_on(data.train, data.test)
     for name, ids in twice.items():
         if ids:

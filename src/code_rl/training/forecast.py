@@ -79,11 +79,12 @@ def forecast(config: Config, assume: Mapping[str, float], prices: Prices | None)
     )
     cpu_s += evaluations * assume["code_rate"] * assume["program_cpu_s"]
     cost = prices.cost(tokens) if prices is not None else None
+    first = _batch(shape, schedule.stages[0].max_tokens, assume)
     eval_s = evaluations * (
         length / assume["sample_tokens_per_s"]
         + assume["code_rate"] * assume["program_cpu_s"] / assume["sandbox_cpus"]
     )
-    return Expected(steps, tokens, cpu_s, _step_s(config, shape, assume), eval_s, cost)
+    return Expected(steps, tokens, cpu_s, _step_s(config, first, assume), eval_s, cost)
 
 
 def _room(config: Config, assume: Mapping[str, float]) -> int:
@@ -109,11 +110,10 @@ def _evaluated(config: Config, steps: int, assume: Mapping[str, float]) -> float
     return problems * (2 * (1 + config.eval_samples) + between)
 
 
-def _step_s(config: Config, shape: BatchShape, assume: Mapping[str, float]) -> float:
-    """Return the seconds of a step in the first stage: the sum of its parts, or the slowest part if
+def _step_s(config: Config, batch: Tokens, assume: Mapping[str, float]) -> float:
+    """Return the seconds of a step with this batch: the sum of its parts, or the slowest part if
     stages overlap."""
-    limit = context_schedule(config, _room(config, assume)).stages[0].max_tokens
-    batch = _batch(shape, limit, assume)
+    shape = batch_shape(config)
     programs = shape.prompts * shape.samples_per_prompt * assume["code_rate"]
     parts = (
         batch.sample / assume["sample_tokens_per_s"],

@@ -10,6 +10,7 @@ import pytest
 from code_rl.training.report.overview import overview
 from code_rl.training.report.page import pack_rollouts, render
 from code_rl.training.report.run import open_run
+from code_rl.training.runs.logs import setup_logging
 from code_rl.util.errors import DataError
 from tests.refusals import refused
 from tests.training.report.run_folders import write_run
@@ -90,3 +91,12 @@ def test_fields_of_tomorrow_are_charted_and_secrets_are_not_shown(tmp_path):
     assert ["api_key", "(not shown)"] in view["settings"]
     assert ["max_tokens", "77"] in view["settings"]
     assert "tml-123" not in render([open_run(run)])
+
+
+def test_a_loop_that_logs_a_few_metrics_or_no_step_has_a_report(tmp_path):
+    log = setup_logging(tmp_path, {"learning_rate": 1e-4})
+    log.log_metrics({"time/total": 3.0})
+    for step in range(4):
+        log.log_metrics({"mean_reward": 0.1, "eval/test/mean_correct": 0.2}, step)
+    log.close()
+    assert "</html>" in render([open_run(tmp_path)])

@@ -30,6 +30,10 @@ LEVEL_ENTROPY = 0.75
 """If the entropy's ratio stays within this factor, the policy has hardly changed."""
 
 
+OF_A_STEP = {"mean_reward", "format_rate", "groups_total"}
+"""Metrics of every training step of `train`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A problem of a run, with its likely cause and the remedy."""
@@ -78,7 +82,7 @@ def diagnose(records: Sequence[Record], config: Mapping[str, Any]) -> list[Findi
     """Return every finding about a run, the worst first. `records` are those of `metrics.jsonl` in
     the order of their steps."""
     # A loop of the user's own may log fewer metrics with `setup_logging`.
-    steps = [record for record in records if record["step"] >= 0 and "mean_reward" in record]
+    steps = [record for record in records if record["step"] >= 0 and record.keys() >= OF_A_STEP]
     run = Windows(steps, records, config)
     rules = (*ALWAYS, too_few_steps) if len(steps) < MIN_STEPS else (*ALWAYS, *TRENDS)
     struck = {rule: sign for rule in rules if (sign := rule(run)) is not None}

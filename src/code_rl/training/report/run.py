@@ -115,8 +115,9 @@ class RunReader:
         if changed:
             self.metrics.clear()
         for record in self._metrics_tail.read():
-            self.metrics[record["step"]] = record
-            changed = True
+            if "step" in record:  # a loop of the user's own may leave it out
+                self.metrics[record["step"]] = record
+                changed = True
         return changed
 
     def _read_rollouts(self) -> bool:

@@ -207,7 +207,8 @@ def _answer_without_evaluation(
 def _split_names(records: Sequence[Record]) -> list[str]:
     keys = dict.fromkeys(key for record in records for key in record)
     names = [key.removesuffix("/mean_correct").removeprefix("eval/") for key in keys]
-    return [name for name in names if f"eval/{name}/mean_correct" in keys]
+    ours = ("mean_correct", "problems")  # a loop of the user's own may log one of them
+    return [name for name in names if all(f"eval/{name}/{each}" in keys for each in ours)]
 
 
 def _evaluated(record: Record | None, split: str) -> dict[str, Any] | None:
