@@ -5,7 +5,7 @@ CORE := .venv-core
 # Where bytecode may not be kept, each of the many processes of the tests compiles the package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: train train-real hack-demo check test lint types unit core wheel slow audit bench docs clean
+.PHONY: train train-real hack-demo check test lint types unit long core wheel slow audit bench docs clean
 
 $(VENV)/.installed: requirements.txt pyproject.toml
 	@echo "installing the pinned packages into $(VENV): a few minutes, once"
@@ -65,6 +65,10 @@ wheel: $(VENV)/.installed
 	cd build/wheel && env/bin/python -c "from code_rl import Problem, StdinTest, judge; assert judge(Problem('a', 'Say 1.', (StdinTest('', '1'),)), 'print(1)').correct"
 	cd build/wheel && PYTHONPATH="$$(echo $(CURDIR)/$(VENV)/lib/python*/site-packages)" env/bin/python -m code_rl.cli train backend=embedded executor=embedded max_steps=1 eval_limit=4 eval_samples=2 log_path=run
 	test -s build/wheel/run/report.html
+
+# With `test`, all that must pass.
+long: $(VENV)/.developing
+	$(BIN)/pytest -n 4 --dist worksteal -m 'long and not slow'
 
 slow: $(VENV)/.developing
 	$(BIN)/pytest -m slow --junitxml=build/slow.xml

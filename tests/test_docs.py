@@ -190,6 +190,7 @@ print(*runpy.run_path("scripts/write_settings.py")["pages"]().values())
 """
 
 
+@pytest.mark.long
 def test_a_part_that_is_registered_is_in_help_refusals_and_documents():
     done = subprocess.run([sys.executable, "-c", NEW_PARTS], cwd=ROOT, capture_output=True, text=True, check=True)
     helped, _, documents = done.stdout.partition("# Settings")

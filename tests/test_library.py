@@ -89,6 +89,7 @@ def test_judge_passes_its_settings_on():
 
 
 def test_interrupting_a_call_in_a_notebook_cancels_it():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job lacks
     ended = []
 
     async def endless() -> None:
@@ -108,6 +109,7 @@ def test_interrupting_a_call_in_a_notebook_cancels_it():
         loop.run_until_complete(cell())
     finally:
         loop.close()
+        signal.signal(signal.SIGINT, before)
     assert ended
 
 
@@ -204,6 +206,7 @@ class Halves(code_rl.Single):
     """An environment that is made by its user."""
 
 
+@pytest.mark.long
 def test_objects_train_where_names_do_and_a_resume_asks_for_those_that_have_none(tmp_path, capsys, monkeypatch):
     problems = list(load_problems("builtin", limit=8))
     loss = code_rl.Loss("mine", lambda ops, logprobs, inputs, settings: -inputs["advantages"] * logprobs, {})
@@ -237,6 +240,7 @@ def test_an_object_that_can_be_imported_needs_no_second_giving():
     assert name_object(Halves()).startswith(GIVEN)
 
 
+@pytest.mark.long
 def test_a_run_ends_with_the_call_that_goes_on_which_keeps_its_own_object_whatever_was_given_since(
     tmp_path, capsys, monkeypatch
 ):
@@ -255,6 +259,7 @@ def test_a_run_ends_with_the_call_that_goes_on_which_keeps_its_own_object_whatev
     assert [record["mean_reward"] for record in resumed.metrics] == [1.0, 1.0]
 
 
+@pytest.mark.long
 def test_a_resume_may_leave_out_the_evaluations(tmp_path):
     settings: dict[str, Any] = {**SMALL, "max_steps": 1, "eval_every": 0, "eval_limit": 1, "eval_samples": 1}
     code_rl.train(log_path=tmp_path, **settings)

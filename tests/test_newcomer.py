@@ -103,6 +103,7 @@ def test_a_loss_of_ones_own_is_logged_by_its_formula(plain_loss):
     assert record["loss"] == pytest.approx(advantage / tokens, rel=1e-3)
 
 
+@pytest.mark.long
 def test_an_environment_is_a_class_with_two_calls(tmp_path):
     record = trained(tmp_path, environment="tests.newcomer:Twice", max_tokens=128)
     assert 1.0 < record["turns"] <= 2.0

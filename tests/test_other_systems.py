@@ -45,6 +45,7 @@ def there(code, *words, timeout=200):
     return subprocess.run(program, capture_output=True, text=True, timeout=timeout)
 
 
+@pytest.mark.long
 def test_every_module_is_imported_but_the_embedded_sandbox_which_is_refused_in_one_line_that_says_what_to_do():
     code = f"""
 import importlib, pkgutil, code_rl

@@ -53,6 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return log_path
 
 
+@pytest.mark.long
 def test_a_run_directory_and_all_in_it_are_for_the_owner_only_and_hold_no_key(run):
     for path in [run, *run.rglob("*")]:
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path

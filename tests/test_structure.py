@@ -44,12 +44,14 @@ def test_imports_go_down_the_wings(tree):
     assert lint(tree) == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", PLANTED)
 def test_an_import_upwards_is_refused(tree, kind):
     (tree / "src" / "code_rl" / "grading" / "planted.py").write_text(PLANTED[kind].format(UPWARD))
     assert lint(tree) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", PLANTED)
 def test_an_import_past_a_door_is_refused(tree, kind):
     (tree / "src" / "code_rl" / "policy" / "planted.py").write_text(PLANTED[kind].format(PAST_A_DOOR))

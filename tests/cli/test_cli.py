@@ -88,6 +88,7 @@ def test_a_path_that_no_system_takes_is_one_clear_line_that_names_its_setting(wo
     assert words.split()[-1] in error or words.endswith("programs=")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", [["learning_rat=1"], ["log_path=train.py"]])
 def test_a_process_says_it_alike(words):
     result = call(*words)

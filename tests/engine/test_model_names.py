@@ -49,6 +49,7 @@ REMEDIES = {
 }
 
 
+@pytest.mark.long
 def test_model_that_cannot_be_had_is_one_line_with_a_remedy(tmp_path):
     (tmp_path / "folder").mkdir()
     models = [model.replace("FOLDER", str(tmp_path / "folder")) for model in REMEDIES]
@@ -61,6 +62,7 @@ def test_model_that_cannot_be_had_is_one_line_with_a_remedy(tmp_path):
         assert len(said.splitlines()) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("environment", [{"HF_ENDPOINT": "http://127.0.0.1:9"}, {"HF_HUB_OFFLINE": "1"}])
 def test_hub_out_of_reach_is_said_at_once(environment, tmp_path):
     [(said, code)] = train(["org/name"], tmp_path, **environment)

@@ -16,6 +16,7 @@ RUN = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "environment",
     [

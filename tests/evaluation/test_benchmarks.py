@@ -224,6 +224,7 @@ METHOD = "class Solution:\n    def pairs(self, n):\n        return [[i, i] for i
 STATE = "seen = []\nplain = Solution.pairs\nSolution.pairs = "
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("program", "official"),
     [

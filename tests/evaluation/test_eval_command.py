@@ -54,6 +54,7 @@ def two_kinds(problems, tmp_path):
     return write_samples(tmp_path / "stored.jsonl", rows)
 
 
+@pytest.mark.long
 def test_stored_samples_give_figures_verdicts_breakdowns_and_a_line_to_paste(problems, two_kinds, tmp_path, capsys):
     out = tmp_path / "out"
     assert run(benchmark=problems, samples=two_kinds, out=out) == 0
@@ -76,6 +77,7 @@ def test_stored_samples_give_figures_verdicts_breakdowns_and_a_line_to_paste(pro
     assert json.loads((tmp_path / "fewer" / "results.json").read_text())["missing"] == {"not_in_file": 1}
 
 
+@pytest.mark.long
 def test_a_folder_that_prepare_wrote_is_a_benchmark_and_so_is_each_split(tmp_path):
     wordings = ("Add both numbers and print what comes out.", "Print the sum of the integers on the line.")
     path = tmp_path / "own.jsonl"
@@ -91,6 +93,7 @@ def test_a_folder_that_prepare_wrote_is_a_benchmark_and_so_is_each_split(tmp_pat
     assert asked[""] == asked[":test"] != asked[":train"]
 
 
+@pytest.mark.long
 def test_an_evaluation_cut_anywhere_resumes_to_the_same_files(problems, two_kinds, tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     run(benchmark=problems, samples=two_kinds, out=whole)
@@ -107,6 +110,7 @@ def test_an_evaluation_cut_anywhere_resumes_to_the_same_files(problems, two_kind
     assert results[0]["verdicts"] == results[1]["verdicts"]
 
 
+@pytest.mark.long
 def test_another_evaluation_in_the_same_folder_is_refused_by_name(problems, two_kinds, tmp_path, capsys):
     out = tmp_path / "out"
     run(benchmark=problems, samples=two_kinds, out=out)
@@ -133,6 +137,7 @@ def test_a_problem_without_a_reference_is_missing_not_wrong(problems, tmp_path, 
     assert (results["pass@1"], results["problems"], results["missing"]) == (1.0, 4, {"no_reference": 1})
 
 
+@pytest.mark.long
 def test_two_evaluations_compare_problem_by_problem(problems, two_kinds, tmp_path, capsys):
     rows = [{"problem_id": f"sum-{i}", "completion": RIGHT} for i in range(4) for _ in "ab"]
     run(benchmark=problems, samples=two_kinds, out=tmp_path / "a")
@@ -151,6 +156,7 @@ def test_two_evaluations_compare_problem_by_problem(problems, two_kinds, tmp_pat
     one_line(capsys, "files")
 
 
+@pytest.mark.long
 def test_values_published_for_the_recipe_of_the_evaluated_run_stand_beside_ours(problems, two_kinds, tmp_path, capsys):
     for name in "ab":
         run(benchmark=problems, samples=two_kinds, out=tmp_path / name)
@@ -192,6 +198,7 @@ def test_an_endpoint_is_evaluated_in_the_words_that_are_set_and_every_sample_is_
     assert served.answered == 12
 
 
+@pytest.mark.long
 def test_a_server_that_stays_away_stops_the_evaluation_and_the_same_command_goes_on(problems, tmp_path, serve, capsys, monkeypatch):  # fmt: skip
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.02)
     back: list[bool] = []
@@ -236,6 +243,7 @@ def test_a_refused_request_is_missing_and_the_rest_goes_on(problems, tmp_path, s
     assert (results["missing"], results["samples"], results["pass@1"]) == ({"http_400": 1}, 7, 1.0)
 
 
+@pytest.mark.long
 def test_several_benchmarks_under_several_limits_end_in_a_table_with_averages(problems, tmp_path, serve, capsys):
     other = tmp_path / "other.jsonl"
     other.write_bytes(pathlib.Path(problems).read_bytes())

@@ -59,6 +59,7 @@ COVERED = [(n, mean) for n in (1, 16) for mean in (0.05, 0.5, 0.95)]
 SIMULATED = 300
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("problems", [16, 64])
 @pytest.mark.parametrize(("n", "mean"), COVERED)
 @pytest.mark.parametrize("spread", [0.3, 3.0])

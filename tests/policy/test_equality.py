@@ -107,6 +107,7 @@ def test_rules_rewritten_here_are_those_of_the_published_templates(name):
             assert ours == by_template(name, messages, generate=generate, template=original)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*NAMES, "chat_template"])
 def test_special_token_text_in_messages_stays_text(name):
     template = "qwen3_instruct" if name == "chat_template" else name

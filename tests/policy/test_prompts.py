@@ -65,6 +65,7 @@ def test_an_environment_of_ones_own_words_its_problems_itself(setting):
         get_environment("tests.newcomer:Twice", **dict[str, Any]({setting: "plain"}))
 
 
+@pytest.mark.long
 def test_training_and_its_evaluations_draw_in_these_words_from_so_few_tokens(tmp_path):
     """top_p=0.01 leaves one answer, where the likeliest token always has that share: all of a group are the greedy one."""
     log_path = tmp_path / "run"

@@ -9,6 +9,7 @@ from tests.refusals import refused
 from tests.training.pipeline_support import rollouts, small
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("setting", "name"),
     [

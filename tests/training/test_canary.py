@@ -46,6 +46,7 @@ def test_a_canary_looks_the_same_and_contradicts_itself(problem):
     assert all(was.expected != now.expected for was, now in hidden)
 
 
+@pytest.mark.long
 def test_a_run_is_the_same_beside_canaries_but_for_their_own_figures(tmp_path):
     for name, share in (("with", 1), ("without", 0)):
         assert train_command(small(tmp_path / name, max_steps=2, canary=share)) == 0
@@ -63,6 +64,7 @@ def pays_a_token(trajectory: Trajectory) -> float:
     return float("def" in trajectory.text)
 
 
+@pytest.mark.long
 def test_a_judge_that_pays_one_token_is_named_within_ten_steps(tmp_path, capsys):
     assert (
         train_command(small(tmp_path, max_steps=10, canary=0.1, reward="tests.training.test_canary:pays_a_token")) == 0

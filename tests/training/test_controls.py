@@ -36,6 +36,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.long
 def test_the_arm_rl_is_the_run_that_train_makes(whole, tmp_path):
     assert train_command({**GIVEN, "log_path": str(tmp_path), "seed": "0", "eval_every": "-1"}) == 0
     assert rollouts(whole / "rl-0") == rollouts(tmp_path)
@@ -70,6 +71,7 @@ def test_the_table_compares_every_arm_with_the_base_and_rl_with_each(whole):
     assert (whole / "controls.html").read_text().count("<td>own</td>") == len(table(whole)) // len(rows)
 
 
+@pytest.mark.long
 def test_a_command_that_was_cut_goes_on_to_the_same_table_and_repeats_no_run(whole, tmp_path):
     out = Path(shutil.copytree(whole, tmp_path / "cut"))
     (out / "controls.json").unlink()

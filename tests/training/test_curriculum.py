@@ -93,6 +93,7 @@ def huge(history, step):
     return 1e308
 
 
+@pytest.mark.long
 def test_a_run_draws_by_a_curriculum_and_shows_it(tmp_path):
     trained = small(tmp_path / "run", curriculum="tests.newcomer:frontier", max_steps=3, dynamic_sampling=1)
     assert train_command(trained) == 0

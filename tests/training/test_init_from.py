@@ -25,6 +25,7 @@ def adam_steps(log_path: Path) -> int:
     return int(read_state(Path(read_checkpoints(log_path)[-1]["state_path"])).meta["adam_steps"])
 
 
+@pytest.mark.long
 def test_the_weights_and_the_optimizer_are_those_of_the_checkpoint_and_everything_else_is_new(run, tmp_path):
     new = tmp_path / "new"
     assert train_command(small(new, init_from=run / "000002", max_steps=1, seed=1, eval_every=0)) == 0
@@ -35,6 +36,7 @@ def test_the_weights_and_the_optimizer_are_those_of_the_checkpoint_and_everythin
     assert [group["problem_id"] for group in rollouts(new)] != [group["problem_id"] for group in rollouts(run)][:4]
 
 
+@pytest.mark.long
 def test_a_run_from_a_checkpoint_is_resumed_like_any(run, tmp_path):
     assert train_command(small(tmp_path / "cut", init_from=run / "000002", eval_every=-1, max_steps=1)) == 0
     assert train_command({"log_path": str(tmp_path / "cut"), "max_steps": "2"}) == 0
@@ -75,6 +77,7 @@ def test_a_state_that_is_not_the_one_saved_is_refused_by_its_name(run, tmp_path,
     assert "000002.state.safetensors" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_run_that_is_asked_about_and_deleted_begins_anew(run, tmp_path, monkeypatch):
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)

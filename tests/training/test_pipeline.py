@@ -32,6 +32,7 @@ def test_without_overlap_every_sample_and_every_trained_token_is_that_of_the_seq
         assert record["staleness/mean"] == 0
 
 
+@pytest.mark.long
 def test_every_batch_is_sampled_from_the_weights_of_k_steps_before(one_behind):
     ages = {(group["step"], group["policy_step"]) for group in rollouts(one_behind)}
     assert ages == {(0, 0), (1, 0), (2, 1), (3, 2)}
@@ -46,6 +47,7 @@ def test_overlapped_metrics_are_in_order_with_their_evaluations(one_behind):
     assert ["eval/mean_correct" in record for record in records] == [True, False, True, False, True]
 
 
+@pytest.mark.long
 def test_places_without_variance_are_filled_again_with_other_problems_within_the_budget(tmp_path):
     assert train_command(small(tmp_path, dynamic_sampling=2, max_steps=2)) == 0
     groups = rollouts(tmp_path)

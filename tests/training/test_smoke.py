@@ -58,6 +58,7 @@ def test_noise_without_a_change_is_no_verdict_and_no_number_is_no_crash():
     assert verdicts(broken) == [PASS, OPEN, OPEN, PASS]
 
 
+@pytest.mark.long
 def test_console_and_report_say_it_after_20_steps_and_not_before(tmp_path, capsys):
     given = small(tmp_path / "run", max_steps="20", batch_size="8", group_size="2", max_tokens="16", save_every="0")
     assert train_command(given) == 0

@@ -79,6 +79,7 @@ def test_what_spends_money_without_an_end_is_refused_where_nobody_can_confirm(tm
     assert not (tmp_path / "code-rl-logs").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("limit", [["main", "--max_steps", "20"], ["max_tokens_total=1000000"]])
 def test_what_has_an_end_is_announced_and_goes_on_to_the_service(tmp_path, limit):
     proxy = {"https_proxy": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}  # so that no packet leaves
@@ -88,6 +89,7 @@ def test_what_has_an_end_is_announced_and_goes_on_to_the_service(tmp_path, limit
     assert "cannot be reached" in result.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("answer", "line"),
     [

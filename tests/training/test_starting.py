@@ -63,6 +63,7 @@ def test_settings_that_cannot_be_read_do_not_stop_delete(tmp_path, damage):
     assert prepare({**given, "behavior_if_log_dir_exists": "delete"})[1:] == (tmp_path, False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("max_steps", [1, 2])
 def test_a_run_that_has_done_its_steps_is_left_alone_with_one_line(finished, tmp_path, capsys, max_steps):
     run = copied(finished, tmp_path / "run")
@@ -236,6 +237,7 @@ def test_a_step_is_one_line_whatever_the_width(width, columns):
     assert head.split()[-1] == "held-out"
 
 
+@pytest.mark.long
 def test_a_run_says_that_it_is_new_and_a_resumed_one_from_which_step(finished, tmp_path, capsys):
     assert train_command(small(tmp_path / "typo", max_steps=1, eval_every=-1)) == 0
     said = capsys.readouterr().out

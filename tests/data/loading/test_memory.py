@@ -62,6 +62,7 @@ def write(path, count, size):
     return path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 def test_a_set_of_large_rows_is_read_in_the_memory_of_a_few(tmp_path, suffix):
     small = write(tmp_path / f"small{suffix}", 2, 10)

@@ -56,6 +56,7 @@ def row(name, index):
     return next(opened(name).items(index))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", READ)
 def test_every_row_is_read_or_named(name):
     items = list(opened(name))
@@ -63,6 +64,7 @@ def test_every_row_is_read_or_named(name):
     assert len({item_id(item) for item in items}) == len(items)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "index", "program"), RIGHT)
 def test_a_right_program_passes_and_an_empty_one_fails(court, name, index, program):
     problem = row(name, index)
@@ -71,6 +73,7 @@ def test_a_right_program_passes_and_an_empty_one_fails(court, name, index, progr
     assert court.verdicts(problem, program, wrong) == ["passed", "wrong_answer"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "index"),
     [

@@ -123,6 +123,7 @@ def test_it_stops_after_the_stage_that_was_named_and_draws_a_bar_for_each(small:
     assert (tmp_path / "out" / "report.html").read_text().count('<rect class="kept"') == 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet"])
 def test_a_prepared_folder_is_read_back_whole_with_its_cards(small: Path, tmp_path: Path, kind: str) -> None:
     words = [

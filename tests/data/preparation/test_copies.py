@@ -191,6 +191,7 @@ def test_an_evaluation_file_with_one_text_for_most_rows_is_refused(tmp_path: Pat
         list(evaluation_problems(str(path)))
 
 
+@pytest.mark.long
 def test_public_sets_overlap_alike_however_often_they_are_named() -> None:
     rows = [*open_source(str(data_file("leetcode/LeetCodeDataset-v0.3.1-test.jsonl.gz"))).items()]
     read = [row for row in rows if not isinstance(row, Skipped)]

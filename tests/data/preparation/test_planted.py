@@ -42,6 +42,7 @@ def check(folder: Path, total: int, defects: int, least: int, alike: int = 0) ->
     assert defects - sum(missed.values()) >= least, missed
 
 
+@pytest.mark.long
 def test_each_of_ten_kinds_of_defect_is_found_for_its_own_reason(tmp_path: Path) -> None:
     check(tmp_path, total=40, defects=20, least=20)
 

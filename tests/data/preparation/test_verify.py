@@ -149,6 +149,7 @@ def test_any_passing_reference_proves_a_problem() -> None:
     assert verify(with_solution(SUM, "print(1)", RIGHT), mutants=0)[0].metadata["reference"] == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("problem", "reason"),
     [
@@ -176,6 +177,7 @@ def test_each_defect_has_its_own_reason(problem: Problem, reason: str) -> None:
     assert verify(problem, mutants=0, patient_limit_s=1.0)[0].reason == reason
 
 
+@pytest.mark.long
 def test_a_slow_reference_without_a_stated_limit_gets_a_larger_one() -> None:
     slow = "import time\nstart = time.process_time()\nwhile time.process_time() - start < 0.6:\n    pass\n" + RIGHT
     raised = with_solution(SUM, slow, tests=SUMS[:2], time_limit_s=1.0)

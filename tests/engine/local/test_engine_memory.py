@@ -19,6 +19,7 @@ MIDDLE = {"vocab_size": 1000, "hidden_size": 1024, "num_hidden_layers": 4, "num_
 MIDDLE |= {"num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [1, 2, 16])
 def test_peak_memory_of_training_is_linear_in_tokens(monkeypatch, size):
     monkeypatch.setattr("code_rl.engine.local.learner.ACTIVATIONS_LIMIT", 0)  # recomputed, as where they do not fit
@@ -125,6 +126,7 @@ def counted_steps(monkeypatch):
     return seen
 
 
+@pytest.mark.long
 def test_waiting_rows_take_the_room_of_finished_ones(tiny, monkeypatch):
     """A batch does not wait for its longest row, and completions are what they are without a limit, bit for bit."""
     requests = [(tokens(0, 30, 644), 1, 200), *((tokens(s, 20 + 5 * s, 644), 3, 20) for s in range(1, 7))]
@@ -140,6 +142,7 @@ def test_waiting_rows_take_the_room_of_finished_ones(tiny, monkeypatch):
     assert max(held for _, held in steps) <= cells
 
 
+@pytest.mark.long
 def test_requests_join_a_batch_under_way(tiny, monkeypatch):
     alone = sampled(tiny, [(tokens(1, 20, 644), 2, 10)])
     under_way, go_on = threading.Event(), threading.Event()

@@ -43,6 +43,7 @@ def test_logprobs_equal_transformers(family):
         np.testing.assert_allclose(got["logprobs"].to_numpy(), expected, atol=2e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_adapter_equals_peft(family):
     model = reference(family)

@@ -100,6 +100,7 @@ def results(client, requests):
     return [[(s.tokens, s.logprobs) for s in f.result().sequences] for f in futures]
 
 
+@pytest.mark.long
 def test_a_completion_does_not_depend_on_its_batch(tiny):
     """Token for token and bit for bit in the log-probabilities, for the built-in model's shape."""
     prompts = [tokens(s, 20 + 7 * s, 644) for s in range(6)]

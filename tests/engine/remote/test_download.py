@@ -37,6 +37,7 @@ def external(server):
     return [c for c in server.core.store.checkpoints() if c.kind == "external"]
 
 
+@pytest.mark.long
 def test_run_on_a_server_exports_the_adapter_of_its_checkpoint_and_leaves_nothing_there(trained, tmp_path):
     server, run, path = trained
     given = {"checkpoint": str(run), "backend": server.url, "format": "peft", "out": str(tmp_path / "out")}

@@ -63,6 +63,7 @@ def test_a_server_says_why_it_cannot_load_a_model(server, tmp_path):
         asyncio.run(survey(place, str(tmp_path / "cut.gguf")))
 
 
+@pytest.mark.long
 def test_stopped_and_resumed_run_equals_the_uninterrupted_one(server, whole, tmp_path):
     log_path = tmp_path / "resumed"
     with FaultyProxy(server.url, {}) as proxy:
@@ -81,6 +82,7 @@ PLANS: dict[str, dict[str, list[Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "plan", ["lost answers", *(pytest.param(plan, marks=pytest.mark.slow) for plan in PLANS if plan != "lost answers")]
 )

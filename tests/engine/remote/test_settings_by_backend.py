@@ -140,6 +140,7 @@ EXPECTED = {
 
 
 # What sampler_dir= does beside sampler= is in test_vllm.py; without it it is refused everywhere.
+@pytest.mark.long
 @pytest.mark.parametrize("setting", [name for name in REACHING if name != "sampler_dir"])
 def test_setting_arrives_or_ends_the_run(arrived, setting, server, tmp_path, monkeypatch):
     honoured = arrived.kind in REACHING[setting].honoured

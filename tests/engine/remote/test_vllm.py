@@ -32,6 +32,7 @@ def vllm():
         yield made
 
 
+@pytest.mark.long
 def test_every_step_draws_from_an_adapter_of_its_own_with_log_probabilities_that_are_the_trainers(
     vllm, tmp_path, monkeypatch
 ):
@@ -93,6 +94,7 @@ def test_runs_of_one_name_that_share_a_folder_leave_each_other_alone(vllm, tmp_p
     asyncio.run(both())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("attribute", "value", "named"),
     [
@@ -174,6 +176,7 @@ def test_a_server_that_stays_away_ends_the_run_resumable(vllm, tmp_path):
     assert [line["step"] for line in read_metrics(tmp_path / "run")] == [0, 1]
 
 
+@pytest.mark.long
 def test_an_adapter_that_the_server_does_not_unload_is_said_once_kept_and_tried_again(vllm, tmp_path):
     complete, held = vllm._complete, []
 
@@ -201,6 +204,7 @@ WRONG: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wrong", WRONG)
 def test_an_answer_that_is_not_what_was_asked_for_is_refused(vllm, tmp_path, wrong):
     vllm.spoil = WRONG[wrong]
@@ -218,6 +222,7 @@ def test_an_answer_that_is_not_what_was_asked_for_ends_the_run_before_it_is_used
 ABORTED = {"finish_reason": "abort", "token_ids": [], "logprobs": {"token_logprobs": []}}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("answer", "named"),
     [

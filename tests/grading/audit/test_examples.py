@@ -26,6 +26,7 @@ def corpus(*groups: str) -> Corpus:
     return Corpus(whole.version, tuple(kept))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", HOLES)
 def test_the_audit_names_the_hole_of_an_example(name):
     config = make_settings(AuditConfig, {"grader": f"{EXAMPLES / name}.py:grade", "timeout": 20.0})

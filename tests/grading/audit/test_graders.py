@@ -67,6 +67,7 @@ def _planted(name: str) -> str:
     return f"{PLANTED}:{name}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -93,6 +94,7 @@ def test_no_leak_is_inferred_where_ending_early_pays() -> None:
     assert any("other submissions can be read" in finding for finding in card.findings())
 
 
+@pytest.mark.long
 def test_one_that_leaves_expected_outputs_beside_the_program_is_told_apart() -> None:
     leaky, careful = (_audit(grader=_planted(name)) for name in ("leaky", "careful"))
     assert any("expected outputs can be read" in finding for finding in leaky.findings())
@@ -100,12 +102,14 @@ def test_one_that_leaves_expected_outputs_beside_the_program_is_told_apart() -> 
     assert not leaky.clean
 
 
+@pytest.mark.long
 def test_a_token_that_is_given_is_a_leak_also_where_ending_early_pays() -> None:
     card = _audit(grader=_planted("leaky_and_fooled_by_exit"))
     assert any(row.wrong for row in card.rows if row.group == "early exit")
     assert any("token_in_files_around gave a token" in finding for finding in card.findings())
 
 
+@pytest.mark.long
 def test_a_failure_is_not_a_verdict_and_no_clean_card() -> None:
     card = _audit(grader=_planted("failing"))
     assert card.total("honest", "mutant", "cheat", "owner")[1] == 0
@@ -114,6 +118,7 @@ def test_a_failure_is_not_a_verdict_and_no_clean_card() -> None:
     assert not card.clean
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "shape", "said"),
     [
@@ -130,6 +135,7 @@ def test_what_is_not_one_number_is_a_failure_that_says_so(name: str, shape: str,
     assert said in card.findings()[0]
 
 
+@pytest.mark.long
 def test_a_failures_words_are_escaped_on_terminal_and_page() -> None:
     card = _audit(grader=_planted("speaks_oddly"))
     assert r"\x1b[31mred\ud800" in card.findings()[0]
@@ -165,6 +171,7 @@ def test_a_file_is_imported_so_that_dataclasses_pickles_and_what_lies_beside_it_
     assert _graded("~/their_grader.py:grade") == GraderOutcome(True, "score 1.0")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", ["trl", "verl"])
 def test_the_forms_of_other_trainers_are_called_as_they_call(shape: str) -> None:
     names = {"trl": "reward", "verl": "compute_score"}
@@ -173,6 +180,7 @@ def test_the_forms_of_other_trainers_are_called_as_they_call(shape: str) -> None
     assert card.total("mutant")[1:] == (0, 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("target", "shape"),
     [("code_rl.integrations.trl:code_reward", "trl"), (_planted("our_compute_score"), "plain")],
@@ -199,6 +207,7 @@ def test_a_card_about_no_program_at_all_is_refused_and_not_clean() -> None:
         _audit(grader=_planted("everyone"), takes="call")  # the sample here has none with calls
 
 
+@pytest.mark.long
 def test_a_confined_grader_writes_nothing_and_reaches_nobody() -> None:
     card = _audit(grader=_planted("tries_to_leave"))
     assert card.total("honest", "cheat", "mutant", "owner")[2] == 0, "what it prints is no answer"
@@ -346,6 +355,7 @@ def test_what_cannot_be_asked_is_one_line(words: list[str], named: str, capsys: 
     one_line(capsys, named)
 
 
+@pytest.mark.long
 def test_a_card_is_a_table_a_file_and_a_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,6 +112,7 @@ def _searching(canaries: Canaries, name: str, sweep: bool) -> Job:
     return Job(code, (StdinInput(b""),), limits=LIMITS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [n if n in BY_DEFAULT else pytest.param(n, marks=SLOW) for n in WAYS])
 def test_nothing_of_a_submission_is_found_by_later_ones_in_the_same_place(name: str) -> None:
     async def attack() -> set[tuple[str, str]]:
@@ -128,6 +129,7 @@ def test_nothing_of_a_submission_is_found_by_later_ones_in_the_same_place(name: 
     assert sorted(asyncio.run(attack())) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["full", "landlock", *(pytest.param(n, marks=SLOW) for n in ("none", FUSION, RAW))])
 def test_nothing_of_a_submission_is_found_by_those_that_run_beside_it(name: str) -> None:
     async def attack() -> set[tuple[str, str]]:
@@ -147,6 +149,7 @@ def test_nothing_of_a_submission_is_found_by_those_that_run_beside_it(name: str)
     assert sorted(asyncio.run(attack())) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [n if n in BY_DEFAULT else pytest.param(n, marks=SLOW) for n in LEVELS])
 def test_a_test_finds_nothing_of_the_other_tests_of_its_submission(name: str) -> None:
     """Each test of a script must find its own input, which shows that it is not blind, and no other input and no earlier output."""
@@ -176,6 +179,7 @@ def test_a_test_finds_nothing_of_the_other_tests_of_its_submission(name: str) ->
     assert seen == [{f"input{n}"} for n in range(3)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [n if n in BY_DEFAULT else pytest.param(n, marks=SLOW) for n in LEVELS])
 def test_a_call_finds_nothing_of_the_other_calls_of_its_submission(name: str) -> None:
     canaries = Canaries()

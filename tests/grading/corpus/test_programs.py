@@ -134,6 +134,7 @@ def test_no_bomb_flood_or_attack_on_the_supervisor_is_paid(name: str, tmp_path: 
     assert run_contained(name, of_class(*BOMBS), tmp_path) == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "sample"), SAMPLES)
 def test_no_program_turns_its_own_doing_into_a_fault_of_the_sandbox(name: str, sample: bool) -> None:
     entries = sampled(of_kind(TROUBLE), sample)

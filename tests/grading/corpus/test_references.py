@@ -23,6 +23,7 @@ QUICK = ("humaneval", "humanevalplus-mini", "mbpp", "mbppplus", "leetcode-v0.2.0
 """One file of each shape; reading the others alone takes seconds."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", QUICK)
 def test_a_seeded_sample_of_references_passes(name: str) -> None:
     source = SOURCES[name]

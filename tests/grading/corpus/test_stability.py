@@ -47,6 +47,7 @@ def _flips(entries: Sequence[CorpusProgram], levels: Sequence[int], rounds: int)
     return {name: sorted(kinds) for name, kinds in seen.items() if len(kinds) > 1}
 
 
+@pytest.mark.long
 def test_a_few_submissions_get_one_verdict_each_at_concurrency_one_and_sixteen() -> None:
     entries = _entries()[::9]
     assert _flips(entries, (1, 16), rounds=1) == {}

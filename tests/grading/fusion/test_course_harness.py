@@ -15,6 +15,7 @@ HALVES = {"inputs": ["1\n"], "outputs": ["0.5 0.25\nend\n"]}
 CALL = {"inputs": ["[1, 2]\n3", "[]\n0"], "outputs": ["[1, 2, 3]", "[0]"], "fn_name": "push"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("tests", "program", "passes"),
     [

@@ -127,6 +127,7 @@ def test_a_refused_size_is_retried_in_halves(server: ServerProcess):
     assert [int(execution.stdout) for execution in found] == list(range(12))
 
 
+@pytest.mark.long
 def test_large_inputs_travel_in_smaller_chunks(server: ServerProcess):
     sizes = []
 

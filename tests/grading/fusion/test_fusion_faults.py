@@ -97,6 +97,7 @@ FAULTS = [
 by_name = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 
 
+@pytest.mark.long
 @by_name
 def test_a_fault_that_passes_is_survived(server: ServerProcess, fault, monkeypatch):
     monkeypatch.setattr(
@@ -236,6 +237,7 @@ def test_a_server_that_is_out_and_back_is_named_once_each_and_used_again(server:
     assert {record.levelname for record in records} == {"WARNING"}
 
 
+@pytest.mark.long
 def test_a_server_killed_and_restarted_in_mid_batch_costs_no_verdict():
     with ServerProcess() as process:
 
@@ -299,6 +301,7 @@ WAYS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
 def test_a_result_that_a_program_leaves_is_replaced(server: ServerProcess, way):
     result = run_all(server.url, stdin_job(FORGED % WAYS[way], cpu_s=0.5))
@@ -320,6 +323,7 @@ def test_a_sleeper_is_no_fault_of_a_server_that_allows_short_runs_only(short_run
     assert [one.status for one in found] == [Status.TIME_LIMIT]
 
 
+@pytest.mark.long
 def test_many_tests_are_sent_in_runs_that_the_server_allows(short_runs: ServerProcess):
     job = stdin_job("print(input())", *map(str, range(20)), cpu_s=4.0, wall_s=5.0)
     assert [one.stdout for one in run_all(short_runs.url, job)] == [b"%d\n" % n for n in range(20)]

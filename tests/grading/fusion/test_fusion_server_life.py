@@ -141,6 +141,7 @@ def test_a_client_that_leaves_takes_its_program_with_it(queueing: ServerProcess)
     assert asyncio.run(asyncio.wait_for(go(queueing.url), 60)) == "Success"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_running_programs_end_and_refuses_new_ones(number):
     async def go(server):

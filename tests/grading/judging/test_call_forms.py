@@ -143,6 +143,7 @@ def test_room_for_a_value_grows_with_what_is_expected():
     assert verdict_of(problem, f"def f(): return 'x' * {len(text)}").correct
 
 
+@pytest.mark.long
 def test_room_for_a_value_counts_empty_containers():
     problem = Problem("b", "", (CallTest((), [[]] * 6_000_000),), fn_name="f")
     assert limits_of(problem).output_bytes > 18_000_000

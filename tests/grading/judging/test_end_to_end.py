@@ -92,6 +92,7 @@ def rows(tmp_path_factory):
     return [json.loads(line) for line in (folder / "v.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("index", range(len(FATES)))
 def test_fates(rows, index):
     problem, code, fate = FATES[index]

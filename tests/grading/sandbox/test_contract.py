@@ -27,6 +27,7 @@ def run(request: pytest.FixtureRequest) -> Run:
     return executions
 
 
+@pytest.mark.long
 def test_tests_run_in_order_each_on_its_own_input(run: Run) -> None:
     done = run(stdin_job("print(int(input()) * 2)", *(b"%d\n" % n for n in range(40))))
     assert [(one.status, one.exit_code, int(one.stdout)) for one in done] == [(Status.OK, 0, 2 * n) for n in range(40)]
@@ -47,6 +48,7 @@ def test_bytes_arrive_unchanged(run: Run) -> None:
     assert done.stdout == data
 
 
+@pytest.mark.long
 def test_outputs_of_several_large_tests_arrive_whole(run: Run) -> None:
     done = run(stdin_job("n = int(input()); print('x' * n)", *[b"9000000"] * 3))
     assert [len(one.stdout) for one in done] == [9_000_001] * 3

@@ -54,6 +54,7 @@ DRAWS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_program_gives_the_same_answer_in_every_sandbox(level):
     jobs = [stdin_job(code) for code in DRAWS.values() for _ in range(3)]

@@ -89,6 +89,7 @@ def test_files_are_limited_in_size():
     assert run_one(code, file_mb=8).stdout == b""
 
 
+@pytest.mark.long
 def test_what_the_compiler_takes_counts_for_the_submission():
     """Each test spoils its working directory, so that each has the program compiled anew."""
     lines = "".join(f"def g{n}():\n" + _nested(14) for n in range(2))

@@ -62,5 +62,6 @@ def test_limits_that_cannot_be_lifted_are_refused_by_name(kind, limit, said):
     assert str(limit) in answer
 
 
+@pytest.mark.long
 def test_under_a_limit_that_leaves_room_programs_run():
     assert start("RLIMIT_AS", 4 << 30, LEVELS[0]) == f"[b'{900 << 20}\\n']"

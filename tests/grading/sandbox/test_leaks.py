@@ -117,6 +117,7 @@ def _check(level: str, count: int) -> None:
     assert (_descriptors(), _mounts(), _descendants(), _groups(), _scratch()) == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("level", LEVELS)
 def test_nothing_is_left_after_many_submissions(level):
     _check(level, 60)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import tempfile
 
+import pytest
+
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from tests.grading.jobs import collect, stdin_job
 
@@ -75,6 +77,7 @@ def _oracle(code: str) -> tuple[bytes, int]:
         return printed.read(), done.returncode
 
 
+@pytest.mark.long
 def test_scripts_end_as_under_the_interpreter() -> None:
     async def ours() -> dict[str, tuple[bytes, int | None]]:
         async with EmbeddedSandbox(2) as box:

@@ -56,6 +56,7 @@ def steps_shown(page: Any) -> Any:
     return page.locator(".stats .figure").first
 
 
+@pytest.mark.long
 def test_new_steps_appear_and_a_cut_and_resumed_run_goes_on(browser, tmp_path):
     whole, run = write_run(tmp_path / "whole", steps=9), write_run(tmp_path / "run", steps=9)
     rewind(run, 4)

@@ -67,6 +67,7 @@ def test_ctrl_c_in_the_evaluation_before_training_leaves_it_at_once_and_a_resume
     assert kept.read_bytes()
 
 
+@pytest.mark.long
 def test_ctrl_c_in_code_rl_eval_keeps_what_was_done_and_says_with_which_out_to_go_on(tmp_path):
     words = ["-m", "code_rl.cli", "eval", "benchmark=builtin", "model=tiny", "n=64", f"out={tmp_path / 'out'}"]
     code, said = interrupted(words, "samples each")
@@ -75,6 +76,7 @@ def test_ctrl_c_in_code_rl_eval_keeps_what_was_done_and_says_with_which_out_to_g
     assert "Traceback" not in said
 
 
+@pytest.mark.long
 def test_a_sandbox_whose_host_has_gone_ends_without_a_word():
     script = "import asyncio, os; from code_rl.grading.sandbox.local.pool import EmbeddedSandbox as E; from code_rl.grading.sandbox.executor import *\n"
     script += "async def f():\n    e = E(1)\n    asyncio.get_running_loop().call_later({after}, os._exit, 7)\n    async for _ in e.run(Job('pass', (StdinInput(b''),))): pass\n    os._exit(7)\nasyncio.run(f())"

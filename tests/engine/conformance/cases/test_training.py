@@ -149,6 +149,7 @@ def test_models_do_not_disturb_each_other(backend):
     assert loss_of(forward(right, [supervised(A)])) == pytest.approx(before, rel=1e-6)
 
 
+@pytest.mark.long
 def test_more_datums_than_a_request_holds_come_back_in_order(backend):
     data = [supervised(tokens(i, 3 + i % 5)) for i in range(1100)]
     output = forward(backend.trainer(), data)
