@@ -2,6 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CORE := .venv-core
+TESTS := not slow and not long
 # Where bytecode may not be kept, each of the many processes of the tests compiles the package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -41,7 +42,7 @@ types: $(VENV)/.developing
 	$(BIN)/mypy
 
 unit: $(VENV)/.developing
-	$(BIN)/pytest -n 4 --dist worksteal
+	$(BIN)/pytest -n 4 --dist worksteal -m "$(TESTS)"
 
 $(CORE)/.installed: requirements.txt requirements-dev.txt pyproject.toml
 	$(PYTHON) -m venv --clear $(CORE)
@@ -66,9 +67,9 @@ wheel: $(VENV)/.installed
 	cd build/wheel && PYTHONPATH="$$(echo $(CURDIR)/$(VENV)/lib/python*/site-packages)" env/bin/python -m code_rl.cli train backend=embedded executor=embedded max_steps=1 eval_limit=4 eval_samples=2 log_path=run
 	test -s build/wheel/run/report.html
 
-# With `test`, all that must pass.
+# With `test`, all that must pass; CI runs both at once, by `make test TESTS="not slow"`.
 long: $(VENV)/.developing
-	$(BIN)/pytest -n 4 --dist worksteal -m 'long and not slow'
+	$(BIN)/pytest -n 4 --dist worksteal -m "long and not slow"
 
 slow: $(VENV)/.developing
 	$(BIN)/pytest -m slow --junitxml=build/slow.xml

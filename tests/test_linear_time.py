@@ -127,6 +127,7 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("read", (readers := {**patterns(), **FUNCTIONS}).values(), ids=readers)
 def test_what_reads_text_of_a_policy_takes_linear_time(read):
     assert slower_than_linear(read) == []

@@ -176,6 +176,7 @@ def serve():
         yield lambda script: servers.enter_context(ServerThread(script))
 
 
+@pytest.mark.long
 def test_an_endpoint_is_evaluated_in_the_words_that_are_set_and_every_sample_is_accounted_for(
     problems, tmp_path, serve
 ):

@@ -21,6 +21,7 @@ from tests.training.pipeline_support import rollouts, small, untimed
 PRICES = "[price]\nprefill = 0.1\nsample = 0.4\ntrain = 0.3\n"
 
 
+@pytest.mark.long
 def test_every_recipe_is_a_valid_run_and_has_a_forecast(capsys, monkeypatch):
     monkeypatch.setattr("code_rl.training.forecast.at_hand", lambda config: config.recipe == "tiny")  # the quick one
     names = sorted(path.stem for path in RECIPES.glob("*.toml"))

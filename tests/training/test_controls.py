@@ -42,11 +42,13 @@ def test_the_arm_rl_is_the_run_that_train_makes(whole, tmp_path):
     assert rollouts(whole / "rl-0") == rollouts(tmp_path)
 
 
+@pytest.mark.long
 def test_every_arm_begins_with_the_same_problems(whole):
     met = [[group["problem_id"] for group in rollouts(whole / f"{arm}-0")] for arm in ("rl", "random", "format", "own")]
     assert met[0] == met[1] == met[2] == met[3]
 
 
+@pytest.mark.long
 def test_no_control_learns_from_a_verdict(whole):
     members = {
         arm: [row for group in rollouts(whole / f"{arm}-0") for row in group["completions"]]
@@ -59,6 +61,7 @@ def test_no_control_learns_from_a_verdict(whole):
     assert {group["policy_step"] for group in rollouts(whole / "own-0")} == {0}
 
 
+@pytest.mark.long
 def test_the_table_compares_every_arm_with_the_base_and_rl_with_each(whole):
     rows = {row["arm"]: row for row in table(whole) if row["split"] == "all"}
     assert list(rows) == ["base, T=0.5", "base, T=1", "rl", "random", "format", "own"]
@@ -100,6 +103,7 @@ def test_what_cannot_be_compared_is_refused_by_name(tmp_path, name, value):
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_outcomes_of_other_settings_are_refused(whole):
     with refused("max_tokens"):
         controls_command(given(whole, max_tokens="32"))

@@ -100,6 +100,7 @@ class FailingSometimes:
         await self.inner.aclose()
 
 
+@pytest.mark.long
 def test_completions_that_the_sandbox_lost_are_masked_counted_and_no_part_of_a_baseline(tmp_path, monkeypatch):
     import code_rl.training.assembly
 

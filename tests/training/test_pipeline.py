@@ -20,6 +20,7 @@ def one_behind(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return log_path
 
 
+@pytest.mark.long
 def test_without_overlap_every_sample_and_every_trained_token_is_that_of_the_sequential_loop(tmp_path):
     reference = sequential_reference(small(tmp_path / "reference", max_steps=2))
     assert train_command(small(tmp_path / "run", max_steps=2)) == 0
@@ -41,6 +42,7 @@ def test_every_batch_is_sampled_from_the_weights_of_k_steps_before(one_behind):
             assert record["staleness/1"] == record["n_datums"]
 
 
+@pytest.mark.long
 def test_overlapped_metrics_are_in_order_with_their_evaluations(one_behind):
     records = untimed(one_behind)
     assert [record["step"] for record in records] == [-1, 0, 1, 2, 3]

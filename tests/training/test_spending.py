@@ -68,6 +68,7 @@ def test_only_the_hosted_service_costs_money():
     assert not place_of("https://tinker.thinkingmachines.dev.example.org", {}).paid
 
 
+@pytest.mark.long
 def test_what_spends_money_without_an_end_is_refused_where_nobody_can_confirm(tmp_path):
     result = call(tmp_path, **KEY)
     assert result.returncode == 2

@@ -197,6 +197,7 @@ def test_weak_tests_are_dropped_when_that_is_asked_for() -> None:
 SIZES = (*range(40), *range(-1, -40, -1), *range(40, 80))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reference", ["def f(n):\n    if n < 0:\n        return -n\n    return n\n", "class Solution:\n    def f(self, n):\n        return -n if n < 0 else n\n"])  # fmt: skip
 def test_mutants_have_the_verdicts_that_all_tests_give(reference: str) -> None:
     problem = Problem("abs", "abs", tuple(CallTest((n,), abs(n)) for n in SIZES), fn_name="f", solutions=(reference,))

@@ -45,6 +45,7 @@ def run_trusted(problem, code):
     return outputs
 
 
+@pytest.mark.long
 def test_reference_solutions_give_exactly_the_expected_outputs():
     for _, problem in sample():
         assert run_trusted(problem, problem.solutions[0]) == [test.expected for test in problem.tests], problem.id

@@ -63,6 +63,7 @@ def sample(client, prompt, count=3, length=12, **params):
     return sampler.sample(text(prompt), count, asked).result().sequences
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_log_probabilities_of_sampling_and_training_agree(kind):
     client = trained(client_of(made(kind)))
@@ -75,6 +76,7 @@ def test_log_probabilities_of_sampling_and_training_agree(kind):
         np.testing.assert_allclose(output["logprobs"].to_numpy()[-len(each.tokens) :], each.logprobs, atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_ten_steps_memorise_a_datum(kind):
     client = client_of(made(kind), rank=16)

@@ -55,6 +55,7 @@ def test_run_on_a_server_exports_the_adapter_of_its_checkpoint_and_leaves_nothin
     assert not external(server)
 
 
+@pytest.mark.long
 def test_address_of_a_file_opens_that_file_without_a_key(trained):
     server, _, path = trained
     with tinker.ServiceClient(base_url=server.url, api_key="tml-secret") as service:

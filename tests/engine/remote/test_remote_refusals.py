@@ -168,6 +168,7 @@ def test_server_that_is_busy_for_a_moment_is_asked_again(capsys, tmp_path, guard
         assert len(proxy.injected) == 2
 
 
+@pytest.mark.long
 def test_key_is_in_no_file_of_the_run_and_not_on_the_terminal(capfd, tmp_path, monkeypatch, guarded):
     monkeypatch.setenv("TINKER_API_KEY", KEY)
     monkeypatch.setenv("TINKER_BASE_URL", guarded.url)

@@ -49,6 +49,7 @@ def test_run_on_a_server_trains_and_logs_session_and_the_services_metrics(whole)
     assert all(line[name].startswith("tinker://") for line in saved for name in ("state_path", "sampler_path"))
 
 
+@pytest.mark.long
 def test_model_that_only_the_servers_disk_has_under_that_name_is_found_and_trained(server, tmp_path):
     folder = shutil.copytree(BUILT_IN_FOLDER, tmp_path / "mine")
     given = settings(server.url, tmp_path / "run", model_name=str(folder), max_steps="1")

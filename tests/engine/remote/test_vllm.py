@@ -60,6 +60,7 @@ def test_a_resumed_run_drops_what_a_killed_one_left_on_the_server(vllm, tmp_path
     assert list(vllm.loaded) == ["anothers"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("log_path", "sampler_dir"), [(".", "shared"), ("..", "shared"), ("run", "..")])
 def test_nothing_in_a_shared_folder_is_deleted_but_what_the_run_wrote(
     vllm, tmp_path, monkeypatch, log_path, sampler_dir

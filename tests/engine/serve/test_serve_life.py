@@ -106,6 +106,7 @@ def test_a_snapshot_out_of_memory_samples_as_before(tmp_path):
         assert sampled(raw, second, 0) != before
 
 
+@pytest.mark.long
 def test_a_client_that_vanishes_finds_its_model_again_for_a_while_and_its_samplers_for_longer(tmp_path):
     with ServerThread(tmp_path, session_timeout_s=0.5, idle_s=2.0) as server:
         raw = Raw(server.port)

@@ -298,6 +298,7 @@ def test_a_verdict_that_changes_from_one_time_to_the_next_is_chance_and_not_the_
     assert card.random[0] in render(card)
 
 
+@pytest.mark.long
 def test_one_that_never_answers_is_not_asked_to_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     words = [f"grader={_planted('hangs')}", "corpus=quick", "loads=", "timeout=1", "concurrency=2"]
     assert main(["audit", *words]) == 2

@@ -201,6 +201,7 @@ def test_a_call_finds_nothing_of_the_other_calls_of_its_submission(name: str) ->
     assert seen == [{f"argument{n}"} for n in range(3)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sweep", [False, True])
 @pytest.mark.parametrize("name", ["full", "landlock", *(pytest.param(n, marks=SLOW) for n in ("none", RAW))])
 def test_the_searcher_finds_canaries_that_are_there(name: str, sweep: bool) -> None:

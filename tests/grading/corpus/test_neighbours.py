@@ -76,6 +76,7 @@ async def _seen(name: str, pairs: Iterable[dict[str, str]]) -> dict[str, str]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "sample"), SAMPLES)
 def test_no_submission_sees_or_feels_what_another_one_does(name: str, sample: bool) -> None:
     pairs = [PAIRS[each] for each in (QUICK if sample else PAIRS)]
@@ -101,6 +102,7 @@ for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CONFINING)
 def test_no_program_reaches_a_datagram_socket_of_this_machine(name: str) -> None:
     async def attack() -> bytes | None:

@@ -119,10 +119,12 @@ def test_no_cheat_is_paid(name: str, step: int, calls: bool, tmp_path: Path) -> 
     assert run_contained(name, entries[::step], tmp_path) == {}
 
 
+@pytest.mark.long
 def test_cheats_that_only_lie_are_not_paid_without_isolation() -> None:
     assert run("none", of_class("early exit", "returned objects", "missing")[::3]) == {}
 
 
+@pytest.mark.long
 def test_bombs_and_attacks_on_the_supervisor_are_not_paid(tmp_path: Path) -> None:
     names = "fork_bomb memory_bomb disk_fill kills_everything kills_parent_and_init flood spin_in_children"
     assert run_contained("full", named(names), tmp_path) == {}
@@ -161,6 +163,7 @@ LONG = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["full", *(pytest.param(name, marks=SLOW) for name in ("landlock", FUSION))])
 def test_a_source_that_is_large_to_compile_is_the_programs_fault(name: str) -> None:
     problem = BY_NAME["null_byte"].problem
@@ -245,11 +248,13 @@ def among(owners: Sequence[CorpusProgram], exfiltrators: Sequence[CorpusProgram]
     return mixed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "sample"), SAMPLES)
 def test_no_program_finds_the_program_of_another_submission(name: str, sample: bool) -> None:
     assert run(name, among(of_kind("owner"), sampled(of_class("searches memory for others"), sample))) == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "sample"), SAMPLES)
 def test_no_program_finds_an_expected_output_that_a_checker_saw(name: str, sample: bool) -> None:
     owner = CorpusProgram("knows", HONEST, "", KNOWS_IT, ASKED)
@@ -268,6 +273,7 @@ def budget_s(problem: Problem) -> float:
     return 1.25 * limits.submission_s(len(problem.tests)) if many else CEILING * (4 * problem.time_limit_s + 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "sample"), SAMPLES)
 def test_no_program_holds_its_worker_beyond_the_ceiling(name: str, sample: bool) -> None:
     holders = sampled(of_class(HOLDING), sample)

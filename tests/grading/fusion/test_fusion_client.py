@@ -15,6 +15,7 @@ from tests.grading.fusion.fusion_support import ServerProcess, fake_server, thro
 from tests.grading.jobs import collect, stdin_job
 
 
+@pytest.mark.long
 def test_one_client_serves_several_event_loops(server: ServerProcess):
     client = FusionClient([server.url], 2)
     for n in range(3):
@@ -79,6 +80,7 @@ def test_cancelling_a_submission_ends_its_request(server: ServerProcess):
     through([hang], use)
 
 
+@pytest.mark.long
 def test_no_server_sees_more_requests_at_once_than_the_concurrency(server: ServerProcess):
     now, most = 0, 0
 
@@ -116,6 +118,7 @@ def test_load_is_spread_over_several_servers(server: ServerProcess):
     assert min(hits) >= 5
 
 
+@pytest.mark.long
 def test_a_refused_size_is_retried_in_halves(server: ServerProcess):
     async def small_only(_, body, forward):
         if sum(name.startswith("case_") for name in body["files"]) > 2:

@@ -115,6 +115,7 @@ def test_a_fault_that_passes_is_survived(server: ServerProcess, fault, monkeypat
     assert retries >= 1
 
 
+@pytest.mark.long
 @by_name
 def test_a_fault_that_stays_is_an_outage_and_never_a_verdict(server: ServerProcess, fault):
     async def handler(_, body, forward):
@@ -184,6 +185,7 @@ def test_no_server_at_all_is_an_outage():
     assert isinstance(through(["http://127.0.0.1:9"], use, outage_timeout_s=0.5), OutageError | SandboxError)
 
 
+@pytest.mark.long
 def test_work_moves_from_a_failing_server_to_a_healthy_one(server: ServerProcess):
     hits = 0
 
@@ -266,6 +268,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_program_that_attacks_the_runner_gets_a_verdict_of_its_own(server: ServerProcess, name):
     """Never a SandboxError, by which it would leave its group without a reward of its own."""

@@ -32,6 +32,7 @@ def queueing() -> Iterator[ServerProcess]:
         yield server
 
 
+@pytest.mark.long
 def test_beyond_the_queue_requests_are_refused_with_a_time_to_come_back(queueing: ServerProcess):
     async def go(url):
         async with aiohttp.ClientSession() as session:
@@ -168,6 +169,7 @@ def test_a_signal_lets_running_programs_end_and_refuses_new_ones(number):
     assert "Traceback" not in stderr
 
 
+@pytest.mark.long
 def test_programs_beyond_the_grace_are_stopped():
     async def go(server):
         async with aiohttp.ClientSession() as session:
@@ -213,6 +215,7 @@ def test_bad_settings_are_one_line_and_exit_code_2(word, capsys):
     one_line(capsys, word.split("=")[0])
 
 
+@pytest.mark.long
 def test_it_binds_to_loopback_unless_told_and_warns_when_told(server: ServerProcess):
     assert server.line.startswith("serving http://127.0.0.1:")
     assert "warning" not in server.said()

@@ -101,6 +101,7 @@ def test_fates(rows, index):
     assert (row["passed"] == len(problem.tests)) == (fate == "passed")
 
 
+@pytest.mark.long
 def test_no_program_can_put_a_hidden_input_into_its_verdict():
     secret = Problem("secret", "", (StdinTest("hunter2\n", "no"),), time_limit_s=0.5)
     programs = [
@@ -142,6 +143,7 @@ def test_the_courses_names_work_over_several_event_loops(monkeypatch):
         shared_executor.close()
 
 
+@pytest.mark.long
 def test_a_killed_run_leaves_whole_lines(tmp_path):
     write_problems(tmp_path / "p.jsonl", [DOUBLE])
     rows = [{"problem_id": "double", "program_id": str(i), "code": "print(2 * int(input()))"} for i in range(20_000)]

@@ -86,6 +86,7 @@ def test_values_that_are_not_equal_are_wrong():
     assert [name for name, verdict in found.items() if verdict.correct] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("expected", [5, [5]])
 def test_no_forged_value_passes_and_none_is_excused(expected):
     found = verdicts({name: (returning(expected), code) for name, code in FORGED.items()})

@@ -120,6 +120,7 @@ def test_memory_that_was_touched_is_measured():
     assert run_one("x = bytearray(200 << 20)").peak_memory_bytes > 200 << 20
 
 
+@pytest.mark.long
 @level
 @pytest.mark.parametrize(
     "code",

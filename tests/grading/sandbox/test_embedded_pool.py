@@ -20,6 +20,7 @@ from tests.refusals import refused
 ECHO = "print(input())"
 
 
+@pytest.mark.long
 def test_many_at_once_give_each_its_own_answer():
     async def go() -> list[list[Execution]]:
         async with EmbeddedSandbox(8) as box:
@@ -156,6 +157,7 @@ def test_where_no_worker_lives_not_even_a_control_s_the_sandbox_is_to_blame(monk
         asyncio.run(go())
 
 
+@pytest.mark.long
 def test_a_program_whose_worker_always_dies_where_a_control_s_lives_is_to_blame():
     async def go() -> list[Execution]:
         async with EmbeddedSandbox(1) as box:
@@ -230,6 +232,7 @@ def test_nothing_protects_only_when_asked_for_and_still_limits():
     assert (done.stdout, done.status) == (b"True\n", Status.TIME_LIMIT)
 
 
+@pytest.mark.long
 def test_a_right_program_passes_however_crowded_the_machine():
     code = "import time\nwhile time.process_time() < .1: pass\nprint('done')"
 
@@ -289,12 +292,14 @@ def _silence_of_a_second(monkeypatch: pytest.MonkeyPatch, wall_s: float) -> None
     monkeypatch.setattr("code_rl.grading.sandbox.local.link.SILENCE_S", 1.0 - wall_s)
 
 
+@pytest.mark.long
 def test_a_worker_that_says_nothing_for_too_long_is_given_up(monkeypatch):
     _silence_of_a_second(monkeypatch, wall_s=10)
     found = run_one("import time\ntime.sleep(4)", wall_s=10.0)
     assert found.status is Status.RUNTIME_ERROR
 
 
+@pytest.mark.long
 def test_silence_is_counted_anew_for_each_result_and_not_while_nobody_waits(monkeypatch):
     _silence_of_a_second(monkeypatch, wall_s=10)
 

@@ -78,6 +78,7 @@ def test_an_empty_list_or_tree_is_none():
     assert values.loads('{"__type__":"tree_node","items":[]}', nodes=NODES) is None
 
 
+@pytest.mark.long
 def test_circles_are_refused():
     node, root = ListNode(1), TreeNode(1)
     node.next, root.left = node, root

@@ -30,6 +30,7 @@ def looks(by_default: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("look", list(each))
 
 
+@pytest.mark.long
 @looks("desktop")
 def test_it_draws_without_an_error_and_asks_for_nothing(browser, report, tmp_path, look):
     with watched(browser, **look) as seen:
@@ -61,6 +62,7 @@ def test_curves_are_painted_and_follow_axis_smoothing_and_theme(browser, report)
         assert seen.problems == []
 
 
+@pytest.mark.long
 def test_the_viewer_filters_follows_a_problem_and_opens_a_matrix_cell(browser, report):
     with watched(browser, **DESKTOP) as seen:
         page = open_page(seen, report)
@@ -98,6 +100,7 @@ def opened(browser, report):
         yield open_page(seen, report)
 
 
+@pytest.mark.long
 def test_a_public_test_is_shown_in_full_and_a_hidden_one_is_marked(opened):
     opened.locator(".matrix tbody tr").nth(0).locator(".cell").first.click()
     assert "(public)" in opened.inner_text("#test-detail")

@@ -164,6 +164,7 @@ def survives(log_path: Path, seed: int) -> Counter[str]:
     raise AssertionError("never finished")
 
 
+@pytest.mark.long
 def test_runs_in_trouble_stop_with_one_clear_error_and_end_whole_when_resumed(tmp_path):
     assert survives(tmp_path / "run", seed=0)
 

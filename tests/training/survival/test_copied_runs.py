@@ -13,6 +13,8 @@ from code_rl.engine.checkpoints import checkpoint_record, get_last_checkpoint
 from code_rl.util.errors import CheckpointError
 from tests.training.pipeline_support import rollouts, small, untimed
 
+pytestmark = pytest.mark.long
+
 
 class Runs(NamedTuple):
     """A whole run of two steps, one cut after the first and then copied, and another run in its old place."""

@@ -126,6 +126,7 @@ def test_a_program_that_kills_its_worker_is_to_blame_after_three_losses_and_the_
     assert asyncio.run(outputs(patient(Flaky(), 60.0), b"a", b"unlucky")) == [b"a\n", b"ykculnu\n"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("program", "error", "attempts"),
     [

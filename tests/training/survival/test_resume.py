@@ -101,6 +101,7 @@ def test_a_run_whose_log_is_altered_goes_on_from_before_or_is_refused_by_name(tm
     assert all(name in line for line in said)
 
 
+@pytest.mark.long
 @given(size=st.integers(0, 10_000))
 def test_a_log_that_lost_its_end_is_that_of_the_last_checkpoint_that_it_holds(tmp_path_factory, size):
     folder = a_run(tmp_path_factory.mktemp("run"))
