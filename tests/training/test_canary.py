@@ -14,10 +14,13 @@ from code_rl.data import load_problems
 from code_rl.grading import CallTest, Problem, StdinTest, judge_async
 from code_rl.grading.sandbox import connect_executor
 from code_rl.policy import Trajectory
+from code_rl.policy.rewards import Reward
 from code_rl.training import read_metrics
-from code_rl.training.canary import impossible
+from code_rl.training.canary import canary_metrics, impossible
+from code_rl.training.objective import Objective
 from code_rl.training.report.diagnostics import diagnose
 from tests.training.pipeline_support import rollouts, small, untimed
+from tests.training.rollout_support import group_of, trajectory
 
 STDIN = Problem("echo", "Print the line.", (StdinTest("a", "a", public=True), StdinTest("b", "b")))
 CALLS = Problem("same", "Return it.", (CallTest((1,), 1, public=True), CallTest((2,), 2)), fn_name="same")
@@ -78,13 +81,21 @@ def test_a_judge_that_pays_one_token_is_named_within_ten_steps(tmp_path, capsys)
     assert program in capsys.readouterr().out
 
 
+def test_an_answer_without_a_program_that_is_paid_in_full_is_named():
+    empty = group_of([trajectory(-0.1, correctness=0.0)])
+    assert empty.trajectories[0].last.code is None
+    for paid, passed in ((1.0, 1), (0.9, 0)):
+        objective = Objective(Reward(lambda _, paid=paid: paid))
+        assert canary_metrics([empty], objective)["canary/passed"] == passed
+
+
 def knows_its_problem(trajectory: Trajectory, problem: Problem) -> float:
-    """Pay for any program, where the problem is there."""
-    return float(bool(problem.tests) and trajectory.format_ok)
+    """Pay for any program, where the problem and its reference solution are there."""
+    return float(bool(problem.solutions[0]) and trajectory.format_ok)
 
 
 def test_a_reward_may_take_the_problem_too(tmp_path):
-    settings = small(tmp_path, max_steps=1, reward="tests.training.test_canary:knows_its_problem", canary=0)
+    settings = small(tmp_path, max_steps=1, reward="tests.training.test_canary:knows_its_problem", canary=1)
     assert train_command(settings) == 0
     rewards = {row["reward"] for group in rollouts(tmp_path) for row in group["completions"]}
     assert rewards <= {1.0, -0.1}

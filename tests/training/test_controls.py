@@ -12,7 +12,9 @@ import pytest
 
 from code_rl.cli.controls import controls_command
 from code_rl.cli.train import train_command
+from code_rl.data import load_problems
 from code_rl.evaluation.pass_at_k import crossed_difference, paired_difference
+from code_rl.grading.native import format_problem
 from tests.refusals import refused
 from tests.training.pipeline_support import SMALL, rollouts
 
@@ -95,6 +97,7 @@ def test_a_command_that_was_cut_goes_on_to_the_same_table_and_repeats_no_run(who
         ("arms", "rl,lucky"),
         ("seeds", "0,0"),
         ("max_steps", "-1"),
+        ("base_temperatures", "nan"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_by_name(tmp_path, name, value):
@@ -107,6 +110,36 @@ def test_what_cannot_be_compared_is_refused_by_name(tmp_path, name, value):
 def test_outcomes_of_other_settings_are_refused(whole):
     with refused("max_tokens"):
         controls_command(given(whole, max_tokens="32"))
+
+
+@pytest.mark.long
+def test_answers_kept_under_other_settings_are_not_used(whole, tmp_path):
+    out = Path(shutil.copytree(whole, tmp_path / "cut"))
+    for kept in out.glob("outcomes/*.json"):
+        kept.unlink()
+    shutil.rmtree(out / "rl-0")
+    for each in (out, tmp_path / "fresh"):
+        assert controls_command(given(each, arms="rl", top_p="0.5")) == 0
+    assert table(out) == table(tmp_path / "fresh")
+
+
+@pytest.mark.long
+def test_held_out_problems_that_changed_are_refused(tmp_path):
+    held_out, problems = tmp_path / "held-out.jsonl", load_problems("builtin")
+    settings = given(tmp_path / "out", arms="rl", test_dataset=str(held_out))
+    held_out.write_text("".join(f"{format_problem(each)}\n" for each in problems[:2]))
+    assert controls_command(settings) == 0
+    held_out.write_text("".join(f"{format_problem(each)}\n" for each in problems[2:4]))
+    with refused("held-out problems"):
+        controls_command(settings)
+
+
+@pytest.mark.long
+def test_a_run_that_a_cap_ended_early_is_not_compared_until_it_goes_on(tmp_path):
+    capped = given(tmp_path, arms="rl", max_steps="6")
+    with refused("max_steps"):
+        controls_command(capped | {"max_tokens_total": "15000"})
+    assert controls_command(capped | {"max_tokens_total": "90000"}) == 0
 
 
 def test_a_dry_run_writes_nothing(tmp_path, capsys):

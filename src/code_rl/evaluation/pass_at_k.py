@@ -134,8 +134,9 @@ def crossed_difference(
     weights_RS = np.random.default_rng(1).dirichlet(np.ones(seeds), RESAMPLES)
     drawn_R = np.einsum("rs,sp,rp->r", weights_RS, differences_SP, weights_RP)
     means_R = (drawn_R - at_least_R + at_most_R) / total_R
+    mean = float(differences_SP.mean())
     low, high = np.quantile(means_R, [0.025, 0.975])
-    return Estimate(float(differences_SP.mean()), float(low), float(high), problems)
+    return Estimate(mean, min(float(low), mean), max(float(high), mean), problems)
 
 
 def combined(parts: Sequence[tuple[float, Estimate]]) -> Estimate:

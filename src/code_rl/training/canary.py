@@ -30,7 +30,7 @@ def impossible(problem: Problem, seed: int) -> Problem:
         for index, test in enumerate(problem.tests)
     ]
     again = replace(_altered(problem.tests[0], derive_seed(seed, "again")), public=False)
-    return replace(problem, tests=(*tests, again), compare=Compare(), solutions=())
+    return replace(problem, tests=(*tests, again), compare=Compare())
 
 
 def _altered(test: TestCase, number: int) -> TestCase:
@@ -56,8 +56,9 @@ def canary_metrics(groups: Sequence[Group], objective: Objective) -> dict[str, A
 
 
 def _passes(problem: Problem, trajectory: Trajectory, objective: Objective) -> bool:
-    """True if the judge accepts a canary's answer, or the run's reward pays it in full."""
-    reward = objective.reward.of(trajectory, problem)
+    """True if the judge accepts a canary's answer, or the run's reward pays it in full, whatever it
+    takes off for the format."""
+    reward = replace(objective.reward, format_coef=0.0).of(trajectory, problem)
     return trajectory.verdict.correct or (reward is not None and reward >= FULL_REWARD)
 
 

@@ -130,7 +130,8 @@ class Console:
         if metrics.get("canary/passed"):
             self.notice(
                 f"        ALARM: {metrics['canary/passed']} completions passed an impossible "
-                f"problem (canary): a leak or a hack. The first:\n{metrics['canary/program']}"
+                "problem (canary) or were paid in full for one: a leak, a hack, or a reward that "
+                f"pays more than right answers. The first:\n{metrics['canary/program']}"
             )
         for kind, what in (
             ("sandbox_error", "without a verdict"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,15 @@ OURS = {
     "behavior_if_log_dir_exists": "another out=: what is there goes on",
 }
 """Settings of `train` that `controls` sets itself, each with the setting to give instead."""
+UNJUDGED = {
+    "format_coef": 0.0,
+    "canary": 0.0,
+    "overlong": "judged",
+    "length_coef": 0.0,
+    "dynamic_sampling": 0,
+    "curriculum": "uniform",
+}
+"""Settings of every arm but rl: no answer and no verdict changes its rewards or its problems."""
 OF_EVALUATIONS = ("eval_limit", "eval_samples", "test_dataset")
 
 
@@ -61,14 +71,13 @@ class ControlPlan:
         if arm == RL:
             return {}
         if arm in ("random", "format"):
-            return {"reward": arm, "format_coef": 0.0, "canary": 0.0}
-        return {
+            return UNJUDGED | {"reward": arm}
+        return UNJUDGED | {
             "advantage": "ones",
             "loss": "reinforce",
             "max_steps_off_policy": self.evaluation(self.seeds[0]).max_steps,
             "temperature": self.own_temperature,
             "top_p": self.own_top_p,
-            "canary": 0.0,
         }
 
 
@@ -83,6 +92,11 @@ def check_plan(plan: ControlPlan) -> None:
     for name, values in (("arms", plan.arms), ("seeds", plan.seeds)):
         if not values or len(set(values)) < len(values):
             raise ConfigError(f"{name}= must name at least one, each once")
+    shown = [f"{each:g}" for each in plan.base_temperatures]
+    if len({*shown}) < len(shown) or not all(
+        0 < each < math.inf for each in plan.base_temperatures
+    ):
+        raise ConfigError(f"base_temperatures={','.join(shown)} must be above 0 and differ")
     config = plan.evaluation(plan.seeds[0])
     for name in ("max_steps", "save_every"):
         if getattr(config, name) < 1:

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import chz
 
-from code_rl.engine.checkpoints import checkpoint_record
+from code_rl.data import fingerprint_of
+from code_rl.engine.checkpoints import checkpoint_record, read_config
 from code_rl.evaluation import evaluate
+from code_rl.grading import Problem
 from code_rl.policy import cap_max_tokens
 from code_rl.policy.completion_log import InFlight
 from code_rl.training.config import Config
@@ -26,11 +28,16 @@ from code_rl.training.runs.recorder import read_metrics
 from code_rl.training.runs.resume import find_checkpoint
 from code_rl.training.trainer import confirm, prepare, train_run
 from code_rl.util.errors import ConfigError
-from code_rl.util.files import make_folder, write_atomically
+from code_rl.util.files import digest, make_folder, write_atomically
 
 OUTCOMES = "outcomes"
-PLACES = ("backend", "device", "executor", "isolation", "sandbox_concurrency", "threads", "dry_run")
-"""Settings that may differ between two processes of one command."""
+PLACES = (
+    *("backend", "device", "executor", "isolation", "sandbox_concurrency", "threads", "dry_run"),
+    *("max_tokens_total", "max_cost", "prices", "patience"),
+)
+"""Settings that may differ between two processes of one command: places and caps."""
+
+Splits = Mapping[str, Sequence[Problem]]
 
 
 async def run_controls(plan: ControlPlan, *, dry_run: bool) -> int:
@@ -43,12 +50,17 @@ async def run_controls(plan: ControlPlan, *, dry_run: bool) -> int:
         return 0
     make_folder(plan.out / OUTCOMES)
     results: dict[str, dict[str, Any]] = {}
+    first = plan.evaluation(plan.seeds[0])
+    splits = await held_out_splits(None, first, first.eval_limit)
     for temperature in plan.base_temperatures:
-        config = chz.replace(plan.evaluation(plan.seeds[0]), temperature=temperature)
-        start = None if config.init_from is None else find_checkpoint(config.init_from, config)
+        config = chz.replace(first, temperature=temperature)
+        start = None
+        if config.init_from is not None:
+            find_checkpoint(config.init_from, config)
+            _, start = checkpoint_record(config.init_from, "init_from")
         print(f"base at temperature {temperature:g}", flush=True)
         name = f"base-{temperature:g}"
-        results[name] = await _evaluated(plan, name, config, start)
+        results[name] = await _evaluated(plan, name, config, start, splits)
     for number, (arm, seed) in enumerate(plan.runs):
         name = f"{arm}-{seed}"
         print(f"run {number + 1} of {len(plan.runs)}: {arm}, seed {seed}", flush=True)
@@ -57,43 +69,69 @@ async def run_controls(plan: ControlPlan, *, dry_run: bool) -> int:
             confirm(config, resumes)
             if code := await train_run(config, log_path, resumes, signals=True):
                 return code
-        results[name] = await _arm(plan, name, seed)
+        results[name] = await _arm(plan, name, seed, splits)
     print(write_tables(plan, results))
     return 0
 
 
-async def _arm(plan: ControlPlan, name: str, seed: int) -> dict[str, Any]:
-    """Return the outcomes and the cost of a finished run."""
-    _, record = checkpoint_record(str(plan.out / name))
-    found = await _evaluated(plan, name, plan.evaluation(seed), record["state_path"])
-    metrics = read_metrics(plan.out / name)
+async def _arm(plan: ControlPlan, name: str, seed: int, splits: Splits) -> dict[str, Any]:
+    """Return the outcomes and the cost of a finished run.
+
+    Raises ConfigError for a run of another length or with other training problems than the first.
+    """
+    config, folder = plan.evaluation(seed), plan.out / name
+    _, record = checkpoint_record(str(folder))
+    if record["step"] != config.max_steps:
+        raise ConfigError(
+            f"max_steps={config.max_steps}, but the run in {folder} has {record['step']} steps; "
+            "raise the cap that ended it, or delete the folder of a longer run, and repeat this"
+        )
+    compared = plan.out / "{}-{}".format(*plan.runs[0])
+    if _trained_on(folder) != _trained_on(compared):
+        raise ConfigError(
+            f"dataset={config.dataset} had other problems in {folder} than in {compared}; restore "
+            "them and delete the folder of the run with others, or give another out="
+        )
+    found = await _evaluated(plan, name, config, record, splits)
+    metrics = read_metrics(folder)
     tokens = sum(record.get("tokens/completion", 0) for record in metrics)
     return {**found, "tokens": tokens, "seconds": wall_seconds(metrics)}
 
 
+def _trained_on(folder: Path) -> str:
+    return str(read_config(folder)["resolved"]["problems"]["dataset="])
+
+
 async def _evaluated(
-    plan: ControlPlan, name: str, config: Config, state_path: str | None
+    plan: ControlPlan,
+    name: str,
+    config: Config,
+    checkpoint: Mapping[str, Any] | None,
+    splits: Splits,
 ) -> dict[str, Any]:
     """Return greedy and sampled outcomes by split and problem, as (completions with a verdict,
     passed).
 
-    Raises ConfigError if `out` has outcomes with other settings.
+    Raises ConfigError if `out` has outcomes with other settings, weights or problems. Answers kept
+    from an interrupted evaluation are used only if all of these are the same.
     """
     path = plan.out / OUTCOMES / f"{name}.json"
+    state_path = None if checkpoint is None else str(checkpoint["state_path"])
     settings = {name: value for name, value in chz.asdict(config).items() if name not in PLACES} | {
-        "own": [plan.own_temperature, plan.own_top_p] if name.startswith("own") else None
+        "own": [plan.own_temperature, plan.own_top_p] if name.startswith("own") else None,
+        "weights": checkpoint and checkpoint.get("state_sha256", state_path),
+        "held-out problems": {split: fingerprint_of(each) for split, each in splits.items()},
     }
     if path.exists():
         kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         _refuse_other(path, kept["settings"], settings)
         return kept
     async with contextlib.AsyncExitStack() as stack:
-        splits = await held_out_splits(None, config, config.eval_limit)
         policy = await stack.enter_async_context(
             open_policy(config, state_path, state_path is not None)
         )
         folder = make_folder(plan.out / OUTCOMES / name)
-        log = InFlight(folder)
+        log = InFlight(folder, digest(settings))
         stack.callback(log.close)
         found = await evaluate(
             policy,

@@ -43,7 +43,8 @@ def write_tables(plan: ControlPlan, results: Results) -> str:
     """Write `controls.json`, `controls.md` and `controls.html` into `out`; return the table."""
     found = rows(plan, results)
     text = markdown(found)
-    settings = {**plan.given, "seeds": list(plan.seeds)}
+    settings = {**plan.given, **asdict(plan), "out": str(plan.out)}
+    del settings["given"]
     content = {"settings": settings, "rows": [asdict(row) for row in found]}
     write_atomically(plan.out / "controls.json", json.dumps(content, indent=1) + "\n")
     write_atomically(plan.out / "controls.md", text + "\n")
@@ -121,7 +122,7 @@ def _difference(first: Sequence[dict[str, float]], second: Sequence[dict[str, fl
 
 HEAD = (
     *("held out", "arm", "seeds", "Pass@1", "greedy", "Pass@1 − base", "greedy − base"),
-    *("rl − this: Pass@1", "rl − this: greedy", "tokens trained on", "minutes"),
+    *("rl − this: Pass@1", "rl − this: greedy", "tokens sampled", "minutes"),
 )
 
 
