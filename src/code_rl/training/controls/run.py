@@ -25,7 +25,6 @@ from code_rl.training.library import held_out_splits, open_policy
 from code_rl.training.report.overview import wall_seconds
 from code_rl.training.run import sampling_of
 from code_rl.training.runs.recorder import read_metrics
-from code_rl.training.runs.resume import find_checkpoint
 from code_rl.training.trainer import confirm, prepare, train_run
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import digest, make_folder, write_atomically
@@ -52,12 +51,11 @@ async def run_controls(plan: ControlPlan, *, dry_run: bool) -> int:
     results: dict[str, dict[str, Any]] = {}
     first = plan.evaluation(plan.seeds[0])
     splits = await held_out_splits(None, first, first.eval_limit)
+    start = None
+    if first.init_from is not None:  # check_plan has looked whether it fits the model
+        _, start = checkpoint_record(first.init_from, "init_from")
     for temperature in plan.base_temperatures:
         config = chz.replace(first, temperature=temperature)
-        start = None
-        if config.init_from is not None:
-            find_checkpoint(config.init_from, config)
-            _, start = checkpoint_record(config.init_from, "init_from")
         print(f"base at temperature {temperature:g}", flush=True)
         name = f"base-{temperature:g}"
         results[name] = await _evaluated(plan, name, config, start, splits)
