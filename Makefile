@@ -5,8 +5,6 @@ CORE := .venv-core
 TESTS := not slow and not long
 # To compile every module that is installed takes longer than to install it; Python compiles a module when it is first imported.
 INSTALL := pip install --disable-pip-version-check --no-compile
-# Programs in the sandbox import these, and cannot keep what they compile.
-PROGRAMS := numpy sortedcontainers networkx sympy mpmath
 # Where bytecode may not be kept, each of the many processes of the tests compiles the package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -16,7 +14,8 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 	@echo "installing the pinned packages into $(VENV): a few minutes, once"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/$(INSTALL) -r requirements.txt
-	cd $(VENV)/lib/python*/site-packages && ../../../bin/python -m compileall -q -j 0 $(PROGRAMS)
+	@# Programs in the sandbox cannot keep what they compile.
+	$(BIN)/python -c "from code_rl.grading.sandbox.local.packages import installed_packages; print(*(path for _, path in installed_packages()), sep='\n')" | $(BIN)/python -m compileall -q -j 0 -i -
 	touch $@
 
 $(VENV)/.developing: requirements-dev.txt $(VENV)/.installed
@@ -58,7 +57,7 @@ $(CORE)/.installed: requirements.txt requirements-dev.txt pyproject.toml
 # The core distribution alone, as in an environment of TRL or verl: nothing of the extras can be imported, and grading works.
 core: $(CORE)/.installed
 	$(CORE)/bin/python -c "from importlib.util import find_spec; there = [*filter(find_spec, ('torch', 'transformers', 'tinker', 'chz'))]; assert not there, there"
-	$(CORE)/bin/pytest -q -n 2 tests/test_core.py tests/grading/judging tests/integrations tests/grading/sandbox/test_embedded_calls.py
+	$(CORE)/bin/pytest -q -n 2 tests/test_core.py tests/grading/judging tests/integrations tests/data/problems/test_native.py tests/grading/sandbox/test_embedded_calls.py
 
 # The wheel in a fresh environment without the repository: the core alone judges; then the main job trains from it, with the heavy packages of .venv.
 wheel: $(VENV)/.installed

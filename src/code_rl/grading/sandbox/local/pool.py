@@ -21,9 +21,10 @@ from code_rl.grading.sandbox.executor import (
 from code_rl.grading.sandbox.local.cgroups import Groups
 from code_rl.grading.sandbox.local.guest import wire
 from code_rl.grading.sandbox.local.guest.confinement import confine
-from code_rl.grading.sandbox.local.launcher import PRELOADED_PACKAGES, Zygote
+from code_rl.grading.sandbox.local.launcher import Zygote
 from code_rl.grading.sandbox.local.link import WorkerLink
 from code_rl.grading.sandbox.local.outcome import Streams
+from code_rl.grading.sandbox.local.packages import PRELOADED_PACKAGES
 from code_rl.grading.sandbox.local.slots import Slots
 from code_rl.grading.sandbox.retries import EMBEDDED_OUTAGE_TIMEOUT_S, RefusedError, Retries
 from code_rl.util.errors import ConfigError, IsolationError, SandboxError
