@@ -39,7 +39,7 @@ READERS = (
 )
 PIECES = (
     " ", "\n", " \n", "a", "1", "1.", "e1", "_", "(", "[", '=="', "== 1", "in [", "print ( ", 'print("', "open( ", "builtins.a =", "setattr( ",
-    "def __eq__(self, a", "`", "```a\n", "a```\n", "~~~ ", "> ```\n", "<a>", "<a>```a\n", "\u200b", "#", "</think>", " <think>", "<answer></answer>",
+    "def __eq__(self, a", "`", "```a\n", "a```\n", "~~~ ", "> ```\n", "\'\'\'\n```\n", "<a>", "<a>```a\n", "\u200b", "#", "</think>", " <think>", "<answer></answer>",
 )  # fmt: skip
 """What a text is made of, over and over: pieces of what patterns look for."""
 
@@ -94,6 +94,7 @@ CALLS: dict[str, Callable[[re.Pattern[str], str], object]] = {
     "match": re.Pattern.match,
     "fullmatch": re.Pattern.fullmatch,
     "search": re.Pattern.search,
+    "sub": lambda pattern, text: pattern.sub("", text, count=1),
     "findall": re.Pattern.findall,
     "finditer": lambda pattern, text: list(pattern.finditer(text)),
 }

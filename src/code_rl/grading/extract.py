@@ -1,120 +1,180 @@
-"""The program inside a completion: the last fenced block that has a statement.
+"""The program inside an answer: the last fenced block of the language that has a statement.
+
+Reasoning is not part of an answer: the answer begins after the last `</think>`, and a text that
+begins with `<think>` and never ends it has none.
 
 A fence is a line of three or more backticks or tildes. The rules, where Markdown leaves room:
 
-- An opening fence may follow indentation, or anything that ends in `>`: a tag (`<answer>`). It may
-  name a language. The body loses the indentation of its fence.
-- A closing fence is at least as long, of the same character, and indented at most three columns
-  more, so a fence inside an indented docstring does not close its block. Text may follow it
-  (`</answer>`, "That is all.") if it is indented no more than the opening fence. A single word
-  right after the marker is a language: that fence opens another block, and the one before was left
-  open.
-- If no closing line follows, a fence at the end of a line of code, or before a tag, closes the
-  block (`print(1)` and three backticks).
-- Known limits: a fence after words or a list marker does not open a block; a single word after a
-  closing fence is read as a language, whatever character it ends in; quoted blocks keep their `>`.
-- An unclosed block, or one of only comments and blanks, does not count; an earlier one may.
+- The last block tagged as Python counts; without one, the last untagged block; without one, the
+  last block. A block of only comments and blanks does not count.
+- An opening fence may follow indentation, quote marks (`>`), a tag (`<answer>`) or words, and may
+  name a language. The body loses the quote marks and the indentation of its fence.
+- A closing fence is at least as long and of the same character. Text may follow it (`</answer>`,
+  "That is all."). A single word right after the marker is a language: that fence opens another
+  block, and the one before was left open.
+- A fence inside a triple-quoted string does not end its block if a later one, outside, does.
+- A block that is left open does not count, unless a line of code ends in a fence, or in a fence and
+  a tag (`print(1)` and three backticks).
 - CRLF becomes LF; blank lines around the code are dropped.
+
+Known limits: a single word after a closing fence is read as a language, whatever character it ends
+in; an answer that itself contains `</think>` begins after it.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-_FENCE = re.compile(r"(.*>)?([ \t]*+)(`{3,}+|~{3,}+)(.*+)", re.DOTALL)
-_CLOSING_SLACK = 3
+_THINK, _UNTHINK = "<think>", "</think>"
+_WORD = re.compile(r"\W*+(\w*)")
+_QUOTE_MARKS = re.compile(r"(?:[ \t]*+>)*+ ?")
+_STRINGS = re.compile(r"""#.*|'''|\"\"\"|'(?:\\.|[^'\\])*+'?|"(?:\\.|[^"\\])*+"?""", re.DOTALL)
+_ENDS = {quote: re.compile(rf"\\.|{quote}", re.DOTALL) for quote in ("'''", '"""')}
+_FENCES_AHEAD = 16
+"""The fences among which the end of a block is searched after the first that could be it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Fence:
-    """A line that may open or close a block. `after` is the text after the marker."""
+    """A line with a fence: its number, the text before the marker, the marker, the text after."""
 
+    line: int
     before: str
-    indent: int
     marker: str
     after: str
+
+    @property
+    def quoted(self) -> bool:
+        """True if the fence follows only quote marks."""
+        return ">" in self.before and not self.before.strip("> \t")
 
     @property
     def names_a_language(self) -> bool:
         """True if a single word follows the marker directly, like the language of a new block."""
         return self.after[:1].isalnum() and len(self.after.split()) == 1
 
+    @property
+    def opens(self) -> bool:
+        """True if the fence may open a block. After words, only a language may follow it."""
+        if "`" in self.after:
+            return False
+        alone = not self.before.strip() or self.before.rstrip().endswith(">")
+        return alone or (
+            self.marker[0] == "`" and (self.names_a_language or not self.after.strip())
+        )
 
-@dataclass(slots=True)
-class _Block:
-    fence: _Fence
-    lines: list[str] = field(default_factory=list)
-    soft_end: int | None = None
+    @property
+    def rank(self) -> int:
+        """2 for a block tagged as Python, 1 for an untagged one, 0 for another language."""
+        tag = _WORD.match(self.after)[1].lower()  # type: ignore[index]  # it matches any text
+        return 2 if tag.startswith("py") else int(not tag)
 
     def ended_by(self, fence: _Fence) -> bool:
-        """True if the fence closes this block, or opens another in its place."""
-        marker = self.fence.marker
-        if fence.before or fence.marker[0] != marker[0]:
+        """True if the fence closes the block that this one opens, or opens another instead."""
+        if fence.marker[0] != self.marker[0] or fence.quoted != self.quoted:
             return False
-        if fence.names_a_language:
-            return len(fence.marker) <= len(marker) and fence.indent <= self.fence.indent
-        slack = 0 if fence.after.strip() else _CLOSING_SLACK
-        return len(fence.marker) >= len(marker) and fence.indent <= self.fence.indent + slack
-
-    def add(self, line: str) -> None:
-        marker = self.fence.marker
-        behind = line.rpartition(marker)[2].strip()[:1] if marker in line else "no fence"
-        if self.soft_end is None and behind in ("", "<") and line.count(marker[0] * 3) == 1:
-            self.soft_end = len(self.lines)
-        self.lines.append(line)
-
-    def code(self, *, closed: bool) -> str | None:
-        """Return the block's code, or None if it has no statement or is not closed in any way."""
-        lines = self.lines
-        if not closed:
-            if self.soft_end is None:
-                return None
-            lines = [
-                *lines[: self.soft_end],
-                lines[self.soft_end].partition(self.fence.marker[0] * 3)[0],
-            ]
-        if not any(map(_has_statement, lines)):
-            return None
-        body = [
-            line[min(self.fence.indent, len(line) - len(line.lstrip(" \t"))) :] for line in lines
-        ]
-        filled = [number for number, line in enumerate(body) if line.strip()]
-        return "\n".join(body[filled[0] : filled[-1] + 1])
+        if fence.before.strip("> \t"):
+            return False
+        length = len(self.marker) - len(fence.marker)
+        return length >= 0 if fence.names_a_language else length <= 0
 
 
 def extract_code(text: str) -> str | None:
-    """Return the code of the last fenced block of `text`, or None. Never raises; linear in the
-    text."""
-    code: str | None = None
-    block: _Block | None = None
-    for raw in text.split("\n"):
-        line = raw.removesuffix("\r")
-        if block is None:
-            opening = _fence(line)
-            block = _Block(opening) if opening and "`" not in opening.after else None
-            continue
-        fence = _fence(line)
-        if fence and block.ended_by(fence):
-            code = block.code(closed=not fence.names_a_language) or code
-            block = _Block(fence) if fence.names_a_language else None
-        else:
-            block.add(line)
-    return (block.code(closed=False) if block else None) or code
+    """Return the program of an answer, or None. Never raises; linear in the text."""
+    answer = text.rpartition(_UNTHINK)[2]
+    if answer.lstrip().startswith(_THINK):
+        return None
+    lines = [line.removesuffix("\r") for line in answer.split("\n")]
+    fences = [fence for number, line in enumerate(lines) if (fence := _fence(number, line))]
+    found: list[str | None] = [None, None, None]
+    index = 0
+    while index < len(fences):
+        opening = fences[index]
+        index += 1
+        if opening.opens:
+            end = _end(opening, fences, index, lines)
+            closing = fences[end] if end < len(fences) else None
+            code = _code(opening, closing, lines)
+            found[opening.rank] = code or found[opening.rank]
+            index = end if closing and closing.names_a_language else end + 1
+    return found[2] or found[1] or found[0]
+
+
+def _fence(number: int, line: str) -> _Fence | None:
+    """Return the fence on a line, or None. After a fence of backticks the line has no other
+    backtick, or it would be inline code."""
+    start = min((at for at in map(line.find, ("```", "~~~")) if at >= 0), default=-1)
+    if start < 0:
+        return None
+    rest = line[start:].lstrip(line[start])
+    if line[start] == "`" and "`" in rest and not rest[:1].isspace():
+        return None
+    return _Fence(number, line[:start], line[start : len(line) - len(rest)], rest)
+
+
+def _end(opening: _Fence, fences: Sequence[_Fence], index: int, lines: Sequence[str]) -> int:
+    """Return the index of the fence that ends a block: the first that can and is not inside a
+    triple-quoted string, else the first that can, else the number of fences."""
+    first = next((i for i in range(index, len(fences)) if opening.ended_by(fences[i])), len(fences))
+    if opening.rank == 0:
+        return first
+    string, line = "", opening.line + 1
+    for i in range(first, min(first + _FENCES_AHEAD, len(fences))):
+        for text in lines[line : fences[i].line]:
+            string = _open_string(text, string)
+        line = fences[i].line
+        if not string and opening.ended_by(fences[i]):
+            return i
+    return first
+
+
+def _open_string(line: str, string: str) -> str:
+    """Return the triple quote that is open after a line of Python, or an empty text; `string` was
+    open before it."""
+    at = 0
+    while match := (_ENDS[string] if string else _STRINGS).search(line, at):
+        at = match.end()
+        if match[0] in _ENDS:
+            string = "" if string else match[0]
+    return string
+
+
+def _code(opening: _Fence, closing: _Fence | None, lines: Sequence[str]) -> str | None:
+    """Return the code of a block, or None if it has no statement or was left open."""
+    body = list(lines[opening.line + 1 : closing.line if closing else None])
+    if closing is None or closing.names_a_language:
+        tick = opening.marker[0]
+        soft = next((i for i, line in enumerate(body) if _ends_softly(line, opening.marker)), None)
+        if soft is None:
+            return None
+        body[soft:] = [body[soft].partition(3 * tick)[0]]
+    if not any(map(_has_statement, body)):
+        return None
+    # The text before an opening fence need not be indentation; before a closing one it is.
+    margin = (closing or opening if opening.before.strip("> \t") else opening).before
+    if opening.quoted:
+        margin, *body = (_QUOTE_MARKS.sub("", line, count=1) for line in (margin, *body))
+    indent = len(margin)
+    body = [line[min(indent, len(line) - len(line.lstrip(" \t"))) :] for line in body]
+    filled = [number for number, line in enumerate(body) if line.strip()]
+    return "\n".join(body[filled[0] : filled[-1] + 1])
+
+
+def _ends_softly(line: str, marker: str) -> bool:
+    """Return True if a line of code ends in a fence, or in a fence and a tag."""
+    _, fence, rest = line.partition(3 * marker[0])
+    after = rest.lstrip(marker[0])
+    long_enough = len(rest) - len(after) >= len(marker) - 3
+    return (
+        bool(fence)
+        and long_enough
+        and 3 * marker[0] not in after
+        and after.strip()[:1] in ("", "<")
+    )
 
 
 def _has_statement(line: str) -> bool:
     """Return True if a line has anything visible that is not a comment."""
     return next((char for char in line if char.isprintable() and not char.isspace()), "#") != "#"
-
-
-def _fence(line: str) -> _Fence | None:
-    """Return the fence on a line, or None. After a fence of backticks the line has no other
-    backtick, or it would be inline code."""
-    if "```" not in line and "~~~" not in line:
-        return None
-    match = _FENCE.fullmatch(line)
-    if match is None or (match[3][0] == "`" and "`" in match[4] and not match[4][:1].isspace()):
-        return None
-    indent = match[2].removeprefix(" ") if match[1] else match[2]
-    return _Fence(match[1] or "", len(indent), match[3], match[4])
