@@ -2,9 +2,9 @@
 
 | rule | printed text | returned value |
 |---|---|---|
-| `lcb` | lines, as text or numerals within tolerance | plain data; tuple = list; True is not 1 |
+| `lcb` | lines, as text or numerals within tolerance | plain data; tuple = list |
 | `lcb-official` | as LiveCodeBench decides, slips included | the same |
-| `python` | as `lcb` | as `==` in an assert, floats within tolerance; True is 1 |
+| `python` | as `lcb` | as `==` in an assert |
 | `contest` | tokens, as text or numbers within tolerance | as `lcb`, strings by tokens |
 | `checker` | a trusted program decides, in the sandbox (`checker`) | the same |
 """

@@ -64,16 +64,15 @@ def same_number(got: str, expected: str) -> bool:
     return value is not None and value == numeral(expected)
 
 
-def near_number(got: str, expected: str, abs_tol: float, rel_tol: float) -> bool:
-    """Return True for numerals of the same value. An expected value that is not an integer also
-    matches within `max(abs_tol, rel_tol * |expected|)`.
+def equal_numbers(got: str, expected: str, rule: Compare) -> bool:
+    """Return True for numerals of the same value, or within the tolerance of `rule`.
 
-    NaN matches NaN, and an infinity only itself. An expected integer is never compared with a
-    tolerance.
+    With a tolerance NaN matches NaN. An infinity matches only itself.
     """
-    if same_number(got, expected):
-        return True
-    return not INTEGER.fullmatch(expected) and near(got, expected, abs_tol, rel_tol)
+    exact = rule.exact_integers and INTEGER.fullmatch(expected)
+    if exact or not (rule.abs_tol or rule.rel_tol):
+        return same_number(got, expected)
+    return near(got, expected, rule.abs_tol, rule.rel_tol)
 
 
 def near(got: str, expected: str, abs_tol: float, rel_tol: float) -> bool:
@@ -118,12 +117,11 @@ def compare_lcb(got: str, expected: str, rule: Compare) -> str | None:
     known errors: numerals with underscores or non-ASCII digits, and exponent notation for an
     expected integer, are not accepted.
     """
-    if not (rule.abs_tol or rule.rel_tol):
-        return _by_line(got, expected, same_number)
+    tolerant = bool(rule.abs_tol or rule.rel_tol)
     return _by_line(
         got,
         expected,
-        lambda one, other: one == other or near_number(one, other, rule.abs_tol, rule.rel_tol),
+        lambda one, other: (tolerant and one == other) or equal_numbers(one, other, rule),
     )
 
 
@@ -134,18 +132,13 @@ def compare_lcb_official(got: str, expected: str, _rule: Compare) -> str | None:
 
 
 def compare_contest(got: str, expected: str, rule: Compare) -> str | None:
-    """Compare tokens as contest validators do: equal as text, or as numbers within the tolerance.
-
-    An expected integer matches only an integer of the same value. With `integers_as_floats` a near
-    number with a point or an exponent matches too.
-    """
+    """Compare tokens as contest validators do: equal as text, or as numbers within the
+    tolerance."""
 
     def equal(token: str, want: str) -> bool:
         if token == want or (rule.ignore_case and token.lower() == want.lower()):
             return True
-        if INTEGER.fullmatch(want) and (INTEGER.fullmatch(token) or not rule.integers_as_floats):
-            return INTEGER.fullmatch(token) is not None and numeral(token) == numeral(want)
-        return near(token, want, rule.abs_tol, rule.rel_tol)
+        return equal_numbers(token, want, rule)
 
     for index, (one, other) in enumerate(_token_pairs(got, expected)):
         if one is None or other is None:

@@ -47,8 +47,6 @@ RAISED = "raised"
 SETS = ("set", "frozenset")
 RAW = ("bytes", "bytearray")
 _NAMED = (*SEQUENCES, *SETS, *RAW, *LIKE_LISTS, "dict", "complex", "int", "float", "str", "bool")
-BOOLS_ARE_NUMBERS = ("lcb-official", "python")
-"""Rules under which True equals 1."""
 
 
 class UnreadableError(ValueError):
@@ -89,14 +87,12 @@ def compare_values(got: Any, expected: Any, rule: Compare, outermost: int) -> st
 
     All rules: NaN equals NaN; 0.0 equals -0.0; dicts and sets are equal in any order; set members
     and dict keys are compared exactly. Unless a rule says otherwise: a tuple equals a list with
-    equal items, 1 equals 1.0 (exactly: 2**53 + 1 is not 2.0**53), a set equals a frozenset, bytes
-    equal a bytearray. A returned True is wrong for an expected 1; a returned 0 or 1 is right for an
-    expected bool, as in an assert.
+    equal items, 1 equals True and 1.0 (exactly: 2**53 + 1 is not 2.0**53), a set equals a
+    frozenset, bytes equal a bytearray.
 
-    `lcb-official`: True equals 1, NaN equals nothing, and only the outermost tuple of an answer,
-    `outermost` levels down, is read as a list. `python`: a tuple is not a list, and True is 1.
-    `contest`: strings compare as printed text; a float matches an expected int only with
-    `integers_as_floats`, within the tolerance.
+    `lcb-official`: NaN equals nothing, and only the outermost tuple of an answer, `outermost`
+    levels down, is read as a list. `python`: a tuple is not a list. `contest`: strings compare as
+    printed text.
     """
     pending: list[tuple[Any, Any, int]] = [(got, encode(expected, -ENVELOPE), 0)]
     while pending:
@@ -182,7 +178,7 @@ def _canonical(form: Any) -> str:
 def _normal(form: Any, depth: int) -> Any:
     if depth > MAX_DEPTH:
         raise RecursionError
-    if isinstance(form, float) and form.is_integer():
+    if isinstance(form, bool) or (isinstance(form, float) and form.is_integer()):
         return int(form)
     if isinstance(form, list):
         return [_normal(item, depth + 1) for item in form]
@@ -199,26 +195,23 @@ def _equal_scalars(got: Any, expected: Any, rule: Compare) -> bool:
         if rule.rule == "contest":
             return compare_contest(got, expected, rule) is None
         return got == expected
-    if (
-        isinstance(got, bool)
-        and not isinstance(expected, bool)
-        and rule.rule not in BOOLS_ARE_NUMBERS
-    ):
-        return False
-    if rule.rule == "contest" and isinstance(got, float) and type(expected) is int:
-        return rule.integers_as_floats and _near(got, expected, rule)
-    if isinstance(expected, float) and isinstance(got, int | float) and rule.rule != "lcb-official":
-        return _near(got, expected, rule)
+    if isinstance(got, int | float) and isinstance(expected, int | float):
+        return _equal_numbers(got, expected, rule)
     return bool(got == expected)
 
 
-def _near(got: float, expected: float, rule: Compare) -> bool:
-    """Return True if two numbers, at least one of them a float, are within the tolerance."""
-    if got == expected or (got != got and expected != expected):
+def _equal_numbers(got: float, expected: float, rule: Compare) -> bool:
+    """Return True for numbers of the same value, or within the tolerance of `rule`."""
+    if got == expected:
         return True
-    if not (rule.abs_tol or rule.rel_tol) or max(map(_bits, (got, expected))) > MAX_TEXT_BITS:
+    if got != got and expected != expected:
+        return rule.rule != "lcb-official"
+    exact = rule.exact_integers and not isinstance(expected, float)
+    if exact or not (rule.abs_tol or rule.rel_tol):
         return False
-    return near(_written(got), _written(expected), rule.abs_tol, rule.rel_tol)
+    return max(map(_bits, (got, expected))) <= MAX_TEXT_BITS and near(
+        _written(got), _written(expected), rule.abs_tol, rule.rel_tol
+    )
 
 
 def _bits(number: float) -> int:

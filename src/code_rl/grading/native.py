@@ -135,7 +135,7 @@ _COMPARE = {
     "abs_tol": NUMBER,
     "rel_tol": NUMBER,
     "ignore_case": FLAG,
-    "integers_as_floats": FLAG,
+    "exact_integers": FLAG,
     "checker": OPTIONAL,
     "checker_time_limit_s": SECONDS,
     "checker_memory_limit_mb": MEGABYTES,

@@ -86,15 +86,16 @@ class Compare:
     """The rule by which outputs are compared; docs/judging.md has the table.
 
     `rule` is one of `RULES`. `abs_tol`/`rel_tol` belong to `lcb`, `python` and `contest`;
-    `ignore_case` and `integers_as_floats` to `contest`; `checker` is the source of a trusted
-    program that decides among many valid answers, under limits of its own.
+    `exact_integers` excludes expected integers from them. `ignore_case` belongs to `contest`;
+    `checker` is the source of a trusted program that decides among many valid answers, under limits
+    of its own.
     """
 
     rule: str = "lcb"
     abs_tol: float = 0.0
     rel_tol: float = 0.0
     ignore_case: bool = False
-    integers_as_floats: bool = False
+    exact_integers: bool = False
     checker: str | None = None
     checker_time_limit_s: float = 20.0
     checker_memory_limit_mb: int = 1024
@@ -152,7 +153,7 @@ CHECK = "check"
 """The name of the function that a checker defines."""
 CALLED = "check(input, output, expected)"
 ONLY_OF = {
-    **dict.fromkeys(("ignore_case", "integers_as_floats"), "contest"),
+    "ignore_case": "contest",
     **dict.fromkeys(("checker_time_limit_s", "checker_memory_limit_mb"), "checker"),
 }
 _USUAL = Compare()
@@ -165,10 +166,13 @@ def check_compare(compare: Compare, where: str) -> None:
     if rule not in RULES:
         raise DataError(f"{where}: rule={rule!r} is unknown; use one of {', '.join(RULES)}")
     check_tolerance(compare.abs_tol, compare.rel_tol, where)
-    if rule not in WITH_TOLERANCE and (compare.abs_tol or compare.rel_tol):
+    if rule not in WITH_TOLERANCE and (
+        compare.abs_tol or compare.rel_tol or compare.exact_integers
+    ):
         known = ", ".join(map(repr, WITH_TOLERANCE))
         raise DataError(
-            f"{where}: abs_tol and rel_tol belong to the rules {known}, not to {rule!r}"
+            f"{where}: abs_tol, rel_tol and exact_integers belong to the rules {known}, not to "
+            f"{rule!r}"
         )
     for name, owner in ONLY_OF.items():
         if getattr(compare, name) != getattr(_USUAL, name) and rule != owner:
@@ -209,7 +213,7 @@ def check_parts(problem: Problem, where: str) -> None:
         rule = problem.compare.rule
         if (test.abs_tol, test.rel_tol) != (None, None) and rule not in WITH_TOLERANCE:
             raise DataError(
-                f"{here}: a tolerance does not go with the rule {rule!r}; use float or contest"
+                f"{here}: a tolerance does not go with the rule {rule!r}; use lcb, python or contest"
             )
         check_tolerance(test.abs_tol, test.rel_tol, here)
 

@@ -126,7 +126,7 @@ def test_known_wrong_solutions_are_kept():
 
 def test_codecontests_rows_have_the_rule_of_the_sets_own_tester():
     rule = read(next(sample for sample in SAMPLES if sample.name == "code_contests").row).compare
-    assert (rule.rule, rule.abs_tol, rule.ignore_case, rule.integers_as_floats) == ("contest", 1e-5, True, True)
+    assert (rule.rule, rule.abs_tol, rule.ignore_case, rule.exact_integers) == ("contest", 1e-5, True, False)
 
 
 STDIN = {"problem": "Add.", "tests": json.dumps([{"input": "1", "output": "1"}])}

@@ -216,7 +216,7 @@ BAD = {
             {"rule": "lcb-official", "abs_tol": 1e-6},
             {"rule": "checker"},
             {"rule": "lcb", "checker": "x"},
-            {"rule": "lcb", "integers_as_floats": True},
+            {"rule": "lcb-official", "exact_integers": True},
             {"rule": "contest", "ignore_case": 1},
             {"rule": "cheker", "checker": "print()"},
             {"rule": "checker", "checker": "checker.py"},

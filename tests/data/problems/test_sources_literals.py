@@ -120,6 +120,8 @@ def test_keyword_arguments_are_kept():
         ("assert set(f(1)) == set((1, 2))", "set", {1, 2}),
         ("assert tuple(f(1)) == (1,)", "tuple", (1,)),
         ("assert len(f(1)) == 2", "len", 2),
+        ("assert f(1) is True", "is", True),
+        ("assert f(1) is None", None, None),
     ],
 )
 def test_what_a_test_looks_at_is_a_view(text, view, expected):
@@ -130,8 +132,8 @@ def test_what_a_test_looks_at_is_a_view(text, view, expected):
 @pytest.mark.parametrize(
     ("text", "abs_tol", "rel_tol"),
     [
-        ("assert abs(f(1) - 0.5) < 1e-6", 1e-6, 0.0),
-        ("assert math.isclose(f(1), 2.5, rel_tol=0.001)", 0.0, 0.001),
+        ("assert abs(f(1) - 0.5) < 1e-6", 1e-6, None),
+        ("assert math.isclose(f(1), 2.5, rel_tol=0.001)", None, 0.001),
         ("assert math.isclose(f(1), 2.5, abs_tol=1)", 1.0, 1e-9),
     ],
 )

@@ -28,6 +28,12 @@ def raw_right(rule: str, data: bytes, expected, **tolerance) -> bool:
 
 BIG = 10**6000 + 7
 EQUAL = [
+    (True, 1),
+    (False, 0),
+    (True, 1.0),
+    ([True], [1]),
+    ({"a": False}, {"a": 0}),
+    ({True}, {1}),
     ((1, 2), [1, 2]),
     ([1, (2, [3])], (1, [2, (3,)])),
     (1.0, 1),
@@ -55,11 +61,6 @@ EQUAL = [
     ({"__type__": "tuple", "items": [1]}, {"__type__": "tuple", "items": [1]}),
 ]
 UNEQUAL = [
-    (True, 1),
-    (False, 0),
-    (True, 1.0),
-    ([True], [1]),
-    ({"a": False}, {"a": 0}),
     (-1000001, -1000000),
     (2**53 + 1, float(2**53)),
     (10**400, float("inf")),
@@ -74,7 +75,6 @@ UNEQUAL = [
     ([1], {1}),
     ("ab", ["a", "b"]),
     (b"ab", "ab"),
-    ({True}, {1}),
     ({"1": 2}, {1: 2}),
     ({"a": 1}, {"a": 1, "b": 2}),
     ({"a": 1, "b": 2}, {"a": 1}),
@@ -119,7 +119,7 @@ def test_python_rule_decides_as_an_assert(got, expected, verdict):
 
 
 NEAR = {"abs_tol": 1e-6}
-LOOSE = {"abs_tol": 1e-5, "integers_as_floats": True}
+EXACT = {"abs_tol": 1e-3, "rel_tol": 1.0, "exact_integers": True}
 DECIDED = [
     ("lcb-official", True, 1, {}, True),
     ("lcb-official", (1, 2), [1, 2], {}, True),
@@ -129,30 +129,31 @@ DECIDED = [
     ("lcb-official", (1,), (1,), {}, True),
     ("lcb-official", math.nan, math.nan, {}, False),
     ("python", [0.1 + 0.2], [0.3], {"abs_tol": 1e-9}, True),
-    ("python", 3.0000001, 3, {"abs_tol": 1e-3}, False),
+    ("python", 3.0000001, 3, {"abs_tol": 1e-3}, True),
+    ("python", 3.0000001, 3, EXACT, False),
+    ("python", 3, 3.0000001, EXACT, True),
     ("lcb", [0.333333], [1 / 3], NEAR, True),
     ("lcb", [0.3333], [1 / 3], NEAR, False),
     ("lcb", 3, 3.0000001, NEAR, True),
-    ("lcb", 3.0000001, 3, NEAR, False),
+    ("lcb", 3.0000001, 3, NEAR, True),
     ("lcb", 1000001, 1000000, NEAR, False),
     ("lcb", math.nan, math.nan, NEAR, True),
     ("lcb", math.inf, 1e308, NEAR, False),
     ("lcb", 10**400, 1.5, NEAR, False),
     ("lcb", 10**400, 1.5, {"rel_tol": 1e-6}, False),
-    ("lcb", True, 1.0, NEAR, False),
+    ("lcb", True, 1.0, NEAR, True),
     ("lcb", {"a": (0.1 + 0.2,)}, {"a": [0.3]}, NEAR, True),
     ("lcb", 2**53 + 1, 2.0**53, NEAR, False),
     ("lcb", 3.00001, 3.0, {"abs_tol": 1e-5}, True),
     ("lcb", 3.0000100001, 3.0, {"abs_tol": 1e-5}, False),
-    ("lcb", 3.000001, 3, {"abs_tol": 1e-5}, False),
+    ("lcb", 3.00002, 3, {"abs_tol": 1e-5}, False),
     ("contest", "a  B", "a b", {"ignore_case": True}, True),
     ("contest", 0.5000001, 0.5, NEAR, True),
-    ("contest", 3.0, 3, {}, False),
-    ("contest", 3.000001, 3, {"abs_tol": 1e-5}, False),
-    ("contest", 3.000001, 3, LOOSE, True),
-    ("contest", 3.000001, 4, LOOSE, False),
-    ("contest", 4, 3, {"rel_tol": 1.0, "integers_as_floats": True}, False),
-    ("contest", 1.2345678901234567e19, 12345678901234567890, LOOSE, False),
+    ("contest", 3.0, 3, {}, True),
+    ("contest", 3.000001, 3, {"abs_tol": 1e-5}, True),
+    ("contest", 3.000001, 4, {"abs_tol": 1e-5}, False),
+    ("contest", 4, 3, EXACT, False),
+    ("contest", 1.2345678901234567e19, 12345678901234567890, {"abs_tol": 1e-5}, False),
 ]
 
 
@@ -162,8 +163,8 @@ def test_a_rule_decides_with_its_options(rule, got, expected, options, verdict):
 
 
 @given(st.integers(), st.integers())
-def test_integers_are_never_compared_with_tolerance(got, expected):
-    assert right("lcb", got, expected, abs_tol=1e9, rel_tol=1.0) == (got == expected)
+def test_integers_may_be_left_out_of_a_tolerance(got, expected):
+    assert right("lcb", got, expected, abs_tol=1e9, rel_tol=1.0, exact_integers=True) == (got == expected)
 
 
 keys = st.integers() | st.text(max_size=4) | st.tuples(st.integers(), st.text(max_size=3))

@@ -171,10 +171,14 @@ def test_output_that_is_not_utf8_is_wrong(rule, got):
         ("1000002.0", "1000000.0", {"rel_tol": 1e-6}, False),
         ("x 0.5000001", "x 0.5", {"abs_tol": 1e-6}, True),
         ("0.5 0.5", "0.5\n0.5", {"abs_tol": 1e-6}, False),
-        ("-1000001", "-1000000", {"rel_tol": 1e-3, "abs_tol": 10}, False),
-        ("1000000.4", "1000000", {"abs_tol": 10}, False),
+        ("-1000001", "-1000000", {"rel_tol": 1e-3, "abs_tol": 10}, True),
+        ("-1000001", "-1000000", {"rel_tol": 1e-3, "abs_tol": 10, "exact_integers": True}, False),
+        ("1000000.4", "1000000", {"abs_tol": 10}, True),
+        ("1000000.4", "1000000", {"abs_tol": 10, "exact_integers": True}, False),
+        ("2.9999999", "3", {"abs_tol": 1e-6}, True),
         ("3.0", "3", {"abs_tol": 1e-6}, True),
-        ("3e0", "3", {"abs_tol": 1e-6}, False),
+        ("3e0", "3", {"abs_tol": 1e-6}, True),
+        ("3e0", "3", {"abs_tol": 1e-6, "exact_integers": True}, False),
         ("nan", "NaN", {"abs_tol": 1e-6}, True),
         ("nan", "1.5", {"abs_tol": 1e9}, False),
         ("inf", "1.5", {"abs_tol": 1e9}, False),
@@ -188,8 +192,9 @@ def test_float_rule(got, expected, tolerance, verdict):
 
 
 @given(st.integers(), st.integers(), st.floats(0, 1e6), st.floats(0.001, 1e6))
-def test_expected_integers_are_never_compared_with_tolerance(got, expected, rel_tol, abs_tol):
-    assert right("lcb", str(got), str(expected), abs_tol=abs_tol, rel_tol=rel_tol) == (got == expected)
+def test_expected_integers_may_be_left_out_of_a_tolerance(got, expected, rel_tol, abs_tol):
+    options = {"abs_tol": abs_tol, "rel_tol": rel_tol, "exact_integers": True}
+    assert right("lcb", str(got), str(expected), **options) == (got == expected)
 
 
 MEGA = 1 << 20
@@ -224,12 +229,12 @@ CONTEST = [
     ("0.500001", "0.5", {}, False),
     ("0.500001", "0.5", {"abs_tol": 1e-5}, True),
     ("1000001.0", "1000000.0", {"rel_tol": 1e-5}, True),
-    ("3.0", "3", {}, False),
+    ("3.0", "3", {}, True),
+    ("3e0", "3", {}, False),
     ("03", "3", {}, True),
-    ("3.0", "3", {"integers_as_floats": True}, True),
-    ("2.999999", "3", {"integers_as_floats": True, "abs_tol": 1e-5}, True),
-    ("2.999999", "3", {"abs_tol": 1e-5}, False),
-    ("1000000008", "1000000007", {"rel_tol": 1e-5, "integers_as_floats": True}, False),
+    ("2.999999", "3", {"abs_tol": 1e-5}, True),
+    ("2.999999", "3", {"abs_tol": 1e-5, "exact_integers": True}, False),
+    ("1000000008", "1000000007", {"rel_tol": 1e-5, "exact_integers": True}, False),
     ("3", "3.0", {}, True),
     ("nan", "1.0", {"abs_tol": 1e9}, False),
     ("inf", "1.0", {"rel_tol": 1.0}, False),
@@ -257,6 +262,7 @@ def test_a_tests_own_tolerance_comes_before_the_problems():
         Compare("lcb", abs_tol=-1.0),
         Compare("lcb", rel_tol=float("nan")),
         Compare("lcb-official", abs_tol=0.1),
+        Compare("lcb-official", exact_integers=True),
         Compare("checker"),
         Compare("checker", checker="def check(:"),
         Compare("lcb", ignore_case=True),
@@ -282,7 +288,7 @@ def test_millions_of_tokens_are_never_held():
 
 
 CLOSE = {"rel_tol": 1e-6}
-AS_CODECONTESTS = {"abs_tol": 1e-5, "ignore_case": True, "integers_as_floats": True}
+AS_CODECONTESTS = {"abs_tol": 1e-5, "ignore_case": True}
 EDGE = "1" + "0" * 500
 EXACT = [
     ("contest", "12345678901234567891.0", "12345678901234567890", AS_CODECONTESTS, False),

@@ -126,6 +126,7 @@ ALLCLOSE_REL_TOL = 1e-7
 VIEWS = {
     **{name: f"{name}(value)" for name in ("bool", "int", "set", "tuple", "list", "sorted", "len")},
     "found": "value if value is True or value is False else value is not None",
+    "is": "value if value is True or value is False else 'another object'",
 }
 """A view that a test compares instead of the returned value. It runs after the call, inside the
 sandbox, as `Problem.meta["setup"]`, and has no expected value: tampering with it gains a program
@@ -216,6 +217,12 @@ class AssertReader:
 
     def _test(self, test: ast.expr) -> CallAssert | None:
         match test:
+            case ast.Compare(
+                left=left,
+                ops=[ast.Is()],
+                comparators=[ast.Constant(value=True | False as value)],
+            ):
+                return self._call(left, value, view="is")
             case ast.Compare(left=left, ops=[ast.Eq() | ast.Is()], comparators=[right]):
                 if self._calls_itself(left) and self._calls_itself(right):
                     return None
@@ -263,8 +270,8 @@ class AssertReader:
         expected: Any,
         *,
         view: str | None = None,
-        abs_tol: float = 0.0,
-        rel_tol: float = 0.0,
+        abs_tol: float | None = None,
+        rel_tol: float | None = None,
     ) -> CallAssert:
         if not isinstance(call, ast.Call) or not self._is_entry(call.func):
             raise AssertFormError("not_a_call_of_the_entry_point", ast.unparse(call)[:120])
@@ -345,15 +352,21 @@ def asserted(
     problem: Problem, asserts: Sequence[CallAssert], compare: Compare | None = None, public: int = 0
 ) -> Problem:
     """Return `problem` with one test per assert, the first `public` of them public, the view that
-    all share, and the rule: `compare`, or Python's `==` with the widest tolerance that an assert
-    names.
+    all share, and the rule: `compare`, or Python's `==`. Each test has the tolerance of its assert.
 
     Raises RowError if there is no assert, or if their views differ.
     """
     if not asserts:
         raise RowError("no_tests")
     tests = tuple(
-        CallTest(found.args, found.expected, found.kwargs, public=index < public)
+        CallTest(
+            found.args,
+            found.expected,
+            found.kwargs,
+            public=index < public,
+            abs_tol=found.abs_tol,
+            rel_tol=found.rel_tol,
+        )
         for index, found in enumerate(asserts)
     )
     view, meta = common_view(asserts), problem.meta
@@ -362,12 +375,7 @@ def asserted(
             **meta,
             "setup": str(meta.get("setup", "")) + view_setup(str(problem.fn_name), view),
         }
-    abs_tol, rel_tol = (
-        max(getattr(found, name) for found in asserts) for name in ("abs_tol", "rel_tol")
-    )
-    return replace(
-        problem, tests=tests, compare=compare or Compare("python", abs_tol, rel_tol), meta=meta
-    )
+    return replace(problem, tests=tests, compare=compare or Compare("python"), meta=meta)
 
 
 def common_view(asserts: Iterable[CallAssert]) -> str | None:
@@ -388,7 +396,9 @@ def expected_rule(expected: Iterable[Any], abs_tol: float) -> Compare:
         return bool(items) and all(isinstance(item, float) for item in items)
 
     tolerance = abs_tol or (DEFAULT_FLOAT_TOL if any(map(of_floats, expected)) else 0.0)
-    return Compare("python", tolerance, ALLCLOSE_REL_TOL if tolerance else 0.0)
+    return Compare(
+        "python", tolerance, ALLCLOSE_REL_TOL if tolerance else 0.0, exact_integers=tolerance > 0
+    )
 
 
 def tabled(

@@ -23,13 +23,13 @@ from code_rl.data.sources.records import (
     from_json,
     make_problem,
 )
-from code_rl.data.sources.testcases import MAX_SOLUTIONS, solutions, with_tests_of
+from code_rl.data.sources.testcases import ALLCLOSE, MAX_SOLUTIONS, solutions, with_tests_of
 from code_rl.grading import Compare, Problem, StdinTest
 
 PYTHON3 = (3, "PYTHON3")
 """CodeContests' language of a solution in Python 3: the class number, or its name."""
 
-CODE_CONTESTS = Compare("contest", abs_tol=1e-5, ignore_case=True, integers_as_floats=True)
+CODE_CONTESTS = Compare("contest", abs_tol=1e-5, ignore_case=True)
 """The rule of the set's own tester (`OutputsMatch` of google-deepmind/code_contests): tokens
 compare without case, numbers within 1e-5."""
 
@@ -112,7 +112,7 @@ def read_code_contests(row: Row, origin: Origin) -> Problem:
 def _draft(row: Row, origin: Origin, statement: str, **more: Any) -> Problem:
     """Return the problem without tests; the row's field `statement` has its statement."""
     starter = "" if row.get("starter_code") is None else field(row, "starter_code", str)
-    more["solutions"] = solutions(row.get("solutions"))
+    more |= {"solutions": solutions(row.get("solutions")), "compare": ALLCLOSE}
     return make_problem(
         origin, _own_id(row, origin), filled(row, statement), starter=starter, **more
     )

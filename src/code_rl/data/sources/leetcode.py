@@ -62,7 +62,7 @@ def check_tests(draft: Problem, source: str, entry: str) -> Problem:
     if owner != "Solution()" or not dot or not method.isidentifier():
         raise RowError("unknown_entry_point", entry)
     floats = any(asserts.holds_float(found.expected) for found in stated)
-    rule = Compare("python", abs_tol=LEETCODE_ABS_TOL if floats else 0.0)
+    rule = Compare("python", abs_tol=LEETCODE_ABS_TOL if floats else 0.0, exact_integers=floats)
     return asserts.asserted(dataclasses.replace(draft, fn_name=method), stated, rule)
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from code_rl.data.sources.records import Ambiguous, Reading, RowError, from_json
-from code_rl.grading import CallTest, Problem, SequenceTest, StdinTest, TestCase
+from code_rl.grading import CallTest, Compare, Problem, SequenceTest, StdinTest, TestCase
 from code_rl.grading.values import ValueCodecError, decode, dumps, loads
 from code_rl.util import syntax
 from code_rl.util.data_files import parse_json, short
@@ -157,6 +157,9 @@ _RESULTS: dict[str, Callable[[Any], Any]] = {
     "result in a list, integer keys": lambda value: _with_integer_keys(only_item(value)),
 }
 
+ALLCLOSE = Compare("lcb", abs_tol=1e-8, rel_tol=1e-5, exact_integers=True)
+"""The rule of the validators of APPS, TACO and PRIME, which fall back on `numpy.allclose`. Theirs
+takes -1000001 for -1000000; here integers are exact."""
 STDIN_TYPES = ("stdin", "stdin_stdout")
 CALL_TYPES = ("functional", "function_call")
 MAX_SOLUTIONS = 10

@@ -26,7 +26,13 @@ from code_rl.data.sources.records import (
     make_problem,
     named,
 )
-from code_rl.data.sources.testcases import CALL_PRELUDE, solutions, with_calls, with_tests_of
+from code_rl.data.sources.testcases import (
+    ALLCLOSE,
+    CALL_PRELUDE,
+    solutions,
+    with_calls,
+    with_tests_of,
+)
 from code_rl.grading import CallTest, Compare, Problem
 
 NODE_PRELUDE = """\
@@ -88,6 +94,7 @@ def read_verl(row: Row, origin: Origin) -> Problem | Ambiguous:
         starter=starter,
         solutions=solutions(known),
         source=str(row.get("data_source") or origin.source),
+        compare=ALLCLOSE,
         meta={"dataset": extra["dataset"]} if isinstance(extra.get("dataset"), str) else {},
     )
     if isinstance(tests, dict) and isinstance(tests.get("functional"), str):
@@ -142,7 +149,7 @@ def _functional(draft: Problem, source: str) -> Problem:
             ) if part is body[-1]:
                 pairs = _pairs(tables, first=isinstance(wanted, ast.Subscript))
                 tests = tuple(CallTest(args, value) for args, value in pairs)
-                rule = Compare("lcb", TACO_TOL, TACO_TOL)
+                rule = Compare("lcb", TACO_TOL, TACO_TOL, exact_integers=True)
                 return dataclasses.replace(with_calls(draft, called, tests), compare=rule)
     tells = (
         "no loop that compares a call of the program's function"
