@@ -31,7 +31,7 @@ MOST = 10.0
 NOISE_S = 0.02
 
 READERS = (
-    "code_rl.policy.renderers.base",
+    "code_rl.util.thinking",
     "code_rl.policy.rewards",
     "code_rl.policy.trajectory",
     "code_rl.policy.sample",

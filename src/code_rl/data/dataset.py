@@ -34,12 +34,12 @@ from code_rl.data.sources.shapes import read_row, shape_of
 from code_rl.grading import Problem
 from code_rl.grading.native import check_problem, format_problem
 from code_rl.util import registry
-from code_rl.util.data_files import describe_files, is_data_file, stream_rows
+from code_rl.util.data_files import describe_files, is_data_file, scan_rows
 from code_rl.util.errors import ConfigError, DataError
 from code_rl.util.suggestion import suggestion
 from code_rl.util.version import __version__
 
-Rows = Iterator[tuple[str, dict[str, Any]]]
+Rows = Iterator[tuple[str, dict[str, Any] | DataError]]
 Role = Literal["train", "test"]
 MANIFEST = "manifest.json"
 PREPARED = "code-rl-prepared"
@@ -61,16 +61,15 @@ class Source:
 
     def readers(self) -> Iterator[Callable[[], Item]]:
         """Yield one function per raw row, in order, that reads it into an item. Raises DataError
-        for an unreadable file."""
+        for a file that cannot be read at all."""
         prefix = f"{self.name}/{self.split}" if self.split else self.name
         for index, (where, row) in enumerate(self.rows()):
             yield partial(read_row, row, Origin(self.name, prefix, index, where))
 
     def rows(self) -> Rows:
-        """Yield raw rows, each with its position as text (`FILE, row N`)."""
-        for file in self.files:
-            for number, row in enumerate(stream_rows(file), start=1):
-                yield f"{file}, row {number}", row
+        """Yield raw rows, or the errors of rows that cannot be read, each with its position as
+        text."""
+        return chain.from_iterable(map(scan_rows, self.files))
 
     def provenance(self) -> dict[str, Any]:
         """Return the source of the rows as JSON data."""
@@ -176,8 +175,12 @@ class Dataset:
 
     def shapes(self) -> list[str]:
         """Return the name of the shape of each source's first row ("" for an unknown shape)."""
-        shapes = [shape_of(row) for source in self.sources for _, row in islice(source.rows(), 1)]
-        return [shape.name if shape else "" for shape in shapes]
+        rows = (
+            next((row for _, row in source.rows() if not isinstance(row, DataError)), {})
+            for source in self.sources
+            if source.files
+        )
+        return [shape.name if (shape := shape_of(row)) else "" for row in rows]
 
     def provenance(self) -> list[dict[str, Any]]:
         """Return the source of each part's rows."""
@@ -343,6 +346,11 @@ def _from_path(path: Path, split: str | None, role: Role, given: str) -> Source:
         file = path / str(splits[split]["file"])
         return Source(path.resolve().name, split, (file,), given=f"{_split_name(given)[0]}:{split}")
     names = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
+    if any(name.endswith(".arrow") for name in names):
+        raise ConfigError(
+            f"{path} holds Arrow files, as save_to_disk writes them, which are not read; write "
+            "each split with to_parquet and give those files"
+        )
     chosen = select_files(names, None, split or role, str(path), required=split is not None)
     return Source(path.resolve().name, split, tuple(path / name for name in chosen), given=given)
 

@@ -16,9 +16,10 @@ from code_rl.data.on_disk import ProblemStore, cached_store
 from code_rl.data.order import Selected, subsample
 from code_rl.data.resolve import resolve_all
 from code_rl.data.sources.records import Skipped
-from code_rl.data.sources.shapes import NATIVE
+from code_rl.data.sources.shapes import NATIVE, UNREADABLE
 from code_rl.grading import Problem, StdinTest, TestCase
 from code_rl.grading.sandbox import Executor
+from code_rl.util.data_files import listed
 from code_rl.util.errors import ConfigError, DataError
 from code_rl.util.registry import GIVEN
 
@@ -132,10 +133,11 @@ async def load_dataset(dataset: Dataset, executor: Executor, say: Say = print) -
     store = await cached_store(
         dataset.fingerprint()[:32], partial(_resolved, dataset, executor, say), labels
     )
-    if store.skipped and {*dataset.shapes()} == {NATIVE}:
-        # A malformed row of the native format is an error of its writer.
-        first = store.skipped[0]
-        raise DataError(f"dataset={dataset.name}: {first.row_id}: {first.detail}")
+    # A malformed row of the native format is an error of its writer.
+    native = bool(store.skipped) and {*dataset.shapes()} == {NATIVE}
+    broken = [one.detail for one in store.skipped if native or one.reason == UNREADABLE]
+    if broken:
+        raise DataError(f"dataset={dataset.name}: {listed(broken)}")
     left = ", ".join(f"{count} {reason}" for reason, count in store.left_out().items())
     if left:
         say(

@@ -24,7 +24,7 @@ from filelock import AsyncFileLock
 from code_rl.data.order import Indexed, keys_of
 from code_rl.data.sources.records import Skipped
 from code_rl.grading import Problem
-from code_rl.grading.native import format_problem, parse_problem
+from code_rl.grading.native import check_problem, format_problem, parse_problem
 from code_rl.grading.values import ValueCodecError
 from code_rl.util.data_files import cache_folder, sources_digest
 from code_rl.util.errors import DataError
@@ -112,15 +112,17 @@ class ProblemStore(Indexed[Problem]):
     def add(
         self, problem: Problem, about: Mapping[str, Any] | None = None, line: bytes | None = None
     ) -> None:
-        """Append one problem (`line`: as `format_problem` writes it), or leave it out if its values
-        cannot be written.
+        """Append one problem (`line`: as `format_problem` writes it), or leave it out if it could
+        not be judged, or its values cannot be written.
 
         Once this returns, the record survives a kill of this process.
         """
         try:
+            check_problem(problem, f"problem {problem.id!r}")
             line = line or format_problem(problem).encode("ascii")
-        except ValueCodecError as error:
-            self.leave_out(Skipped(problem.id, "value_not_plain", str(error)))
+        except (DataError, ValueCodecError) as error:
+            reason = "malformed_row" if isinstance(error, DataError) else "value_not_plain"
+            self.leave_out(Skipped(problem.id, reason, str(error)))
             return
         records, _ = self._writers()
         record = zlib.compress(line, 1)
@@ -239,7 +241,9 @@ async def cached_store(
             async with aclosing(items(store.rows)) as rows:  # type: ignore[type-var]
                 async for item in rows:
                     if isinstance(item, Problem) and store.has(item.id):
-                        item = Skipped(item.id, "duplicate_id", "an earlier row has this id")
+                        item = Skipped(
+                            item.id, "duplicate_id", f"an earlier row has the id {item.id!r}"
+                        )
                     store.leave_out(item) if isinstance(item, Skipped) else store.add(
                         item, about(item)
                     )

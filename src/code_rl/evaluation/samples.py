@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from code_rl.grading import Verdict, VerdictKind, extract_code
 from code_rl.policy.completion_log import INFLIGHT, GroupLog, open_kept
-from code_rl.util.data_files import read_rows, stream_rows
+from code_rl.util.data_files import read_rows
 from code_rl.util.errors import DataError
 from code_rl.util.files import KeyedLog
 
@@ -92,7 +92,7 @@ def read_stored(path: str, known: Mapping[str, str | None]) -> dict[str, list[Sa
     with one number; a repeated equal sample counts once.
     """
     stored: dict[str, dict[Key, Sample]] = {}
-    for where, row in _rows(path):
+    for where, row in read_rows(path):
         for problem_id, fields in _read_row(row, where):
             if problem_id not in known:
                 raise DataError(
@@ -129,13 +129,6 @@ def _numbered(samples: Mapping[Key, Sample]) -> list[Sample]:
         numbered.append(replace(samples[key], sample=met[key[1]]))
         met[key[1]] += 1
     return numbered
-
-
-def _rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield rows of a JSON array (`.json`) or of JSON lines, with their position as text."""
-    if path.endswith(".json"):
-        return ((f"{path}, item {i}", row) for i, row in enumerate(stream_rows(Path(path))))
-    return read_rows(path)
 
 
 def _read_row(row: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[str, Any]]]:

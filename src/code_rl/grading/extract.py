@@ -1,7 +1,8 @@
 """The program inside an answer: the last fenced block of the language that has a statement.
 
-Reasoning is not part of an answer: the answer begins after the last `</think>`, and a text that
-begins with `<think>` and never ends it has none.
+Reasoning is not part of an answer: the answer begins after the think blocks with which a text
+begins, and after the last line that is `</think>`, since a prompt may have opened the block. A text
+that begins with `<think>` and never ends it has no answer.
 
 A fence is a line of three or more backticks or tildes. The rules, where Markdown leaves room:
 
@@ -18,7 +19,7 @@ A fence is a line of three or more backticks or tildes. The rules, where Markdow
 - CRLF becomes LF; blank lines around the code are dropped.
 
 Known limits: a single word after a closing fence is read as a language, whatever character it ends
-in; an answer that itself contains `</think>` begins after it.
+in; a draft in reasoning that the prompt opened and that ends within a line is read as the answer's.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_THINK, _UNTHINK = "<think>", "</think>"
+from code_rl.util.thinking import UNTHINK, split_thinking
+
 _WORD = re.compile(r"\W*+(\w*)")
 _QUOTE_MARKS = re.compile(r"(?:[ \t]*+>)*+ ?")
 _STRINGS = re.compile(r"""#.*|'''|\"\"\"|'(?:\\.|[^'\\])*+'?|"(?:\\.|[^"\\])*+"?""", re.DOTALL)
@@ -83,10 +85,10 @@ class _Fence:
 
 def extract_code(text: str) -> str | None:
     """Return the program of an answer, or None. Never raises; linear in the text."""
-    answer = text.rpartition(_UNTHINK)[2]
-    if answer.lstrip().startswith(_THINK):
-        return None
+    _, answer = split_thinking(text)
     lines = [line.removesuffix("\r") for line in answer.split("\n")]
+    ends = [number for number, line in enumerate(lines, start=1) if line.strip() == UNTHINK]
+    lines = lines[ends[-1] :] if ends else lines
     fences = [fence for number, line in enumerate(lines) if (fence := _fence(number, line))]
     found: list[str | None] = [None, None, None]
     index = 0

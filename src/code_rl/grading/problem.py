@@ -213,7 +213,8 @@ def check_parts(problem: Problem, where: str) -> None:
         rule = problem.compare.rule
         if (test.abs_tol, test.rel_tol) != (None, None) and rule not in WITH_TOLERANCE:
             raise DataError(
-                f"{here}: a tolerance does not go with the rule {rule!r}; use lcb, python or contest"
+                f"{here}: a tolerance does not go with the rule {rule!r}; use lcb, python or "
+                "contest"
             )
         check_tolerance(test.abs_tol, test.rel_tol, here)
 

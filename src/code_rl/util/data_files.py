@@ -12,7 +12,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ DATA_SUFFIXES = (*LINES, ARRAY, PARQUET)
 MAX_ARRAY_BYTES = 256 << 20
 """A JSON array cannot be streamed; larger ones are refused."""
 
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _BATCH_BYTES = 8 << 20
 _MAX_BATCH_ROWS = 256
 
@@ -114,12 +115,54 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
         ) from error
 
 
+def scan_rows(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any] | DataError]]:
+    """Yield the rows of a data file in order, each with its position as text. A row that cannot be
+    read is an error in its place.
+
+    Raises DataError for a file that cannot be read at all, ConfigError if a library for it is
+    missing.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise DataError(f"{path}: there is no such file")
+    with file.open("rb") as stream:
+        if stream.read(len(_LFS_POINTER)) == _LFS_POINTER:
+            raise DataError(f"{path} is a Git LFS pointer, not the data; run git lfs pull there")
+    if file.name.endswith(PARQUET):
+        yield from ((f"{path}, row {n}", row) for n, row in enumerate(_parquet_rows(file), start=1))
+    elif file.name.endswith(ARRAY) and not _begins_with_object(file):
+        yield from ((f"{path}, item {n}", row) for n, row in enumerate(_array_rows(file)))
+    else:
+        for number, line in read_lines(path):
+            where = f"{path}, line {number}"
+            try:
+                yield where, read_object(line, where)
+            except DataError as error:
+                yield where, error
+
+
 def read_rows(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the JSON objects on the lines of `read_lines`, each with its position as text. Raises
-    DataError."""
-    for number, line in read_lines(path):
-        where = f"{path}, line {number}"
-        yield where, read_object(line, where)
+    """Yield the rows of `scan_rows` that can be read. After the last one, raise one DataError that
+    lists all others."""
+    errors: list[str] = []
+    for where, row in scan_rows(path):
+        if isinstance(row, DataError):
+            errors.append(str(row))
+        else:
+            yield where, row
+    if errors:
+        raise DataError(listed(errors))
+
+
+def stream_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of `read_rows` without their positions."""
+    return (row for _, row in read_rows(path))
+
+
+def listed(errors: Sequence[str], most: int = 5) -> str:
+    """Return the first errors as one line, with the number of the others."""
+    more = f"; and {len(errors) - most} more" if len(errors) > most else ""
+    return "; ".join(errors[:most]) + more
 
 
 def read_object(line: bytes, where: str) -> dict[str, Any]:
@@ -130,25 +173,6 @@ def read_object(line: bytes, where: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise DataError(f"{where}: a JSON object was expected, not {short(data)}{array}")
     return data
-
-
-def stream_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a data file in order.
-
-    Raises DataError for a file that cannot be read or has anything but objects, ConfigError if a
-    library for it is missing.
-    """
-    if not path.is_file():
-        raise DataError(f"{path}: there is no such file")
-    name = path.name
-    if name.endswith(PARQUET):
-        yield from _parquet_rows(path)
-    elif name.endswith(LINES) or (name.endswith(ARRAY) and _begins_with_object(path)):
-        yield from (row for _, row in read_rows(path))
-    elif name.endswith(ARRAY):
-        yield from _array_rows(path)
-    else:
-        raise DataError(f"{path}: not a data file; known are {', '.join(DATA_SUFFIXES)}")
 
 
 def short(value: Any) -> str:
@@ -187,7 +211,7 @@ def _begins_with_object(path: Path) -> bool:
         return stream.read(1 << 16).lstrip()[:1] == b"{"
 
 
-def _array_rows(path: Path) -> Iterator[dict[str, Any]]:
+def _array_rows(path: Path) -> Iterator[dict[str, Any] | DataError]:
     size = path.stat().st_size
     if size > MAX_ARRAY_BYTES:
         raise DataError(
@@ -198,9 +222,8 @@ def _array_rows(path: Path) -> Iterator[dict[str, Any]]:
     if not isinstance(rows, list):
         raise DataError(f"{path}: an array of objects was expected, not {short(rows)}")
     for index, row in enumerate(rows):
-        if not isinstance(row, dict):
-            raise DataError(f"{path}, item {index}: a JSON object was expected, not {short(row)}")
-        yield row
+        error = f"{path}, item {index}: a JSON object was expected, not {short(row)}"
+        yield row if isinstance(row, dict) else DataError(error)
 
 
 def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:

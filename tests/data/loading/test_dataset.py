@@ -168,8 +168,8 @@ def test_the_mixtures_are_what_the_recipes_promise():
         ("{tmp}/part", ConfigError, ("1 of 2",)),
         ("{tmp}/rows.jsonl:test", ConfigError, ("rows.jsonl:test",)),
         ("{tmp}/rows.txt", ConfigError, ("rows.txt",)),
-        ("{tmp}/bad.jsonl", DataError, ("bad.jsonl, line 2",)),
-        ("{tmp}/list.jsonl", DataError, ("list.jsonl, line 1",)),
+        ("{tmp}/disk", ConfigError, ("disk", "to_parquet")),
+        ("{tmp}/pointer.jsonl", DataError, ("pointer.jsonl", "git lfs pull")),
         ("{tmp}/bad.parquet", DataError, ("bad.parquet",)),
         ("{tmp}/bad.jsonl.zst", DataError, ("bad.jsonl.zst",)),
         ("{tmp}/bad.jsonl.gz", DataError, ("bad.jsonl.gz",)),
@@ -182,8 +182,9 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path, setting, error, named)
     write(tmp_path / "part" / "train-00000-of-00002.parquet", 1)
     write(tmp_path / "rows.jsonl", 1)
     (tmp_path / "rows.txt").write_text("x")
-    (tmp_path / "bad.jsonl").write_text('{"a": 1}\n{')
-    (tmp_path / "list.jsonl").write_text("[1]\n")
+    write(tmp_path / "disk" / "train" / "state.json", 1)
+    (tmp_path / "disk" / "train" / "data-00000-of-00001.arrow").write_bytes(b"rows")
+    (tmp_path / "pointer.jsonl").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\n")
     for name in ("bad.parquet", "bad.jsonl.zst", "bad.jsonl.gz"):
         (tmp_path / name).write_bytes(b"not that")
     with refused(*named, kind=error):
@@ -259,7 +260,9 @@ TWO_PLUS_TWO = '{"id": "a1", "statement": "s", "tests": [{"kind": "stdin", "inpu
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        (TWO_PLUS_TWO.replace("}\n", ', "x": 1}\n'), ("row 1", '"x"')),
+        (TWO_PLUS_TWO.replace("}\n", ', "x": 1}\n'), ("line 1", '"x"')),
+        (TWO_PLUS_TWO + "{\n" + TWO_PLUS_TWO.replace("a1", "") + "[1]\n", ("line 2", "line 3", "line 4")),
+        ('{"unknown": 1}\n{\n', ("rows.jsonl, line 2",)),
         (TWO_PLUS_TWO * 2, ("rows.jsonl", "a1")),
         ('[{"id": "a"}]\n', ("rows.jsonl, line 1", ".json")),
         ('[\n{"id": "a"}\n]\n', ("rows.jsonl, line 1", ".json")),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
+from typing import Any
 
 import pytest
 
+from code_rl.data.on_disk import ProblemStore
 from code_rl.data.sources.records import Ambiguous, Origin, Skipped, item_id
 from code_rl.data.sources.shapes import read_row, shape_of
+from code_rl.grading import Problem
 from code_rl.policy.prompt_templates import build_prompt, get_prompt_template
 from tests.data.loading.raw_rows import (
     CALLS,
@@ -129,6 +133,97 @@ def test_codecontests_rows_have_the_rule_of_the_sets_own_tester():
     assert (rule.rule, rule.abs_tol, rule.ignore_case, rule.exact_integers) == ("contest", 1e-5, True, False)
 
 
+@pytest.mark.parametrize("row", [taco(["1"], ["2"], SUM, None), apps(["1"], ["2"], SUM, None), prime_call(3)])
+def test_rows_of_apps_and_its_heirs_have_their_validators_tolerance(row):
+    found = read(row)
+    rule = (found.problem if isinstance(found, Ambiguous) else found).compare
+    assert (rule.rule, rule.abs_tol, rule.rel_tol, rule.exact_integers) == ("lcb", 1e-8, 1e-5, True)
+
+
+def test_a_bool_is_right_where_the_set_expects_0_or_1(court):
+    problem = court.resolve(read(taco([[2], [3]], [[1], [0]], "def f(n):\n    return n % 2 == 0", "f")))
+    assert court.verdicts(problem, "def f(n):\n    return n % 2 == 0") == ["passed"]
+
+
+@pytest.mark.parametrize("limit", [{"seconds": None, "nanos": 1}, {"seconds": "2"}, 2, None, {}])
+def test_a_stated_limit_that_is_none_does_not_cost_the_row(limit):
+    row = next(sample for sample in SAMPLES if sample.name == "code_contests").row
+    assert isinstance(read({**row, "time_limit": limit}), Problem)
+
+
+NATIVE = {"id": "a", "statement": "?", "fn_name": None}
+
+
+def asserting(*tests, **rest):
+    return {**NATIVE, "tests": [{"kind": "assert", "code": code} for code in tests], **rest}
+
+
+@pytest.mark.parametrize(
+    ("row", "right", "wrong"),
+    [
+        (asserting("assert f(2) == 4", "assert f(0) == 0"), "def f(n): return n * n", "def f(n): return n + 2"),
+        (asserting("assert sorted(f('ba')) == ['a', 'b']"), "def f(s): return set(s)", "def f(s): return {s}"),
+        (asserting("assert f(2) is True"), "def f(n): return n == 2", "def f(n): return 1"),
+        (asserting("assert abs(f(1) - 10) < 1e-3", "assert f(2) == 10"), "def f(n): return 10 + (n == 1) * 1e-4", "def f(n): return 10.0001"),
+        (asserting("assert abs(f(1) - 10) < 1e-3\nassert abs(f(2) - 10) < 1"), "def f(n): return 10 + (n == 2) / 2", "def f(n): return 10.5"),
+        (asserting("assert f(2) == (4,)", fn_name="f"), "def f(n): return (4,)", "def f(n): return [4]"),
+    ],
+)  # fmt: skip
+def test_an_assert_is_read_as_the_call_that_it_makes(court, row, right, wrong):
+    assert court.verdicts(read(row), right, wrong) == ["passed", "wrong_answer"]
+
+
+@pytest.mark.parametrize(
+    "code", ["assert f(2) > 4", "x = f(2)", "assert f(2) == g(3)", "assert f(", 3, "", "assert True"]
+)
+def test_an_assert_that_is_no_call_with_a_constant_result_is_refused(code):
+    assert read(asserting("assert f(2) == 4", code)).reason == "bad_native_row"
+
+
+ODD: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    1e999,
+    "",
+    " ",
+    "[",
+    "{}",
+    "x" * 99,
+    [],
+    {},
+    [None],
+    [[None]],
+    {"a": None},
+    {"input": [1]},
+)
+
+
+def changed(value):
+    """Each copy of a row, or of a value in it, that has one part replaced or left out."""
+    yield from ODD
+    with contextlib.suppress(TypeError, ValueError):
+        yield from map(json.dumps, changed(json.loads(value)))
+    for key in range(len(value)) if isinstance(value, list) else list(value) if isinstance(value, dict) else ():
+        rest = copy.copy(value)
+        del rest[key]
+        yield rest
+        for part in changed(value[key]):
+            new = copy.copy(value)
+            new[key] = part
+            yield new
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
+def test_nothing_that_a_row_holds_raises_anything_but_a_reason(sample, tmp_path):
+    store = ProblemStore(tmp_path, "key")
+    for row in changed(sample.row):
+        found = read(row) if isinstance(row, dict) else None
+        if isinstance(found, Problem):
+            store.add(found)
+            assert len(store) < 2 or store.at(len(store) - 1).tests
+
+
 STDIN = {"problem": "Add.", "tests": json.dumps([{"input": "1", "output": "1"}])}
 VERL = next(sample.row for sample in SAMPLES if sample.name == "verl stdin")
 
@@ -161,7 +256,7 @@ def functional(source):
         (VERL | {"prompt": [{"role": "system", "content": "Add two numbers."}]}, "blank_statement"),
         *((verl(truth), "not_tests") for truth in ("42", "\\boxed{4}", '"text"', '{"pytest": "def test_it(): ..."}', None)),
         (functional("assert f(1) == 2"), "not_tests"),
-        (functional("def check(:"), "test_is_not_python"),
+        (functional("def check(:"), "not_python"),
         (functional("_inputs = open('x')\n" + TABLES), "value_is_not_a_literal"),
         (functional(TABLES.replace("[5]]", "[5], [6]]")), "bad_tests"),
     ],
@@ -189,8 +284,9 @@ def test_a_row_that_is_left_out_has_the_id_that_it_would_have_had(sample):
     ("row", "name"),
     [
         ({"question": "?", "input_output": "", "question_id": 7}, "set/train/7"),
-        ({"problem": "?", "tests": "", "id": "a"}, "set/train/a"),
+        ({"problem": "?", "tests": "", "id": "a"}, "a"),
         ({"task_id": 7, "code": 3, "test_list": []}, "Mbpp/7"),
+        ({"task_id": "assert/0", "code": 3, "test_list": []}, "assert/0"),
         ({"description": "?", "public_tests": {}, "private_tests": {}, "name": "1_A"}, "1_A"),
         ({"prompt": 3, "reward_model": {}, "id": 7}, "set/train/4"),
     ],

@@ -37,6 +37,15 @@ def report(out: Path) -> dict[str, Any]:
     return dict(json.loads((out / "report.json").read_text()))
 
 
+def test_lines_that_cannot_be_read_are_named_and_dropped(small: Path, tmp_path: Path) -> None:
+    with small.open("a") as stream:
+        stream.write("{\n[1]\n")
+    assert main(["prepare", f"dataset={small}", f"out={tmp_path / 'out'}", "min_tests=1"]) == 0
+    dropped = [json.loads(line) for line in (tmp_path / "out" / "dropped.jsonl").read_text().splitlines()]
+    unreadable = [one["detail"] for one in dropped if one["reason"] == "unreadable_row"]
+    assert ["line 7" in unreadable[0], "line 8" in unreadable[1], len(unreadable)] == [True, True, 2]
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

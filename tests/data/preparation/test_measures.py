@@ -133,7 +133,7 @@ def test_a_program_that_solves_nothing_is_seen_to_pass(problem: Problem, reason:
 
 def test_one_hidden_test_with_an_answer_of_its_own_is_enough_against_trivial_programs() -> None:
     assert trivial_pass(stdin_problem(("1", "2"), ("2", "3"), public=1)) is None
-    assert trivial_pass(call_problem(((1,), True), ((2,), 1))) is None
+    assert trivial_pass(call_problem(((1,), True), ((2,), 0))) is None
 
 
 def test_problems_decided_at_once_stay_within_the_budget_of_bytes_and_a_larger_one_goes_alone(tmp_path: Path) -> None:

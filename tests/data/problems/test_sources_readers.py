@@ -240,18 +240,28 @@ def test_a_tree_has_one_form_however_it_is_written():
     assert linked_list([]) is None
 
 
+@pytest.mark.parametrize("body", ["", "    # Twice each.\n"])
+def test_a_prompt_may_end_at_the_header_of_its_function(body):
+    prompt = "import math\n\ndef twice(xs):\n" + body
+    row = {**HUMANEVAL, "prompt": prompt, "canonical_solution": "    return [x * 2 for x in xs]\n"}
+    problem = only(read_humaneval([row]))
+    assert problem.meta["preamble"] == "import math"
+    assert asyncio.run(_verdict(problem, problem.solutions[0])) is VerdictKind.PASSED
+
+
 @pytest.mark.parametrize(
     ("reader", "row", "reason"),
     [
         (read_humaneval, {key: value for key, value in HUMANEVAL.items() if key != "prompt"}, "missing_field"),
         (read_humaneval, {**HUMANEVAL, "test": 3}, "wrong_field_type"),
         (read_humaneval, {**HUMANEVAL, "test": "def check(candidate):\n    assert True\n"}, "no_tests"),
-        (read_humaneval, {**HUMANEVAL, "test": "def (:"}, "test_is_not_python"),
+        (read_humaneval, {**HUMANEVAL, "test": "def (:"}, "not_python"),
         (read_humaneval, {**HUMANEVAL, "entry_point": "absent"}, "entry_point_not_in_prompt"),
         (read_humaneval_plus, {**HUMANEVAL_PLUS, "plus_input": [3]}, "wrong_field_type"),
         (read_humaneval_plus, {**HUMANEVAL_PLUS, "atol": "much"}, "wrong_field_type"),
         (read_mbpp, {**MBPP, "test_list": ["assert other(1) == 2"]}, "entry_point_unclear"),
         (read_mbpp, {**MBPP, "test_list": [7]}, "wrong_field_type"),
+        (read_mbpp, {**MBPP, "text": " "}, "blank_statement"),
         (read_mbpp_plus, {**MBPP_PLUS, "base_input": {"a": 1}}, "wrong_field_type"),
         (read_leetcode, {**LEETCODE_OLD, "entry_point": "solve"}, "unknown_entry_point"),
         (read_leetcode, {**LEETCODE_OLD, "query": "no request"}, "unknown_query_shape"),

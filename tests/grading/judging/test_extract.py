@@ -21,6 +21,7 @@ CASES = {
     "thinking that is cut": ("<think>\n```python\n1\n```\n", None),
     "no block after the thinking": ("<think>\n```python\n1\n```\n</think>\nIt prints 1.", None),
     "thinking that the prompt opened": ("```python\n1\n```\n</think>\n```python\n2\n```", "2"),
+    "tags in and after a program": ("```python\nprint('</think>')\n```\nI ended with </think>.", "print('</think>')"),
     "thinking that begins again and is cut": ("<think>\nx</think>\n<think>\n```\n1\n```", None),
     "a fence at the margin of a docstring": (
         '```python\n"""\n```\nf(1)\n```\n"""\ndef f(n): 1\n```',

@@ -10,7 +10,6 @@ import pytest
 
 from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import CallTest, Compare, Problem
-from code_rl.grading.verdict import VerdictKind
 from tests.boxes import shared_box
 from tests.grading.corpus.programs import ENTRIES
 

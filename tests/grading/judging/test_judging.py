@@ -7,6 +7,7 @@ import gzip
 import json
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -348,6 +349,23 @@ def test_a_server_that_does_not_answer_is_one_line_and_nothing_is_written(files,
     assert main(["judge", *argv]) == 2
     one_line(capsys, "127.0.0.1:1")
     assert not (tmp_path / "v.jsonl").exists()
+
+
+def test_programs_may_be_a_json_array(files, tmp_path):
+    problems, programs, out = files(program(1, "1"), program(1, "2"))
+    array = tmp_path / "Q.json"
+    array.write_text("[" + ",".join(Path(programs).read_text().splitlines()) + "]")
+    assert [row["verdict"] for row in judged((problems, str(array), out))[1]] == ["passed", "wrong_answer"]
+
+
+def test_all_lines_that_cannot_be_read_are_named_before_anything_runs(files):
+    paths = files(program(1, "1"))
+    with open(paths[1], "a") as stream:
+        stream.write("{\n[1]\n")
+    executor = EchoExecutor()
+    with refused("line 2", "line 3", kind=DataError):
+        judged(paths, executor)
+    assert not executor.jobs
 
 
 def test_the_rollouts_of_a_run_are_judged_completion_by_completion(files):

@@ -294,12 +294,13 @@ class AssertReader:
         return any(isinstance(part, ast.expr) and self._is_entry(part) for part in ast.walk(node))
 
 
-def read_statements(source: str) -> list[ast.stmt]:
-    """Return the statements of a test's source. Raises AssertFormError if it is not Python."""
+def read_statements(source: str, name: str = "test") -> list[ast.stmt]:
+    """Return the statements of a source. Raises AssertFormError with its name if it is not
+    Python."""
     try:
         return syntax.parse(source).body
     except SyntaxError as error:
-        raise AssertFormError("test_is_not_python", str(error)) from error
+        raise AssertFormError("not_python", f"{name}: {error}") from error
 
 
 def check_body(source: str) -> list[ast.stmt]:

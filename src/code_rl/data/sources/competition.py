@@ -37,10 +37,10 @@ _TACO_META = ("difficulty", "url", "name", "tags", "raw_tags", "skill_types", "p
 
 
 def _own_id(row: Row, origin: Origin) -> str:
-    """Return the row's id, including its set: APPS and TACO number the rows of every split from
-    zero."""
+    """Return the row's id. A number gets the set as prefix, since APPS and TACO number the rows of
+    every split from zero."""
     own = records.stated_id(row, "id", "problem_id", "question_id")
-    return f"{origin.prefix}/{own}" if own else origin.row_id
+    return f"{origin.prefix}/{own}" if own.isdecimal() else own or origin.row_id
 
 
 @records.named(_own_id)
@@ -98,7 +98,9 @@ def read_code_contests(row: Row, origin: Origin) -> Problem:
     if wrong:
         meta["wrong_solutions"] = list(wrong)
     limit = row.get("time_limit")
-    if isinstance(limit, Mapping):
+    if isinstance(limit, Mapping) and all(
+        isinstance(limit.get(name, 0), int | float) for name in ("seconds", "nanos")
+    ):
         meta["stated_time_limit"] = (
             f"{limit.get('seconds', 0) + limit.get('nanos', 0) / 1e9:g} seconds"
         )

@@ -78,26 +78,32 @@ def _problem(row: Row, source: str) -> Problem:
     """Return the problem without its tests."""
     prompt, name = field(row, "prompt", str), field(row, "entry_point", str)
     begun = prompt if prompt.endswith("\n") else f"{prompt}\n"
+    solution = begun + field(row, "canonical_solution", str)
     return Problem(
         id=field(row, "task_id", str),
         statement=COMPLETE,
         tests=(),
         starter_code=prompt.strip("\n"),
         fn_name=name,
-        solutions=(begun + field(row, "canonical_solution", str),),
+        solutions=(solution,),
         source=source,
-        meta={"preamble": prompt_preamble(prompt, name)},
+        meta={"preamble": prompt_preamble(prompt, name, solution)},
     )
 
 
-def prompt_preamble(prompt: str, entry_point: str) -> str:
-    """Return the part of a prompt before the function to write: imports and helper functions."""
-    named = [
-        part
-        for part in asserts.read_statements(prompt)
-        if getattr(part, "name", None) == entry_point
+def prompt_preamble(prompt: str, entry_point: str, solution: str) -> str:
+    """Return the part of a prompt before the function to write: imports and helper functions.
+
+    `solution` is the prompt with a body: a header alone is no Python.
+    """
+    lines = prompt.splitlines()
+    begins = [
+        part.lineno
+        for part in asserts.read_statements(solution, "prompt and canonical_solution")
+        if isinstance(part, ast.FunctionDef)
+        and part.name == entry_point
+        and part.lineno <= len(lines)
     ]
-    functions = [part for part in named if isinstance(part, ast.FunctionDef)]
-    if not functions:
+    if not begins:
         raise RowError("entry_point_not_in_prompt", entry_point)
-    return "\n".join(prompt.splitlines()[: functions[-1].lineno - 1]).strip("\n")
+    return "\n".join(lines[: begins[-1] - 1]).strip("\n")

@@ -19,7 +19,16 @@ from itertools import chain
 from typing import Any
 
 from code_rl.data.sources import asserts, records
-from code_rl.data.sources.records import Draft, Origin, Row, RowError, field, number, strings
+from code_rl.data.sources.records import (
+    Draft,
+    Origin,
+    Row,
+    RowError,
+    field,
+    filled,
+    number,
+    strings,
+)
 from code_rl.grading import Problem
 
 SET_VIEWS = (
@@ -46,13 +55,13 @@ COMPLEX_TEXT = re.compile(r"\(?[-+\d.e]*[-+\d.e]j\)?")
 
 def _row_id(row: Row, _origin: Origin | None = None) -> str:
     task_id = str(row.get("task_id", "?"))
-    return task_id if task_id.startswith("Mbpp/") else f"Mbpp/{task_id}"
+    return f"Mbpp/{task_id}" if task_id.isdecimal() else task_id
 
 
 @records.named(_row_id)
 def read_mbpp(row: Row, _origin: Origin) -> Problem:
     """Read an MBPP row, original (`text`) or sanitized (`prompt`)."""
-    text = field(row, "text" if "text" in row else "prompt", str)
+    text = filled(row, "text" if row.get("text") is not None else "prompt")
     solution, stated = field(row, "code", str).replace("\r\n", "\n"), strings(row, "test_list")
     statements = [part for source in stated for part in asserts.read_statements(source)]
     name = entry_point(solution, statements)

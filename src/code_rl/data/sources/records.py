@@ -161,8 +161,9 @@ def make_problem(
     """Return a problem of the set. A row without an id gets its position as id; blank starter code
     counts as none."""
     starter = starter if starter and starter.strip() else None
+    stated = str(row_id or "")
     return Problem(
-        str(row_id or origin.row_id),
+        stated if stated.strip() else origin.row_id,
         statement,
         tuple(tests),
         starter,

@@ -15,6 +15,7 @@ from code_rl.data.sources import competition, humaneval, leetcode, livecodebench
 from code_rl.data.sources.native import read_native
 from code_rl.data.sources.records import Item, Origin, Reader, Row, RowError, Skipped, stated_id
 from code_rl.grading.native import REQUIRED
+from code_rl.util.errors import DataError
 
 ReadRow = Reader[Item]
 
@@ -33,8 +34,10 @@ class Shape:
         return all(row.get(name) is not None for name in self.columns) and self.test(row)
 
 
-def read_row(row: Row, origin: Origin) -> Item:
+def read_row(row: Row | DataError, origin: Origin) -> Item:
     """Return the row's item, or a Skipped with the reason."""
+    if isinstance(row, DataError):
+        return Skipped(origin.row_id, UNREADABLE, str(row))
     shape = shape_of(row)
     if shape is not None:
         return read_as(shape.read, row, origin)
@@ -54,6 +57,9 @@ def read_as(read: ReadRow, row: Row, origin: Origin) -> Item:
             return read(row, origin)
         except RecursionError as error:
             raise RowError("value_not_plain", str(error)) from error
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            detail = f"{origin.where}: {type(error).__name__}: {error}"
+            raise RowError("malformed_row", detail) from error
     except RowError as error:
         name = error.row_id or stated_id(row, "task_id", "question_id", "id") or origin.row_id
         return Skipped(name, error.reason, error.detail[:300])
@@ -81,7 +87,7 @@ def _shape(
     return Shape(name, frozenset(columns.split()), read, test)
 
 
-NATIVE = "native"
+NATIVE, UNREADABLE = "native", "unreadable_row"
 _TABLES = _text_holds("test", "inputs = [")
 """A text that EvalPlus's original format has and HumanEval's tests do not."""
 

@@ -308,7 +308,7 @@ def _kind(row: Any, named: str | None, where: str) -> tuple[str, str | None]:
 def _call_test(given: Any, wanted: Any, where: str) -> CallTest:
     try:
         if isinstance(given, str):
-            args = tuple(loads(line) for line in given.split("\n")) if given.strip() else ()
+            args = tuple(loads(line) for line in given.split("\n") if line.strip())
             return CallTest(args, loads(wanted) if isinstance(wanted, str) else _unwrapped(wanted))
         if isinstance(given, list):
             return CallTest(tuple(map(decode, given)), _unwrapped(wanted))

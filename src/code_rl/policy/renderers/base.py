@@ -3,17 +3,14 @@ tokens become a message."""
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, TypedDict
 
+from code_rl.util.thinking import THINK, UNTHINK, split_thinking
+
 if TYPE_CHECKING:
     from tinker import types
-
-
-THINK, UNTHINK = "<think>", "</think>"
-_BLOCK_BEGINS = re.compile(r"\s*+<think>")
 
 
 class Message(TypedDict):
@@ -89,20 +86,13 @@ class Renderer(ABC):
         Think blocks at the beginning of the text are reasoning, each up to its first end tag; the
         rest is the answer. Without an end tag there is no answer.
         """
-        thoughts, at = list[str](), 0
-        begin = _BLOCK_BEGINS.match(text)
-        if begin is None and not self.opens_thinking:
+        thoughts, answer = split_thinking(text, self.opens_thinking)
+        if not thoughts:
             return {"role": "assistant", "content": text}
-        while begin is not None or not thoughts:
-            at = begin.end() if begin else at
-            end = text.find(UNTHINK, at)
-            thoughts.append(text[at : end if end >= 0 else None].strip("\n"))
-            at = end + len(UNTHINK) if end >= 0 else len(text)
-            begin = _BLOCK_BEGINS.match(text, at)
         return {
             "role": "assistant",
-            "content": text[at:].lstrip("\n"),
-            "reasoning_content": "\n".join(thoughts),
+            "content": answer.lstrip("\n"),
+            "reasoning_content": "\n".join(thought.strip("\n") for thought in thoughts),
         }
 
     @staticmethod

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from code_rl.policy.renderers.base import THINK, UNTHINK, Message, Renderer
+from code_rl.policy.renderers.base import Message, Renderer
 from code_rl.util.errors import DataError
+from code_rl.util.thinking import THINK, UNTHINK
 
 START, END = "<|im_start|>", "<|im_end|>"
 NO_THOUGHTS = f"{THINK}\n\n{UNTHINK}\n\n"

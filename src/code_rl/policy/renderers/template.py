@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from code_rl.policy.renderers.base import THINK, Message, Renderer
+from code_rl.policy.renderers.base import Message, Renderer
 from code_rl.util.errors import ConfigError, DataError
+from code_rl.util.thinking import THINK
 
 _PROBE: tuple[Message, ...] = (
     {"role": "user", "content": "question"},
