@@ -151,6 +151,7 @@ def test_a_value_that_cannot_be_is_refused_by_the_name_of_its_setting(name, valu
         ("groups_per_batch=4 group_size=4 batch_size=16", "groups_per_batch"),
         ("recipe=tny", "'tiny'"),
         ("loss=dro", "'dro'"),
+        ("loss=stable_reinforce", "loss=tis"),
         ("clip_high=0.28", "clip_high=0.28 loss=importance_sampling"),
         ("loss=ppo clip_low=1.5", "clip_low=1.5"),
         ("overlong=penalty:128", "overlong=penalty:128 max_tokens=128"),

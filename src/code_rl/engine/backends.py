@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from code_rl.engine.losses import POLICY_LOSSES, STABLE_REINFORCE
+from code_rl.engine.losses import POLICY_LOSSES
 from code_rl.engine.places import BackendKind, Capabilities, place_of
 from code_rl.engine.settings import EngineSettings
 from code_rl.util.concurrency import interruptible
@@ -62,10 +62,7 @@ async def preflight(config: EngineSettings) -> Survey | None:
     """
     from code_rl.engine.probes import sdk_is_newer, survey
 
-    records = config.loss == STABLE_REINFORCE.name
     if config.backend == BackendKind.EMBEDDED:
-        if records:
-            raise _no_recording(config)
         require("engine", "backend=embedded", "torch")
         if not sdk_is_newer():
             raise ConfigError(
@@ -82,22 +79,7 @@ async def preflight(config: EngineSettings) -> Survey | None:
             await asyncio.to_thread(context_of, config.model_name)
         return None
 
-    place = place_of(config.backend)
-    found = await survey(place, config.model_name)
-    listed = place.paid if found.losses is None else config.loss in found.losses
-    if records and not listed:
-        raise _no_recording(config)
-    if records and not sdk_is_newer():
-        raise ConfigError(f"loss={config.loss} needs: pip install 'tinker>=0.38'")
-    return found
-
-
-def _no_recording(config: EngineSettings) -> ConfigError:
-    return ConfigError(
-        f"loss={config.loss} is hosted Tinker's alone, its formula is unpublished, and "
-        f"backend={config.backend} does not list it; for stale samples choose loss=tis, loss=mis "
-        "or loss=dppo_tv"
-    )
+    return await survey(place_of(config.backend), config.model_name)
 
 
 async def connect(
@@ -196,9 +178,7 @@ async def _connect_remote(config: EngineSettings, state_path: str | None, found:
     place, name, ttl = place_of(config.backend), config.model_name or "", config.checkpoint_ttl_days
     context = asking.context_of(name, found.models[name])
     ttl_s = None if ttl is None else round(ttl * 86400)
-    service = await asyncio.to_thread(
-        RemoteService, place, config.patience, ttl_s, config.loss == STABLE_REINFORCE.name
-    )
+    service = await asyncio.to_thread(RemoteService, place, config.patience, ttl_s)
     try:
         if state_path is not None:
             trainer = await _restored(service, state_path)

@@ -18,11 +18,9 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from code_rl.engine.places import HOSTED, Place
-from code_rl.engine.recorded import RecordedSequences
 from code_rl.util.errors import BackendError, CodeRLError, ConfigError
 
 if TYPE_CHECKING:
@@ -207,16 +205,9 @@ class RemoteFuture(Generic[T]):
 
 class RemoteService:
     """Makes clients on one server. Creating it opens a session, which the SDK retries for minutes,
-    so call `preflight` first. With `records` the service records each sampled sequence for
-    `stable_reinforce`."""
+    so call `preflight` first."""
 
-    def __init__(
-        self,
-        place: Place,
-        outage_timeout_s: float,
-        ttl_seconds: int | None,
-        records: bool = False,
-    ) -> None:
+    def __init__(self, place: Place, outage_timeout_s: float, ttl_seconds: int | None) -> None:
         if place.url != HOSTED:
             os.environ.setdefault("TINKER_TELEMETRY", "0")
         import tinker
@@ -224,7 +215,6 @@ class RemoteService:
         self.link = Link(place, outage_timeout_s)
         SdkLog.install(place)
         self._ttl_seconds = ttl_seconds
-        self._recorded = RecordedSequences() if records else None
         self._service = tinker.ServiceClient(base_url=place.url, api_key=place.key)
         # Older SDKs create clients by blocking calls, newer ones return futures.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="tinker-create")
@@ -273,9 +263,7 @@ class RemoteService:
     ) -> RemoteTrainingClient:
         client = await self._created(create, *args, **kwargs)
         logger.info("%s session %s model %s", self.link.place.url, self.session_id, client.model_id)
-        return RemoteTrainingClient(
-            client, self.link, self._ttl_seconds, self._threads, self._recorded
-        )
+        return RemoteTrainingClient(client, self.link, self._ttl_seconds, self._threads)
 
     async def _created(self, create: Any, *args: Any, **kwargs: Any) -> Any:
         def run() -> Any:
@@ -295,10 +283,8 @@ class RemoteTrainingClient:
         link: Link,
         ttl_seconds: int | None,
         threads: ThreadPoolExecutor,
-        recorded: RecordedSequences | None = None,
     ) -> None:
         self._client = client
-        self._recorded = recorded
         self._link = link
         self._ttl_seconds = ttl_seconds
         self._threads = threads
@@ -324,8 +310,6 @@ class RemoteTrainingClient:
         """Do the same as `forward`, and accumulate the gradient. The server's measurements are
         logged."""
         config = dict(loss_fn_config or {}) or None
-        if self._recorded is not None:
-            data = [self._recorded.attached(datum) for datum in data]
         return self._ask(
             self._client.forward_backward, list(data), loss_fn, config, log="forward_backward"
         )
@@ -379,9 +363,7 @@ class RemoteTrainingClient:
 
     def save_weights_and_get_sampling_client(self) -> RemoteFuture[RemoteSamplingClient]:
         """Return a sampler with the weights at this request's turn in the queue."""
-        create, recorded = self._client.save_weights_and_get_sampling_client, self._recorded
-        if recorded is not None:
-            create = partial(create, record_stability_info=True)
+        create = self._client.save_weights_and_get_sampling_client
         # Older SDKs block here until the sampler exists.
         at_once = (
             importlib.util.find_spec("tinker.lib.public_interfaces.backcompat_client_future")
@@ -389,7 +371,7 @@ class RemoteTrainingClient:
         )
         return self._link.submit(
             lambda: create() if at_once else self._threads.submit(create),
-            lambda made: RemoteSamplingClient(made, self._link, recorded),
+            lambda made: RemoteSamplingClient(made, self._link),
         )
 
     def get_info(self) -> types.GetInfoResponse:
@@ -401,10 +383,9 @@ class RemoteSamplingClient:
     """A snapshot of weights on a server, with the methods and results of
     `tinker.SamplingClient`."""
 
-    def __init__(self, client: Any, link: Link, recorded: RecordedSequences | None = None) -> None:
+    def __init__(self, client: Any, link: Link) -> None:
         self._client = client
         self._link = link
-        self._recorded = recorded
 
     def sample(
         self,
@@ -414,17 +395,10 @@ class RemoteSamplingClient:
         **options: Any,
     ) -> RemoteFuture[types.SampleResponse]:
         """Sample completions with the log-probability of each token."""
-
-        def then(response: types.SampleResponse) -> types.SampleResponse:
-            if self._recorded is not None:
-                self._recorded.note(prompt.to_ints(), response.sequences)
-            return response
-
         return self._link.submit(
             lambda: self._client.sample(
                 prompt=prompt, num_samples=num_samples, sampling_params=sampling_params, **options
-            ),
-            then,
+            )
         )
 
     def compute_logprobs(self, prompt: types.ModelInput) -> RemoteFuture[list[float | None]]:

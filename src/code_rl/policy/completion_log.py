@@ -59,11 +59,10 @@ class SampledAnswers:
 
 
 class InFlight:
-    """The folder, with one log for each step. Entries of another `session` are not found."""
+    """The folder, with one log for each step."""
 
-    def __init__(self, folder: Path, session: str = "") -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._session = session
         self._logs: dict[int, KeyedLog[str]] = {}
         folder.mkdir(mode=0o700, exist_ok=True)
 
@@ -71,7 +70,7 @@ class InFlight:
         """Return the log of the group `scope` of a step. Raises DataError for a damaged file."""
         if step not in self._logs:
             self._logs[step] = open_kept(step_file(self.folder, step))
-        return GroupLog(self._logs[step], self._session + scope)
+        return GroupLog(self._logs[step], scope)
 
     def sync(self, steps: Sequence[int]) -> dict[str, Mark]:
         """Write these steps' files to disk; return the length and checksum of each by its path in

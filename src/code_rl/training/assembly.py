@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import chz
 
@@ -27,7 +26,7 @@ from code_rl.data import (
 from code_rl.data.load import load_train_problems, with_tests, within_difficulty
 from code_rl.engine import Backend, connect, preflight
 from code_rl.engine.checkpoints import is_run, read_config
-from code_rl.engine.losses import STABLE_REINFORCE, check_loss
+from code_rl.engine.losses import check_loss
 from code_rl.grading import Problem
 from code_rl.grading.sandbox import Executor, check_executor, connect_executor
 from code_rl.policy import cap_max_tokens, prompt_length, refuse_prompts
@@ -287,9 +286,7 @@ def _open_recorder(launch: Launch, data: Data) -> Recorder:
     logs = setup_logging(log_path, settings, read_log_to(config.log_to))
     (log_path / BEGUN).unlink(missing_ok=True)
     launch.stack.enter_context(console.outages_shown())
-    # This loss identifies samples by ids that are lost with the session.
-    session = f"{uuid4().hex} " if config.loss == STABLE_REINFORCE.name else ""
-    recorder = Recorder(log_path, logs, console, config.keep_checkpoints, session)
+    recorder = Recorder(log_path, logs, console, config.keep_checkpoints)
     launch.stack.callback(recorder.close)
     return recorder
 

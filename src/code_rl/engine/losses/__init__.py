@@ -23,6 +23,6 @@ if TYPE_CHECKING:
         check_loss,
         loss_settings,
     )
-    from code_rl.engine.losses.registry import LOSSES, POLICY_LOSSES, STABLE_REINFORCE, get_loss
+    from code_rl.engine.losses.registry import LOSSES, POLICY_LOSSES, get_loss
 else:  # a type checker would take any name for one of ours
     __getattr__ = door(__name__)

@@ -23,22 +23,16 @@ from code_rl.util.registry import find
 _POLICY = (IMPORTANCE_SAMPLING, REINFORCE, PPO, CISPO, GSPO, DPPO_TV, SAPO, TIS, MIS)
 POLICY_LOSSES: Mapping[str, Loss] = {loss.name: replace(loss, by_name=True) for loss in _POLICY}
 LOSSES: Mapping[str, Loss] = {"cross_entropy": CROSS_ENTROPY, **POLICY_LOSSES, "dro": DRO}
-STABLE_REINFORCE = Loss(
-    "stable_reinforce",
-    IMPORTANCE_SAMPLING.formula,
-    {},
-    about="unpublished; `loss` is logged as of importance_sampling\nTinker",
-    by_name=True,
-)
-"""A loss that only hosted Tinker can compute. Its formula is unpublished, and it reads what the
-service recorded of each sampled sequence (`engine/recorded.py`)."""
 
 
 def get_loss(name: str) -> Loss:
     """Return the policy loss called `name`, or the `Loss` object `package.module:object`, under
     that name. Raises ConfigError."""
-    if name == STABLE_REINFORCE.name:
-        return STABLE_REINFORCE
+    if name == "stable_reinforce":
+        raise ConfigError(
+            f"loss={name} is hosted Tinker's alone and its formula is unpublished; for stale "
+            "samples choose loss=tis or loss=mis"
+        )
     loss = find("loss", name, POLICY_LOSSES)
     if not isinstance(loss, Loss):
         raise ConfigError(

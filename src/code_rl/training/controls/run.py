@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +128,7 @@ async def _evaluated(
             open_policy(config, state_path, state_path is not None)
         )
         folder = make_folder(plan.out / OUTCOMES / name)
-        log = InFlight(folder, digest(settings))
+        log, same = InFlight(folder), digest(settings)
         stack.callback(log.close)
         found = await evaluate(
             policy,
@@ -137,7 +136,7 @@ async def _evaluated(
             samples=config.eval_samples,
             sampling=sampling_of(config, cap_max_tokens(config.max_tokens, policy.context, print)),
             seed=config.seed,
-            log=partial(log.group_log, 0),
+            log=lambda scope: log.group_log(0, f"{same} {scope}"),
         )
     outcomes = {split: each.outcomes for split, each in found.items()}
     result = {"settings": settings, "outcomes": outcomes}

@@ -64,7 +64,6 @@ class Recorder:
         logger: MultiplexLogger,
         console: Console,
         keep_checkpoints: int | None = None,
-        session: str = "",
     ) -> None:
         self.log_path = log_path
         self.console = console
@@ -73,7 +72,7 @@ class Recorder:
         self._keep = keep_checkpoints
         self._rollouts = JsonLines(log_path / ROLLOUTS)
         self._rollouts.mark()
-        self.inflight = InFlight(log_path / INFLIGHT, session)
+        self.inflight = InFlight(log_path / INFLIGHT)
         self._evaluations = InFlight(log_path / INFLIGHT / EVALUATIONS)
 
     def begins(self, step: int, chosen: Sequence[SampledProblem]) -> None:
