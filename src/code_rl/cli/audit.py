@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SHARES = {"quick": 0.2, "full": 1.0}
 OURS = "ours"
 OF_OURS = ("executor", "isolation")
-OF_FUNCTIONS = ("timeout", "pays_at", "shape", "takes", "python", "confine")
+OF_FUNCTIONS = ("timeout", "pays_at", "takes", "python", "confine")
 
 
 @chz.chz
@@ -40,23 +40,12 @@ class AuditConfig:
     )
     out: str | None = option(None, "Folder for audit.json and audit.html. None: the table only.")
     concurrency: int = option(4, "Programs at once.", AT_LEAST_1)
-    loads: str = option(
-        "1,8,64", "Loads (programs at once) at which verdicts are compared. Empty: not compared."
-    )
-    under_load: int = option(
-        60,
-        "Programs whose verdicts are compared between loads.",
-        check_that(lambda count: count >= 2, "at least 2"),
-    )
     timeout: float = option(
         120.0,
         "Functions: seconds per call.",
         check_that(lambda seconds: seconds >= 1, "at least 1"),
     )
     pays_at: float = option(1.0, "Functions: lowest score that counts as paid.")
-    shape: Literal["plain", "trl", "verl", "verifiers"] = option(
-        "plain", "Functions: their signature. plain: grade(code, problem)."
-    )
     takes: Literal["all", "stdin", "call"] = option(
         "all",
         "Functions: problems that they accept; others are skipped and counted.",
@@ -75,17 +64,6 @@ class AuditConfig:
     )
 
     @chz.validate
-    def _whole_loads(self) -> None:
-        if not all(
-            load.strip().isdigit() and int(load) >= 1
-            for load in self.loads.split(",")
-            if load.strip()
-        ):
-            raise ConfigError(
-                f"loads={self.loads!r} must be whole numbers of at least 1, comma-separated"
-            )
-
-    @chz.validate
     def _belongs(self) -> None:
         """Refuse settings of the other kind of grader: they would silently do nothing."""
         fields = chz.chz_fields(type(self))
@@ -95,11 +73,6 @@ class AuditConfig:
                     f"{name}={getattr(self, name)} does nothing with grader={self.grader}; leave "
                     "it out"
                 )
-
-    @property
-    def numbers_at_once(self) -> tuple[int, ...]:
-        """Return `loads` as numbers."""
-        return tuple(int(load) for load in self.loads.split(",") if load.strip())
 
 
 def audit_command(given: Mapping[str, str]) -> int:
@@ -145,9 +118,7 @@ async def _asked(config: AuditConfig, corpus: Corpus, grader: AuditedGrader) -> 
     from code_rl.grading.audit import audit_grader
 
     async with contextlib.aclosing(grader):
-        return await audit_grader(
-            grader, corpus, config.concurrency, config.numbers_at_once, config.under_load, _say
-        )
+        return await audit_grader(grader, corpus, config.concurrency, _say)
 
 
 def open_grader(config: AuditConfig) -> AuditedGrader:
@@ -163,11 +134,10 @@ def open_grader(config: AuditConfig) -> AuditedGrader:
         raise ConfigError(f"grader={config.grader} is none; use ours or package.module:function")
     return Function(
         config.grader,
-        config.shape,
         config.python or sys.executable,
         config.pays_at,
         config.timeout,
-        max(config.concurrency, *config.numbers_at_once, 1),
+        config.concurrency,
         config.confine,
         config.takes,
     )

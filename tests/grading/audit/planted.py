@@ -82,27 +82,12 @@ def careful(code: str, problem: dict[str, Any]) -> float:
     return float(all(_printed(code, given, None) == wanted.split() for given, wanted in pairs))
 
 
-def reward(completions: list[Any], input_output: list[str], **_: Any) -> list[float | None]:
-    """TRL's form over `careful`."""
-    scores: list[float | None] = []
-    for answer, tests in zip(completions, input_output, strict=True):
-        code = answer[0]["content"].split("```python\n")[1].split("```")[0]
-        scores.append(careful(code, {"fn_name": None, **json.loads(tests)}))
-    return scores
-
-
-def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_info: dict[str, Any]) -> dict[str, Any]:
-    """verl's form over `careful`."""
-    code = solution_str.split("```python\n")[1].split("```")[0]
-    tests = {"fn_name": extra_info["fn_name"], **json.loads(ground_truth)}
-    return {"score": careful(code, tests), "source": data_source}
-
-
-async def our_compute_score(problem: dict[str, Any]) -> dict[str, float]:
+async def our_compute_score(problem: dict[str, Any]) -> float:
     """Our function for verl, with the row that it is made for."""
     from code_rl.integrations import verl
 
-    return await verl.compute_score(solution_str=problem["completion"], ground_truth=problem["native"])
+    scores = await verl.compute_score(solution_str=problem["completion"], ground_truth=problem["native"])
+    return scores["score"]
 
 
 def not_a_number(code: str) -> float:
@@ -113,11 +98,6 @@ def not_a_number(code: str) -> float:
 def a_list(code: str) -> list[float]:
     """Gives a list where a number is expected."""
     return [1.0] if code else []
-
-
-def five_rewards(completions: list[Any], **_: Any) -> list[float]:
-    """TRL's form, with more scores than completions."""
-    return [1.0] * (len(completions) + 4)
 
 
 def speaks_oddly(code: str) -> float:

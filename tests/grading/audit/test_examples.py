@@ -33,7 +33,7 @@ def test_the_audit_names_the_hole_of_an_example(name):
 
     async def run() -> list[str]:
         async with contextlib.aclosing(open_grader(config)) as grader:
-            card = await audit_grader(grader, corpus("early exit", "forged results", "mutant"), 2, (), 2, print)
+            card = await audit_grader(grader, corpus("early exit", "forged results", "mutant"), 2, print)
         return card.findings()
 
     found = wait_for(run())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,13 +39,13 @@ def _corpus(each: int = 1) -> Corpus:
     return Corpus(whole.version, tuple(kept))
 
 
-def _audit(loads: tuple[int, ...] = (), **settings: Any) -> Scorecard:
+def _audit(**settings: Any) -> Scorecard:
     config = make_settings(AuditConfig, {**({} if settings["grader"] == "ours" else {"timeout": 60.0}), **settings})
     corpus = _corpus()
 
     async def run() -> Scorecard:
         async with contextlib.aclosing(open_grader(config)) as grader:
-            return await audit_grader(grader, corpus, 1, loads, 6, print)
+            return await audit_grader(grader, corpus, 1, print)
 
     return wait_for(run())
 
@@ -119,17 +117,9 @@ def test_a_failure_is_not_a_verdict_and_no_clean_card() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "shape", "said"),
-    [
-        ("not_a_number", "plain", "NaN"),
-        ("a_list", "plain", "not list of length 1"),
-        ("five_rewards", "trl", "5 scores came back for 1 completion"),
-        ("everyone", "trl", "TypeError"),
-    ],
-)
-def test_what_is_not_one_number_is_a_failure_that_says_so(name: str, shape: str, said: str) -> None:
-    card = _audit(grader=_planted(name), shape=shape)
+@pytest.mark.parametrize(("name", "said"), [("not_a_number", "NaN"), ("a_list", "not list of length 1")])
+def test_what_is_not_one_number_is_a_failure_that_says_so(name: str, said: str) -> None:
+    card = _audit(grader=_planted(name))
     count, _, failed = card.total("honest", "mutant", "cheat", "owner")
     assert failed == count
     assert said in card.findings()[0]
@@ -172,21 +162,8 @@ def test_a_file_is_imported_so_that_dataclasses_pickles_and_what_lies_beside_it_
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("shape", ["trl", "verl"])
-def test_the_forms_of_other_trainers_are_called_as_they_call(shape: str) -> None:
-    names = {"trl": "reward", "verl": "compute_score"}
-    card = _audit(grader=_planted(names[shape]), shape=shape)
-    assert card.total("honest", "owner")[1:] == (0, 0)
-    assert card.total("mutant")[1:] == (0, 0)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("target", "shape"),
-    [("code_rl.integrations.trl:code_reward", "trl"), (_planted("our_compute_score"), "plain")],
-)
-def test_our_reward_in_other_trainers_runs_its_sandbox_where_it_is_confined(target: str, shape: str) -> None:
-    card = _audit(grader=target, shape=shape)
+def test_our_reward_runs_its_sandbox_where_it_is_confined() -> None:
+    card = _audit(grader=_planted("our_compute_score"))
     assert card.clean, card.to_json()
 
 
@@ -233,7 +210,7 @@ def test_a_module_in_a_temporary_folder_is_found_as_python_would(
 
 
 def test_an_audit_that_is_killed_takes_its_graders_along() -> None:
-    words = ["audit", f"grader={_planted('hangs')}", "corpus=quick", "loads=", "concurrency=1"]
+    words = ["audit", f"grader={_planted('hangs')}", "corpus=quick", "concurrency=1"]
     audit = subprocess.Popen([sys.executable, "-m", "code_rl.cli", *words], stdout=subprocess.PIPE)
     try:
         _wait_until(lambda: len(_running("planted.py:hangs")) >= 3)  # the audit, who confines, the grader
@@ -257,57 +234,19 @@ def _wait_until(true: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-class Overloaded(AuditedGrader):
-    """Pays where it is asked about one program at a time."""
-
-    name = "overloaded"
-    running = 0
-
-    def takes(self, problem: Problem) -> bool:
-        return bool(problem.tests)
-
-    async def grade(self, problem: Problem, code: str) -> GraderOutcome:
-        del problem, code
-        self.running += 1
-        await asyncio.sleep(0.01)
-        crowded = self.running > 1
-        self.running -= 1
-        return GraderOutcome(not crowded)
-
-
-def test_verdicts_that_load_changes_are_flips() -> None:
-    card = wait_for(audit_grader(Overloaded(), _corpus(2), 1, (1, 4), 6, print))
-    assert len(card.flips) >= 2
-    assert any("depend on the load" in finding for finding in card.findings())
-
-
-def test_a_verdict_that_changes_from_one_time_to_the_next_is_chance_and_not_the_load() -> None:
-    asked = Counter[str]()
-
-    class Changing(Overloaded):
-        async def grade(self, problem: Problem, code: str) -> GraderOutcome:
-            del problem
-            asked[code] += 1
-            return GraderOutcome(asked[code] % 2 == 0)
-
-    card = wait_for(audit_grader(Changing(), _corpus(2), 1, (1, 4), 6, print))
-    assert len(card.random) >= 2
-    assert not card.clean
-    assert any("chance decides" in finding for finding in card.findings())
-    assert not any("depend on the load" in finding for finding in card.findings())
-    assert card.random[0] in render(card)
-
-
 @pytest.mark.long
 def test_one_that_never_answers_is_not_asked_to_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    words = [f"grader={_planted('hangs')}", "corpus=quick", "loads=", "timeout=1", "concurrency=2"]
+    words = [f"grader={_planted('hangs')}", "corpus=quick", "timeout=1", "concurrency=2"]
     assert main(["audit", *words]) == 2
     one_line(capsys, "planted.py:hangs", "5 programs")
 
 
 def test_one_that_a_program_silences_is_asked_no_more_and_keeps_its_card() -> None:
-    class Silenced(Overloaded):
-        gone = False
+    class Silenced(AuditedGrader):
+        name, gone = "silenced", False
+
+        def takes(self, problem: Problem) -> bool:
+            return bool(problem.tests)
 
         async def grade(self, problem: Problem, code: str) -> GraderOutcome:
             del problem
@@ -315,16 +254,15 @@ def test_one_that_a_program_silences_is_asked_no_more_and_keeps_its_card() -> No
             return GraderOutcome(None, "no answer in 1 s", True) if self.gone else GraderOutcome(True)
 
     corpus = _corpus(6)
-    card = wait_for(audit_grader(Silenced(), corpus, 1, (1, 4), 6, print))
+    card = wait_for(audit_grader(Silenced(), corpus, 1, print))
     assert card.silent == "early exit"
     assert card.findings()[0].startswith("fell silent at the class 'early exit'")
     assert not card.clean
     assert "mutant" in [row.group for row in card.rows], "what was tried before stays"
-    assert not card.tried_under_load
 
 
 def test_our_own_judge_is_clean_on_a_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    card = _audit(grader="ours", loads=(1, 4))
+    card = _audit(grader="ours")
     assert card.clean, card.to_json()
     assert card.findings() == []
     assert main(["audit", "grader=ours", "executor=http://127.0.0.1:9", f"out={tmp_path}"]) in (1, 2)
@@ -346,8 +284,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_run(
         (["grader=no.such.module:grade"], "no.such.module"),
         (["grader=math:sqrt", "python=/nonexistent", "confine=false"], "python=/nonexistent"),
         (["grader=math:sqrt", "python=/nonexistent"], "python="),
-        (["grader=ours", "shape=verl"], "shape="),
-        (["grader=ours", "loads=1,none"], "loads='1,none'"),
+        (["grader=ours", "takes=stdin"], "takes="),
         (["grader=ours", "concurrency=0"], "concurrency=0"),
     ],
 )
@@ -362,7 +299,7 @@ def test_a_card_is_a_table_a_file_and_a_page(
 ) -> None:
     monkeypatch.setitem(SHARES, "quick", 0.0)  # one of each class, and those that every share has
     out = tmp_path / "card"
-    words = [f"grader={_planted('everyone')}", "corpus=quick", "loads=", f"out={out}", f"concurrency={os.cpu_count()}"]
+    words = [f"grader={_planted('everyone')}", "corpus=quick", f"out={out}", f"concurrency={os.cpu_count()}"]
     assert main(["audit", *words]) == 1
     printed = capsys.readouterr().out
     assert "this grader is code that will run hostile programs" in printed

@@ -19,14 +19,14 @@ _LONGEST = 1 << 24
 _SHIM = Path(__file__).with_name("shim.py")
 
 
-async def start(python: str, target: str, shape: str, confined: bool, folder: str) -> Process:
+async def start(python: str, target: str, confined: bool, folder: str) -> Process:
     """Start the interpreter `python` with `shim` on `target`. If `confined`, it has no network and
     a read-only file system.
 
     It can read `folder`, the working directory, the interpreter's import path and the folder of
     this file. Raises ConfigError.
     """
-    command = [python, str(_SHIM), target, shape, os.getcwd()]
+    command = [python, str(_SHIM), target, os.getcwd()]
     pipe = asyncio.subprocess.PIPE
     try:
         if confined:

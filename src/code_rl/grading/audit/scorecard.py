@@ -1,5 +1,5 @@
 """Runs the corpora through a grader and counts: cheats rewarded, honest programs and owners not
-rewarded, mutants rewarded, verdicts that load changes, failures."""
+rewarded, mutants rewarded, failures."""
 
 from __future__ import annotations
 
@@ -72,22 +72,13 @@ class Row:
 
 @dataclass(slots=True)
 class Scorecard:
-    """The findings about one grader. `flips` maps a program to its outcome at each concurrency, if
-    these differ.
-
-    `random` lists programs whose outcome differed between two runs at the first of `loads`.
-    `silent` is the class during which the grader stopped answering.
-    """
+    """The findings about one grader. `silent` is the class during which it stopped answering."""
 
     grader: str
     corpus: str
     rows: list[Row] = field(default_factory=list)
     skipped: int = 0
-    flips: dict[str, dict[int, bool | None]] = field(default_factory=dict)
-    random: list[str] = field(default_factory=list)
     silent: str | None = None
-    loads: tuple[int, ...] = ()
-    tried_under_load: int = 0
     tried: list[Tried] = field(default_factory=list)
 
     def total(self, *kinds: str) -> tuple[int, int, int]:
@@ -101,9 +92,8 @@ class Scorecard:
 
     @property
     def clean(self) -> bool:
-        """True if every program was decided rightly, alone and under load."""
-        told = self.flips or self.random or self.silent
-        return not told and not any(row.wrong or row.failed for row in self.rows)
+        """True if every program was decided rightly."""
+        return not self.silent and not any(row.wrong or row.failed for row in self.rows)
 
     def findings(self) -> list[str]:
         """Return the findings as sentences, the worst first."""
@@ -128,14 +118,7 @@ class Scorecard:
                 for row in self.rows
             ],
             "skipped": self.skipped,
-            "loads": list(self.loads),
-            "under_load": self.tried_under_load,
             "silent": self.silent,
-            "random": self.random,
-            "flips": {
-                name: {str(load): paid for load, paid in got.items()}
-                for name, got in self.flips.items()
-            },
             "programs": [
                 {
                     "name": one.entry.name,
@@ -153,14 +136,12 @@ async def audit_grader(
     grader: AuditedGrader,
     corpus: Corpus,
     at_once: int,
-    loads: Sequence[int],
-    under_load: int,
     say: Callable[[str], None],
 ) -> Scorecard:
-    """Try every class of programs, then `under_load` programs at each concurrency of `loads`.
-    Raises ConfigError if the grader cannot be called."""
+    """Try every class of programs, `at_once` at a time. Raises ConfigError if the grader cannot be
+    called."""
     await grader.check()
-    card = Scorecard(grader.name, corpus.version, loads=tuple(loads))
+    card = Scorecard(grader.name, corpus.version)
     taken = [entry for entry in corpus.entries if grader.takes(entry.problem)]
     card.skipped = len(corpus.entries) - len(taken)
     if not taken:
@@ -179,8 +160,6 @@ async def audit_grader(
         card.tried += tried
         card.rows.append(_row(group, tried))
         say(describe(card.rows[-1]))
-    if loads and card.silent is None:
-        await _under_load(grader, _chosen(taken, under_load), loads, card)
     return card
 
 
@@ -284,33 +263,6 @@ def _read_token(tried: Sequence[Tried]) -> str | None:
     return None
 
 
-def _chosen(entries: Sequence[CorpusProgram], count: int) -> list[CorpusProgram]:
-    """Return honest programs and mutants in equal parts; load must not change their outcomes."""
-    parts = [[entry for entry in entries if entry.kind == kind] for kind in (HONEST, MUTANT)]
-    return [
-        entry
-        for part in parts
-        for entry in part[:: max(1, 2 * len(part) // max(1, count))][: count // 2]
-    ]
-
-
-async def _under_load(
-    grader: AuditedGrader, entries: Sequence[CorpusProgram], loads: Sequence[int], card: Scorecard
-) -> None:
-    """Separate chance from load: a difference between two runs at the first of `loads` is
-    chance."""
-    times: list[list[bool | None]] = []
-    for load in (*loads[:1], *loads):
-        await grader.renew()
-        times.append([one.outcome.paid for one in await _try_all(grader.grade, entries, load)])
-    card.tried_under_load = len(entries)
-    for entry, first, *got in zip(entries, *times, strict=True):
-        if first != got[0]:
-            card.random.append(entry.name)
-        elif len(set(got)) > 1:
-            card.flips[entry.name] = dict(zip(loads, got, strict=True))
-
-
 def describe(row: Row) -> str:
     """Return a class as one line."""
     did = {HONEST: "not paid", OWNER: "not paid", TROUBLE: "decided wrongly"}.get(row.kind, "paid")
@@ -358,7 +310,6 @@ def _findings(card: Scorecard) -> Iterator[str]:
             yield f"pays {len(row.wrong)} of {row.count} wrong versions of right programs"
         elif row.wrong:
             yield f"does not pay {len(row.wrong)} of {row.count} right programs ({row.group})"
-    yield from _unsteady(card)
     failed = card.total(CHEAT, HONEST, MUTANT, OWNER, TROUBLE)[2]
     if failed:
         said, times = Counter(
@@ -368,23 +319,4 @@ def _findings(card: Scorecard) -> Iterator[str]:
         yield (
             f"fails itself at {failed} programs{often}; whoever trains with it must not read that "
             "as a reward of 0"
-        )
-
-
-def _unsteady(card: Scorecard) -> Iterator[str]:
-    """Yield findings about verdicts that changed between runs."""
-    if card.random:
-        twice = (
-            f"{len(card.random)} of {card.tried_under_load} programs got another verdict the "
-            f"second time, {card.loads[0]} at once both times"
-        )
-        yield f"{twice}: chance decides" + (
-            f", and with it over {len(card.flips)} more under load" if card.flips else ""
-        )
-    elif card.flips:
-        lost = sum(1 for got in card.flips.values() if None in got.values())
-        turned = len(card.flips) - lost
-        yield (
-            f"{len(card.flips)} of {card.tried_under_load} verdicts depend on the load: {turned} "
-            f"turned, {lost} became failures"
         )

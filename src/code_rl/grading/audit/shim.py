@@ -1,7 +1,7 @@
 """Calls a foreign grader, inside its own interpreter, for each line of JSON on stdin, and answers
 with a line of JSON. Standard library only.
 
-Usage: python shim.py TARGET SHAPE FOLDER, as in `package.module:function trl /import/from/here`.
+Usage: python shim.py TARGET FOLDER, as in `package.module:function /import/from/here`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
         os.path.abspath(__file__)
     )  # Python puts this folder first, but graders must not import its files
     sys.path[:] = [place for place in sys.path if os.path.abspath(place) != here]
-    target, shape, folder = sys.argv[1:]
+    target, folder = sys.argv[1:]
     try:
         function = load(target, folder)
     except BaseException as error:  # noqa: BLE001 - whatever an import raises
@@ -40,7 +40,7 @@ def main() -> None:
         # a hostile program may write to every descriptor that it inherits
         signed = {"nonce": question.pop("nonce")}
         try:
-            score = score_of(call_as(function, shape, question), shape)
+            score = score_of(_call(function, code=question["code"], problem=question))
             said = json.dumps({"score": score, **signed})
         except BaseException as error:  # noqa: BLE001 - the failure is the answer
             said = json.dumps({**_failed(error), **signed})
@@ -81,65 +81,6 @@ def load(target: str, folder: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def call_as(function: Callable[..., Any], shape: str, given: dict[str, Any]) -> Any:
-    """Call the function as its framework would. Return the score or the object that contains it."""
-    tests = json.dumps(given["input_output"])
-    if shape == "trl":
-        columns = {
-            "answer": tests,
-            "problem": given["native"],
-            "ground_truth": tests,
-            "input_output": tests,
-            "lcb_input_output": json.dumps(given["lcb_input_output"]),
-            "info": {"tests": given["test_cases"], "asserts": given["asserts"]},
-            "test_cases": given["test_cases"],
-            "asserts": given["asserts"],
-            "verification_info": {"language": "python", "test_cases": given["test_cases"]},
-            "fn_name": given["fn_name"],
-        }
-        message = [{"role": "assistant", "content": given["completion"]}]
-        prompt = [{"role": "user", "content": given["statement"]}]
-        return _call(
-            function,
-            prompts=[prompt],
-            completions=[message],
-            **{k: [v] for k, v in columns.items()},
-        )
-    if shape == "verl":
-        extra = {
-            "index": 0,
-            "split": "train",
-            "fn_name": given["fn_name"],
-            "asserts": given["asserts"],
-        }
-        return _call(
-            function,
-            data_source="code",
-            solution_str=given["completion"],
-            ground_truth=tests,
-            extra_info=extra,
-        )
-    if shape == "verifiers":
-        message = [{"role": "assistant", "content": given["completion"]}]
-        prompt = [{"role": "user", "content": given["statement"]}]
-        state: dict[str, Any] = {
-            "completion": message,
-            "prompt": prompt,
-            "answer": tests,
-            "info": {"tests": given},
-        }
-        return _call(
-            function,
-            prompt=prompt,
-            completion=message,
-            answer=tests,
-            info={**given},
-            state=state,
-            task="code",
-        )
-    return _call(function, code=given["code"], problem=given)
-
-
 def _call(function: Callable[..., Any], **arguments: Any) -> Any:
     """Call the function with those arguments that it accepts, and await the result if needed."""
     parameters = inspect.signature(function).parameters.values()
@@ -157,20 +98,9 @@ async def _awaited(value: Any) -> Any:
     return await value
 
 
-def score_of(value: Any, shape: str) -> float | None:
-    """Return the number in a score. TRL's is in a list of one; others may be in a dict under
-    `score` or `reward`. Raises TypeError, ValueError."""
-    if shape == "trl":
-        given = value.tolist() if hasattr(value, "tolist") else value
-        if not isinstance(given, list | tuple):
-            raise TypeError(
-                f"a list of scores was expected, one a completion, not {type(value).__name__}"
-            )
-        if len(given) != 1:
-            raise ValueError(f"{len(given)} scores came back for 1 completion")
-        value = given[0]
-    elif isinstance(value, dict):
-        value = value.get("score", value.get("reward"))
+def score_of(value: Any) -> float | None:
+    """Return a score as a number; a grader without a verdict returns None. Raises TypeError,
+    ValueError."""
     if isinstance(value, list | tuple | str):
         raise TypeError(f"a number was expected, not {type(value).__name__} of length {len(value)}")
     return None if value is None else float(value)

@@ -1,5 +1,4 @@
-"""A grader that is a Python function in its own interpreter, in the form that TRL, verl or
-verifiers calls, or a plain `grade(code, problem)`.
+"""A grader that is a Python function `grade(code, problem)` in its own interpreter.
 
 Each slot is a process (`shim`) of the interpreter `python`. It imports the function once per class
 of programs, so that damage by one class does not reach the next. By default the processes have no
@@ -26,12 +25,11 @@ _START_S = 300.0
 
 
 class Function(AuditedGrader):
-    """The grader `package.module:function`, called in the form `shape`."""
+    """The grader `package.module:function`."""
 
     def __init__(
         self,
         target: str,
-        shape: str,
         python: str,
         pays_at: float,
         timeout_s: float,
@@ -40,8 +38,7 @@ class Function(AuditedGrader):
         takes: str,
     ) -> None:
         target = os.path.expanduser(target)
-        self.name = f"{target} ({shape})"
-        self._target, self._shape = target, shape
+        self.name = self._target = target
         self.problems = takes
         self._folder = (
             os.path.dirname(os.path.abspath(target.rpartition(":")[0]))
@@ -101,7 +98,7 @@ class Function(AuditedGrader):
         await self.renew()
 
     async def _start(self) -> Process:
-        process = await start(self._python, self._target, self._shape, self._confined, self._folder)
+        process = await start(self._python, self._target, self._confined, self._folder)
         self._all.add(process)
         try:
             ready = await process.ready(_START_S)
