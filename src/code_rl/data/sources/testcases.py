@@ -23,7 +23,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from code_rl.data.sources.records import Ambiguous, Reading, RowError, from_json
-from code_rl.grading import CallTest, Compare, Problem, SequenceTest, StdinTest, TestCase
+from code_rl.grading import (
+    CallTest,
+    Compare,
+    Problem,
+    SequenceTest,
+    StdinTest,
+    TestCase,
+    extract_code,
+)
 from code_rl.grading.values import ValueCodecError, decode, dumps, loads
 from code_rl.util import syntax
 from code_rl.util.data_files import parse_json, short
@@ -241,16 +249,7 @@ def solutions(value: Any) -> tuple[str, ...]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise RowError("wrong_field_type", "solutions must be a list of strings")
-    return tuple(unfenced(text) for text in texts[:MAX_SOLUTIONS])
-
-
-def unfenced(text: str) -> str:
-    """Return the code inside the last fenced block, or the text itself without one."""
-    if "```" not in text:
-        return text
-    block = text.rpartition("```")[0].rpartition("```")[2]
-    first, newline, rest = block.partition("\n")
-    return rest if newline and (not first.strip() or first.strip().isalnum()) else block
+    return tuple(extract_code(text) or text for text in texts[:MAX_SOLUTIONS])
 
 
 def _parse(raw: Any, metadata: Any) -> RawTests:
