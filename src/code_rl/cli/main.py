@@ -3,9 +3,7 @@ failure; one line on stderr."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import io
 import os
 import signal
 import sys
@@ -26,6 +24,7 @@ from code_rl.util.errors import (
     require,
 )
 from code_rl.util.redaction import install_hooks, redacted
+from code_rl.util.streams import outlive_readers
 from code_rl.util.suggestion import suggestion
 from code_rl.util.version import __version__
 
@@ -155,7 +154,7 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
         holds = resolve_name(verb.defaults)() if verb.defaults else None
         return _show(describe(verb.settings_class(), f"{program} key=value …", holds))
     install_hooks()
-    _outlive_readers(quietly=name == "report")
+    outlive_readers(quietly=name == "report")
     # Texts are encoded one at a time, so a pool of threads gains nothing, and if threads are not
     # available it ends the process.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -228,55 +227,9 @@ def overview() -> str:
 
 
 def _show(text: str) -> int:
-    """Print the text, even if its reader stops early (`| head`)."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    outlive_readers(quietly=True)
+    print(text, flush=True)
     return 0
-
-
-class _Stream(io.FileIO):
-    """A standard stream whose reader may stop early (`| head`): later output is dropped, and the
-    work continues. `last_words` are for stderr."""
-
-    last_words = ""
-
-    def write(self, data: Any) -> int:
-        """Write, or drop the output if it has no reader."""
-        try:
-            return super().write(data) or 0
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
-            with contextlib.suppress(OSError):
-                os.write(2, self.last_words.encode())
-            return len(data)
-
-
-def _outlive_readers(*, quietly: bool) -> None:
-    """Let a verb continue without readers of its output; `quietly` omits the notice about this."""
-    for stream, name in ((sys.stdout, "stdout"), (sys.stderr, "stderr")):
-        if stream is not getattr(sys, f"__{name}__") or not isinstance(stream, io.TextIOWrapper):
-            continue  # a stream of a test or a notebook
-        stream.flush()
-        raw = _Stream(stream.fileno(), "w", closefd=False)
-        if name == "stdout" and not quietly:
-            raw.last_words = (
-                "nobody reads this command's output any more; it goes on without (Ctrl-C ends it)\n"
-            )
-        buffer: Any = (
-            raw if stream.write_through else io.BufferedWriter(raw)
-        )  # as the interpreter sets it
-        text = io.TextIOWrapper(
-            buffer,
-            stream.encoding,
-            stream.errors,
-            line_buffering=stream.line_buffering,
-            write_through=stream.write_through,
-        )
-        setattr(sys, name, text)
 
 
 def _fail(error: CodeRLError) -> int:

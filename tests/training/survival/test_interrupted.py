@@ -158,6 +158,6 @@ def test_a_run_whose_reader_leaves_goes_on_to_its_end(tmp_path):
     assert process.stderr is not None
     said = process.stderr.read()
     assert process.wait(2 * MINUTE) == 0, said
-    assert said.startswith("nobody reads this command's output any more")
+    assert "the command goes on without" in said
     assert [record["step"] for record in untimed(tmp_path / "run")] == [0, 1]
     assert (tmp_path / "run" / "report.html").is_file()
