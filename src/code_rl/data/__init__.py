@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from code_rl.util.door import door
 
 if TYPE_CHECKING:
-    from code_rl.data.dataset import open_dataset
+    from code_rl.data.dataset import open_dataset, with_absolute_paths
     from code_rl.data.library import load_problems
     from code_rl.data.load import (
         RunData,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -227,6 +228,19 @@ def test_split_settings(setting: str) -> dict[str, str]:
     return named
 
 
+def with_absolute_paths(setting: str) -> str:
+    """Return the setting with each existing path in it absolute, so that it means the same in any
+    working directory. Names of the catalogue come before paths."""
+    return ",".join(map(_absolute, _parts(setting)))
+
+
+def _absolute(part: str) -> str:
+    local = _local(part)
+    if local is None or _split_name(part)[0] in KNOWN_NAMES:
+        return part
+    return ":".join([os.path.abspath(local[0]), *filter(None, local[1:])])
+
+
 def own_test_setting(setting: str) -> str | None:
     """Return the setting of the held-out problems that belong to `dataset=setting`, or None if
     there are none."""
@@ -377,11 +391,11 @@ def read_prepared(path: Path) -> dict[str, Any] | None:
 
 def _local(part: str) -> tuple[Path, str | None] | None:
     """Return the path and split of a part that names a local file or folder, else None."""
-    whole = Path(part).expanduser()
+    whole = Path(os.path.expanduser(part))
     if part and whole.exists():
         return whole, None
     head, colon, split = part.rpartition(":")
-    path = Path(head).expanduser()
+    path = Path(os.path.expanduser(head))
     return (path, split) if colon and head and split and path.exists() else None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import struct
 import tempfile
@@ -45,6 +46,13 @@ _REMEDIES = (  # the first matching class of the hub's errors is used, so specia
 )
 
 
+def with_absolute_path(name: str) -> str:
+    """Return a model's name; the path of an existing file or folder is made absolute. The two names
+    known here come before paths, and paths before hub ids."""
+    path = os.path.abspath(os.path.expanduser(name))
+    return path if name not in (BUILT_IN, SMOLLM2) and os.path.exists(path) else name
+
+
 def unavailable(name: str, error: BaseException) -> str:
     """Return one line that says why a model cannot be loaded, and what to do."""
     kinds = set[str]()
@@ -53,9 +61,14 @@ def unavailable(name: str, error: BaseException) -> str:
         kinds |= {kind.__name__ for kind in type(cause).__mro__}
         cause = cause.__cause__ or cause.__context__
     at_hub = not Path(name).expanduser().exists()
+    if "trust_remote_code" in str(error):
+        return (
+            f"model {name!r} needs Python code of its own, which is never run here; give a model "
+            "that transformers knows without"
+        )
     return next(
         (
-            f"model {name!r} {remedy.format(name=name)}"
+            f"model {name!r} is no folder here and {remedy.format(name=name)}"
             for causes, remedy in _REMEDIES
             if at_hub and kinds & set(causes.split())
         ),
@@ -142,12 +155,17 @@ def source_of(name: str) -> str:
     if folder.suffix.lower() == ".gguf" and folder.is_file():
         return str(folder_of(folder))
     if folder.is_dir():
+        if (folder / "adapter_config.json").is_file():
+            raise ConfigError(
+                f"model {name!r} is an adapter; give the folder of a merged model (code-rl export "
+                "format=merged), or train from the adapter's run with init_from=RUN/CHECKPOINT"
+            )
         if not (folder / "config.json").is_file():
             raise ConfigError(
                 f"model {name!r} is a folder without config.json; save_pretrained writes one"
             )
         return str(folder)
-    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+    if name.count("/") != 1 or name.startswith((".", "/", "~")) or name.endswith("/"):
         raise ConfigError(
             f"model {name!r} is unknown: neither {BUILT_IN!r} nor {SMOLLM2!r}, a local folder, a "
             ".gguf file, or a hub id like org/name"

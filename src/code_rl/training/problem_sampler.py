@@ -128,6 +128,6 @@ class ProblemSampler:
             length = self._length(problem)
         raise DataError(
             f"none of {len(looked_at)} problems tried, of {len(self._order.problems)}, has a "
-            f"prompt below {self._limit} tokens, the room that the context leaves beside an answer "
-            "and overlong=penalty; choose another dataset or model, or a lower penalty"
+            f"prompt below {self._limit} tokens, the context without the tokens of "
+            "overlong=penalty:TOKENS, if that is given; choose another dataset or model"
         )

@@ -10,7 +10,8 @@ from typing import Any
 
 import chz
 
-from code_rl.engine import BUILT_IN, BackendKind, resolve_backend
+from code_rl.data import with_absolute_paths
+from code_rl.engine import BUILT_IN, BackendKind, resolve_backend, with_absolute_path
 from code_rl.grading.sandbox import resolve_executor
 from code_rl.training.config.fields import FACTS, Config
 from code_rl.util.errors import ConfigError
@@ -20,6 +21,12 @@ from code_rl.util.suggestion import suggestion
 
 HOSTED_RECIPE = "course"
 PUBLISHED = "published"
+PATHS = {
+    **dict.fromkeys(("init_from", "prices"), lambda path: str(Path(path).expanduser().absolute())),
+    **dict.fromkeys(("dataset", "test_dataset"), with_absolute_paths),
+    "model_name": with_absolute_path,
+}
+"""The settings that name paths, each with the function that makes them absolute."""
 RECIPES = Path(__file__).parent.parent / "recipes"
 
 
@@ -83,10 +90,16 @@ def _default_recipe(config: Config) -> str | None:
 
 
 def resolve_places(config: Config) -> Config:
-    """Resolve `auto`, and refuse back ends, samplers and executors that this version does not
-    support."""
-    backend = resolve_backend(config.backend)
-    return chz.replace(config, backend=backend, executor=resolve_executor(config.executor))
+    """Resolve `auto` and relative paths, and refuse back ends, samplers and executors that this
+    version does not support."""
+    backend, executor = resolve_backend(config.backend), resolve_executor(config.executor)
+    paths = {
+        name: absolute(value)
+        for name, absolute in PATHS.items()
+        if (value := getattr(config, name))
+        and (name != "model_name" or backend == BackendKind.EMBEDDED)  # else the server's name
+    }
+    return chz.replace(config, backend=backend, executor=executor, **paths)
 
 
 def read_recipe(name: str) -> dict[str, Any]:
