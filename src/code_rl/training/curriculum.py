@@ -19,7 +19,7 @@ from code_rl.data import all_keys
 from code_rl.grading import Problem, VerdictKind
 from code_rl.policy import derive_seed
 from code_rl.util.errors import ConfigError
-from code_rl.util.files import read_lines
+from code_rl.util.files import read_record
 from code_rl.util.registry import attribute_errors_to, find
 
 NEWEST = 0.5
@@ -108,7 +108,7 @@ def outcome(problem_id: str, kinds: Iterable[VerdictKind]) -> list[Outcome]:
 def logged_outcomes(rollouts: Path) -> dict[int, list[Outcome]]:
     """Return the outcomes of each step in `rollouts.jsonl`."""
     found: dict[int, list[Outcome]] = {}
-    for line in read_lines(rollouts):
+    for line in read_record(rollouts):
         kinds = (VerdictKind(each["verdict"]) for each in line["completions"])
         found.setdefault(line["step"], []).extend(outcome(line["problem_id"], kinds))
     return found

@@ -25,14 +25,18 @@ Key = TypeVar("Key", bound=Hashable)
 
 @contextlib.contextmanager
 def writes(
-    out: object, kind: str = "folder", error: type[InputError] = ConfigError
+    out: object,
+    kind: str = "folder",
+    error: type[InputError] = ConfigError,
+    setting: str = "out",
 ) -> Iterator[None]:
-    """Raise `error` if the block cannot write its `out=`."""
+    """Raise `error` if the block cannot write the path of a setting."""
     try:
         yield
     except OSError as refused:
         raise error(
-            f"out={out} cannot be written: {refused.strerror or refused}; choose another {kind}"
+            f"{setting}={out} cannot be written: {refused.strerror or refused}; "
+            f"choose another {kind}"
         ) from refused
 
 
@@ -63,9 +67,10 @@ def write_atomically(path: Path, text: str) -> None:
 def write_lines_atomically(path: Path, parts: Iterable[str | bytes], *, mode: int = 0o600) -> None:
     """Do the same as `write_atomically`, with text or bytes in parts. If the file cannot be written
     completely, nothing of it remains."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
+    handle, name = tempfile.mkstemp(TEMPORARY, f".{path.name}.", path.parent)
+    temporary = Path(name)
     try:
-        with os.fdopen(_private(temporary, os.O_TRUNC), "wb") as file:
+        with os.fdopen(handle, "wb") as file:
             file.writelines(part.encode() if isinstance(part, str) else part for part in parts)
             file.flush()
             os.fsync(file.fileno())
@@ -80,13 +85,13 @@ def write_lines_atomically(path: Path, parts: Iterable[str | bytes], *, mode: in
 
 def open_private(path: Path) -> TextIO:
     """Open a text file for appending. If it is new, only its owner may read and write it."""
-    return os.fdopen(_private(path, os.O_APPEND), "a", encoding="utf-8")
+    return os.fdopen(_private(path), "a", encoding="utf-8")
 
 
 def open_private_bytes(path: Path) -> io.FileIO:
     """Do the same as `open_private` for bytes, read and appended without a buffer: a failed write
     is not tried again."""
-    return io.FileIO(_private(path, os.O_APPEND), "a+")
+    return io.FileIO(_private(path), "a+")
 
 
 def append_whole(file: io.FileIO, data: bytes) -> int:
@@ -103,9 +108,9 @@ def append_whole(file: io.FileIO, data: bytes) -> int:
     return start
 
 
-def _private(path: Path, how: int) -> int:
+def _private(path: Path) -> int:
     system = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-    return os.open(path, os.O_RDWR | os.O_CREAT | system | how, 0o600)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | system, 0o600)
 
 
 @contextlib.contextmanager
@@ -119,7 +124,8 @@ def only_writer(
     """
     from filelock import FileLock, Timeout  # here, so that judging alone loads nothing
 
-    lock = FileLock(path, timeout=0, mode=0o600, thread_local=False)
+    # `is_held` takes the lock for a moment, which is no reason to refuse.
+    lock = FileLock(path, timeout=0.5, mode=0o600, thread_local=False)
     try:
         lock.acquire()
     except Timeout as held:
@@ -134,6 +140,18 @@ def only_writer(
         if not stays:
             path.unlink(missing_ok=True)
         lock.release()
+
+
+def is_held(path: Path) -> bool:
+    """Return True if a process holds the lock file `path`, or if that cannot be found out."""
+    try:
+        import fcntl  # Windows does not have it
+
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (ImportError, OSError):
+        return True
+    return False
 
 
 def sync_directory(path: Path) -> None:
@@ -181,24 +199,13 @@ class JsonLines:
 
     def __init__(self, path: Path, durable: bool = False) -> None:
         self.path, self._durable = path, durable
-        self._mark: Mark | None = None
         self._file = open_private_bytes(path)
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Write one line and pass it to the operating system."""
-        line = line_of(record)
-        append_whole(self._file, line)
-        if self._mark is not None:
-            self._mark = Mark(self._mark.size + len(line), zlib.crc32(line, self._mark.crc))
+        append_whole(self._file, line_of(record))
         if self._durable:
             self.sync()
-
-    def mark(self) -> Mark:
-        """Return the current mark of the file; the first call reads the file."""
-        if self._mark is None:
-            self._mark = mark_of(self.path)
-            assert self._mark is not None
-        return self._mark
 
     def sync(self) -> None:
         """Write everything that was appended to disk."""
@@ -294,21 +301,30 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def sized_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (number of bytes of the line, object) for each object of `read_lines`."""
+    for number, (size, row) in enumerate(scanned_lines(path), 1):
+        if row is None:
+            raise DataError(f"{path}, line {number}, is damaged; restore it, or move the file away")
+        yield size, row
+
+
+def read_record(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of a file that only records; damaged lines are left out."""
+    return (row for _, row in scanned_lines(path) if row is not None)
+
+
+def scanned_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """Yield the number of bytes of each complete line, and its JSON object (None: damaged)."""
     if not path.exists():
         return
     with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
+        for line in file:
             if not line.endswith(b"\n"):
                 return
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError):
                 row = None
-            if not isinstance(row, dict):
-                raise DataError(
-                    f"{path}, line {number}, is damaged; restore it, or move the file away"
-                )
-            yield len(line), row
+            yield len(line), row if isinstance(row, dict) else None
 
 
 def drop_torn_line(path: Path) -> None:

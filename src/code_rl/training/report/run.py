@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from code_rl.engine.checkpoints import CONFIG, is_run, read_config
@@ -22,9 +23,10 @@ from code_rl.training.report.groups import (
 )
 from code_rl.training.report.tailer import JsonlTailer
 from code_rl.training.report.token_decoder import TokenDecoder, load_pieces
-from code_rl.training.runs.directory import METRICS
+from code_rl.training.runs.directory import LOCK, METRICS
 from code_rl.training.runs.recorder import ROLLOUTS
-from code_rl.util.errors import DataError
+from code_rl.util.errors import DataError, command_line
+from code_rl.util.files import is_held
 from code_rl.util.redaction import redacted
 
 ATTEMPT = 2**16
@@ -60,16 +62,32 @@ class RunReader:
         self._metrics_tail = JsonlTailer(log_path / METRICS)
         self._rollouts_tail = JsonlTailer(log_path / ROLLOUTS)
         self._config_stamp = 0
+        self._abandoned = False
 
     def refresh(self) -> bool:
         """Read new lines. Return True if anything changed."""
         changed = self._read_config() | self._read_metrics() | self._read_rollouts()
+        abandoned = not is_held(self.log_path / LOCK)
+        changed, self._abandoned = changed or abandoned != self._abandoned, abandoned
         self.version += changed
         return changed
 
     def damage(self) -> list[str]:
         """Return notices about missing parts."""
         found = list(self.notices)
+        if (
+            self._abandoned
+            and not max(self.metrics, default=-1) + 1 >= self.config.get("max_steps", 0) > 0
+        ):
+            found.append(
+                "no process works on this run any more; to resume it: "
+                f"{command_line('train')} log_path={quote(str(self.log_path.absolute()))}"
+            )
+        found += [
+            f"{tail.damaged} damaged lines of {tail.path.name} are left out"
+            for tail in (self._metrics_tail, self._rollouts_tail)
+            if tail.damaged
+        ]
         if not self.metrics:
             found.append(f"{METRICS} holds no step yet")
         if not self.rollouts.index:

@@ -11,14 +11,14 @@ from typing import Any
 
 import orjson
 
-from code_rl.util.errors import DataError
-
 
 @dataclass(slots=True)
 class JsonlTailer:
-    """The JSON objects of a growing file. A line without its newline is left for later."""
+    """The JSON objects of a growing file. A line without its newline is left for later; a damaged
+    one is counted and left out."""
 
     path: Path
+    damaged: int = 0
     _identity: tuple[int, int] | None = None
     _offset: int = 0
 
@@ -32,12 +32,11 @@ class JsonlTailer:
             known = -1
         if self._identity is None or known >= self._offset:
             return False
-        self._identity, self._offset = None, 0
+        self._identity, self._offset, self.damaged = None, 0, 0
         return True
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """Yield the complete objects that were appended since the last call, in order. Raises
-        DataError for a damaged line."""
+        """Yield the complete objects that were appended since the last call, in order."""
         try:
             opened = self.path.open("rb", buffering=1 << 20)
         except FileNotFoundError:
@@ -52,16 +51,20 @@ class JsonlTailer:
             for line in file:
                 if not line.endswith(b"\n"):
                     return
-                yield self._object(line)
+                row = _object(line)
+                if isinstance(row, dict):
+                    yield row
+                else:
+                    self.damaged += 1
                 self._offset += len(line)
 
-    def _object(self, line: bytes) -> Any:
-        try:
-            return orjson.loads(line)
-        except orjson.JSONDecodeError:
-            pass  # Python writes NaN, infinity and lone surrogates, which JSON does not allow.
-        try:
-            return json.loads(line)
-        except ValueError as error:
-            at = f"{self.path}, after {self._offset} bytes"
-            raise DataError(f"{at}: a line is damaged ({error}); restore it") from error
+
+def _object(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        pass  # Python writes NaN, infinity and lone surrogates, which JSON does not allow.
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None

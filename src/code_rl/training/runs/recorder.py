@@ -27,7 +27,7 @@ from code_rl.policy.prompt_templates import shown_test
 from code_rl.training.runs.directory import METRICS
 from code_rl.training.runs.logs import MultiplexLogger
 from code_rl.training.runs.smoke import STEPS, smoke_lines
-from code_rl.util.files import JsonLines, Mark, mark_of, read_lines
+from code_rl.util.files import JsonLines, Mark, read_record
 
 if TYPE_CHECKING:
     import tinker
@@ -50,9 +50,6 @@ SKIPPED = {
     "no_advantage": "no advantage differs from zero",
 }
 """The reasons for skipping a group, as text."""
-Saving = tuple[Mapping[str, Any], Mapping[str, Mark]]
-"""A requested checkpoint: the service's pending requests, and the state of the logs at that
-time."""
 
 
 class Recorder:
@@ -71,7 +68,6 @@ class Recorder:
         self._too_long: set[str] = set()
         self._keep = keep_checkpoints
         self._rollouts = JsonLines(log_path / ROLLOUTS)
-        self._rollouts.mark()
         self.inflight = InFlight(log_path / INFLIGHT)
         self._evaluations = InFlight(log_path / INFLIGHT / EVALUATIONS)
 
@@ -115,14 +111,15 @@ class Recorder:
             {name: len(problems) for name, problems in splits.items()}, samples
         )
 
-    async def begin_checkpoint(self, trainer: tinker.TrainingClient, step: int) -> Saving:
-        """Request the weights after `step` completed steps, before the trainer gets other
-        requests."""
-        logs = {ROLLOUTS: self._rollouts.mark()}
-        return await asyncio.to_thread(submit_save, trainer, _name(step)), logs
+    async def begin_checkpoint(
+        self, trainer: tinker.TrainingClient, step: int
+    ) -> Mapping[str, Any]:
+        """Request the weights after `step` completed steps, before the trainer gets other requests.
+        Return the service's pending answers."""
+        return await asyncio.to_thread(submit_save, trainer, _name(step))
 
     async def commit_checkpoint(
-        self, saving: Saving, step: int, offset: int, ahead: Sequence[int] = ()
+        self, pending: Mapping[str, Any], step: int, offset: int, ahead: Sequence[int] = ()
     ) -> None:
         """Turn a requested save into a checkpoint, from which training continues at position
         `offset` of the problem order.
@@ -130,8 +127,7 @@ class Recorder:
         The checkpoint includes the completed rollouts of the steps `ahead`. Older checkpoints are
         then deleted as far as possible.
         """
-        pending, logs = saving
-        marks = await asyncio.to_thread(self._made_durable, logs, ahead)
+        marks = await asyncio.to_thread(self._made_durable, ahead)
         paths = await saved_paths(pending)
         digest = await asyncio.to_thread(digest_of, paths)
         record = {"name": _name(step), "step": step, "offset": offset, **paths, **digest}
@@ -140,13 +136,11 @@ class Recorder:
         self._forget()
         self.console.saved(step)
 
-    def _made_durable(self, logs: Mapping[str, Mark], ahead: Sequence[int]) -> dict[str, Mark]:
+    def _made_durable(self, ahead: Sequence[int]) -> dict[str, Mark]:
         """Write everything that a checkpoint needs besides the weights to disk; return the marks of
-        the files."""
+        the files that a resume needs unchanged."""
         self._rollouts.sync()
-        metrics = mark_of(self.log_path / METRICS)
-        assert metrics is not None
-        return {METRICS: metrics, **logs, **self.inflight.sync(ahead)}
+        return self.inflight.sync(ahead)
 
     def _forget(self) -> None:
         """Delete checkpoints that are not to be kept, and completions that only checkpoints before
@@ -175,8 +169,8 @@ class Recorder:
 
 
 def read_metrics(log_path: Path) -> list[dict[str, Any]]:
-    """The records of `metrics.jsonl`."""
-    return list(read_lines(log_path / METRICS))
+    """The records of `metrics.jsonl`; damaged lines are left out."""
+    return list(read_record(log_path / METRICS))
 
 
 def _public_tests(problem: Problem) -> list[dict[str, Any]]:

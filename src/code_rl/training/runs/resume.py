@@ -1,7 +1,9 @@
 """Resuming a run: the choice of a checkpoint, and the restored content of the run directory.
 
-A checkpoint lists its files, each with a length and a checksum of that part. It is used only if
-every file still begins with that part; else the checkpoint before it is tried, with a notice.
+A checkpoint lists its files of completions, each with a length and a checksum of that part. It is
+used only if every file still begins with that part and its weights are whole; else the checkpoint
+before it is tried, with a notice. Metrics and rollouts only record: damage to them is reported and
+read past.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from code_rl.training.config import Config, make_config
 from code_rl.training.runs.directory import METRICS, settings_of
 from code_rl.training.runs.recorder import ROLLOUTS
 from code_rl.util.errors import CheckpointError, ConfigError
-from code_rl.util.files import Mark, mark_of, truncate
+from code_rl.util.files import Mark, mark_of, scanned_lines, truncate
 
 Say = Callable[[str], None]
 Loaded = TypeVar("Loaded")
@@ -84,7 +86,8 @@ async def choose_start(
     why = reasons[0] if reasons else f"{CHECKPOINTS} names no checkpoint, and the run has steps"
     raise CheckpointError(
         f"log_path={log_path}: {why}; no earlier checkpoint is usable. Restore the damaged file, "
-        "or begin anew with behavior_if_log_dir_exists=delete"
+        f"begin a new run from weights that are whole with init_from={log_path}/CHECKPOINT, or "
+        "begin anew with behavior_if_log_dir_exists=delete"
     )
 
 
@@ -104,11 +107,21 @@ def _starts(log_path: Path) -> Iterator[Start]:
         yield Start()
 
 
-def go_back(log_path: Path, start: Start) -> None:
+def go_back(log_path: Path, start: Start, say: Say) -> None:
     """Restore the directory to its state at `start`. Everything later is removed, so that each step
-    is logged once."""
+    is logged once. A notice names each damaged record."""
     for name in (METRICS, ROLLOUTS):
-        truncate(log_path / name, start.marks[name].size if name in start.marks else 0)
+        path, size, kept, last, damaged = log_path / name, 0, 0, -1, False
+        for length, row in scanned_lines(path):
+            size += length
+            step = (row or {}).get("step")
+            if not isinstance(step, int):
+                damaged = True
+            elif start.record is not None and step < start.step:
+                kept, last = size, step
+        truncate(path, kept)
+        if damaged or last != start.step - 1:
+            say(f"{path} is damaged or incomplete; the run goes on without the missing lines")
     write_checkpoints(
         log_path,
         [each for each in read_checkpoints(log_path) if each["step"] <= start.step],
