@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from code_rl.evaluation import (
     holds_evaluations,
     make_eval_config,
 )
-from code_rl.training import default_log_path
+from code_rl.training import new_folder
 from code_rl.training.config import Config, make_config, published_values, refuse_settings
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import check_out, make_folder, write_atomically
@@ -43,6 +44,10 @@ def eval_command(given: Mapping[str, Any]) -> int:
                 f"what is there is kept; to go on: the same command with out={out}", file=sys.stderr
             )
         raise
+    finally:
+        if config.out is None:
+            with contextlib.suppress(OSError):  # something was written
+                out.rmdir()
 
 
 def _compare(config: EvalConfig) -> int:
@@ -78,5 +83,4 @@ def _out(config: EvalConfig) -> Path:
         out = Path(config.out).expanduser()
         check_out(out, holds_evaluations, "evaluation, or other things beside some")
         return out
-    path = default_log_path()
-    return path.with_name(f"eval-{path.name}")
+    return new_folder("eval-")

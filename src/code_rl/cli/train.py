@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from code_rl.engine import BUILT_IN, BackendKind
-from code_rl.training import confirm, prepare, train_run
+from code_rl.training import prepare, train_run
 
 
 def train_command(given: Mapping[str, Any]) -> int:
@@ -30,5 +30,4 @@ def train_command(given: Mapping[str, Any]) -> int:
 
         print("\n".join(forecast_lines(config)))
         return 0
-    confirm(config, resumes)
-    return asyncio.run(train_run(config, log_path, resumes, signals=True))
+    return asyncio.run(train_run(config, log_path, resumes, signals=True))[0]

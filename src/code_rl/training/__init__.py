@@ -23,8 +23,8 @@ if TYPE_CHECKING:
         train_async,
     )
     from code_rl.training.library import report as open_report
-    from code_rl.training.runs.directory import default_log_path
+    from code_rl.training.runs.directory import new_folder
     from code_rl.training.runs.recorder import read_metrics
-    from code_rl.training.trainer import confirm, prepare, train_run
+    from code_rl.training.trainer import prepare, train_run
 else:  # a type checker would take any name for one of ours
     __getattr__ = door(__name__)

@@ -45,13 +45,13 @@ from code_rl.training.console import Console
 from code_rl.training.objective import Objective, environment_of, objective_of
 from code_rl.training.report.token_decoder import keep_tokenizer
 from code_rl.training.run import Run, sampling_of, unaffordable
-from code_rl.training.runs.directory import BEGUN, LOCK, check_log_dir
+from code_rl.training.runs.directory import BEGUN, claimed, clear
 from code_rl.training.runs.logs import setup_logging
 from code_rl.training.runs.recorder import ROLLOUTS, Recorder, read_metrics
 from code_rl.training.runs.resume import Start, choose_start, find_checkpoint, go_back
 from code_rl.training.runs.trackers import read_log_to
 from code_rl.util.errors import ConfigError
-from code_rl.util.files import TEMPORARY, only_writer, write_atomically
+from code_rl.util.files import write_atomically
 
 if TYPE_CHECKING:
     from code_rl.engine import Survey
@@ -89,13 +89,14 @@ class Data:
 
 async def assemble(
     config: Config,
-    log_path: Path,
+    log_path: Path | None,
     resumes: bool,
     console: Console,
     stop: asyncio.Event,
     stack: contextlib.AsyncExitStack,
 ) -> Run:
-    """Build every part of a run, each from the earlier ones; `stack` closes them.
+    """Build every part of a run, each from the earlier ones; `stack` closes them. The run directory
+    (None: a new one) is locked first.
 
     A run that `resumes` continues from its last good checkpoint.
 
@@ -103,16 +104,16 @@ async def assemble(
     resumed run has already done `max_steps` steps and its logs are complete.
     """
     objective, environment = objective_of(config), environment_of(config)
-    if is_run(log_path):
-        _lock(log_path, stack)
-    goes_on = resumes and is_run(log_path)
     refuse_settings(config)
+    claim = stack.enter_context(claimed(log_path, config.behavior_if_log_dir_exists, resumes))
     survey = await preflight(config)
-    launch = Launch(config, log_path, goes_on, console, stop, stack, survey)
+    launch = Launch(config, claim.path, claim.resumes, console, stop, stack, survey)
     data = await read_data(launch)
-    launch = take_directory(launch, data)
+    take_directory(launch, data)
     start, backend = await load_weights(launch)
-    return await begin(launch, data, start, backend, objective, environment)
+    run = await begin(launch, data, start, backend, objective, environment)
+    claim.started = True
+    return run
 
 
 async def read_data(launch: Launch) -> Data:
@@ -141,24 +142,20 @@ async def read_data(launch: Launch) -> Data:
     return Data(source, executor, train, test, digests)
 
 
-def take_directory(launch: Launch, data: Data) -> Launch:
-    """Lock the run directory, write the settings of a new run there, and return the launch as it
-    goes on: the user may have answered a question with "delete". Raises ConfigError if the
-    directory is in use, or if its run has other problems."""
-    config, log_path = launch.config, launch.log_path
-    check_log_dir(log_path, config.behavior_if_log_dir_exists)
-    if not (log_path / LOCK).exists():
-        _lock(log_path, launch.stack)
-    goes_on = launch.goes_on and is_run(log_path)
-    if not goes_on:
-        write_atomically(log_path / BEGUN, json.dumps(chz.asdict(config)))
-    for name, known in _resolved(log_path).get("problems", {}).items() if goes_on else ():
+def take_directory(launch: Launch, data: Data) -> None:
+    """Delete a run that is not resumed, and write the settings of the new run there. Raises
+    ConfigError if the run that is resumed has other problems."""
+    log_path = launch.log_path
+    if not launch.goes_on:
+        if is_run(log_path):
+            clear(log_path)
+        write_atomically(log_path / BEGUN, json.dumps(chz.asdict(launch.config)))
+    for name, known in _resolved(log_path).get("problems", {}).items() if launch.goes_on else ():
         if data.digests.get(name, known) != known:  # none where the resume leaves evaluations out
             raise ConfigError(
                 f"{name} has other problems than when the run in {log_path} began; restore them, "
                 "or begin a new run"
             )
-    return replace(launch, goes_on=goes_on)
 
 
 async def load_weights(launch: Launch) -> tuple[Start, Backend]:
@@ -178,7 +175,7 @@ async def load_weights(launch: Launch) -> tuple[Start, Backend]:
         return Start(), await load(Start())
     start, backend = await choose_start(log_path, launch.console.notice, load)
     if not start.step > config.max_steps > 0:
-        go_back(log_path, start)
+        go_back(log_path, start, launch.console.notice)
     if start.step >= config.max_steps > 0:
         raise NothingLeftError(
             f"nothing to do: the run in {log_path} has done {start.step} steps and "
@@ -281,6 +278,7 @@ def _open_recorder(launch: Launch, data: Data) -> Recorder:
         "data": {**earlier.get("data", {}), **data.source.describe()},
         "trained_on": {name: len(ids) for name, ids in twice.items()},
         "problems": {**earlier.get("problems", {}), **data.digests},
+        "id": earlier.get("id") or uuid4().hex,
     }
     settings = {**chz.asdict(config), "resolved": resolved}
     logs = setup_logging(log_path, settings, read_log_to(config.log_to))
@@ -336,14 +334,6 @@ def trainable(
     ):  # samples are training targets, at whatever temperature they were drawn
         return objective
     return replace(objective, temperature=capabilities.pass_temperature(temperature))
-
-
-def _lock(log_path: Path, stack: contextlib.AsyncExitStack) -> None:
-    """Lock the run directory until `stack` closes, and remove temporary files of a killed
-    process."""
-    stack.enter_context(only_writer(log_path / LOCK, f"log_path={log_path}"))
-    for left in [*log_path.glob(f".*{TEMPORARY}"), *log_path.glob(f"*/.*{TEMPORARY}")]:
-        left.unlink(missing_ok=True)
 
 
 def _resolved(log_path: Path) -> dict[str, Any]:

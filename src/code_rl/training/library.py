@@ -119,7 +119,7 @@ async def train_async(**settings: Any) -> TrainingResult:
     before anything is written.
     """
     from code_rl.training.runs.recorder import read_metrics
-    from code_rl.training.trainer import confirm, prepare, train_run
+    from code_rl.training.trainer import prepare, train_run
 
     settings = _plain(settings)
     config, log_path, resumes = prepare(settings)
@@ -127,10 +127,9 @@ async def train_async(**settings: Any) -> TrainingResult:
         raise ConfigError(
             "dry_run=true trains nothing; for the forecast run: code-rl train dry_run=true"
         )
-    confirm(config, resumes)
     _say_what_has_no_name(settings)
-    await train_run(config, log_path, resumes)
-    return TrainingResult(log_path, read_metrics(log_path))
+    _, folder = await train_run(config, log_path, resumes)
+    return TrainingResult(folder, read_metrics(folder))
 
 
 def train(**settings: Any) -> TrainingResult:

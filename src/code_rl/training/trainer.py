@@ -31,7 +31,7 @@ from code_rl.training.config import (
 )
 from code_rl.training.console import Console
 from code_rl.training.objective import environment_of, objective_of
-from code_rl.training.runs.directory import begun_settings, default_log_path, settings_of
+from code_rl.training.runs.directory import begun_settings, settings_of
 from code_rl.training.runs.recorder import read_metrics
 from code_rl.training.runs.resume import find_checkpoint
 from code_rl.training.runs.trackers import read_log_to
@@ -46,6 +46,7 @@ from code_rl.util.errors import (
     with_resume_hint,
 )
 from code_rl.util.registry import GIVEN, require_given
+from code_rl.util.streams import outlive_readers
 
 if TYPE_CHECKING:
     from code_rl.training.run import Run
@@ -104,9 +105,9 @@ def _had_no_end(log_path: Path) -> bool:
     return not (was.max_steps > 0 or was.max_tokens_total or was.max_cost)
 
 
-def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
-    """Return the settings, the run directory, and whether an earlier run is resumed there. Nothing
-    is written yet.
+def prepare(given: Mapping[str, Any]) -> tuple[Config, Path | None, bool]:
+    """Return the settings, the run directory (None: a new one), and whether an earlier run is
+    resumed there. Nothing is written yet.
 
     Raises ConfigError for a wrong setting, or one that differs from the run to be resumed.
     """
@@ -121,10 +122,7 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
     config = make_config(given, earlier or begun)
     if config.init_from is not None and earlier is None:
         find_checkpoint(config.init_from, config)
-        if (
-            log_path is not None
-            and Path(config.init_from).expanduser().parent.resolve() == log_path.resolve()
-        ):
+        if log_path is not None and Path(config.init_from).parent.resolve() == log_path.resolve():
             raise ConfigError(
                 f"init_from={config.init_from} is a checkpoint of log_path={log_path}, which a "
                 "new run replaces; choose another log_path"
@@ -134,7 +132,7 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
     objective_of(config), environment_of(config)
     read_log_to(config.log_to)
     if log_path is None or earlier is None:
-        return config, log_path or default_log_path(), False
+        return config, log_path, False
     was = make_config({}, earlier)
     for name in changed_settings(was, config):
         raise ConfigError(
@@ -145,24 +143,32 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path, bool]:
     return config, log_path, True
 
 
-async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: bool = False) -> int:
-    """Assemble a run, train, write the report and return the exit code. With `signals` a SIGINT or
-    SIGTERM to the process ends the run after the current step."""
+async def train_run(
+    config: Config, given: Path | None, resumes: bool, *, signals: bool = False
+) -> tuple[int, Path]:
+    """Confirm the cost, assemble a run in the `given` directory (None: a new one), train, and write
+    the report. Return the exit code and the run directory. With `signals` a SIGINT or SIGTERM to
+    the process ends the run after the current step."""
     from code_rl.loop import train
     from code_rl.training.report.overview import wall_seconds
     from code_rl.training.report.page import REPORT
 
     share_cores()
+    outlive_readers()
+    confirm(config, resumes)
     console = Console(config.max_steps)
-    stop = _Signals(console, f"to resume: {_resume(signals, config, log_path)}")
+    stop = _Signals(console)
     async with contextlib.AsyncExitStack() as stack:
         try:
-            run = await assemble(config, log_path, resumes, console, stop.asked, stack)
+            run = await assemble(config, given, resumes, console, stop.asked, stack)
         except NothingLeftError as nothing:
             console.notice(str(nothing))
-            if not (log_path / REPORT).exists():
-                _report(console, log_path)
-            return 0
+            assert given is not None
+            if not (given / REPORT).exists():
+                console.notice(_report(given))
+            return 0, given
+        log_path = run.recorder.log_path
+        stop.hint = f"to resume: {_resume(signals, config, log_path)}"
         _announce(console, run, _beginning(run, resumes), log_path)
         console.start()
         stack.callback(console.stop)
@@ -176,13 +182,14 @@ async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: b
                 cast("asyncio.Task[Any]", asyncio.current_task()).uncancel()
             except Exception as error:
                 console.stop()
-                _report(console, log_path)
+                console.notice(_report(log_path))
                 if not isinstance(error, CodeRLError) and not is_resource_error(error):
                     raise
                 failure = with_resume_hint(error, stop.hint)
                 failure.exit_code = stop.code or failure.exit_code
                 raise failure from error
         console.stop()
+        report = _report(log_path)
         metrics = read_metrics(log_path)
         sizes = {name: len(problems) for name, problems in run.test_splits.items()}
         console.closing_table(metrics, sizes, config.eval_samples)
@@ -194,13 +201,13 @@ async def train_run(config: Config, log_path: Path, resumes: bool, *, signals: b
             log_path,
             [stop.hint] if stop.code else _hints(config, log_path, signals),
         )
-        _report(console, log_path)
-    return stop.code
+        console.notice(report)
+    return stop.code, log_path
 
 
-def _report(console: Console, log_path: Path) -> None:
-    """Write the run's page, and print its path and the worst finding, also for a run that failed. A
-    page that cannot be written does not fail the run."""
+def _report(log_path: Path) -> str:
+    """Write the run's page, and return lines with the worst finding and its path, also for a run
+    that failed. A page that cannot be written does not fail the run."""
     from code_rl.training.report.overview import overview
     from code_rl.training.report.page import REPORT, write_report
     from code_rl.training.report.run import open_run
@@ -212,13 +219,15 @@ def _report(console: Console, log_path: Path) -> None:
             finding for finding in overview(reader)["findings"] if finding["severity"] != "note"
         ]
     except (CodeRLError, *OF_THE_MACHINE) as error:
-        console.notice(f"the report could not be written: {describe_error(error)}")
-        return
+        return f"the report could not be written: {describe_error(error)}"
+    worst = ""
     if found:
         more = f" ({len(found) - 1} more in the report)" if found[1:] else ""
-        console.notice(f"diagnosis: {found[0]['title']}: {found[0]['evidence']}{more}")
-        console.notice(f"       do: {found[0]['remedy']}")
-    console.notice(f"report: {(log_path / REPORT).resolve()}")
+        worst = (
+            f"diagnosis: {found[0]['title']}: {found[0]['evidence']}{more}\n"
+            f"       do: {found[0]['remedy']}\n"
+        )
+    return f"{worst}report: {(log_path / REPORT).resolve()}"
 
 
 def _beginning(run: Run, resumes: bool) -> str:
@@ -299,13 +308,13 @@ class _Signals:
     """The first SIGINT or SIGTERM asks the loop to finish its step, or cancels the evaluation in
     progress; the second ends the process.
 
-    `hint` says how to resume. `cut` is True once an evaluation was cancelled. Only the last message
-    then distinguishes the run from a killed one.
+    `hint` says how to resume, once the run has a directory. `cut` is True once an evaluation was
+    cancelled. Only the last message then distinguishes the run from a killed one.
     """
 
-    def __init__(self, console: Console, hint: str) -> None:
+    def __init__(self, console: Console) -> None:
         self.asked = asyncio.Event()
-        self.hint = hint
+        self.hint = ""
         self.code = 0
         self.cut = False
         self._console = console

@@ -95,8 +95,8 @@ def words(names: list[str]) -> st.SearchStrategy[list[str]]:
 def ends(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Hold a command line to the promise."""
 
-    async def no_run(*_: object, **__: object) -> int:
-        return 0
+    async def no_run(*_: object, **__: object) -> tuple[int, Path]:
+        return 0, tmp_path
 
     monkeypatch.setattr(code_rl.cli.train, "train_run", no_run)
     monkeypatch.chdir(tmp_path)

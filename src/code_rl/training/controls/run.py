@@ -23,10 +23,11 @@ from code_rl.training.controls.table import write_tables
 from code_rl.training.library import held_out_splits, open_policy
 from code_rl.training.report.overview import wall_seconds
 from code_rl.training.run import sampling_of
+from code_rl.training.runs.directory import LOCK
 from code_rl.training.runs.recorder import read_metrics
-from code_rl.training.trainer import confirm, prepare, train_run
+from code_rl.training.trainer import prepare, train_run
 from code_rl.util.errors import ConfigError
-from code_rl.util.files import digest, make_folder, write_atomically
+from code_rl.util.files import digest, make_folder, only_writer, write_atomically
 
 OUTCOMES = "outcomes"
 PLACES = (
@@ -47,6 +48,11 @@ async def run_controls(plan: ControlPlan, *, dry_run: bool) -> int:
     if dry_run:
         return 0
     make_folder(plan.out / OUTCOMES)
+    with only_writer(plan.out / LOCK, f"out={plan.out}"):
+        return await _run_arms(plan)
+
+
+async def _run_arms(plan: ControlPlan) -> int:
     results: dict[str, dict[str, Any]] = {}
     first = plan.evaluation(plan.seeds[0])
     splits = await held_out_splits(None, first, first.eval_limit)
@@ -62,9 +68,8 @@ async def run_controls(plan: ControlPlan, *, dry_run: bool) -> int:
         name = f"{arm}-{seed}"
         print(f"run {number + 1} of {len(plan.runs)}: {arm}, seed {seed}", flush=True)
         if not (plan.out / OUTCOMES / f"{name}.json").exists():
-            config, log_path, resumes = prepare(plan.settings(arm, seed))
-            confirm(config, resumes)
-            if code := await train_run(config, log_path, resumes, signals=True):
+            code, _ = await train_run(*prepare(plan.settings(arm, seed)), signals=True)
+            if code:
                 return code
         results[name] = await _arm(plan, name, seed, splits)
     print(write_tables(plan, results))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -13,6 +16,7 @@ from typing import Any, Literal, get_args
 from code_rl.engine.checkpoints import CONFIG, is_run, read_config
 from code_rl.training.config import Config
 from code_rl.util.errors import ConfigError
+from code_rl.util.files import TEMPORARY, only_writer, writes
 from code_rl.util.settings import make_settings
 
 Behavior = Literal["resume", "ask", "delete", "raise"]
@@ -20,12 +24,62 @@ BEGUN = "begun.json"
 """Holds the run's settings until `config.json` is written."""
 METRICS = "metrics.jsonl"
 LOCK = "lock"
-_OF_THE_PLACE = ("log_path", "behavior_if_log_dir_exists")
+_OF_THE_PLACE = ("log_path", "behavior_if_log_dir_exists", "resolved")
 
 
-def default_log_path() -> Path:
-    """`~/code-rl-logs/YYYY_MM_DD-HH_MM_SS`, local time."""
-    return Path.home() / "code-rl-logs" / datetime.now().astimezone().strftime("%Y_%m_%d-%H_%M_%S")
+@dataclass(slots=True)
+class Claim:
+    """A run directory that this process holds; `resumes` is True if its run goes on. `started` is
+    set when the run is assembled."""
+
+    path: Path
+    resumes: bool
+    started: bool = False
+
+
+@contextlib.contextmanager
+def claimed(log_path: Path | None, behavior: Behavior, resumes: bool) -> Iterator[Claim]:
+    """Make the run directory (None: a new one with the default name), lock it for the block, and
+    decide about its earlier run, which the settings were read to resume if `resumes`.
+
+    A directory made for a start that fails is deleted. Raises ConfigError if the directory is in
+    use, or as `check_log_dir` does.
+    """
+    path = log_path or new_folder()
+    _holds_run(path)  # before a lock is written beside other things
+    made = _make(path) or log_path is None
+    with only_writer(path / LOCK, f"log_path={path}"):
+        for left in path.rglob(f".*{TEMPORARY}"):  # of a killed process
+            left.unlink(missing_ok=True)
+        claim = Claim(path, _holds_run(path) and not _is_deleted(path, behavior))
+        if claim.resumes and not resumes:
+            raise ConfigError(
+                f"log_path={path} holds a run that began just now; give the command again to "
+                "resume it, or choose another log_path"
+            )
+        try:
+            yield claim
+        except Exception:
+            if made and not claim.started:
+                shutil.rmtree(path, ignore_errors=True)
+            raise
+
+
+def new_folder(prefix: str = "") -> Path:
+    """Make `~/code-rl-logs/YYYY_MM_DD-HH_MM_SS`, local time, with a number if that exists."""
+    now = datetime.now().astimezone().strftime("%Y_%m_%d-%H_%M_%S")
+    path = first = Path.home() / "code-rl-logs" / f"{prefix}{now}"
+    number = 1
+    while not _make(path):
+        number += 1
+        path = first.with_name(f"{first.name}-{number}")
+    return path
+
+
+def clear(path: Path) -> None:
+    """Delete everything in a run directory but its lock, which a process may hold."""
+    for entry in {*path.iterdir()} - {path / LOCK}:
+        shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
 
 def begun_settings(path: Path) -> dict[str, Any] | None:
@@ -35,9 +89,11 @@ def begun_settings(path: Path) -> dict[str, Any] | None:
         begun = json.loads((path / BEGUN).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    if not isinstance(begun, dict) or is_run(path):
-        return None
-    return {name: value for name, value in begun.items() if name not in _OF_THE_PLACE}
+    return _kept(begun) if isinstance(begun, dict) else None
+
+
+def _kept(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in _OF_THE_PLACE}
 
 
 def check_log_dir(log_dir: str | Path, behavior_if_exists: Behavior = "ask") -> Path:
@@ -52,24 +108,49 @@ def check_log_dir(log_dir: str | Path, behavior_if_exists: Behavior = "ask") -> 
             f"behavior_if_exists={behavior_if_exists!r} is none of {', '.join(get_args(Behavior))}"
         )
     path = Path(log_dir).expanduser()
-    if path.exists() and not path.is_dir():
-        raise ConfigError(f"log_path={path} is a file; give a directory")
-    try:
-        occupied = path.exists() and any(
-            entry.name not in (LOCK, BEGUN) for entry in path.iterdir()
-        )
-        if occupied:
-            _decide(path, behavior_if_exists)
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=path).close()
-    except OSError as error:
-        raise ConfigError(
-            f"log_path={path} cannot be used: {error.strerror or error}; choose another directory"
-        ) from error
+    if _holds_run(path) and _is_deleted(path, behavior_if_exists):
+        clear(path)
+    _make(path)
     return path
 
 
-def _decide(path: Path, behavior: Behavior) -> None:
+def _make(path: Path) -> bool:
+    """Make a directory, and return True if it is new. Raises ConfigError if it cannot be
+    written."""
+    with writes(path, "directory", setting="log_path"):
+        try:
+            path.mkdir(mode=0o700, parents=True)
+        except FileExistsError:
+            tempfile.TemporaryFile(dir=path).close()
+            return False
+        return True
+
+
+def _holds_run(path: Path) -> bool:
+    """Return True if a directory holds an earlier run, False if it is free: missing, empty, or left
+    by an interrupted start. Raises ConfigError if it holds anything else."""
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"log_path={path} is a file; give a directory")
+    with writes(path, "directory", setting="log_path"):
+        names = {entry.name for entry in path.iterdir()} if path.exists() else set()
+    if is_run(path):
+        return True
+    if METRICS in names:
+        raise ConfigError(
+            f"log_path={path} holds a run without its {CONFIG}; restore it, or choose another "
+            "directory"
+        )
+    if BEGUN not in names and names - {LOCK}:
+        raise ConfigError(
+            f"log_path={path} is not empty and holds no run (no {CONFIG} of one); choose another "
+            "directory"
+        )
+    return False
+
+
+def _is_deleted(path: Path, behavior: Behavior) -> bool:
+    """Return True if the run in a directory is to be deleted, False if it goes on. Raises
+    ConfigError if it is not to be touched."""
     if behavior == "ask":
         if not sys.stdin.isatty():
             raise ConfigError(
@@ -84,29 +165,13 @@ def _decide(path: Path, behavior: Behavior) -> None:
             f"log_path={path} holds an earlier run; choose another, or "
             "behavior_if_log_dir_exists=resume"
         )
-    if not is_run(path):
-        if (path / METRICS).is_file():
-            raise ConfigError(
-                f"log_path={path} holds a run without its {CONFIG}; restore it, or choose "
-                "another directory"
-            )
-        if (path / LOCK).is_file():
-            return  # a run that was interrupted before its settings were written
-        raise ConfigError(
-            f"log_path={path} is not empty and holds no run (no {CONFIG} of one); choose "
-            "another directory"
-        )
-    if behavior == "delete":
-        shutil.rmtree(path)
+    return behavior == "delete"
 
 
 def settings_of(log_path: Path) -> dict[str, Any]:
     """Return the settings of the run in a directory. Raises ConfigError, naming the file, if there
     are none."""
-    left_out = ("resolved", *_OF_THE_PLACE)
-    settings = {
-        name: value for name, value in read_config(log_path).items() if name not in left_out
-    }
+    settings = _kept(read_config(log_path))
     try:
         make_settings(Config, settings)
     except ConfigError as error:

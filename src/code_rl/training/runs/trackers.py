@@ -12,7 +12,6 @@ import json
 import logging
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -112,7 +111,7 @@ def wandb(log_dir: Path, config: Mapping[str, Any]) -> Tracker:
     run = wandb.init(
         project=os.environ.get("WANDB_PROJECT", PROJECT),
         name=log_dir.name,
-        id=re.sub(r"[^A-Za-z0-9_-]", "-", log_dir.name)[-64:],
+        id=config.get("resolved", {}).get("id"),  # a loop of the user's own has none
         resume="allow",
         dir=str(log_dir),
         config=dict(config),
