@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from code_rl.engine import names as reading
-from code_rl.engine.names import BUILT_IN_FOLDER, source_of
+from code_rl.engine.names import BUILT_IN_FOLDER, source_of, unavailable
 from code_rl.util.data_files import cache_folder
 from tests.refusals import refused
 
@@ -129,3 +129,20 @@ def test_smollm2_is_the_installed_packages_file_else_its_hub_id(tmp_path, monkey
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(reading, "folder_of", lambda file: Path("/made/of") / file.name)
     assert source_of("smollm2") == "/made/of/m.gguf"
+
+
+@pytest.mark.parametrize(
+    ("name", "named"), [("not_there/", "not_there/"), ("models/", "models/"), ("adapter", "init_from=")]
+)
+def test_a_name_that_is_no_model_is_refused_with_the_remedy(tmp_path, monkeypatch, name, named):
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").touch()
+    monkeypatch.chdir(tmp_path)
+    with refused(named):
+        source_of(name)
+
+
+def test_a_model_with_code_of_its_own_is_not_told_to_set_what_there_is_not():
+    said = unavailable("x", ValueError("Please pass the argument `trust_remote_code=True`"))
+    assert "trust_remote_code" not in said
+    assert "'x'" in said

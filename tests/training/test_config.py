@@ -172,3 +172,41 @@ def test_settings_that_contradict_each_other_or_would_do_nothing_are_refused_by_
         config = make_config(read_arguments(given.split()))
         batch_shape(config)
         refuse_idle(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kept"),
+    [
+        ("model_name", "model/", "{here}/model"),
+        ("model_name", "./model", "{here}/model"),
+        ("model_name", "owner/model", "{here}/owner/model"),
+        ("model_name", "owner/other", "owner/other"),
+        ("model_name", "tiny", "tiny"),
+        ("dataset", "a.jsonl", "{here}/a.jsonl"),
+        ("dataset", "a.jsonl, mbpp", "{here}/a.jsonl,mbpp"),
+        ("dataset", "model:test", "{here}/model:test"),
+        ("dataset", "builtin", "builtin"),
+        ("dataset", "mbpp:train", "mbpp:train"),
+        ("dataset", "owner/other@1f:test", "owner/other@1f:test"),
+        ("dataset", "package.module:problems", "package.module:problems"),
+        ("test_dataset", "a.jsonl", "{here}/a.jsonl"),
+        ("prices", "prices.toml", "{here}/prices.toml"),
+        ("init_from", "run/000002", "{here}/run/000002"),
+    ],
+)  # fmt: skip
+def test_a_path_that_exists_is_absolute_and_names_known_here_come_before_it(tmp_path, monkeypatch, name, value, kept):
+    for folder in ("model", "owner/model", "tiny", "builtin", "mbpp"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "a.jsonl").touch()
+    monkeypatch.chdir(tmp_path)
+    given = {"backend": "embedded", name: value}
+    was = getattr(make_config(given), name)
+    assert was == kept.format(here=tmp_path)
+    monkeypatch.chdir("owner")
+    assert getattr(make_config(given | {name: was}), name) == was
+
+
+def test_the_model_of_a_server_keeps_its_name_whatever_is_in_this_folder(tmp_path, monkeypatch):
+    (tmp_path / "owner" / "model").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert make_config({"backend": "http://localhost:1", "model_name": "owner/model"}).model_name == "owner/model"

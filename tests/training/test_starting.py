@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -16,9 +19,13 @@ import pytest
 from rich.console import Console as RichConsole
 
 import code_rl.loop
+from code_rl.cli.export import export_command
 from code_rl.cli.train import train_command
+from code_rl.data.builtin import BuiltinTrainSet
 from code_rl.data.order import ProblemOrder
-from code_rl.engine.checkpoints import read_checkpoints
+from code_rl.engine.checkpoints import read_checkpoints, read_config
+from code_rl.engine.names import BUILT_IN_FOLDER
+from code_rl.grading.native import format_problem
 from code_rl.grading.problem import Problem, StdinTest
 from code_rl.policy.environments import Single
 from code_rl.policy.lengths import prompt_length, refuse_prompts
@@ -30,6 +37,7 @@ from code_rl.training.runs.recorder import read_metrics
 from code_rl.training.trainer import _hints, prepare
 from code_rl.util.errors import BackendError, DataError
 from code_rl.util.files import read_lines
+from tests.paths import ROOT
 from tests.refusals import refused
 from tests.training.pipeline_support import rollouts, small
 
@@ -86,6 +94,66 @@ def test_what_a_kill_at_the_very_end_left_undone_is_done(finished, tmp_path):
     assert (run / "report.html").is_file()
 
 
+@pytest.mark.long
+def test_a_damaged_line_of_the_rollouts_is_named_and_the_newest_weights_train_on(finished, tmp_path, capsys):
+    run = copied(finished, tmp_path / "run")
+    lines = (run / "rollouts.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "rollouts.jsonl").write_bytes(b"".join([lines[0], b"\x00" * 40 + b"\n", *lines[2:]]))
+    capsys.readouterr()
+    assert train_command({"log_path": str(run), "max_steps": "3"}) == 0
+    said = capsys.readouterr().out
+    assert str(run / "rollouts.jsonl") in said
+    assert "resumed after 2 steps" in said
+    assert f"report: {run / 'report.html'}" in said
+    assert [record["step"] for record in read_metrics(run)] == [0, 1, 2]
+
+
+@pytest.mark.long
+def test_a_run_keeps_its_id_when_it_is_resumed_and_another_one_gets_another(finished, tmp_path):
+    def name_of(run: Path) -> str:
+        return str(read_config(run)["resolved"]["id"])
+
+    run = copied(finished, tmp_path / "run")
+    assert train_command({"log_path": str(run), "max_steps": "3"}) == 0
+    assert name_of(run) == name_of(finished)
+    again = small(run, max_steps=1, behavior_if_log_dir_exists="delete")
+    assert train_command(again) == 0
+    assert name_of(run) != name_of(finished)
+
+
+@pytest.mark.long
+def test_paths_are_kept_so_that_a_run_goes_on_and_is_exported_from_any_folder(tmp_path, monkeypatch):
+    (tmp_path / "deeper").mkdir()
+    shutil.copytree(BUILT_IN_FOLDER, tmp_path / "mine" / "model")
+    problems = "".join(f"{format_problem(problem)}\n" for problem in BuiltinTrainSet()[:8])
+    (tmp_path / "problems.jsonl").write_text(problems)
+    monkeypatch.chdir(tmp_path)
+    paths = {"model_name": "mine/model", "dataset": "problems.jsonl", "test_dataset": "problems.jsonl"}
+    assert train_command(small(Path("run"), eval_every=0, eval_limit=1, max_steps=1, **paths)) == 0
+    monkeypatch.chdir("deeper")
+    assert train_command({"log_path": "../run", "max_steps": "2", "model_name": "../mine/model/"}) == 0
+    assert export_command({"checkpoint": "../run", "format": "peft", "out": "adapter"}) == 0
+    with refused("init_from="):
+        train_command(small(Path("other"), model_name="adapter"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "full disk"])
+@pytest.mark.parametrize("door", ["-m code_rl.cli train", "library"])
+def test_a_run_ends_well_whatever_cannot_be_printed(tmp_path, encoding, door):
+    given = small(tmp_path / "run", eval_every=0, eval_limit=1, max_steps=1)
+    words = ["-c", f"import code_rl; code_rl.train(**{given!r})"]
+    if door != "library":
+        words = [*door.split(), *(f"{name}={value}" for name, value in given.items())]
+    with open("/dev/full" if encoding == "full disk" else tmp_path / "said", "w") as out:
+        done = subprocess.run(
+            [sys.executable, *words], cwd=ROOT, stdout=out, stderr=subprocess.PIPE, text=True, timeout=240,
+            env={**os.environ, "PYTHONIOENCODING": encoding.replace("full disk", "utf-8")},
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "report.html").is_file()
+
+
 @pytest.mark.parametrize("error", [BackendError("gone"), ZeroDivisionError("a bug")])
 def test_a_run_that_fails_writes_its_report_too(tmp_path, monkeypatch, capsys, error):
     async def failing(run: Any) -> None:
@@ -138,6 +206,13 @@ class _Sandbox(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         pass
+
+
+def test_a_start_that_fails_at_its_end_leaves_no_folder(tmp_path):
+    given = small(tmp_path / "run", max_tokens_total=1)
+    with refused("max_tokens_total"):
+        train_command(given)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("status", [None, 401, 403])

@@ -10,10 +10,12 @@ import pytest
 from code_rl.training.report.overview import overview
 from code_rl.training.report.page import pack_rollouts, render
 from code_rl.training.report.run import open_run
+from code_rl.training.runs.directory import LOCK
 from code_rl.training.runs.logs import setup_logging
 from code_rl.util.errors import DataError
+from code_rl.util.files import only_writer
 from tests.refusals import refused
-from tests.training.report.run_folders import write_run
+from tests.training.report.run_folders import rewind, write_run
 
 
 def edit(path: Path, *changes) -> None:
@@ -47,6 +49,22 @@ def test_a_damaged_line_is_left_out_and_the_file_is_named(tmp_path, name, line):
     assert reader.metrics == steps
     (notice,) = (notice for notice in reader.damage() if name in notice)
     assert notice in render([reader])
+
+
+def test_a_run_that_no_process_works_on_is_said_to_be_left_until_it_is_done(tmp_path):
+    run, other = write_run(tmp_path / "run", steps=4), write_run(tmp_path / "done", steps=4)
+    rewind(run, 2)
+    with only_writer(run / LOCK, "x"), only_writer(other / LOCK, "x"):
+        readers = [open_run(run), open_run(other)]
+        before = [reader.damage() for reader in readers]
+    assert [reader.refresh() for reader in readers] == [True, True]
+    (notice,) = {*readers[0].damage()} - {*before[0]}
+    assert f"log_path={run}" in notice
+    assert notice in render([readers[0]], live=True)
+    assert readers[1].damage() == before[1]
+    with only_writer(run / LOCK, "x"):
+        assert readers[0].refresh()
+        assert readers[0].damage() == before[0]
 
 
 def test_a_rewritten_log_is_read_again_from_its_beginning(tmp_path):

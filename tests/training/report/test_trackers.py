@@ -15,7 +15,7 @@ from code_rl.training.runs.logs import setup_logging
 from code_rl.training.runs.trackers import MAX_FAILURES, TRACKERS, Guarded, read_log_to
 from tests.refusals import refused
 
-CONFIG = {"seed": 7, "model_name": "tiny", "learning_rate": 0.002, "resolved": {"prompts": 8}}
+CONFIG = {"seed": 7, "model_name": "tiny", "learning_rate": 0.002, "resolved": {"prompts": 8, "id": "ab12"}}
 STEPS = [(-1, {"eval/pass@1": 0.25}), (0, {"loss": -0.5, "broken": float("nan"), "none": None}), (1, {"loss": -0.75})]
 
 
@@ -59,6 +59,7 @@ def test_wandb_records_offline_what_it_would_send(tmp_path):
     pytest.importorskip("wandb")
     log_in_a_process(tmp_path / "run", "wandb", WANDB_MODE="offline")
     (record,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
+    assert record.name == "run-ab12.wandb"
     raw = record.read_bytes()
     for expected in (b"eval/pass@1", b"loss", b"-0.75", b"learning_rate", b"0.002"):
         assert expected in raw, expected

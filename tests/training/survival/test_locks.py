@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from code_rl.cli.controls import controls_command
+from code_rl.cli.train import train_command
 from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.data.preparation.workspace import Workspace
 from code_rl.engine.serve.store import StateStore
 from code_rl.evaluation.verdict_files import open_verdicts
-from code_rl.training.runs.directory import LOCK
+from code_rl.training.runs.directory import LOCK, check_log_dir, claimed, new_folder
 from code_rl.util.errors import InputError
-from code_rl.util.files import only_writer
+from code_rl.util.files import only_writer, write_atomically
+from tests.paths import ROOT
+from tests.refusals import refused
+from tests.training.pipeline_support import small, untimed
 
 
 def workspace(folder: Path) -> AbstractContextManager[Any]:
@@ -24,7 +35,7 @@ def workspace(folder: Path) -> AbstractContextManager[Any]:
 
 
 HOLDERS: dict[str, Callable[[Path], AbstractContextManager[Any]]] = {
-    "run": lambda folder: only_writer(folder / LOCK, f"log_path={folder}"),
+    "run": lambda folder: claimed(folder, "resume", resumes=False),
     "prepare": workspace,
     "server": lambda folder: contextlib.closing(StateStore(folder)),
     "verdicts": lambda folder: open_verdicts(str(folder / "verdicts.jsonl")),
@@ -41,3 +52,111 @@ def test_a_second_one_is_refused_until_the_first_has_let_go(name, tmp_path):
         pass
     with HOLDERS[name](tmp_path):
         pass
+
+
+@pytest.mark.parametrize("left", [(), (LOCK,), (LOCK, "begun.json"), (LOCK, "begun.json", "tokenizer.json")])
+def test_a_directory_that_is_new_or_of_a_start_that_was_killed_has_one_writer(tmp_path, left):
+    for name in left:
+        (tmp_path / name).touch()
+    with claimed(tmp_path, "resume", resumes=False), refused("log_path="):
+        train_command(small(tmp_path))
+
+
+def test_of_many_threads_one_gets_a_directory_and_the_others_are_refused(tmp_path):
+    together, done = threading.Barrier(8), threading.Barrier(8)
+
+    def start(_: int) -> bool:
+        with contextlib.ExitStack() as stack:
+            together.wait()
+            try:
+                stack.enter_context(claimed(tmp_path / "run", "resume", resumes=False))
+            except InputError:
+                return False
+            finally:
+                done.wait()
+            return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(start, range(8))) == 1
+
+
+def test_a_run_that_another_process_began_meanwhile_is_not_overwritten(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with refused("log_path="), claimed(tmp_path, "resume", resumes=False):
+        pass
+
+
+def test_deleting_a_run_leaves_the_lock_that_is_held(tmp_path):
+    with claimed(tmp_path, "delete", resumes=False):
+        (tmp_path / "config.json").write_text("{}")
+        (tmp_path / "checkpoints").mkdir()
+        check_log_dir(tmp_path, "delete")
+        assert [path.name for path in tmp_path.iterdir()] == [LOCK]
+        with refused("log_path="), claimed(tmp_path, "resume", resumes=False):
+            pass
+
+
+@pytest.mark.parametrize(("failure", "stays"), [(InputError, False), (KeyboardInterrupt, True)])
+def test_a_directory_made_for_a_start_that_fails_is_gone_and_one_of_the_user_stays(tmp_path, failure, stays):
+    def fail(folder: Path) -> None:
+        with claimed(folder, "resume", resumes=False):
+            (folder / "begun.json").touch()
+            raise failure
+
+    new, mine = tmp_path / "new", tmp_path / "mine"
+    mine.mkdir()
+    for folder in (new, mine):
+        with pytest.raises(failure):
+            fail(folder)
+    assert (new.exists(), mine.exists()) == (stays, True)
+
+
+def test_default_folders_of_one_second_are_different_ones(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: new_folder("eval-"), range(16)))
+    assert len({*made}) == 16
+    assert {*made} == {*(tmp_path / "code-rl-logs").iterdir()}
+
+
+def test_threads_that_write_one_file_get_in_no_other_s_way(tmp_path):
+    texts = [str(number) * 10_000 for number in range(64)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda text: write_atomically(tmp_path / "a", text), texts))
+    assert (tmp_path / "a").read_text() in texts
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_two_commands_of_controls_in_one_folder_are_refused_by_its_name(tmp_path):
+    words = {name: value for name, value in small(tmp_path).items() if name not in ("log_path", "eval_every")}
+    (tmp_path / "outcomes").mkdir()
+    with only_writer(tmp_path / LOCK, "x"), refused("out="):
+        controls_command({**words, "out": str(tmp_path)})
+
+
+def begun(folder: Path, **changes: object) -> subprocess.Popen[str]:
+    words = [f"{name}={value}" for name, value in small(folder, eval_every=-1, max_steps=2, **changes).items()]
+    return subprocess.Popen(
+        [sys.executable, "train.py", *words], cwd=ROOT, text=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+@pytest.mark.long
+def test_of_two_processes_on_one_new_directory_one_trains_and_the_other_ends_with_2(tmp_path):
+    both = [begun(tmp_path / "run", seed=seed) for seed in range(2)]
+    said = [process.communicate(timeout=240)[1] for process in both]
+    assert sorted(process.returncode for process in both) == [0, 2], said
+    assert any("log_path=" in line for line in said)
+    assert [record["step"] for record in untimed(tmp_path / "run")] == [0, 1]
+
+
+@pytest.mark.long
+def test_a_start_that_was_killed_leaves_a_directory_that_the_next_one_takes(tmp_path):
+    process = begun(tmp_path / "run")
+    while not (tmp_path / "run" / LOCK).exists():
+        assert process.poll() is None
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert train_command(small(tmp_path / "run", max_steps=1)) == 0
+    assert [record["step"] for record in untimed(tmp_path / "run")] == [0]

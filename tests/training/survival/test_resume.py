@@ -162,6 +162,8 @@ def test_a_checkpoint_whose_completions_sampled_ahead_are_damaged_is_not_used(tm
     start, said = chosen(tmp_path)
     assert start.step == 4
     assert "000006.jsonl" in said[0]
+    with refused("000006.jsonl", "init_from=", kind=CheckpointError):
+        chosen(tmp_path, broken=("s2", "s4"))
 
 
 def test_the_state_of_a_run_directory_that_was_moved_is_found_beside_its_other_files(tmp_path):
