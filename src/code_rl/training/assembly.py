@@ -17,13 +17,12 @@ import chz
 
 from code_rl.data import (
     ProblemOrder,
-    RunData,
     find_data,
     fingerprint_of,
     load_test_splits,
     trained_on,
 )
-from code_rl.data.load import load_train_problems, with_tests, within_difficulty
+from code_rl.data.load import RunData, load_train_problems, with_tests, within_difficulty
 from code_rl.engine import Backend, connect, preflight
 from code_rl.engine.checkpoints import is_run, read_config
 from code_rl.engine.losses import check_loss

@@ -178,7 +178,7 @@ def train(given: dict[str, str], ledger: Path) -> int:
             os.write(handle, f"{self._log.path.parent.name}/{self._log.path.stem} {self._key(kind, what)}\n".encode())
 
     completion_log.GroupLog._put = put  # type: ignore[method-assign]
-    code_rl.training.trainer._report = lambda *_: None
+    code_rl.training.trainer._report = lambda log_path: ""
     try:
         return code_rl.cli.train.train_command(given)
     except CodeRLError as error:
