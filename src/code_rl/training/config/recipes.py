@@ -11,7 +11,8 @@ from typing import Any
 import chz
 
 from code_rl.data import with_absolute_paths
-from code_rl.engine import BUILT_IN, BackendKind, resolve_backend, with_absolute_path
+from code_rl.engine import BUILT_IN, BackendKind, resolve_backend
+from code_rl.engine.names import with_absolute_path
 from code_rl.grading.sandbox import resolve_executor
 from code_rl.training.config.fields import FACTS, Config
 from code_rl.util.errors import ConfigError
