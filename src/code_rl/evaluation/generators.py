@@ -182,7 +182,7 @@ async def connect_weights(
     from code_rl.policy.renderers import get_renderer
 
     share_cores()
-    state_path, facts = None, dict[str, Any](model=config.model, backend=config.backend)
+    state_path, facts = None, dict[str, Any](model=settings.model_name, backend=config.backend)
     if config.checkpoint is not None:
         run, record = checkpoint_record(config.checkpoint)
         state_path = record["state_path"]
