@@ -10,6 +10,7 @@ import pytest
 
 from code_rl.cli.main import main
 from code_rl.evaluation.session import data_of
+from code_rl.util.files import LOCK, only_writer
 from tests.evaluation.chat_server import RIGHT, ServerThread
 from tests.refusals import one_line, refused
 
@@ -111,6 +112,14 @@ def test_an_evaluation_cut_anywhere_resumes_to_the_same_files(problems, two_kind
 
 
 @pytest.mark.long
+def test_a_folder_that_another_process_writes_is_refused(problems, two_kinds, tmp_path, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    with only_writer(out / LOCK, "out="):
+        assert run(benchmark=problems, samples=two_kinds, out=out) == 2
+    one_line(capsys, f"out={out}")
+
+
 def test_another_evaluation_in_the_same_folder_is_refused_by_name(problems, two_kinds, tmp_path, capsys):
     out = tmp_path / "out"
     run(benchmark=problems, samples=two_kinds, out=out)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +26,7 @@ from code_rl.evaluation import (
 from code_rl.training import new_folder
 from code_rl.training.config import Config, make_config, published_values, refuse_settings
 from code_rl.util.errors import ConfigError
-from code_rl.util.files import check_out, make_folder, write_atomically
+from code_rl.util.files import LOCK, check_out, make_folder, write_atomically
 
 
 def eval_command(given: Mapping[str, Any]) -> int:
@@ -45,9 +45,8 @@ def eval_command(given: Mapping[str, Any]) -> int:
             )
         raise
     finally:
-        if config.out is None:
-            with contextlib.suppress(OSError):  # something was written
-                out.rmdir()
+        if config.out is None and {entry.name for entry in out.iterdir()} <= {LOCK}:
+            shutil.rmtree(out)
 
 
 def _compare(config: EvalConfig) -> int:

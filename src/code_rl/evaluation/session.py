@@ -44,7 +44,7 @@ from code_rl.evaluation.settings import (
 from code_rl.evaluation.view import EvalView, markdown
 from code_rl.grading.sandbox import Executor, check_executor, connect_executor
 from code_rl.util.errors import ConfigError
-from code_rl.util.files import make_folder, write_atomically
+from code_rl.util.files import LOCK, make_folder, only_writer, write_atomically
 
 LIVECODEBENCH = "livecodebench"
 
@@ -94,7 +94,19 @@ async def evaluate_benchmarks(
     out: Path,
 ) -> int:
     """Evaluate all benchmarks under each token limit. Several results are followed by a table with
-    their average."""
+    their average. Raises ConfigError if another process writes into `out`."""
+    if config.dry_run:
+        return await _evaluate_limits(config, engine, data, out)
+    with only_writer(make_folder(out) / LOCK, f"out={out}"):
+        return await _evaluate_limits(config, engine, data, out)
+
+
+async def _evaluate_limits(
+    config: EvalConfig,
+    engine: EngineSettings | None,
+    data: Mapping[str, str | None],
+    out: Path,
+) -> int:
     limits = sweep_limits(config)
     folders = {limit: out / str(limit) if config.sweep else out for limit in limits}
     codes = [
@@ -280,7 +292,7 @@ def holds_evaluations(folder: Path, below: int = 2) -> bool:
     limit, by benchmark) and their shared files."""
     if (folder / MANIFEST).is_file():
         return "identity" in (read_manifest(folder) or {})
-    beside = (SUMMARY, COMPARISON, STATE)
+    beside = (SUMMARY, COMPARISON, STATE, LOCK)
     try:
         return all(
             each.name in beside

@@ -19,6 +19,8 @@ from code_rl.util.errors import ConfigError, DataError, InputError
 
 TAIL_BYTES = 1 << 16
 BLOCK = 1 << 20
+LOCK = "lock"
+"""The lock file in a folder that one process at a time writes."""
 TEMPORARY = ".tmp"
 Key = TypeVar("Key", bound=Hashable)
 

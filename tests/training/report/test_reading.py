@@ -10,10 +10,9 @@ import pytest
 from code_rl.training.report.overview import overview
 from code_rl.training.report.page import pack_rollouts, render
 from code_rl.training.report.run import open_run
-from code_rl.training.runs.directory import LOCK
 from code_rl.training.runs.logs import setup_logging
 from code_rl.util.errors import DataError
-from code_rl.util.files import only_writer
+from code_rl.util.files import LOCK, only_writer
 from tests.refusals import refused
 from tests.training.report.run_folders import rewind, write_run
 

@@ -22,9 +22,9 @@ from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.data.preparation.workspace import Workspace
 from code_rl.engine.serve.store import StateStore
 from code_rl.evaluation.verdict_files import open_verdicts
-from code_rl.training.runs.directory import LOCK, check_log_dir, claimed, new_folder
+from code_rl.training.runs.directory import check_log_dir, claimed, new_folder
 from code_rl.util.errors import InputError
-from code_rl.util.files import only_writer, write_atomically
+from code_rl.util.files import LOCK, only_writer, write_atomically
 from tests.paths import ROOT
 from tests.refusals import refused
 from tests.training.pipeline_support import small, untimed

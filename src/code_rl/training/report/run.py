@@ -23,10 +23,10 @@ from code_rl.training.report.groups import (
 )
 from code_rl.training.report.tailer import JsonlTailer
 from code_rl.training.report.token_decoder import TokenDecoder, load_pieces
-from code_rl.training.runs.directory import LOCK, METRICS
+from code_rl.training.runs.directory import METRICS
 from code_rl.training.runs.recorder import ROLLOUTS
 from code_rl.util.errors import DataError, command_line
-from code_rl.util.files import is_held
+from code_rl.util.files import LOCK, is_held
 from code_rl.util.redaction import redacted
 
 ATTEMPT = 2**16

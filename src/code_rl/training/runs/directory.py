@@ -16,14 +16,13 @@ from typing import Any, Literal, get_args
 from code_rl.engine.checkpoints import CONFIG, is_run, read_config
 from code_rl.training.config import Config
 from code_rl.util.errors import ConfigError
-from code_rl.util.files import TEMPORARY, only_writer, writes
+from code_rl.util.files import LOCK, TEMPORARY, only_writer, writes
 from code_rl.util.settings import make_settings
 
 Behavior = Literal["resume", "ask", "delete", "raise"]
 BEGUN = "begun.json"
 """Holds the run's settings until `config.json` is written."""
 METRICS = "metrics.jsonl"
-LOCK = "lock"
 _OF_THE_PLACE = ("log_path", "behavior_if_log_dir_exists", "resolved")
 
 
