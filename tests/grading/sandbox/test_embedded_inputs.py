@@ -89,3 +89,45 @@ def test_scientific_packages_are_there():
     for level in LEVELS:
         assert run_one(code, level=level).stdout == b"6 SortedList([1, 2])\n"
         assert run_one(hidden, level=level).stdout == b"6\n"
+
+
+CARRIED = {
+    "a change of the program's own file": """import os
+path = 'solution.py'
+carried = open(path).read().endswith('#')
+os.chmod(path, 0o644)
+with open(path, 'a') as file: file.write('#')
+os.chmod(path, 0o444)
+os.utime(path, (0, 0)); os.utime('.', (0, 0))
+print(carried)
+""",
+    "a mode of the program's own file": """import os
+carried = os.stat('solution.py').st_mode & 0o777
+os.chmod('solution.py', 0o400)
+print(carried != 0o444)
+""",
+    "a time of the program's own file": """import os
+carried = os.stat('solution.py').st_mtime_ns
+os.utime('solution.py', ns=(0, 7))
+print(carried != 0)
+""",
+    "a file beside it": """import os
+carried = os.path.exists('x')
+open('x', 'w').close()
+os.utime('.', (0, 0))
+print(carried)
+""",
+    "no program's file at all": """import os
+carried = not os.path.exists('solution.py')
+os.unlink('solution.py')
+os.utime('.', (0, 0))
+print(carried)
+""",
+}
+
+
+@pytest.mark.parametrize("way", CARRIED)
+def test_a_test_finds_nothing_of_an_earlier_one(way):
+    if "full" not in LEVELS:
+        pytest.skip("elsewhere a program cannot change modes and times")
+    assert {one.stdout for one in run(stdin_job(CARRIED[way], *"1234"), "full")} == {b"False\n"}

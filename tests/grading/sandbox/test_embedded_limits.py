@@ -1,12 +1,17 @@
 """Limits of one test: CPU time decides, the rest contains."""
 
+import asyncio
+import os
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 
 import pytest
 
-from code_rl.grading.sandbox.executor import Status
-from tests.grading.jobs import stdin_job
+from code_rl.grading.sandbox.executor import Execution, Job, Status, StdinInput
+from code_rl.grading.sandbox.retries import Retries
+from tests.boxes import shared_box
+from tests.grading.jobs import collect, stdin_job
 from tests.grading.sandbox.sandbox_boxes import LEVELS, run, run_one
 
 level = pytest.mark.parametrize("level", LEVELS)
@@ -154,3 +159,83 @@ def test_the_wall_cap_stops_also_what_computes(level):
     done = run_one("while True: pass", level=level, cpu_s=600, wall_s=0.5)
     assert done.status is Status.TIME_LIMIT
     assert done.cpu_s < 60
+
+
+def at_once(level: str, *jobs: Job) -> list[list[Execution]]:
+    """The executions of jobs that all run at the same time."""
+
+    async def go() -> list[list[Execution]]:
+        return await asyncio.gather(*(collect(shared_box(level, 64), job) for job in jobs))
+
+    return asyncio.run(go())
+
+
+@pytest.mark.long
+@level
+def test_waiting_for_a_processor_is_not_wall_time(level):
+    job = stdin_job("import time\nwhile time.process_time() < .4: pass\nprint(1)", cpu_s=2, wall_s=1)
+    for (done,) in at_once(level, *[job] * (8 * len(os.sched_getaffinity(0)))):
+        assert done.status is Status.OK, done.detail
+
+
+@pytest.mark.long
+@level
+def test_a_program_beside_hundreds_of_spinning_processes_is_judged_by_its_own_time(level):
+    fork = "import os\nfor _ in range(240):\n  if os.fork() == 0:\n    while True: pass\nos.wait()"
+    sums = "n = 4_000_000\nprint(sum(i for i in range(n)))"
+    hogs, honest = [stdin_job(fork, cpu_s=3, wall_s=3)] * 3, stdin_job(sums, *"123", cpu_s=2, wall_s=1)
+    *spun, done = at_once(level, *hogs, honest)
+    assert {one.status for (one,) in spun} == {Status.TIME_LIMIT}
+    assert [one.status for one in done] == [Status.OK] * 3
+
+
+UNSEEN = """import os, signal, threading, time
+try: signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+except OSError: pass
+def burn(left):
+    end = time.process_time() + .1
+    while time.process_time() < end: pass
+    if left and os.fork() == 0: burn(left - 1)
+    os._exit(0)
+def chain():
+    r, w = os.pipe()
+    if os.fork() == 0: burn(70)
+    os.close(w)
+    os.read(r, 1)
+def row():
+    for _ in range(70):
+        if os.fork() == 0: burn(0)
+        try: os.wait()
+        except OSError: pass
+def beside():
+    thread = threading.Thread(target=chain)
+    thread.start(); thread.join()
+"""
+
+
+@pytest.mark.long
+@level
+@pytest.mark.parametrize("how", ["chain", "row", "beside"])
+def test_children_that_nobody_waits_for_do_not_hide_their_cpu_time(level, how):
+    assert run_one(f"{UNSEEN}{how}()", level=level, cpu_s=1).status is Status.TIME_LIMIT
+
+
+@level
+def test_the_action_for_ended_children_is_not_the_programs_to_set(level):
+    code = "import signal\ntry: signal.signal(signal.SIGCHLD, signal.SIG_IGN)\nexcept OSError: print('refused')"
+    assert run_one(code, level=level).stdout == b"refused\n"
+
+
+def test_a_test_that_ends_by_its_wall_time_alone_runs_once_more_alone():
+    async def attempt(job: Job, alone: bool) -> AsyncIterator[Execution]:
+        for case in job.cases:
+            assert isinstance(case, StdinInput)
+            busy = case.stdin == b"busy" and not alone
+            yield Execution(Status.TIME_LIMIT if busy or case.stdin == b"asleep" else Status.OK, wall_s=60)
+
+    async def go() -> list[Status]:
+        retries = Retries(attempt, outage_timeout_s=1)
+        job = stdin_job("", "a", "busy", "b", "asleep", "c", total_s=1e6)
+        return [one.status async for one in retries.run(job)]
+
+    assert asyncio.run(go()) == [Status.OK, Status.OK, Status.OK, Status.TIME_LIMIT, Status.OK]

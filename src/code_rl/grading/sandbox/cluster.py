@@ -80,7 +80,12 @@ class RayCluster:
         self._ray = _import_ray()
         self._owned = _connect(self._ray)
         self._concurrency, self._isolation = concurrency, isolation
-        self._retries = Retries(self._attempt, outage_timeout_s=outage_timeout_s, stop=stop)
+        self._retries = Retries(
+            self._attempt,
+            outage_timeout_s=outage_timeout_s,
+            repeats_sleepers=False,
+            stop=stop,
+        )
         self._pool: ServerPool[RayNode] = ServerPool((), self._well)
         self._numbers = itertools.count()
         self._left_out: dict[str, str] = {}
@@ -262,7 +267,6 @@ class RayCluster:
             return
         if self._first_look is not None and self._first_look.done():
             logger.warning("node %s has joined", name)
-        self._retries.oversubscription = max(self._retries.oversubscription, facts.oversubscription)
         self._pool.add(RayNode(name, slots, id=row["NodeID"], actor=actor, facts=facts))
 
     async def _end(self, node: RayNode) -> None:

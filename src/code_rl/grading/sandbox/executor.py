@@ -29,11 +29,11 @@ class Status(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of one test. `cpu_s` decides about time; `wall_s` (None: `8 * cpu_s + 5`) only stops
-    tests that sleep.
+    tests that sleep: time that a test waits for a processor does not count.
 
-    With `strict` the wall cap also stops a test that merely waits for a processor, and `memory_mb`
-    limits the address space, so that a program gets MemoryError. `total_s` limits all tests of a
-    submission together; see `submission_s`.
+    With `strict` a test that ends by `wall_s` does not run again, and `memory_mb` limits the
+    address space, so that a program gets MemoryError. `total_s` limits all tests of a submission
+    together; see `submission_s`.
     """
 
     cpu_s: float = 6.0
@@ -167,9 +167,10 @@ class Execution:
     """The result of one test. `value` is the returned value in `grading.values` JSON text (for call
     tests that returned), else None.
 
-    `exit_code` is negative for death by signal, and None if a limit stopped the process. `detail`
-    is a short message (exception line, limit); it comes from the program and is not trusted.
-    `files` are the regular files among `Job.fetch`.
+    `exit_code` is negative for death by signal, and None if a limit stopped the process. `wall_s`
+    leaves out the time that the test waited for a processor, if that is known. `detail` is a short
+    message (exception line, limit); it comes from the program and is not trusted. `files` are the
+    regular files among `Job.fetch`.
     """
 
     status: Status

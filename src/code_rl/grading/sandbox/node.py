@@ -26,13 +26,12 @@ STEP_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """Facts about a node: isolation level, submissions at once, and how many of them share a
-    processor. `refusal` is why it runs none."""
+    """Facts about a node: isolation level and submissions at once. `refusal` is why it runs
+    none."""
 
     code: str
     isolation: str = ""
     concurrency: int = 0
-    oversubscription: float = 1.0
     refusal: str = ""
 
 
@@ -66,9 +65,7 @@ class Node:
         except CodeRLError as error:
             self._facts = NodeFacts(code_here(), refusal=str(error))
         else:
-            self._facts = NodeFacts(
-                code_here(), self._box.isolation, concurrency, self._box.oversubscription
-            )
+            self._facts = NodeFacts(code_here(), self._box.isolation, concurrency)
 
     async def facts(self) -> NodeFacts:
         """Return this node's facts."""

@@ -10,6 +10,9 @@ An attempt fails in one of three ways:
   growing pauses until one passes; then the submission continues. All submissions share one outage:
   it is reported once, and ends for all of them.
 - `RefusedError`: every attempt would fail in the same way.
+
+A test that ends by its wall time alone runs once more, alone, with the same limits: a machine that
+was busy or asleep is not the program's fault.
 """
 
 from __future__ import annotations
@@ -77,16 +80,20 @@ class Retries:
         attempt: Attempt,
         *,
         outage_timeout_s: float,
-        oversubscription: float = 1.0,
+        oversubscription: float = 0.0,
+        repeats_sleepers: bool = True,
         stop: asyncio.Event | None = None,
     ) -> None:
-        """`oversubscription` is how many submissions in flight share one processor."""
-        self._attempt, self._outage_timeout_s, self.oversubscription, self._stop = (
+        """`oversubscription` is how many submissions in flight share one processor, if the wall
+        seconds of an execution include its waiting for one. Without `repeats_sleepers`, `attempt`
+        repeats them."""
+        self._attempt, self._outage_timeout_s, self._oversubscription, self._stop = (
             attempt,
             outage_timeout_s,
             oversubscription,
             stop,
         )
+        self._repeats_sleepers = repeats_sleepers
         self._outage: asyncio.Task[bool] | None = None
         self.count = 0
         """Failed attempts so far."""
@@ -98,6 +105,7 @@ class Retries:
         unreachable.
         """
         done, lost_results, transient_failures, outages, spent = 0, 0, 0, 0, 0.0
+        slept = False
         allowed = job.limits.submission_s(len(job.cases))
         while done < len(job.cases):
             if spent > allowed:
@@ -109,14 +117,21 @@ class Retries:
                 continue
             rest = dataclasses.replace(job, cases=job.cases[done:]) if done else job
             try:
-                alone = lost_results >= MAX_LOST_RESULTS - 1
+                alone = slept or lost_results >= MAX_LOST_RESULTS - 1
                 async with closing(self._attempt(rest, alone)) as executions:
                     async for execution in executions:
-                        done, lost_results, transient_failures, outages = done + 1, 0, 0, 0
                         spent += execution.compile_s + max(
                             execution.cpu_s,
-                            execution.wall_s - self.oversubscription * execution.cpu_s,
+                            execution.wall_s - self._oversubscription * execution.cpu_s,
                         )
+                        slept = (
+                            self._repeats_sleepers
+                            and not alone
+                            and _only_slept(execution, job.limits)
+                        )
+                        if slept:
+                            break
+                        done, lost_results, transient_failures, outages = done + 1, 0, 0, 0
                         yield execution
                         if execution.status is Status.COMPILE_ERROR:
                             return
@@ -213,6 +228,15 @@ class Retries:
             if outputs == [CONTROL_OUTPUT]
             else f"a probe program came back with {answers!r:.200}"
         )
+
+
+def _only_slept(execution: Execution, limits: Limits) -> bool:
+    """Return True if the wall limit ended the test. With `strict` that limit is a request's own."""
+    return (
+        execution.status is Status.TIME_LIMIT
+        and execution.cpu_s <= limits.cpu_s
+        and not limits.strict
+    )
 
 
 def _seen(outage: asyncio.Task[bool]) -> None:

@@ -96,14 +96,7 @@ class EmbeddedSandbox:
         memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._slots = Slots(self.concurrency, lending_bytes=memory_bytes // 2)
         self._closed = False
-        self.oversubscription = max(1.0, self.concurrency / processors)
-        """Submissions that share a processor."""
-        self._retries = Retries(
-            self._attempt,
-            outage_timeout_s=outage_timeout_s,
-            oversubscription=self.oversubscription,
-            stop=stop,
-        )
+        self._retries = Retries(self._attempt, outage_timeout_s=outage_timeout_s, stop=stop)
         _allow_descriptors()
         self.isolation, self._zygotes[_Kind(trusted=False, scientific=False)] = self._strongest(
             isolation

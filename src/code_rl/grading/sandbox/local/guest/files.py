@@ -72,6 +72,22 @@ def unpack(data: bytes) -> tuple[dict[int, bytes], bool]:
     return found, True
 
 
+def holds_only(name: str, content: bytes) -> bool:
+    """Return True if the working directory has the file `name` only, with this content. Reading
+    leaves no access times. Raises OSError."""
+    directory = os.open(".", _DIRECTORY | os.O_NOATIME)
+    try:
+        if os.listdir(directory) != [name]:
+            return False
+        fd = os.open(name, _READ | os.O_NOATIME)
+    finally:
+        os.close(directory)
+    try:
+        return os.read(fd, len(content) + 1) == content
+    finally:
+        os.close(fd)
+
+
 def read_from_start(fd: int, wanted: int) -> bytes:
     """Return the first `wanted` bytes of a file, or fewer if it is shorter."""
     pieces, at = [], 0

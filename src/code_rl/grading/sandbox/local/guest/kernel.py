@@ -207,6 +207,7 @@ class ExitRecord:
         self._pid, self._status = (
             ctypes.c_int.from_buffer(self.view, wire.INFO_AT + at) for at in (16, 24)
         )
+        self._began_s = (ctypes.c_long * 2).from_buffer(self.view, wire.BEGAN_AT)
         address = ctypes.addressof(self._pid) - wire.INFO_AT - 16
         self._info, self._usage, self._began, self._ended = (
             ctypes.c_void_p(address + at)
@@ -220,6 +221,11 @@ class ExitRecord:
     def end(self) -> None:
         """Record the end time."""
         _libc.clock_gettime(_MONOTONIC, self._ended)
+
+    def leave_out(self, seconds: float) -> None:
+        """Leave seconds out of the recorded time."""
+        self._began_s[0] += int(seconds)
+        self._began_s[1] += int(seconds % 1 * 1e9)
 
     def note_compiled(self) -> None:
         """Count the time used so far as compile time."""

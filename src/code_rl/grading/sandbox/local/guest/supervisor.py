@@ -28,8 +28,8 @@ FIRST_LOOK_S = 0.25
 """Seconds that a test runs before its CPU time is first read."""
 LONGEST_LOOK_S, SHORTEST_LOOK_S = 0.25, 0.01
 IDLE_PART = 1 / 16
-"""A test that uses less than this share of a processor between two readings is idle and lends its
-slot."""
+"""A test that sleeps, and used less than this share of a processor since the last look, is idle and
+lends its slot."""
 _FRAMES_BELOW = 4
 """Frames between `Supervisor.supervise` and the program: `_run_one`, `TestRun.child` and two of the
 runner."""
@@ -72,8 +72,8 @@ class Supervisor:
         run.make_ready()
         self._spoilt, self._once = False, bool(job.files or job.fetch)
         for path in (".", SOURCE)[: 1 if self._once else 2]:
-            os.utime(path, (0, 0))  # any later change gives it a newer time
-        self._here = os.stat(".").st_ctime_ns
+            os.utime(path, (0, 0))  # the same for every submission
+        self._times = [] if self._once else _times()
         while not self._spoilt and channel.recv(1, socket.MSG_PEEK):
             self._run_one(run)
         os._exit(0)
@@ -93,28 +93,35 @@ class Supervisor:
             reap_all(pid, self._wanted.level, others, self._channel)
         if self._once or account.exit_code() == BROKEN_EXIT:
             run.close()
-        self._spoilt = self._once or _left_traces(self._here)
+        self._spoilt = self._once or _left_traces(self._times, self._source)
         account.send(self._channel, wire.RESULT, cause, self._spoilt)
 
     def _watch(self, pid: int) -> int:
-        """Wait for the end of a longer test, and reap it. Return how it ended."""
-        job, began = self._job, time.monotonic() - FIRST_LOOK_S
-        looked, used, told = 0.0, 0.0, False
+        """Wait for the end of a longer test, and reap it. Return how it ended.
+
+        Wall time does not count while the test waits for a processor: between two looks, at the
+        second of which a thread could run, only the CPU time counts.
+        """
+        job, looked = self._job, time.monotonic() - FIRST_LOOK_S
+        wall_s, used, told = 0.0, 0.0, False
         while True:
-            elapsed, cpu_s = time.monotonic() - began, self._tree.cpu_s(pid)
-            if cpu_s > job.cpu_s or elapsed >= job.wall_s:
+            now, (cpu_s, runnable) = time.monotonic(), self._tree.look(pid)
+            counted = passed = now - looked
+            if runnable:
+                counted = min(cpu_s - used, passed)
+                self._account.leave_out(passed - counted)
+            elif not told and cpu_s - used < IDLE_PART * passed:
+                told = True
+                with contextlib.suppress(BrokenPipeError):  # the host has all its results
+                    self._channel.send(wire.record(wire.IDLE))
+            wall_s, used, looked = wall_s + counted, cpu_s, now
+            if cpu_s > job.cpu_s or wall_s >= job.wall_s:
                 kill_all(pid, self._wanted.level)
                 self._account.wait(_P_PID, pid, os.WEXITED)
                 return wire.OVER_CPU if cpu_s > job.cpu_s else wire.OVER_WALL
-            if elapsed >= looked + FIRST_LOOK_S:
-                if not told and cpu_s - used < IDLE_PART * (elapsed - looked):
-                    told = True
-                    with contextlib.suppress(BrokenPipeError):  # the host has all its results
-                        self._channel.send(wire.record(wire.IDLE))
-                looked, used = elapsed, cpu_s
-            look_s = max(
-                min(job.cpu_s - cpu_s, job.wall_s - elapsed, LONGEST_LOOK_S), SHORTEST_LOOK_S
-            )
+            # A program that knew the time of a look could be awake for it only.
+            longest_s = LONGEST_LOOK_S * (1 + os.urandom(1)[0] / 256)
+            look_s = max(min(job.cpu_s - cpu_s, job.wall_s - wall_s, longest_s), SHORTEST_LOOK_S)
             end = time.monotonic() + look_s
             while (left_s := end - time.monotonic()) > 0:
                 signal.sigtimedwait(_CHILD, left_s)
@@ -144,16 +151,28 @@ class Supervisor:
 
     def _lay_out_source(self) -> None:
         """Write the program to a file, for `open(__file__)`."""
+        self._source = self._job.code.encode("utf-8", "surrogatepass")
         fd = os.open(SOURCE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
         with open(fd, "wb") as file:
-            file.write(self._job.code.encode("utf-8", "surrogatepass"))
+            file.write(self._source)
 
 
-def _left_traces(changed_ns: int) -> bool:
-    """Return True if a test has changed the working directory (made at `changed_ns`) or the
-    program's file in it."""
-    here = os.stat(".")
-    return bool(here.st_ctime_ns != changed_ns or here.st_mtime or os.stat(SOURCE).st_mtime)
+def _times() -> list[object]:
+    """Return what the kernel dates and counts of the working directory and of the program's file.
+    Unlike the time of the last change (ctime), a program can set the other times."""
+    found = [os.stat(path) for path in (".", SOURCE)]
+    return [*found, *((one.st_ctime_ns, one.st_mtime_ns, one.st_blocks) for one in found)]
+
+
+def _left_traces(times: list[object], text: bytes) -> bool:
+    """Return True if a test has changed the working directory or the program's file in it.
+
+    A change within one tick of the kernel's clock has the same ctime, so both are also read.
+    """
+    try:
+        return _times() != times or not files.holds_only(SOURCE, text)
+    except OSError:
+        return True
 
 
 def reap_all(pid: int, level: str, other: kernel.ExitRecord, channel: socket.socket) -> None:

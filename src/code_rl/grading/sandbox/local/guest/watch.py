@@ -1,15 +1,18 @@
-"""The CPU time used so far by all processes of a running test, read from a /proc that tests cannot
-see."""
+"""The CPU time and the state of all processes of a running test, read from a /proc that tests
+cannot see."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from code_rl.grading.sandbox.local.guest import kernel
 from code_rl.grading.sandbox.local.guest.confinement import confine
 
+T = TypeVar("T")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -21,20 +24,23 @@ class Tree:
         self._all_below = level == confine.FULL
         """True if /proc shows only the worker, the supervisor and its descendants."""
 
-    def cpu_s(self, test: int) -> float:
+    def look(self, test: int) -> tuple[float, bool]:
         """Return the CPU seconds of all processes below the calling one, and of those that they
-        have waited for, with the kernel's tick as precision.
+        have waited for, with the kernel's tick as precision; and whether one of their threads has a
+        processor or waits for one.
 
-        Without a /proc, return those of the process `test` only.
+        Without a /proc, return the seconds of the process `test` only, and False.
         """
         if self._proc >= 0:
-            return sum(sum(map(int, self._stat(pid)[11:15])) for pid in self._below()) / _TICKS
+            pids = self._below()
+            ticks = sum(sum(map(int, self._stat(pid)[11:15])) for pid in pids)
+            threads = (thread for pid in pids for thread in self._threads(pid))
+            return ticks / _TICKS, any(self._stat(thread)[0] == "R" for thread in threads)
         try:
-            return time.clock_gettime(
-                (~test << 3) | 2
-            )  # the CPU clock of a process with all its threads
+            # The CPU clock of a process with all its threads
+            return time.clock_gettime((~test << 3) | 2), False
         except OSError:
-            return 0.0
+            return 0.0, False
 
     def _below(self) -> list[str]:
         me = os.readlink("self", dir_fd=self._proc)
@@ -43,11 +49,15 @@ class Tree:
         found: list[str] = []
         waiting = [me]
         while waiting:
-            pid = waiting.pop()
-            children = self._text(f"{pid}/task/{pid}/children").split()
-            found += children
-            waiting += children
+            for thread in self._threads(waiting.pop()):
+                children = self._text(f"{thread}/children").split()
+                found += children
+                waiting += children
         return found
+
+    def _threads(self, pid: str) -> list[str]:
+        tasks = f"{pid}/task"
+        return [f"{tasks}/{thread}" for thread in self._read(tasks, _names) or ()]
 
     def _stat(self, pid: str) -> list[str]:
         """The fields after the name: state, parent, ..., from the twelfth on user, system,
@@ -56,14 +66,25 @@ class Tree:
         return fields if len(fields) > 14 else ["0"] * 15
 
     def _text(self, path: str) -> str:
-        """Return the file's text, empty if its process has just ended."""
+        return (self._read(path, _bytes) or b"").decode("utf-8", "replace")
+
+    def _read(self, path: str, read: Callable[[int], T]) -> T | None:
+        """Return `read` of the opened path, or None if its process has just ended."""
         with contextlib.suppress(OSError):
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
             try:
-                return os.read(fd, 1 << 16).decode("utf-8", "replace")
+                return read(fd)
             finally:
                 os.close(fd)
-        return ""
+        return None
+
+
+def _bytes(file: int) -> bytes:
+    return os.read(file, 1 << 16)
+
+
+def _names(directory: int) -> list[str]:
+    return os.listdir(directory)
 
 
 def open_tree(level: str) -> Tree:

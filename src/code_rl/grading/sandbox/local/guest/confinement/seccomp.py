@@ -28,6 +28,8 @@ _NAMESPACE_FLAGS = 0x7E020080 | 0x2000
 """Every CLONE_NEW* flag, and CLONE_PTRACE."""
 _CLONE_THREAD = 0x10000
 _PR_SET_PDEATHSIG = 1
+_SIGCHLD = 17
+"""A process that ignores it hides the CPU time of its children."""
 _AF_UNIX = 1
 _CONNECTED = (1, 5)
 """SOCK_STREAM and SOCK_SEQPACKET. A datagram socket could send each message to another address."""
@@ -78,6 +80,7 @@ def program_filter(machine: str) -> bytes:
     """Return the filter of a submission, installed in its supervisor and inherited by its tests."""
     special = numbers(CONDITIONAL, machine)
     code = _prologue(machine)
+    code += _block(special["rt_sigaction"], _when(0, _JUMP_EQ, _SIGCHLD, _EPERM, _ALLOW))
     code += _block(special["clone3"], [(_RETURN, 0, 0, _ENOSYS)])
     code += _block(special["clone"], _when(0, _JUMP_SET, _NAMESPACE_FLAGS, _EPERM, _ALLOW))
     code += _block(special["prlimit64"], _allow_only(0, (0,), _EPERM))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 ALLOWED = """
 prctl:157:167 read:0:63 write:1:64 close:3:57 fstat:5:80 lseek:8:62 mmap:9:222 mprotect:10:226
-munmap:11:215 brk:12:214 rt_sigaction:13:134 rt_sigprocmask:14:135 rt_sigreturn:15:139 pread64:17:67
+munmap:11:215 brk:12:214 rt_sigprocmask:14:135 rt_sigreturn:15:139 pread64:17:67
 pwrite64:18:68 readv:19:65 writev:20:66 access:21:-1 pipe:22:-1 select:23:-1 sched_yield:24:124
 mremap:25:216 msync:26:227 mincore:27:232 madvise:28:233 dup:32:23 dup2:33:-1 pause:34:-1
 nanosleep:35:101 getitimer:36:102 alarm:37:-1 setitimer:38:103 getpid:39:172 sendfile:40:71
@@ -80,7 +80,7 @@ fremovexattr:199:16
 
 CONDITIONAL = """
 ioctl:16:29 fcntl:72:25 flock:73:32 open:2:-1 openat:257:56 setsid:112:157 preadv2:327:286
-clone:56:220 clone3:435:435 prctl:157:167 prlimit64:302:261 socketpair:53:199
+rt_sigaction:13:134 clone:56:220 clone3:435:435 prctl:157:167 prlimit64:302:261 socketpair:53:199
 """
 """Decided by their arguments."""
 
