@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import chz
 
 from code_rl.grading.sandbox.server import RUN_PATH, RunLimits, SandboxApplication, require_linux
-from code_rl.util.admission import LOOPBACK, Admission, stop_signal, url_of
+from code_rl.util.admission import Admission, is_loopback, stop_signal, url_of
 from code_rl.util.setting import AT_LEAST_0, AT_LEAST_1, FROM_0, HOST, PORT, check_that, option
 from code_rl.util.settings import make_settings
 
@@ -100,7 +100,7 @@ async def _serve(config: SandboxConfig) -> None:
 
 
 def _announce(config: SandboxConfig, description: str, port: int) -> None:
-    if config.host not in LOOPBACK:
+    if not is_loopback(config.host):
         print(
             f"warning: bound to {config.host}: whoever reaches this port can run programs on this "
             "machine; put a firewall or an authenticating proxy in front",

@@ -15,7 +15,7 @@ from pathlib import Path
 import chz
 
 from code_rl.engine.local import share_cores
-from code_rl.util.admission import LOOPBACK, stop_signal, url_of
+from code_rl.util.admission import is_loopback, stop_signal, url_of
 from code_rl.util.errors import ConfigError, require
 from code_rl.util.setting import ABOVE_0, AT_LEAST_1, FROM_0, HOST, PORT, option
 from code_rl.util.settings import make_settings
@@ -84,7 +84,7 @@ def read_token(host: str) -> str | None:
     """Return the token that clients must send, or None. Raises ConfigError if the address needs a
     token and there is none, or if it is malformed."""
     token = os.environ.get(TOKEN_VARIABLE) or None
-    if token is None and host not in LOOPBACK:
+    if token is None and not is_loopback(host):
         raise ConfigError(
             f"host={host} lets other machines in: set {TOKEN_VARIABLE} to a secret that starts "
             "with 'tml-', and TINKER_API_KEY to the same on the clients"

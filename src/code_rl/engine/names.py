@@ -151,10 +151,11 @@ def source_of(name: str) -> str:
             else []
         )
         return str(folder_of(files[0])) if files else HUB_ID
-    folder = Path(name).expanduser()
-    if folder.suffix.lower() == ".gguf" and folder.is_file():
+    # Unlike Path's methods, these take any text.
+    folder = Path(os.path.expanduser(name))
+    if folder.suffix.lower() == ".gguf" and os.path.isfile(folder):
         return str(folder_of(folder))
-    if folder.is_dir():
+    if os.path.isdir(folder):
         if (folder / "adapter_config.json").is_file():
             raise ConfigError(
                 f"model {name!r} is an adapter; give the folder of a merged model (code-rl export "

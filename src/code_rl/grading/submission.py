@@ -16,6 +16,7 @@ from code_rl.grading.sandbox.executor import (
     Limits,
     Status,
     StdinInput,
+    check_seconds,
 )
 from code_rl.grading.values import MAX_DEPTH, BinaryTree, LinkedList
 from code_rl.util.concurrency import closing
@@ -90,6 +91,7 @@ def limits_of(problem: Problem, cpu_limit_s: float | None = None) -> Limits:
     LiveCodeBench's utility forbids processes and sets no other limit, so the threads and open files
     of all its calls in one process must be allowed.
     """
+    check_seconds("cpu_limit_s", cpu_limit_s)
     longest = max(
         (_expected_size(problem, index) for index in range(len(problem.tests))), default=0
     )

@@ -1,13 +1,15 @@
-"""Admission of requests to a server: a limit on running requests, a bounded queue, none while
-draining."""
+"""Admission of requests to a server: a guard against web pages, a limit on running requests, a
+bounded queue, none while draining."""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from code_rl.util.concurrency import forget_signals, on_loop_signal
 from code_rl.util.errors import ConfigError
@@ -15,8 +17,19 @@ from code_rl.util.errors import ConfigError
 if TYPE_CHECKING:
     from aiohttp import web
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-"""Addresses on which a server may listen without a token."""
+BODY_TYPES = ("application/json", "application/x-protobuf")
+"""A browser asks for permission before it sends another site a body of these types. No server of
+ours gives it."""
+BODY_TIMEOUT_S = 60.0
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if a host, with or without a port, is this machine."""
+    try:
+        name = urlsplit(f"//{host}").hostname or host
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def url_of(host: str, port: int) -> str:
@@ -87,9 +100,34 @@ async def listening(
     are cancelled. Raises ConfigError if the address cannot be used.
 
     If a client disconnects, its request is cancelled. With `unpacks`, bodies may be compressed.
+
+    A web page is refused: a request that names its origin, or whose body has a type that pages may
+    send. On a loopback address so is another host name, under which a page could reach this server
+    (DNS rebinding). Bodies are read here, before a handler runs.
     """
     from aiohttp import web
 
+    @web.middleware
+    async def guard(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if is_loopback(host) and not is_loopback(request.host):
+            raise web.HTTPForbidden(reason="this server answers requests to this machine only")
+        if "Origin" in request.headers:
+            raise web.HTTPForbidden(reason="a web page may not send requests here")
+        if request.body_exists:
+            if request.content_type not in BODY_TYPES:
+                raise web.HTTPUnsupportedMediaType(reason="send Content-Type: application/json")
+            try:
+                async with asyncio.timeout(BODY_TIMEOUT_S):
+                    await request.read()
+            except TimeoutError:
+                raise web.HTTPRequestTimeout(
+                    reason=f"the body did not arrive within {BODY_TIMEOUT_S:g} s"
+                ) from None
+        return await handler(request)
+
+    app.middlewares.append(guard)
     runner = web.AppRunner(
         app,
         handler_cancellation=True,

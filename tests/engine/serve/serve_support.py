@@ -122,6 +122,7 @@ class Raw:
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> tuple[int, bytes]:
         sent = {"X-API-Key": self._key} if self._key is not None else {}
+        sent |= {"Content-Type": "application/json"} if body is not None else {}
         self._connection.request(method, path, body, {**sent, **(headers or {})})
         response = self._connection.getresponse()
         self.content_type = response.headers.get_content_type()

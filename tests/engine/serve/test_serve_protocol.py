@@ -162,3 +162,30 @@ def test_a_request_that_cannot_be_answered_has_its_own_status(raw, call, body, h
         made = raw.post("save_weights_for_sampler", saved)[1]
         known = {"sampling_session_id": raw.result(made["request_id"])["sampling_session_id"]}
     assert raw.post(call, {**known, **body}, **headers)[0] == status
+
+
+@pytest.mark.parametrize("call", ["create_session", "telemetry", "asample"])
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.invalid"}, 403),
+        ({"Origin": "http://evil.invalid"}, 403),
+        ({"Content_Type": "text/plain"}, 415),
+    ],
+    ids=["rebinding", "origin", "type"],
+)
+def test_a_web_page_reaches_no_call(raw, call, headers, status):
+    assert raw.post(call, {}, **headers)[0] == status
+
+
+@pytest.mark.parametrize("call", ["get_server_capabilities", "training_runs", "sessions"])
+def test_a_web_page_under_another_host_name_reads_nothing(raw, call):
+    assert raw.send("GET", f"/api/v1/{call}", headers={"Host": "evil.invalid"})[0] == 403
+
+
+def test_a_name_longer_than_a_path_is_a_bad_request(raw):
+    assert raw.get(f"get_server_capabilities?model_name={'x' * 5000}")[0] == 400
+    body = {"session_id": raw.session(), "model_seq_id": 0, "lora_config": {"rank": 1}}
+    assert raw.post("create_model", {**body, "base_model": "x" * 5000})[0] == 400
+    status, answer = raw.get(f"get_server_capabilities?model_name={'x' * 300}")
+    assert (status, bool(answer["refused"])) == (200, True)

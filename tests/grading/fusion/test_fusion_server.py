@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import re
 import textwrap
@@ -179,7 +180,7 @@ def test_a_file_whose_path_says_so_is_ignored(server: ServerProcess):
     assert answer["run_result"]["stdout"] == "False\n"
 
 
-@pytest.mark.parametrize("seconds", [0, -1, -0.5, "-3"])
+@pytest.mark.parametrize("seconds", [0, "0", -0.0])
 def test_a_run_timeout_of_nothing_times_out_at_once(server: ServerProcess, seconds):
     answer = run(server, "print(1)", run_timeout=seconds)
     result = answer["run_result"]
@@ -212,6 +213,9 @@ def test_other_languages_are_refused_by_name(server: ServerProcess, language):
         ({"code": 5, "language": "python"}, "code"),
         ({"code": "x", "language": "python", "run_timeout": "soon"}, "run_timeout"),
         ({"code": "x", "language": "python", "run_timeout": "inf"}, "run_timeout"),
+        ({"code": "x", "language": "python", "run_timeout": "nan"}, "run_timeout"),
+        ({"code": "x", "language": "python", "run_timeout": -0.5}, "run_timeout"),
+        ({"code": "x", "language": "python", "compile_timeout": -1}, "compile_timeout"),
         ({"code": "x", "language": "python", "files": []}, "files"),
         ({"code": "x", "language": "python", "files": {"a": 1}}, "files"),
         ({"code": "x", "language": "python", "fetch_files": "a"}, "fetch_files"),
@@ -265,3 +269,28 @@ def test_processes_and_threads_work_within_a_run(server: ServerProcess):
         """
     answer = run(server, code)
     assert answer["run_result"]["stdout"] == "42\nthread\n", answer
+
+
+BODY = json.dumps({"code": "print(1)", "language": "python"}).encode()
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (JSON, 200),
+        ({"Content-Type": "application/json; charset=utf-8"}, 200),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({}, 415),
+        ({**JSON, "Origin": "https://evil.invalid"}, 403),
+        ({**JSON, "Origin": "null"}, 403),
+        ({**JSON, "Host": "localhost:8080"}, 200),
+        ({**JSON, "Host": "evil.invalid:8080"}, 403),
+        ({**JSON, "Host": "127.0.0.1.evil.invalid"}, 403),
+    ],
+)
+def test_a_web_page_cannot_have_a_program_run(server: ServerProcess, headers, status):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("POST", "/run_code", BODY, headers)
+    assert connection.getresponse().status == status

@@ -11,17 +11,21 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from code_rl.cli.main import main
 from code_rl.grading.sandbox.fusion.client import FusionClient
+from code_rl.util import admission
 from tests.grading.fusion.fusion_support import ServerProcess
 from tests.grading.fusion.test_fusion_server import run
 from tests.grading.jobs import collect, stdin_job
 from tests.refusals import one_line
 
+JSON = {"Content-Type": "application/json"}
 SLEEP = {"code": "import time; time.sleep(.5); print('done')", "language": "python"}
 
 
@@ -77,7 +81,8 @@ def packed(body: bytes, how: str) -> tuple[dict[str, str], bytes]:
 
 @pytest.mark.parametrize("how", ["plain", "gzip", "deflate"])
 def test_bodies_are_read_however_they_come(server: ServerProcess, how):
-    headers, body = packed(json.dumps({"code": "print(6 * 7)", "language": "python"}).encode(), how)
+    more, body = packed(json.dumps({"code": "print(6 * 7)", "language": "python"}).encode(), how)
+    headers = {**JSON, **more}
 
     async def parts():
         for start in range(0, len(body), 7):
@@ -116,7 +121,10 @@ def test_a_request_over_the_limit_is_413(narrow: ServerProcess, chunked):
 
     async def go(url):
         data = parts() if chunked else body
-        async with aiohttp.ClientSession() as session, session.post(url + "/run_code", data=data) as response:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(url + "/run_code", data=data, headers=JSON) as response,
+        ):
             return response.status
 
     assert asyncio.run(go(narrow.url)) == 413
@@ -221,3 +229,58 @@ def test_it_binds_to_loopback_unless_told_and_warns_when_told(server: ServerProc
     assert "warning" not in server.said()
     with ServerProcess(host="0.0.0.0") as open_to_all:
         assert "warning: bound to 0.0.0.0" in open_to_all.stop()[1]
+
+
+def test_a_body_that_does_not_come_takes_no_place(queueing: ServerProcess):
+    async def go():
+        slow = [await asyncio.open_connection("127.0.0.1", queueing.port) for _ in range(8)]
+        for _, writer in slow:
+            writer.write(b"POST /run_code HTTP/1.1\r\nHost: localhost\r\n")
+            writer.write(b"Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{")
+            await writer.drain()
+        async with aiohttp.ClientSession() as session:
+            body = {"code": "print(1)", "language": "python"}
+            async with session.post(queueing.url + "/run_code", json=body) as response:
+                status = response.status
+        for _, writer in slow:
+            writer.close()
+        return status
+
+    assert asyncio.run(go()) == 200
+
+
+def test_a_body_that_does_not_end_is_given_up(monkeypatch):
+    monkeypatch.setattr(admission, "BODY_TIMEOUT_S", 0.2)
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response(await request.json())
+
+    async def go():
+        app = web.Application()
+        app.router.add_post("/", answer)
+        async with admission.listening(app, "127.0.0.1", 0) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\n")
+            writer.write(b"Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{")
+            line = await asyncio.wait_for(reader.readline(), 30)
+            writer.close()
+            return int(line.split()[1])
+
+    assert asyncio.run(go()) == 408
+
+
+@pytest.mark.parametrize("how", ["gzip", "deflate"])
+def test_a_body_is_unpacked_up_to_the_limit_only(narrow: ServerProcess, how):
+    more, body = packed(bytes(400 << 20), how)
+
+    async def go():
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(narrow.url + "/run_code", data=body, headers={**JSON, **more}) as response,
+        ):
+            return response.status
+
+    assert asyncio.run(go()) == 413
+    assert narrow.process is not None
+    status = Path(f"/proc/{narrow.process.pid}/status").read_text()
+    assert int(status.split("VmHWM:")[1].split()[0]) << 10 < 400 << 20

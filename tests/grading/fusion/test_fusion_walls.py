@@ -13,6 +13,9 @@ from tests.grading.jobs import collect, stdin_job
 
 MARKS = {
     "its own directory": ("os.listdir('.') != ['solution.py']", "os.makedirs('x/y'); os.chmod('x', 0)"),
+    "its parent directory": ("len(os.listdir('..')) != 1", "open('../x', 'w').close()"),
+    "a directory of its parent": ("len(os.listdir('..')) != 1", "os.makedirs('../y/z'); os.chmod('../y', 0)"),
+    "the mode of its parent": ("os.stat('..').st_mode & 7 != 0", "os.chmod('..', 0o777)"),
     "a flag of stdin": (
         "fcntl.fcntl(0, 3) & os.O_NONBLOCK != 0",
         "fcntl.fcntl(0, 4, fcntl.fcntl(0, 3) | os.O_NONBLOCK)",
@@ -68,3 +71,15 @@ def test_where_the_machine_isolates_nothing_trusted_jobs_run_all_the_same(monkey
 
     assert [found[0].stdout for found in through(["http://127.0.0.1:9"], use)] == [b"7\n"] * 2
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("code", ["import os; os._exit(97)", "raise SystemExit(97)"])
+def test_no_exit_code_of_a_program_means_anything_but_itself(server: ServerProcess, code):
+    execution = run_all(server.url, stdin_job(code))[0]
+    assert (execution.status, execution.exit_code) == (Status.RUNTIME_ERROR, 97)
+
+
+def test_a_program_that_does_not_compile_is_told_from_one_that_fails(server: ServerProcess):
+    found = run_all(server.url, stdin_job("x = ("))[0]
+    assert (found.status, found.exit_code) == (Status.COMPILE_ERROR, 1)
+    assert "SyntaxError" in found.detail

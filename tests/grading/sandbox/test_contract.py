@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import math
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +13,7 @@ from code_rl.grading import values
 from code_rl.grading.sandbox.executor import CallInput, Execution, Job, Limits, Status
 from tests.grading.corpus.rooms import CONFINING, room
 from tests.grading.jobs import call_job, stdin_job
+from tests.refusals import refused
 
 Run = Callable[[Job], list[Execution]]
 
@@ -133,3 +136,10 @@ NOT_RETURNED = {
 def test_a_call_that_did_not_return_exactly_once_is_a_runtime_error(run: Run, code: str) -> None:
     (done,) = run(call_job(code, "f", limits=Limits(cpu_s=3.0)))
     assert (done.status, done.value) == (Status.RUNTIME_ERROR, None)
+
+
+@pytest.mark.parametrize("setting", ["cpu_s", "wall_s", "total_s"])
+@pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf])
+def test_a_time_that_is_none_is_refused_by_name(setting: str, seconds: float) -> None:
+    with refused(f"{setting}="):
+        dataclasses.replace(Limits(), **{setting: seconds})  # type: ignore[arg-type]

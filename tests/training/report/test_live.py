@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from code_rl.training.report.live import is_loopback
+from code_rl.util.admission import is_loopback
 from tests.training.report.browsing import DESKTOP, expect, watched
 from tests.training.report.run_folders import rewind, write_run
 

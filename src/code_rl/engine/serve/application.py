@@ -228,11 +228,6 @@ class TinkerApplication:
             raise Refusal(401, "the key is not this server's token")
 
     async def _read(self, request: web.Request) -> bytes:
-        size = request.content_length or 0
-        if size > self._max_request_bytes:
-            raise Refusal(
-                413, f"a request may have {self._max_request_bytes} bytes, this one has {size}"
-            )
         encoding = request.headers.get("Content-Encoding", "identity")
         if encoding != "identity":
             raise Refusal(

@@ -27,6 +27,7 @@ from .wire import bad, unknown, validated
 T = TypeVar("T")
 KEPT_KEYS = 1024
 MAX_PAGE = 1000
+LONGEST_NAME = 4096
 
 
 class _Finish(BaseModel):
@@ -108,6 +109,8 @@ class ServiceCalls:
     def capabilities(self, wanted: str | None) -> ServiceCapabilities:
         """Return the models known by name (mapped ones, the built-in one, those in memory), and
         `wanted` if it can be loaded."""
+        if len(wanted or "") > LONGEST_NAME:
+            raise bad(f"model_name has {len(wanted or '')} characters, more than {LONGEST_NAME}")
         core, contexts, refused = self._core, dict[str, int | None](), None
         for name, engine in list(core.engines.items()):
             if engine.loaded.done() and engine.loaded.exception() is None:

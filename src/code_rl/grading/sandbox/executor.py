@@ -6,6 +6,7 @@ The types enforce this: a `Job` has no field for an expected output.
 from __future__ import annotations
 
 import enum
+import math
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,12 @@ class Status(enum.StrEnum):
     TIME_LIMIT = "time_limit"
     MEMORY_LIMIT = "memory_limit"
     OUTPUT_LIMIT = "output_limit"
+
+
+def check_seconds(name: str, seconds: float | None) -> None:
+    """Raise ConfigError for a time that is negative, infinite or NaN."""
+    if seconds is not None and not 0 <= seconds < math.inf:
+        raise ConfigError(f"{name}={seconds}: use a number of seconds that is 0 or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,11 @@ class Limits:
     file_mb: int = 64
     strict: bool = False
     total_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a time that `check_seconds` refuses."""
+        for name in ("cpu_s", "wall_s", "total_s"):
+            check_seconds(name, getattr(self, name))
 
     @property
     def wall_cap_s(self) -> float:

@@ -24,7 +24,14 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 
-from code_rl.grading.sandbox.executor import Execution, Job, Limits, Status, StdinInput
+from code_rl.grading.sandbox.executor import (
+    Execution,
+    Job,
+    Limits,
+    Status,
+    StdinInput,
+    check_seconds,
+)
 from code_rl.util.concurrency import closing
 from code_rl.util.errors import OutageError, SandboxError
 
@@ -87,6 +94,7 @@ class Retries:
         """`oversubscription` is how many submissions in flight share one processor, if the wall
         seconds of an execution include its waiting for one. Without `repeats_sleepers`, `attempt`
         repeats them."""
+        check_seconds("outage_timeout_s", outage_timeout_s)
         self._attempt, self._outage_timeout_s, self._oversubscription, self._stop = (
             attempt,
             outage_timeout_s,

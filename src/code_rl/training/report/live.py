@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from urllib.parse import urlsplit
+from collections.abc import AsyncIterator, Sequence
 
 import orjson
 from aiohttp import web
@@ -17,7 +15,7 @@ from aiohttp import web
 from code_rl.training.report.overview import side_by_side
 from code_rl.training.report.page import PackedRollouts, pack_rollouts, policy, render
 from code_rl.training.report.run import RunReader
-from code_rl.util.admission import listening, stop_signal, url_of
+from code_rl.util.admission import is_loopback, listening, stop_signal, url_of
 from code_rl.util.errors import InputError
 
 LOOK_EVERY_S = 0.25
@@ -27,9 +25,8 @@ KEEP_ALIVE_S = 15.0
 class LivePage:
     """Watches the runs' files and updates open pages."""
 
-    def __init__(self, readers: Sequence[RunReader], host: str) -> None:
+    def __init__(self, readers: Sequence[RunReader]) -> None:
         self._readers = readers
-        self._host = host
         self._lock = threading.Lock()
         self._news = self._overviews()
         self._rollouts: dict[int, tuple[int, PackedRollouts]] = {}
@@ -37,7 +34,7 @@ class LivePage:
 
     def application(self) -> web.Application:
         """Return the web application, which watches the files while it runs."""
-        application = web.Application(middlewares=[self._guard])
+        application = web.Application()
         application.router.add_get("/", self._page)
         application.router.add_get("/events", self._events)
         application.router.add_get(r"/runs/{run:\d{1,3}}/index", self._part)
@@ -91,16 +88,6 @@ class LivePage:
                 self._rollouts[run] = (self._readers[run].version, packed)
             return packed
 
-    @web.middleware
-    async def _guard(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        """Refuse requests with another host name, so that a foreign page cannot read this one (DNS
-        rebinding)."""
-        if is_loopback(self._host) and not is_loopback(request.host):
-            raise web.HTTPForbidden(text="this page is served to this machine only")
-        return await handler(request)
-
     async def _page(self, _: web.Request) -> web.Response:
         headers = {"Content-Security-Policy": policy(live=True), **_HEADERS}
         return web.Response(
@@ -150,19 +137,10 @@ _HEADERS = {
 }
 
 
-def is_loopback(host: str) -> bool:
-    """Return True if a host, with or without a port, is this machine."""
-    try:
-        name = urlsplit(f"//{host}").hostname or host
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
-
-
 async def serve(readers: Sequence[RunReader], host: str, port: int) -> int:
     """Serve until interrupted, and return the exit code. Raises ConfigError if the address cannot
     be used."""
-    page = LivePage(readers, host)
+    page = LivePage(readers)
     async with listening(page.application(), host, port) as bound:
         print(f"live report: {url_of(host, bound)}/  (Ctrl-C ends it; the run goes on)", flush=True)
         if not is_loopback(host):

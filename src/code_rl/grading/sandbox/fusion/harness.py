@@ -27,8 +27,8 @@ from code_rl.grading.sandbox.ending import Allowed, Ended, exception_line, statu
 
 JOB_FILE, RESULT_FILE = "job.json", "results.jsonl"
 STDERR_KEPT = 64 << 10
-_VALUE_FD = 3
-_COMPILE_FAILED = 97
+_VALUE_FD, _FAULT_FD = 3, 4
+_NOT_COMPILED = "compile_error"
 _DATA_RESERVE, _THREAD_STACK = 1 << 30, 8 << 20
 """Writable memory beyond the limit, for thread stacks and untouched buffers. The limit applies to
 touched memory."""
@@ -43,8 +43,6 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with open(JOB_FILE, "rb") as file:
         job = json.loads(file.read())
-    for name in (JOB_FILE, "testing_util.py"):
-        os.unlink(name)
     for module in [
         name for name in sys.modules if name.partition(".")[0] in ("code_rl", "testing_util")
     ]:
@@ -59,16 +57,14 @@ def main() -> None:
 
 
 def _run_all(job: Mapping[str, Any], rows: list[bytes], deadline: float) -> tuple[str, str]:
-    """Run the tests one by one. Return why it stopped (done, failed, bytes, deadline), and a
-    detail."""
+    """Run the tests one by one. Return why it stopped (done, failed, bytes, deadline, traces), and
+    a detail."""
     home = os.getcwd()
-    for index in range(job["count"]):
-        place = tempfile.mkdtemp(dir=home)
-        try:
-            with open(f"case_{index}", "rb") as given:
-                row = _run(job, given, place, deadline)
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
+    inputs = [open(f"case_{index}", "rb") for index in range(job["count"])]  # noqa: SIM115
+    _cleared()
+    for index, given in enumerate(inputs):
+        row = _run(job, given, tempfile.mkdtemp(dir=home), deadline)
+        clear = _cleared()
         if row is None:
             return "deadline", f"test {index} of the chunk"
         rows.append(_line(job, {"index": index, **row}))
@@ -76,7 +72,23 @@ def _run_all(job: Mapping[str, Any], rows: list[bytes], deadline: float) -> tupl
             return "failed", ""
         if sum(map(len, rows)) > job["result_bytes"]:
             return "bytes", ""
+        if not clear:
+            return "traces", f"test {index} of the chunk left files that cannot be removed"
     return "done", ""
+
+
+def _cleared() -> bool:
+    """Leave nothing in the tests' parent directory, so that no test finds traces of an earlier one
+    there. Return False if a file is left."""
+    with suppress(OSError):
+        os.chmod(".", 0o700)
+    for name in os.listdir("."):
+        shutil.rmtree(name, ignore_errors=True)
+        with suppress(OSError):
+            os.unlink(name)
+    with suppress(OSError):
+        os.utime(".", (0, 0))
+    return not os.listdir(".")
 
 
 def _run(
@@ -87,11 +99,12 @@ def _run(
         tempfile.TemporaryFile() as stdout,
         tempfile.TemporaryFile() as stderr,
         tempfile.TemporaryFile() as value,
+        tempfile.TemporaryFile() as fault,
     ):
         began = time.monotonic()
         pid = os.fork()
         if pid == 0:
-            _become(job, place, [given.fileno(), stdout.fileno(), stderr.fileno(), value.fileno()])
+            _become(job, place, [file.fileno() for file in (given, stdout, stderr, value, fault)])
         end = min(began + job["limits"]["wall_s"], deadline)
         over = False
         while not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
@@ -104,11 +117,21 @@ def _run(
         if over and time.monotonic() > deadline:
             return None
         output = job["limits"]["output_bytes"]
-        printed, said, record = (
+        printed, said, record, failure = (
             _read(file, most)
-            for file, most in ((stdout, output), (stderr, STDERR_KEPT), (value, output))
+            for file, most in (
+                (stdout, output),
+                (stderr, STDERR_KEPT),
+                (value, output),
+                (fault, STDERR_KEPT),
+            )
         )
-    return _row(job, (exit_code, cpu_s, wall_s, peak), over, printed, said, record)
+    if failure and failure != _NOT_COMPILED.encode():
+        raise OSError(failure.decode("utf-8", "replace"))
+    row = _row(job, (exit_code, cpu_s, wall_s, peak), over, printed, said, record)
+    if failure:
+        row.update(status=_NOT_COMPILED, detail=exception_line(said), exit_code=1, value=None)
+    return row
 
 
 def _row(
@@ -140,8 +163,6 @@ def _row(
     status, detail = status_of(
         seen, Allowed(limits["cpu_s"], limits["wall_s"], limits["memory_mb"] << 20)
     )
-    if exit_code == _COMPILE_FAILED:
-        status, detail, exit_code = "compile_error", exception_line(said), 1
     stopped = over or status in ("time_limit", "output_limit")
     return {
         "status": status,
@@ -170,26 +191,30 @@ def _become(job: Mapping[str, Any], place: str, descriptors: list[int]) -> NoRet
         _limit(job["limits"])
         arguments = os.pread(0, os.fstat(0).st_size, 0)
         program = _compiled(job)
+        if program is None:
+            os.write(_FAULT_FD, _NOT_COMPILED.encode())
+            os._exit(1)
         with open("solution.py", "w", encoding="utf-8", errors="surrogatepass") as file:
             file.write(job["code"])
         if job["fn_name"] is None:
-            os.close(_VALUE_FD)
+            os.closerange(_VALUE_FD, _FAULT_FD + 1)
             runner.run_script(program, f"{place}/solution.py")
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.close(_FAULT_FD)
         runner.run_call(program, arguments, _VALUE_FD, f"{place}/solution.py")
-    except BaseException as error:  # noqa: BLE001 - shown on the test's standard error
-        os.write(2, f"{type(error).__name__}: {error}\n".encode("utf-8", "backslashreplace"))
+    except BaseException as error:  # noqa: BLE001 - a failure of the harness, not of the program
+        os.write(_FAULT_FD, f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace"))
     finally:
         os._exit(1)
 
 
-def _compiled(job: Mapping[str, Any]) -> runner.Program:
-    """Compile the program. If that fails, this process exits with a code of its own."""
+def _compiled(job: Mapping[str, Any]) -> runner.Program | None:
+    """Compile the program. If that fails, show the error and return None."""
     try:
         return runner.Program(job["code"], job["fn_name"], job["preamble"], job["setup"])
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         os.write(2, f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace"))
-        os._exit(_COMPILE_FAILED)
+    return None
 
 
 def _limit(limits: Mapping[str, Any]) -> None:

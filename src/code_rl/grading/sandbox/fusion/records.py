@@ -17,8 +17,8 @@ class Records:
     """The content of a result file. `executions` are the tests from the chunk's first on, without
     gaps.
 
-    `end` is why the harness stopped (done, failed, bytes, deadline, error), or None if the file
-    ends before its last line.
+    `end` is why the harness stopped (done, failed, bytes, deadline, traces, error), or None if the
+    file ends before its last line.
     """
 
     executions: tuple[Execution, ...]

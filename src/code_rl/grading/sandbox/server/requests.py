@@ -8,8 +8,9 @@ server may read.
 from __future__ import annotations
 
 import codecs
+from typing import Annotated
 
-from pydantic import BaseModel, FiniteFloat, ValidationError
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from code_rl.grading.sandbox.fusion.protocol import (
     PYTHON,
@@ -22,14 +23,16 @@ MOST_FILES, MOST_LEVELS = 4000, 64
 IGNORED_FILE = "IGNORE_THIS_FILE"
 """The real server skips a file whose path contains this."""
 
+Seconds = Annotated[FiniteFloat, Field(ge=0)]
+
 
 class _Body(BaseModel):
     """The protocol's form of a request; unknown fields are ignored."""
 
     code: str
     language: str
-    run_timeout: FiniteFloat = 10.0
-    compile_timeout: FiniteFloat = 10.0
+    run_timeout: Seconds = 10.0
+    compile_timeout: Seconds = 10.0
     memory_limit_MB: int = -1
     stdin: str | None = None
     files: dict[str, str | None] = {}
