@@ -160,9 +160,13 @@ def test_results_of_another_request_are_not_taken(server: ServerProcess):
     assert isinstance(second, OutageError | SandboxError)
 
 
-def test_an_overloaded_server_is_waited_for(server: ServerProcess):
+@pytest.mark.parametrize("transfer_s", [0, pytest.param(0.25, marks=pytest.mark.long)])
+def test_an_overloaded_server_is_waited_for(server: ServerProcess, transfer_s):
+    """Also by a client whose own requests take longer than it would wait for the server."""
+
     async def busy_at_first(number, body, forward):
         if number <= 20:
+            await asyncio.sleep(transfer_s)
             return web.json_response({}, status=429, headers={"Retry-After": "0.05"})
         return web.json_response(await forward(body))
 
