@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from code_rl.engine.local.models import source_of
-from code_rl.policy.renderers import Message, get_renderer
+from code_rl.policy.renderers import Message, get_renderer, name_of
 from code_rl.util.errors import DataError
 from tests.policy.chat_tokenizers import PUBLISHED, SPECIALS, TEMPLATES, by_template, published, tokenizer
 from tests.refusals import refused
@@ -186,9 +186,37 @@ def test_auto_follows_a_template_that_no_named_renderer_writes():
     assert type(get_renderer("auto", tokenizer(other))) is type(get_renderer("chat_template", tokenizer(other)))
 
 
-def test_tokenizer_without_a_template_is_refused_and_the_remedy_named():
-    with refused("renderer="):
-        get_renderer("auto", tokenizer(None))
+def test_tokenizer_without_a_template_gets_plain_turns_and_says_so(caplog):
+    renderer = get_renderer("auto", tokenizer(None))
+    assert name_of(renderer) == "role_colon"
+    assert "role_colon" in caplog.text
+    messages: list[Message] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "one"}]
+    prompt = renderer.prompt_tokens(messages)
+    assert renderer.tokenizer.decode(prompt) == "System: Be brief.\n\nUser: one\n\nAssistant:"
+    tokens, weights = renderer.build_supervised_example([*messages, {"role": "assistant", "content": "two"}])
+    assert tokens[: len(prompt)] == prompt
+    assert weights == [0.0] * len(prompt) + [1.0] * (len(tokens) - len(prompt))
+    assert renderer.parse_response(tokens[len(prompt) :]) == ({"role": "assistant", "content": "two"}, True)
+
+
+@pytest.mark.parametrize(
+    ("said", "content", "ended"),
+    [
+        (" two", "two", False),
+        (" two\n\nUser: and three?", "two", True),
+        (" two<end>", "two", True),
+        ("<think>\nhm\n</think>\n\ntwo\n\nUser:", "two", True),
+    ],
+)
+def test_a_plain_answer_ends_where_the_next_turn_or_the_text_would(said, content, ended):
+    own = tokenizer(None)
+    message, stopped = get_renderer("role_colon", own).parse_response(own.encode(said.replace("<end>", own.eos_token)))
+    assert (message["content"], stopped) == (content, ended)
+
+
+def test_the_remedy_of_a_template_that_is_asked_for_and_missing_is_named():
+    with refused("renderer=", "role_colon", "chat_template.jinja"):
+        get_renderer("chat_template", tokenizer(None))
 
 
 def test_template_that_refuses_a_conversation_is_a_typed_error():

@@ -49,6 +49,14 @@ def test_an_answer_that_fails_a_public_test_is_shown_it_and_may_be_repaired(answ
     assert get_reward("correctness").of(trajectory) == float(kinds[-1] == "passed")
 
 
+def test_public_tests_that_do_not_exist_are_a_verdict_of_none_of_none():
+    environment = get_environment("tests.training.broken_parts:Plain")
+    (trajectory,) = roll_out(
+        policy(Scripted([RIGHT]), environment=environment), Problem("p", "s", (StdinTest("HIDDEN", "7"),))
+    ).trajectories
+    assert (trajectory.verdict.correct, trajectory.verdict.total) == (True, 1)
+
+
 @given(
     hidden=st.text(alphabet="abcdefghij", min_size=12, max_size=30),
     answers=st.lists(st.sampled_from([WRONG, "none", program("9")]), min_size=1, max_size=3),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from code_rl.engine.losses import Loss
 from code_rl.policy.environments import Reply, Single
 
@@ -20,6 +22,35 @@ def few(rewards):
 
 async def later(_):
     return 1.0
+
+
+class Later:
+    async def __call__(self, _):
+        return 1.0
+
+
+LATER, LATER_TOO = Later(), functools.partial(later)
+
+
+def three(trajectory, problem, more):
+    return 1.0
+
+
+class Failing(Single):
+    async def reply(self, problem, conversation, grader):
+        raise KeyError("mine")
+
+
+class Plain(Single):
+    """Its `reply` is no coroutine function, and it asks for public tests that may not exist."""
+
+    def reply(self, problem, conversation, grader):
+        return self._judged(problem, conversation, grader)
+
+    async def _judged(self, problem, conversation, grader):
+        verdict = await grader.judge_public("print()")
+        assert (verdict.correct, verdict.total) == (True, 0)
+        return await super().reply(problem, conversation, grader)
 
 
 class Endless(Single):

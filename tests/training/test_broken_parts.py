@@ -6,6 +6,7 @@ import pytest
 
 from code_rl.cli.train import train_command
 from tests.refusals import refused
+from tests.training import broken_parts
 from tests.training.pipeline_support import rollouts, small
 
 
@@ -27,6 +28,36 @@ def test_a_broken_part_is_named_in_one_line(tmp_path, setting, name):
         train_command(small(tmp_path / "run", max_steps=1, **{setting: f"tests.training.broken_parts:{name}"}))
     if setting == "loss" and not name.startswith("LATE"):
         assert not (tmp_path / "run" / "rollouts.jsonl").exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("setting", "name"), [("advantage", "raises"), ("reward", "raises"), ("environment", "Failing"), ("loss", "LATE")]
+)
+def test_a_part_that_raises_names_its_file_and_line_and_the_log_has_the_traceback(tmp_path, setting, name):
+    with refused(f"{setting}=", f"{broken_parts.__file__}:"):
+        train_command(small(tmp_path / "run", max_steps=1, **{setting: f"tests.training.broken_parts:{name}"}))
+    assert "Traceback" in (tmp_path / "run" / "logs.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("setting", "name"),
+    [
+        *(("reward", name) for name in ("later", "LATER", "LATER_TOO", "Later", "three")),
+        *(("advantage", name) for name in ("later", "LATER", "three")),
+    ],
+)
+def test_a_function_that_cannot_be_called_as_its_part_is_refused_before_anything_is_written(tmp_path, setting, name):
+    with refused(f"{setting}="):
+        train_command(small(tmp_path / "run", **{setting: f"tests.training.broken_parts:{name}"}))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_module_that_fails_as_it_is_imported_is_named_by_file_and_line(tmp_path, monkeypatch):
+    (tmp_path / "fails_at_once.py").write_text("import json\n\njson.loads('{')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with refused("reward=", "fails_at_once.py:3"):
+        train_command(small(tmp_path / "run", reward="fails_at_once:reward"))
 
 
 def test_a_clip_range_that_a_loss_does_not_take_is_refused_before_anything_is_sampled(tmp_path):

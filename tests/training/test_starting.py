@@ -24,7 +24,9 @@ from code_rl.cli.train import train_command
 from code_rl.data.builtin import BuiltinTrainSet
 from code_rl.data.order import ProblemOrder
 from code_rl.engine.checkpoints import read_checkpoints, read_config
+from code_rl.engine.local.models import source_of
 from code_rl.engine.names import BUILT_IN_FOLDER
+from code_rl.engine.probes import load_tokenizer
 from code_rl.grading.native import format_problem
 from code_rl.grading.problem import Problem, StdinTest
 from code_rl.policy.environments import Single
@@ -42,6 +44,18 @@ from tests.refusals import refused
 from tests.training.pipeline_support import rollouts, small
 
 HOSTILE = "a[/x][bold]:smile:"
+
+
+@pytest.mark.long
+def test_a_base_model_without_a_chat_template_trains_on_plain_turns_and_the_run_says_so(tmp_path, capsys):
+    base = shutil.copytree(source_of("tiny"), tmp_path / "base")
+    settings = json.loads((base / "tokenizer_config.json").read_text())
+    del settings["chat_template"]
+    (base / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert train_command(small(tmp_path / "run", model_name=base, dataset="builtin", max_steps=1)) == 0
+    assert "role_colon" in capsys.readouterr().out
+    (prompt,) = {tuple(group["prompt_tokens"]) for group in rollouts(tmp_path / "run")[:1]}
+    assert load_tokenizer(str(base)).decode(prompt).endswith("\n\nAssistant:")
 
 
 @pytest.fixture(scope="module")

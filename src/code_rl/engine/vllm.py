@@ -32,6 +32,7 @@ from code_rl.engine.remote import Link
 from code_rl.engine.settings import EngineSettings
 from code_rl.util.concurrency import gather_or_cancel
 from code_rl.util.errors import BackendError, ConfigError
+from code_rl.util.proxies import via_proxy
 
 if TYPE_CHECKING:
     import httpx
@@ -85,7 +86,9 @@ def find_vllm(place: Place) -> tuple[str, int, list[str]]:
     try:
         answer = httpx.get(f"{place.url}/v1/models", headers=_headers(place), timeout=timeout)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ConfigError(f"sampler={place.url} cannot be reached ({error}); {_START}") from None
+        raise ConfigError(
+            f"sampler={place.url} cannot be reached{via_proxy(place.url)} ({error}); {_START}"
+        ) from None
     if answer.status_code in (401, 403):
         raise ConfigError(
             f"sampler={place.url} refuses the key ({answer.status_code}); check CODE_RL_SERVER_KEY"
@@ -245,6 +248,7 @@ class Vllm:
     ) -> tuple[list[int], list[float], types.StopReason]:
         """Return tokens, log-probabilities and stop reason of one completion. Each completion is a
         request of its own, since vLLM's CPU build crashes on a seed with n above 1."""
+        stops = "stop" if how.stop and isinstance(how.stop[0], str) else "stop_token_ids"
         body = {
             **_PLAIN,
             "model": sampler.name,
@@ -254,7 +258,7 @@ class Vllm:
             "top_p": how.top_p,
             "top_k": how.top_k,
             "seed": seed,
-            "stop_token_ids": [] if how.stop is None else list(how.stop),
+            stops: how.stop or [],
             "logprobs": 0,
             "return_token_ids": True,
         }

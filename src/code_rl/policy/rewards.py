@@ -7,15 +7,13 @@ does not stop at the first failure.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from code_rl.grading import Problem, extract_code
 from code_rl.policy.trajectory import Trajectory
-from code_rl.util.errors import ConfigError
-from code_rl.util.registry import attribute_errors_to, find, require_finite
+from code_rl.util.registry import arity, attribute_errors_to, find, require_finite
 
 RewardFunction = Callable[..., float]
 """A function of a trajectory, or of a trajectory and its problem."""
@@ -98,26 +96,11 @@ def get_reward(
     """Return the reward called `name`, or one that uses the function `package.module:function`.
     Raises ConfigError."""
     program = find("reward", name, REWARDS)
-    if not callable(program):
-        raise ConfigError(
-            f"reward={name} is not callable; it must be a function from a trajectory to a number"
-        )
+    sees_problem = arity("reward", name, program, 1, 2) == 2
     all_tests = name == "fraction" or bool(getattr(program, "all_tests", False))
-    sees_problem = name not in REWARDS and _takes_two(program)
     if name not in REWARDS:
         program = _guarded(name, program)
     return Reward(program, format_coef, all_tests, cut_is_wrong, sees_problem)
-
-
-def _takes_two(program: RewardFunction) -> bool:
-    """Return True if the function requires two arguments."""
-    try:
-        inspect.signature(program).bind(None)
-    except TypeError:
-        return True
-    except ValueError:  # a builtin without a signature
-        return False
-    return False
 
 
 def _guarded(name: str, theirs: RewardFunction) -> RewardFunction:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from code_rl.engine import ready
-from code_rl.grading import Problem, Verdict, judge_async
+from code_rl.grading import Problem, Verdict, VerdictKind, judge_async
 from code_rl.grading.sandbox import Executor
 from code_rl.policy.completion_log import (
     GroupLog,
@@ -157,6 +157,8 @@ class GroupGrader:
         return verdict
 
     async def _run(self, public: bool, code: str | None) -> Verdict:
+        if public and not self._views[public].tests:
+            return Verdict(VerdictKind.PASSED, 0, 0, "no public tests")
         every = self._all_tests and not public
         return await judge_async(
             self._views[public],

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import re
 import secrets
 import sys
+import sysconfig
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import iscoroutinefunction
 from pkgutil import resolve_name
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from code_rl.util.errors import CodeRLError, ConfigError
 from code_rl.util.suggestion import suggestion
@@ -19,6 +23,13 @@ LARGEST = 1e38
 """The largest value of 32-bit floats, which rewards, advantages and log-probabilities are in a
 datum."""
 
+
+_NOT_THEIRS = re.compile(
+    rf"{re.escape(__file__.rpartition('util')[0])}|{re.escape(sysconfig.get_path('stdlib'))}|"
+    "<frozen|.*-packages/"
+)
+"""Files of this package, of the standard library and of installed packages."""
+_logger = logging.getLogger("code_rl")
 
 GIVEN = "given:"
 """The prefix of names of objects that were passed to this process and cannot be imported."""
@@ -80,10 +91,28 @@ def find(setting: str, name: str, ours: Mapping[str, T]) -> T:
     try:
         found = resolve_name(name)
     except (Exception, SystemExit) as error:  # a user's module may raise any exception
-        raise ConfigError(
-            f"{setting}={name} cannot be loaded: {type(error).__name__}: {error}"
-        ) from error
+        raise _failure(f"{setting}={name} cannot be loaded", error) from error
     return cast(T, found)
+
+
+def arity(setting: str, name: str, part: Any, *counts: int, may_wait: bool = False) -> int:
+    """Return the first of `counts` that is a number of arguments with which a user's function can
+    be called. Raises ConfigError if none is, for a class, and for an async function that may not
+    be one."""
+    calls = part, getattr(part, "__call__", None)  # noqa: B004
+    refused = isinstance(part, type) or (any(map(iscoroutinefunction, calls)) and not may_wait)
+    for count in () if refused else counts:
+        try:
+            inspect.signature(part).bind(*[None] * count)
+        except TypeError:  # not callable, or with other arguments
+            continue
+        except ValueError:  # a builtin without a signature
+            pass
+        return count
+    raise ConfigError(
+        f"{setting}={name} must be a function of {' or '.join(map(str, counts))} arguments"
+        f"{'' if may_wait else ', and not async'}"
+    )
 
 
 def about(part: object) -> tuple[str, str]:
@@ -95,13 +124,25 @@ def about(part: object) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def attribute_errors_to(setting: str, name: str) -> Iterator[None]:
-    """Turn any exception of a user's part into a ConfigError that names the part."""
+    """Turn any exception of a user's part into a ConfigError that names the part, and the file and
+    line of theirs. The traceback goes into the run's log, if there is one."""
     try:
         yield
     except CodeRLError:
         raise
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"{setting}={name} failed: {type(error).__name__}: {error}") from error
+        if _logger.handlers:
+            _logger.error("%s=%s failed", setting, name, exc_info=error)
+        raise _failure(f"{setting}={name} failed", error) from error
+
+
+def _failure(what: str, error: BaseException) -> ConfigError:
+    places = [
+        f" at {frame.filename}:{frame.lineno}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not _NOT_THEIRS.match(frame.filename)
+    ]
+    return ConfigError(f"{what}{(places or [''])[-1]}: {type(error).__name__}: {error}")
 
 
 def require_finite(values: Sequence[float], what: str) -> None:

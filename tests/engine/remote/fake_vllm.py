@@ -88,7 +88,9 @@ class FakeVllm(Loopback):
             return error(400, "BadRequestError", f"Token id {max(prompt)} is out of vocabulary")
         assert len(prompt) + body["max_tokens"] <= self.context
         named = ("max_tokens", "temperature", "top_p", "top_k", "seed")
-        how = types.SamplingParams(**{name: body[name] for name in named}, stop=body["stop_token_ids"])
+        how = types.SamplingParams(
+            **{name: body[name] for name in named}, stop=body.get("stop") or body["stop_token_ids"]
+        )
         sampler = self.loaded[model]
         drawn = (await sampler.sample(types.ModelInput.from_ints(prompt), 1, how)).sequences[0]
         logprobs = list(drawn.logprobs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import isawaitable
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +23,7 @@ from code_rl.policy.prompt_templates import (
 )
 from code_rl.policy.renderers.base import Message
 from code_rl.util.errors import ConfigError
-from code_rl.util.registry import attribute_errors_to, find
+from code_rl.util.registry import arity, attribute_errors_to, find
 
 __all__ = [
     "ENVIRONMENTS",
@@ -82,6 +83,7 @@ def get_environment(
             f"environment={name} has max_turns={made.max_turns!r}; it must be a whole number of "
             "at least 1"
         )
+    arity("environment", f"{name}.reply", made.reply, 3, may_wait=True)
     return _Guarded(name, made, made.max_turns)
 
 
@@ -108,7 +110,8 @@ class _Guarded:
 
         watched: Any = SimpleNamespace(judge=grader.judge, judge_public=judge_public)
         with attribute_errors_to("environment", self.name):
-            reply = await self.inner.reply(problem, conversation, watched)
+            given: Any = self.inner.reply(problem, conversation, watched)
+            reply = await given if isawaitable(given) else given
             if not isinstance(reply, Reply) or not isinstance(reply.verdict, Verdict):
                 raise TypeError(f"reply gave {reply!r:.80}, not a Reply with a verdict")
             if not isinstance(reply.code, str | None):

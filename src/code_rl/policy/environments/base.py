@@ -30,7 +30,8 @@ class Grader(Protocol):
 
     async def judge_public(self, code: str | None) -> Verdict:
         """Judge on the public tests only. `failure.test` is an index among the public tests; the
-        failure's message may be shown to a policy."""
+        failure's message may be shown to a policy. Without public tests the verdict is `passed`, 0
+        of 0, by the rule `no public tests`."""
         ...
 
 

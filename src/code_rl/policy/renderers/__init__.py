@@ -1,5 +1,5 @@
-"""Messages to tokens and back: `get_renderer` chooses a renderer, `base` is the contract, `qwen3`
-and `template` are built in.
+"""Messages to tokens and back: `get_renderer` chooses a renderer, `base` is the contract, `qwen3`,
+`template` and `role_colon` are built in.
 
 Other packages import from here, and `Message` and `Renderer` from `base`.
 """
@@ -7,6 +7,7 @@ Other packages import from here, and `Message` and `Renderer` from `base`.
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
 from code_rl.policy.renderers.base import Message, Renderer
@@ -18,6 +19,7 @@ from code_rl.policy.renderers.qwen3 import (
     Qwen35DisableThinkingRenderer,
     Qwen35Renderer,
 )
+from code_rl.policy.renderers.role_colon import RoleColonRenderer
 from code_rl.policy.renderers.template import ChatTemplateRenderer
 from code_rl.util.errors import ConfigError, DataError
 
@@ -32,6 +34,7 @@ RENDERERS: dict[str, type[Renderer]] = {
     "qwen3_5": Qwen35Renderer,
     "qwen3_5_disable_thinking": Qwen35DisableThinkingRenderer,
     "chat_template": ChatTemplateRenderer,
+    "role_colon": RoleColonRenderer,
 }
 _PROBES: tuple[tuple[Message, ...], ...] = (
     ({"role": "user", "content": "one"},),
@@ -50,7 +53,7 @@ class UnknownRendererError(ConfigError, ValueError):
 
 def get_renderer(name: str, tokenizer: Any) -> Renderer:
     """Return the renderer called `name`. `auto` chooses one that agrees with the tokenizer's own
-    chat template.
+    chat template, or `role_colon` if it has none.
 
     Raises ConfigError (also a ValueError) for an unknown name, and for a renderer that the
     tokenizer does not support.
@@ -100,7 +103,12 @@ def name_of(renderer: Renderer) -> str:
 
 def _matching(tokenizer: Any) -> Renderer:
     """Return the first named renderer whose prompts equal the chat template's, else the renderer
-    that calls the template."""
+    that calls the template. Without a template, it is the plain one, with a warning."""
+    if not getattr(tokenizer, "chat_template", None):
+        logging.getLogger("code_rl").warning(
+            "the tokenizer has no chat template: renderer=role_colon writes plain text, 'User: …'"
+        )
+        return RoleColonRenderer(tokenizer)
     general = ChatTemplateRenderer(tokenizer)
     try:
         prompts = [general.prompt_tokens(probe) for probe in _PROBES]

@@ -54,8 +54,8 @@ class Renderer(ABC):
         """
 
     @abstractmethod
-    def get_stop_sequences(self) -> list[int]:
-        """Token ids that end a completion."""
+    def get_stop_sequences(self) -> list[int] | list[str]:
+        """Token ids or texts that end a completion."""
 
     def build_generation_prompt(self, messages: Sequence[Message]) -> types.ModelInput:
         """Return `prompt_tokens` as a sampler's input."""
@@ -72,8 +72,7 @@ class Renderer(ABC):
     def parse_response(self, tokens: Sequence[int]) -> tuple[Message, bool]:
         """Return the assistant's message in `tokens`, and True if a stop sequence ended it (False:
         the token limit)."""
-        stops = set(self.get_stop_sequences())
-        ended = bool(tokens) and tokens[-1] in stops
+        ended = bool(tokens) and tokens[-1] in self.get_stop_sequences()
         body = tokens[:-1] if ended else tokens
         content = self.tokenizer.decode(
             list(body), skip_special_tokens=False, clean_up_tokenization_spaces=False

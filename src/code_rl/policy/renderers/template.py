@@ -36,7 +36,10 @@ class ChatTemplateRenderer(Renderer):
         super().__init__(tokenizer)
         template = getattr(tokenizer, "chat_template", None)
         if not template:
-            raise ConfigError("the tokenizer has no chat template; give renderer= by name")
+            raise ConfigError(
+                "the tokenizer has no chat template; give renderer=role_colon, or put a "
+                "chat_template.jinja into the model's folder"
+            )
         self._options = dict(options or {})
         for option in self._options:
             if not re.search(rf"\b{re.escape(option)}\b", str(template)):

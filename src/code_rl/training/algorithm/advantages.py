@@ -6,14 +6,12 @@ A member without a reward (None) is left out of the baseline and gets no advanta
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from typing import TYPE_CHECKING
 
-from code_rl.util.errors import ConfigError
-from code_rl.util.registry import attribute_errors_to, find, require_finite
+from code_rl.util.registry import arity, attribute_errors_to, find, require_finite
 
 if TYPE_CHECKING:
     from code_rl.policy import Trajectory
@@ -43,8 +41,10 @@ def compute_advantages(
     if estimator is ones:
         advantages = ones(known)
     elif estimator is not None and not should_skip(advantages):
-        with attribute_errors_to("advantage", getattr(estimator, "__qualname__", repr(estimator))):
-            more = [_rewarded(trajectories, rewards)] if _reads_trajectories(estimator) else []
+        name = getattr(estimator, "__qualname__", repr(estimator))
+        with attribute_errors_to("advantage", name):
+            reads = arity("advantage", name, estimator, 1, 2) == 2
+            more = [_rewarded(trajectories, rewards)] if reads else []
             advantages = [float(advantage) for advantage in estimator(known.copy(), *more)]
             require_finite(advantages, "advantage")
             if len(advantages) != len(known):
@@ -54,13 +54,6 @@ def compute_advantages(
                 )
     each = iter(advantages)
     return [None if reward is None else next(each) for reward in rewards]
-
-
-def _reads_trajectories(estimator: Estimator) -> bool:
-    """Return True for an estimator with two positional parameters without defaults."""
-    parameters = inspect.signature(estimator).parameters.values()
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(each.kind in positional and each.default is each.empty for each in parameters) > 1
 
 
 def _rewarded(
@@ -143,17 +136,13 @@ def get_estimator(name: str) -> Estimator:
     """Return the estimator called `name`, or the function `package.module:function`. Raises
     ConfigError."""
     found = find("advantage", name, ESTIMATORS)
-    if not callable(found):
-        raise ConfigError(
-            f"advantage={name} is not callable; it must be a function from rewards to advantages"
-        )
+    arity("advantage", name, found, 1, 2)
     if name in ESTIMATORS:
         return found
 
+    @wraps(found)
     def named(*given: list[float]) -> list[float]:
         return found(*given)
 
-    with contextlib.suppress(TypeError, ValueError):  # a callable without a signature
-        named.__signature__ = inspect.signature(found)  # type: ignore[attr-defined]
     named.__qualname__ = name
     return named
