@@ -5,7 +5,18 @@ from __future__ import annotations
 
 import sys
 
-from code_rl.cli.main import run_verb
+try:
+    if sys.version_info < (3, 11):  # noqa: UP036 - anybody's Python may run this file
+        raise ImportError("it is too old")
+    from code_rl.cli.main import run_verb
+except ImportError as error:
+    if __name__ != "__main__":
+        raise
+    sys.stderr.write(
+        f"error: {sys.executable} (Python {sys.version.split()[0]}) cannot run code-rl: {error}; "
+        "run `make train`, or .venv/bin/python train.py with Python 3.11 or later\n"
+    )
+    sys.exit(2)
 
 if __name__ == "__main__":
     words = sys.argv[1:]

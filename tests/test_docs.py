@@ -243,7 +243,7 @@ def test_what_a_snippet_takes_from_the_library_is_there(page):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["library.md"])
+@pytest.mark.parametrize("page", ["library.md", "course.md"])
 def test_the_snippets_of_a_page_run_as_in_a_notebook(page, tmp_path):
     notebook = [sys.executable, str(ROOT / "tests" / "notebook.py"), str(ROOT / "docs" / page)]
     environment = {**os.environ, "CODE_RL_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT / "src")}

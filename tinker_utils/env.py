@@ -8,19 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from code_rl.data.sources.testcases import read_tests
 from code_rl.grading.extract import extract_code
 from code_rl.grading.judging import judge_async
-from code_rl.grading.problem import Problem
+from code_rl.grading.native import check_problem
+from code_rl.grading.problem import Problem, TestCase
 from code_rl.grading.sandbox.executor import Executor
 from code_rl.grading.sandbox.shared import shared_executor
 from code_rl.grading.verdict import Verdict
+from code_rl.policy.prompt_templates import build_prompt
+from code_rl.util.door import Lazy
 from code_rl.util.errors import SandboxError
+from tinker_utils.lcb import are_typed
 
 if TYPE_CHECKING:
     import tinker
+else:
+    tinker = Lazy("tinker")
+
+Tests: TypeAlias = Problem | Sequence[TestCase] | Sequence[Mapping[str, Any]] | Mapping[str, Any]
 
 
 class StepRenderer(Protocol):
@@ -55,13 +63,14 @@ class CodeEnv:
     """One problem: takes a sampled completion, extracts its last fenced block, runs it on the
     tests, gives the reward.
 
-    `tests` are rows of any shape that `code_rl.data.sources.testcases` reads; `reward_timeout` is
-    CPU seconds for each test. Without an `executor` the process's shared one is used. Raises
-    DataError for malformed tests.
+    `problem` is the question, or a `Problem`, from which it is made. `tests` are a `Problem`, whose
+    own rule and limits then hold, its tests, or rows of any shape that
+    `code_rl.data.sources.testcases` reads; `reward_timeout` is CPU seconds for each test. Without
+    an `executor` the process's shared one is used. Raises DataError for malformed tests.
     """
 
-    problem: str
-    tests: Sequence[Mapping[str, Any]] | Mapping[str, Any]
+    problem: str | Problem
+    tests: Tests
     renderer: StepRenderer
     convo_prefix: Sequence[Any] | None = None
     format_coef: float = 0.1
@@ -70,7 +79,7 @@ class CodeEnv:
 
     def __post_init__(self) -> None:
         self.convo_prefix = list(self.convo_prefix or [])
-        read_tests(self.tests)
+        problem_of(self.tests)
 
     @property
     def stop_condition(self) -> list[str] | list[int]:
@@ -84,7 +93,7 @@ class CodeEnv:
 
     def get_question(self) -> str:
         """The prompt's text."""
-        return self.problem
+        return self.problem if isinstance(self.problem, str) else build_prompt(self.problem.view())
 
     def get_reference_answer(self) -> str:
         """Nothing: correctness is decided by tests."""
@@ -118,8 +127,6 @@ class CodeEnv:
         when the sandbox gave no verdict: such a completion has no reward, and its caller leaves it
         out.
         """
-        import tinker
-
         message, _ = self.renderer.parse_response(action)
         content = text_of(message)
         format_score = 0.0 if self.check_format(content) else -1.0
@@ -134,27 +141,39 @@ class CodeEnv:
 
 
 async def sandbox_check_correctness(
-    sample: Sequence[Mapping[str, Any]] | Mapping[str, Any],
+    sample: Tests,
     generation: str,
     timeout: float = 6,  # noqa: ASYNC109 - the course's name for the CPU limit of one test
     *,
     executor: Executor | None = None,
 ) -> tuple[bool, dict[str, Any]]:
     """Run the program `generation` on the tests in `sample`: whether all passed, and the verdict's
-    details.
+    details. A `Problem` brings its own rule; its own lower time limit wins.
 
     Raises DataError for malformed tests and SandboxError when there is no verdict about the
     program.
     """
-    tests, fn_name = read_tests(sample)
-    problem = Problem(id="sample", statement="", tests=tests, fn_name=fn_name, time_limit_s=timeout)
+    problem = problem_of(sample, timeout)
     if executor is None:
-        verdict = await shared_executor.run(lambda shared: judge_async(problem, generation, shared))
+        verdict = await shared_executor.run(
+            lambda shared: judge_async(problem, generation, shared, cpu_limit_s=timeout)
+        )
     else:
-        verdict = await judge_async(problem, generation, executor)
+        verdict = await judge_async(problem, generation, executor, cpu_limit_s=timeout)
     if verdict.undecided:
         raise SandboxError(verdict.failure.message if verdict.failure else "no verdict")
     return verdict.correct, _details(verdict)
+
+
+def problem_of(tests: Tests, time_limit_s: float = 6) -> Problem:
+    """The problem that the tests are of. Raises DataError where they are malformed."""
+    if isinstance(tests, Problem):
+        return tests
+    given: Any = tests
+    typed, fn_name = (tuple(given), None) if are_typed(given) else read_tests(given)
+    problem = Problem("sample", "", typed, fn_name=fn_name, time_limit_s=time_limit_s)
+    check_problem(problem, "tests")
+    return problem
 
 
 def text_of(message: Any) -> str:

@@ -1,8 +1,12 @@
 """LiveCodeBench's prompts and test format, and the course's harness for a Sandbox Fusion server."""
 
-import inspect
+from __future__ import annotations
 
-from code_rl.data.sources.testcases import normalize_tests
+import inspect
+from typing import Any
+
+from code_rl.data.sources import testcases
+from code_rl.grading.problem import Problem, TestCase
 from code_rl.grading.sandbox.fusion import course
 from code_rl.grading.sandbox.fusion.course import TEST_CODE
 from code_rl.policy.prompt_templates import (
@@ -19,3 +23,26 @@ __all__ = [
     "fetch_live_code_bench_system_prompt",
     "normalize_tests",
 ]
+
+
+def normalize_tests(raw_tests: Any, metadata: Any = None) -> list[dict[str, Any]]:
+    """Return tests as LiveCodeBench rows: `{"input", "output", "testtype", "metadata"}`, all texts.
+
+    `raw_tests` are a `Problem`, its tests, or rows of any shape that
+    `code_rl.data.sources.testcases` reads. Raises DataError for tests that such rows cannot hold.
+    """
+    tests, fn_name = raw_tests, None
+    if isinstance(raw_tests, Problem):
+        tests, fn_name = raw_tests.tests, raw_tests.fn_name
+    if are_typed(tests):
+        return [testcases.to_row(test, getattr(test, "fn_name", None) or fn_name) for test in tests]
+    return testcases.normalize_tests(tests, metadata)
+
+
+def are_typed(tests: Any) -> bool:
+    """Return True for the tests of a `Problem`."""
+    return (
+        isinstance(tests, list | tuple)
+        and bool(tests)
+        and all(isinstance(test, TestCase) for test in tests)
+    )

@@ -204,11 +204,11 @@ def test_tokenizer_without_a_template_gets_plain_turns_and_says_so(caplog):
     [
         (" two", "two", False),
         (" two\n\nUser: and three?", "two", True),
-        (" two<end>", "two", True),
+        (" two<end>", "two", False),
         ("<think>\nhm\n</think>\n\ntwo\n\nUser:", "two", True),
     ],
 )
-def test_a_plain_answer_ends_where_the_next_turn_or_the_text_would(said, content, ended):
+def test_a_plain_answer_is_the_text_before_the_next_turn(said, content, ended):
     own = tokenizer(None)
     message, stopped = get_renderer("role_colon", own).parse_response(own.encode(said.replace("<end>", own.eos_token)))
     assert (message["content"], stopped) == (content, ended)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from code_rl.util.concurrency import wait_for
 from code_rl.util.data_files import file_sha256
+from code_rl.util.door import Lazy
 from code_rl.util.errors import CheckpointError, ConfigError
 from code_rl.util.files import (
     JsonLines,
@@ -26,6 +27,8 @@ from code_rl.util.files import (
 
 if TYPE_CHECKING:
     import tinker
+else:
+    tinker = Lazy("tinker")
 
 CHECKPOINTS = "checkpoints.jsonl"
 CONFIG = "config.json"

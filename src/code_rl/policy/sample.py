@@ -26,9 +26,12 @@ from code_rl.policy.environments.single import Single
 from code_rl.policy.renderers import Message, Renderer
 from code_rl.policy.trajectory import Group, Trajectory, Turn
 from code_rl.util.concurrency import gather_or_cancel
+from code_rl.util.door import Lazy
 
 if TYPE_CHECKING:
     import tinker
+else:
+    tinker = Lazy("tinker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,10 +253,8 @@ class _Rollout:
     async def _sample(self, request: SamplingRequest) -> tuple[SampledAnswer, ...]:
         """Send one sampling request to any back end. Answers end at the renderer's stop
         sequences."""
-        from tinker import types
-
         policy = self.policy
-        parameters = types.SamplingParams(
+        parameters = tinker.SamplingParams(
             max_tokens=request.max_tokens,
             temperature=request.temperature,
             top_p=self.sampling.top_p,
@@ -262,7 +263,7 @@ class _Rollout:
             stop=policy.renderer.get_stop_sequences(),
         )
         async with policy.drawing:
-            prompt = types.ModelInput.from_ints(list(request.prompt_tokens))
+            prompt = tinker.ModelInput.from_ints(list(request.prompt_tokens))
             sampled = policy.sampler.sample(
                 prompt=prompt, num_samples=request.count, sampling_params=parameters
             )

@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+class Lazy:
+    """A module that is imported as soon as one of its names is read: annotations can be resolved
+    (`typing.get_type_hints`), and nothing heavy is loaded before."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._module), name)
+
+
 def names(package: str) -> dict[str, str]:
     """Return {name: module:object} of everything imported under `if TYPE_CHECKING:` in a package's
     `__init__`."""

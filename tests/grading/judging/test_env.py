@@ -10,10 +10,13 @@ pytest.importorskip("tinker")
 
 import tinker
 
+from code_rl import CallTest, Compare, Problem, StdinTest
 from code_rl.grading.sandbox.shared import SharedExecutor
+from code_rl.policy.prompt_templates import build_prompt
 from code_rl.util.errors import DataError, SandboxError
 from tinker_utils import env as env_module
 from tinker_utils.env import CodeEnv, StepResult, sandbox_check_correctness, text_of
+from tinker_utils.lcb import normalize_tests
 
 from .fakes import ScriptedExecutor, printed, returned
 
@@ -74,6 +77,33 @@ def test_the_observation_is_the_prompt_after_the_prefix():
     assert (observation.to_ints(), stop) == ([ord("s"), ord("?")], [0])
     assert env.get_question() == "?"
     assert env.extract_code_from_model(BLOCK) == "print(1)"
+
+
+ADD = Problem(
+    "add", "Add.", (CallTest((1.0, 2.0), 3.0), CallTest((0.1, 0.2), 0.3)), fn_name="add", compare=Compare(abs_tol=0.1)
+)
+
+
+@pytest.mark.parametrize(
+    ("tests", "program"),
+    [
+        (ADD, "def add(a, b): return a + b + 0.01"),
+        ((CallTest((1, 2), 3, fn_name="add"),), "def add(a, b): return a + b"),
+        ([StdinTest("1", "2")], "print(1 + int(input()))"),
+        (Problem("p", "s", (StdinTest("1", "2"),)), "print(1 + int(input()))"),
+    ],
+)
+def test_a_problem_or_its_tests_are_tests_wherever_rows_are(tests, program):
+    assert asyncio.run(sandbox_check_correctness(tests, program))[0]
+    env = CodeEnv("question", tests, LetterRenderer())
+    assert asyncio.run(env.step(tokens(f"```python\n{program}\n```"))).reward == 1.0
+    rows = normalize_tests(tests)
+    assert rows == normalize_tests(rows)
+    assert len(rows) == len(tests.tests if isinstance(tests, Problem) else tests)
+
+
+def test_the_question_of_a_problem_is_the_prompt_of_training():
+    assert CodeEnv(ADD, ADD, LetterRenderer()).get_question() == build_prompt(ADD.view())
 
 
 def test_settings_reach_the_sandbox():

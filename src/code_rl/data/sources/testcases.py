@@ -226,7 +226,7 @@ def normalize_tests(raw_tests: Any, metadata: Any = None) -> list[dict[str, Any]
     Idempotent. Raises RowError as `read_tests` does.
     """
     tests, fn_name = read_tests(raw_tests, metadata)
-    return [_to_row(test, fn_name) for test in tests]
+    return [to_row(test, fn_name) for test in tests]
 
 
 def with_tests_of(draft: Problem, raw: Any, metadata: Any = None) -> Problem | Ambiguous:
@@ -335,7 +335,8 @@ def _lines(value: Any, where: str) -> str:
     return value
 
 
-def _to_row(test: TestCase, fn_name: str | None) -> dict[str, Any]:
+def to_row(test: TestCase, fn_name: str | None) -> dict[str, Any]:
+    """Return a test as a row of LiveCodeBench. Raises RowError if such rows cannot hold it."""
     if isinstance(test, StdinTest):
         return {
             "input": test.input,

@@ -7,10 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, TypedDict
 
+from code_rl.util.door import Lazy
 from code_rl.util.thinking import THINK, UNTHINK, split_thinking
 
 if TYPE_CHECKING:
     from tinker import types
+else:
+    types = Lazy("tinker.types")
 
 
 class Message(TypedDict):
@@ -59,8 +62,6 @@ class Renderer(ABC):
 
     def build_generation_prompt(self, messages: Sequence[Message]) -> types.ModelInput:
         """Return `prompt_tokens` as a sampler's input."""
-        from tinker import types
-
         return types.ModelInput.from_ints(self.prompt_tokens(messages))
 
     def build_supervised_example(
@@ -72,12 +73,14 @@ class Renderer(ABC):
     def parse_response(self, tokens: Sequence[int]) -> tuple[Message, bool]:
         """Return the assistant's message in `tokens`, and True if a stop sequence ended it (False:
         the token limit)."""
-        ended = bool(tokens) and tokens[-1] in self.get_stop_sequences()
+        stops = self.get_stop_sequences()
+        ended = bool(tokens) and tokens[-1] in stops
         body = tokens[:-1] if ended else tokens
         content = self.tokenizer.decode(
             list(body), skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
-        return self.read_message(content), ended
+        named = any(isinstance(stop, str) and stop in content for stop in stops)
+        return self.read_message(content), ended or named
 
     def read_message(self, text: str) -> Message:
         """Split a completion into reasoning and answer, in time linear in the text.

@@ -31,12 +31,7 @@ class RoleColonRenderer(Renderer):
         """Return the beginning of the user's next turn."""
         return [END]
 
-    def parse_response(self, tokens: Sequence[int]) -> tuple[Message, bool]:
-        """Return the text before the user's next turn or the end-of-text token, and True if one of
-        them ended it."""
-        text = self.tokenizer.decode(
-            list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        answer, end, _ = text.partition(END)
-        ended = bool(end) or list(tokens[-1:]) == [self.tokenizer.eos_token_id]
-        return self.read_message(answer.strip()), ended
+    def read_message(self, text: str) -> Message:
+        """Return the text before the user's next turn and the end-of-text token as a message."""
+        answer = text.partition(END)[0].removesuffix(self.tokenizer.eos_token or "")
+        return super().read_message(answer.strip())

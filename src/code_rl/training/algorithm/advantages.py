@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
-from typing import TYPE_CHECKING
 
+from code_rl.policy import Trajectory
 from code_rl.util.registry import arity, attribute_errors_to, find, require_finite
-
-if TYPE_CHECKING:
-    from code_rl.policy import Trajectory
 
 Estimator = Callable[..., list[float]]
 """A function from the `rewards_G` of members that have one to `advantages_G`. A function with two
@@ -137,12 +133,4 @@ def get_estimator(name: str) -> Estimator:
     ConfigError."""
     found = find("advantage", name, ESTIMATORS)
     arity("advantage", name, found, 1, 2)
-    if name in ESTIMATORS:
-        return found
-
-    @wraps(found)
-    def named(*given: list[float]) -> list[float]:
-        return found(*given)
-
-    named.__qualname__ = name
-    return named
+    return found

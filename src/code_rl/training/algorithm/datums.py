@@ -15,12 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from code_rl.engine.losses import POLICY_LOSSES, SEQUENCE, Loss, loss_settings
+from code_rl.util.door import Lazy
 from code_rl.util.registry import attribute_errors_to, require_finite
 
 if TYPE_CHECKING:
     import tinker
+    from tinker import types
 
     from code_rl.policy import Turn
+else:
+    tinker, types = Lazy("tinker"), Lazy("tinker.types")
 
 Floats = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
@@ -43,7 +47,7 @@ class Segment(NamedTuple):
 class Example:
     """A datum, and the segment that it was made from."""
 
-    datum: tinker.types.Datum
+    datum: types.Datum
     segment: Segment
 
     @property
@@ -59,8 +63,6 @@ class Example:
 
     def with_advantages(self, advantages: Floats) -> Example:
         """Return the example with these advantages of its targets, [T − 1]."""
-        from tinker import types
-
         inputs = {
             **self.datum.loss_fn_inputs,
             "advantages": types.TensorData.from_numpy(advantages),
@@ -90,7 +92,7 @@ def segments(turns: Sequence[Turn]) -> list[Segment]:
 
 def make_datum(
     tokens: list[int], logprobs: Sequence[float | None], ob_len: int, advantage: float
-) -> tinker.types.Datum:
+) -> types.Datum:
     """Return one training example, shifted by one: inputs `tokens[:-1]`, targets `tokens[1:]`.
 
     Args:
@@ -109,8 +111,6 @@ def make_datum(
         ValueError: the lengths fit neither reading of `ob_len`, or a logprob or the advantage is
             not finite.
     """
-    from tinker import types
-
     start = len(tokens) - 1 - len(logprobs)
     if start < 0 or ob_len not in (start, start + 1):
         raise ValueError(
@@ -135,13 +135,13 @@ def make_datum(
 
 def train_step(
     training_client: tinker.TrainingClient,
-    datums: list[tinker.types.Datum],
-    adam_params: tinker.types.AdamParams,
+    datums: list[types.Datum],
+    adam_params: types.AdamParams,
     loss: Loss = POLICY_LOSSES["importance_sampling"],
     loss_config: Mapping[str, float] | None = None,
     temperature: float = 1.0,
 ) -> None:
-    """Take one optimizer step and wait for it.
+    """Take one optimizer step and wait for it; without datums, do nothing.
 
     Both requests are submitted before either is awaited, so a remote service can pipeline them.
     """
@@ -151,32 +151,27 @@ def train_step(
 
 def submit_step(
     training_client: tinker.TrainingClient,
-    datums: list[tinker.types.Datum],
-    adam_params: tinker.types.AdamParams,
+    datums: list[types.Datum],
+    adam_params: types.AdamParams,
     loss: Loss,
     loss_config: Mapping[str, float] | None = None,
     temperature: float = 1.0,
 ) -> list[tinker.APIFuture[Any]]:
-    """Submit one optimizer step and return its futures.
-
-    The gradients of earlier `forward_backward` calls are added. Without datums only those are
-    applied.
-    """
-    gradients = (
-        [forward_backward(training_client, datums, loss, loss_config, temperature)]
-        if datums
-        else []
-    )
-    return [*gradients, training_client.optim_step(adam_params)]
+    """Submit one optimizer step and return its futures, none without datums. The gradients of
+    earlier `forward_backward` calls are added."""
+    if not datums:
+        return []
+    gradients = forward_backward(training_client, datums, loss, loss_config, temperature)
+    return [gradients, training_client.optim_step(adam_params)]
 
 
 def forward_backward(
     training_client: tinker.TrainingClient,
-    datums: list[tinker.types.Datum],
+    datums: list[types.Datum],
     loss: Loss,
     loss_config: Mapping[str, float] | None = None,
     temperature: float = 1.0,
-) -> tinker.APIFuture[tinker.types.ForwardBackwardOutput]:
+) -> tinker.APIFuture[types.ForwardBackwardOutput]:
     """Submit the gradient of `loss`, summed over the tokens of `datums`. A loss of the user's own,
     or one that the back end does not have, is computed here in torch.
 
@@ -185,7 +180,7 @@ def forward_backward(
     """
     more = {} if temperature == 1 else {"temperature": temperature}
     client: Any = training_client  # only some back ends accept a temperature
-    future: tinker.APIFuture[tinker.types.ForwardBackwardOutput]
+    future: tinker.APIFuture[types.ForwardBackwardOutput]
     datums = [with_sequence(datum, loss) for datum in datums]
     if not loss.by_name:
         future = client.forward_backward_custom(datums, _custom(loss, loss_config), **more)
@@ -195,11 +190,9 @@ def forward_backward(
     return future
 
 
-def with_sequence(datum: tinker.types.Datum, loss: Loss) -> tinker.types.Datum:
+def with_sequence(datum: types.Datum, loss: Loss) -> types.Datum:
     """Return the datum, with its sampled tokens (log q or A is not 0) marked if `loss` reads the
     mark."""
-    from tinker import types
-
     fields = datum.loss_fn_inputs
     if SEQUENCE not in loss.inputs or SEQUENCE in fields:
         return datum
@@ -216,9 +209,7 @@ def _custom(loss: Loss, loss_config: Mapping[str, float] | None) -> Any:
     """
     settings = loss_settings(loss, loss_config)
 
-    def total(
-        datums: list[tinker.types.Datum], logprobs: list[Any]
-    ) -> tuple[Any, dict[str, float]]:
+    def total(datums: list[types.Datum], logprobs: list[Any]) -> tuple[Any, dict[str, float]]:
         import torch
 
         parts = []
