@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from code_rl.engine.losses import POLICY_LOSSES
 from code_rl.util.errors import ConfigError
+from code_rl.util.proxies import spare_loopback
 
 BUILT_IN = "tiny"
 """The built-in model, and its recipe."""
@@ -88,6 +89,7 @@ def place_of(
 ) -> Place:
     """Return URL and key of a resolved `backend=` that is not embedded, or of a server in another
     setting. Raises ConfigError as `resolve_backend` does."""
+    spare_loopback()
     if backend == BackendKind.TINKER:
         url = _checked_url("TINKER_BASE_URL", environment.get("TINKER_BASE_URL") or HOSTED)
         key = _checked_key("TINKER_API_KEY", environment.get("TINKER_API_KEY"))

@@ -23,6 +23,7 @@ from code_rl.engine.losses import LOSSES, SEQUENCE
 from code_rl.engine.names import source_of, unavailable
 from code_rl.engine.places import Place
 from code_rl.util.errors import BackendError, ConfigError
+from code_rl.util.proxies import via_proxy
 
 if TYPE_CHECKING:
     from code_rl.engine.remote import RemoteSamplingClient, RemoteTrainingClient
@@ -103,8 +104,8 @@ def _asking(place: Place) -> Iterator[_Asked]:
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = place.redacted(str(error)) or type(error).__name__
         raise ConfigError(
-            f"{place.url} cannot be reached ({reason}); check the address and that the server "
-            "runs, or use backend=embedded"
+            f"{place.url} cannot be reached{via_proxy(place.url)} ({reason}); check "
+            "the address and that the server runs, or use backend=embedded"
         ) from None
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from code_rl.engine.places import HOSTED, Place
 from code_rl.util.errors import BackendError, CodeRLError, ConfigError
+from code_rl.util.proxies import via_proxy
 
 if TYPE_CHECKING:
     from tinker import types
@@ -99,7 +100,8 @@ class Link:
             self._away_since = time.monotonic()
         silent = time.monotonic() - self._away_since
         if silent > self.outage_timeout_s:
-            raise BackendError(f"{self.place.url} has not answered for {silent:.0f} s ({why})")
+            url = self.place.url
+            raise BackendError(f"{url}{via_proxy(url)} has not answered for {silent:.0f} s ({why})")
         said = outages.info if self.away else outages.warning
         said(
             "%s does not answer (%s); waiting for up to %g s",

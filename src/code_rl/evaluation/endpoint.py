@@ -16,6 +16,7 @@ from code_rl.evaluation.samples import GREEDY, Sample
 from code_rl.evaluation.settings import EvalConfig, narrowed
 from code_rl.policy import derive_seed
 from code_rl.util.errors import BackendError, ConfigError, install_command
+from code_rl.util.proxies import spare_loopback, via_proxy
 from code_rl.util.redaction import HIDDEN
 
 PASSING = frozenset({408, 409, 429})
@@ -146,8 +147,9 @@ class Endpoint(CompletionGenerator):
 
     def _gone(self, why: str) -> BackendError:
         return BackendError(
-            f"{self._url} did not answer for {self._config.patience:g} s ({why}; patience=); "
-            "every sample so far is kept: run the same command again to go on"
+            f"{self._url}{via_proxy(self._url)} did not answer for "
+            f"{self._config.patience:g} s ({why}; patience=); every sample so far is "
+            "kept: run the same command again to go on"
         )
 
 
@@ -174,7 +176,8 @@ def _connect(url: str, key: str | None, patience: float) -> Any:
         for name in set(request.headers) - sent:
             del request.headers[name]
 
-    http = openai.DefaultAsyncHttpxClient(trust_env=False, event_hooks={"request": [send_no_more]})
+    spare_loopback()
+    http = openai.DefaultAsyncHttpxClient(event_hooks={"request": [send_no_more]})
     timeout = openai.Timeout(None, connect=CONNECT_TIMEOUT_S)
     return openai.AsyncOpenAI(
         api_key=key or "none",

@@ -28,6 +28,7 @@ from code_rl.grading.sandbox.retries import REMOTE_OUTAGE_TIMEOUT_S, RefusedErro
 from code_rl.grading.sandbox.servers import Server, ServerPool
 from code_rl.util.concurrency import closing
 from code_rl.util.errors import ConfigError, IsolationError, SandboxError
+from code_rl.util.proxies import spare_loopback, via_proxy
 
 DEFAULT_URL = "http://localhost:8080/run_code"
 DEFAULT_CONCURRENCY = 4
@@ -144,8 +145,9 @@ class FusionClient:
             raise SandboxError(refusal)
         if all(answer is None for answer in answers):
             raise SandboxError(
-                f"no Sandbox Fusion server answers at {', '.join(self.urls)}; start one (`code-rl "
-                "sandbox port=8080`) or set SANDBOX_URL"
+                f"no Sandbox Fusion server answers at {', '.join(self.urls)}"
+                f"{via_proxy(self.urls[0])}; start one (`code-rl sandbox port=8080`) or set "
+                "SANDBOX_URL"
             )
 
     async def aclose(self) -> None:
@@ -163,9 +165,9 @@ class FusionClient:
         return self._state
 
     async def _open(self) -> AsyncGenerator[_PerLoop, None]:
-        session = ClientSession(
-            connector=TCPConnector(limit=0, ttl_dns_cache=60)
-        )  # limited by the number of requests instead
+        spare_loopback()
+        # The number of requests is limited instead of that of connections.
+        session = ClientSession(connector=TCPConnector(limit=0, ttl_dns_cache=60), trust_env=True)
         servers = [Server(url, self.concurrency) for url in self.urls]
         pool = ServerPool(servers, partial(_answers, session))
         attempts = Attempts(session, pool, self._outage_timeout_s, self._grace_s)

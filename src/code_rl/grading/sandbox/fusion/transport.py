@@ -18,6 +18,7 @@ from code_rl.grading.sandbox.fusion.protocol import (
 )
 from code_rl.grading.sandbox.retries import LostError, RefusedError
 from code_rl.util.errors import SandboxError
+from code_rl.util.proxies import via_proxy
 
 MAX_RESPONSE_BYTES = 512 << 20
 PING_TIMEOUT_S = 3.0
@@ -64,7 +65,7 @@ async def post_run(
                 raise await _refusal(url, response)
             body = await _read(response)
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-        raise TroubleError(f"{url}: no connection: {error}") from error
+        raise TroubleError(f"{url}: no connection{via_proxy(url)}: {error}") from error
     except TimeoutError as error:
         raise UnansweredError(
             f"{url}: no answer within {timeout_s:.0f} s", Status.TIME_LIMIT

@@ -1,0 +1,94 @@
+"""Loopback addresses are reached without the environment's proxy, others through it, and a failure names it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+import pytest
+
+from code_rl import CodeRLError
+from code_rl.engine.places import place_of
+from code_rl.engine.probes import require_downloads
+from code_rl.engine.vllm import find_vllm, vllm_at
+from code_rl.evaluation.endpoint import Endpoint
+from code_rl.evaluation.generators import CompletionRequest
+from code_rl.evaluation.settings import EvalConfig
+from code_rl.grading.problem import Problem, StdinTest
+from code_rl.grading.sandbox.connect import check_executor, connect_executor
+from code_rl.util.proxies import spare_loopback
+from tests.evaluation.chat_server import RIGHT, chat_server
+from tests.refusals import refused
+
+PROBLEM = Problem(id="sum", statement="Add.", tests=(StdinTest("1 2\n", "3\n"),))
+DEAD = "http://name:secret-word@127.0.0.1:9"
+
+
+@pytest.fixture(autouse=True)
+def no_exceptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+
+
+async def ask(endpoint: str, patience: float) -> None:
+    settings = EvalConfig(model="m", endpoint=endpoint, max_tokens=8, temperature=0.7, asking=1, patience=patience)
+    asked = Endpoint(settings)
+    try:
+        await asked.complete(CompletionRequest(PROBLEM, [{"role": "user", "content": "?"}], 5, "sampled", 1), (0,))
+    finally:
+        await asked.aclose()
+
+
+async def check(url: str) -> None:
+    executor = connect_executor(url)
+    try:
+        await check_executor(executor)
+    finally:
+        await executor.aclose()
+
+
+DOORS: dict[str, Callable[[str], object]] = {
+    "endpoint": lambda url: asyncio.run(ask(f"{url}/v1", 0.1)),
+    "executor": lambda url: asyncio.run(check(url)),
+    "sampler": lambda url: find_vllm(vllm_at(url)),
+    "backend": lambda url: require_downloads(place_of(url)),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_failure_through_a_proxy_names_it_without_its_password(door, monkeypatch):
+    monkeypatch.setenv("http_proxy", DEAD)
+    with refused("http://elsewhere.example:81", "@127.0.0.1:9", kind=CodeRLError) as caught:
+        DOORS[door]("http://elsewhere.example:81")
+    assert "secret-word" not in str(caught.value)
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+def test_loopback_is_reached_without(door, host, monkeypatch):
+    monkeypatch.setenv("http_proxy", DEAD)
+    with refused(f"http://{host}:9", kind=CodeRLError) as caught:
+        DOORS[door](f"http://{host}:9")
+    assert "127.0.0.1:9 of" not in str(caught.value)
+    assert "***" not in str(caught.value)
+
+
+def test_another_address_goes_through_the_proxy(monkeypatch):
+    async def run() -> int:
+        async with chat_server(lambda body, attempt: RIGHT) as proxy:
+            monkeypatch.setenv("http_proxy", proxy.url.removesuffix("/v1"))
+            await ask("http://model.example/v1", 5.0)
+            return len(proxy.bodies)
+
+    assert asyncio.run(run()) == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("", "localhost,127.0.0.1,::1"), ("*", "*"), ("a.b", "a.b,localhost,127.0.0.1,::1")]
+)
+def test_the_exceptions_of_the_environment_stay(before, after, monkeypatch):
+    monkeypatch.setenv("no_proxy", before)
+    spare_loopback()
+    spare_loopback()
+    assert os.environ["no_proxy"] == after
