@@ -132,6 +132,26 @@ def test_load_problems_takes_the_words_of_dataset(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_run_shows_itself_in_a_line_however_long_it_was():
+    run = code_rl.TrainingResult(Path("run"), [{"step": step} for step in range(1000)])
+    assert "run" in repr(run)
+    assert len(repr(run)) < 100
+
+
+def test_a_notebook_shows_an_error_in_one_line_without_keys(monkeypatch):
+    monkeypatch.setenv("MY_TOKEN", "not-for-the-notebook")
+    error = code_rl.ConfigError("seed=x\nis no number: not-for-the-notebook")
+    error.add_note("choose another")
+    assert error._render_traceback_() == ["ConfigError: seed=x is no number: ***; choose another"]
+
+
+@pytest.mark.long
+def test_an_evaluation_shows_its_progress_without_a_terminal(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("code_rl.util.progress.LINE_EVERY_S", 0.0)
+    code_rl.evaluate(load_problems("builtin", limit=4), backend="embedded", max_tokens=8, eval_samples=1)
+    assert "of 8" in capsys.readouterr().out
+
+
 def test_a_run_that_is_cancelled_goes_on_when_it_is_trained_again(tmp_path):
     given = {**SMALL, "max_steps": 3, "save_every": 1, "log_path": tmp_path / "run"}
 

@@ -15,6 +15,8 @@ from code_rl import __version__
 from code_rl.cli.main import main
 from code_rl.util.errors import DISTRIBUTION, install_command
 from tests.paths import ROOT
+from tests.refusals import one_line
+from tests.training.pipeline_support import small
 
 
 def call(*words: str, module: str = "train.py", **environment: str) -> subprocess.CompletedProcess[str]:
@@ -94,6 +96,35 @@ def test_a_process_says_it_alike(words):
     result = call(*words)
     assert (result.returncode, result.stderr.count("\n")) == (2, 1)
     assert result.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize("programs", ["", "\n"])
+def test_judging_without_programs_is_bad_input(programs, tmp_path, capsys):
+    problem = {"id": "p", "statement": "?", "tests": [{"kind": "stdin", "input": "", "expected": "1"}]}
+    (tmp_path / "problems.jsonl").write_text(json.dumps(problem) + "\n")
+    (tmp_path / "programs.jsonl").write_text(programs)
+    files = [f"{name}={tmp_path / name}.jsonl" for name in ("problems", "programs")]
+    assert main(["judge", *files, f"out={tmp_path / 'out.jsonl'}"]) == 2
+    one_line(capsys, "programs=")
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_python_without_the_installation_says_so_in_one_line():
+    done = subprocess.run([sys.executable, "-S", "-E", ROOT / "train.py"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert sys.executable in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "rows"), [("test_dataset", None), ("test_dataset", '{"id": 1}\n'), ("dataset", '{"id": 1}\n')]
+)
+def test_the_setting_of_a_set_that_fails_is_named(setting, rows, tmp_path, capsys):
+    path = tmp_path / "rows.jsonl"
+    if rows is not None:
+        path.write_text(rows)
+    settings = small(tmp_path / "run", eval_every=0, **{setting: path})
+    assert main(["train", *(f"{name}={value}" for name, value in settings.items())]) == 2
+    assert f" {setting}={path}" in one_line(capsys)
 
 
 def test_unknown_verb_gets_a_suggestion():

@@ -23,7 +23,7 @@ from code_rl.util.errors import (
     is_resource_error,
     require,
 )
-from code_rl.util.redaction import install_hooks, redacted
+from code_rl.util.redaction import install_hooks
 from code_rl.util.streams import outlive_readers
 from code_rl.util.suggestion import suggestion
 from code_rl.util.version import __version__
@@ -233,6 +233,5 @@ def _show(text: str) -> int:
 
 
 def _fail(error: CodeRLError) -> int:
-    said = "; ".join([str(error), *getattr(error, "__notes__", ())])
-    print(f"error: {redacted(' '.join(said.split()))}", file=sys.stderr)
+    print(f"error: {error.line()}", file=sys.stderr)
     return error.exit_code

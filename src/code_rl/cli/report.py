@@ -9,13 +9,9 @@ from typing import Any, Literal
 
 import chz
 
-from code_rl.training.report import REPORT
 from code_rl.util.errors import ConfigError
-from code_rl.util.files import writes
 from code_rl.util.setting import PORT, option
 from code_rl.util.settings import make_settings
-
-MAX_RUNS = 8
 
 
 @chz.chz
@@ -47,6 +43,7 @@ class ReportConfig:
 
 def report_command(given: Mapping[str, Any]) -> int:
     """Run `code-rl report` and return the exit code."""
+    from code_rl.training import open_report
     from code_rl.training.report import open_run
 
     config = make_settings(ReportConfig, given)
@@ -54,35 +51,25 @@ def report_command(given: Mapping[str, Any]) -> int:
         config.log_path,
         *(name.strip() for name in (config.compare or "").split(",") if name.strip()),
     ]
-    if len(names) > MAX_RUNS:
-        raise ConfigError(
-            f"compare= names {len(names) - 1} runs; at most {MAX_RUNS - 1} fit beside one"
-        )
+    if not config.live and config.format == "html":
+        path = open_report(names[0], compare=names[1:], out=config.out, browse=False)
+        print(f"report: {path.resolve()}")
+        return 0
     readers = [open_run(Path(name).expanduser()) for name in names]
     if config.live:
         from code_rl.training.report import serve
 
         return asyncio.run(serve(readers, config.host, config.port))
-    if config.format == "text":
-        from rich.console import Console
+    from rich.console import Console
 
-        from code_rl.training.report import WIDTH, compare_text, render_text, side_by_side
+    from code_rl.training.report import WIDTH, compare_text, render_text, side_by_side
 
-        console = Console(highlight=False)
-        if not console.is_terminal:
-            console = Console(highlight=False, width=WIDTH)
-        views = side_by_side(readers)
-        if len(views) > 1:
-            console.print(compare_text(views))
-        for view in views:
-            console.print(render_text(view))
-        return 0
-    from code_rl.training.report import write_report
-
-    path = (
-        Path(config.out).expanduser() if config.out else Path(config.log_path).expanduser() / REPORT
-    )
-    with writes(path, "file"):
-        write_report(readers, path)
-    print(f"report: {path.resolve()}")
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=WIDTH)
+    views = side_by_side(readers)
+    if len(views) > 1:
+        console.print(compare_text(views))
+    for view in views:
+        console.print(render_text(view))
     return 0

@@ -3,9 +3,10 @@ the right size."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from code_rl.data.sources.shapes import NATIVE, UNREADABLE
 from code_rl.grading import Problem, StdinTest, TestCase
 from code_rl.grading.sandbox import Executor
 from code_rl.util.data_files import listed
-from code_rl.util.errors import ConfigError, DataError
+from code_rl.util.errors import ConfigError, DataError, InputError
 from code_rl.util.registry import GIVEN
 
 Say = Callable[[str], None]
@@ -74,7 +75,17 @@ def find_data(
         if setting == BUILTIN:
             return RunData(train, None)
         held_out = test_split_settings(setting)
-    return RunData(train, {name: open_dataset(part, "test") for name, part in held_out.items()})
+    with given_as("test_dataset"):
+        return RunData(train, {name: open_dataset(part, "test") for name, part in held_out.items()})
+
+
+@contextmanager
+def given_as(setting: str) -> Iterator[None]:
+    """Name the setting in which a data set was given in errors about `dataset=`."""
+    try:
+        yield
+    except InputError as error:
+        raise type(error)(re.sub(r"\bdataset=", f"{setting}=", str(error), count=1)) from error
 
 
 def held_out_setting(dataset: str, test_dataset: str | None) -> str:
@@ -120,7 +131,8 @@ async def load_test_splits(
 
         splits = {name: test_split(name) for name in SPLITS}
     for name, dataset in (data.test or {}).items():
-        splits[name] = await load_dataset(dataset, executor, say)
+        with given_as("test_dataset"):
+            splits[name] = await load_dataset(dataset, executor, say)
     return {name: subsample(problems, limit) for name, problems in splits.items()}
 
 

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from code_rl.data import ProblemStore, load_dataset, open_dataset
+from code_rl.data.load import given_as
 from code_rl.evaluation.progress import judging, undecided
 from code_rl.evaluation.verdict_files import is_judged, open_verdicts, put_in_order
 from code_rl.grading import Verdict, VerdictKind, extract_code, judge_async
 from code_rl.grading.sandbox import Executor
 from code_rl.util.concurrency import cancel_all, default_concurrency
 from code_rl.util.data_files import read_rows, sources_digest
-from code_rl.util.errors import ConfigError, DataError
+from code_rl.util.errors import DataError
 from code_rl.util.progress import View
 
 
@@ -48,6 +49,7 @@ class Judged:
 def read_programs(path: str, store: ProblemStore) -> Iterator[ProgramRow]:
     """Yield the programs of a file. Raises DataError, naming the line, for a malformed row or an
     unknown problem."""
+    where = ""
     for where, row in _programs_of(path):
         problem_id, program_id = row.get("problem_id"), row.get("program_id")
         if not isinstance(problem_id, str):
@@ -61,6 +63,8 @@ def read_programs(path: str, store: ProblemStore) -> Iterator[ProgramRow]:
         if isinstance(program_id, bool) or not isinstance(program_id, str | int):
             raise DataError(f"{where}: program_id={program_id!r} must be a string")
         yield ProgramRow(problem_id, program_id, _program_code(row, where))
+    if not where:
+        raise DataError(f"programs={path} holds no program")
 
 
 def _programs_of(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -116,10 +120,8 @@ async def open_problems(
 ) -> ProblemStore:
     """Return the problems that `problems=` names. Raises ConfigError for an unknown name, DataError
     for malformed problems."""
-    try:
+    with given_as("problems"):
         return await load_dataset(open_dataset(problems), executor, say)
-    except (ConfigError, DataError) as error:
-        raise type(error)(str(error).replace("dataset=", "problems=", 1)) from error
 
 
 async def judge_programs(

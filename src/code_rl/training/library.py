@@ -9,19 +9,20 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from code_rl.grading import Problem
 from code_rl.grading.sandbox import shared_executor
+from code_rl.policy import Policy
 from code_rl.util.concurrency import wait_for
 from code_rl.util.errors import ConfigError, DataError
+from code_rl.util.files import writes
 from code_rl.util.registry import GIVEN, name_object
 
 if TYPE_CHECKING:
-    from code_rl.policy import Policy
     from code_rl.training.config import Config
 
 OF_A_POLICY = ("eval_limit", "eval_samples", "max_tokens", "seed", "temperature")
@@ -67,6 +68,7 @@ async def evaluate_async(
     from code_rl.evaluation import evaluation_metrics
     from code_rl.policy import cap_max_tokens
     from code_rl.training.run import sampling_of
+    from code_rl.util.progress import View, progress
 
     settings = _plain(settings)
     config, state_path = _settings(policy, checkpoint, settings)
@@ -80,9 +82,17 @@ async def evaluate_async(
                 open_policy(config, state_path, checkpoint is not None)
             )
         sampling = sampling_of(config, cap_max_tokens(config.max_tokens, policy.context, print))
-        results = await evaluate_splits(
-            policy, splits, samples=config.eval_samples, sampling=sampling, seed=config.seed
-        )
+        samples = config.eval_samples
+        total = sum(map(len, splits.values())) * (1 + samples)
+        with progress(View().console, "evaluated", total) as judged:
+            results = await evaluate_splits(
+                policy,
+                splits,
+                samples=samples,
+                sampling=sampling,
+                seed=config.seed,
+                on_verdict=judged,
+            )
     return evaluation_metrics(results)
 
 
@@ -107,7 +117,10 @@ class TrainingResult:
     before training (step −1)."""
 
     log_path: Path
-    metrics: Sequence[Mapping[str, Any]]
+    metrics: Sequence[Mapping[str, Any]] = field(repr=False)
+
+
+RunLike = str | Path | TrainingResult
 
 
 async def train_async(**settings: Any) -> TrainingResult:
@@ -137,16 +150,31 @@ def train(**settings: Any) -> TrainingResult:
     return wait_for(train_async(**settings))
 
 
-def report(run: str | Path | TrainingResult, *, browse: bool = True) -> Path:
-    """Write a run's page, `report.html` in its directory, open it in the browser and return its
-    path. Raises DataError if there is no run."""
+def report(
+    run: RunLike,
+    *,
+    compare: RunLike | Sequence[RunLike] = (),
+    out: str | Path | None = None,
+    browse: bool = True,
+) -> Path:
+    """Write a run's page into the file `out` (None: `report.html` in its directory), with the runs
+    in `compare` beside it; open it in the browser and return its path.
+
+    Raises DataError if there is no run, ConfigError if `out` cannot be written.
+    """
     import webbrowser
 
     from code_rl.training.report import REPORT, open_run, write_report
 
-    folder = run.log_path if isinstance(run, TrainingResult) else Path(run).expanduser()
-    page = (folder / REPORT).absolute()
-    write_report([open_run(folder)], page)
+    others = [compare] if isinstance(compare, RunLike) else compare
+    folders = [
+        each.log_path if isinstance(each, TrainingResult) else Path(each).expanduser()
+        for each in (run, *others)
+    ]
+    page = Path(out or folders[0] / REPORT).expanduser().absolute()
+    readers = [open_run(folder) for folder in folders]
+    with writes(page, "file"):
+        write_report(readers, page)
     if browse:
         webbrowser.open(page.as_uri())
     return page
@@ -248,7 +276,6 @@ async def open_policy(
     """Open a policy with these settings and a sandbox of its own."""
     from code_rl.engine import connect
     from code_rl.grading.sandbox import check_executor, connect_executor
-    from code_rl.policy import Policy
     from code_rl.policy.renderers import get_renderer
     from code_rl.training.objective import environment_of
 

@@ -12,6 +12,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from code_rl.util.redaction import redacted
+
 DISTRIBUTION = "code-rl-grpo"
 """This package's name on PyPI, where `code-rl` is someone else's package."""
 
@@ -20,6 +22,15 @@ class CodeRLError(Exception):
     """Base of every error raised on purpose by this project."""
 
     exit_code = 1
+
+    def line(self) -> str:
+        """Return the message and its notes on one line, without keys."""
+        said = "; ".join([str(self), *getattr(self, "__notes__", ())])
+        return redacted(" ".join(said.split()))
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows in place of a traceback."""
+        return [f"{type(self).__name__}: {self.line()}"]
 
 
 class InputError(CodeRLError):

@@ -79,9 +79,11 @@ def write_lines_atomically(path: Path, parts: Iterable[str | bytes], *, mode: in
             if hasattr(os, "fchmod"):  # Windows does not have such modes
                 os.fchmod(file.fileno(), mode)
         temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except OSError as error:
+        error.filename = str(path)
         raise
+    finally:
+        temporary.unlink(missing_ok=True)
     sync_directory(path.parent)
 
 
@@ -93,7 +95,7 @@ def open_private(path: Path) -> TextIO:
 def open_private_bytes(path: Path) -> io.FileIO:
     """Do the same as `open_private` for bytes, read and appended without a buffer: a failed write
     is not tried again."""
-    return io.FileIO(_private(path), "a+")
+    return io.FileIO(path, "a+", opener=lambda *_: _private(path))
 
 
 def append_whole(file: io.FileIO, data: bytes) -> int:
@@ -103,7 +105,8 @@ def append_whole(file: io.FileIO, data: bytes) -> int:
     try:
         while left:
             left = left[file.write(left) or 0 :]
-    except OSError:
+    except OSError as error:
+        error.filename = str(file.name)
         with contextlib.suppress(OSError):
             os.ftruncate(file.fileno(), start)
         raise

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-LINE_EVERY_S = 10.0
+LINE_EVERY_S = 5.0
 
 
 class View:

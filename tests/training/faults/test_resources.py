@@ -48,17 +48,22 @@ def fill(disk: Path) -> None:
 
 
 @contextlib.contextmanager
-def no_space():
+def no_space(file: Path):
     with pytest.raises(OSError) as error:  # noqa: PT011 - its number says which
         yield
-    assert error.value.errno == errno.ENOSPC
+    assert (error.value.errno, error.value.filename) == (errno.ENOSPC, str(file))
+
+
+def test_a_file_that_finds_no_room_is_named():
+    with no_space(Path("/dev/full")):
+        JsonLines(Path("/dev/full")).append({"step": 0})
 
 
 def test_a_line_that_found_no_room_leaves_no_half_of_it_and_later_lines_are_whole(small_disk):
     lines = JsonLines(small_disk / "a.jsonl")
     lines.append({"step": 0, "text": "x" * 5000})
     fill(small_disk)
-    with no_space():
+    with no_space(small_disk / "a.jsonl"):
         lines.append({"step": 1, "text": "y" * 50_000})
     kept = list(read_lines(small_disk / "a.jsonl"))
     assert (small_disk / "a.jsonl").read_bytes().endswith(b"\n")
@@ -74,7 +79,7 @@ def test_a_line_that_found_no_room_leaves_no_half_of_it_and_later_lines_are_whol
 def test_a_file_is_replaced_whole_or_stays_as_it_was_on_a_full_disk(small_disk):
     write_atomically(small_disk / "a", "one")
     fill(small_disk)
-    with no_space():
+    with no_space(small_disk / "a"):
         write_atomically(small_disk / "a", "two" * 5000)
     assert (small_disk / "a").read_text() == "one"
 

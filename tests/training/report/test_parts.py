@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+import code_rl
 from code_rl.cli.main import main
 from code_rl.cli.report import ReportConfig
 from code_rl.training.report.downsampling import DownsampledGroups
@@ -116,6 +117,19 @@ def test_the_verb_writes_a_page_and_prints_text(tmp_path, capsys):
     assert "Yes, it learned." in capsys.readouterr().out
     assert main(["report", f"log_path={tmp_path / 'nothing'}"]) == 2
     assert main(["report", f"log_path={run}", "out=/nowhere/at/all.html"]) == 2
+
+
+def test_the_library_writes_the_page_of_one_run_or_of_several_to_any_file(tmp_path):
+    runs = [write_run(tmp_path / name, steps=5, seed=seed) for seed, name in enumerate(("one", "two", "three"))]
+    assert code_rl.report(runs[0], browse=False) == runs[0] / "report.html"
+    result = code_rl.TrainingResult(runs[1], [])
+    page = code_rl.report(str(runs[0]), compare=[result, runs[2]], out=tmp_path / "all.html", browse=False)
+    assert page.read_text().count('id="shelf-') == 3
+    assert code_rl.report(runs[0], compare=result, out=page, browse=False).read_text().count('id="shelf-') == 2
+    with refused("out="):
+        code_rl.report(runs[0], out="/nowhere/at/all.html", browse=False)
+    with refused("compare="):
+        code_rl.report(runs[0], compare=runs * 3, browse=False)
 
 
 def test_earlier_turns_of_a_completion_are_shown_with_what_was_said_to_them(tmp_path):

@@ -114,6 +114,15 @@ def test_fields_of_tomorrow_are_charted_and_secrets_are_not_shown(tmp_path):
     assert "tml-123" not in render([open_run(run)])
 
 
+@pytest.mark.parametrize("steps", [(None, None, None), (1, 2, 3), (10, 20, 30)])
+def test_the_report_of_ones_own_loop_counts_the_steps_that_it_logged(tmp_path, steps):
+    log = setup_logging(tmp_path, {"learning_rate": 1e-4, "max_steps": None})
+    for step in steps:
+        log.log_metrics({"mean_reward": 0.1}, step)
+    log.close()
+    assert overview(open_run(tmp_path))["progress"]["done"] == 3
+
+
 def test_a_loop_that_logs_a_few_metrics_or_no_step_has_a_report(tmp_path):
     log = setup_logging(tmp_path, {"learning_rate": 1e-4})
     log.log_metrics({"time/total": 3.0})

@@ -158,7 +158,11 @@ def resolve_device(name: str) -> torch.device:
         torch.empty(0, device=name)
         return torch.device(name)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device={name!r} is not available on this machine") from error
+        raise ConfigError(
+            f"device={name!r} is not available with torch {torch.__version__} "
+            f"({str(error).splitlines()[0]}); give device=auto, or install a driver and a torch "
+            "for it (pytorch.org/get-started)"
+        ) from error
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:

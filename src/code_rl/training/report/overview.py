@@ -14,9 +14,10 @@ from code_rl.training.report.groups import as_number, as_text, values_of
 from code_rl.training.report.run import RunReader
 from code_rl.training.report.summary import answer, better, split_results, standings, trained_on
 from code_rl.training.runs.smoke import STEPS, smoke_test
-from code_rl.util.errors import CodeRLError
+from code_rl.util.errors import CodeRLError, ConfigError
 
 MAX_POINTS = 2_500
+MAX_RUNS = 8
 SECRET = ("key", "token", "password", "secret")
 NOT_SECRET = ("max_tokens",)
 """Prefixes of metric names."""
@@ -60,7 +61,12 @@ def overview(reader: RunReader) -> dict[str, Any]:
 
 
 def side_by_side(readers: Sequence[RunReader]) -> list[dict[str, Any]]:
-    """Return the overview of each run, each with the comparison of all runs."""
+    """Return the overview of each run, each with the comparison of all runs. Raises ConfigError for
+    too many runs."""
+    if len(readers) > MAX_RUNS:
+        raise ConfigError(
+            f"compare= names {len(readers) - 1} runs; at most {MAX_RUNS - 1} fit beside one"
+        )
     views = [overview(reader) for reader in readers]
     if len(views) < 2:
         return views
@@ -95,8 +101,7 @@ def facts(reader: RunReader, steps: Sequence[Record]) -> list[list[str]]:
 
 def progress(reader: RunReader, steps: Sequence[Record]) -> dict[str, Any]:
     """Return the progress of the run."""
-    planned = max(reader.config.get("max_steps", 0), 0)
-    done = steps[-1]["step"] + 1 if steps else 0
+    planned, done = max(reader.config.get("max_steps") or 0, 0), len(steps)
     return {"done": done, "planned": planned, "finished": done >= planned > 0}
 
 

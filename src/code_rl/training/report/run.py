@@ -133,9 +133,9 @@ class RunReader:
         if changed:
             self.metrics.clear()
         for record in self._metrics_tail.read():
-            if "step" in record:  # a loop of the user's own may leave it out
-                self.metrics[record["step"]] = record
-                changed = True
+            # A loop of the user's own may leave the step out.
+            self.metrics[record.get("step", max(self.metrics, default=-1) + 1)] = record
+            changed = True
         return changed
 
     def _read_rollouts(self) -> bool:
