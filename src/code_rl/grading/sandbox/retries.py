@@ -132,11 +132,7 @@ class Retries:
                             execution.cpu_s,
                             execution.wall_s - self._oversubscription * execution.cpu_s,
                         )
-                        slept = (
-                            self._repeats_sleepers
-                            and not alone
-                            and _only_slept(execution, job.limits)
-                        )
+                        slept = not alone and self._only_slept(execution, job.limits)
                         if slept:
                             break
                         done, lost_results, transient_failures, outages = done + 1, 0, 0, 0
@@ -177,6 +173,16 @@ class Retries:
         if self._outage is not None and not self._outage.done():
             self._outage.cancel()
             await asyncio.wait([self._outage])
+
+    def _only_slept(self, execution: Execution, limits: Limits) -> bool:
+        """Return True if the wall limit ended a test that is to run again. With `strict` that limit
+        is a request's own."""
+        return (
+            self._repeats_sleepers
+            and execution.status is Status.TIME_LIMIT
+            and execution.cpu_s <= limits.cpu_s
+            and not limits.strict
+        )
 
     async def _bridged(self, error: SandboxError) -> bool:
         """Return False if the sandbox answers at once, True if it was unreachable and is back.
@@ -236,15 +242,6 @@ class Retries:
             if outputs == [CONTROL_OUTPUT]
             else f"a probe program came back with {answers!r:.200}"
         )
-
-
-def _only_slept(execution: Execution, limits: Limits) -> bool:
-    """Return True if the wall limit ended the test. With `strict` that limit is a request's own."""
-    return (
-        execution.status is Status.TIME_LIMIT
-        and execution.cpu_s <= limits.cpu_s
-        and not limits.strict
-    )
 
 
 def _seen(outage: asyncio.Task[bool]) -> None:
