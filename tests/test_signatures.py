@@ -36,6 +36,7 @@ CALLED = {
     "tinker_utils.checkpoint:save_checkpoint": "(training_client, name, log_path, loop_state, kind='both')",
     "tinker_utils.env:CodeEnv": "(problem, tests, renderer, convo_prefix=None, format_coef=0.1, reward_timeout=6, executor=None)",
     "tinker_utils.lcb:normalize_tests": "(raw_tests, metadata=None)",
+    "tinker_utils.renderers:Renderer.build_generation_prompt": "(self, messages, role='assistant')",
     "tinker_utils.log:setup_logging": "(log_dir, wandb_project=None, config=None)",
 }
 BROUGHT = {

@@ -29,11 +29,14 @@ def normalize_tests(raw_tests: Any, metadata: Any = None) -> list[dict[str, Any]
     """Return tests as LiveCodeBench rows: `{"input", "output", "testtype", "metadata"}`, all texts.
 
     `raw_tests` are a `Problem`, its tests, or rows of any shape that
-    `code_rl.data.sources.testcases` reads. Raises DataError for tests that such rows cannot hold.
+    `code_rl.data.sources.testcases` reads; no tests give no rows. Raises
+    DataError for tests that such rows cannot hold.
     """
     tests, fn_name = raw_tests, None
     if isinstance(raw_tests, Problem):
         tests, fn_name = raw_tests.tests, raw_tests.fn_name
+    if not tests or tests == "[]":
+        return []
     if are_typed(tests):
         return [testcases.to_row(test, getattr(test, "fn_name", None) or fn_name) for test in tests]
     return testcases.normalize_tests(tests, metadata)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import chz
 
 from code_rl.training.runs import logs
 from code_rl.training.runs.logs import MultiplexLogger
@@ -15,10 +18,10 @@ __all__ = ["MultiplexLogger", "setup_logging"]
 
 
 def setup_logging(
-    log_dir: str | Path, wandb_project: str | None = None, config: Mapping[str, Any] | None = None
+    log_dir: str | Path, wandb_project: str | None = None, config: Any = None
 ) -> MultiplexLogger:
     """Log to the console and into `log_dir` (`config.json`, `metrics.jsonl`, `logs.log`); to
-    Weights & Biases where a project is named.
+    Weights & Biases where a project is named. `config` is a mapping, a chz object or a dataclass.
 
     Raises ConfigError when a project is named and wandb is not installed. Without a key wandb
     records offline.
@@ -26,5 +29,11 @@ def setup_logging(
     if wandb_project:
         os.environ["WANDB_PROJECT"] = wandb_project
     return logs.setup_logging(
-        log_dir, config, read_log_to("wandb") if wandb_project else (), console=True
+        log_dir, _settings(config), read_log_to("wandb") if wandb_project else (), console=True
     )
+
+
+def _settings(config: Any) -> Mapping[str, Any] | None:
+    if config is None or isinstance(config, Mapping):
+        return config
+    return chz.asdict(config) if chz.is_chz(config) else dataclasses.asdict(config)

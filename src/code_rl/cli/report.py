@@ -31,14 +31,10 @@ class ReportConfig:
 
     @chz.validate
     def _fits(self) -> None:
-        if self.live and (self.format == "text" or self.out):
-            name = "format=text" if self.format == "text" else "out="
-            raise ConfigError(f"live=true serves a page; leave {name} out")
-        if self.out and self.format == "text":
-            raise ConfigError(
-                "out= names the page's file; leave it out with format=text (text goes to the "
-                "terminal)"
-            )
+        chosen = {"live=true": self.live, "format=text": self.format == "text", "out=": self.out}
+        names = [name for name, given in chosen.items() if given]
+        if names[1:]:
+            raise ConfigError(f"{' and '.join(names)} exclude each other; give one of them")
 
 
 def report_command(given: Mapping[str, Any]) -> int:
@@ -66,7 +62,7 @@ def report_command(given: Mapping[str, Any]) -> int:
 
     console = Console(highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=WIDTH)
+        console.width = WIDTH
     views = side_by_side(readers)
     if len(views) > 1:
         console.print(compare_text(views))

@@ -57,22 +57,21 @@ class Reward:
     """R = `program`(τ), minus `format_coef` if the answer has no program.
 
     With `cut_is_wrong` a truncated answer earns nothing for its program; a negative `program` still
-    counts. With `all_tests` the judge runs every test. With `sees_problem` the problem is the
-    second argument of `program`.
+    counts. With `all_tests` the judge runs every test. With two `arguments` the problem is the
+    second of `program`.
     """
 
     program: RewardFunction = correctness
     format_coef: float = 0.1
     all_tests: bool = False
     cut_is_wrong: bool = False
-    sees_problem: bool = False
+    arguments: int = 1
 
     def of(self, trajectory: Trajectory, problem: Problem | None = None) -> float | None:
         """Return the reward of a trajectory before shaping, or None if its verdict is undecided."""
         if trajectory.verdict.undecided:
             return None
-        arguments = (trajectory, problem) if self.sees_problem else (trajectory,)
-        earned = float(self.program(*arguments))
+        earned = float(self.program(*(trajectory, problem)[: self.arguments]))
         if earned > 0 and self.cut_is_wrong and trajectory.truncated:
             earned = 0.0
         return self.format_coef * (0.0 if trajectory.format_ok else -1.0) + earned
@@ -96,11 +95,11 @@ def get_reward(
     """Return the reward called `name`, or one that uses the function `package.module:function`.
     Raises ConfigError."""
     program = find("reward", name, REWARDS)
-    sees_problem = arity("reward", name, program, 1, 2) == 2
+    arguments = arity("reward", name, program, 1, 2)
     all_tests = name == "fraction" or bool(getattr(program, "all_tests", False))
     if name not in REWARDS:
         program = _guarded(name, program)
-    return Reward(program, format_coef, all_tests, cut_is_wrong, sees_problem)
+    return Reward(program, format_coef, all_tests, cut_is_wrong, arguments)
 
 
 def _guarded(name: str, theirs: RewardFunction) -> RewardFunction:

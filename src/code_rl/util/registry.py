@@ -26,7 +26,7 @@ datum."""
 
 _NOT_THEIRS = re.compile(
     rf"{re.escape(__file__.rpartition('util')[0])}|{re.escape(sysconfig.get_path('stdlib'))}|"
-    "<frozen|.*-packages/"
+    "<frozen|.*/(site|dist)-packages/"
 )
 """Files of this package, of the standard library and of installed packages."""
 _logger = logging.getLogger("code_rl")

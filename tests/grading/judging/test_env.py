@@ -102,6 +102,11 @@ def test_a_problem_or_its_tests_are_tests_wherever_rows_are(tests, program):
     assert len(rows) == len(tests.tests if isinstance(tests, Problem) else tests)
 
 
+@pytest.mark.parametrize("nothing", [None, [], "", "[]", ()])
+def test_a_row_without_tests_normalizes_to_none(nothing):
+    assert normalize_tests(nothing, {}) == []
+
+
 def test_the_question_of_a_problem_is_the_prompt_of_training():
     assert CodeEnv(ADD, ADD, LetterRenderer()).get_question() == build_prompt(ADD.view())
 

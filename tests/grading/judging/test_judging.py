@@ -181,7 +181,7 @@ def test_verdicts_of_other_programs_stay_those_of_a_cut_run_too(files, tmp_path)
     _, out, _ = judged(files(program(1, "2", name="3"), program(1, "1", name="new")))
     assert [(row["program_id"], row["verdict"]) for row in out[:2]] == [("3", "wrong_answer"), ("new", "passed")]
     assert [row["program_id"] for row in out[2:]] == ["0", "1", "2", "4"]
-    assert len(judged(files())[1]) == 6
+    assert len(judged(files(program(1, "1", name="0")))[1]) == 6
     (tmp_path / "v.jsonl").unlink()
     cut_short(files(program(1, "slow"), *(program(1, "1", name=str(n)) for n in range(400))), Held(10_000))
     kept = (tmp_path / "v.jsonl").read_bytes().count(b"\n")
@@ -268,9 +268,10 @@ def test_a_bad_row_stops_everything_before_anything_runs(files, bad):
     assert executor.jobs == []
 
 
-def test_a_compressed_programs_file_and_an_empty_one(files, tmp_path):
+def test_a_compressed_programs_file_is_read_and_one_without_programs_refused(files, tmp_path):
     problems, programs, out = files()
-    assert not judged((problems, programs, out))[0].counts
+    with refused("programs=", kind=DataError):
+        judged((problems, programs, out))
     packed = tmp_path / "q.jsonl.gz"
     packed.write_bytes(gzip.compress(json.dumps(program(1, "1")).encode()))
     assert judged((problems, str(packed), out))[1][0]["verdict"] == "passed"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from code_rl.training.config import make_config
 from code_rl.training.report.overview import overview
 from code_rl.training.report.page import pack_rollouts, render
 from code_rl.training.report.run import open_run
@@ -15,6 +16,7 @@ from code_rl.util.errors import DataError
 from code_rl.util.files import LOCK, only_writer
 from tests.refusals import refused
 from tests.training.report.run_folders import rewind, write_run
+from tinker_utils.log import setup_logging as course_logging
 
 
 def edit(path: Path, *changes) -> None:
@@ -121,6 +123,16 @@ def test_the_report_of_ones_own_loop_counts_the_steps_that_it_logged(tmp_path, s
         log.log_metrics({"mean_reward": 0.1}, step)
     log.close()
     assert overview(open_run(tmp_path))["progress"]["done"] == 3
+
+
+def test_records_of_one_step_are_joined_and_settings_may_be_an_object(tmp_path):
+    log = course_logging(tmp_path, config=make_config({"learning_rate": 1e-4}))
+    log.log_metrics({"mean_reward": 0.1}, 0)
+    log.log_metrics({"eval/mean_correct": 0.2}, 0)
+    log.close()
+    reader = open_run(tmp_path)
+    assert (reader.metrics[0]["mean_reward"], reader.metrics[0]["eval/mean_correct"]) == (0.1, 0.2)
+    assert reader.config["learning_rate"] == 1e-4
 
 
 def test_a_loop_that_logs_a_few_metrics_or_no_step_has_a_report(tmp_path):

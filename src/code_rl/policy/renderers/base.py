@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NotRequired, TypedDict
 
 from code_rl.util.door import Lazy
 from code_rl.util.thinking import THINK, UNTHINK, split_thinking
@@ -60,8 +60,13 @@ class Renderer(ABC):
     def get_stop_sequences(self) -> list[int] | list[str]:
         """Token ids or texts that end a completion."""
 
-    def build_generation_prompt(self, messages: Sequence[Message]) -> types.ModelInput:
-        """Return `prompt_tokens` as a sampler's input."""
+    def build_generation_prompt(
+        self, messages: Sequence[Message], role: Literal["assistant"] = "assistant"
+    ) -> types.ModelInput:
+        """Return `prompt_tokens` as a sampler's input; only the assistant's turn can follow.
+        Raises ValueError for another role."""
+        if role != "assistant":
+            raise ValueError(f"role={role!r} cannot be sampled; it must be 'assistant'")
         return types.ModelInput.from_ints(self.prompt_tokens(messages))
 
     def build_supervised_example(

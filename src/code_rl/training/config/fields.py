@@ -142,7 +142,7 @@ class Config:
         FIXED,
         ANYWHERE,
         "How conversations become tokens. auto: the renderer that agrees with the model's chat "
-        "template, else that template itself (chat_template), or role_colon if there is none. "
+        "template, else that template itself (chat_template); without one, role_colon. "
         "docs/renderers.md lists them.",
         check=check_that(
             lambda name: name.partition(":")[0] in renderer_names(),

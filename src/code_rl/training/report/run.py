@@ -133,8 +133,9 @@ class RunReader:
         if changed:
             self.metrics.clear()
         for record in self._metrics_tail.read():
-            # A loop of the user's own may leave the step out.
-            self.metrics[record.get("step", max(self.metrics, default=-1) + 1)] = record
+            # A loop of the user's own may leave the step out, or write several records about one.
+            step = record.get("step", max(self.metrics, default=-1) + 1)
+            self.metrics[step] = {**self.metrics.get(step, {}), **record}
             changed = True
         return changed
 
