@@ -18,7 +18,7 @@ from code_rl.data.sources.records import Origin, Row
 from code_rl.data.sources.shapes import Shape
 from code_rl.policy.renderers import Message
 from code_rl.training.curriculum import History
-from code_rl.util.setting import option
+from code_rl.util.options import option
 from code_rl.util.settings import make_settings
 
 

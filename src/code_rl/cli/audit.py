@@ -15,7 +15,7 @@ import chz
 
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import make_folder, write_atomically, writes
-from code_rl.util.setting import AT_LEAST_1, check_that, option
+from code_rl.util.options import AT_LEAST_1, check_that, option
 from code_rl.util.settings import make_settings
 
 if TYPE_CHECKING:

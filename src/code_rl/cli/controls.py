@@ -10,7 +10,7 @@ from typing import Any
 import chz
 
 from code_rl.util.errors import ConfigError
-from code_rl.util.setting import ABOVE_0, check_that, option
+from code_rl.util.options import ABOVE_0, check_that, option
 from code_rl.util.settings import make_settings
 
 

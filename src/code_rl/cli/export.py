@@ -29,7 +29,7 @@ from code_rl.engine.names import source_of
 from code_rl.training import read_metrics
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import writes
-from code_rl.util.setting import option
+from code_rl.util.options import option
 from code_rl.util.settings import make_settings
 
 REMOTE = "tinker://"

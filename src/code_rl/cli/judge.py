@@ -21,7 +21,7 @@ from code_rl.evaluation.programs import (
 )
 from code_rl.grading.sandbox import Executor, OnDemand
 from code_rl.util.errors import ConfigError
-from code_rl.util.setting import ABOVE_0, AT_LEAST_1, EXECUTOR_DOC, ISOLATION_DOC, option
+from code_rl.util.options import ABOVE_0, AT_LEAST_1, EXECUTOR_DOC, ISOLATION_DOC, option
 from code_rl.util.settings import make_settings
 
 

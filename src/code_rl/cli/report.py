@@ -10,7 +10,7 @@ from typing import Any, Literal
 import chz
 
 from code_rl.util.errors import ConfigError
-from code_rl.util.setting import PORT, option
+from code_rl.util.options import PORT, option
 from code_rl.util.settings import make_settings
 
 

@@ -14,7 +14,7 @@ import chz
 
 from code_rl.grading.sandbox.server import RUN_PATH, RunLimits, SandboxApplication, require_linux
 from code_rl.util.admission import Admission, is_loopback, stop_signal, url_of
-from code_rl.util.setting import AT_LEAST_0, AT_LEAST_1, FROM_0, HOST, PORT, check_that, option
+from code_rl.util.options import AT_LEAST_0, AT_LEAST_1, FROM_0, HOST, PORT, check_that, option
 from code_rl.util.settings import make_settings
 
 MANY = check_that(lambda value: 0 < value <= 1 << 20, "above 0, at most 1048576")

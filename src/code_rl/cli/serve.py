@@ -17,7 +17,7 @@ import chz
 from code_rl.engine.local import share_cores
 from code_rl.util.admission import is_loopback, stop_signal, url_of
 from code_rl.util.errors import ConfigError, require
-from code_rl.util.setting import ABOVE_0, AT_LEAST_1, FROM_0, HOST, PORT, option
+from code_rl.util.options import ABOVE_0, AT_LEAST_1, FROM_0, HOST, PORT, option
 from code_rl.util.settings import make_settings
 
 TOKEN_VARIABLE = "CODE_RL_SERVE_TOKEN"  # noqa: S105 - its name

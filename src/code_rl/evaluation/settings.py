@@ -12,7 +12,7 @@ from code_rl.engine.checkpoints import read_config, run_of
 from code_rl.policy.environments import ENVIRONMENTS, get_environment
 from code_rl.policy.prompt_templates import PROMPTS, get_prompt_template
 from code_rl.util.errors import ConfigError
-from code_rl.util.setting import (
+from code_rl.util.options import (
     ABOVE_0,
     AT_LEAST_0,
     AT_LEAST_1,

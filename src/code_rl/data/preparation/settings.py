@@ -9,7 +9,7 @@ from typing import Any, Literal
 import chz
 
 from code_rl.util.errors import ConfigError
-from code_rl.util.setting import (
+from code_rl.util.options import (
     ABOVE_0,
     AT_LEAST_0,
     AT_LEAST_1,

@@ -29,8 +29,7 @@ from code_rl.training.config.setting import (
 )
 from code_rl.training.curriculum import CURRICULA, get_curriculum
 from code_rl.util.errors import ConfigError
-from code_rl.util.registry import GIVEN
-from code_rl.util.setting import (
+from code_rl.util.options import (
     ABOVE_0,
     AT_LEAST_0,
     AT_LEAST_1,
@@ -39,6 +38,7 @@ from code_rl.util.setting import (
     ISOLATION_DOC,
     check_that,
 )
+from code_rl.util.registry import GIVEN
 
 
 def check_part(find: Callable[[str], object], settings: Any, name: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import chz
 
 from code_rl.engine import BackendKind
-from code_rl.util.setting import Check
+from code_rl.util.options import Check
 
 MUTABLE, FIXED = False, True
 """Whether a setting is fixed: a resume may not change it."""
