@@ -173,7 +173,7 @@ def mixed_problems(out: Path) -> Path:
     write_problems(out / "candidates.jsonl", candidates)
     words = [
         f"benchmark={out / 'candidates.jsonl'}",
-        "model=tiny",
+        "model_name=tiny",
         "n=4",
         "greedy=false",
         "max_tokens=128",

@@ -67,7 +67,7 @@ def main(settings: Settings) -> int:
         for turn in range(settings.turns):
             out = folder / f"eval-{turn}"
             found = f"out={folder / 'v.jsonl'}"
-            judges.append(timed("judge", f"problems={problems}", f"programs={programs}", found, timeout))
+            judges.append(timed("judge", f"dataset={problems}", f"programs={programs}", found, timeout))
             evals.append(timed("eval", f"benchmark={problems}", f"samples={programs}", f"out={out}", timeout))
         judge, evaluate = min(judges), min(evals)
         verdicts = [

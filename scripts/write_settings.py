@@ -17,6 +17,7 @@ from code_rl.training.algorithm.advantages import ESTIMATORS
 from code_rl.training.algorithm.metrics import METRICS
 from code_rl.training.config import FACTS, RECIPES
 from code_rl.util.registry import about
+from code_rl.util.settings import fields_of
 
 DOCS = Path(__file__).parent.parent / "docs"
 REACHING = {name: facts.reach for name, facts in FACTS.items() if facts.reach.note}
@@ -102,7 +103,7 @@ def verb_section(name: str) -> str:
     """One verb's table of settings; a setting that means the same as train's says so."""
     trains = {} if name == "train" else chz.chz_fields(VERBS["train"].settings_class())
     rows = []
-    for field, described in chz.chz_fields(VERBS[name].settings_class()).items():
+    for field, described in fields_of(VERBS[name].settings_class()).items():
         default = described._default
         shown = "required" if type(default).__name__ == "MISSING_TYPE" else f"`{default}`"
         same = field in trains and cell(trains[field]._doc) == cell(described._doc)

@@ -27,7 +27,7 @@ def shared_box(level: str = "auto", concurrency: int = 1) -> EmbeddedSandbox:
 
 def start_server(concurrency: int) -> tuple[subprocess.Popen[str], str]:
     """A `code-rl sandbox` in a process of its own, and its address."""
-    command = [sys.executable, "-m", "code_rl.cli", "sandbox", "port=0", f"concurrency={concurrency}"]
+    command = [sys.executable, "-m", "code_rl.cli", "sandbox", "port=0", f"sandbox_concurrency={concurrency}"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     line = process.stdout.readline()

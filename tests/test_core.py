@@ -45,7 +45,7 @@ def test_the_names_of_grading_and_of_the_course_are_there():
     assert code_rl.load_problems("builtin")[0].tests
 
 
-@pytest.mark.parametrize("words", [["train"], ["eval", "--help"], ["judge", "problems=x"]])
+@pytest.mark.parametrize("words", [["train"], ["eval", "--help"], ["judge", "dataset=x"]])
 def test_a_verb_is_one_line_with_what_to_install_and_exit_code_2(words):
     ran = run("-m", "code_rl.cli", *words)
     command = install_command("train")

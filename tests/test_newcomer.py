@@ -140,21 +140,21 @@ def test_a_file_of_problems_is_trained_on_with_a_prompt_template_that_is_a_funct
 
 
 def test_an_object_of_ones_own_is_a_benchmark_and_a_data_set(tmp_path):
-    assert main(["eval", "benchmark=tests.newcomer:sums", "model=reference", f"out={tmp_path / 'out'}"]) == 0
+    assert main(["eval", "benchmark=tests.newcomer:sums", "model_name=reference", f"out={tmp_path / 'out'}"]) == 0
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert (results["problems"], results["pass@1"], results["benchmark"]) == (3, 1.0, "tests.newcomer:sums")
     dataset = open_dataset("tests.newcomer:sums")
     assert [problem.id for problem in each_is(Problem, dataset)] == ["sum-0", "sum-1", "sum-2"]
     assert dataset.fingerprint() == open_dataset("tests.newcomer:sums").fingerprint()
     (tmp_path / "q.jsonl").write_text('{"problem_id": "sum-1", "program_id": 0, "code": "print(3)"}\n')
-    words = ["problems=tests.newcomer:sums", f"programs={tmp_path / 'q.jsonl'}", f"out={tmp_path / 'v.jsonl'}"]
+    words = ["dataset=tests.newcomer:sums", f"programs={tmp_path / 'q.jsonl'}", f"out={tmp_path / 'v.jsonl'}"]
     assert main(["judge", *words]) == 0
     assert '"passed"' in (tmp_path / "v.jsonl").read_text()
 
 
 def test_a_benchmark_that_is_none_is_refused_by_name(tmp_path, capsys):
     for name in ("tests.newcomer:nothing", "tests.newcomer:median", "newcomr"):
-        assert main(["eval", f"benchmark={name}", "model=reference", f"out={tmp_path / 'out'}"]) == 2
+        assert main(["eval", f"benchmark={name}", "model_name=reference", f"out={tmp_path / 'out'}"]) == 2
         assert name in capsys.readouterr().err
 
 

@@ -31,8 +31,10 @@ def no_exceptions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_PROXY", raising=False)
 
 
-async def ask(endpoint: str, patience: float) -> None:
-    settings = EvalConfig(model="m", endpoint=endpoint, max_tokens=8, temperature=0.7, asking=1, patience=patience)
+async def ask(endpoint: str, outage_timeout: float) -> None:
+    settings = EvalConfig(
+        model_name="m", endpoint=endpoint, max_tokens=8, temperature=0.7, asking=1, outage_timeout=outage_timeout
+    )
     asked = Endpoint(settings)
     try:
         await asked.complete(CompletionRequest(PROBLEM, [{"role": "user", "content": "?"}], 5, "sampled", 1), (0,))

@@ -59,9 +59,9 @@ def test_bad_settings_are_one_clear_line_and_exit_code_2(words, message, tmp_pat
 LONG = "x" * 300
 PATHS = [
     "report log_path=", "report log_path=RUN compare=", "report log_path=RUN out=",
-    "export out=out checkpoint=", "export checkpoint=P.jsonl out=", "eval model=reference benchmark=",
-    "eval model=reference benchmark=mbpp data=", "eval model=reference benchmark=P.jsonl out=", "eval benchmark=P.jsonl samples=",
-    "judge out=out programs=P.jsonl problems=", "judge out=out problems=P.jsonl programs=", "judge problems=P.jsonl programs=Q.jsonl out=",
+    "export out=out checkpoint=", "export checkpoint=P.jsonl out=", "eval model_name=reference benchmark=",
+    "eval model_name=reference benchmark=mbpp data=", "eval model_name=reference benchmark=P.jsonl out=", "eval benchmark=P.jsonl samples=",
+    "judge out=out programs=P.jsonl dataset=", "judge out=out dataset=P.jsonl programs=", "judge dataset=P.jsonl programs=Q.jsonl out=",
     "prepare out=out dataset=", "prepare dataset=P.jsonl out=", "train dataset=", "train log_path=", "train log_path=out init_from=", "train log_path=out prices=",
     "serve models=", "serve port=0 state_dir=", "audit grader=ours out=",
 ]  # fmt: skip
@@ -101,9 +101,9 @@ def test_a_process_says_it_alike(words):
 @pytest.mark.parametrize("programs", ["", "\n"])
 def test_judging_without_programs_is_bad_input(programs, tmp_path, capsys):
     problem = {"id": "p", "statement": "?", "tests": [{"kind": "stdin", "input": "", "expected": "1"}]}
-    (tmp_path / "problems.jsonl").write_text(json.dumps(problem) + "\n")
+    (tmp_path / "dataset.jsonl").write_text(json.dumps(problem) + "\n")
     (tmp_path / "programs.jsonl").write_text(programs)
-    files = [f"{name}={tmp_path / name}.jsonl" for name in ("problems", "programs")]
+    files = [f"{name}={tmp_path / name}.jsonl" for name in ("dataset", "programs")]
     assert main(["judge", *files, f"out={tmp_path / 'out.jsonl'}"]) == 2
     one_line(capsys, "programs=")
     assert not (tmp_path / "out.jsonl").exists()

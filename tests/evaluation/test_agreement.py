@@ -47,7 +47,7 @@ def test_another_checkpoint_of_the_run_and_the_base_model_can_be_named(tmp_path)
     assert train_command({**RUN, "log_path": str(run), "eval_every": "-1"}) == 0
     words = ["benchmark=builtin", "limit=2", "n=1", "max_tokens=48"]
     assert main(["eval", *words, f"checkpoint={run}/000001", f"out={tmp_path / 'a'}"]) == 0
-    assert main(["eval", *words, "model=tiny", f"out={tmp_path / 'b'}"]) == 0
+    assert main(["eval", *words, "model_name=tiny", f"out={tmp_path / 'b'}"]) == 0
     asked = [json.loads((tmp_path / name / "manifest.json").read_text())["identity"]["asked"] for name in "ab"]
     assert (asked[0]["checkpoint"], asked[0]["step"], asked[1]["model"]) == ("000001", 1, "tiny")
     assert main(["eval", *words, f"checkpoint={run}/000007", f"out={tmp_path / 'c'}"]) == 2

@@ -27,7 +27,7 @@ def short_pauses(monkeypatch):
     monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.05)
 
 
-def complete(script, numbers=(0,), *, patience=20.0, mode="sampled", **settings):
+def complete(script, numbers=(0,), *, outage_timeout=20.0, mode="sampled", **settings):
     async def run():
         async with chat_server(script) as server:
             asking = {
@@ -37,7 +37,7 @@ def complete(script, numbers=(0,), *, patience=20.0, mode="sampled", **settings)
                 "asking": 4,
                 "request_timeout": 10.0,
             }
-            asked = Endpoint(EvalConfig(model="m", patience=patience, **{**asking, **settings}))
+            asked = Endpoint(EvalConfig(model_name="m", outage_timeout=outage_timeout, **{**asking, **settings}))
             try:
                 request = CompletionRequest(PROBLEM, [{"role": "user", "content": "Add."}], 5, mode, len(numbers))
                 return await asked.complete(request, numbers), server
@@ -104,13 +104,13 @@ def test_an_answer_that_is_no_completion_is_one_missing_sample(answer):
     assert str(caught.value).partition(":")[0] == "no_completion"
 
 
-@pytest.mark.parametrize("patience", [0.5, 20.0])
-def test_an_answer_that_never_comes_is_one_missing_sample_however_short_the_patience(patience):
+@pytest.mark.parametrize("outage_timeout", [0.5, 20.0])
+def test_an_answer_that_never_comes_is_one_missing_sample_however_short_the_patience(outage_timeout):
     async def hang():
         await asyncio.sleep(30)
 
     with pytest.raises(CompletionError) as caught:
-        complete(lambda body, attempt: hang(), request_timeout=0.3, patience=patience)
+        complete(lambda body, attempt: hang(), request_timeout=0.3, outage_timeout=outage_timeout)
     assert str(caught.value).partition(":")[0] == "request_timeout"
 
 
@@ -120,7 +120,9 @@ def test_a_server_that_lets_every_request_hang_is_left_in_the_end():
 
     async def run():
         async with chat_server(lambda body, attempt: hang()) as server:
-            asked = Endpoint(EvalConfig(endpoint=server.url, model="m", asking=1, request_timeout=0.2, patience=0.1))
+            asked = Endpoint(
+                EvalConfig(endpoint=server.url, model_name="m", asking=1, request_timeout=0.2, outage_timeout=0.1)
+            )
             request = CompletionRequest(PROBLEM, [{"role": "user", "content": "Add."}], 5, "sampled", 1)
             try:
                 for _ in range(9):
@@ -135,7 +137,7 @@ def test_a_server_that_lets_every_request_hang_is_left_in_the_end():
 
 def test_trouble_that_does_not_pass_stops_the_evaluation_and_says_how_to_go_on():
     with pytest.raises(BackendError):
-        complete(lambda body, attempt: web.Response(status=503), patience=0.3)
+        complete(lambda body, attempt: web.Response(status=503), outage_timeout=0.3)
 
 
 def test_a_request_that_is_refused_for_itself_is_one_missing_sample():
@@ -144,10 +146,10 @@ def test_a_request_that_is_refused_for_itself_is_one_missing_sample():
     assert str(caught.value).partition(":")[0] == "http_413"
 
 
-@pytest.mark.parametrize(("status", "named"), [(401, "api_key_env"), (403, "api_key_env"), (404, "model=m")])
+@pytest.mark.parametrize(("status", "named"), [(401, "api_key_env"), (403, "api_key_env"), (404, "model_name=m")])
 def test_a_wrong_key_or_model_stops_at_once(status, named):
     with refused(named):
-        complete(lambda body, attempt: web.Response(status=status), patience=20)
+        complete(lambda body, attempt: web.Response(status=status), outage_timeout=20)
 
 
 def test_a_completion_cut_by_length_is_truncated_and_one_without_content_is_empty():
@@ -181,7 +183,9 @@ def test_no_error_shows_the_key(monkeypatch, status, error):
     monkeypatch.setenv("MY_LOGIN", "for-you")
     with pytest.raises(error) as caught:
         complete(
-            lambda body, attempt: web.Response(status=status, text="no: for-you"), api_key_env="MY_LOGIN", patience=0.1
+            lambda body, attempt: web.Response(status=status, text="no: for-you"),
+            api_key_env="MY_LOGIN",
+            outage_timeout=0.1,
         )
     assert "no: ***" in str(caught.value)
     assert "for-you" not in "".join(traceback.format_exception(caught.value))

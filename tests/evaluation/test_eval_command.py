@@ -89,7 +89,7 @@ def test_a_folder_that_prepare_wrote_is_a_benchmark_and_so_is_each_split(tmp_pat
     asked: dict[str, list[str]] = {}
     for split in ("", ":test", ":train"):
         out = tmp_path / f"out{len(asked)}"
-        assert run(benchmark=f"{tmp_path / 'prepared'}{split}", model="reference", out=out) == 0
+        assert run(benchmark=f"{tmp_path / 'prepared'}{split}", model_name="reference", out=out) == 0
         asked[split] = [row["problem_id"] for row in lines(out / "verdicts.jsonl")]
     assert asked[""] == asked[":test"] != asked[":train"]
 
@@ -125,7 +125,7 @@ def test_another_evaluation_in_the_same_folder_is_refused_by_name(problems, two_
     run(benchmark=problems, samples=two_kinds, out=out)
     assert run(benchmark=problems, samples=two_kinds, out=out, reward_timeout=3) == 2
     one_line(capsys, "reward_timeout")
-    assert run(benchmark=problems, model="reference", out=out) == 2
+    assert run(benchmark=problems, model_name="reference", out=out) == 2
 
 
 @pytest.mark.parametrize("beside", ["mine.txt", "prepared/manifest.json", "evals/one/manifest.json"])
@@ -141,7 +141,7 @@ def test_a_folder_with_other_things_is_left_alone(problems, two_kinds, tmp_path,
 def test_a_problem_without_a_reference_is_missing_not_wrong(problems, tmp_path, capsys):
     with open(problems, "a") as file:
         file.write(json.dumps({"id": "alone", **SUM, "solutions": []}) + "\n")
-    assert run(benchmark=problems, model="reference", out=tmp_path / "out") == 1
+    assert run(benchmark=problems, model_name="reference", out=tmp_path / "out") == 1
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert (results["pass@1"], results["problems"], results["missing"]) == (1.0, 4, {"no_reference": 1})
 
@@ -192,7 +192,15 @@ def test_an_endpoint_is_evaluated_in_the_words_that_are_set_and_every_sample_is_
     served = serve(lambda body, attempt: RIGHT if body["seed"] % 2 else WRONG)
     out = tmp_path / "out"
     words = {"prompt": "plain", "system_prompt": "Think first.", "top_p": "0.95", "top_k": "20"}
-    settings = {"benchmark": problems, "endpoint": served.url, "model": "m", "n": 3, "asking": 4, "out": out, **words}
+    settings = {
+        "benchmark": problems,
+        "endpoint": served.url,
+        "model_name": "m",
+        "n": 3,
+        "asking": 4,
+        "out": out,
+        **words,
+    }
     assert run(**settings) == 0
     for body in served.bodies:
         system, question = body["messages"]
@@ -221,11 +229,11 @@ def test_a_server_that_stays_away_stops_the_evaluation_and_the_same_command_goes
     settings = {
         "benchmark": problems,
         "endpoint": served.url,
-        "model": "m",
+        "model_name": "m",
         "n": 4,
         "asking": 1,
         "out": out,
-        "patience": 0.3,
+        "outage_timeout": 0.3,
     }
     assert run(**settings) == 1
     one_line(capsys)
@@ -248,7 +256,7 @@ def test_a_refused_request_is_missing_and_the_rest_goes_on(problems, tmp_path, s
         return web.Response(status=400, text="too long") if body["seed"] == seeds[0] else RIGHT
 
     served = serve(script)
-    assert run(benchmark=problems, endpoint=served.url, model="m", n=2, asking=1, out=tmp_path / "out") == 1
+    assert run(benchmark=problems, endpoint=served.url, model_name="m", n=2, asking=1, out=tmp_path / "out") == 1
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert (results["missing"], results["samples"], results["pass@1"]) == ({"http_400": 1}, 7, 1.0)
 
@@ -262,7 +270,7 @@ def test_several_benchmarks_under_several_limits_end_in_a_table_with_averages(pr
     settings = {
         "benchmark": f"{problems},{other}",
         "endpoint": served.url,
-        "model": "m",
+        "model_name": "m",
         "n": 1,
         "sweep": "32,64",
     }
@@ -299,32 +307,31 @@ def test_data_that_could_be_anyone_s_is_refused(data):
 
 
 REFUSED = (
-    ("", "model"),
-    ("endpoint=http://h samples=s.jsonl model=m", "samples"),
-    ("endpoint=http://h", "model="),
-    ("model=reference n=4", "model=reference"),
-    ("model=reference temperature=1", "temperature="),
-    ("model=reference top_p=0.9", "top_p="),
-    ("model=tiny patience=3", "patience="),
-    ("endpoint=http://h model=m environment=repair", "environment="),
-    ("endpoint=http://h model=m device=cpu", "device="),
-    ("model=tiny environment=repare", "'repair'"),
-    ("model=tiny max_turns=3", "max_turns=3"),
-    ("model=tiny temperature=0 n=8", "n=1"),
-    ("model=tiny n=0", "n=0"),
-    ("model=tiny n=4 k=5", "n=4"),
-    ("model=tiny start_date=2024-08-01", "livecodebench"),
-    ("model=tiny standings=s.jsonl", "benchmark=codeforces"),
+    ("", "model_name="),
+    ("endpoint=http://h samples=s.jsonl model_name=m", "samples"),
+    ("endpoint=http://h", "model_name="),
+    ("model_name=reference n=4", "model_name=reference"),
+    ("model_name=reference temperature=1", "temperature="),
+    ("model_name=reference top_p=0.9", "top_p="),
+    ("endpoint=http://h model_name=m environment=repair", "environment="),
+    ("endpoint=http://h model_name=m device=cpu", "device="),
+    ("model_name=tiny environment=repare", "'repair'"),
+    ("model_name=tiny max_turns=3", "max_turns=3"),
+    ("model_name=tiny temperature=0 n=8", "n=1"),
+    ("model_name=tiny n=0", "n=0"),
+    ("model_name=tiny n=4 k=5", "n=4"),
+    ("model_name=tiny start_date=2024-08-01", "livecodebench"),
+    ("model_name=tiny standings=s.jsonl", "benchmark=codeforces"),
     ("checkpoint=/nowhere", "/nowhere"),
-    ("model=tiny top_k=0", "top_k=0"),
-    ("model=tiny prompt=plane", "'plain'"),
+    ("model_name=tiny top_k=0", "top_k=0"),
+    ("model_name=tiny prompt=plane", "'plain'"),
     ("samples=s.jsonl prompt=plain", "prompt="),
     ("samples=/dev/null", "samples=/dev/null"),
-    ("model=tiny sweep=8,16 max_tokens=8", "max_tokens"),
-    ("model=tiny sweep=8,many", "sweep"),
-    ("model=tiny limit=0", "limit=0"),
-    ("model=tiny benchmark=humanevil", "'humaneval'"),
-    ("model=tiny benchmark=livecodebench", "version"),
+    ("model_name=tiny sweep=8,16 max_tokens=8", "max_tokens"),
+    ("model_name=tiny sweep=8,many", "sweep"),
+    ("model_name=tiny limit=0", "limit=0"),
+    ("model_name=tiny benchmark=humanevil", "'humaneval'"),
+    ("model_name=tiny benchmark=livecodebench", "version"),
 )
 
 

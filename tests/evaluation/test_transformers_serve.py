@@ -101,13 +101,13 @@ def lines(path):
 def evaluation(served, folder, out):
     words = [
         f"endpoint={served.url}",
-        f"model={folder}",
+        f"model_name={folder}",
         f"n={SAMPLES}",
         "greedy=true",
         f"limit={LIMIT}",
         "max_tokens=96",
     ]
-    return ["eval", "benchmark=builtin", *words, "asking=3", "patience=600", f"out={out}"]  # fmt: skip
+    return ["eval", "benchmark=builtin", *words, "asking=3", "outage_timeout=600", f"out={out}"]  # fmt: skip
 
 
 def test_a_server_killed_and_restarted_in_the_middle_costs_no_sample(served, folder, tmp_path):

@@ -90,9 +90,9 @@ def test_an_evaluation_that_is_turned_off_on_a_resume_keeps_the_problems_of_the_
 def test_a_setting_that_does_not_say_who_honours_it_and_when_it_may_change_cannot_be():
     @chz.chz
     class Forgetful(Config):
-        patience: float = chz.field(default=1.0, doc="Seconds.")
+        learning_rate: float = chz.field(default=1.0, doc="Rate.")
 
-    with refused("Forgetful.patience", kind=TypeError):
+    with refused("Forgetful.learning_rate", kind=TypeError):
         facts_of(Forgetful)
 
 

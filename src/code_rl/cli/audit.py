@@ -15,7 +15,7 @@ import chz
 
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import make_folder, write_atomically, writes
-from code_rl.util.options import AT_LEAST_1, check_that, option
+from code_rl.util.options import AT_LEAST_1, ExecutorOptions, check_that, option
 from code_rl.util.settings import make_settings
 
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 SHARES = {"quick": 0.2, "full": 1.0}
 OURS = "ours"
-OF_OURS = ("executor", "isolation")
+OF_OURS = ("executor", "isolation", "sandbox_concurrency", "outage_timeout")
 OF_FUNCTIONS = ("timeout", "pays_at", "takes", "python", "confine")
 
 
 @chz.chz
-class AuditConfig:
+class AuditConfig(ExecutorOptions):
     """Check a grader with cheating programs, honest programs and mutants.
 
     Exit code 0: no error was found; 1: errors were found; 2: the grader cannot be called.
@@ -59,9 +59,6 @@ class AuditConfig:
         "programs may do whatever you may.",
     )
     executor: str = option("embedded", "ours: as judge's executor=.")
-    isolation: Literal["auto", "full", "landlock", "none"] = option(
-        "auto", "ours: as judge's isolation=."
-    )
 
     @chz.validate
     def _belongs(self) -> None:
@@ -127,7 +124,7 @@ def open_grader(config: AuditConfig) -> AuditedGrader:
         from code_rl.grading.audit import Ours
         from code_rl.grading.sandbox import connect_executor
 
-        return Ours(connect_executor(config.executor, isolation=config.isolation))
+        return Ours(connect_executor(**config.connection))
     from code_rl.grading.audit import Function
 
     if not config.grader.partition(":")[2]:

@@ -72,7 +72,7 @@ def engine_settings(config: EvalConfig) -> Config | None:
         rank := read_config(run_of(config.checkpoint)[0]).get("lora_rank")
     ):
         settings["lora_rank"] = rank
-    made = make_config({**settings, "model_name": config.model or BUILT_IN})
+    made = make_config({**settings, "model_name": config.model_name or BUILT_IN})
     refuse_settings(made)
     return made
 

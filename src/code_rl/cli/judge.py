@@ -8,29 +8,28 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import cache
-from typing import Any, Literal
 
 import chz
 
+from code_rl.data import load_dataset, open_dataset
 from code_rl.evaluation.programs import (
     Judged,
     JudgingView,
     check_programs,
     judge_programs,
-    open_problems,
 )
 from code_rl.grading.sandbox import Executor, OnDemand
 from code_rl.util.errors import ConfigError
-from code_rl.util.options import ABOVE_0, AT_LEAST_1, EXECUTOR_DOC, ISOLATION_DOC, option
+from code_rl.util.options import ExecutorOptions, SandboxOptions, option
 from code_rl.util.settings import make_settings
 
 
 @chz.chz
-class JudgeConfig:
+class JudgeConfig(SandboxOptions):
     """Judge programs: run each on its problem's tests in the sandbox, and write one verdict per
     line."""
 
-    problems: str = chz.field(doc="Problems: a file, folder or hub name, as train's dataset=.")
+    dataset: str = chz.field(doc="Problems: a file, folder or hub name, as train's dataset=.")
     programs: str = chz.field(
         doc="Programs, a JSON object per line: problem_id, program_id, and code or completion "
         "(its last fenced block is the program). Also .jsonl.gz, or a run's rollouts.jsonl."
@@ -39,21 +38,11 @@ class JudgeConfig:
         doc="File of verdicts, in the order of the programs. If it exists, only programs without "
         "a verdict in it are run."
     )
-    executor: str = option("auto", EXECUTOR_DOC)
-    isolation: Literal["auto", "full", "landlock", "none"] = option("auto", ISOLATION_DOC)
-    concurrency: int | None = option(
-        None,
-        "Programs in flight at once, per server (None: the executor's default).",
-        AT_LEAST_1,
-    )
-    reward_timeout: float | None = option(
-        None, "CPU seconds per test; a problem's own lower limit wins.", ABOVE_0
-    )
     dry_run: bool = option(False, "Check both files, print the plan, and stop.")
 
     @chz.validate
     def _distinct(self) -> None:
-        for name in ("problems", "programs"):
+        for name in ("dataset", "programs"):
             if os.path.realpath(self.out) == os.path.realpath(getattr(self, name)):
                 raise ConfigError(
                     f"out={self.out} would overwrite the file given as {name}; name another"
@@ -61,16 +50,14 @@ class JudgeConfig:
 
 
 @contextlib.asynccontextmanager
-async def sandbox_on_demand(config: Any) -> AsyncIterator[Callable[[], Executor]]:
+async def sandbox_on_demand(config: ExecutorOptions) -> AsyncIterator[Callable[[], Executor]]:
     """Give a function that returns the executor of a verb's settings, started on first use and
     stopped at the end."""
     from code_rl.grading.sandbox import connect_executor
 
     @cache
     def executor() -> Executor:
-        return connect_executor(
-            config.executor, isolation=config.isolation, concurrency=config.concurrency
-        )
+        return connect_executor(**config.connection)
 
     try:
         yield executor
@@ -92,7 +79,7 @@ async def _run(config: JudgeConfig) -> Judged | None:
     from code_rl.grading.sandbox import check_executor
 
     async with sandbox_on_demand(config) as executor:
-        store = await open_problems(config.problems, OnDemand(executor))
+        store = await load_dataset(open_dataset(config.dataset), OnDemand(executor))
         view = JudgingView(check_programs(config.programs, store))
         if config.dry_run:
             view.say(

@@ -34,7 +34,7 @@ class SandboxConfig:
         HOST,
     )
     isolation: str = option("auto", "auto (the strongest available level), full, landlock or none.")
-    concurrency: int | None = option(
+    sandbox_concurrency: int | None = option(
         None, "Programs that run at once (None: twice the processors, at least four).", AT_LEAST_1
     )
     max_queue: int = option(
@@ -75,7 +75,7 @@ def sandbox_command(given: Mapping[str, str]) -> int:
 async def _serve(config: SandboxConfig) -> None:
     from code_rl.grading.sandbox.server import EmbeddedSandbox  # it can be imported only on Linux
 
-    sandbox = EmbeddedSandbox(config.concurrency, config.isolation)
+    sandbox = EmbeddedSandbox(config.sandbox_concurrency, config.isolation)
     try:
         application = SandboxApplication(
             sandbox,

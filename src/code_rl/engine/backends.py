@@ -178,7 +178,7 @@ async def _connect_remote(config: EngineSettings, state_path: str | None, found:
     place, name, ttl = place_of(config.backend), config.model_name or "", config.checkpoint_ttl_days
     context = asking.context_of(name, found.models[name])
     ttl_s = None if ttl is None else round(ttl * 86400)
-    service = await asyncio.to_thread(RemoteService, place, config.patience, ttl_s)
+    service = await asyncio.to_thread(RemoteService, place, config.outage_timeout, ttl_s)
     try:
         if state_path is not None:
             trainer = await _restored(service, state_path)

@@ -33,7 +33,7 @@ outages = logging.getLogger("code_rl.outages")
 _CHECK_EVERY_S = 5.0
 _CLOSING_S = 5.0
 REQUEST_TIMES = 12
-"""A healthy server may take this many times `patience` for one request."""
+"""A healthy server may take this many times `outage_timeout` for one request."""
 
 
 class Link:
@@ -68,7 +68,7 @@ class Link:
         ):
             raise BackendError(
                 f"{self.place.url} answers, but not one request of {waited_s:.0f} s ago (more "
-                f"than {REQUEST_TIMES} times patience={self.outage_timeout_s:g})"
+                f"than {REQUEST_TIMES} times outage_timeout={self.outage_timeout_s:g})"
                 + (f"; it said: {self.place.redacted(said)}" if said else "")
             )
         if not self._checking.acquire(blocking=False):

@@ -130,7 +130,7 @@ class Vllm:
             else Path(config.sampler_dir) / self._mark
         )
         self.place, self.folder, self._config = place, folder.expanduser().absolute(), config
-        self._link = Link(place, config.patience, health="/health")
+        self._link = Link(place, config.outage_timeout, health="/health")
         limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=0)
         timeout = httpx.Timeout(None, connect=CONNECT_S)
         self._http = httpx.AsyncClient(
@@ -328,7 +328,8 @@ class Vllm:
         request is sent again. A server error is final if the server is healthy and fails
         repeatedly.
 
-        Raises BackendError after `patience`, counted from the first try or from the last outage.
+        Raises BackendError after `outage_timeout`, counted from the first try or from the last
+        outage.
         """
         import httpx
 

@@ -44,7 +44,7 @@ RESERVED = ("model", "messages", "max_tokens", "temperature", "seed", "stream", 
 
 
 class Endpoint(CompletionGenerator):
-    """Chat completions of `model=` at `endpoint=`, with the settings of `code-rl eval`."""
+    """Chat completions of `model_name=` at `endpoint=`, with the settings of `code-rl eval`."""
 
     grouped = False
 
@@ -52,10 +52,10 @@ class Endpoint(CompletionGenerator):
         self._config, self._url = config, str(config.endpoint).rstrip("/")
         self._extra = read_extra(config.extra_body, narrowed(config))
         self._key = _read_key(config.api_key_env)
-        self._client = _connect(self._url, self._key, config.patience)
+        self._client = _connect(self._url, self._key, config.outage_timeout)
         self.at_once, self._places = config.asking, asyncio.Semaphore(config.asking)
-        self.description = f"{config.model} at {self._url}"
-        self.facts = {"endpoint": self._url, "model": config.model, "extra_body": self._extra}
+        self.description = f"{config.model_name} at {self._url}"
+        self.facts = {"endpoint": self._url, "model": config.model_name, "extra_body": self._extra}
         self._answered = time.monotonic()
 
     async def complete(self, request: CompletionRequest, numbers: Sequence[int]) -> list[Sample]:
@@ -68,7 +68,7 @@ class Endpoint(CompletionGenerator):
 
     async def _one(self, request: CompletionRequest, number: int) -> Sample:
         body = {
-            "model": self._config.model,
+            "model": self._config.model_name,
             "messages": list(request.opening),
             "max_tokens": self._config.max_tokens,
             "temperature": 0.0 if request.mode == GREEDY else self._config.temperature,
@@ -92,15 +92,14 @@ class Endpoint(CompletionGenerator):
         )
 
     async def _answer(self, body: Mapping[str, Any]) -> Any:
-        """Return the server's answer. Raises CompletionError, ConfigError, or (after `patience`)
-        BackendError.
+        """Return the server's answer. Raises CompletionError, ConfigError, or BackendError.
 
-        A request that fails for `patience` while the server answers others is a missing sample. If
-        no request is answered, the evaluation stops.
+        A request that fails for `outage_timeout` while the server answers others is a missing
+        sample. If no request is answered for so long, the evaluation stops.
         """
         import openai
 
-        patience, timeout = self._config.patience, self._config.request_timeout
+        outage_s, timeout = self._config.outage_timeout, self._config.request_timeout
         began = time.monotonic()
         try:
             async with asyncio.timeout(timeout):
@@ -113,7 +112,7 @@ class Endpoint(CompletionGenerator):
                 raise ValueError(choice)
         except TimeoutError as error:
             why = f"no answer within {timeout:g} s"
-            if time.monotonic() - self._answered > patience + timeout:
+            if time.monotonic() - self._answered > outage_s + timeout:
                 raise self._gone(why) from error
             raise CompletionError(f"request_timeout: {why}") from error
         except openai.APIStatusError as error:
@@ -129,7 +128,7 @@ class Endpoint(CompletionGenerator):
                 else "an address ends in /v1"
             )
             raise ConfigError(
-                f"endpoint={self._url} with model={body['model']} answers {shown}; {remedy}"
+                f"endpoint={self._url} with model_name={body['model']} answers {shown}; {remedy}"
             ) from None
         except openai.APIConnectionError as error:
             raise self._failed(type(error.__cause__ or error).__name__, began) from None
@@ -148,14 +147,14 @@ class Endpoint(CompletionGenerator):
     def _gone(self, why: str) -> BackendError:
         return BackendError(
             f"{self._url}{via_proxy(self._url)} did not answer for "
-            f"{self._config.patience:g} s ({why}; patience=); every sample so far is "
+            f"{self._config.outage_timeout:g} s ({why}; outage_timeout=); every sample so far is "
             "kept: run the same command again to go on"
         )
 
 
-def _connect(url: str, key: str | None, patience: float) -> Any:
+def _connect(url: str, key: str | None, outage_timeout_s: float) -> Any:
     """Return a client that sends the named key and nothing from other environment variables. It
-    repeats a failed request for about `patience` seconds."""
+    repeats a failed request for about `outage_timeout_s` seconds."""
     try:
         import openai
     except ImportError as error:
@@ -183,7 +182,7 @@ def _connect(url: str, key: str | None, patience: float) -> Any:
         api_key=key or "none",
         base_url=url,
         timeout=timeout,
-        max_retries=FIRST_TRIES + round(patience / LONGEST_PAUSE_S),
+        max_retries=FIRST_TRIES + round(outage_timeout_s / LONGEST_PAUSE_S),
         default_headers=named,
         http_client=http,
     )

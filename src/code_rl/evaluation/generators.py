@@ -201,7 +201,7 @@ async def connect_weights(
     where = (
         f"checkpoint {facts['checkpoint']} of {facts['run']}"
         if config.checkpoint
-        else str(config.model)
+        else str(config.model_name)
     )
     renderer = get_renderer(settings.renderer, backend.tokenizer)
     return PolicyGenerator(

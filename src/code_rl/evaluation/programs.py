@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from code_rl.data import ProblemStore, load_dataset, open_dataset
-from code_rl.data.load import given_as
+from code_rl.data import ProblemStore
 from code_rl.evaluation.progress import judging, undecided
 from code_rl.evaluation.verdict_files import is_judged, open_verdicts, put_in_order
 from code_rl.grading import Verdict, VerdictKind, extract_code, judge_async
@@ -113,15 +112,6 @@ def taken(
 def check_programs(path: str, store: ProblemStore) -> int:
     """Read the whole file once and count its programs. Raises DataError for the first bad row."""
     return sum(1 for _ in read_programs(path, store))
-
-
-async def open_problems(
-    problems: str, executor: Executor, say: Callable[[str], None] = print
-) -> ProblemStore:
-    """Return the problems that `problems=` names. Raises ConfigError for an unknown name, DataError
-    for malformed problems."""
-    with given_as("problems"):
-        return await load_dataset(open_dataset(problems), executor, say)
 
 
 async def judge_programs(

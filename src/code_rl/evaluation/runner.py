@@ -84,7 +84,6 @@ class Plan:
     cpu_limit_s: float | None = None
     cpu_factor: float = 1.0
     official: bool = False
-    concurrency: int | None = None
 
     def modes(self) -> Iterator[tuple[Mode, int]]:
         """Yield each mode with its number of samples."""
@@ -170,7 +169,7 @@ class Evaluation:
         self._executor, self._folder, self._log = executor, folder, log
         self._found = Found()
         self.on_verdict: Callable[[Verdict], object] = lambda _: None
-        programs = plan.concurrency or default_concurrency(executor)
+        programs = default_concurrency(executor)
         self._places = asyncio.Semaphore(programs)
         self._workers = generator.at_once + (0 if executor is None else programs)
 

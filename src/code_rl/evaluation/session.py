@@ -128,9 +128,7 @@ async def _evaluate_all(
 ) -> int:
     view = EvalView()
     async with contextlib.AsyncExitStack() as stack:
-        executor = connect_executor(
-            config.executor, isolation=config.isolation, concurrency=config.concurrency
-        )
+        executor = connect_executor(**config.connection)
         stack.push_async_callback(executor.aclose)
         await check_executor(executor)
         generator = (
@@ -186,7 +184,7 @@ async def _evaluate(
     speed = (earlier or {}).get("speed") or await measure(executor)
     limits = config.reward_timeout, speed["cpu_limit_factor"]
     official = benchmark.name == LIVECODEBENCH
-    plan = Plan(n, greedy, config.seed, *limits, official, config.concurrency)
+    plan = Plan(n, greedy, config.seed, *limits, official)
     manifest = {
         "identity": identity(config, benchmark, generator, plan),
         "code": code_version(),

@@ -16,18 +16,18 @@ from code_rl.util.options import (
     ABOVE_0,
     AT_LEAST_0,
     AT_LEAST_1,
-    EXECUTOR_DOC,
     FROM_0,
-    ISOLATION_DOC,
+    SandboxOptions,
     check_that,
     option,
 )
 from code_rl.util.settings import make_settings
 
 REFERENCE = "reference"
-FROM_RUN = {"model_name": "model", "eval_samples": "n", "eval_limit": "limit"} | {
+FROM_RUN = {"eval_samples": "n", "eval_limit": "limit"} | {
     name: name
     for name in (
+        "model_name",
         "backend",
         "device",
         "dtype",
@@ -49,11 +49,11 @@ agree with the run's own."""
 
 
 @chz.chz
-class EvalConfig:
+class EvalConfig(SandboxOptions):
     """Evaluate a model on benchmarks, or compare two evaluations.
 
-    The model: model= (with backend=), checkpoint=RUN, endpoint=URL with model=, samples=FILE, or
-    model=reference. The problems: benchmark=.
+    The model: model_name= (with backend=), checkpoint=RUN, endpoint=URL with model_name=,
+    samples=FILE, or model_name=reference. The problems: benchmark=.
     """
 
     benchmark: str | None = option(
@@ -78,7 +78,7 @@ class EvalConfig:
         "Problems per split (a fixed subsample); -1: all.",
         check_that(lambda count: count == -1 or count >= 1, "-1 (all problems) or at least 1"),
     )
-    model: str | None = option(
+    model_name: str | None = option(
         None,
         "As train's model_name=; or an endpoint's model; or reference, the set's solutions.",
     )
@@ -143,25 +143,10 @@ class EvalConfig:
         "its own.",
     )
     seed: int = option(0, "Seed of sampling.", AT_LEAST_0)
-    executor: str = option("auto", EXECUTOR_DOC)
-    isolation: Literal["auto", "full", "landlock", "none"] = option("auto", ISOLATION_DOC)
-    concurrency: int | None = option(
-        None, "Programs in flight at once (None: the executor's default).", AT_LEAST_1
-    )
-    reward_timeout: float | None = option(
-        None,
-        "CPU seconds per test; a problem's own lower limit, scaled to this machine's speed, wins.",
-        ABOVE_0,
-    )
     asking: int = option(32, "Requests in flight at once.", AT_LEAST_1)
     request_timeout: float = option(
         1800.0,
         "Seconds per request to an endpoint; beyond it, its sample is missing.",
-        ABOVE_0,
-    )
-    patience: float = option(
-        600.0,
-        "Seconds that an endpoint may fail before the evaluation stops, resumable.",
         ABOVE_0,
     )
     extra_body: str | None = option(
@@ -192,7 +177,7 @@ class EvalConfig:
             return "samples"
         if self.endpoint is not None:
             return "endpoint"
-        return "reference" if self.model == REFERENCE else "weights"
+        return "reference" if self.model_name == REFERENCE else "weights"
 
     @property
     def choice(self) -> RowSelection:
@@ -220,8 +205,8 @@ def make_eval_config(given: Mapping[str, Any]) -> EvalConfig:
 
 OF_WEIGHTS = ("backend", "device", "dtype", "renderer", "environment", "max_turns")
 APPLIES = {
-    "endpoint": (("extra_body", "api_key_env", "request_timeout", "patience"), "endpoint="),
-    "weights": (OF_WEIGHTS, "model= or checkpoint= on a back end"),
+    "endpoint": (("extra_body", "api_key_env", "request_timeout"), "endpoint="),
+    "weights": (OF_WEIGHTS, "model_name= or checkpoint= on a back end"),
 }
 SAMPLING = (
     "temperature",
@@ -266,7 +251,9 @@ def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
         get_environment(config.environment, config.max_turns, *words)
     get_prompt_template(config.prompt)
     if config.answered_by == "reference" and (config.n not in (None, 1) or config.greedy):
-        raise ConfigError("model=reference has one solution per problem; leave out n= and greedy=")
+        raise ConfigError(
+            "model_name=reference has one solution per problem; leave out n= and greedy="
+        )
     if config.answered_by == "samples" and config.greedy is not None:
         raise ConfigError(
             "greedy= has no effect with samples=: the file says which of its samples are greedy"
@@ -292,20 +279,20 @@ def _check_answerer(config: EvalConfig, given: Mapping[str, Any]) -> None:
     ]
     if len(ways) > 1:
         raise ConfigError(f"{ways[0]}= and {ways[1]}= are two different ones to evaluate; give one")
-    if not ways and config.model is None:
+    if not ways and config.model_name is None:
         raise ConfigError(
-            "who is evaluated? give model=, checkpoint=RUN, endpoint=URL with model=, or "
+            "who is evaluated? give model_name=, checkpoint=RUN, endpoint=URL with model_name=, or "
             "samples=FILE"
         )
-    if config.endpoint is not None and config.model in (None, REFERENCE):
-        raise ConfigError("endpoint= needs model=, the name under which the server knows it")
-    if ways == ["checkpoint"] and "model" in given:
+    if config.endpoint is not None and config.model_name in (None, REFERENCE):
+        raise ConfigError("endpoint= needs model_name=, the name under which the server knows it")
+    if ways == ["checkpoint"] and "model_name" in given:
         raise ConfigError(
-            "model= has no effect with checkpoint=: the run says which model; leave it out"
+            "model_name= has no effect with checkpoint=: the run says which model; leave it out"
         )
-    if ways == ["samples"] and config.model == REFERENCE:
+    if ways == ["samples"] and config.model_name == REFERENCE:
         raise ConfigError(
-            "samples= and model=reference are two different ones to evaluate; give one"
+            "samples= and model_name=reference are two different ones to evaluate; give one"
         )
 
 

@@ -124,13 +124,7 @@ async def read_data(launch: Launch) -> Data:
     source = find_data(
         config.dataset, config.test_dataset, evaluates=config.eval_every >= 0, pins=pins
     )
-    executor = connect_executor(
-        config.executor,
-        isolation=config.isolation,
-        concurrency=config.sandbox_concurrency,
-        outage_timeout_s=config.patience,
-        stop=launch.stop,
-    )
+    executor = connect_executor(**config.connection, stop=launch.stop)
     launch.stack.push_async_callback(executor.aclose)
     await check_executor(executor)
     every = await load_train_problems(source, executor, say)

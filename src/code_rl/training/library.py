@@ -284,9 +284,7 @@ async def open_policy(
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         backend = await connect(config, scratch, state_path)
         stack.callback(backend.close)
-        executor = connect_executor(
-            config.executor, isolation=config.isolation, concurrency=config.sandbox_concurrency
-        )
+        executor = connect_executor(**config.connection)
         stack.push_async_callback(executor.aclose)
         await check_executor(executor)
         yield Policy(

@@ -86,7 +86,7 @@ def describe(cls: type[Any], usage: str, holds: Mapping[str, str] | None = None)
     """Return the text of `--help`: usage, the class's docstring, then every setting with its
     default and meaning. `holds` has defaults that replace the class's own."""
     lines = [f"usage: {usage}", "", inspect.cleandoc(cls.__doc__ or ""), "", "settings:"]
-    for name, field in chz.chz_fields(cls).items():
+    for name, field in fields_of(cls).items():
         default = field._default
         shown = "required" if type(default).__name__ == "MISSING_TYPE" else f"{default}"
         shown = (holds or {}).get(name, shown)
@@ -96,6 +96,12 @@ def describe(cls: type[Any], usage: str, holds: Mapping[str, str] | None = None)
             for line in textwrap.wrap(" ".join(field._doc.split()), 118, break_on_hyphens=False)
         )
     return "\n".join(lines)
+
+
+def fields_of(cls: type[Any]) -> dict[str, Any]:
+    """Return the fields of a settings class by name, those that it shares with others last."""
+    fields = chz.chz_fields(cls)
+    return {name: fields[name] for name in sorted(fields, key=lambda n: n not in vars(cls))}
 
 
 def _misfit(cls: type[Any], values: Mapping[str, Any]) -> str:

@@ -31,7 +31,7 @@ PAIR = Problem("pair", "pair", PAIRS, fn_name="f", solutions=("def f(a, b):\n   
 
 
 def verify(*problems: Problem, **settings: object) -> list[Decision]:
-    """Each problem's decision, those that ran out of time tried again with patience."""
+    """Each problem's decision, those that ran out of time tried again with outage_timeout."""
     config = PrepareConfig(dataset="d", out="o", **settings)  # type: ignore[arg-type]
 
     async def run() -> list[Decision]:

@@ -13,7 +13,7 @@ from tests.engine.remote.proxy import FaultyProxy, Loopback
 
 RUN = {
     "model_name": "tiny", "recipe": "tiny", "executor": "embedded", "batch_size": "16", "group_size": "4",
-    "eval_every": "-1", "max_tokens": "48", "max_steps": "5", "save_every": "1", "patience": "60",
+    "eval_every": "-1", "max_tokens": "48", "max_steps": "5", "save_every": "1", "outage_timeout": "60",
 }  # fmt: skip
 
 

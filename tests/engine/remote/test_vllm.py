@@ -23,7 +23,7 @@ from tests.refusals import refused
 
 def given(url: str, log_path: Path, **changes: str) -> dict[str, str]:
     made = settings("embedded", log_path, sampler=url, max_steps="2", max_tokens="80", threads="1")
-    return {**made, "patience": "20", **changes}
+    return {**made, "outage_timeout": "20", **changes}
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_a_server_that_stays_away_ends_the_run_resumable(vllm, tmp_path):
 
         vllm._load = dying
         with pytest.raises(BackendError):
-            train_command(given(proxy.url, tmp_path / "run", patience="1"))
+            train_command(given(proxy.url, tmp_path / "run", outage_timeout="1"))
     vllm._load = load
     assert train_command(given(vllm.url, tmp_path / "run")) == 0
     assert [line["step"] for line in read_metrics(tmp_path / "run")] == [0, 1]
@@ -227,10 +227,10 @@ ABORTED = {"finish_reason": "abort", "token_ids": [], "logprobs": {"token_logpro
 @pytest.mark.parametrize(
     ("answer", "named"),
     [
-        (lambda: error(404, "NotFoundError", "The model `x` does not exist."), ("patience=0.1", "404")),
-        (lambda: error(429, "TooManyRequests", "slow down"), ("patience=0.1", "429")),
+        (lambda: error(404, "NotFoundError", "The model `x` does not exist."), ("outage_timeout=0.1", "404")),
+        (lambda: error(429, "TooManyRequests", "slow down"), ("outage_timeout=0.1", "429")),
         (lambda: error(503, "ServiceUnavailable", "busy"), ("sampler=", "503")),
-        (lambda: web.json_response({"choices": [ABORTED]}), ("patience=0.1", "abort")),
+        (lambda: web.json_response({"choices": [ABORTED]}), ("outage_timeout=0.1", "abort")),
     ],
     ids=["forgotten", "overloaded", "broken", "given up"],
 )
@@ -243,5 +243,5 @@ def test_a_completion_that_never_comes_ends_the_run_after_a_few_attempts(vllm, t
 
     vllm._complete = complete
     with refused(*named):
-        train_command(given(vllm.url, tmp_path / "run", patience="0.1"))
+        train_command(given(vllm.url, tmp_path / "run", outage_timeout="0.1"))
     assert 1 < len(asked) < 6  # with pauses between

@@ -123,7 +123,7 @@ def test_a_run_with_overlap_waits_for_a_vllm_that_is_killed_and_goes_on_when_it_
 
     killer = threading.Thread(target=fail_once)
     killer.start()
-    settings = given(vllm.url, run, max_steps="4", max_steps_off_policy="1", patience="300")
+    settings = given(vllm.url, run, max_steps="4", max_steps_off_policy="1", outage_timeout="300")
     assert train_command(settings) == 0
     killer.join()
     lines = steps(run)

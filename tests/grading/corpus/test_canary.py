@@ -40,7 +40,7 @@ async def way(name: str, concurrency: int) -> AsyncIterator[Executor]:
         async with room(name, concurrency) as executor:
             yield executor
         return
-    command = ["-m", "code_rl.cli", "sandbox", "port=0", f"concurrency={concurrency}"]
+    command = ["-m", "code_rl.cli", "sandbox", "port=0", f"sandbox_concurrency={concurrency}"]
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
     try:
         assert process.stdout is not None

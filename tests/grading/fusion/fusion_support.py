@@ -33,7 +33,7 @@ class ServerProcess(VerbServer):
     verb = "sandbox"
 
     def __init__(self, **settings: object) -> None:
-        super().__init__(None, **{"concurrency": 4, **settings})
+        super().__init__(None, **{"sandbox_concurrency": 4, **settings})
         self.line = ""
 
     def start(self) -> ServerProcess:

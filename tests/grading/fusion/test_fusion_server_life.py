@@ -32,7 +32,7 @@ SLEEP = {"code": "import time; time.sleep(.5); print('done')", "language": "pyth
 @pytest.fixture(scope="module")
 def queueing() -> Iterator[ServerProcess]:
     """A server that runs one program and lets two wait."""
-    with ServerProcess(concurrency=1, max_queue=2) as server:
+    with ServerProcess(sandbox_concurrency=1, max_queue=2) as server:
         yield server
 
 
@@ -66,7 +66,7 @@ def test_a_client_gets_all_its_results_from_a_server_that_pushes_back(queueing: 
 @pytest.fixture(scope="module")
 def narrow() -> Iterator[ServerProcess]:
     """A server that takes no large request and gives no large output."""
-    with ServerProcess(concurrency=4, max_request_mb=1, max_output_mb=1) as server:
+    with ServerProcess(sandbox_concurrency=4, max_request_mb=1, max_output_mb=1) as server:
         yield server
 
 
@@ -214,7 +214,16 @@ def test_a_port_in_use_is_one_clear_line_and_exit_code_2():
 
 @pytest.mark.parametrize(
     "word",
-    ["port=99999", "port=abc", "max_queue=-1", "isolation=strong", "prot=1", "host=", "concurrency=0", "memory_mb=0"]
+    [
+        "port=99999",
+        "port=abc",
+        "max_queue=-1",
+        "isolation=strong",
+        "prot=1",
+        "host=",
+        "sandbox_concurrency=0",
+        "memory_mb=0",
+    ]
     + [f"{name}=nan" for name in ("max_run_s", "shutdown_grace_s")]
     + ["memory_mb=99999999999999999999", "max_run_s=inf", "processes=99999999999"],
 )

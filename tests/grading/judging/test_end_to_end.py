@@ -149,7 +149,7 @@ def test_a_killed_run_leaves_whole_lines(tmp_path):
     rows = [{"problem_id": "double", "program_id": str(i), "code": "print(2 * int(input()))"} for i in range(20_000)]
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     out = tmp_path / "v.jsonl"
-    argv = [f"problems={tmp_path / 'p.jsonl'}", f"programs={tmp_path / 'q.jsonl'}", f"out={out}", "executor=embedded"]
+    argv = [f"dataset={tmp_path / 'p.jsonl'}", f"programs={tmp_path / 'q.jsonl'}", f"out={out}", "executor=embedded"]
     process = subprocess.Popen(
         [sys.executable, "-m", "code_rl.cli", "judge", *argv], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

@@ -15,7 +15,8 @@ import pytest
 pytest.importorskip("chz")
 
 from code_rl.cli.main import main
-from code_rl.evaluation.programs import Judged, check_programs, judge_programs, open_problems
+from code_rl.data import load_dataset, open_dataset
+from code_rl.evaluation.programs import Judged, check_programs, judge_programs
 from code_rl.evaluation.verdict_files import open_verdicts
 from code_rl.grading.native import write_problems
 from code_rl.grading.problem import Compare, Problem, StdinTest
@@ -54,7 +55,7 @@ Paths = tuple[str, str, str]
 
 async def judge_files(problems: str, programs: str, out: str, executor: Any, **options: Any) -> Judged:
     """The verb with an executor of the test's."""
-    store = await open_problems(problems, executor, lambda _: None)
+    store = await load_dataset(open_dataset(problems), executor, lambda _: None)
     check_programs(programs, store)
     return await judge_programs(store, programs, out, executor, **options)
 
@@ -292,12 +293,12 @@ def test_other_failures_cancel_what_is_in_flight(files):
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["problems=P", "programs=Q"], "out"),
-        (["problems=P", "programs=Q", "out=V", "excutor=embedded"], "executor"),
-        (["problems=P", "programs=Q", "out=Q"], "out="),
-        (["problems=absent", "programs=Q", "out=V"], "problems='absent'"),
-        (["problems=P", "programs=Q", "out=V", "concurrency=0"], "concurrency=0"),
-        (["problems=P", "programs=Q", "out=V", "executor=ftp://x"], "ftp://x"),
+        (["dataset=P", "programs=Q"], "out"),
+        (["dataset=P", "programs=Q", "out=V", "excutor=embedded"], "executor"),
+        (["dataset=P", "programs=Q", "out=Q"], "out="),
+        (["dataset=absent", "programs=Q", "out=V"], "dataset='absent'"),
+        (["dataset=P", "programs=Q", "out=V", "sandbox_concurrency=0"], "sandbox_concurrency=0"),
+        (["dataset=P", "programs=Q", "out=V", "executor=ftp://x"], "ftp://x"),
         (["stray"], "stray"),
     ],
 )
@@ -312,14 +313,14 @@ def test_help_and_dry_run_run_nothing(files, capsys):
     assert main(["judge", "--help"]) == 0
     assert "programs=required" in capsys.readouterr().out
     problems, programs, out = files(program(1, "1"))
-    assert main(["judge", "--problems", problems, f"--programs={programs}", f"out={out}", "dry_run=true"]) == 0
+    assert main(["judge", "--dataset", problems, f"--programs={programs}", f"out={out}", "dry_run=true"]) == 0
     assert "1 programs on 5 problems" in capsys.readouterr().out
 
 
 def test_the_verb_shows_a_table_and_a_rate(files, capsys, monkeypatch):
     monkeypatch.setattr("code_rl.grading.sandbox.connect_executor", lambda *_, **__: EchoExecutor())
     paths = files(program(1, "1"), program(1, "2"))
-    argv = [f"{key}={value}" for key, value in zip(("problems", "programs", "out"), paths, strict=True)]
+    argv = [f"{key}={value}" for key, value in zip(("dataset", "programs", "out"), paths, strict=True)]
     assert main(["judge", *argv]) == 0
     shown = capsys.readouterr().out
     for part in ("passed", "wrong_answer", "50.0%", "programs per second", paths[2]):
@@ -336,7 +337,7 @@ def test_a_broken_checker_is_spoken_of_and_nothing_is_to_be_run_again(tmp_path, 
     )
     write_problems(tmp_path / "p.jsonl", [problem])
     (tmp_path / "q.jsonl").write_text(json.dumps(program(1, "1")) + "\n")
-    argv = [f"problems={tmp_path}/p.jsonl", f"programs={tmp_path}/q.jsonl", f"out={tmp_path}/v.jsonl"]
+    argv = [f"dataset={tmp_path}/p.jsonl", f"programs={tmp_path}/q.jsonl", f"out={tmp_path}/v.jsonl"]
     assert main(["judge", *argv]) == 1
     shown = capsys.readouterr().out
     assert "checker_error" in shown
@@ -346,7 +347,7 @@ def test_a_broken_checker_is_spoken_of_and_nothing_is_to_be_run_again(tmp_path, 
 
 def test_a_server_that_does_not_answer_is_one_line_and_nothing_is_written(files, capsys, tmp_path):
     problems, programs, out = files(program(1, "1"))
-    argv = [f"problems={problems}", f"programs={programs}", f"out={out}", "executor=http://127.0.0.1:1/run_code"]
+    argv = [f"dataset={problems}", f"programs={programs}", f"out={out}", "executor=http://127.0.0.1:1/run_code"]
     assert main(["judge", *argv]) == 2
     one_line(capsys, "127.0.0.1:1")
     assert not (tmp_path / "v.jsonl").exists()

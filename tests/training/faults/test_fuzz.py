@@ -154,7 +154,7 @@ def test_files_of_problems(ends, tmp_path, rows, cases):
 
     def check(data: bytes) -> None:
         path.write_bytes(data)
-        ends("judge", f"problems={path}", f"programs={programs}", f"out={tmp_path / 'v.jsonl'}", "dry_run=true")
+        ends("judge", f"dataset={path}", f"programs={programs}", f"out={tmp_path / 'v.jsonl'}", "dry_run=true")
 
     fuzz(lines(*rows), check, cases)
 
@@ -166,7 +166,7 @@ def test_files_of_programs(ends, tmp_path, cases):
 
     def check(data: bytes) -> None:
         path.write_bytes(data)
-        ends("judge", f"problems={problems}", f"programs={path}", f"out={tmp_path / 'v.jsonl'}", "dry_run=true")
+        ends("judge", f"dataset={problems}", f"programs={path}", f"out={tmp_path / 'v.jsonl'}", "dry_run=true")
 
     fuzz(lines(*PROGRAMS), check, cases)
 

@@ -37,9 +37,9 @@ LAGGED = [("disk full", "saving"), ("SIGKILL", "training"), ("sandbox gone", "sc
 RUN = {
     "backend": "embedded", "executor": "embedded", "sandbox_concurrency": "2", "threads": "1", "batch_size": "8", "group_size": "2",
     "max_tokens": "64", "max_steps": "2", "save_every": "1", "eval_every": "1", "eval_limit": "1", "eval_samples": "1",
-    "patience": "1.5",
+    "outage_timeout": "1.5",
 }  # fmt: skip
-PATIENT = {"sandbox away": {"patience": "60"}}
+PATIENT = {"sandbox away": {"outage_timeout": "60"}}
 
 
 class Workshop:

@@ -42,7 +42,7 @@ RUN = {
     "model_name": "tiny", "recipe": "tiny", "backend": "embedded", "executor": "embedded", "sandbox_concurrency": "2", "batch_size": "8",
     "group_size": "2", "max_tokens": "56", "max_steps": "4", "save_every": "2", "eval_every": "0", "eval_limit": "1", "eval_samples": "1",
 }  # fmt: skip
-SERVED = {"max_steps": "5", "save_every": "1", "eval_every": "-1", "patience": "60"}
+SERVED = {"max_steps": "5", "save_every": "1", "eval_every": "-1", "outage_timeout": "60"}
 MODULES = (
     "code_rl.cli.train", "code_rl.loop", "code_rl.data.load", "code_rl.engine.local.service", "code_rl.grading.sandbox.local.pool", "tinker",
 )  # fmt: skip

@@ -69,7 +69,7 @@ def test_ctrl_c_in_the_evaluation_before_training_leaves_it_at_once_and_a_resume
 
 @pytest.mark.long
 def test_ctrl_c_in_code_rl_eval_keeps_what_was_done_and_says_with_which_out_to_go_on(tmp_path):
-    words = ["-m", "code_rl.cli", "eval", "benchmark=builtin", "model=tiny", "n=64", f"out={tmp_path / 'out'}"]
+    words = ["-m", "code_rl.cli", "eval", "benchmark=builtin", "model_name=tiny", "n=64", f"out={tmp_path / 'out'}"]
     code, said = interrupted(words, "samples each")
     assert code == 130, said
     assert f"to go on: the same command with out={tmp_path / 'out'}" in said
@@ -121,7 +121,7 @@ def test_a_run_without_its_settings_is_no_new_run(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
-    [("train.py", "dataset=owner/name", "eval_every=-1"), ("-m", "code_rl.cli", "eval", "benchmark=builtin", "model=owner/name")],
+    [("train.py", "dataset=owner/name", "eval_every=-1"), ("-m", "code_rl.cli", "eval", "benchmark=builtin", "model_name=owner/name")],
     ids=["data", "model"],
 )  # fmt: skip
 def test_ctrl_c_while_a_hub_is_asked_that_never_answers_ends_the_process(tmp_path, words):

@@ -1,4 +1,4 @@
-"""A sandbox or a back end that is gone: the run waits and says so, goes on where it was, and past its patience stops resumable."""
+"""A sandbox or a back end that is gone: the run waits and says so, goes on where it was, and past its outage_timeout stops resumable."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_past_the_patience_every_waiting_submission_ends_with_one_clear_error():
 
     for error in asyncio.run(go()):
         assert isinstance(error, OutageError)
-        names_all(str(error), "patience=0.2", "nobody answers")
+        names_all(str(error), "outage_timeout=0.2", "nobody answers")
 
 
 def test_a_run_that_is_asked_to_stop_waits_no_longer():
@@ -200,7 +200,7 @@ def link(outage_timeout_s: float) -> Link:
 def test_a_request_that_a_well_server_never_answers_ends(monkeypatch):
     Health(monkeypatch)
     never: RemoteFuture[int] = RemoteFuture(Future(), link(0.03), int)
-    with refused("patience=", kind=BackendError):
+    with refused("outage_timeout=", kind=BackendError):
         never.result()
     never = RemoteFuture(Future(), link(0.03), int)
     with pytest.raises(BackendError):
@@ -262,7 +262,7 @@ def test_a_run_whose_sandbox_server_goes_away_twice_ends_like_one_that_nothing_d
         words = small(tmp_path / "whole", executor=server.url, **changes)
         whole = start(words)
         assert whole.wait(240) == 0, whole.communicate()
-        process = start({**words, "log_path": str(tmp_path / "cut"), "patience": "120"})
+        process = start({**words, "log_path": str(tmp_path / "cut"), "outage_timeout": "120"})
         for step in (1, 2):
             until(lambda step=step: reached(tmp_path / "cut", "sample", step), process)
             server.stop(signal.SIGKILL)

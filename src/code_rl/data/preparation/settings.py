@@ -13,8 +13,7 @@ from code_rl.util.options import (
     ABOVE_0,
     AT_LEAST_0,
     AT_LEAST_1,
-    EXECUTOR_DOC,
-    ISOLATION_DOC,
+    ExecutorOptions,
     check_that,
     option,
 )
@@ -80,7 +79,15 @@ def stage_names() -> tuple[str, ...]:
     return ("normalise", *STAGES)
 
 
-NO_DATA = ("out", "stop_after", "dry_run", "executor", "isolation", "concurrency")
+NO_DATA = (
+    "out",
+    "stop_after",
+    "dry_run",
+    "executor",
+    "isolation",
+    "sandbox_concurrency",
+    "outage_timeout",
+)
 """Settings that do not affect any problem."""
 
 
@@ -99,7 +106,7 @@ def _stage(settings: Any, name: str) -> None:
 
 
 @chz.chz
-class PrepareConfig:
+class PrepareConfig(ExecutorOptions):
     """Check problems before anyone trains on them. Each stage drops unfit problems and says why. A
     rerun resumes."""
 
@@ -140,11 +147,6 @@ class PrepareConfig:
         "deduplicate, decontaminate: whether different numbers make different problems.",
     )
 
-    executor: str = option("auto", EXECUTOR_DOC)
-    isolation: Literal["auto", "full", "landlock", "none"] = option("auto", ISOLATION_DOC)
-    concurrency: int | None = option(
-        None, "Problems in flight at once (None: 16, or twice what the executor takes).", AT_LEAST_1
-    )
     max_references: int = option(
         3, "verify: reference solutions to try until one passes.", AT_LEAST_1
     )

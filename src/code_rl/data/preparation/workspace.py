@@ -173,7 +173,7 @@ class Workspace:
         if self._executor is None:
             from code_rl.grading.sandbox import connect_executor
 
-            self._executor = connect_executor(self.config.executor, isolation=self.config.isolation)
+            self._executor = connect_executor(**self.config.connection)
         return self._executor
 
     async def aclose(self) -> None:

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING
 from code_rl.util.door import door
 
 if TYPE_CHECKING:
-    from code_rl.grading.sandbox.connect import check_executor, connect_executor, resolve_executor
+    from code_rl.grading.sandbox.connect import (
+        check_executor,
+        connect_executor,
+        resolve_executor,
+    )
     from code_rl.grading.sandbox.executor import (
         Execution,
         Executor,

@@ -206,7 +206,7 @@ class Retries:
                 kind = SandboxError if self._stop is None else OutageError
                 raise kind(
                     f"the sandbox has not answered for {away:.0f} s "
-                    f"(patience={self._outage_timeout_s:g}): {probe_failure}"
+                    f"(outage_timeout={self._outage_timeout_s:g}): {probe_failure}"
                 ) from error
             if not waited:
                 waited = True

@@ -33,9 +33,8 @@ from code_rl.util.options import (
     ABOVE_0,
     AT_LEAST_0,
     AT_LEAST_1,
-    EXECUTOR_DOC,
     FROM_0,
-    ISOLATION_DOC,
+    SandboxOptions,
     check_that,
 )
 from code_rl.util.registry import GIVEN
@@ -71,7 +70,7 @@ def _own_clip(bound: str) -> str:
 
 
 @chz.chz
-class Config:
+class Config(SandboxOptions):
     """Settings of a training run. A recipe (recipe=NAME) sets several at once; explicit settings
     win."""
 
@@ -164,17 +163,6 @@ class Config:
         check=check_that(
             lambda name: bool(name.strip()), "a name or a path; leave it out for the dataset's own"
         ),
-    )
-    executor: str = setting("auto", MUTABLE, ANYWHERE, EXECUTOR_DOC)
-    isolation: Literal["auto", "full", "landlock", "none"] = setting(
-        "auto", MUTABLE, ANYWHERE, ISOLATION_DOC
-    )
-    sandbox_concurrency: int | None = setting(
-        None,
-        MUTABLE,
-        ANYWHERE,
-        "Programs in flight at once (None: the executor's default).",
-        check=AT_LEAST_1,
     )
     batch_size: int = setting(
         128,
@@ -477,13 +465,6 @@ class Config:
         ),
         "Days after which hosted Tinker may delete a checkpoint (None: never).",
         check=check_that(lambda days: 1 / 24 <= days <= 3650, "from 1/24 (an hour) to 3650"),
-    )
-    patience: float = setting(
-        600.0,
-        MUTABLE,
-        ANYWHERE,
-        "Seconds that a back end or the sandbox may be away before the run stops, resumable.",
-        check=ABOVE_0,
     )
     max_tokens_total: int | None = setting(
         None,

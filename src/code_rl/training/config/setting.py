@@ -14,7 +14,7 @@ from typing import Any
 import chz
 
 from code_rl.engine import BackendKind
-from code_rl.util.options import Check
+from code_rl.util.options import Check, SandboxOptions
 
 MUTABLE, FIXED = False, True
 """Whether a setting is fixed: a resume may not change it."""
@@ -63,14 +63,16 @@ def setting(
 
 
 def facts_of(cls: type[Any]) -> Mapping[str, SettingFacts]:
-    """Return the facts about each field of a settings class. Raises TypeError for a field that was
-    not declared with `setting`."""
+    """Return the facts about each field of a settings class; the options that it shares with other
+    verbs may change, on any back end. Raises TypeError for any other field that was not declared
+    with `setting`."""
+    shared = chz.chz_fields(SandboxOptions)
     found = {}
     for name, field in chz.chz_fields(cls).items():
-        if not field.metadata:
+        if not field.metadata and name not in shared:
             raise TypeError(
                 f"{cls.__name__}.{name} does not say who honours it and when it may change: make "
                 "it with setting()"
             )
-        found[name] = field.metadata["facts"]
+        found[name] = (field.metadata or {}).get("facts", SettingFacts(MUTABLE, ANYWHERE))
     return found

@@ -31,7 +31,7 @@ from code_rl.util.files import LOCK, digest, make_folder, only_writer, write_ato
 OUTCOMES = "outcomes"
 PLACES = (
     *("backend", "device", "executor", "isolation", "sandbox_concurrency", "threads", "dry_run"),
-    *("max_tokens_total", "max_cost", "prices", "patience"),
+    *("max_tokens_total", "max_cost", "prices", "outage_timeout"),
 )
 """Settings that may differ between two processes of one command: places and caps."""
 
