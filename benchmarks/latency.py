@@ -136,6 +136,20 @@ class SlowExecutor:
         for execution in executions:
             yield execution
 
+    @property
+    def slots(self) -> int:
+        """The slots of the executor behind."""
+        return self._inner.slots
+
+    @property
+    def retries(self) -> int:
+        """The retries of the executor behind."""
+        return self._inner.retries
+
+    async def check(self) -> None:
+        """Check the executor behind."""
+        await self._inner.check()
+
     async def aclose(self) -> None:
         await self._inner.aclose()
 

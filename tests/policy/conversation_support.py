@@ -12,6 +12,7 @@ from code_rl.grading.sandbox.executor import Execution, Job, Status, StdinInput
 from code_rl.policy.environments import Environment, Repair
 from code_rl.policy.renderers.base import Message, Renderer
 from code_rl.policy.sample import Policy
+from tests.stand_in import StandIn
 
 STOP = 0
 
@@ -66,7 +67,7 @@ class Scripted:
         return SimpleNamespace(sequences=[sequence] * num_samples)
 
 
-class Echo:
+class Echo(StandIn):
     """Runs a program that is a number: it prints that number, whatever it is given. Notes the inputs."""
 
     description = "echo"
@@ -79,9 +80,6 @@ class Echo:
             assert isinstance(case, StdinInput)
             self.inputs.append(case.stdin)
             yield Execution(Status.OK, stdout=job.code.encode())
-
-    async def aclose(self) -> None:
-        """Nothing to release."""
 
 
 def program(text: str) -> str:

@@ -19,6 +19,7 @@ from code_rl.training.runs.recorder import read_metrics
 from code_rl.training.trainer import prepare
 from code_rl.util.errors import SandboxError
 from tests.refusals import refused
+from tests.stand_in import StandIn
 from tests.training.pipeline_support import rollouts, untimed
 from tests.training.pipeline_support import small as make
 
@@ -79,15 +80,11 @@ def test_resumed_run_equals_the_uninterrupted_one(finished, tmp_path):
     assert rollouts(log_path) == rollouts(finished)
 
 
-class FailingSometimes:
+class FailingSometimes(StandIn):
     """An executor that loses every third submission."""
 
     def __init__(self, inner: Executor) -> None:
         self.inner, self.calls = inner, 0
-
-    @property
-    def description(self) -> str:
-        return "failing sometimes"
 
     async def run(self, job: Job) -> AsyncIterator[Execution]:
         self.calls += 1

@@ -79,7 +79,7 @@ async def _serve(config: SandboxConfig) -> None:
     try:
         application = SandboxApplication(
             sandbox,
-            Admission(sandbox.concurrency, config.max_queue),
+            Admission(sandbox.slots, config.max_queue),
             RunLimits(
                 config.memory_mb, config.max_output_mb << 20, config.processes, config.max_run_s
             ),

@@ -153,7 +153,7 @@ async def judge_programs(
                 log.put(format_verdict(program, verdict, key))
                 on_verdict(verdict)
 
-        at_once = concurrency or default_concurrency(executor)
+        at_once = concurrency or default_concurrency(executor.slots)
         tasks = [asyncio.create_task(work()) for _ in range(at_once)]
         try:
             await asyncio.gather(*tasks)

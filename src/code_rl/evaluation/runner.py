@@ -169,7 +169,7 @@ class Evaluation:
         self._executor, self._folder, self._log = executor, folder, log
         self._found = Found()
         self.on_verdict: Callable[[Verdict], object] = lambda _: None
-        programs = default_concurrency(executor)
+        programs = default_concurrency(executor.slots if executor else None)
         self._places = asyncio.Semaphore(programs)
         self._workers = generator.at_once + (0 if executor is None else programs)
 

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from code_rl.engine import ready
-from code_rl.grading.sandbox import retries_of
 from code_rl.policy import Group, Policy, Sampling
 from code_rl.training.algorithm.datums import Example, Floats
 from code_rl.training.algorithm.metrics import step_metrics
@@ -176,7 +175,7 @@ class Batches:
         self._batches: dict[int, Batch] = {}
         self._next = run.first_step
         self._side = BackgroundTasks(waits=run.config.max_steps_off_policy == 0)
-        self._started, self._retries = time.perf_counter(), retries_of(run.executor)
+        self._started, self._retries = time.perf_counter(), run.executor.retries
 
     async def __aenter__(self) -> Batches:
         await self._side.__aenter__()
@@ -224,7 +223,7 @@ class Batches:
     ) -> dict[str, Any]:
         """Compute the metrics of a trained step, and charge its tokens to the budget."""
         run = self._run
-        retries, self._retries = self._retries, retries_of(run.executor)
+        retries, self._retries = self._retries, run.executor.retries
         metrics = {
             **step_metrics(batch.step, trained, run.objective),
             **(run.backend.vllm.measured() if run.backend.vllm is not None else {}),

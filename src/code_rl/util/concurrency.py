@@ -177,15 +177,10 @@ class BackgroundTasks:
             await job()
 
 
-def default_concurrency(executor: object = None) -> int:
-    """Return a number of programs in flight that keeps all slots of `executor` filled; the executor
-    queues the surplus."""
-    places = (
-        getattr(executor, "places", None)
-        or getattr(executor, "concurrency", None)
-        or 2 * (os.cpu_count() or 1)
-    )
-    return max(LEAST_IN_FLIGHT, IN_FLIGHT_PER_PLACE * int(places))
+def default_concurrency(slots: int | None = None) -> int:
+    """Return a number of programs in flight that keeps all slots of an executor filled; the
+    executor queues the surplus."""
+    return max(LEAST_IN_FLIGHT, IN_FLIGHT_PER_PLACE * (slots or 2 * (os.cpu_count() or 1)))
 
 
 @contextlib.asynccontextmanager

@@ -22,6 +22,7 @@ from code_rl.grading.problem import CallTest, Compare, Problem, SequenceTest, St
 from code_rl.grading.sandbox.executor import Execution, Job, Status
 from code_rl.grading.verdict import Verdict
 from tests.grading.corpus.rooms import room
+from tests.stand_in import StandIn
 
 RIGHT = "a, b = map(int, input().split())\nif a > 0:\n    print(a + b)\nelse:\n    print(b)\n"
 SUMS = tuple(StdinTest(f"{a} {b}\n", f"{a + b if a > 0 else b}\n") for a, b in ((1, 2), (-3, 4), (10, 20), (0, 5)))
@@ -87,10 +88,10 @@ def test_a_fast_second_reference_proves_a_problem_without_the_slow_queue() -> No
     assert (decision.keep, decision.metadata["reference"]) == (True, 2)
 
 
-class Hung:
+class Hung(StandIn):
     """An executor whose first runs end in time-outs, and whose later ones only begin together."""
 
-    description, places = "hung", 2
+    slots = 2
 
     def __init__(self, gather_or_cancel: int) -> None:
         self.together, self.inside, self.all_here = gather_or_cancel, 0, asyncio.Event()
@@ -102,9 +103,6 @@ class Hung:
                 self.all_here.set()
             await asyncio.wait_for(self.all_here.wait(), 20)
         yield Execution(Status.TIME_LIMIT)
-
-    async def aclose(self) -> None:
-        pass
 
 
 def test_slow_references_are_tried_again_side_by_side(tmp_path: Path) -> None:

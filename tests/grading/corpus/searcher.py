@@ -17,6 +17,7 @@ import aiohttp
 
 from code_rl.grading.sandbox.executor import Execution, Job, Limits, Status, StdinInput
 from tests.grading.corpus.programs import WALKER, WALKS
+from tests.stand_in import StandIn
 
 TAG = "".join(secrets.choice(string.ascii_letters) for _ in range(5))
 PIECES, LETTERS = 4, 12
@@ -124,7 +125,7 @@ def found(executions: Iterable[Execution]) -> list[set[tuple[str, str]]]:
     return sets
 
 
-class Posts:
+class Posts(StandIn):
     """An executor of scripts by bare requests to a server of ours, one for each test."""
 
     description = "bare requests"

@@ -160,9 +160,9 @@ def test_each_server_is_asked_for_its_processors_and_takes_twice_as_many_at_once
     async def go(**more):
         async with fake_server(of("24.0\n")) as large, fake_server(of("1.5\n")) as small, fake_server(of("?")) as odd:
             client = FusionClient([large, small, odd], **more)
-            before = client.places
+            before = client.slots
             await client.check()
-            found = before, client.places
+            found = before, client.slots
             await client.aclose()
             return found
 
@@ -176,6 +176,6 @@ def test_a_server_of_ours_says_what_it_has(server: ServerProcess, monkeypatch):
     async def go():
         client = FusionClient([server.url])
         await client.check()
-        return client.places
+        return client.slots
 
     assert asyncio.run(go()) == max(4, 2 * len(os.sched_getaffinity(0)))

@@ -10,7 +10,7 @@ import signal
 import pytest
 from aiohttp import web
 
-from code_rl.grading.sandbox.executor import Status, retries_of
+from code_rl.grading.sandbox.executor import Status
 from code_rl.grading.sandbox.fusion.client import FusionClient
 from code_rl.util.errors import OutageError, SandboxError
 from tests.grading.fusion.fusion_support import STUBBORN, ServerProcess, fake_server, outcome, relay, run_all, through
@@ -108,7 +108,7 @@ def test_a_fault_that_passes_is_survived(server: ServerProcess, fault, monkeypat
         return await fault(body, forward) if number in (1, 2, 4) else web.json_response(await forward(body))
 
     async def use(client):
-        return await outcome(client, stdin_job("print(input())", *"abcd")), retries_of(client)
+        return await outcome(client, stdin_job("print(input())", *"abcd")), client.retries
 
     executions, retries = through([handler], use, server.url)
     assert [execution.stdout for execution in executions] == [b"a\n", b"b\n", b"c\n", b"d\n"]

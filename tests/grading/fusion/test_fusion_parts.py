@@ -26,6 +26,7 @@ from code_rl.grading.sandbox.servers import Server, ServerPool
 from code_rl.util.errors import SandboxError
 from tests.grading.jobs import stdin_job
 from tests.refusals import refused
+from tests.stand_in import StandIn
 
 ROOT = Path(__file__).parents[3]
 
@@ -210,16 +211,11 @@ def test_the_configuration_of_the_real_server_has_what_it_requires(path, kind):
     assert isinstance(value, kind)
 
 
-class Ends:
+class Ends(StandIn):
     """A sandbox in which every program ends in one way."""
-
-    description = "one end"
 
     async def run(self, job):
         yield Execution(Status.RUNTIME_ERROR, detail="lost three times")
-
-    async def aclose(self):
-        return
 
 
 def test_a_run_without_an_exit_code_says_why():

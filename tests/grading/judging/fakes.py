@@ -12,6 +12,7 @@ from code_rl.grading.sandbox.executor import Execution, Job, Status
 from code_rl.grading.verdict import Verdict
 from code_rl.util.errors import SandboxError
 from tests.boxes import shared_box
+from tests.stand_in import StandIn
 
 Answer = Execution | SandboxError
 Script = Callable[[Job], Sequence[Answer]]
@@ -25,7 +26,7 @@ def returned(value: str | bytes, **fields) -> Execution:
     return Execution(Status.OK, value=value.encode() if isinstance(value, str) else value, exit_code=0, **fields)
 
 
-class ScriptedExecutor:
+class ScriptedExecutor(StandIn):
     """Answers the n-th job with the n-th script; the last script repeats."""
 
     description = "scripted"

@@ -87,7 +87,7 @@ def rows(tmp_path_factory):
     write_problems(folder / "p.jsonl.gz", [DOUBLE, PATIENT, SPLIT, ADD, PAIR, BIG, TEXT])
     programs = [{"problem_id": p.id, "program_id": str(i), "code": code} for i, (p, code, _) in enumerate(FATES)]
     (folder / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in programs))
-    files = {"problems": "p.jsonl.gz", "programs": "q.jsonl", "out": "v.jsonl"}
+    files = {"dataset": "p.jsonl.gz", "programs": "q.jsonl", "out": "v.jsonl"}
     assert main(["judge", "executor=embedded", *(f"{name}={folder / file}" for name, file in files.items())]) == 0
     return [json.loads(line) for line in (folder / "v.jsonl").read_text().splitlines()]
 

@@ -223,7 +223,7 @@ def test_problems_are_rows_of_any_shape(files, tmp_path):
 
 def test_programs_in_flight_fill_the_places_of_the_executor(files):
     executor: Any = EchoExecutor()
-    executor.places = 40
+    executor.slots = 40
     judged(files(*(program(1, "1") for _ in range(300))), executor)
     assert 40 <= executor.most_open <= 80
 

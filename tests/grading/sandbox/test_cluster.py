@@ -170,7 +170,7 @@ def test_nodes_give_the_verdicts_of_one_machine(cluster, nodes):
     seen = []
 
     def note(executor, _):
-        seen.append((executor.description, executor.places))
+        seen.append((executor.description, executor.slots))
 
     found, _ = on_cluster(CORPUS, note, isolation="full")
     assert found == expected
@@ -201,9 +201,9 @@ def test_a_node_that_joins_and_one_that_leaves_are_noticed(cluster):
     async def use(executor):
         (first,) = machines.worker_nodes
         machines.add_node(num_cpus=2)
-        await until(lambda: executor.places == 8)
+        await until(lambda: executor.slots == 8)
         machines.remove_node(first)
-        await until(lambda: executor.places == 4)
+        await until(lambda: executor.slots == 4)
         return await verdicts(executor, CORPUS[:4])
 
     assert with_cluster(use) == asyncio.run(on_one_machine(CORPUS[:4]))

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from code_rl.grading.sandbox.connect import connect_executor
-from code_rl.grading.sandbox.executor import Execution, Status, retries_of
+from code_rl.grading.sandbox.executor import Execution, Status
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.util.errors import IsolationError, SandboxError
 from tests.grading.jobs import collect, stdin_job
@@ -101,7 +101,7 @@ def test_a_killed_worker_costs_no_result_and_repeats_none(level):
                 if len(seen) in (5, 12):
                     (link,) = box._workers
                     os.kill(link.process.pid, signal.SIGKILL)
-            assert retries_of(box) == 2
+            assert box.retries == 2
             return seen
 
     assert asyncio.run(go()) == [b"%d\n" % n for n in range(30)]
@@ -120,7 +120,7 @@ def test_a_test_that_is_run_again_draws_the_same_random_numbers():
                 if kill and len(drawn) == 3:
                     (link,) = box._workers
                     os.kill(link.process.pid, signal.SIGKILL)
-            assert retries_of(box) == int(kill)
+            assert box.retries == int(kill)
             return drawn
 
     undisturbed = asyncio.run(go(kill=False))
@@ -311,6 +311,6 @@ def test_silence_is_counted_anew_for_each_result_and_not_while_nobody_waits(monk
             ):
                 outputs.append(found.stdout)
                 await asyncio.sleep(1.1)
-            return outputs, retries_of(box)
+            return outputs, box.retries
 
     assert asyncio.run(go()) == ([b"1\n", b"2\n", b"3\n"], 0)

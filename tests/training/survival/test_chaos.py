@@ -24,6 +24,7 @@ from code_rl.training.trainer import prepare
 from code_rl.util.concurrency import cancelled_by_service
 from code_rl.util.errors import BackendError, CodeRLError, SandboxError
 from code_rl.util.files import read_lines
+from tests.stand_in import StandIn
 from tests.training.pipeline_support import rollouts, small
 
 TIMEOUT_S = 240
@@ -92,13 +93,9 @@ class ChaoticTrainer:
         return Struck(self.chaos, stage, answer)
 
 
-class ChaoticExecutor:
+class ChaoticExecutor(StandIn):
     def __init__(self, inner: Executor, chaos: Chaos) -> None:
         self.inner, self.chaos = inner, chaos
-
-    @property
-    def description(self) -> str:
-        return "chaotic"
 
     async def run(self, job: Job) -> AsyncIterator[Execution]:
         await self.chaos.at("score")

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         OnDemand,
         Status,
         StdinInput,
-        retries_of,
     )
     from code_rl.grading.sandbox.shared import shared_executor
 else:  # a type checker would take any name for one of ours

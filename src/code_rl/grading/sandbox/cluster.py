@@ -101,11 +101,11 @@ class RayCluster:
         levels = ", ".join(sorted({node.facts.isolation for node in nodes}))
         return (
             f"{len(nodes)} node{'s' * (len(nodes) != 1)} of a Ray cluster, isolation {levels}, "
-            f"{self.places} workers"
+            f"{self.slots} workers"
         )
 
     @property
-    def places(self) -> int:
+    def slots(self) -> int:
         """The number of submissions that run at once, on all nodes."""
         return sum(node.facts.concurrency for node in self._pool.servers)
 

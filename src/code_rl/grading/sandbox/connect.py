@@ -19,12 +19,10 @@ def resolve_executor(executor: str) -> str:
 async def check_executor(executor: Executor) -> None:
     """Raise ConfigError if a remote sandbox does not answer or refuses programs. It is called at
     the start, where this is a wrong setting and nothing has been spent."""
-    check = getattr(executor, "check", None)
-    if check is not None:
-        try:
-            await check()
-        except SandboxError as error:
-            raise ConfigError(f"executor= cannot be used: {error}") from error
+    try:
+        await executor.check()
+    except SandboxError as error:
+        raise ConfigError(f"executor= cannot be used: {error}") from error
 
 
 def connect_executor(

@@ -208,14 +208,27 @@ class Executor(Protocol):
         """One line for users: the sandbox, its isolation level, its number of workers."""
         ...
 
+    @property
+    def slots(self) -> int:
+        """The number of submissions that run at once; those beyond it wait."""
+        ...
+
+    @property
+    def retries(self) -> int:
+        """The number of failed attempts so far."""
+        ...
+
     def run(self, job: Job) -> AsyncIterator[Execution]:
         """Yield one Execution per case, in order.
 
         Closing the iterator early (after a first failure) stops the submission. A COMPILE_ERROR is
         the last. Raises SandboxError for infrastructure failures, after the retries of
-        `sandbox.retries`; executions already yielded remain valid. Calls may run concurrently;
-        those beyond the executor's capacity wait.
+        `sandbox.retries`; executions already yielded remain valid. Calls may run concurrently.
         """
+        ...
+
+    async def check(self) -> None:
+        """Raise SandboxError if no program can be run at all."""
         ...
 
     async def aclose(self) -> None:
@@ -226,12 +239,6 @@ class Executor(Protocol):
 def default_slots(processors: float) -> int:
     """Return the default number of submissions at once for a number of processors."""
     return max(4, round(2 * processors))
-
-
-def retries_of(executor: Executor) -> int:
-    """Return how often `executor` restarted submissions after infrastructure failures; 0 if it does
-    not count them."""
-    return int(getattr(executor, "retries", 0))
 
 
 class OnDemand:
@@ -245,9 +252,23 @@ class OnDemand:
         """The description of the executor."""
         return self._start().description
 
+    @property
+    def slots(self) -> int:
+        """The slots of the executor."""
+        return self._start().slots
+
+    @property
+    def retries(self) -> int:
+        """The failed attempts of the executor."""
+        return self._start().retries
+
     def run(self, job: Job) -> AsyncIterator[Execution]:
         """Run the job on the executor."""
         return self._start().run(job)
+
+    async def check(self) -> None:
+        """Check the executor."""
+        await self._start().check()
 
     async def aclose(self) -> None:
         """Do nothing."""

@@ -59,7 +59,7 @@ async def run_verify(
     with workspace.verifying(candidates, on_item) as decisions:
         if decisions.waiting:
             verifier = Verifier(workspace.config, workspace.executor())
-            places = default_concurrency(workspace.executor())
+            places = default_concurrency(workspace.executor().slots)
 
             async def decide(one: Candidate, *, patient: bool = False) -> Decision | None:
                 problem = workspace.store[one.entry.place]

@@ -101,10 +101,10 @@ class FusionClient:
     @property
     def description(self) -> str:
         """One line about the servers for users."""
-        return f"Sandbox Fusion at {', '.join(self.urls)} ({self.places} requests at once)"
+        return f"Sandbox Fusion at {', '.join(self.urls)} ({self.slots} requests at once)"
 
     @property
-    def places(self) -> int:
+    def slots(self) -> int:
         """The number of submissions that run at once, on all servers."""
         if self._loop is None:
             return self.concurrency * len(self.urls)

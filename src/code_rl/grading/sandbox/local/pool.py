@@ -87,14 +87,14 @@ class EmbeddedSandbox:
         if isolation not in (*LEVELS, "auto"):
             raise ConfigError(f"isolation={isolation!r}: use auto, full, landlock or none")
         processors = len(os.sched_getaffinity(0))
-        self.concurrency = concurrency if concurrency is not None else default_slots(processors)
+        self.slots = concurrency if concurrency is not None else default_slots(processors)
         self._groups = Groups()
         self._zygotes: dict[_Kind, Zygote] = {}
         self._starts: dict[_Kind, asyncio.Task[Zygote]] = {}
         self._idle: defaultdict[_Kind, list[WorkerLink]] = defaultdict(list)
         self._workers: set[WorkerLink] = set()
         memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        self._slots = Slots(self.concurrency, lending_bytes=memory_bytes // 2)
+        self._slots = Slots(self.slots, lending_bytes=memory_bytes // 2)
         self._closed = False
         self._retries = Retries(self._attempt, outage_timeout_s=outage_timeout_s, stop=stop)
         _allow_descriptors()
@@ -105,12 +105,15 @@ class EmbeddedSandbox:
     @property
     def description(self) -> str:
         """One line about the sandbox for users."""
-        return f"embedded sandbox, isolation {self.isolation}, {self.concurrency} workers"
+        return f"embedded sandbox, isolation {self.isolation}, {self.slots} workers"
 
     @property
     def retries(self) -> int:
         """The number of failed attempts so far."""
         return self._retries.count
+
+    async def check(self) -> None:
+        """Do nothing: the isolation was tried when the sandbox was made."""
 
     def run(self, job: Job) -> AsyncIterator[Execution]:
         """See `Executor.run`."""
@@ -145,7 +148,7 @@ class EmbeddedSandbox:
                 link.lost
                 or self._closed
                 or alone
-                or sum(map(len, self._idle.values())) >= self.concurrency
+                or sum(map(len, self._idle.values())) >= self.slots
             ):
                 self._discard(link)
             else:
@@ -188,7 +191,7 @@ class EmbeddedSandbox:
             if not link.lost:
                 return link
         for others in self._idle.values():
-            if len(self._workers) >= self.concurrency and others:
+            if len(self._workers) >= self.slots and others:
                 self._discard(others.pop(0))
         try:
             process = zygote.spawn_worker()
