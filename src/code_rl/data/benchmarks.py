@@ -15,7 +15,7 @@ from typing import Any
 from code_rl.data.builtin import SPLITS, test_split
 from code_rl.data.dataset import MANIFEST, digest_of, open_dataset, problems_of
 from code_rl.data.fetch import Pinned, fetch, fetch_file
-from code_rl.data.load import labels, load_dataset
+from code_rl.data.load import given_as, labels, load_dataset
 from code_rl.data.on_disk import ProblemStore, cached_store
 from code_rl.data.resolve import resolve_all
 from code_rl.data.sources import humaneval, livecodebench, mbpp
@@ -92,13 +92,14 @@ async def read_files(
 ) -> tuple[ProblemStore, dict[str, Any]]:
     """Return the problems of the file or folder `data`, else `name`, and facts for the manifest.
     Raises ConfigError if there is none, DataError if it is malformed."""
-    dataset = open_dataset(data or name, "test")
-    if "livecodebench" in dataset.shapes():
-        raise ConfigError(
-            f"benchmark={name} holds LiveCodeBench's own rows, whose programs get its "
-            f"imports; write benchmark=livecodebench data={data or name}"
-        )
-    store = await load_dataset(dataset, executor, lambda _: None)
+    with given_as("data" if data else "benchmark"):
+        dataset = open_dataset(data or name, "test")
+        if "livecodebench" in dataset.shapes():
+            raise ConfigError(
+                f"benchmark={name} holds LiveCodeBench's own rows, whose programs get its "
+                f"imports; write benchmark=livecodebench data={data or name}"
+            )
+        store = await load_dataset(dataset, executor, lambda _: None)
     files = describe_files(file for source in dataset.sources for file in source.files)
     return store, {"files": files, "revision": "local file"}
 

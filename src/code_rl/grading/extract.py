@@ -25,17 +25,17 @@ in; a draft in reasoning that the prompt opened and that ends within a line is r
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from code_rl.util.thinking import UNTHINK, split_thinking
 
-_WORD = re.compile(r"\W*+(\w*)")
+_TAG = re.compile(r"\W*+([\w.+-]*)")
+_PYTHON = re.compile(r"py(?:thon)?[\d.]*")
 _QUOTE_MARKS = re.compile(r"(?:[ \t]*+>)*+ ?")
 _STRINGS = re.compile(r"""#.*|'''|\"\"\"|'(?:\\.|[^'\\])*+'?|"(?:\\.|[^"\\])*+"?""", re.DOTALL)
 _ENDS = {quote: re.compile(rf"\\.|{quote}", re.DOTALL) for quote in ("'''", '"""')}
-_FENCES_AHEAD = 16
-"""The fences among which the end of a block is searched after the first that could be it."""
+_READ_AGAIN = 2
+"""How often a line may be read, on average, to find the end of a block behind strings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class _Fence:
 
     @property
     def quoted(self) -> bool:
-        """True if the fence follows only quote marks."""
-        return ">" in self.before and not self.before.strip("> \t")
+        """True if the line is quoted."""
+        return _is_quoted(self.before)
 
     @property
     def names_a_language(self) -> bool:
@@ -70,8 +70,8 @@ class _Fence:
     @property
     def rank(self) -> int:
         """2 for a block tagged as Python, 1 for an untagged one, 0 for another language."""
-        tag = _WORD.match(self.after)[1].lower()  # type: ignore[index]  # it matches any text
-        return 2 if tag.startswith("py") else int(not tag)
+        tag = _TAG.match(self.after)[1].lower()  # type: ignore[index]  # it matches any text
+        return 2 if _PYTHON.fullmatch(tag) else int(not tag)
 
     def ended_by(self, fence: _Fence) -> bool:
         """True if the fence closes the block that this one opens, or opens another instead."""
@@ -83,25 +83,55 @@ class _Fence:
         return length >= 0 if fence.names_a_language else length <= 0
 
 
+@dataclass(slots=True)
+class _Answer:
+    """The lines and fences of an answer. A quoted block ends before `quote_ends` of its line.
+    `to_read` is the number of lines that may still be read again."""
+
+    lines: list[str]
+    fences: list[_Fence]
+    quote_ends: list[int]
+    to_read: int
+
+    @classmethod
+    def of(cls, lines: list[str]) -> _Answer:
+        fences = [fence for number, line in enumerate(lines) if (fence := _fence(number, line))]
+        quote_ends, end = [0] * len(lines), len(lines)
+        for number in reversed(range(len(lines))):
+            end = end if _is_quoted(lines[number]) else number
+            quote_ends[number] = end
+        return cls(lines, fences, quote_ends, _READ_AGAIN * len(lines))
+
+    def last_line(self, opening: _Fence) -> int:
+        """Return the number of the line before which a block ends, closed or not."""
+        return self.quote_ends[opening.line] if opening.quoted else len(self.lines)
+
+
 def extract_code(text: str) -> str | None:
     """Return the program of an answer, or None. Never raises; linear in the text."""
     _, answer = split_thinking(text)
     lines = [line.removesuffix("\r") for line in answer.split("\n")]
     ends = [number for number, line in enumerate(lines, start=1) if line.strip() == UNTHINK]
-    lines = lines[ends[-1] :] if ends else lines
-    fences = [fence for number, line in enumerate(lines) if (fence := _fence(number, line))]
+    read = _Answer.of(lines[ends[-1] :] if ends else lines)
     found: list[str | None] = [None, None, None]
     index = 0
-    while index < len(fences):
-        opening = fences[index]
+    while index < len(read.fences):
+        opening = read.fences[index]
         index += 1
         if opening.opens:
-            end = _end(opening, fences, index, lines)
-            closing = fences[end] if end < len(fences) else None
-            code = _code(opening, closing, lines)
+            end = _end(read, opening, index)
+            last = read.last_line(opening)
+            closed = end < len(read.fences) and read.fences[end].line < last
+            closing = read.fences[end] if closed else None
+            body = read.lines[opening.line + 1 : closing.line if closing else last]
+            code = _code(opening, closing, body)
             found[opening.rank] = code or found[opening.rank]
-            index = end if closing and closing.names_a_language else end + 1
+            index = end if not closing or closing.names_a_language else end + 1
     return found[2] or found[1] or found[0]
+
+
+def _is_quoted(text: str) -> bool:
+    return text.lstrip(" \t").startswith(">")
 
 
 def _fence(number: int, line: str) -> _Fence | None:
@@ -116,15 +146,21 @@ def _fence(number: int, line: str) -> _Fence | None:
     return _Fence(number, line[:start], line[start : len(line) - len(rest)], rest)
 
 
-def _end(opening: _Fence, fences: Sequence[_Fence], index: int, lines: Sequence[str]) -> int:
+def _end(read: _Answer, opening: _Fence, index: int) -> int:
     """Return the index of the fence that ends a block: the first that can and is not inside a
-    triple-quoted string, else the first that can, else the number of fences."""
-    first = next((i for i in range(index, len(fences)) if opening.ended_by(fences[i])), len(fences))
+    triple-quoted string, else the first that can, else the first behind the block."""
+    fences, last = read.fences, read.last_line(opening)
+    first = index
+    while first < len(fences) and fences[first].line < last and not opening.ended_by(fences[first]):
+        first += 1
     if opening.rank == 0:
         return first
     string, line = "", opening.line + 1
-    for i in range(first, min(first + _FENCES_AHEAD, len(fences))):
-        for text in lines[line : fences[i].line]:
+    for i in range(first, len(fences)):
+        if fences[i].line >= last or read.to_read < 0:
+            break
+        read.to_read -= fences[i].line - line + 1
+        for text in read.lines[line : fences[i].line]:
             string = _open_string(text, string)
         line = fences[i].line
         if not string and opening.ended_by(fences[i]):
@@ -143,21 +179,21 @@ def _open_string(line: str, string: str) -> str:
     return string
 
 
-def _code(opening: _Fence, closing: _Fence | None, lines: Sequence[str]) -> str | None:
-    """Return the code of a block, or None if it has no statement or was left open."""
-    body = list(lines[opening.line + 1 : closing.line if closing else None])
+def _code(opening: _Fence, closing: _Fence | None, body: list[str]) -> str | None:
+    """Return the code of a block with these lines, or None if it has no statement or was left
+    open."""
     if closing is None or closing.names_a_language:
         tick = opening.marker[0]
         soft = next((i for i, line in enumerate(body) if _ends_softly(line, opening.marker)), None)
         if soft is None:
             return None
         body[soft:] = [body[soft].partition(3 * tick)[0]]
-    if not any(map(_has_statement, body)):
-        return None
     # The text before an opening fence need not be indentation; before a closing one it is.
     margin = (closing or opening if opening.before.strip("> \t") else opening).before
     if opening.quoted:
         margin, *body = (_QUOTE_MARKS.sub("", line, count=1) for line in (margin, *body))
+    if not any(map(_has_statement, body)):
+        return None
     indent = len(margin)
     body = [line[min(indent, len(line) - len(line.lstrip(" \t"))) :] for line in body]
     filled = [number for number, line in enumerate(body) if line.strip()]

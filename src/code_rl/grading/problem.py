@@ -165,7 +165,12 @@ def check_compare(compare: Compare, where: str) -> None:
     rule = compare.rule
     if rule not in RULES:
         raise DataError(f"{where}: rule={rule!r} is unknown; use one of {', '.join(RULES)}")
+    if None in (compare.abs_tol, compare.rel_tol):
+        raise DataError(f"{where}: abs_tol and rel_tol must be numbers; 0 is none")
     check_tolerance(compare.abs_tol, compare.rel_tol, where)
+    for name in ("ignore_case", "exact_integers"):
+        if not isinstance(getattr(compare, name), bool):
+            raise DataError(f"{where}: {name}={getattr(compare, name)!r} must be True or False")
     if rule not in WITH_TOLERANCE and (
         compare.abs_tol or compare.rel_tol or compare.exact_integers
     ):
@@ -222,7 +227,8 @@ def check_parts(problem: Problem, where: str) -> None:
 def check_tolerance(abs_tol: float | None, rel_tol: float | None, where: str) -> None:
     """Raise DataError for a tolerance that is neither None nor a finite number of at least 0."""
     for name, value in (("abs_tol", abs_tol), ("rel_tol", rel_tol)):
-        if value is not None and not (math.isfinite(value) and value >= 0):
+        number = isinstance(value, int | float) and math.isfinite(value) and value >= 0
+        if value is not None and not number:
             raise DataError(f"{where}: {name}={value!r} must be a finite number, 0 or more")
 
 

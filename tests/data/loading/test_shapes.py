@@ -27,6 +27,7 @@ from tests.data.loading.raw_rows import (
     prime_call,
     taco,
 )
+from tests.refusals import names_all
 
 ORIGIN = Origin("set", "set/train", 4)
 
@@ -178,6 +179,12 @@ def test_an_assert_is_read_as_the_call_that_it_makes(court, row, right, wrong):
 )
 def test_an_assert_that_is_no_call_with_a_constant_result_is_refused(code):
     assert read(asserting("assert f(2) == 4", code)).reason == "bad_native_row"
+
+
+def test_asserts_that_look_at_a_result_in_several_ways_are_refused_where_they_stand():
+    found = read(asserting("assert f(2) == True", "assert not f(3)"))
+    assert found.reason == "bad_native_row"
+    names_all(found.detail, "tests", "==", "bool")
 
 
 ODD: tuple[Any, ...] = (

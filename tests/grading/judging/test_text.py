@@ -5,7 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -263,6 +263,9 @@ def test_a_tests_own_tolerance_comes_before_the_problems():
         Compare("lcb", rel_tol=float("nan")),
         Compare("lcb-official", abs_tol=0.1),
         Compare("lcb-official", exact_integers=True),
+        Compare("lcb", abs_tol=cast("Any", "1")),
+        Compare("lcb", rel_tol=None),
+        Compare("lcb", exact_integers=cast("Any", "no")),
         Compare("checker"),
         Compare("checker", checker="def check(:"),
         Compare("lcb", ignore_case=True),

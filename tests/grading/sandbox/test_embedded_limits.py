@@ -180,6 +180,15 @@ def test_waiting_for_a_processor_is_not_wall_time(level):
 
 @pytest.mark.long
 @level
+def test_a_child_that_a_test_leaves_takes_no_wall_time_from_the_next(level):
+    code = "import os, time\nif os.fork() == 0:\n  time.sleep(20)\n  os._exit(0)\ntime.sleep(.3)\nprint(1)"
+    (done,) = at_once(level, stdin_job(code, *"1234", cpu_s=2))
+    assert [one.status for one in done] == [Status.OK] * 4
+    assert min(one.wall_s for one in done) >= 0.3
+
+
+@pytest.mark.long
+@level
 def test_a_program_beside_hundreds_of_spinning_processes_is_judged_by_its_own_time(level):
     fork = "import os\nfor _ in range(240):\n  if os.fork() == 0:\n    while True: pass\nos.wait()"
     sums = "n = 4_000_000\nprint(sum(i for i in range(n)))"

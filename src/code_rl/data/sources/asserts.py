@@ -384,7 +384,11 @@ def common_view(asserts: Iterable[CallAssert]) -> str | None:
     one entry point."""
     views = {found.view for found in asserts}
     if len(views) > 1:
-        raise RowError("mixed_views", ", ".join(sorted(map(str, views))))
+        shown = ", ".join(sorted(view or "==" for view in views))
+        raise RowError(
+            "mixed_views",
+            f"the asserts compare a result in different ways ({shown}); write one way",
+        )
     return views.pop() if views else None
 
 

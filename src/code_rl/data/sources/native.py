@@ -26,6 +26,7 @@ from code_rl.grading.native import (
     test_to_json,
     wrong_field,
 )
+from code_rl.util.data_files import short
 from code_rl.util.errors import DataError
 
 ASSERT = "assert"
@@ -66,6 +67,8 @@ def _without_asserts(fields: Mapping[str, Any], where: str) -> Mapping[str, Any]
             here = f"{where}: tests[{index}]"
             code = read_fields(test, _ASSERT_FIELDS, ("kind", "code"), here)["code"]
             stated[index] = asserts.read_statements(code, f"{here}: code")
+            if not any(isinstance(part, ast.Assert) for part in stated[index]):
+                raise DataError(f"{here}: code={short(code)} has no assert")
     name = fields.get("fn_name") or _called(where, chain(*stated.values()))
     reader = asserts.AssertReader(str(name))
     found: dict[int, list[asserts.CallAssert]] = {}
@@ -76,7 +79,10 @@ def _without_asserts(fields: Mapping[str, Any], where: str) -> Mapping[str, Any]
             raise DataError(f"{where}: tests[{index}]: code: {error}") from error
         if not found[index]:
             raise DataError(f"{where}: tests[{index}]: code has no assert about {name}")
-    view = asserts.common_view(test for group in found.values() for test in group)
+    try:
+        view = asserts.common_view(chain(*found.values()))
+    except RowError as error:
+        raise DataError(f"{where}: tests: {error}") from error
     meta = dict(fields.get("meta") or {})
     if view is not None:
         if len(found) < len(kinds):

@@ -222,6 +222,11 @@ class ExitRecord:
         """Record the end time."""
         _libc.clock_gettime(_MONOTONIC, self._ended)
 
+    @property
+    def began_s(self) -> float:
+        """The recorded start, in seconds of `time.monotonic`."""
+        return float(self._began_s[0] + self._began_s[1] * 1e-9)
+
     def leave_out(self, seconds: float) -> None:
         """Leave seconds out of the recorded time."""
         self._began_s[0] += int(seconds)

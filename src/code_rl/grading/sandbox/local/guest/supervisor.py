@@ -107,7 +107,7 @@ class Supervisor:
         Wall time does not count while the test waits for a processor: between two looks, at the
         second of which a thread could run, only the CPU time counts.
         """
-        job, looked = self._job, time.monotonic() - FIRST_LOOK_S
+        job, looked = self._job, self._account.began_s
         wall_s, used, told = 0.0, 0.0, False
         while True:
             now, (cpu_s, runnable) = time.monotonic(), self._tree.look(pid)
@@ -115,7 +115,7 @@ class Supervisor:
             if runnable:
                 counted = min(cpu_s - used, passed)
                 self._account.leave_out(passed - counted)
-            elif not told and cpu_s - used < IDLE_PART * passed:
+            elif not told and passed >= FIRST_LOOK_S and cpu_s - used < IDLE_PART * passed:
                 told = True
                 with contextlib.suppress(BrokenPipeError):  # the host has all its results
                     self._channel.send(wire.record(wire.IDLE))
