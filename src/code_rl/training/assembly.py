@@ -106,6 +106,8 @@ async def assemble(
     objective, environment = objective_of(config), environment_of(config)
     refuse_settings(config)
     claim = stack.enter_context(claimed(log_path, config.behavior_if_log_dir_exists, resumes))
+    if not claim.resumes:
+        write_atomically(claim.path / BEGUN, json.dumps(chz.asdict(config)))
     survey = await preflight(config)
     launch = Launch(config, claim.path, claim.resumes, console, stop, stack, survey)
     data = await read_data(launch)
@@ -140,9 +142,8 @@ def take_directory(launch: Launch, data: Data) -> None:
     """Delete a run that is not resumed, and write the settings of the new run there. Raises
     ConfigError if the run that is resumed has other problems."""
     log_path = launch.log_path
-    if not launch.goes_on:
-        if is_run(log_path):
-            clear(log_path)
+    if not launch.goes_on and is_run(log_path):
+        clear(log_path)
         write_atomically(log_path / BEGUN, json.dumps(chz.asdict(launch.config)))
     for name, known in _resolved(log_path).get("problems", {}).items() if launch.goes_on else ():
         if data.digests.get(name, known) != known:  # none where the resume leaves evaluations out

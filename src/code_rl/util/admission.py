@@ -125,6 +125,8 @@ async def listening(
                 raise web.HTTPRequestTimeout(
                     reason=f"the body did not arrive within {BODY_TIMEOUT_S:g} s"
                 ) from None
+            except web.RequestPayloadError:
+                raise web.HTTPBadRequest(reason="the body is not as its headers say") from None
         return await handler(request)
 
     app.middlewares.append(guard)

@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from inspect import iscoroutinefunction
+from inspect import isasyncgenfunction, iscoroutinefunction
 from pkgutil import resolve_name
 from typing import Any, TypeVar, cast
 
@@ -100,7 +100,8 @@ def arity(setting: str, name: str, part: Any, *counts: int, may_wait: bool = Fal
     be called. Raises ConfigError if none is, for a class, and for an async function that may not
     be one."""
     calls = part, getattr(part, "__call__", None)  # noqa: B004
-    refused = isinstance(part, type) or (any(map(iscoroutinefunction, calls)) and not may_wait)
+    waits = any(map(iscoroutinefunction, calls)) and not may_wait
+    refused = isinstance(part, type) or waits or any(map(isasyncgenfunction, calls))
     for count in () if refused else counts:
         try:
             inspect.signature(part).bind(*[None] * count)

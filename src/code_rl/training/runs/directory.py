@@ -56,11 +56,14 @@ def claimed(log_path: Path | None, behavior: Behavior, resumes: bool) -> Iterato
                 f"log_path={path} holds a run that began just now; give the command again to "
                 "resume it, or choose another log_path"
             )
+        begun = (path / BEGUN).exists()
         try:
             yield claim
         except Exception:
             if made and not claim.started:
                 shutil.rmtree(path, ignore_errors=True)
+            elif not (claim.started or begun):
+                (path / BEGUN).unlink(missing_ok=True)
             raise
 
 
