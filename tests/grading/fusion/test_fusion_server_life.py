@@ -293,3 +293,16 @@ def test_a_body_is_unpacked_up_to_the_limit_only(narrow: ServerProcess, how):
     assert narrow.process is not None
     status = Path(f"/proc/{narrow.process.pid}/status").read_text()
     assert int(status.split("VmHWM:")[1].split()[0]) << 10 < 400 << 20
+
+
+def test_a_body_that_is_not_as_its_headers_say_is_refused(narrow: ServerProcess):
+    async def go():
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(
+                narrow.url + "/run_code", data=b"{}", headers={**JSON, "Content-Encoding": "gzip"}
+            ) as response,
+        ):
+            return response.status
+
+    assert asyncio.run(go()) == 400
