@@ -22,7 +22,7 @@ from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.data.preparation.workspace import Workspace
 from code_rl.engine.serve.store import StateStore
 from code_rl.evaluation.verdict_files import open_verdicts
-from code_rl.training.runs.directory import check_log_dir, claimed, new_folder
+from code_rl.training.runs.directory import begun_settings, check_log_dir, claimed, new_folder
 from code_rl.util.errors import InputError
 from code_rl.util.files import LOCK, only_writer, write_atomically
 from tests.paths import ROOT
@@ -160,3 +160,15 @@ def test_a_start_that_was_killed_leaves_a_directory_that_the_next_one_takes(tmp_
     process.communicate()
     assert train_command(small(tmp_path / "run", max_steps=1)) == 0
     assert [record["step"] for record in untimed(tmp_path / "run")] == [0]
+
+
+def test_a_start_that_is_cut_before_its_data_are_read_keeps_its_settings(tmp_path, monkeypatch):
+    async def cut(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("code_rl.training.assembly.preflight", cut)
+    with pytest.raises(KeyboardInterrupt):
+        train_command(small(tmp_path / "run", learning_rate="0.003"))
+    kept = begun_settings(tmp_path / "run")
+    assert kept is not None
+    assert kept["learning_rate"] == 0.003
