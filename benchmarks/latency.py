@@ -19,7 +19,7 @@ from typing import Any
 from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
 from code_rl.engine.backends import Backend
-from code_rl.grading.sandbox.executor import Execution, Executor, Job
+from code_rl.grading.sandbox.executor import Execution, Executor, Job, OnDemand
 from code_rl.policy.sample import derive_seed
 
 
@@ -108,12 +108,13 @@ class SlowTrainer:
         return AwaitableConcurrentFuture(self._threads.submit(_when_due, answer, due))
 
 
-class SlowExecutor:
+class SlowExecutor(OnDemand):
     """An executor with `sandboxes` places, each taken for `score_s` a program at least."""
 
     def __init__(self, inner: Executor, latency: Latency, spent: Spent) -> None:
         import asyncio
 
+        super().__init__(lambda: inner)
         self._inner, self._latency, self._spent = inner, latency, spent
         self._places = asyncio.Semaphore(latency.sandboxes)
 
@@ -135,20 +136,6 @@ class SlowExecutor:
             self._spent.score.append(time.monotonic() - started)
         for execution in executions:
             yield execution
-
-    @property
-    def slots(self) -> int:
-        """The slots of the executor behind."""
-        return self._inner.slots
-
-    @property
-    def retries(self) -> int:
-        """The retries of the executor behind."""
-        return self._inner.retries
-
-    async def check(self) -> None:
-        """Check the executor behind."""
-        await self._inner.check()
 
     async def aclose(self) -> None:
         await self._inner.aclose()
