@@ -98,12 +98,10 @@ def read_code_contests(row: Row, origin: Origin) -> Problem:
     if wrong:
         meta["wrong_solutions"] = list(wrong)
     limit = row.get("time_limit")
-    if isinstance(limit, Mapping) and all(
-        isinstance(limit.get(name, 0), int | float) for name in ("seconds", "nanos")
-    ):
-        meta["stated_time_limit"] = (
-            f"{limit.get('seconds', 0) + limit.get('nanos', 0) / 1e9:g} seconds"
-        )
+    if isinstance(limit, Mapping):
+        seconds, nanos = limit.get("seconds", 0), limit.get("nanos", 0)
+        if isinstance(seconds, int | float) and isinstance(nanos, int | float):
+            meta["stated_time_limit"] = f"{seconds + nanos / 1e9:g} seconds"
     known = _in_python(row, "solutions")
     statement = filled(row, "description")
     return make_problem(
