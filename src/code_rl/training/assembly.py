@@ -144,7 +144,6 @@ def take_directory(launch: Launch, data: Data) -> None:
     log_path = launch.log_path
     if not launch.goes_on and is_run(log_path):
         clear(log_path)
-        write_atomically(log_path / BEGUN, json.dumps(chz.asdict(launch.config)))
     for name, known in _resolved(log_path).get("problems", {}).items() if launch.goes_on else ():
         if data.digests.get(name, known) != known:  # none where the resume leaves evaluations out
             raise ConfigError(

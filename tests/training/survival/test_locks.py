@@ -54,7 +54,13 @@ def test_a_second_one_is_refused_until_the_first_has_let_go(name, tmp_path):
         pass
 
 
-@pytest.mark.parametrize("left", [(), (LOCK,), (LOCK, "begun.json"), (LOCK, "begun.json", "tokenizer.json")])
+LEFT_BY_A_START = [
+    (), (LOCK,), (LOCK, ".begun.json.x.tmp"), (LOCK, "begun.json"), (LOCK, "begun.json", "tokenizer.json"),
+    (LOCK, "begun.json", "metrics.jsonl"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("left", LEFT_BY_A_START)
 def test_a_directory_that_is_new_or_of_a_start_that_was_killed_has_one_writer(tmp_path, left):
     for name in left:
         (tmp_path / name).touch()

@@ -79,8 +79,11 @@ def new_folder(prefix: str = "") -> Path:
 
 
 def clear(path: Path) -> None:
-    """Delete everything in a run directory but its lock, which a process may hold."""
-    for entry in {*path.iterdir()} - {path / LOCK}:
+    """Delete a run, the settings that make it one first: if this is interrupted, what is left is
+    not taken for a run. The lock, which a process may hold, and the settings of the next run
+    stay."""
+    (path / CONFIG).unlink(missing_ok=True)
+    for entry in {*path.iterdir()} - {path / LOCK, path / BEGUN}:
         shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
 
@@ -137,17 +140,17 @@ def _holds_run(path: Path) -> bool:
         names = {entry.name for entry in path.iterdir()} if path.exists() else set()
     if is_run(path):
         return True
+    if BEGUN in names or all(name == LOCK or name.endswith(TEMPORARY) for name in names):
+        return False
     if METRICS in names:
         raise ConfigError(
             f"log_path={path} holds a run without its {CONFIG}; restore it, or choose another "
             "directory"
         )
-    if BEGUN not in names and names - {LOCK}:
-        raise ConfigError(
-            f"log_path={path} is not empty and holds no run (no {CONFIG} of one); choose another "
-            "directory"
-        )
-    return False
+    raise ConfigError(
+        f"log_path={path} is not empty and holds no run (no {CONFIG} of one); choose another "
+        "directory"
+    )
 
 
 def _is_deleted(path: Path, behavior: Behavior) -> bool:
