@@ -20,6 +20,8 @@ from code_rl.util.errors import ConfigError, require
 from code_rl.util.options import ABOVE_0, AT_LEAST_1, FROM_0, HOST, PORT, option
 from code_rl.util.settings import make_settings
 
+QUIET_S = 0.015
+"""How long no sample arrives after the last of a batch, sent one by one over HTTP."""
 TOKEN_VARIABLE = "CODE_RL_SERVE_TOKEN"  # noqa: S105 - its name
 
 
@@ -52,13 +54,12 @@ class ServeConfig:
     )
     max_samplers: int = option(
         16,
-        "Sampler snapshots per base model in memory; others are on disk.",
+        "Sampler snapshots in memory; others are on disk.",
         AT_LEAST_1,
     )
     max_queue: int = option(4096, "Maximum queued requests; beyond it, 429.", AT_LEAST_1)
     max_request_mb: int = option(256, "Largest request body; beyond it, 413.", AT_LEAST_1)
     max_queued_mb: int = option(1024, "Maximum queued request bodies; beyond it, 429.", AT_LEAST_1)
-    max_result_mb: int = option(1024, "Maximum unfetched results; beyond it, 429.", AT_LEAST_1)
     idle_s: float = option(900.0, "Seconds after which an unused base model is unloaded.", ABOVE_0)
     session_timeout_s: float = option(
         180.0,
@@ -95,47 +96,35 @@ def read_token(host: str) -> str | None:
 
 
 async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int:
-    import torch
-
     from code_rl.engine.serve import (
         Core,
-        EmbeddedEngine,
+        EmbeddedService,
         ServiceLimits,
         StateStore,
         TinkerApplication,
         read_models,
-        resolve_device,
-        resolve_dtype,
     )
 
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
     models = read_models(config.models)
     store = StateStore(state_dir)
     try:
         limits = ServiceLimits(
             max_models=config.max_models,
+            max_samplers=config.max_samplers,
             max_queue=config.max_queue,
             max_queued_bytes=config.max_queued_mb << 20,
-            max_result_bytes=config.max_result_mb << 20,
             idle_s=config.idle_s,
             session_timeout_s=config.session_timeout_s,
         )
-        device = resolve_device(config.device)
-        dtype = resolve_dtype(config.dtype, device)
-        core = Core(
-            store,
-            models,
-            limits,
-            lambda name: EmbeddedEngine(name, device, dtype, config.max_samplers),
-        )
+        service = EmbeddedService(config.device, config.dtype, config.threads, quiet_s=QUIET_S)
+        core = Core(store, models, limits, service)
         if config.preload is not None:
-            await asyncio.wrap_future(core.engine(core.local(config.preload)).loaded)
+            await service.load(core.local(config.preload))
         application = TinkerApplication(core, token, config.max_request_mb << 20)
         stop = stop_signal()
         async with application.listening(config.host, config.port) as port:
             print(
-                f"serving {url_of(config.host, port)} ({device}, state in {store.folder})",
+                f"serving {url_of(config.host, port)} ({service.device}, state in {store.folder})",
                 flush=True,
             )
             await stop.wait()

@@ -130,7 +130,7 @@ def test_it_equals_the_engines_own_pass_where_there_is_one():
     model = reference("llama")
     fast = trained(client_of(model))
     slow = service(reference("llama"))
-    weights = slow._models["m"]
+    weights = slow.models["m"]
     loaded = hf_weights(reference("llama"), torch.device("cpu"), torch.float32)
     general = HfWeights(loaded.arch, loaded.module)
     slow.add_model(Model("m", "", general, weights.eos, general.fingerprint()))

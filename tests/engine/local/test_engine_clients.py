@@ -15,7 +15,7 @@ from tinker.lib.public_interfaces.api_future import APIFuture
 
 from code_rl.engine.local import EmbeddedService
 from code_rl.engine.local.state import read_state
-from code_rl.engine.local.worker import EngineWorker
+from code_rl.engine.local.worker import Lanes
 from code_rl.util.errors import BackendError, CheckpointError, DataError
 from tests.engine.local.embedded_models import (
     policy_datum,
@@ -65,7 +65,7 @@ def test_the_event_loop_is_not_blocked():
 
     async def run():
         gate = threading.Event()
-        blocked = trainer._worker.submit(gate.wait)
+        blocked = trainer.submit(gate.wait)
         pending = asyncio.ensure_future(trainer.forward(data(), "ppo").coroutine())
         await asyncio.sleep(0.01)
         assert not pending.done()
@@ -77,7 +77,7 @@ def test_the_event_loop_is_not_blocked():
 
 
 def test_a_cancelled_request_is_skipped():
-    worker, gate, ran = EngineWorker("test"), threading.Event(), []
+    worker, gate, ran = Lanes("test"), threading.Event(), []
     worker.submit(gate.wait)
     dropped = worker.submit(lambda: ran.append(1))
     kept = worker.submit(lambda: ran.append(2))
@@ -88,7 +88,7 @@ def test_a_cancelled_request_is_skipped():
 
 
 def test_a_closed_worker_finishes_its_queue_and_refuses_more():
-    worker, gate = EngineWorker("test"), threading.Event()
+    worker, gate = Lanes("test"), threading.Event()
     worker.submit(gate.wait)
     last = worker.submit(lambda: 7)
     worker.close()

@@ -61,7 +61,7 @@ def test_long_groups_have_the_numbers_of_the_plain_products(monkeypatch, prompt,
 
 def test_long_examples_keep_a_prefix_where_it_saves_and_never_pad_beyond_the_room(monkeypatch):
     monkeypatch.setattr(packing, "PLAIN_ATTENTION_WIDTH", 16)
-    arch = service(reference("qwen3"))._models["m"].weights.arch
+    arch = service(reference("qwen3")).models["m"].weights.arch
     loss = read_pass("importance_sampling", None).loss
     short, long = long_group(60, (5, 6, 7, 8, 40)), long_group(20, (60, 70, 70))
     batches = list(packing.plan(read_datums([*short, *long], loss, arch), 64))

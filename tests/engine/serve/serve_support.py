@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from tinker import types
 from tinker.proto import tinker_public_pb2 as pb
 from tinker.proto.request_conv import forward_backward_request_to_proto
 from tinker.proto.response_conv import deserialize_proto_response
 
+from code_rl.cli.serve import QUIET_S
+from code_rl.engine.local.service import EmbeddedService
 from code_rl.engine.serve.application import TinkerApplication
 from code_rl.engine.serve.core import Core
-from code_rl.engine.serve.engine import EmbeddedEngine
 from code_rl.engine.serve.promises import ServiceLimits
 from code_rl.engine.serve.store import StateStore
 from code_rl.engine.serve.wire import PROTOBUF
@@ -28,9 +28,9 @@ API = "/api/v1"
 KEY = "tml-dummy"
 LIMITS = {
     "max_models": 64,
+    "max_samplers": 16,
     "max_queue": 4096,
     "max_queued_bytes": 1 << 30,
-    "max_result_bytes": 1 << 30,
     "idle_s": 900.0,
     "session_timeout_s": 180.0,
 }
@@ -44,13 +44,11 @@ class ServerThread:
         folder: Path,
         token: str | None = None,
         models: dict[str, str] | None = None,
-        max_samplers: int = 16,
         **limits: Any,
     ) -> None:
         self.folder = folder
         self._token = token
         self._models = models or {}
-        self._max_samplers = max_samplers
         self._limits = ServiceLimits(**{**LIMITS, **limits})
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
@@ -62,7 +60,7 @@ class ServerThread:
             store,
             self._models,
             self._limits,
-            lambda name: EmbeddedEngine(name, torch.device("cpu"), torch.float32, self._max_samplers),
+            EmbeddedService("cpu", "float32", quiet_s=QUIET_S),
         )
         self.application = TinkerApplication(self.core, self._token, self.max_request_bytes)
         self.loop = asyncio.get_running_loop()
@@ -71,8 +69,7 @@ class ServerThread:
             self._ready.set()
             await self._stop.wait()
             self.drained = await self.application.drain(30.0)
-        for engine in self.core.engines.values():
-            engine.close()
+        self.core.service.close()
         store.close()
 
     def __enter__(self) -> ServerThread:

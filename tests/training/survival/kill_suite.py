@@ -46,7 +46,7 @@ SERVED = {"max_steps": "5", "save_every": "1", "eval_every": "-1", "outage_timeo
 MODULES = (
     "code_rl.cli.train", "code_rl.loop", "code_rl.data.load", "code_rl.engine.local.service", "code_rl.grading.sandbox.local.pool", "tinker",
 )  # fmt: skip
-SERVING = ("code_rl.engine.remote", "code_rl.engine.serve.application", "code_rl.engine.serve.engine")
+SERVING = ("code_rl.engine.remote", "code_rl.engine.serve.application")
 PATIENCE_S = 600.0
 ATTEMPTS = 6
 WEIGHTS_ATOL = 1e-5

@@ -20,7 +20,7 @@ from tinker.types.topk_logprobs import MASK_LOGPROB, TopkLogprobs
 
 from code_rl.util.errors import ConfigError
 
-from .decode import Completion, SequenceRequest, decode
+from .decode import MAX_ROWS, Completion, SequenceRequest, decode
 from .forward import Prompt, Scored
 from .hf import HfWeights
 from .hf_decode import decode_hf
@@ -28,17 +28,17 @@ from .models import Model
 from .passes import check_temperature, prompt_tokens
 from .picking import Choice
 from .weights import Weights
-from .worker import EngineWorker, run_into
+from .worker import Lanes, run_into
 
-LINGER_S = 0.002
+QUIET_S, LONGEST_LINGER_S = 0.002, 0.1
 MAX_TOP_K = 1 << 30
 MAX_LIKELIEST = 1024
 UNKNOWN_MEMORY = 8 << 30
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Snapshot:
-    """Immutable weights of a model."""
+    """Immutable weights of a model. Requests that share it are sampled together."""
 
     model: Model
     weights: Weights | HfWeights
@@ -47,7 +47,8 @@ class Snapshot:
 @dataclass(frozen=True)
 class Request:
     """One checked `sample` call. `last_n` is the number of final prompt positions whose
-    log-probabilities and `topk` likeliest tokens are returned (None: all)."""
+    log-probabilities and `topk` likeliest tokens are returned (None: all). `number` is its place in
+    its batch."""
 
     snapshot: Snapshot
     prompt: list[int]
@@ -60,56 +61,65 @@ class Request:
     prompt_logprobs: bool
     last_n: int | None
     topk: int
+    number: int
     future: Future[types.SampleResponse]
 
 
 class Sampler:
-    """One worker per service. Requests that wait at the same time and share a snapshot are sampled
-    together."""
+    """One thread per service. Requests that wait at the same time and share a snapshot are sampled
+    together, at most `MAX_ROWS` completions at first; further ones join while no other snapshot's
+    requests wait.
 
-    def __init__(self) -> None:
-        self._worker = EngineWorker("embedded-sampler")
+    Callers submit a batch request by request: a batch begins when none has arrived for `quiet_s`.
+    """
+
+    def __init__(self, quiet_s: float) -> None:
+        self._lanes = Lanes("embedded-sampler")
+        self._quiet_s, self._arrived = quiet_s, 0.0
         self._lock = threading.Lock()
-        self._waiting: list[Request] = []
+        self._waiting: dict[Snapshot, deque[Request]] = {}
 
     def submit(self, request: Request) -> AwaitableConcurrentFuture[types.SampleResponse]:
         """Queue a request; raises BackendError after `close`."""
         with self._lock:
-            self._worker.submit(self._take_up)
-            self._waiting.append(request)
+            self._lanes.submit(lambda: self._sample(request.snapshot), request.snapshot)
+            self._waiting.setdefault(request.snapshot, deque()).append(request)
+            self._arrived = time.monotonic()
         return AwaitableConcurrentFuture(request.future)
 
     def close(self) -> None:
         """Refuse new requests; those already queued are still answered."""
-        self._worker.close()
+        self._lanes.close()
 
-    def _take_up(self) -> None:
-        """Answer the oldest request and those that share its snapshot. An earlier call may have
-        left nothing."""
+    def _sample(self, snapshot: Snapshot) -> None:
+        """Answer the requests that wait for a snapshot. An earlier call may have left none."""
         with self._lock:  # `submit` queues this call before it adds its request
-            if not self._waiting:
+            if snapshot not in self._waiting:
                 return
-        # Callers submit a batch request by request: wait until no more arrive.
-        time.sleep(LINGER_S)
-        with self._lock:
-            snapshot = self._waiting[0].snapshot
+        end = time.monotonic() + LONGEST_LINGER_S
+        while (left := min(end, self._arrived + self._quiet_s) - time.monotonic()) > 0:
+            time.sleep(left)
         answer(self._take(snapshot), lambda: self._take(snapshot, joining=True))
 
     def _take(self, snapshot: Snapshot, joining: bool = False) -> list[Request]:
-        """Return the waiting requests for a snapshot. None are `joining` a running batch while
-        requests for another snapshot wait."""
+        """Return the waiting requests for a snapshot, in the order of their numbers. None are
+        `joining` a running batch while requests for another snapshot wait."""
         with self._lock:
-            others = [request for request in self._waiting if request.snapshot is not snapshot]
-            if joining and others:
+            waiting = self._waiting.get(snapshot)
+            if waiting is None or (joining and len(self._waiting) > 1):
                 return []
-            chosen = [request for request in self._waiting if request.snapshot is snapshot]
-            self._waiting = others
-        return [request for request in chosen if request.future.set_running_or_notify_cancel()]
+            taken, rows = [waiting.popleft()], 0
+            while waiting and (rows := rows + taken[-1].samples) < MAX_ROWS:
+                taken.append(waiting.popleft())
+            if not waiting:
+                del self._waiting[snapshot]
+        taken.sort(key=lambda request: request.number)
+        return [request for request in taken if request.future.set_running_or_notify_cancel()]
 
 
 def answer(requests: Sequence[Request], more: Callable[[], Sequence[Request]] = tuple) -> None:
-    """Sample requests that share a snapshot, and further ones that `more` returns meanwhile. A
-    future is resolved when its request is done."""
+    """Sample requests that share a snapshot, and further ones that `more` returns while fewer than
+    `MAX_ROWS` completions wait for room. A future is resolved when its request is done."""
     if not requests:
         return
     weights = requests[0].snapshot.weights
@@ -138,9 +148,13 @@ def answer(requests: Sequence[Request], more: Callable[[], Sequence[Request]] = 
                 )
             taken.append((request, {}))
 
+    def arrive() -> None:
+        if len(waiting) < MAX_ROWS:
+            take(more())
+
     take(requests)
     try:
-        for draw, completion in _decoded(weights, waiting, lambda: take(more())):
+        for draw, completion in _decoded(weights, waiting, arrive):
             number, index = draw.place
             request, done = taken[number]
             done[index] = completion
@@ -224,6 +238,8 @@ class EmbeddedSamplingClient:
         include_prompt_logprobs: bool = False,
         topk_prompt_logprobs: int = 0,
         prompt_logprobs_last_n: int | None = None,
+        *,
+        number: int = 0,
     ) -> AwaitableConcurrentFuture[types.SampleResponse]:
         """Sample `num_samples` completions.
 
@@ -231,13 +247,13 @@ class EmbeddedSamplingClient:
         end-of-sequence tokens, a list at its entries and at those tokens; `[]` never stops.
         `max_tokens` None fills the context. All log-probabilities are at the temperature (greedy:
         1), before top-k and top-p. With `seed`, sample i depends only on the seed, i and the
-        prompt.
+        prompt. A batch is sorted by `number`, which the SDK does not have.
 
         Raises ConfigError for unsupported settings or a request longer than the context. Raises
         DataError for a prompt that is not text or has ids outside the vocabulary.
         """
-        scored = include_prompt_logprobs, prompt_logprobs_last_n, topk_prompt_logprobs
-        return self._sampler.submit(self.request(prompt, num_samples, sampling_params, *scored))
+        scored = include_prompt_logprobs, prompt_logprobs_last_n, topk_prompt_logprobs, number
+        return self._sampler.submit(self._request(prompt, num_samples, sampling_params, *scored))
 
     def compute_logprobs(
         self, prompt: types.ModelInput, prompt_logprobs_last_n: int | None = None
@@ -246,7 +262,7 @@ class EmbeddedSamplingClient:
         the first and for positions before the last `prompt_logprobs_last_n`."""
         params = types.SamplingParams(max_tokens=0)
         response = self._sampler.submit(
-            self.request(prompt, 1, params, True, prompt_logprobs_last_n)
+            self._request(prompt, 1, params, True, prompt_logprobs_last_n)
         ).future()
         result: Future[list[float | None]] = Future()
 
@@ -264,7 +280,7 @@ class EmbeddedSamplingClient:
         """The most tokens of prompt and completion together."""
         return self._snapshot.weights.arch.max_context
 
-    def request(
+    def _request(
         self,
         prompt: types.ModelInput,
         samples: int,
@@ -272,6 +288,7 @@ class EmbeddedSamplingClient:
         scored: bool,
         last_n: int | None,
         topk: int = 0,
+        number: int = 0,
     ) -> Request:
         """Check a call of `sample` and return its queue entry; raises as `sample` does."""
         if samples < 1:
@@ -311,6 +328,7 @@ class EmbeddedSamplingClient:
             scored,
             last_n,
             topk,
+            number,
             Future(),
         )
 

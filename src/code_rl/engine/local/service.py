@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-import threading
+from concurrent.futures import Future
 from pathlib import Path
 
 import torch
@@ -15,10 +15,10 @@ from code_rl.util.errors import ConfigError
 
 from .lora import LoraSettings
 from .models import BUILT_IN, Model, built_in_context, load_model, supported
-from .sampling import EmbeddedSamplingClient, Sampler, Snapshot
+from .sampling import QUIET_S, EmbeddedSamplingClient, Sampler, Snapshot
 from .state import read_state
 from .training import EmbeddedTrainingClient
-from .worker import EngineWorker, Inline
+from .worker import Lanes
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -29,7 +29,8 @@ class EmbeddedService:
     `device` is auto (cuda, then mps, then cpu) or a torch device. `dtype` is auto (bfloat16 on
     cuda, else float32), float32 or bfloat16, and applies to weights and activations; LoRA and
     optimizer state are always fp32. `threads` sets torch's thread count for the process (None:
-    unchanged). Checkpoints are written to `state_dir`; without it, saving is refused.
+    unchanged). Checkpoints are written to `state_dir`; without it, saving is refused. Samples are
+    drawn together with those that arrive within `quiet_s` seconds.
 
     Raises ConfigError for a setting that this machine does not support.
     """
@@ -40,17 +41,17 @@ class EmbeddedService:
         dtype: str = "auto",
         threads: int | None = None,
         state_dir: str | Path | None = None,
+        quiet_s: float = QUIET_S,
     ) -> None:
         self.device = resolve_device(device)
         self.dtype = resolve_dtype(dtype, self.device)
         self.state_dir = Path(state_dir).expanduser().absolute() if state_dir is not None else None
         if threads is not None:
             torch.set_num_threads(threads)
-        self._sampler = Sampler()
-        self._loader = EngineWorker("embedded-loader")
-        self._models: dict[str, Model] = {}
+        self._sampler = Sampler(quiet_s)
+        self._trainer, self._loader = Lanes("embedded-trainer"), Lanes("embedded-loader")
+        self.models: dict[str, Model] = {}
         self._ids = itertools.count()
-        self._lock = threading.Lock()
 
     def create_lora_training_client(
         self,
@@ -95,8 +96,7 @@ class EmbeddedService:
 
         def create() -> EmbeddedSamplingClient:
             if model_path is not None:
-                client = self._restored(model_path, base_model, optimizer=False)
-                return client.save_weights_and_get_sampling_client().result()
+                return self._restored(model_path, base_model, optimizer=False).sampling_client()
             assert base_model is not None
             model = self._model(base_model)
             return EmbeddedSamplingClient(self._sampler, Snapshot(model, model.for_sampling))
@@ -107,7 +107,7 @@ class EmbeddedService:
         """Return the models known by name: the built-in model and those already loaded. Local
         folders and hub ids work too."""
         known: dict[str, int | None] = {
-            name: m.weights.arch.max_context for name, m in self._models.items()
+            name: m.weights.arch.max_context for name, m in self.models.items()
         }
         built_in = {BUILT_IN: context} if (context := built_in_context()) is not None else {}
         return types.GetServerCapabilitiesResponse(supported_models=supported(built_in | known))
@@ -115,25 +115,37 @@ class EmbeddedService:
     def close(self) -> AwaitableConcurrentFuture[None]:
         """Refuse further requests; queued ones are still answered, unless the process ends
         first."""
-        self._loader.close()
-        self._sampler.close()
-        return Inline().submit(lambda: None)
+        for part in (self._loader, self._trainer, self._sampler):
+            part.close()
+        closed: Future[None] = Future()
+        closed.set_result(None)
+        return AwaitableConcurrentFuture(closed)
+
+    def load(self, base_model: str) -> AwaitableConcurrentFuture[Model]:
+        """Return a future of a base model, which is then in memory (`models`). The future raises
+        ConfigError for a model that cannot be loaded."""
+        return self._loader.submit(lambda: self._model(base_model))
 
     def add_model(self, model: Model) -> None:
         """Register a model that is already in memory under its name."""
-        with self._lock:
-            self._models[model.name] = model
+        self.models[model.name] = model
 
     def _model(self, name: str) -> Model:
-        with self._lock:
-            if name not in self._models:
-                self._models[name] = load_model(name, self.device, self.dtype)
-            return self._models[name]
+        # Only the loader's thread adds models that are not in memory.
+        model = self.models.get(name)
+        if model is None:
+            model = self.models[name] = load_model(name, self.device, self.dtype)
+        return model
 
     def _client(self, base_model: str, settings: LoraSettings) -> EmbeddedTrainingClient:
         model_id = f"embedded-{next(self._ids)}"
         return EmbeddedTrainingClient(
-            self._model(base_model), settings, self._sampler, model_id, self.state_dir
+            self._model(base_model),
+            settings,
+            self._sampler,
+            model_id,
+            self.state_dir,
+            self._trainer,
         )
 
     def _restored(

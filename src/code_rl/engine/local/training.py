@@ -1,11 +1,11 @@
-"""The training client: requests queue on one worker and run in the order of submission."""
+"""The training client: requests queue in its lane and run in the order of submission."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 from tinker import types
@@ -31,7 +31,7 @@ from .passes import (
 from .sampling import EmbeddedSamplingClient, Sampler, Snapshot
 from .state import Saved, check_name, write_state
 from .weights import Weights
-from .worker import EngineWorker, Inline
+from .worker import Lanes
 
 T = TypeVar("T")
 _PREFIX = "base_model.model."
@@ -52,16 +52,16 @@ class EmbeddedTrainingClient:
         sampler: Sampler,
         model_id: str,
         state_dir: Path | None,
-        worker: EngineWorker | Inline | None = None,
+        lanes: Lanes,
     ) -> None:
         self.model_id, self.settings = model_id, settings
-        self._model = model
+        self.model = model
         self._lora, self._learner = _learner(model, settings)
         self._lora.initialise()
         self._sampler = sampler
         self._state_dir = state_dir
         self._failure: BaseException | None = None
-        self._worker = worker or EngineWorker(f"embedded-{model_id}")
+        self._lanes = lanes
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -80,7 +80,7 @@ class EmbeddedTrainingClient:
         malformed data.
         """
         how, given = read_pass(loss_fn, loss_fn_config), list(data)
-        return self._worker.submit(lambda: self._learner.forward(self._read(given, how), how))
+        return self.submit(lambda: self._learner.forward(self._read(given, how), how))
 
     def forward_backward(
         self,
@@ -109,7 +109,7 @@ class EmbeddedTrainingClient:
         temperature: float = 1.0,
     ) -> AwaitableConcurrentFuture[types.ForwardBackwardOutput]:
         """Do a `forward_backward` with a custom loss, `loss_fn(data, logprobs) -> (loss, metrics)`,
-        which runs on this client's thread.
+        which runs on the engine's thread and must not wait for a training client.
 
         As in the SDK, `loss:sum` is the custom loss, and `surrogate_loss:sum` is the cross-entropy
         that has its gradient. `temperature`, which the SDK does not have, applies to the
@@ -152,7 +152,7 @@ class EmbeddedTrainingClient:
                 ) from failure
             return types.OptimStepResponse(metrics=self._learner.optim_step(params))
 
-        return self._worker.submit(run)
+        return self.submit(run)
 
     def save_state(
         self, name: str, overwrite: bool = False
@@ -178,41 +178,58 @@ class EmbeddedTrainingClient:
         """Return a future of a sampling client with the weights at this request's turn in the
         queue. `name` has no effect, as in the SDK."""
         del name
-        return self._worker.submit(lambda: EmbeddedSamplingClient(self._sampler, self.snapshot()))
+        return self.submit(self.sampling_client)
+
+    def submit(self, operation: Callable[[], T]) -> AwaitableConcurrentFuture[T]:
+        """Queue any operation on this model behind the earlier requests."""
+        return self._lanes.submit(operation, self)
 
     def write(self, path: Path, training: bool, overwrite: bool) -> None:
         """Write the current model at once, bypassing the queue: with optimizer and gradient, or for
         sampling only (`training` False)."""
         write_state(path, self._tensors(training), self._meta(training), overwrite)
 
-    def spoil(self, error: BaseException) -> None:
-        """Make the next optim_step fail, because a forward_backward was refused before it was
-        queued. This call bypasses the queue."""
-        self._failure = error
+    def check_pass(
+        self, data: Sequence[types.Datum], loss_fn: str, config: Mapping[str, float | str] | None
+    ) -> None:
+        """Raise InputError for a loss or data that a pass would refuse."""
+        self._read(data, read_pass(loss_fn, config))
 
-    def snapshot(self) -> Snapshot:
-        """Return the current weights for sampling, bypassing the queue."""
-        return Snapshot(self._model, self._learner.snapshot())
+    def refuse(self, error: Exception, backward: bool) -> AwaitableConcurrentFuture[None]:
+        """Queue the failure of a refused pass: the future raises `error`. If the pass was backward,
+        the next step fails too."""
+
+        def run() -> NoReturn:
+            if backward:
+                self._failure = error
+            raise error
+
+        return self.submit(run)
+
+    def sampling_client(self) -> EmbeddedSamplingClient:
+        """Return a sampling client with the current weights, bypassing the queue."""
+        snapshot = Snapshot(self.model, self._learner.snapshot())
+        return EmbeddedSamplingClient(self._sampler, snapshot)
 
     def get_tokenizer(self) -> Any:
         """The model's tokenizer."""
-        return self._model.tokenizer()
+        return self.model.tokenizer()
 
     def get_info(self) -> types.GetInfoResponse:
         """Return the model's name and id, and the LoRA rank."""
-        model = self._model
+        model = self.model
         return model_info(
             self.model_id, model.weights.arch.family, model.name, model.source, self.settings.rank
         )
 
     def max_context_length(self) -> int:
         """The most tokens of prompt and completion together."""
-        return self._model.weights.arch.max_context
+        return self.model.weights.arch.max_context
 
     @property
     def notice(self) -> str:
         """A notice for users about how this model is computed; empty for the fast families."""
-        arch = self._model.weights.arch
+        arch = self.model.weights.arch
         if not isinstance(arch, HfArchitecture):
             return ""
         return (
@@ -222,19 +239,15 @@ class EmbeddedTrainingClient:
 
     def vocabulary(self) -> int:
         """The number of token ids of the model."""
-        return self._model.weights.arch.vocab
-
-    def close(self) -> None:
-        """Refuse further requests; queued ones still run."""
-        self._worker.close()
+        return self.model.weights.arch.vocab
 
     def restore(self, saved: Saved, optimizer: bool) -> None:
         """Put a checkpoint's tensors into this model, all or none. Raises CheckpointError if they
         do not fit this model."""
         meta, lora, path = saved.meta, self._lora, saved.path
-        if meta.get("base_fingerprint") != self._model.fingerprint:
+        if meta.get("base_fingerprint") != self.model.fingerprint:
             raise CheckpointError(
-                f"checkpoint {path} belongs to another base model than {self._model.name!r}"
+                f"checkpoint {path} belongs to another base model than {self.model.name!r}"
             )
         if (
             meta.get("modules") != [m.name for m in lora.modules]
@@ -261,7 +274,7 @@ class EmbeddedTrainingClient:
         self._learner.weights_changed()
 
     def _read(self, data: Sequence[types.Datum], how: Pass) -> list[EngineExample]:
-        return read_datums(data, how.loss, self._model.weights.arch)
+        return read_datums(data, how.loss, self.model.weights.arch)
 
     def _submit_backward(
         self, operation: Callable[[], types.ForwardBackwardOutput]
@@ -275,7 +288,7 @@ class EmbeddedTrainingClient:
                 self._failure = error
                 raise
 
-        return self._worker.submit(run)
+        return self.submit(run)
 
     def _save(
         self,
@@ -296,7 +309,7 @@ class EmbeddedTrainingClient:
             self.write(path, kind == "state", overwrite)
             return answer(path=str(path))
 
-        return self._worker.submit(run)
+        return self.submit(run)
 
     def _tensors(self, training: bool) -> dict[str, torch.Tensor]:
         found = _named(self._lora, self._lora.flat, "")
@@ -310,8 +323,8 @@ class EmbeddedTrainingClient:
     def _meta(self, training: bool) -> dict[str, Any]:
         return {
             "kind": "state" if training else "sampler",
-            "base_model": self._model.name,
-            "base_fingerprint": self._model.fingerprint,
+            "base_model": self.model.name,
+            "base_fingerprint": self.model.fingerprint,
             **asdict(self.settings),
             "modules": [m.name for m in self._lora.modules],
             "adam_steps": self._learner.adam.steps,

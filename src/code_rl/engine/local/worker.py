@@ -1,4 +1,4 @@
-"""Threads that compute: one runs operations in order, with futures like Tinker's, and all are ended
+"""Threads that compute: each runs operations in lanes, with futures like Tinker's. All are ended
 with the process.
 
 If a thread is inside torch when the interpreter exits, the process is aborted with exit code 134,
@@ -9,11 +9,11 @@ pass `safe_point` every few milliseconds.
 from __future__ import annotations
 
 import atexit
-import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -78,62 +78,74 @@ def end_threads() -> None:
         thread.join(max(0.0, end - time.monotonic()))
 
 
-class EngineWorker:
-    """FIFO executor on one daemon thread, started with the first operation.
+class _Queue:
+    """Operations that wait, by lane. The thread holds it, and not the lanes' owner."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.lanes: dict[Hashable, deque[_Job]] = {}
+        self.closed = False
+
+    def close(self) -> None:
+        with self.changed:
+            self.closed = True
+            self.changed.notify()
+
+    def take(self) -> _Job | None:
+        """Wait for an operation of the lane whose turn it is. Return None if none can come."""
+        with self.changed:
+            while not self.lanes:
+                if self.closed:
+                    return None
+                self.changed.wait()
+            lane, jobs = next(iter(self.lanes.items()))
+            del self.lanes[lane]
+            job = jobs.popleft()
+            if jobs:
+                self.lanes[lane] = jobs
+            return job
+
+    def work(self) -> None:
+        while (job := self.take()) is not None:
+            operation, future = job
+            run_into(future, operation)
+            # Drop all references, so that a waiting thread keeps no client alive.
+            del job, operation, future
+
+
+class Lanes:
+    """Runs operations on one daemon thread, started with the first: those of a lane in order, and
+    the lanes in turn, so that no lane can block another.
 
     An operation that is cancelled before it begins is skipped. One that has begun runs to its end,
-    unless the process ends first (`ending`). The thread ends after `close`, or when the worker is
+    unless the process ends first (`ending`). The thread ends after `close`, or when the lanes are
     no longer referenced.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._queue = _Queue()
         self._thread: threading.Thread | None = None
-        self._closed = False
-        weakref.finalize(self, self._jobs.put, None).atexit = False
+        weakref.finalize(self, self._queue.close).atexit = False
 
-    def submit(self, operation: Callable[[], T]) -> AwaitableConcurrentFuture[T]:
-        """Queue `operation`. Raises BackendError after `close`."""
+    def submit(
+        self, operation: Callable[[], T], lane: Hashable = None
+    ) -> AwaitableConcurrentFuture[T]:
+        """Queue `operation` behind the others of its lane. Raises BackendError after `close`."""
         future: Future[T] = Future()
-        with self._lock:
-            if self._closed:
+        queue = self._queue
+        with queue.changed:
+            if queue.closed:
                 raise BackendError(f"{self._name} is closed and accepts no further requests")
-            self._jobs.put((operation, future))
+            queue.lanes.setdefault(lane, deque()).append((operation, future))
+            queue.changed.notify()
             if self._thread is None:
-                jobs = self._jobs
-                self._thread = start_thread(self._name, lambda: _run(jobs), lambda: jobs.put(None))
+                self._thread = start_thread(self._name, queue.work, queue.close)
         return AwaitableConcurrentFuture(future)
 
     def close(self) -> None:
         """Refuse new operations; those already queued still run."""
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._jobs.put(None)
-
-
-class Inline:
-    """Runs each operation at once in the caller's thread, for callers with their own queue and
-    thread."""
-
-    def submit(self, operation: Callable[[], T]) -> AwaitableConcurrentFuture[T]:
-        """Run `operation`; the future is finished when this returns."""
-        future: Future[T] = Future()
-        run_into(future, operation)
-        return AwaitableConcurrentFuture(future)
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-def _run(jobs: queue.SimpleQueue[_Job | None]) -> None:
-    while (job := jobs.get()) is not None:
-        operation, future = job
-        run_into(future, operation)
-        # Drop all references, so that a waiting thread keeps no client alive.
-        del job, operation, future
+        self._queue.close()
 
 
 def run_into(future: Future[T], operation: Callable[[], T]) -> None:

@@ -1,11 +1,14 @@
-"""State shared by the calls: model names, sessions, runs, sampling sessions, engines, promises, and
-models in memory."""
+"""State shared by the calls: model names, sessions, runs, sampling sessions, promises, and weights
+in memory. The embedded engine does the work."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 import tomllib
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -13,16 +16,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
+
+from code_rl.engine.local.sampling import EmbeddedSamplingClient
+from code_rl.engine.local.service import EmbeddedService
+from code_rl.engine.local.training import EmbeddedTrainingClient
 from code_rl.engine.names import source_of
 from code_rl.util.errors import CodeRLError, ConfigError
 
-from .engine import EmbeddedEngine, ModelFacts
 from .promises import Promise, Promises, ServiceLimits, session_of, unchanged
-from .store import RunRecord, SamplerRecord, StateStore, now
+from .store import RunRecord, StateStore, is_sampler_id, now
 from .wire import Refusal, bad, busy, gone, unknown
 
 MAX_HELD = 4096
-Start = Callable[[EmbeddedEngine], "Future[Any]"]
+Queued = AwaitableConcurrentFuture[Any]
+Start = Callable[[EmbeddedTrainingClient], Queued]
+Weights = tuple[str, int, int]
+"""A base model, with the identity of a file of weights on it, or zeros."""
 
 
 def read_models(path: str | None) -> dict[str, str]:
@@ -76,13 +86,15 @@ class Session:
 @dataclass(eq=False)
 class ServedRun:
     """A model in training. Requests run in the order of their numbers; number 0 creates the model.
-    `record` is None until that succeeds."""
+    `record` and `client` are None until that succeeds, and later requests are held until then."""
 
     run_id: str
     local: str
-    next_seq: int = 0
+    created: Future[EmbeddedTrainingClient]
+    next_seq: int = 1
     record: RunRecord | None = None
-    held: dict[int, tuple[Promise, Callable[[], None]]] = field(default_factory=dict)
+    client: EmbeddedTrainingClient | None = None
+    held: dict[int, tuple[Promise, Start, Callable[[Any], object]]] = field(default_factory=dict)
     held_since: float = 0.0
     queued: int = 0
     last_used: float = field(default_factory=time.monotonic)
@@ -90,29 +102,38 @@ class ServedRun:
 
 @dataclass(eq=False)
 class SamplingSession:
-    """Weights to sample from."""
+    """Weights to sample from: those in `file`, or the base model's (None). `model_path` is the
+    checkpoint that they were made from, if any."""
 
-    record: SamplerRecord
+    sampler_id: str
+    base_model: str
+    local: str
+    model_path: str | None
+    file: Path | None
     queued: int = 0
     last_used: float = field(default_factory=time.monotonic)
 
 
 class Core:
-    """The server's state. It belongs to the event loop, except for the engines' threads."""
+    """The server's state. It belongs to the event loop; `service` has threads of its own."""
 
     def __init__(
         self,
         store: StateStore,
         models: Mapping[str, str],
         limits: ServiceLimits,
-        start: Callable[[str], EmbeddedEngine],
+        service: EmbeddedService,
     ) -> None:
         self.store = store
         self.models = models
         self.limits = limits
-        self._start = start
+        self.service = service
         self.promises = Promises(limits)
-        self.engines: dict[str, EmbeddedEngine] = {}
+        self._keeping = threading.Lock()
+        self.weights: OrderedDict[Weights, Future[EmbeddedSamplingClient]] = OrderedDict()
+        """The `max_samplers` weights that were last sampled from."""
+        self.last_used: dict[str, float] = {}
+        """When each base model in memory last had work."""
         self.sessions: dict[str, Session] = {}
         self.runs: dict[str, ServedRun] = {}
         self.samplers: dict[str, SamplingSession] = {}
@@ -147,18 +168,6 @@ class Core:
         found.vanished = False
         return found
 
-    def engine(self, local: str) -> EmbeddedEngine:
-        """Return the engine of a base model, started on first use."""
-        engine = self.engines.get(local)
-        if engine is None:
-            engine = self.engines[local] = self._start(local)
-            engine.loaded.add_done_callback(lambda loaded: self._forget_failed(local, loaded))
-        return engine
-
-    def _forget_failed(self, local: str, loaded: Future[ModelFacts]) -> None:
-        if loaded.exception() is not None and (engine := self.engines.pop(local, None)) is not None:
-            engine.close()
-
     def run(self, run_id: str) -> ServedRun:
         """Return a run. Raises a Refusal if it is unknown, or no longer in memory."""
         found = self.runs.get(run_id)
@@ -180,10 +189,10 @@ class Core:
         local: str,
         kind: str,
         fingerprint: bytes,
-        start: Start,
-        then: Callable[[ServedRun, Any], object],
+        create: Callable[[], AwaitableConcurrentFuture[EmbeddedTrainingClient]],
+        then: Callable[[ServedRun, EmbeddedTrainingClient], object],
     ) -> Promise:
-        """Promise a new run. `then` makes its record and the answer from the result of `start`."""
+        """Promise a new run. `then` makes its record and the answer from the client."""
         seen = self.promises.seen(f"{run_id}:0", kind, fingerprint)
         if seen is not None:
             return seen
@@ -201,8 +210,19 @@ class Core:
             if not lost:
                 raise busy(f"{len(self.runs)} models are in training, the limit (max_models)")
             self.unload(min(lost, key=lambda run: run.last_used))
-        run = self.runs[run_id] = ServedRun(run_id, local)
-        return self.accept(run, 0, kind, fingerprint, start, lambda result: then(run, result))
+        run = self.runs[run_id] = ServedRun(run_id, local, create().future())
+        promise = self.promises.add(Promise(f"{run_id}:0", kind, fingerprint, 0))
+
+        def on_end() -> None:
+            if run.record is None:
+                self.runs.pop(run_id, None)
+                self.drop_held(run, bad(f"model {run_id} could not be created"))
+            else:
+                run.client = run.created.result()
+                self._start_ready(run)
+
+        self.follow(run, promise, run.created, lambda client: then(run, client), on_end)
+        return promise
 
     def accept(
         self,
@@ -239,21 +259,22 @@ class Core:
         if seq != run.next_seq or run.queued:
             self.promises.check_room(size)
         promise = self.promises.add(Promise(request_id, kind, fingerprint, size))
+        run.held[seq] = promise, start, then
+        run.held_since = time.monotonic()
+        self._start_ready(run)
+        return promise
 
-        def begin() -> None:
+    def _start_ready(self, run: ServedRun) -> None:
+        """Start the held requests whose turn has come."""
+        while run.client is not None and (ready := run.held.pop(run.next_seq, None)) is not None:
+            promise, start, then = ready
+            run.next_seq += 1
             try:
-                future = start(self.engine(run.local))
+                future = start(run.client).future()
             except CodeRLError as error:
                 future = Future()
                 future.set_exception(error)
             self.follow(run, promise, future, then)
-
-        run.held[seq] = promise, begin
-        run.held_since = time.monotonic()
-        while (ready := run.held.pop(run.next_seq, None)) is not None:
-            ready[1]()
-            run.next_seq += 1
-        return promise
 
     def follow(
         self,
@@ -261,6 +282,7 @@ class Core:
         promise: Promise,
         future: Future[Any],
         then: Callable[[Any], object] = unchanged,
+        at_end: Callable[[], None] = lambda: None,
     ) -> None:
         """Fulfill a promise from an engine's future. Until it ends it counts in its owner's
         queue."""
@@ -268,20 +290,15 @@ class Core:
 
         def on_end() -> None:
             owner.queued -= 1
-            owner.last_used = time.monotonic()
-            if (
-                isinstance(owner, ServedRun)
-                and owner.record is None
-                and promise.request_id.endswith(":0")
-            ):
-                self.runs.pop(owner.run_id, None)  # it could not be created
+            owner.last_used = self.last_used[owner.local] = time.monotonic()
+            at_end()
 
         promise.on_end = on_end
         self.promises.follow(promise, future, then)
 
     def drop_held(self, run: ServedRun, error: Exception) -> None:
         """Fail the requests that wait for an earlier one."""
-        for promise, _ in run.held.values():
+        for promise, _, _ in run.held.values():
             self.promises.end(promise, None, error)
         run.held.clear()
 
@@ -291,30 +308,74 @@ class Core:
         error = bad(f"request {run.next_seq} of model {run.run_id}, before this one, never came")
         run.next_seq = max(run.held) + 1
         self.drop_held(run, error)
-        self.engine(run.local).refuse(run.run_id, error, backward=True)
+        assert run.client is not None
+        run.client.refuse(error, backward=True)
 
     def unload(self, run: ServedRun) -> None:
         """Forget a run's model after its queued requests; its checkpoints stay."""
         self.runs.pop(run.run_id, None)
         self.drop_held(run, gone(f"model {run.run_id} was unloaded"))
-        self.engine(run.local).drop(run.run_id)
 
     def sampler(self, sampler_id: str) -> SamplingSession:
-        """Return a sampling session. Raises a Refusal if it is unknown."""
+        """Return a sampling session. Raises a Refusal if it is unknown, or no longer kept."""
+        if not is_sampler_id(sampler_id):
+            raise unknown(f"sampling session {sampler_id[:100]!r}")
+        self.session(sampler_id)
         found = self.samplers.get(sampler_id)
         if found is None:
-            record = self.store.read_sampler(sampler_id)
-            if record is None:
-                raise unknown(f"sampling session {sampler_id[:100]!r}")
-            found = self.samplers[sampler_id] = SamplingSession(record)
-        self.session(sampler_id)
+            raise gone(
+                f"sampling session {sampler_id} is no longer kept: it was not used for a day, or "
+                "the server stopped; create a sampling client from saved weights"
+            )
         found.last_used = time.monotonic()
         return found
 
-    def add_sampler(self, record: SamplerRecord) -> None:
-        """Register a new sampling session, whose weights are already on disk."""
-        self.store.write_sampler(record)
-        self.samplers[record.sampler_id] = SamplingSession(record)
+    def drop_sampler(self, sampler_id: str) -> None:
+        """Forget a sampling session and its weights."""
+        self.samplers.pop(sampler_id, None)
+        self.store.delete_sampler(sampler_id)
+
+    async def client_of(self, sampler: SamplingSession) -> EmbeddedSamplingClient:
+        """Return a client that samples from a session's weights, read from disk if they are not in
+        memory."""
+        path, key = sampler.file, _identity(sampler.local, sampler.file)
+        found = self.weights.get(key)
+        if found is None:
+            text = None if path is None else str(path)
+            found = self.service.create_sampling_client(text, sampler.local).future()
+        self.keep(key, found)
+        if found.done() and found.exception() is None:
+            return found.result()
+        try:
+            return await asyncio.shield(asyncio.wrap_future(found))
+        except CodeRLError:
+            if self.weights.get(key) is found:
+                del self.weights[key]
+            raise
+
+    def keep_written(self, local: str, file: Path, client: EmbeddedSamplingClient) -> None:
+        """Keep the weights that were just written to a file in memory."""
+        known: Future[EmbeddedSamplingClient] = Future()
+        known.set_result(client)
+        self.keep(_identity(local, file), known)
+
+    def keep(self, key: Weights, found: Future[EmbeddedSamplingClient]) -> None:
+        """Keep weights in memory, and forget those that were not used for longest."""
+        with self._keeping:
+            self.weights[key] = found
+            self.weights.move_to_end(key)
+            while len(self.weights) > self.limits.max_samplers:
+                self.weights.popitem(last=False)
+
+    def unload_base(self, local: str) -> None:
+        """Forget a base model that nothing uses."""
+        self.service.models.pop(local, None)
+        for key in [key for key in self.weights if key[0] == local]:
+            del self.weights[key]
+
+    def samplers_of(self, session_id: str) -> list[str]:
+        """Return the ids of a session's sampling sessions."""
+        return sorted(name for name in list(self.samplers) if name.startswith(f"{session_id}:"))
 
     def runs_of(self, session_id: str) -> list[ServedRun]:
         """Return a session's models in memory."""
@@ -325,3 +386,12 @@ class Core:
         server."""
         if self.draining:
             raise Refusal(503, "the server is shutting down", retry_after_s=2)
+
+
+def _identity(local: str, file: Path | None) -> Weights:
+    """Return an identity of weights. Links to one checkpoint have the same, and share weights and
+    batches; a file that replaces the checkpoint has another."""
+    if file is None:
+        return local, 0, 0
+    found = file.stat()
+    return local, found.st_ino, found.st_mtime_ns

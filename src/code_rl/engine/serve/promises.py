@@ -26,9 +26,9 @@ class ServiceLimits:
     """The limits of the server; counts and seconds."""
 
     max_models: int
+    max_samplers: int
     max_queue: int
     max_queued_bytes: int
-    max_result_bytes: int
     idle_s: float
     session_timeout_s: float
 
@@ -71,7 +71,6 @@ class Promises:
         self._limits = limits
         self.open = 0
         self.request_bytes = 0
-        self.result_bytes = 0
         self.idle = asyncio.Event()
         """Set when no promise is open."""
         self.idle.set()
@@ -95,21 +94,14 @@ class Promises:
         return found
 
     def check_room(self, size: int) -> None:
-        """Refuse (429) another request of `size` bytes that would exceed the limits on waiting or
-        kept bytes."""
+        """Refuse (429) another request of `size` bytes that would exceed the limits on waiting
+        ones."""
         if self.open >= self._limits.max_queue:
             raise busy(f"{self.open} requests are queued, the limit")
         if self.request_bytes and self.request_bytes + size > self._limits.max_queued_bytes:
             raise busy(
                 f"queued requests hold {self.request_bytes} bytes; {size} more are over the limit"
             )
-        if self.result_bytes > self._limits.max_result_bytes:
-            self._drop(p for p in list(self._all.values()) if p.fetched is not None)
-            if self.result_bytes > self._limits.max_result_bytes:
-                raise busy(
-                    f"results that wait to be fetched hold {self.result_bytes} bytes, over the "
-                    "limit"
-                )
 
     def add(self, promise: Promise) -> Promise:
         """Keep a new promise."""
@@ -151,7 +143,6 @@ class Promises:
         promise.done.set()
         self.open -= 1
         self.request_bytes -= promise.request_bytes
-        self.result_bytes += len(promise.body)
         if not self.open:
             self.idle.set()
         if promise.on_end is not None:
@@ -204,8 +195,7 @@ class Promises:
 
     def _drop(self, which: Iterable[Promise]) -> None:
         for promise in list(which):
-            if self._all.pop(promise.request_id, None) is not None:
-                self.result_bytes -= len(promise.body)
+            self._all.pop(promise.request_id, None)
 
 
 def unchanged(result: Any) -> Any:

@@ -15,7 +15,6 @@ from tinker import types
 
 from .core import Core, SamplingSession
 from .promises import Promise
-from .store import SamplerRecord, now
 from .wire import bad, checked_seq, gone, validated
 
 MAX_SAMPLES = 4096
@@ -51,7 +50,7 @@ class SamplingCalls:
         session = core.session(request.session_id)
         number = checked_seq(request.sampling_session_seq_id, "sampling_session_seq_id")
         sampler_id = f"{session.session_id}:sample:{number}"
-        made = core.store.read_sampler(sampler_id)
+        made = core.samplers.get(sampler_id)
         if made is not None:
             if (made.model_path, made.base_model) != (
                 request.model_path,
@@ -60,21 +59,20 @@ class SamplingCalls:
                 raise bad(f"sampling session {sampler_id} was created before, with other weights")
             return types.CreateSamplingSessionResponse(sampling_session_id=sampler_id)
         core.refuse_when_draining()
-        record = self._record(request, sampler_id)
-        core.add_sampler(record)
+        made = core.samplers[sampler_id] = self._made(request, sampler_id)
         # The model begins to load now, before the first sample.
-        core.engine(record.local)
+        core.service.load(made.local)
         return types.CreateSamplingSessionResponse(sampling_session_id=sampler_id)
 
-    def _record(
+    def _made(
         self, request: types.CreateSamplingSessionRequest, sampler_id: str
-    ) -> SamplerRecord:
+    ) -> SamplingSession:
         core = self._core
         if request.model_path is None:
             if request.base_model is None:
                 raise bad("create_sampling_session needs model_path or base_model")
             local = core.local(request.base_model)
-            return SamplerRecord(sampler_id, request.base_model, local, None, False, now())
+            return SamplingSession(sampler_id, request.base_model, local, None, None)
         checkpoint = core.store.find(request.model_path, "state", "sampler")
         run = core.store.read_run(checkpoint.run_id)
         if run is None:
@@ -84,14 +82,14 @@ class SamplingCalls:
                 f"base_model={request.base_model[:100]!r}: {request.model_path} belongs to "
                 f"{run.base_model!r}"
             )
-        core.store.link_sampler(sampler_id, core.store.file_of(checkpoint))
-        return SamplerRecord(sampler_id, run.base_model, run.local, request.model_path, True, now())
+        file = core.store.link_sampler(sampler_id, core.store.file_of(checkpoint))
+        return SamplingSession(sampler_id, run.base_model, run.local, request.model_path, file)
 
     def get_sampler(self, sampler_id: str) -> types.GetSamplerResponse:
         """Return the facts about a sampling session."""
-        record = self._core.sampler(sampler_id).record
+        found = self._core.sampler(sampler_id)
         return types.GetSamplerResponse(
-            sampler_id=sampler_id, base_model=record.base_model, model_path=record.model_path
+            sampler_id=sampler_id, base_model=found.base_model, model_path=found.model_path
         )
 
     async def sample(
@@ -122,7 +120,7 @@ class SamplingCalls:
             )
         core = self._core
         sampler = core.sampler(request.sampling_session_id)
-        request_id = f"{sampler.record.sampler_id}:{seq}"
+        request_id = f"{sampler.sampler_id}:{seq}"
         if core.promises.seen(request_id, "sample", fingerprint) is None:
             core.refuse_when_draining()
             core.promises.check_room(size)
@@ -141,19 +139,27 @@ class SamplingCalls:
     async def _draw(
         self, sampler: SamplingSession, request: types.SampleRequest, seq: int
     ) -> Future[types.SampleResponse]:
-        record = sampler.record
-        engine = self._core.engine(record.local)
-        await asyncio.wrap_future(engine.loaded)
-        weights = self._core.store.sampler_file(record.sampler_id) if record.has_weights else None
         try:
-            if isinstance(request.sampling_params.stop, str | list | tuple):
-                # Stop texts need the tokenizer.
-                return await asyncio.to_thread(engine.sample, weights, request, seq)
-            return engine.sample(weights, request, seq)
+            client = await self._core.client_of(sampler)
         except FileNotFoundError:
             raise gone(
-                f"the weights of sampling session {record.sampler_id} are no longer kept"
+                f"the weights of sampling session {sampler.sampler_id} are no longer kept"
             ) from None
+
+        def draw() -> Future[types.SampleResponse]:
+            return client.sample(
+                request.prompt,
+                request.num_samples,
+                request.sampling_params,
+                bool(request.prompt_logprobs),
+                request.topk_prompt_logprobs,
+                request.prompt_logprobs_last_n,
+                number=seq,
+            ).future()
+
+        if isinstance(request.sampling_params.stop, str | list | tuple):
+            return await asyncio.to_thread(draw)  # stop texts need the tokenizer
+        return draw()
 
     async def retrieve(self, request_id: str) -> Promise | None:
         """Return a promise once it is finished, else None."""

@@ -100,9 +100,8 @@ class ServiceCalls:
         )
         core = self._core
         core.promises.drop_session(session_id)
-        for sampler_id in core.store.samplers_of(session_id):
-            core.samplers.pop(sampler_id, None)
-            core.store.delete_sampler(sampler_id)
+        for sampler_id in core.samplers_of(session_id):
+            core.drop_sampler(sampler_id)
         for run in core.runs_of(session_id):
             core.unload(run)
 
@@ -112,9 +111,8 @@ class ServiceCalls:
         if len(wanted or "") > LONGEST_NAME:
             raise bad(f"model_name has {len(wanted or '')} characters, more than {LONGEST_NAME}")
         core, contexts, refused = self._core, dict[str, int | None](), None
-        for name, engine in list(core.engines.items()):
-            if engine.loaded.done() and engine.loaded.exception() is None:
-                contexts[name] = engine.loaded.result().context
+        for name, model in list(core.service.models.items()):
+            contexts[name] = model.weights.arch.max_context
         if (built_in := built_in_context()) is not None:
             contexts.setdefault(BUILT_IN, built_in)
         for asked, local in core.models.items():
@@ -161,7 +159,7 @@ class ServiceCalls:
         record = self._core.store.read_session(session_id)
         return types.GetSessionResponse(
             training_run_ids=self._core.store.runs_of(session_id),
-            sampler_ids=self._core.store.samplers_of(session_id),
+            sampler_ids=self._core.samplers_of(session_id),
             user_metadata=record.get("user_metadata"),
             display_name=record.get("display_name"),
         )

@@ -1,5 +1,5 @@
-"""The state folder: sessions, runs, their checkpoints, and the weights of samplers. Everything here
-survives a restart.
+"""The state folder: sessions, runs, their checkpoints, and the weights of samplers. Everything
+here but the samplers survives a restart.
 
 ```
 lock                       held by the one server that uses the folder
@@ -7,8 +7,8 @@ sessions/SESSION.json      tags, metadata, how it ended
 runs/RUN/run.json          base model, adapter settings, metadata
 runs/RUN/checkpoints/NAME.KIND.safetensors, with NAME.KIND.json
                            KIND is state, sampler, or external (a folder in peft's form)
-samplers/SAMPLER.json, SAMPLER.safetensors
-                           a sampling session; its weights are its own hard link
+samplers/SAMPLER.safetensors
+                           the weights of a sampling session of this server, as its own hard link
 ```
 """
 
@@ -58,18 +58,6 @@ class RunRecord:
 
 
 @dataclass(frozen=True)
-class SamplerRecord:
-    """A sampling session on its own weights (`file`) or on the base model (None)."""
-
-    sampler_id: str
-    base_model: str
-    local: str
-    model_path: str | None
-    has_weights: bool
-    created: str
-
-
-@dataclass(frozen=True)
 class Checkpoint:
     """A saved checkpoint."""
 
@@ -92,6 +80,11 @@ class Checkpoint:
         return f"tinker://{self.run_id}/{self.checkpoint_id}"
 
 
+def is_sampler_id(sampler_id: str) -> bool:
+    """Return True if a text has the form of a sampling session's id."""
+    return _SAMPLER_ID.fullmatch(sampler_id) is not None
+
+
 def now() -> str:
     """Return the time in the records' form."""
     return datetime.now(UTC).isoformat()
@@ -110,6 +103,8 @@ class StateStore:
             raise ConfigError(f"state_dir={folder} cannot be used: {error.strerror}") from error
         self._lock = contextlib.ExitStack()
         self._lock.enter_context(only_writer(folder / "lock", f"state_dir={folder}"))
+        for left in (folder / "samplers").iterdir():  # of an earlier server
+            left.unlink()
 
     def close(self) -> None:
         """Release the folder for another server."""
@@ -230,26 +225,13 @@ class StateStore:
                 return Checkpoint(**found)
         raise unknown(f"checkpoint {checkpoint_id[:300]!r} of run {run_id[:100]!r}")
 
-    def write_sampler(self, record: SamplerRecord) -> None:
-        """Keep a sampling session's record."""
-        _write(self.folder / "samplers" / f"{record.sampler_id}.json", asdict(record))
-
-    def read_sampler(self, sampler_id: str) -> SamplerRecord | None:
-        """Return a sampling session's record, or None."""
-        known = _SAMPLER_ID.fullmatch(sampler_id)
-        found = _read(self.folder / "samplers" / f"{sampler_id}.json") if known else None
-        return SamplerRecord(**found) if found is not None else None
-
-    def samplers_of(self, session_id: str) -> list[str]:
-        """Return the ids of the sampling sessions of a session."""
-        return sorted(path.stem for path in (self.folder / "samplers").glob(f"{session_id}:*.json"))
-
     def sampler_file(self, sampler_id: str) -> Path:
         """Return the path of a sampling session's weights."""
         return self.folder / "samplers" / f"{sampler_id}.safetensors"
 
-    def link_sampler(self, sampler_id: str, source: Path) -> None:
-        """Give a sampling session weights that later saves of the same name do not change."""
+    def link_sampler(self, sampler_id: str, source: Path) -> Path:
+        """Give a sampling session weights that later saves of the same name do not change, and
+        return their path."""
         target = self.sampler_file(sampler_id)
         target.unlink(missing_ok=True)
         try:
@@ -258,10 +240,10 @@ class StateStore:
             raise CheckpointError(
                 f"the weights of {source.name} could not be kept: {error.strerror}"
             ) from error
+        return target
 
     def delete_sampler(self, sampler_id: str) -> None:
-        """Forget a sampling session and its weights."""
-        (self.folder / "samplers" / f"{sampler_id}.json").unlink(missing_ok=True)
+        """Delete a sampling session's weights."""
         self.sampler_file(sampler_id).unlink(missing_ok=True)
 
 

@@ -6,21 +6,22 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from typing import Any
 
 from tinker import types
+from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
 from code_rl.engine.adapters import read_embedded, write_peft
-from code_rl.engine.local.lora import LoraSettings
 from code_rl.engine.local.models import model_info
-from code_rl.engine.local.state import check_name
+from code_rl.engine.local.sampling import EmbeddedSamplingClient
+from code_rl.engine.local.service import EmbeddedService
+from code_rl.engine.local.state import check_name, read_state
+from code_rl.engine.local.training import EmbeddedTrainingClient
 from code_rl.util.errors import ConfigError, InputError
 
-from .core import Core, ServedRun, Start
-from .engine import EmbeddedEngine
+from .core import Core, Queued, SamplingSession, ServedRun
 from .promises import Promise, session_of
-from .store import Kind, RunRecord, SamplerRecord, now
+from .store import Kind, RunRecord, now
 from .wire import PassRequest, Refusal, bad, checked_seq, gone
 
 SMALL_PASS = 64 << 10
@@ -45,16 +46,16 @@ class TrainingCalls:
         lora = request.lora_config or types.LoraConfig(rank=32)
         _adam_only(request.optimizer_config)
         seed = lora.seed if lora.seed is not None else secrets.randbits(63)
-        settings = LoraSettings(
-            lora.rank, seed, lora.train_mlp, lora.train_attn, lora.train_unembed
-        )
+        parts = lora.train_mlp, lora.train_attn, lora.train_unembed
         return self._begin(
             run_id,
             request.base_model,
             request.user_metadata,
             "create_model",
             fingerprint,
-            lambda engine: engine.create(run_id, settings),
+            lambda service, local: service.create_lora_training_client(
+                local, lora.rank, seed, *parts
+            ),
             types.CreateModelResponse(model_id=run_id),
         )
 
@@ -87,7 +88,7 @@ class TrainingCalls:
                 checked_seq(request.seq_id),
                 "load_weights",
                 fingerprint,
-                lambda engine: engine.load(run.run_id, file, optimizer),
+                lambda client: client.submit(lambda: client.restore(read_state(file), optimizer)),
                 lambda _: answer(run.run_id),
             )
         run_id = self._new_id(request.session_id, request.model_seq_id)
@@ -103,7 +104,11 @@ class TrainingCalls:
             request.user_metadata,
             "load_weights",
             fingerprint,
-            lambda engine: engine.create(run_id, None, file, optimizer),
+            lambda service, local: (
+                service.create_training_client_from_state_with_optimizer
+                if optimizer
+                else service.create_training_client_from_state
+            )(str(file), local),
             answer(run_id),
         )
 
@@ -118,7 +123,7 @@ class TrainingCalls:
         metadata: dict[str, Any] | None,
         kind: str,
         fingerprint: bytes,
-        start: Start,
+        create: Callable[[EmbeddedService, str], AwaitableConcurrentFuture[EmbeddedTrainingClient]],
         answer: object,
     ) -> Promise:
         """Promise a new model, whose record is written once it exists."""
@@ -126,16 +131,17 @@ class TrainingCalls:
             raise bad("user_metadata must hold texts only")
         core, local = self._core, self._core.local(asked)
 
-        def then(run: ServedRun, lora: LoraSettings) -> object:
-            facts = core.engines[local].loaded.result()
-            made = RunRecord(
-                run_id, asked, local, facts.family, facts.tokenizer, lora.rank, now(), metadata
-            )
+        def then(run: ServedRun, client: EmbeddedTrainingClient) -> object:
+            model, rank = client.model, client.settings.rank
+            family = model.weights.arch.family
+            made = RunRecord(run_id, asked, local, family, model.source, rank, now(), metadata)
             core.store.write_run(made)
             run.record = made
             return answer
 
-        return core.begin(run_id, local, kind, fingerprint, start, then)
+        return core.begin(
+            run_id, local, kind, fingerprint, lambda: create(core.service, local), then
+        )
 
     def info(self, request: types.GetInfoRequest) -> types.GetInfoResponse:
         """Return the facts about a model."""
@@ -157,21 +163,20 @@ class TrainingCalls:
         core, run = self._core, self._core.run(request.model_id)
         what = request.data, request.loss_fn, request.loss_fn_config
         backward = not request.forward_only
-        engine = core.engine(run.local)
-        await asyncio.wrap_future(engine.loaded)
+        client = await asyncio.shield(asyncio.wrap_future(run.created))
         fault: InputError | Refusal | None = request.fault
         try:
             if fault is None and size < SMALL_PASS:
-                engine.check_pass(*what)
+                client.check_pass(*what)
             elif fault is None:
-                await asyncio.to_thread(engine.check_pass, *what)
+                await asyncio.to_thread(client.check_pass, *what)
         except InputError as error:
             fault = error
 
-        def start(engine: EmbeddedEngine) -> Future[Any]:
+        def start(client: EmbeddedTrainingClient) -> Queued:
             if fault is not None:
-                return engine.refuse(run.run_id, fault, backward)
-            return engine.run_pass(run.run_id, *what, backward)
+                return client.refuse(fault, backward)
+            return client.forward_backward(*what) if backward else client.forward(*what)
 
         promise = core.accept(
             run,
@@ -195,7 +200,7 @@ class TrainingCalls:
             checked_seq(request.seq_id),
             "optim_step",
             fingerprint,
-            lambda e: e.optim_step(run.run_id, request.optim_params),
+            lambda client: client.optim_step(request.optim_params),
         )
 
     def save(self, request: types.SaveWeightsRequest, fingerprint: bytes) -> Promise:
@@ -230,11 +235,17 @@ class TrainingCalls:
         sampler_id = f"{session_of(run.run_id)}:sample:{number}"
         file = core.store.sampler_file(sampler_id)
 
-        def then(_: None) -> object:
-            core.add_sampler(
-                SamplerRecord(
-                    sampler_id, self._created(run).base_model, run.local, None, True, now()
-                )
+        def save(client: EmbeddedTrainingClient) -> Queued:
+            def work() -> EmbeddedSamplingClient:
+                client.write(file, training=False, overwrite=True)
+                return client.sampling_client()
+
+            return client.submit(work)
+
+        def then(sampling: EmbeddedSamplingClient) -> object:
+            core.keep_written(run.local, file, sampling)
+            core.samplers[sampler_id] = SamplingSession(
+                sampler_id, self._created(run).base_model, run.local, None, file
             )
             return types.SaveWeightsForSamplerResponseInternal(
                 sampling_session_id=sampler_id, type="save_weights_for_sampler"
@@ -245,7 +256,7 @@ class TrainingCalls:
             checked_seq(request.seq_id),
             "save_weights_for_sampler",
             fingerprint,
-            lambda engine: engine.save(run.run_id, file, training=False, overwrite=True, keep=True),
+            save,
             then,
         )
 
@@ -277,7 +288,7 @@ class TrainingCalls:
             checked_seq(request.seq_id),
             call,
             fingerprint,
-            lambda engine: engine.save(run.run_id, written, kind == "state", overwrite),
+            lambda client: client.submit(lambda: client.write(written, kind == "state", overwrite)),
             then,
         )
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from dataclasses import fields
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -16,7 +15,6 @@ from tinker import types
 from code_rl.util.redaction import print_exception
 
 from .core import Core
-from .engine import Load
 from .promises import Promise
 from .wire import bad
 
@@ -57,12 +55,20 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges that are read from the server's state on request."""
-        core, load = self._core, _load(self._core)
+        core = self._core
+        runs, samplers = list(core.runs.values()), list(core.samplers.values())
         alive = sum(not s.vanished and not s.finished for s in core.sessions.values())
-        waiting = {"training": load.operations_waiting, "sample": load.samples_waiting}
-        held = {"base": len(core.engines), "training": load.models, "sampler": load.snapshots}
+        waiting = {
+            "training": sum(run.queued + len(run.held) for run in runs),
+            "sample": sum(sampler.queued for sampler in samplers),
+        }
+        held = {
+            "base": len(core.service.models),
+            "training": len(runs),
+            "sampler": len(core.weights),
+        }
         for name, text, value in (
-            ("queue", "Requests that wait", waiting),
+            ("queue", "Requests that wait or run", waiting),
             ("in_memory", "What is in memory", {**held, "session": alive}),
         ):
             family = GaugeMetricFamily(f"code_rl_serve_{name}", text, labels=["kind"])
@@ -92,14 +98,6 @@ class Metrics:
     def text(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
         return generate_latest(self._registry)
-
-
-def _load(core: Core) -> Load:
-    """Return the load of all engines, with the requests that wait before them."""
-    loads = [engine.load_now() for engine in list(core.engines.values())]
-    total = Load(**{f.name: sum(getattr(load, f.name) for load in loads) for f in fields(Load)})
-    total.operations_waiting += sum(len(run.held) for run in core.runs.values())
-    return total
 
 
 class Janitor:
@@ -139,17 +137,15 @@ class Janitor:
                     if silent > core.limits.session_timeout_s + core.limits.idle_s:
                         core.unload(run)
         for run in list(core.runs.values()):
-            if run.held and now - run.held_since > GAP_S:
+            if run.client is not None and run.held and now - run.held_since > GAP_S:
                 core.close_gap(run)
         for sampler in list(core.samplers.values()):
             if sampler.queued == 0 and now - sampler.last_used > max(
                 core.limits.idle_s, ABANDONED_S
             ):
-                del core.samplers[sampler.record.sampler_id]
-                core.store.delete_sampler(sampler.record.sampler_id)
+                core.drop_sampler(sampler.sampler_id)
         used = {run.local for run in core.runs.values()}
-        used |= {sampler.record.local for sampler in core.samplers.values() if sampler.queued}
-        for name, engine in list(core.engines.items()):
-            if name not in used and engine.load_now().idle_s > core.limits.idle_s:
-                engine.close()
-                del core.engines[name]
+        used |= {sampler.local for sampler in core.samplers.values() if sampler.queued}
+        for name in list(core.service.models):
+            if name not in used and now - core.last_used.setdefault(name, now) > core.limits.idle_s:
+                core.unload_base(name)
