@@ -9,6 +9,9 @@ import pytest
 from hypothesis import settings
 
 from tests.boxes import end_servers
+from tests.named_settings import check_names
+
+check_names()
 
 settings.register_profile("no-clock", deadline=None)
 settings.load_profile("no-clock")

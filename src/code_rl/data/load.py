@@ -95,8 +95,8 @@ def held_out_setting(dataset: str, test_dataset: str | None) -> str:
     if setting is None:
         raise ConfigError(
             f"dataset={dataset} has no held-out problems of its own; give test_dataset= as you "
-            "give dataset=, prepare it with test_share= (a larger one, if it has one), or "
-            "eval_every=-1 for none"
+            "give dataset=, make one with code-rl prepare test_share= (larger, if it has one), or "
+            "give eval_every=-1 for none"
         )
     return setting
 

@@ -152,6 +152,5 @@ def _refuse_other(path: Path, kept: Mapping[str, Any], now: Mapping[str, Any]) -
     for name, value in now.items():
         if kept.get(name) != value:
             raise ConfigError(
-                f"{name}={value} differs from {path}, which has {kept.get(name)}; give the same, "
-                "or another out="
+                f"{name} is {value}, and {kept.get(name)} in {path}; give the same, or another out="
             )
