@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from code_rl.grading.batches import executions_together
 from code_rl.grading.checker import Asked, CheckerBudget, put_to_checker, read_answer
 from code_rl.grading.compare import compare_printed, compare_returned
 from code_rl.grading.compare_values import UnreadableError
@@ -20,7 +21,7 @@ from code_rl.grading.problem import CallTest, Problem, StdinTest, TestCase
 from code_rl.grading.reasons import Reason, left_by_itself, status_reason, wrong
 from code_rl.grading.sandbox.executor import Execution, Executor, Limits, Status, encodable
 from code_rl.grading.sandbox.shared import shared_executor
-from code_rl.grading.submission import executions_of, limits_of, program_job
+from code_rl.grading.submission import executions_of, limits_of, program_job, single
 from code_rl.grading.verdict import Failure, Verdict, VerdictKind
 from code_rl.util.concurrency import wait_for
 from code_rl.util.errors import DataError, SandboxError
@@ -41,6 +42,7 @@ class _Tally:
     reason: Reason | None = None
     cpu_s: float = 0.0
     wall_s: float = 0.0
+    seconds: list[float] | None = None
 
     def note(self, reason: Reason | None) -> bool:
         """Count one more test. Return True if the judge is to stop."""
@@ -57,6 +59,15 @@ class _Tally:
         """Add the time of one test."""
         self.cpu_s += execution.cpu_s
         self.wall_s += execution.wall_s
+        if self.seconds is not None:
+            self.seconds.append(execution.cpu_s)
+
+    def begin_again(self) -> None:
+        """Forget all tests."""
+        self.done = self.passed = self.failed = 0
+        self.cpu_s, self.wall_s, self.reason = 0.0, 0.0, None
+        if self.seconds is not None:
+            self.seconds.clear()
 
 
 async def judge_async(
@@ -66,6 +77,7 @@ async def judge_async(
     *,
     cpu_limit_s: float | None = None,
     all_tests: bool = False,
+    seconds: list[float] | None = None,
 ) -> Verdict:
     """Run `code` on the tests of `problem` in order, up to the first failure, and return the
     verdict.
@@ -73,7 +85,7 @@ async def judge_async(
     Without an `executor` the process's own sandbox is used (SANDBOX_URL, else the embedded one).
     `cpu_limit_s` lowers the problem's own CPU limit per test. With `all_tests` every test runs, and
     `passed` counts all that passed. `cpu_s` and `wall_s` of the verdict are sums over the tests
-    that ran.
+    that ran; `seconds` receives the CPU seconds of each.
 
     Raises DataError for a problem that cannot be judged (no tests, mixed kinds, unknown rule) or
     code that is not text, and OutageError if the sandbox stays unreachable. Any other failure of
@@ -88,7 +100,7 @@ async def judge_async(
     check_problem(problem, f"problem {problem.id!r}")
     if code is None:
         return Verdict(VerdictKind.NO_CODE, 0, len(problem.tests), problem.compare.rule)
-    tally = _Tally(all_tests)
+    tally = _Tally(all_tests, seconds=seconds)
     if not encodable(code):
         tally.note(Reason(VerdictKind.COMPILE_ERROR, "the program is not UTF-8 text"))
     elif executor is None:
@@ -121,16 +133,45 @@ async def _judge(
 async def _run(
     problem: Problem, code: str, executor: Executor, limits: Limits, tally: _Tally
 ) -> None:
-    """Run the program and compare each output with the expected one."""
-    job = program_job(problem, code, problem.tests, limits)
-    async with contextlib.aclosing(executions_of(executor, job)) as executions:
-        async for execution in executions:
-            tally.spent(execution)
-            test = problem.tests[tally.done]
-            swallowed = problem.compare.rule == "lcb-official" and left_by_itself(execution, test)
-            failed = None if swallowed else status_reason(execution, test)
-            if tally.note(failed or await _compared(problem, test, execution)):
-                return
+    """Run the program and compare each output with the expected one.
+
+    A call in a batch counts only if it is right. The first that is not is made again, alone: if it
+    fails there too, that is its result. If it is right there, the program's answers depend on its
+    earlier calls, and every call is made again. All calls from then on are alone.
+    """
+    whole = program_job(problem, code, problem.tests, limits)
+    together = problem.compare.rule != "lcb-official"
+    while tally.done < len(problem.tests):
+        doubtful, job = False, replace(whole, cases=whole.cases[tally.done :])
+        runs = executions_together(executor, job, together)
+        async with contextlib.aclosing(runs) as executions:
+            async for execution, alone in executions:
+                reason = await _reason(problem, execution, tally.done)
+                doubtful = reason is not None and not alone
+                if doubtful:
+                    break
+                tally.spent(execution)
+                if tally.note(reason):
+                    return
+        if not doubtful:
+            return
+        # Not earlier: an executor with one slot runs one submission after the other.
+        again = await single(executor, replace(whole, cases=(whole.cases[tally.done],)))
+        reason, together = await _reason(problem, again, tally.done), False
+        if reason is None:
+            tally.begin_again()
+            continue
+        tally.spent(again)
+        if tally.note(reason):
+            return
+
+
+async def _reason(problem: Problem, execution: Execution, index: int) -> Reason | None:
+    """Return why a test failed, or None."""
+    test = problem.tests[index]
+    if problem.compare.rule == "lcb-official" and left_by_itself(execution, test):
+        return await _compared(problem, test, execution)
+    return status_reason(execution, test) or await _compared(problem, test, execution)
 
 
 async def _run_checked(

@@ -7,16 +7,15 @@ from __future__ import annotations
 import ast
 import random
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from code_rl.grading import Compare, Problem, StdinTest, TestCase, Verdict, judge_async
 from code_rl.grading.compare import compare_printed, compare_returned
-from code_rl.grading.sandbox import Execution, Executor, Job, OnDemand
+from code_rl.grading.sandbox import Executor
 from code_rl.grading.values import dumps
 from code_rl.util import syntax
-from code_rl.util.concurrency import closing
 
 _UNSTEADY = re.compile(
     r"\b(?:random|randint|randrange|shuffle|choice|secrets|uuid|urandom|time|datetime|perf_counter|"
@@ -37,23 +36,6 @@ class Attempt:
         return max(self.seconds, default=0.0)
 
 
-class Listener(OnDemand):
-    """Records the CPU seconds of the tests of `program`, in order."""
-
-    def __init__(self, executor: Executor, program: str) -> None:
-        super().__init__(lambda: executor)
-        self._program = program
-        self.seconds: list[float] = []
-
-    async def run(self, job: Job) -> AsyncIterator[Execution]:
-        """Run the job on the executor."""
-        async with closing(super().run(job)) as executions:
-            async for execution in executions:
-                if job.code == self._program:
-                    self.seconds.append(execution.cpu_s)
-                yield execution
-
-
 async def attempt(
     problem: Problem, code: str, executor: Executor, cpu_limit_s: float | None = None
 ) -> Attempt:
@@ -61,9 +43,9 @@ async def attempt(
     and may be higher."""
     if cpu_limit_s is not None:
         problem = replace(problem, time_limit_s=cpu_limit_s)
-    listener = Listener(executor, code)
-    verdict = await judge_async(problem, code, listener)
-    return Attempt(verdict, tuple(listener.seconds))
+    seconds: list[float] = []
+    verdict = await judge_async(problem, code, executor, seconds=seconds)
+    return Attempt(verdict, tuple(seconds))
 
 
 def perturbed(problem: Problem, number: int) -> Problem:
