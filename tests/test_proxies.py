@@ -17,7 +17,7 @@ from code_rl.evaluation.generators import CompletionRequest
 from code_rl.evaluation.settings import EvalConfig
 from code_rl.grading.problem import Problem, StdinTest
 from code_rl.grading.sandbox.connect import check_executor, connect_executor
-from code_rl.util.proxies import spare_loopback
+from code_rl.util.proxies import settle_proxies
 from tests.evaluation.chat_server import RIGHT, chat_server
 from tests.refusals import refused
 
@@ -86,11 +86,34 @@ def test_another_address_goes_through_the_proxy(monkeypatch):
     assert asyncio.run(run()) == 1
 
 
+OURS = "localhost,127.0.0.1,::1"
+
+
+@pytest.mark.parametrize("name", ["no_proxy", "NO_PROXY"])
 @pytest.mark.parametrize(
-    ("before", "after"), [("", "localhost,127.0.0.1,::1"), ("*", "*"), ("a.b", "a.b,localhost,127.0.0.1,::1")]
-)
-def test_the_exceptions_of_the_environment_stay(before, after, monkeypatch):
-    monkeypatch.setenv("no_proxy", before)
-    spare_loopback()
-    spare_loopback()
-    assert os.environ["no_proxy"] == after
+    ("before", "after"),
+    [("", OURS), ("a.b", f"a.b,{OURS}"), (".local, *.corp", f".local,*.corp,{OURS}"), ("[::1],fd00::/8", "::1,localhost,127.0.0.1")],
+)  # fmt: skip
+def test_the_exceptions_of_the_environment_stay_and_all_clients_read_the_same(name, before, after, monkeypatch):
+    monkeypatch.setenv(name, before)
+    for _ in range(2):
+        settle_proxies("http://localhost:1")
+        assert (os.environ["no_proxy"], os.environ["NO_PROXY"]) == (after, after)
+
+
+def test_where_all_addresses_are_excepted_no_proxy_is_left(monkeypatch):
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setenv("http_proxy", DEAD)
+    monkeypatch.setenv("ALL_PROXY", DEAD)
+    settle_proxies("http://elsewhere.example:81")
+    assert not {"http_proxy", "ALL_PROXY"} & os.environ.keys()
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "socks4://127.0.0.1:9", ":::bad"])
+@pytest.mark.parametrize("door", DOORS)
+def test_a_proxy_that_no_client_can_use_is_one_line_and_loopback_needs_none(door, proxy, monkeypatch):
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    with refused("ALL_PROXY=", kind=CodeRLError):
+        DOORS[door]("http://elsewhere.example:81")
+    with refused("http://localhost:9", kind=CodeRLError):
+        DOORS[door]("http://localhost:9")

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from code_rl.engine.losses import POLICY_LOSSES
 from code_rl.util.errors import ConfigError
-from code_rl.util.proxies import spare_loopback
+from code_rl.util.proxies import settle_proxies
 
 BUILT_IN = "tiny"
 """The built-in model, and its recipe."""
@@ -89,9 +89,9 @@ def place_of(
 ) -> Place:
     """Return URL and key of a resolved `backend=` that is not embedded, or of a server in another
     setting. Raises ConfigError as `resolve_backend` does."""
-    spare_loopback()
     if backend == BackendKind.TINKER:
         url = _checked_url("TINKER_BASE_URL", environment.get("TINKER_BASE_URL") or HOSTED)
+        settle_proxies(url)
         key = _checked_key("TINKER_API_KEY", environment.get("TINKER_API_KEY"))
         if (
             key is None
@@ -107,6 +107,7 @@ def place_of(
             key = KEYLESS
         return Place(BackendKind.TINKER, url, key)
     url = _checked_url(setting, backend)
+    settle_proxies(url)
     key = _checked_key("CODE_RL_SERVER_KEY", environment.get("CODE_RL_SERVER_KEY"))
     return Place(BackendKind.SERVER, url, key or KEYLESS)
 

@@ -16,7 +16,7 @@ from code_rl.evaluation.samples import GREEDY, Sample
 from code_rl.evaluation.settings import EvalConfig, narrowed
 from code_rl.policy import derive_seed
 from code_rl.util.errors import BackendError, ConfigError, install_command
-from code_rl.util.proxies import spare_loopback, via_proxy
+from code_rl.util.proxies import settle_proxies, via_proxy
 from code_rl.util.redaction import HIDDEN
 
 PASSING = frozenset({408, 409, 429})
@@ -175,7 +175,7 @@ def _connect(url: str, key: str | None, outage_timeout_s: float) -> Any:
         for name in set(request.headers) - sent:
             del request.headers[name]
 
-    spare_loopback()
+    settle_proxies(url)
     http = openai.DefaultAsyncHttpxClient(event_hooks={"request": [send_no_more]})
     timeout = openai.Timeout(None, connect=CONNECT_TIMEOUT_S)
     return openai.AsyncOpenAI(

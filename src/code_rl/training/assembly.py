@@ -25,7 +25,7 @@ from code_rl.data import (
 )
 from code_rl.data.load import RunData, load_train_problems, with_tests, within_difficulty
 from code_rl.engine import Backend, connect, preflight
-from code_rl.engine.checkpoints import is_run, read_config
+from code_rl.engine.checkpoints import read_config
 from code_rl.engine.losses import check_loss
 from code_rl.grading import Problem
 from code_rl.grading.sandbox import Executor, check_executor, connect_executor
@@ -142,8 +142,8 @@ def take_directory(launch: Launch, data: Data) -> None:
     """Delete a run that is not resumed, and write the settings of the new run there. Raises
     ConfigError if the run that is resumed has other problems."""
     log_path = launch.log_path
-    if not launch.goes_on and is_run(log_path):
-        clear(log_path)
+    if not launch.goes_on:
+        clear(log_path)  # also what an interrupted deletion, or start, left
     for name, known in _resolved(log_path).get("problems", {}).items() if launch.goes_on else ():
         if data.digests.get(name, known) != known:  # none where the resume leaves evaluations out
             raise ConfigError(

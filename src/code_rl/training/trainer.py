@@ -37,7 +37,6 @@ from code_rl.training.runs.resume import find_checkpoint
 from code_rl.training.runs.trackers import read_log_to
 from code_rl.util.concurrency import cancelled_by_service, forget_signals, on_loop_signal
 from code_rl.util.errors import (
-    OF_THE_MACHINE,
     CodeRLError,
     ConfigError,
     command_line,
@@ -218,7 +217,7 @@ def _report(log_path: Path) -> str:
         found = [
             finding for finding in overview(reader)["findings"] if finding["severity"] != "note"
         ]
-    except (CodeRLError, *OF_THE_MACHINE) as error:
+    except Exception as error:  # noqa: BLE001 - the run is done, and its weights are saved
         return f"the report could not be written: {describe_error(error)}"
     worst = ""
     if found:

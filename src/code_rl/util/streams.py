@@ -32,6 +32,12 @@ class _Stream(io.FileIO):
 def outlive_readers(*, quietly: bool = False) -> None:
     """Let the process continue without readers of its output (`quietly` omits the notice about
     this), and print `?` for a character that a stream cannot encode."""
+    for fd in range(3):
+        with contextlib.suppress(OSError):
+            os.fstat(fd)
+            continue
+        # It was closed (`2>&-`); this takes its number.
+        os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if not isinstance(stream, io.TextIOWrapper):

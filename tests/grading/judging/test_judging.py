@@ -6,6 +6,8 @@ import asyncio
 import gzip
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -375,3 +377,12 @@ def test_the_rollouts_of_a_run_are_judged_completion_by_completion(files):
     group = {"step": 3, "group": 0, "attempt": 1, "problem_id": "1", "completions": [member, {**member, "code": "2"}]}
     rows = judged(files(group))[1]
     assert [(row["program_id"], row["verdict"]) for row in rows] == [("3/0/1/0", "passed"), ("3/0/1/1", "wrong_answer")]
+
+
+def test_a_command_whose_streams_are_closed_does_its_work(tmp_path):
+    write_problems(tmp_path / "p.jsonl", [Problem("p", "Print 1.", (StdinTest("", "1\n"),))])
+    (tmp_path / "q.jsonl").write_text('{"problem_id": "p", "program_id": 0, "code": "print(1)"}\n')
+    words = f"judge dataset={tmp_path}/p.jsonl programs={tmp_path}/q.jsonl out={tmp_path}/v.jsonl executor=embedded"
+    done = subprocess.run(f"{sys.executable} -m code_rl.cli {words} <&- >&- 2>&-", shell=True, timeout=120)
+    assert done.returncode == 0
+    assert '"passed"' in (tmp_path / "v.jsonl").read_text()

@@ -41,7 +41,7 @@ def test_a_torn_last_line_is_left_for_later_and_read_when_it_is_whole(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "rollouts.jsonl"])
-@pytest.mark.parametrize("line", ['{"step": 1, "mean_rew', "[]", "\x00" * 9])
+@pytest.mark.parametrize("line", ['{"step": 1, "mean_rew', "[]", "\x00" * 9, '{"step": null}'])
 def test_a_damaged_line_is_left_out_and_the_file_is_named(tmp_path, name, line):
     run = write_run(tmp_path / "run", steps=4)
     steps = open_run(run).metrics
@@ -50,6 +50,15 @@ def test_a_damaged_line_is_left_out_and_the_file_is_named(tmp_path, name, line):
     assert reader.metrics == steps
     (notice,) = (notice for notice in reader.damage() if name in notice)
     assert notice in render([reader])
+
+
+@pytest.mark.parametrize("field", ["completions", "step", "public_tests", "logprobs", "verdict"])
+def test_a_group_that_lacks_a_field_is_left_out_and_the_file_is_named(tmp_path, field):
+    run = write_run(tmp_path / "run", steps=4)
+    edit(run / "rollouts.jsonl", lambda lines: lines.insert(2, lines[2].replace(f'"{field}"', f'"_{field[1:]}"')))
+    reader = open_run(run)
+    assert "rollouts.jsonl" in render([reader])
+    assert any("rollouts.jsonl" in notice for notice in reader.damage())
 
 
 def test_a_run_that_no_process_works_on_is_said_to_be_left_until_it_is_done(tmp_path):

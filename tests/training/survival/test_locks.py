@@ -24,7 +24,7 @@ from code_rl.engine.serve.store import StateStore
 from code_rl.evaluation.verdict_files import open_verdicts
 from code_rl.training.runs.directory import begun_settings, check_log_dir, claimed, new_folder
 from code_rl.util.errors import InputError
-from code_rl.util.files import LOCK, only_writer, write_atomically
+from code_rl.util.files import LOCK, only_writer, read_lines, write_atomically
 from tests.paths import ROOT
 from tests.refusals import refused
 from tests.training.pipeline_support import small, untimed
@@ -178,3 +178,11 @@ def test_a_start_that_is_cut_before_its_data_are_read_keeps_its_settings(tmp_pat
     kept = begun_settings(tmp_path / "run")
     assert kept is not None
     assert kept["learning_rate"] == 0.003
+
+
+def test_after_a_deletion_that_was_killed_nothing_of_the_deleted_run_is_left(tmp_path):
+    train_command(small(tmp_path / "run", max_steps=2, save_every=1))
+    (tmp_path / "run" / "config.json").rename(tmp_path / "run" / "begun.json")
+    assert train_command(small(tmp_path / "run", max_steps=1, save_every=1, seed=7)) == 0
+    assert [record["step"] for record in untimed(tmp_path / "run")] == [0]
+    assert [row["name"] for row in read_lines(tmp_path / "run" / "checkpoints.jsonl")] == ["000001"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from code_rl.grading import ProblemView, StdinTest, Verdict, extract_code
 from code_rl.policy.environments.base import Grader, Reply
 from code_rl.policy.environments.single import Single
-from code_rl.policy.prompt_templates import shown_test
+from code_rl.policy.prompt_templates import PromptTemplate, livecodebench, shown_test
 from code_rl.policy.renderers.base import Message
 from code_rl.util.errors import ConfigError
 
@@ -24,6 +24,7 @@ class Repair(Single):
     """Up to `max_turns` answers. A program that fails a public test can be repaired; one that
     passes all public tests is final, even if a hidden test fails."""
 
+    prompt: PromptTemplate = livecodebench
     max_turns: int = 3
 
     def __post_init__(self) -> None:

@@ -29,6 +29,11 @@ CLIP_TEST = 20_000
 CLIP_NAME = 400
 CLIP_MESSAGE = 2_000
 _SHOWN = ("reward", "advantage", "verdict", "passed", "total", "truncated", "masked")
+_SAMPLE = {*_SHOWN, "text", "tokens", "logprobs", "failure"}
+_GROUP = {
+    *("step", "group", "attempt", "problem_id", "statement"),
+    *("prompt_tokens", "public_tests", "completions"),
+}
 
 
 @dataclass(slots=True)
@@ -68,6 +73,20 @@ class Tally:
                 "rollouts/length_max": self.longest,
             }
         return row
+
+
+def is_group(record: Mapping[str, Any]) -> bool:
+    """Return True if a line of `rollouts.jsonl` has all that the page reads of it."""
+    completions = record.get("completions")
+    return (
+        record.keys() >= _GROUP
+        and all(isinstance(record[name], int) for name in ("step", "group", "attempt"))
+        and isinstance(completions, list)
+        and all(
+            isinstance(sample, dict) and sample.keys() >= _SAMPLE and sample["verdict"] in LETTERS
+            for sample in completions
+        )
+    )
 
 
 def letters_of(samples: Sequence[Mapping[str, Any]]) -> str:

@@ -18,6 +18,7 @@ from code_rl.training.report.groups import (
     as_text,
     group_flags,
     group_record,
+    is_group,
     letters_of,
     problem_record,
 )
@@ -135,6 +136,9 @@ class RunReader:
         for record in self._metrics_tail.read():
             # A loop of the user's own may leave the step out, or write several records about one.
             step = record.get("step", max(self.metrics, default=-1) + 1)
+            if not isinstance(step, int):
+                self._metrics_tail.damaged += 1
+                continue
             self.metrics[step] = {**self.metrics.get(step, {}), **record}
             changed = True
         return changed
@@ -144,7 +148,10 @@ class RunReader:
         if changed:
             self.rollouts = Rollouts()
         for record in self._rollouts_tail.read():
-            self._take(record)
+            if is_group(record):
+                self._take(record)
+            else:
+                self._rollouts_tail.damaged += 1
             changed = True
         return changed
 

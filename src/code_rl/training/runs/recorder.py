@@ -170,7 +170,8 @@ class Recorder:
 
 def read_metrics(log_path: Path) -> list[dict[str, Any]]:
     """The records of `metrics.jsonl`; damaged lines are left out."""
-    return list(read_record(log_path / METRICS))
+    records = read_record(log_path / METRICS)
+    return [record for record in records if isinstance(record.get("step"), int)]
 
 
 def _public_tests(problem: Problem) -> list[dict[str, Any]]:

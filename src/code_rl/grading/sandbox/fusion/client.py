@@ -28,7 +28,7 @@ from code_rl.grading.sandbox.retries import REMOTE_OUTAGE_TIMEOUT_S, RefusedErro
 from code_rl.grading.sandbox.servers import Server, ServerPool
 from code_rl.util.concurrency import closing
 from code_rl.util.errors import ConfigError, IsolationError, SandboxError
-from code_rl.util.proxies import spare_loopback, via_proxy
+from code_rl.util.proxies import settle_proxies, via_proxy
 
 DEFAULT_URL = "http://localhost:8080/run_code"
 DEFAULT_CONCURRENCY = 4
@@ -165,7 +165,8 @@ class FusionClient:
         return self._state
 
     async def _open(self) -> AsyncGenerator[_PerLoop, None]:
-        spare_loopback()
+        for url in self.urls:
+            settle_proxies(url)
         # The number of requests is limited instead of that of connections.
         session = ClientSession(connector=TCPConnector(limit=0, ttl_dns_cache=60), trust_env=True)
         servers = [Server(url, self.concurrency) for url in self.urls]
