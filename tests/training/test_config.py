@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from code_rl.cli.main import main
 from code_rl.training.config import BatchShape, Config, batch_shape, make_config, refuse_idle
+from code_rl.training.config.fields import INHERITED
 from code_rl.training.config.setting import facts_of
 from code_rl.util.settings import describe, make_settings, read_arguments
 from tests.refusals import refused
@@ -93,7 +94,7 @@ def test_a_setting_that_does_not_say_who_honours_it_and_when_it_may_change_canno
         learning_rate: float = chz.field(default=1.0, doc="Rate.")
 
     with refused("Forgetful.learning_rate", kind=TypeError):
-        facts_of(Forgetful)
+        facts_of(Forgetful, INHERITED)
 
 
 def test_clip_distances_become_the_thresholds_of_the_service():

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import chz
+
 from code_rl.engine import BUILT_IN
 from code_rl.engine.checkpoints import read_config, run_of
 from code_rl.evaluation import (
@@ -27,6 +29,7 @@ from code_rl.training import new_folder
 from code_rl.training.config import Config, make_config, published_values, refuse_settings
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import LOCK, check_out, make_folder, write_atomically
+from code_rl.util.options import ModelOptions
 
 
 def eval_command(given: Mapping[str, Any]) -> int:
@@ -66,13 +69,13 @@ def engine_settings(config: EvalConfig) -> Config | None:
     setting that the back end would ignore."""
     if config.answered_by != "weights":
         return None
-    shared = ("backend", "device", "dtype", "renderer", "temperature", "top_p", "top_k", "seed")
+    shared = (*chz.chz_fields(ModelOptions), "temperature", "top_p", "top_k", "seed")
     settings: dict[str, Any] = {name: getattr(config, name) for name in shared}
     if config.checkpoint is not None and (
         rank := read_config(run_of(config.checkpoint)[0]).get("lora_rank")
     ):
         settings["lora_rank"] = rank
-    made = make_config({**settings, "model_name": config.model_name or BUILT_IN})
+    made = make_config(settings | {"model_name": config.model_name or BUILT_IN})
     refuse_settings(made)
     return made
 

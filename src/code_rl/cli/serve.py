@@ -17,7 +17,7 @@ import chz
 from code_rl.engine.local import share_cores
 from code_rl.util.admission import is_loopback, stop_signal, url_of
 from code_rl.util.errors import ConfigError, require
-from code_rl.util.options import ABOVE_0, AT_LEAST_1, FROM_0, HOST, PORT, option
+from code_rl.util.options import ABOVE_0, AT_LEAST_1, FROM_0, HOST, PORT, DeviceOptions, option
 from code_rl.util.settings import make_settings
 
 QUIET_S = 0.015
@@ -26,7 +26,7 @@ TOKEN_VARIABLE = "CODE_RL_SERVE_TOKEN"  # noqa: S105 - its name
 
 
 @chz.chz
-class ServeConfig:
+class ServeConfig(DeviceOptions):
     """Settings of `code-rl serve`: the embedded engine as a server for the Tinker SDK."""
 
     port: int = option(8000, "TCP port; 0 takes a free one and prints it.", PORT)
@@ -43,9 +43,6 @@ class ServeConfig:
         "TOML file whose table [models] maps names of base models to tiny, local folders or hub "
         "ids.",
     )
-    device: str = option("auto", "Device of the engine: auto, cpu, cuda or mps.")
-    dtype: str = option("auto", "Weights and activations: auto, float32 or bfloat16.")
-    threads: int | None = option(None, "CPU threads (None: torch's choice).", AT_LEAST_1)
     preload: str | None = option(None, "Base model to load at the start.")
     max_models: int = option(
         64,

@@ -14,11 +14,11 @@ from code_rl.policy.prompt_templates import PROMPTS, get_prompt_template
 from code_rl.util.errors import ConfigError
 from code_rl.util.options import (
     ABOVE_0,
+    ALL_OR_SOME,
     AT_LEAST_0,
     AT_LEAST_1,
-    FROM_0,
+    SamplingOptions,
     SandboxOptions,
-    check_that,
     option,
 )
 from code_rl.util.settings import make_settings
@@ -31,6 +31,7 @@ FROM_RUN = {"eval_samples": "n", "eval_limit": "limit"} | {
         "backend",
         "device",
         "dtype",
+        "threads",
         "renderer",
         "max_tokens",
         "temperature",
@@ -49,7 +50,7 @@ agree with the run's own."""
 
 
 @chz.chz
-class EvalConfig(SandboxOptions):
+class EvalConfig(SamplingOptions, SandboxOptions):
     """Evaluate a model on benchmarks, or compare two evaluations.
 
     The model: model_name= (with backend=), checkpoint=RUN, endpoint=URL with model_name=,
@@ -76,11 +77,7 @@ class EvalConfig(SandboxOptions):
     limit: int = option(
         -1,
         "Problems per split (a fixed subsample); -1: all.",
-        check_that(lambda count: count == -1 or count >= 1, "-1 (all problems) or at least 1"),
-    )
-    model_name: str | None = option(
-        None,
-        "As train's model_name=; or an endpoint's model; or reference, the set's solutions.",
+        ALL_OR_SOME,
     )
     checkpoint: str | None = option(
         None,
@@ -93,10 +90,6 @@ class EvalConfig(SandboxOptions):
         None,
         "Samples from elsewhere: our samples.jsonl, evalplus's or LiveCodeBench's format.",
     )
-    backend: str = option("auto", "Where the model runs, as for training.")
-    device: str = option("auto", "Device of the embedded engine: auto, cpu, cuda or mps.")
-    dtype: str = option("auto", "Weights and activations of the embedded engine, as for training.")
-    renderer: str = option("auto", "How conversations become tokens, as for training.")
     environment: str = option(
         "single",
         f"{', '.join(ENVIRONMENTS)}, or package.module:object, as for training.",
@@ -116,33 +109,16 @@ class EvalConfig(SandboxOptions):
     k: str | None = option(
         None, "Values of k for pass@k, comma-separated, at most n (None: 1 and n)."
     )
-    temperature: float = option(1.0, "Sampling temperature. 0: greedy, with n=1.", FROM_0)
-    top_p: float = option(
-        1.0,
-        "Nucleus sampling; 1: off.",
-        check_that(lambda share: 0 < share <= 1, "above 0 and at most 1"),
-    )
-    top_k: int = option(
-        -1,
-        "Sample from the k likeliest tokens only. -1: from all.",
-        check_that(lambda count: count == -1 or count >= 1, "-1 (all) or at least 1"),
-    )
     prompt: str | None = option(
         None,
         f"Prompt template: {', '.join(PROMPTS)}, or package.module:function. None: each "
         "benchmark's own.",
     )
-    system_prompt: str | None = option(
-        None,
-        "System message, in place of the prompt template's own. Empty: none. None: the template's.",
-    )
-    max_tokens: int = option(24576, "Maximum tokens per completion.", AT_LEAST_1)
     sweep: str | None = option(
         None,
         "Token limits, comma-separated, in place of max_tokens; each is evaluated in a folder of "
         "its own.",
     )
-    seed: int = option(0, "Seed of sampling.", AT_LEAST_0)
     asking: int = option(32, "Requests in flight at once.", AT_LEAST_1)
     request_timeout: float = option(
         1800.0,
@@ -203,7 +179,7 @@ def make_eval_config(given: Mapping[str, Any]) -> EvalConfig:
     return config
 
 
-OF_WEIGHTS = ("backend", "device", "dtype", "renderer", "environment", "max_turns")
+OF_WEIGHTS = ("backend", "device", "dtype", "threads", "renderer", "environment", "max_turns")
 APPLIES = {
     "endpoint": (("extra_body", "api_key_env", "request_timeout"), "endpoint="),
     "weights": (OF_WEIGHTS, "model_name= or checkpoint= on a back end"),

@@ -31,6 +31,7 @@ def check_that(holds: Callable[[Any], bool], wanted: str) -> Check:
     return check
 
 
+DTYPES = ("auto", "float32", "bfloat16")
 # With this bound, sums and products of rewards and hyperparameters stay well within 32-bit floats.
 LARGEST = 1e9
 AT_LEAST_0 = check_that(lambda count: count >= 0, "0 or above")
@@ -39,6 +40,9 @@ FROM_0 = check_that(lambda value: 0 <= value <= LARGEST, "a number from 0 to 1e9
 PORT = check_that(lambda port: 0 <= port < 2**16, "a TCP port, 0 to 65535")
 ABOVE_0 = check_that(lambda value: 0 < value <= LARGEST, "a number above 0, at most 1e9")
 HOST = check_that(bool, "an address of this machine, such as 127.0.0.1")
+SHARE = check_that(lambda share: 0 < share <= 1, "above 0 and at most 1")
+SEED = check_that(lambda seed: 0 <= seed < 2**31, "in [0, 2**31)")
+ALL_OR_SOME = check_that(lambda count: count == -1 or count >= 1, "-1 (all) or at least 1")
 
 
 @chz.chz
@@ -82,4 +86,70 @@ class SandboxOptions(ExecutorOptions):
 
     reward_timeout: float | None = option(
         None, "CPU seconds per test; a problem's own lower limit wins.", ABOVE_0
+    )
+
+
+@chz.chz
+class DeviceOptions:
+    """Where and how the embedded engine computes."""
+
+    device: str = option("auto", "Device of the embedded engine: auto, cpu, cuda or mps.")
+    dtype: str = option(
+        "auto",
+        "Weights and activations of the embedded engine: auto (bfloat16 on cuda, else float32), "
+        "float32, or bfloat16 (float32 on a CPU without it). Adapters: float32.",
+        check_that(lambda name: name in DTYPES, "auto, float32 or bfloat16"),
+    )
+    threads: int | None = option(
+        None,
+        "CPU threads of the embedded engine (None: torch's choice). With overlap on few cores, 1.",
+        AT_LEAST_1,
+    )
+
+
+@chz.chz
+class ModelOptions(DeviceOptions):
+    """A model, and where it runs."""
+
+    backend: str = option(
+        "auto",
+        "Where the model runs: embedded, tinker, or a server's http://host:port. auto: tinker if "
+        "TINKER_API_KEY or TINKER_BASE_URL is set (also in .env), else embedded.",
+    )
+    model_name: str | None = option(
+        None,
+        "tiny (built in), smollm2 (SmolLM2-135M-Instruct), a local folder, a .gguf file, or the "
+        "hub id of a causal LM. Qwen2, Qwen3 and Llama are fast; others run in transformers. "
+        "eval: also an endpoint's model, or reference (the set's solutions).",
+    )
+    renderer: str = option(
+        "auto",
+        "How conversations become tokens. auto: the renderer that agrees with the model's chat "
+        "template, else that template itself (chat_template); without one, role_colon. "
+        "docs/renderers.md lists them.",
+    )
+
+
+@chz.chz
+class SamplingOptions(ModelOptions):
+    """The same, with how the model samples."""
+
+    max_tokens: int = option(
+        24576,
+        "Maximum tokens per completion; capped to what the model's context leaves.",
+        AT_LEAST_1,
+    )
+    temperature: float = option(1.0, "Sampling temperature. 0: greedy (in eval with n=1).", FROM_0)
+    top_p: float = option(
+        1.0,
+        "Nucleus sampling; 1: off. Log-probabilities stay those of the whole distribution.",
+        SHARE,
+    )
+    top_k: int = option(-1, "Sample from the k likeliest tokens only. -1: from all.", ALL_OR_SOME)
+    system_prompt: str | None = option(
+        None,
+        "System message, in place of the prompt template's own. Empty: none. None: the template's.",
+    )
+    seed: int = option(
+        0, "Seed of sampling; in training also of problem order and LoRA initialization.", SEED
     )

@@ -16,6 +16,7 @@ import chz
 from chz.blueprint import Blueprint, Castable, InvalidBlueprintArg, MissingBlueprintArg
 
 from code_rl.util.errors import ConfigError
+from code_rl.util.options import DeviceOptions, SandboxOptions
 from code_rl.util.redaction import holds_key
 from code_rl.util.suggestion import suggestion
 
@@ -99,9 +100,11 @@ def describe(cls: type[Any], usage: str, holds: Mapping[str, str] | None = None)
 
 
 def fields_of(cls: type[Any]) -> dict[str, Any]:
-    """Return the fields of a settings class by name, those that it shares with others last."""
+    """Return the fields of a settings class by name, those of the device and the sandbox last."""
     fields = chz.chz_fields(cls)
-    return {name: fields[name] for name in sorted(fields, key=lambda n: n not in vars(cls))}
+    last = [*chz.chz_fields(DeviceOptions), *chz.chz_fields(SandboxOptions)]
+    first = [name for name in fields if name not in last]
+    return {name: fields[name] for name in (*first, *last) if name in fields}
 
 
 def _misfit(cls: type[Any], values: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from code_rl.training.config.setting import (
     ANYWHERE,
     FIXED,
     MUTABLE,
+    SettingFacts,
     SupportedBackends,
     embedded,
     everywhere,
@@ -31,9 +32,11 @@ from code_rl.training.curriculum import CURRICULA, get_curriculum
 from code_rl.util.errors import ConfigError
 from code_rl.util.options import (
     ABOVE_0,
+    ALL_OR_SOME,
     AT_LEAST_0,
     AT_LEAST_1,
     FROM_0,
+    SamplingOptions,
     SandboxOptions,
     check_that,
 )
@@ -69,8 +72,35 @@ def _own_clip(bound: str) -> str:
     )
 
 
+_OF_THE_ENGINE = embedded("of the embedded engine", "the server has its own")
+_SENT = everywhere("sent with every sample; a remote back end that ignores it is refused")
+INHERITED = {
+    "backend": SettingFacts(FIXED, ANYWHERE),
+    "model_name": SettingFacts(
+        FIXED,
+        everywhere(
+            "embedded: tiny, a folder or a hub id; else a model that the server lists or can load"
+        ),
+    ),
+    "device": SettingFacts(MUTABLE, _OF_THE_ENGINE),
+    "dtype": SettingFacts(FIXED, _OF_THE_ENGINE),
+    "threads": SettingFacts(MUTABLE, _OF_THE_ENGINE),
+    "renderer": SettingFacts(FIXED, ANYWHERE),
+    "max_tokens": SettingFacts(FIXED, everywhere("capped by the model's context")),
+    "temperature": SettingFacts(FIXED, everywhere("other than 0 and 1: see Capabilities")),
+    "top_p": SettingFacts(FIXED, _SENT),
+    "top_k": SettingFacts(FIXED, _SENT),
+    "system_prompt": SettingFacts(FIXED, ANYWHERE),
+    "seed": SettingFacts(
+        FIXED,
+        everywhere("repeatable bit for bit on the embedded engine, else as the server keeps seeds"),
+    ),
+}
+"""The facts about settings that other verbs have, too."""
+
+
 @chz.chz
-class Config(SandboxOptions):
+class Config(SamplingOptions, SandboxOptions):
     """Settings of a training run. A recipe (recipe=NAME) sets several at once; explicit settings
     win."""
 
@@ -79,45 +109,6 @@ class Config(SandboxOptions):
         FIXED,
         ANYWHERE,
         "Named settings to start from. None: tiny on the embedded engine, else course.",
-    )
-    backend: str = setting(
-        "auto",
-        FIXED,
-        ANYWHERE,
-        "Where the model runs: embedded, tinker, or a server's http://host:port. auto: tinker if "
-        "TINKER_API_KEY or TINKER_BASE_URL is set (also in .env), else embedded.",
-    )
-    model_name: str | None = setting(
-        None,
-        FIXED,
-        everywhere(
-            "embedded: tiny, a folder or a hub id; else a model that the server lists or can load"
-        ),
-        "tiny (built in), smollm2 (SmolLM2-135M-Instruct), a local folder, a .gguf file, or the "
-        "hub id of a causal LM. Qwen2, Qwen3 and Llama are fast; others run in transformers.",
-    )
-    device: str = setting(
-        "auto",
-        MUTABLE,
-        embedded("of the embedded engine", "the server has its own"),
-        "Device of the embedded engine: auto, cpu, cuda or mps.",
-    )
-    dtype: str = setting(
-        "auto",
-        FIXED,
-        embedded("of the embedded engine", "the server has its own"),
-        "Weights and activations of the embedded engine: auto (bfloat16 on cuda, else float32), "
-        "float32, or bfloat16 (float32 on a CPU without it). Adapters: float32.",
-        check=check_that(
-            lambda name: name in ("auto", "float32", "bfloat16"), "auto, float32 or bfloat16"
-        ),
-    )
-    threads: int | None = setting(
-        None,
-        MUTABLE,
-        embedded("of the embedded engine", "the server has its own"),
-        "CPU threads of the embedded engine (None: torch's choice). With overlap on few cores, 1.",
-        check=AT_LEAST_1,
     )
     sampler: str | None = setting(
         None,
@@ -135,18 +126,6 @@ class Config(SandboxOptions):
         embedded("vLLM samples, with every step's adapter", "there are no adapters to hand over"),
         "With sampler=: folder of adapters, at the same path here and on vLLM's machine "
         "(None: checkpoints/adapters in the run directory).",
-    )
-    renderer: str = setting(
-        "auto",
-        FIXED,
-        ANYWHERE,
-        "How conversations become tokens. auto: the renderer that agrees with the model's chat "
-        "template, else that template itself (chat_template); without one, role_colon. "
-        "docs/renderers.md lists them.",
-        check=check_that(
-            lambda name: name.partition(":")[0] in renderer_names(),
-            f"one of {', '.join(renderer_names())}",
-        ),
     )
     dataset: str = setting(
         "builtin",
@@ -301,13 +280,6 @@ class Config(SandboxOptions):
         "Rank of the LoRA adapters.",
         check=AT_LEAST_1,
     )
-    max_tokens: int = setting(
-        24576,
-        FIXED,
-        everywhere("capped by the model's context"),
-        "Maximum tokens per completion; capped to what the model's context leaves.",
-        check=AT_LEAST_1,
-    )
     max_tokens_schedule: str | None = setting(
         None,
         FIXED,
@@ -336,40 +308,12 @@ class Config(SandboxOptions):
         "Micro-batches per optimizer step; each is sent as soon as its groups are scored.",
         check=AT_LEAST_1,
     )
-    temperature: float = setting(
-        1.0,
-        FIXED,
-        everywhere("other than 0 and 1: see Capabilities"),
-        "Sampling temperature in training and in pass@k evaluation.",
-        check=FROM_0,
-    )
-    top_p: float = setting(
-        1.0,
-        FIXED,
-        everywhere("sent with every sample; a remote back end that ignores it is refused"),
-        "Nucleus sampling, in training and evaluations; 1: off. Log-probabilities stay those of "
-        "the whole distribution.",
-        check=check_that(lambda share: 0 < share <= 1, "above 0 and at most 1"),
-    )
-    top_k: int = setting(
-        -1,
-        FIXED,
-        everywhere("sent with every sample; a remote back end that ignores it is refused"),
-        "Sample from the k likeliest tokens only. -1: from all.",
-        check=check_that(lambda count: count == -1 or count >= 1, "-1 (all) or at least 1"),
-    )
     prompt: str | None = setting(
         None,
         FIXED,
         ANYWHERE,
         f"Prompt template: {', '.join(PROMPTS)}, or package.module:function. None: "
         "livecodebench. docs/recipes.md describes them.",
-    )
-    system_prompt: str | None = setting(
-        None,
-        FIXED,
-        ANYWHERE,
-        "System message, in place of the prompt template's own. Empty: none. None: the template's.",
     )
     reward: str = setting(
         "correctness",
@@ -428,9 +372,7 @@ class Config(SandboxOptions):
         FIXED,
         ANYWHERE,
         "Held-out problems per split in evaluations (a fixed subsample). -1: all.",
-        check=check_that(
-            lambda count: count == -1 or count >= 1, "-1 (all problems) or at least 1"
-        ),
+        check=ALL_OR_SOME,
     )
     eval_samples: int = setting(
         8,
@@ -489,13 +431,6 @@ class Config(SandboxOptions):
         ANYWHERE,
         "Print the resolved settings and a forecast of tokens, time and cost; then stop.",
     )
-    seed: int = setting(
-        0,
-        FIXED,
-        everywhere("repeatable bit for bit on the embedded engine, else as the server keeps seeds"),
-        "Seed of everything: problem order, LoRA initialization, sampling.",
-        check=check_that(lambda seed: 0 <= seed < 2**31, "in [0, 2**31)"),
-    )
     log_to: str = setting(
         "",
         MUTABLE,
@@ -544,6 +479,10 @@ class Config(SandboxOptions):
                     f"{name}={getattr(self, name)} has no effect with loss={self.loss}, which has "
                     f"no such bound; choose {' or '.join(clipped)}"
                 )
+        if self.renderer.partition(":")[0] not in renderer_names():
+            raise ConfigError(
+                f"renderer={self.renderer} must be one of {', '.join(renderer_names())}"
+            )
         if self.sampler_dir is not None and self.sampler is None:
             raise ConfigError(f"sampler_dir={self.sampler_dir} has no effect without sampler=")
         staged = self.max_tokens_schedule is not None
@@ -563,4 +502,4 @@ def refuse_buffer(config: Config, limits: Sequence[int], what: str) -> None:
         )
 
 
-FACTS = facts_of(Config)
+FACTS = facts_of(Config, INHERITED)

@@ -62,13 +62,15 @@ def setting(
     )
 
 
-def facts_of(cls: type[Any]) -> Mapping[str, SettingFacts]:
-    """Return the facts about each field of a settings class; the options that it shares with other
-    verbs may change, on any back end. Raises TypeError for any other field that was not declared
-    with `setting`."""
+def facts_of(cls: type[Any], inherited: Mapping[str, SettingFacts]) -> Mapping[str, SettingFacts]:
+    """Return the facts about each field of a settings class: `inherited` ones, and those declared
+    with `setting`. Options of the sandbox may change, on any back end. Raises TypeError for any
+    other field."""
     shared = chz.chz_fields(SandboxOptions)
-    found = {}
+    found = dict(inherited)
     for name, field in chz.chz_fields(cls).items():
+        if name in inherited:
+            continue
         if not field.metadata and name not in shared:
             raise TypeError(
                 f"{cls.__name__}.{name} does not say who honours it and when it may change: make "
