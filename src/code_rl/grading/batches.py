@@ -26,7 +26,7 @@ from code_rl.grading.submission import executions_of, program_job
 from code_rl.grading.values import ValueCodecError
 from code_rl.util.concurrency import closing
 
-FEWEST, FIRST_BATCH, GROWTH, LARGEST_BATCH = 10, 8, 4, 512
+FEWEST, FIRST_BATCH, GROWTH, LARGEST_BATCH = 10, 32, 4, 512
 LARGEST_BYTES = 1 << 20
 """Bytes of arguments in one batch."""
 CPU_SHARE = 0.5
@@ -153,14 +153,15 @@ def _parted(execution: Execution, size: int) -> list[Execution]:
     # The program could forge these times. Nothing is decided by them.
     own = [int(ns) / 1e9 if ns.isdigit() and len(ns) <= _DIGITS else 0.0 for ns, _, _ in lines]
     beside = max(0.0, execution.cpu_s - sum(own))
+    wall_s, peak = execution.wall_s / len(lines), execution.peak_memory_bytes
     return [
-        replace(
-            execution,
+        Execution(
+            Status.OK,
             value=text,
-            stdout=b"",
-            stderr=b"",
+            exit_code=0,
             cpu_s=min(cpu_s + beside, execution.cpu_s),
-            wall_s=execution.wall_s / len(lines),
+            wall_s=wall_s,
+            peak_memory_bytes=peak,
         )
         for cpu_s, (_, _, text) in zip(own, lines, strict=True)
     ]

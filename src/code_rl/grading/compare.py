@@ -51,8 +51,11 @@ def compare_returned(value: bytes, test: CallTest | SequenceTest, compare: Compa
         wanted = kind.__name__ if isinstance(kind, type) else test.raises
         return None if wanted in names else "the call raised another exception"
     expected = list(test.expected) if isinstance(test, SequenceTest) else test.expected
+    text = dumps(expected, -ENVELOPE).encode()
+    if value == text and compare.rule != "lcb-official":  # to which NaN equals nothing
+        return None
     try:
-        got = parse_value(value, dumps(expected, -ENVELOPE).encode())
+        got = parse_value(value, text)
     except UnreadableError as error:
         return str(error)
     return compare_values(

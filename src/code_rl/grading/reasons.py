@@ -43,9 +43,9 @@ class Reason:
 
 def status_reason(execution: Execution, test: TestCase) -> Reason | None:
     """Return why this execution failed before any comparison, or None if it gave an answer."""
-    detail = clip(execution.detail)
     if execution.status is Status.OK:
-        return None if isinstance(test, StdinTest) else _unanswered(execution, test, detail)
+        return None if isinstance(test, StdinTest) else _unanswered(execution, test)
+    detail = clip(execution.detail)
     kind = VerdictKind(execution.status.value)
     if kind is VerdictKind.COMPILE_ERROR:
         return Reason(kind, detail or "the program does not compile")
@@ -94,8 +94,9 @@ def clip(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8").strip()
 
 
-def _unanswered(execution: Execution, test: TestCase, detail: str) -> Reason | None:
+def _unanswered(execution: Execution, test: TestCase) -> Reason | None:
     if execution.value is None:
+        detail = clip(execution.detail)
         return Reason(
             VerdictKind.RUNTIME_ERROR, "the program ended without returning from the call", detail
         )
