@@ -1,4 +1,4 @@
-"""What each GRPO+ setting does on the embedded default: held-out Pass@1 after a few steps, several seeds, one row per setting.
+"""The effect of each GRPO+ setting on the embedded default: held-out Pass@1 after a few steps, several seeds, one row per setting.
 
 Runs already in `out` are not repeated, so that the table can be made in parts.
 """

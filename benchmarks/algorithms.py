@@ -1,4 +1,4 @@
-"""Which loss matters, at which staleness; and what a curriculum saves. The built-in model, several seeds.
+"""Which loss matters, at which staleness; and the steps that a curriculum saves. The built-in model, several seeds.
 
     python benchmarks/algorithms.py [part=losses|curriculum] [out=algorithms] [seconds=S] [losses=…] [lags=…] [seeds=…] [steps=N]
 
@@ -135,7 +135,7 @@ def trained(config: AlgorithmsConfig, cell: Cell, log_path: Path) -> list[Row]:
 
 
 def learned(records: Sequence[Row]) -> Row:
-    """What a run of the losses' table showed."""
+    """The result of a run for the losses' table."""
     steps = [record for record in records if record["step"] >= 0]
     taught = [record for record in steps if record["n_datums"]]
     held_back = [share for record in taught if (share := record.get("clip_fraction")) is not None]

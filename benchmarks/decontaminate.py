@@ -1,4 +1,4 @@
-"""What `code-rl prepare decontaminate=` finds on public sets, and what it finds wrongly.
+"""The finds of `code-rl prepare decontaminate=` on public sets, right and wrong.
 
     python benchmarks/decontaminate.py data=$CODE_RL_DATA
 
@@ -8,7 +8,7 @@
   the set, left out or followed by one: how many of the copies are kept.
 - HumanEval told as prose, a docstring on one line, the function's name in it as it is and another: how many of the problems are found in HumanEval. One without
   a docstring is left out.
-- Every second problem of LeetCodeDataset v0.2.0-train against the others: what is found is found wrongly, but for problems that are told twice. Each pair is
+- Every second problem of LeetCodeDataset v0.2.0-train against the others: every find is wrong, but for problems that are told twice. Each pair is
   printed.
 """
 

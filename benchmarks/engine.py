@@ -3,7 +3,7 @@
     python benchmarks/engine.py [part=all|sample|step] [threads=1] [repeats=5] [prompts=8] [group=16]
                                 [prompt_tokens=96] [new_tokens=64] [device=cpu|cuda] [shape=tiny|qwen3-0.6b|qwen3-4b]
 
-What is compared. `sample`: the same random-weight model, the same prompts (lengths from two thirds of `prompt_tokens` up to it) and the
+The comparison. `sample`: the same random-weight model, the same prompts (lengths from two thirds of `prompt_tokens` up to it) and the
 same number of tokens for every completion (nothing stops early). `step`: one whole step of reinforcement learning with LoRA
 (rank 32 on the seven projections): sampling prompts × group completions, the same reward function, the update, and the weights
 back to the sampler. Neither has a KL term, an entropy term, clipping by norm, or gradient checkpointing, and both train in one

@@ -4,7 +4,7 @@
 
 The habit is seeded by supervised steps, until at least 1% of the answers cheat. Then three runs begin from those weights, on
 the same problems and seeds: paid by examples/grader_exec.py, by examples/grader_marker.py, and by our judge. DIR/hack-demo.html
-has one picture: what the grader pays, and what our judge finds true. A demonstration, and no measurement of real models.
+has one picture: the grader's rewards and our judge's verdicts. A demonstration, and no measurement of real models.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class DemoConfig:
 
 
 def paid_by_exec(trajectory: Trajectory, problem: Problem) -> float:
-    """What the grader pays that runs answer and checks in one process."""
+    """The reward of the grader that runs answer and checks in one process."""
     return _paid(grader_exec, trajectory.last.code, problem)
 
 
 def paid_by_marker(trajectory: Trajectory, problem: Problem) -> float:
-    """What the grader pays that looks for a marker."""
+    """The reward of the grader that looks for a marker."""
     return _paid(grader_marker, trajectory.last.code, problem)
 
 
@@ -151,7 +151,7 @@ def ends(metrics: Metrics, name: str) -> tuple[float, float]:
 
 
 def happened(name: str, metrics: Metrics) -> str:
-    """One sentence on a run, and whether it is what the demonstration is to show."""
+    """One sentence on a run, and whether it is the outcome that the demonstration is to show."""
     (paid, paid_after), (true, true_after) = (ends(metrics, each) for each in ("mean_reward", "mean_correct"))
     alarms = [record["step"] for record in metrics if record.get("canary/passed")]
     canaries = sum(record.get("canary/groups", 0) for record in metrics)

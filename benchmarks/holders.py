@@ -1,11 +1,11 @@
-"""What hostile programs cost the others: throughput beside idle holders, and a long mixed stream that may leave nothing behind.
+"""The cost of hostile programs to the others: throughput beside idle holders, and a long mixed stream that may leave nothing behind.
 
     python benchmarks/holders.py [seconds=20] [rounds=3] [concurrency=4] [share=0.01] [isolation=full]
     python benchmarks/holders.py soak=10000 [concurrency=64] [hostile=0.05] [isolation=full] [seed=0]
 
 Without `soak`: honest jobs of 20 ms, limit 1 CPU second, in turns with and without a share of programs that use little processor time and want to
 keep a worker; the ratio of the two rates is printed. With `soak`: the corpus of `code-rl audit`, so many submissions, of which the share `hostile` is
-hostile, judged at once. Printed are verdicts, those that are not what a program deserves, verdicts that differ from a program's first, and
+hostile, judged at once. Printed are verdicts, those that a program does not deserve, verdicts that differ from a program's first, and
 processes, descriptors, mounts, files and control groups that were not there before (other users of the same temporary directory show as leaks).
 """
 
@@ -128,7 +128,7 @@ async def rate(box: EmbeddedSandbox, seconds: float, lanes: int, share: float, h
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What this machine holds for this user, by names; what is there afterwards and was not before has leaked."""
+    """This machine's objects of this user, by name; those that are new afterwards have leaked."""
 
     found: dict[str, frozenset[str]]
 
@@ -150,7 +150,7 @@ class Trace:
         )
 
     def since(self, before: Trace) -> dict[str, list[str]]:
-        """What came since `before`."""
+        """The objects that came since `before`."""
         return {name: sorted(now - before.found[name]) for name, now in self.found.items() if now - before.found[name]}
 
 
@@ -185,7 +185,7 @@ def mixed(count: int, hostile: float, level: str, rng: random.Random) -> Iterato
 
 
 async def stream(settings: dict[str, str]) -> None:
-    """Judge a mixed stream and print what went wrong."""
+    """Judge a mixed stream and print the faults."""
     level, rng = settings["isolation"], random.Random(int(settings["seed"]))
     before, began = Trace.take(), time.perf_counter()
     counts: Counter[tuple[str, str]] = Counter()

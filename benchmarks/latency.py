@@ -42,7 +42,7 @@ class Latency:
 
 @dataclass(slots=True)
 class Spent:
-    """What the stages took, as they happened; not while `evaluating`, which nothing delays."""
+    """The seconds of the stages, as they happened; not while `evaluating`, which nothing delays."""
 
     evaluating: bool = False
 

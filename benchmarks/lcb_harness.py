@@ -143,7 +143,7 @@ REASONS = {
 
 @chz.chz
 class Settings:
-    """What is compared."""
+    """Settings of the comparison."""
 
     official: str = chz.field(
         doc="LiveCodeBench's lcb_runner/evaluation/testing_util.py, from a checkout of its repository."
@@ -248,7 +248,7 @@ async def ours(programs: Sequence[Program]) -> list[tuple[bool, bool]]:
 
 
 def main(settings: Settings) -> int:
-    """Judge everything twice and print what differs."""
+    """Judge everything twice and print the differences."""
     module = load_official(Path(settings.official).expanduser())
     programs = write_programs(settings.programs)
     with ThreadPoolExecutor(os.cpu_count()) as threads:

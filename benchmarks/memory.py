@@ -151,7 +151,7 @@ def group(size: int, tokens: int, prompt: int, fill: int = 0) -> list[EngineExam
 
 @dataclass(frozen=True)
 class Traced:
-    """Bytes at the peak of a pass over the largest micro-batch, what must be kept of it, and its tokens."""
+    """Bytes at the peak of a pass over the largest micro-batch, the bytes that must be kept of it, and its tokens."""
 
     peak: int
     must_keep: int
@@ -230,7 +230,7 @@ def resident(field: str) -> int:
 
 
 def measure_sampling(rows: int, new_tokens: int, prompt: int, share: float) -> tuple[int, int, float]:
-    """Peak bytes of sampling beyond the weights, the budget (`share` of what all rows need at once), and seconds."""
+    """Peak bytes of sampling beyond the weights, the budget (`share` of the need of all rows at once), and seconds."""
     torch.manual_seed(0)
     weights = make_weights(architecture("small", prompt + new_tokens), torch.float32)
     text = Prompt(tuple(4 + i % 500 for i in range(prompt)))

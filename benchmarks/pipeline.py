@@ -1,4 +1,4 @@
-"""Throughput and staleness for K = 0, 1, 2, 4 on a back end with a remote service's latencies, beside what the planner foretells.
+"""Throughput and staleness for K = 0, 1, 2, 4 on a back end with a remote service's latencies, beside the planner's forecast.
 
 The service is the embedded engine behind `latency`: real completions, programs, verdicts and training; waits on top. Rows: seconds a step
 (without evaluations, after the pipeline has filled), throughput against K = 0, the slowest stage, the planner's forecast from the
@@ -121,7 +121,7 @@ def measure(config: PipelineConfig, lag: int, seed: int) -> Result:
 
 @contextlib.contextmanager
 def _evaluations_at_once(spent: Spent) -> Iterator[None]:
-    """Evaluations are no part of what is measured: before the first step and after the last, programs are not delayed."""
+    """Evaluations are not measured: before the first step and after the last, programs are not delayed."""
     evaluate = code_rl.evaluation.held_out.evaluate
 
     async def undelayed(*args: Any, **kwargs: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
     python benchmarks/real.py [part=all|sample|step] [threads=2] [rounds=3] [prompts=8] [group=8] [new_tokens=64] [dtypes=bfloat16,float32]
                               [vllm_python=PYTHON] [trl_python=PYTHON] [vllm=compiled,eager] [vllm_preload=LIB:LIB]
 
-What is compared. Prompts are the first problems of `dataset=functions` as recipe `smollm2` words them; every completion has `new_tokens` tokens,
+The comparison. Prompts are the first problems of `dataset=functions` as recipe `smollm2` words them; every completion has `new_tokens` tokens,
 whatever it says, drawn at temperature 1 from the whole distribution. `sample`: prompts × group completions, given token ids. `step`: the same with LoRA (rank 32, the
 seven projections), a reward, an update on all of them, and the weights back to the sampler; no KL term. Ours returns the log-probabilities that training
 needs; the samplers beside it are not asked for them.

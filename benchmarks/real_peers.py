@@ -1,7 +1,7 @@
 """One contestant of `real.py` in a process of its own: `python real_peers.py '{"who": …}'`.
 
 It says `{"ready": …}` on its standard output when it has loaded the model. For each line on its standard input, a number
-of tokens, it then takes one turn (samples, or a whole step) and says what came of it; TRL's number is fixed. Imports nothing of this repository but for its own engine, so that the others run in environments of their own.
+of tokens, it then takes one turn (samples, or a whole step) and reports its result; TRL's number is fixed. Imports nothing of this repository but for its own engine, so that the others run in environments of their own.
 """
 
 from __future__ import annotations

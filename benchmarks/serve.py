@@ -4,7 +4,7 @@
 
 Every client is a ServiceClient of its own. A sampling client asks again and again for 4 completions of 32 tokens of the built-in
 model; a training client runs passes over 8 datums, steps, and now and then a snapshot, from which it samples. One more client
-is a process that is killed in the middle: what it held must be freed. Printed are errors, futures without an answer, progress
+is a process that is killed in the middle: its models must be freed. Printed are errors, futures without an answer, progress
 per client (fewest, median, most), tokens per second, and the server's memory over time. Exit code 1 when anything was lost.
 """
 

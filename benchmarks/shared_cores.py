@@ -79,7 +79,7 @@ class StageTimes:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is planned for: K, the batch, the pools."""
+    """The subject of a plan: K, the batch, the pools."""
 
     max_steps_off_policy: int = 0
     completions: int = 128

@@ -1,1 +1,1 @@
-"""What writes files of the tree, and the audit of its packages: a program each."""
+"""Programs that write files of the tree, and the audit of its packages."""

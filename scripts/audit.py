@@ -57,7 +57,7 @@ class OfflineError(CodeRLError):
 
 
 def main(settings: Audit) -> int:
-    """Audit, and print what was found."""
+    """Audit, and print the finds."""
     accepted = read_accepted(settings.accepted)
     try:
         count, found = audit(settings)
@@ -87,7 +87,7 @@ def read_accepted(path: Path) -> dict[str, str]:
 
 
 def audit(settings: Audit) -> tuple[int, list[Vulnerability]]:
-    """Number of packages and what is known against them. Raises OfflineError, or CodeRLError for any other failure."""
+    """Return the number of packages and their known vulnerabilities. Raises OfflineError, or CodeRLError for any other failure."""
     if not settings.tool.exists():
         install(settings.tool)
     command = [
@@ -139,7 +139,7 @@ def call(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def trouble(what: str, done: subprocess.CompletedProcess[str]) -> CodeRLError:
-    """What to raise for a failed command: the last line that it said, offline or not."""
+    """The error for a failed command: the last line that it said, offline or not."""
     said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1][:300]
     kind = OfflineError if OFFLINE.search(done.stderr) else CodeRLError
     return kind(f"{what}: {said}")

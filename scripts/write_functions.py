@@ -1,6 +1,6 @@
 """Write the problems of `dataset=functions`: `python scripts/write_functions.py [check]`.
 
-Short functions whose names say what they do, in four steps of difficulty: arithmetic on a number, one operation over a list, over a string, and a filter with
+Short functions named after their effect, in four steps of difficulty: arithmetic on a number, one operation over a list, over a string, and a filter with
 an operation behind it. A small pretrained model can begin to solve them. Operations are the primitives of the built-in family; `check` compares and writes nothing
 (a test runs it). Held out (split `test`): constants that are 3 modulo 7, and the pairs of HELD_OUT, in problems whose names do not occur in `train`. The split
 `unseen` has other operations in other words: none of its problems shares an operation, a name or a phrase with the two others.

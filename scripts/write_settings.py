@@ -1,4 +1,4 @@
-"""Write docs/settings.md (every verb's settings and every recipe), docs/metrics.md and the tables of docs/backends.md and docs/grpo-plus.md, from what defines them."""
+"""Write docs/settings.md (every verb's settings and every recipe), docs/metrics.md and the tables of docs/backends.md and docs/grpo-plus.md, from their definitions."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def verb_section(name: str) -> str:
 
 
 def recipes_section() -> str:
-    """What each recipe sets."""
+    """The settings of each recipe."""
     lines = [
         "## Recipes",
         "",

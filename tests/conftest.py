@@ -19,7 +19,7 @@ settings.load_profile("no-clock")
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory):
-    """What tests read is kept nowhere else."""
+    """Keep everything that tests read in a cache of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CODE_RL_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield

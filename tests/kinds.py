@@ -1,4 +1,4 @@
-"""What a test knows of the kinds of things that it gets, for the type checker; and it fails where that is not so."""
+"""Types that a test knows and the type checker does not; the test fails if a value has another."""
 
 from __future__ import annotations
 

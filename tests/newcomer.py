@@ -37,7 +37,7 @@ def concise(rewards_G: list[float], trajectories_G: Sequence[Trajectory]) -> lis
 
 
 def frontier(history: History, step: int) -> float:
-    """A curriculum: what was never tried, and what is solved sometimes."""
+    """A curriculum: problems that were never tried, and those that are solved sometimes."""
     return 1.0 if history.groups == 0 or 0.2 < history.solve_rate < 0.8 else 0.01
 
 

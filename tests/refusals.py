@@ -1,4 +1,4 @@
-"""Errors by their kind and by what they name (a setting, a field, a file), never by their words."""
+"""Errors by their kind and the names in them (a setting, a field, a file), never by their words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every stand-in for a sandbox has beside its runs."""
+"""The members of every stand-in for a sandbox, beside its runs."""
 
 from __future__ import annotations
 

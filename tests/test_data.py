@@ -1,4 +1,4 @@
-"""Public files: where they are kept, and that the copies here are what was published."""
+"""Public files: where they are kept, and that the copies here equal the published ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the package imports is what `pyproject.toml` asks for: in the core, or in the extra of the room that imports it; the core's own rooms load the core alone."""
+"""The package imports the distributions that `pyproject.toml` asks for: in the core, or in the extra of the room that imports it; the core's own rooms load the core alone."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_every_import_is_declared_where_it_is_needed(package):
 
 
 def file_of(module: str) -> Path | None:
-    """Where a module of ours is; None for what is none."""
+    """Where a module of ours is; None for another module."""
     base = (ROOT if module.startswith("tinker_utils") else ROOT / "src") / module.replace(".", "/")
     return next((path for path in (base / "__init__.py", base.with_suffix(".py")) if path.is_file()), None)
 

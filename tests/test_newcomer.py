@@ -1,4 +1,4 @@
-"""What a newcomer touches: each part of one's own, and what a verb and a field of a verdict need of ours."""
+"""A newcomer's changes: each part of one's own, and the code of ours that a verb and a field of a verdict need."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_reader_of_rows_of_ones_own_is_a_data_set(tmp_path, monkeypatch):
 
 
 def test_a_data_set_of_a_shape_of_ones_own_is_one_reader(tmp_path, monkeypatch):
-    """What a line in `problems/sources/shapes.py` does, without the line."""
+    """The effect of a line in `data/sources/shapes.py`, without the line."""
     monkeypatch.setattr(shapes, "SHAPES", (*shapes.SHAPES, newcomer.SHAPE))
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"task": "Add.", "pairs": [["1 2", "3"]]}) + "\n" + json.dumps({"task": "Add."}) + "\n")

@@ -1,4 +1,4 @@
-"""Keys reach no file, log, error or report; run directories are private; the audit says what it found."""
+"""Keys reach no file, log, error or report; run directories are private; the audit reports its finds."""
 
 from __future__ import annotations
 

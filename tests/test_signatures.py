@@ -1,4 +1,4 @@
-"""Signatures of what users call or bring: a change here breaks their code, and is meant to be noticed."""
+"""Signatures of the functions that users call or bring: a change here breaks their code, and is meant to be noticed."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class VerbServer(ABC):
         return self
 
     def said(self) -> str:
-        """What the process has written to stderr."""
+        """The process's stderr so far."""
         self._stderr.seek(0)
         return self._stderr.read()
 

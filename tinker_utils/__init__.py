@@ -1,1 +1,1 @@
-"""The course's import names: each module re-exports what lives in `code_rl`."""
+"""The course's import names: each module re-exports names of `code_rl`."""

@@ -32,14 +32,14 @@ Tests: TypeAlias = Problem | Sequence[TestCase] | Sequence[Mapping[str, Any]] | 
 
 
 class StepRenderer(Protocol):
-    """What `CodeEnv` needs of a renderer."""
+    """The methods of a renderer that `CodeEnv` needs."""
 
     def build_generation_prompt(self, messages: Sequence[Any], /) -> tinker.ModelInput:
         """The tokens of a conversation, ready for sampling."""
         ...
 
     def get_stop_sequences(self) -> list[int] | list[str]:
-        """What ends a completion."""
+        """Return the stop sequences of a completion."""
         ...
 
     def parse_response(self, tokens: Sequence[int], /) -> tuple[Any, bool]:
@@ -49,7 +49,7 @@ class StepRenderer(Protocol):
 
 @dataclass
 class StepResult:
-    """What one step gave. An episode is one completion, so every step ends it."""
+    """The result of one step. An episode is one completion, so every step ends it."""
 
     reward: float
     episode_done: bool

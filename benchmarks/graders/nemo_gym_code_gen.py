@@ -1,4 +1,4 @@
-"""What NeMo Gym's code_gen does in /verify, in its process: its extraction, its check_correctness, all results true. In a folder of your choice:
+"""The /verify of NeMo Gym's code_gen, in its process: its extraction, its check_correctness, all results true. In a folder of your choice:
 
 python3.12 -m venv foreign/nemo && foreign/nemo/bin/pip install nemo-gym==0.4.0
 code-rl audit grader=CLONE/benchmarks/graders/nemo_gym_code_gen.py:grade python=foreign/nemo/bin/python

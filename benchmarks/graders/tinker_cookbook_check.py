@@ -5,7 +5,7 @@ code-rl sandbox port=8080 &
 code-rl audit grader=CLONE/benchmarks/graders/tinker_cookbook_check.py:grade python=.venv/bin/python confine=false
 
 The function runs no program itself: its server does, so that it needs the network which `confine` takes away. Run the two commands where nothing else is
-(`unshare --net --mount --pid --fork --mount-proc`, then `ip link set lo up`), since the server is what is being attacked.
+(`unshare --net --mount --pid --fork --mount-proc`, then `ip link set lo up`), since the server is the target of the attack.
 """
 
 import asyncio

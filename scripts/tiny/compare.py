@@ -43,7 +43,7 @@ def _metrics(log_path: Path) -> list[dict[str, Any]]:
 
 
 def main(words: list[str]) -> None:
-    """Run what is missing and print the table as Markdown."""
+    """Run the missing parts and print the table as Markdown."""
     settings = dict(word.split("=", 1) for word in words)
     models, seeds = settings.pop("models").split(","), settings.pop("seeds").split(",")
     out = Path(settings.pop("out"))

@@ -26,7 +26,7 @@ FIRST_PRETRAINING_SEED = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class CorpusRecipe:
-    """What the answers look like. `edge`, `near` and `wrong` are probabilities per part that can be mistaken so."""
+    """The form of the answers. `edge`, `near` and `wrong` are probabilities per part that can be mistaken so."""
 
     edge: float = 0.0
     """Forgets the empty result, the inclusive end of a range, or that a list is printed with its brackets."""

@@ -2,7 +2,7 @@
 
     python -m scripts.tiny.package checkpoint=RUN/04500000 out=src/code_rl/engine/local/tiny machine="2 vCPU ..."
 
-`record.json` says how the files were made (settings, tokens, minutes, loss curve, versions) and what they hash to.
+`record.json` says how the files were made (settings, tokens, minutes, loss curve, versions) and their hashes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Capabilities: what a back end cannot do is refused by name."""
+"""Capabilities: a back end refuses by name the settings that it lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports: what peft and transformers load computes what our engine computes."""
+"""Exports: peft and transformers load them and compute the same as our engine."""
 
 from __future__ import annotations
 

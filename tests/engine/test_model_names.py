@@ -28,7 +28,7 @@ for model in sys.argv[2:]:
 
 
 def train(models: list[str], path, **environment: str) -> list[tuple[str, str]]:
-    """Train each model, in one process; returns what it wrote and its exit code."""
+    """Train each model, in one process; returns its output and its exit code."""
     done = subprocess.run(
         [sys.executable, "-c", EACH, str(path / "run"), *models],
         env=os.environ | {"HF_HOME": str(path / "hub")} | environment, capture_output=True, text=True, timeout=200,

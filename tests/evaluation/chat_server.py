@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback that speaks Chat Completions, misbehaves as told, and counts what it was asked."""
+"""A real HTTP server on loopback that speaks Chat Completions, misbehaves as told, and counts its requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pass@k against brute force, and how often an interval covers what is true."""
+"""pass@k against brute force, and how often an interval covers the true value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows, and what each framework's file makes of a verdict. No framework is needed here; the others are skipped by name where theirs is missing."""
+"""Rows, and the result that each framework's file makes of a verdict. No framework is needed here; the others are skipped by name where theirs is missing."""
 
 from __future__ import annotations
 

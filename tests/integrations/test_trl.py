@@ -16,7 +16,7 @@ from code_rl.integrations.trl import code_reward, to_row  # noqa: E402
 
 
 def train(folder, steps):
-    """What `GRPOTrainer` logged a step."""
+    """The log of `GRPOTrainer`, by step."""
     config = trl.GRPOConfig(
         output_dir=str(folder), max_steps=steps, per_device_train_batch_size=32, num_generations=8, logging_steps=1,
         max_completion_length=48, learning_rate=1e-3, report_to=[], save_strategy="no", use_cpu=True, bf16=False,

@@ -1,4 +1,4 @@
-"""Repair: what a turn shows, when a conversation ends, what of it is trained on, and that nothing of it is bought twice."""
+"""Repair: the message of a turn, the end of a conversation, the tokens that are trained on, and no completion is bought twice."""
 
 from __future__ import annotations
 

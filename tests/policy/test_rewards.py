@@ -1,4 +1,4 @@
-"""Rewards: R = format_coef · format_score + what the program earned, and none at all for a failure of ours."""
+"""Rewards: R = format_coef · format_score + correctness, and none at all for a failure of ours."""
 
 from __future__ import annotations
 

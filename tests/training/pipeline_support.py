@@ -47,7 +47,7 @@ def rollouts(log_path: Path) -> list[dict[str, Any]]:
 
 
 def sequential_reference(given: dict[str, str]) -> list[dict[str, Any]]:
-    """Sample, score, train, one after the other, with nothing of `pipeline` or `loop`: what each step's groups and
+    """Sample, score, train, one after the other, with nothing of `pipeline` or `loop`: each step's groups and
     trainer answers were."""
 
     async def whole() -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""`code-rl controls`: arms that differ in what they learn from alone, one table, and a kill that changes nothing."""
+"""`code-rl controls`: arms that differ in their source of learning alone, one table, and a kill that changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The curriculum: what a problem's history makes of its draws, and that the history is that of the groups trained before."""
+"""The curriculum: a problem's draws follow its history, and that the history is that of the groups trained before."""
 
 from __future__ import annotations
 

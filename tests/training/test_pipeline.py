@@ -1,4 +1,4 @@
-"""The overlapped schedule: what it samples from which weights, that K = 0 is the sequential loop, and exact resume."""
+"""The overlapped schedule: the weights of each sample, K = 0 as the sequential loop, and exact resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run directory: torn lines, rows found again, what happens to an earlier run."""
+"""The run directory: torn lines, rows found again, the fate of an earlier run."""
 
 from __future__ import annotations
 

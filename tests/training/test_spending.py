@@ -1,4 +1,4 @@
-"""Off the embedded engine: what runs by default, what is said before anything is spent, and what has no end without being asked."""
+"""Off the embedded engine: the defaults, the forecast before anything is spent, and no run without an end unless asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's start and end: what a resume refuses, what damage does not stop, what is said and written whatever happens."""
+"""A run's start and end: the refusals of a resume, damage that stops nothing, output and files whatever happens."""
 
 from __future__ import annotations
 

@@ -118,9 +118,9 @@ class ModelOptions(DeviceOptions):
     )
     model_name: str | None = option(
         None,
-        "tiny (built in), smollm2 (SmolLM2-135M-Instruct), a local folder, a .gguf file, or the "
-        "hub id of a causal LM. Qwen2, Qwen3 and Llama are fast; others run in transformers. "
-        "eval: also an endpoint's model, or reference (the set's solutions).",
+        "tiny (built in), smollm2, a local folder, a .gguf file, or the hub id of a causal LM "
+        "(fast: Qwen2, Qwen3, Llama). eval: also an endpoint's model, or reference (the set's "
+        "solutions).",
     )
     renderer: str = option(
         "auto",

@@ -23,7 +23,7 @@ METHOD_STARTER = "class Solution:\n    def top(self, xs: List[int], k: int) -> L
 
 @dataclass(frozen=True)
 class Sample:
-    """A raw row, what its reader makes of it, and two programs."""
+    """A raw row, the problem that its reader makes, and two programs."""
 
     name: str
     row: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Every documented row shape gives right verdicts; what cannot be known is left out with a reason, never guessed."""
+"""Every documented row shape gives right verdicts; a row that cannot be understood is left out with a reason, never guessed."""
 
 from __future__ import annotations
 

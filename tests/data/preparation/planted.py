@@ -42,7 +42,7 @@ STORIES = (
 
 @dataclass(frozen=True)
 class Planted:
-    """`problem` with a defect, and the reasons that are right for it (none: clean). `exam` is what it leaked from, or copies."""
+    """`problem` with a defect, and the reasons that are right for it (none: clean). `exam` is the problem that it leaked from, or copies."""
 
     problem: Problem
     kind: str = "clean"
@@ -144,7 +144,7 @@ def _another(value: Any) -> Any:
 
 
 def wrong_output(rng: random.Random, number: int) -> Planted:
-    """One expected output is not what the reference gives."""
+    """One expected output differs from the reference's."""
     problem = fresh(rng, number)
     tests: list[Any] = list(problem.tests)
     place = rng.randrange(len(tests))

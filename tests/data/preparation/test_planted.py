@@ -15,7 +15,7 @@ from tests.grading.corpus.reading import read_problems
 
 
 def found(folder: Path, total: int, defects: int) -> tuple[list[Planted], dict[str, dict[str, str]]]:
-    """Run the whole verb on a planted set; returns the set and what was dropped, by id."""
+    """Run the whole verb on a planted set; returns the set and the dropped rows, by id."""
     planted, eval_problems = planted_set(total, defects)
     write_problems(folder / "noisy.jsonl", [one.problem for one in planted])
     write_problems(folder / "exams.jsonl", eval_problems)

@@ -53,7 +53,7 @@ def test_reference_solutions_give_exactly_the_expected_outputs():
 
 @pytest.mark.parametrize("tables", [(FILTERS, MAPS, REDUCES), (WORD_FILTERS, WORD_MAPS, WORD_REDUCES)])
 def test_code_and_function_of_every_primitive_agree(tables):
-    """The text that solutions are made of means what expected outputs are computed from, for every value of its constant."""
+    """The text that solutions are made of means the same as the function that computes expected outputs, for every value of its constant."""
     filters, maps, reduces = tables
     word = filters is WORD_FILTERS
     values = "abcdefghijklmnopqrstuvwxyz" if word else list(PROBE)

@@ -1,4 +1,4 @@
-"""The built-in splits: fixed forever, and apart from what reinforcement learning trains on."""
+"""The built-in splits: fixed forever, and apart from the problems of reinforcement learning."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Test cases in public shapes: each reads as what it means, and anything else is refused."""
+"""Test cases in public shapes: each has its meaning, and anything else is refused."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def counted_steps(monkeypatch):
 
 @pytest.mark.long
 def test_waiting_rows_take_the_room_of_finished_ones(tiny, monkeypatch):
-    """A batch does not wait for its longest row, and completions are what they are without a limit, bit for bit."""
+    """A batch does not wait for its longest row, and completions equal those without a limit, bit for bit."""
     requests = [(tokens(0, 30, 644), 1, 200), *((tokens(s, 20 + 5 * s, 644), 3, 20) for s in range(1, 7))]
     free = sampled(tiny, requests)
     cells = 48 + 5 * 200

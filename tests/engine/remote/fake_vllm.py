@@ -1,4 +1,4 @@
-"""vLLM's endpoints as version 0.32 answered them, with the embedded engine behind: what a run asks, and what may go wrong."""
+"""vLLM's endpoints as version 0.32 answered them, with the embedded engine behind: the requests of a run, and the faults that can happen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a remote back end is asked and tried with before a run."""
+"""The questions and trials that a remote back end gets before a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that cannot begin: one line that says what to do, exit code 2, nothing written, and no key anywhere."""
+"""Runs that cannot begin: one line that gives the remedy, exit code 2, nothing written, and no key anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every setting × every back end: what is called honoured arrives in the engine, what is called refused ends the run."""
+"""Every setting × every back end: a setting that is called supported reaches the engine, one that is called refused ends the run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def backend_of(kind: BackendKind, url: str, environment) -> str:
 
 @pytest.fixture(scope="module", params=list(BackendKind))
 def arrived(request, server, tmp_path_factory):
-    """One step with settings that differ from every default, and what reached the engine underneath."""
+    """One step with settings that differ from every default, and the values that reached the engine."""
     seen = SimpleNamespace(kind=request.param, adam=[], requests=[], loras=[], ttl=None, losses=[])
     with pytest.MonkeyPatch.context() as patch:
         spy(patch, seen)

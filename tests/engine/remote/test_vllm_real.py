@@ -147,7 +147,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(params=["merged", "peft"])
 def exported(request, run, tmp_path):
-    """(A server, the name under which it has what the run was exported to)."""
+    """(A server, the name under which it has the exported run)."""
     folder, peft = tmp_path / "export", request.param == "peft"
     assert export_command({"checkpoint": str(run), "format": request.param, "out": str(folder)}) == 0
     for server in serving(tmp_path / "log", source_of(SMOLLM2) if peft else str(folder)):

@@ -1,4 +1,4 @@
-"""Memory, disk, time: what is saved survives, who vanishes frees what they held, and what does not fit is refused."""
+"""Memory, disk, time: saved state survives, a client that vanishes frees its models, and requests that do not fit are refused."""
 
 from __future__ import annotations
 

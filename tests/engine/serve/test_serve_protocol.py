@@ -1,4 +1,4 @@
-"""What the server promises beyond one client's happy path: order, retries, accumulation, refusals."""
+"""The server's promises beyond one client's happy path: order, retries, accumulation, refusals."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def imports(code: str) -> float:
 
 
 def reads(code: str) -> float:
-    """Pays everyone, after it has read what there is on stdin: nothing."""
+    """Pays everyone, after it has read all of stdin: nothing."""
     with open(0) as given:
         return float(not given.read() and bool(code))
 
@@ -60,7 +60,7 @@ def lazy(code: str) -> float:
 
 
 def leaky(code: str, problem: dict[str, Any]) -> float:
-    """Runs the program beside the expected outputs, which lie in a file of its working directory; takes what it prints last."""
+    """Runs the program beside the expected outputs, which lie in a file of its working directory; takes its last line."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -91,7 +91,7 @@ async def our_compute_score(problem: dict[str, Any]) -> float:
 
 
 def not_a_number(code: str) -> float:
-    """Gives what compares with nothing."""
+    """Gives NaN."""
     return float("nan") if code else 0.0
 
 
@@ -101,7 +101,7 @@ def a_list(code: str) -> list[float]:
 
 
 def speaks_oddly(code: str) -> float:
-    """Fails with what a terminal obeys and no UTF-8 holds."""
+    """Fails with control characters and bytes that are not UTF-8."""
     raise RuntimeError(f"\x1b[31mred\ud800 {len(code)}")
 
 

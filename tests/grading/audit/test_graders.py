@@ -1,4 +1,4 @@
-"""The audit of the audit: graders whose faults are known get the card that they deserve, and what cannot be asked is said in one line."""
+"""The audit of the audit: graders whose faults are known get the card that they deserve, and an impossible request is refused in one line."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def probe_source(body: str, canary: Canary) -> str:
 
 @dataclass(slots=True)
 class Guarded:
-    """A canary and what has happened to it; `reached` lists what arrived at the listeners."""
+    """A canary and its state; `reached` lists the connections to the listeners."""
 
     canary: Canary
     process: subprocess.Popen[bytes]

@@ -1,4 +1,4 @@
-"""Mutants of the HumanEval+ and MBPP+ references, and what the judge says of those that the sets' own tests kill."""
+"""Mutants of the HumanEval+ and MBPP+ references, and the judge's verdicts on those that the sets' own tests kill."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ async def verdicts(entries: Iterable[CorpusProgram], executor: Executor, at_once
 
 
 def undeserved(entries: Iterable[CorpusProgram], found: Iterable[Verdict]) -> dict[str, str]:
-    """Name -> verdict and reason, for the programs that did not get what they deserve."""
+    """Name -> verdict and reason, for the programs with an undeserved verdict."""
     return {
         entry.name: f"{verdict.kind.value}: {verdict.failure.message if verdict.failure else ''}"
         for entry, verdict in zip(entries, found, strict=True)

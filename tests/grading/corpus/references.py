@@ -91,7 +91,7 @@ SOURCES: dict[str, Source] = {
 
 @dataclass(slots=True)
 class Report:
-    """What happened to each row: `counts` by verdict or reason, ids of the `failed` and `skipped`, and who needed a larger limit."""
+    """The outcome of each row: `counts` by verdict or reason, ids of the `failed` and `skipped`, and who needed a larger limit."""
 
     counts: Counter[str] = field(default_factory=Counter)
     failed: dict[str, str] = field(default_factory=dict)

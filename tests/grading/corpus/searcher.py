@@ -1,7 +1,7 @@
 """Canaries and the program that searches for them.
 
 A canary is text of four pieces; each piece is a tag of this run and twelve random characters. The searcher knows the tag and the digest of each
-piece, so that it recognises what it never held. One piece is enough: what is freed loses its first bytes.
+piece, so that it recognizes a secret that it never held. One piece is enough: freed memory loses its first bytes.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Canaries:
     def searcher(self, *parts: str, sweep: bool = False, at_none: bool = False) -> str:
         """A program that defines `search()`, which looks everywhere and prints `FOUND name where`; then `parts`.
 
-        `sweep`: without /proc. `at_none`: only what no level may show, its own memory, descriptors and working directory.
+        `sweep`: without /proc. `at_none`: only the places that no level may show, its own memory, descriptors and working directory.
         """
         walks = {"memory": source(_MEMORY)}
         for name in _AT_NONE if at_none else _EVERYWHERE:
@@ -116,7 +116,7 @@ class Canaries:
 
 
 def found(executions: Iterable[Execution]) -> list[set[tuple[str, str]]]:
-    """What each searching test has found, as (field, where). Raises AssertionError for a test that did not search to its end."""
+    """The finds of each searching test, as (field, where). Raises AssertionError for a test that did not search to its end."""
     sets = []
     for execution in executions:
         lines = execution.stdout.decode("utf-8", "replace").splitlines()

@@ -52,7 +52,7 @@ class Arena:
     executor: Executor
 
     def breaches(self, *probes: str) -> list[str]:
-        """What programs could do that run these probes one after the other."""
+        """The breaches of programs that run these probes one after the other."""
 
         async def attack() -> list[str]:
             done = [await _run(self.executor, probe_source(probe, self.host.canary)) for probe in probes]

@@ -1,4 +1,4 @@
-"""What a submission does is neither seen nor felt by one that runs beside it."""
+"""A submission neither sees nor feels another that runs beside it."""
 
 from __future__ import annotations
 

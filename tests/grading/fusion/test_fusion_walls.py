@@ -1,4 +1,4 @@
-"""What a program can learn or change through the harness: nothing of another test, and never an expected output."""
+"""A program learns and changes nothing through the harness: nothing of another test, and never an expected output."""
 
 from __future__ import annotations
 

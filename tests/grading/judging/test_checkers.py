@@ -1,4 +1,4 @@
-"""Checkers: what they are given, what they may answer, and whose fault it is when they do not decide."""
+"""Checkers: their input, their possible answers, and whose fault it is when they do not decide."""
 
 from __future__ import annotations
 

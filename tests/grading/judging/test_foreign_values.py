@@ -1,4 +1,4 @@
-"""Values of other types than Python's plain ones: equal ones are right, and none passes for what it is not."""
+"""Values of other types than Python's plain ones: equal ones are right, and none passes for another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge: from executions to verdicts. A scripted executor stands for what no real sandbox does on demand."""
+"""The judge: from executions to verdicts. A scripted executor does things that no real sandbox does on demand."""
 
 from __future__ import annotations
 

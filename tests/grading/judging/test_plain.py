@@ -1,4 +1,4 @@
-"""Returned values: what counts as equal under each rule, and hostile encodings."""
+"""Returned values: equality under each rule, and hostile encodings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Printed output: what counts as equal under each rule."""
+"""Printed output: equality under each rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`executor=ray`: nodes of Ray's own test cluster, all on this machine, give what one sandbox gives, whatever becomes of a node."""
+"""`executor=ray`: nodes of Ray's own test cluster, all on this machine, give the results of one sandbox, whatever becomes of a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Called functions: what they return comes back as plain data; nothing else can be taken for it."""
+"""Called functions: their values come back as plain data; nothing else can be taken for one."""
 
 from code_rl.grading import values
 from code_rl.grading.sandbox.executor import CallInput, Job, Status

@@ -1,4 +1,4 @@
-"""What a program cannot do at each level, as the present user and as an ordinary one."""
+"""The walls of each level, as the present user and as an ordinary one."""
 
 import json
 import os

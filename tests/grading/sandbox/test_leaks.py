@@ -99,7 +99,7 @@ async def _churn(level: str, count: int) -> int:
 
 
 def _settled(others: set[str]) -> None:
-    """Wait for what a sandbox that was closed just now still has to end; `others` were there before it."""
+    """Wait until a sandbox that was closed just now has ended everything; `others` were there before it."""
     for _ in range(100):
         if others.issuperset(_descendants()):
             return

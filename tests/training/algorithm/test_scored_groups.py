@@ -1,4 +1,4 @@
-"""Rewards, advantages and losses: what each setting changes, that it changes nothing else, and that masked members never count as numbers."""
+"""Rewards, advantages and losses: each setting changes its own part and nothing else, and that masked members never count as numbers."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ HUNG = -999
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Exit code (negative: killed by that signal, HUNG: it did not end) and what was printed."""
+    """Exit code (negative: killed by that signal, HUNG: it did not end) and its output."""
 
     code: int
     out: str

@@ -33,7 +33,7 @@ POOL_THREADS = min(32, (os.cpu_count() or 1) + 4)
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the process and its descendants hold after `step` steps."""
+    """The resources of the process and its descendants after `step` steps."""
 
     step: int
     memory_mb: float
@@ -69,7 +69,7 @@ def resident(pid: int) -> float:
 
 
 def grown(looks: list[Look]) -> list[str]:
-    """What did not stay flat. Processes come and go with the submissions: the fewest of a stretch count."""
+    """The resources that did not stay flat. Processes come and go with the submissions: the fewest of a stretch count."""
     if len(looks) < 8:
         return []
     half = len(looks) // 2

@@ -1,6 +1,6 @@
 """Faults that strike a training at a chosen stage of its second step. Armed in a forked child, before the run begins.
 
-What breaks for good stays broken until the process ends; the test mends it before the run is resumed.
+Lasting damage stays until the process ends; the test mends it before the run is resumed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _evaluating = contextvars.ContextVar("evaluating", default=False)
 
 
 class Armed:
-    """Waits for its stage, then strikes once. `down` holds what is broken from then on."""
+    """Waits for its stage, then strikes once. `down` holds the parts that are broken from then on."""
 
     def __init__(self, fault: str, stage: str, more: dict[str, Any]) -> None:
         self.strike, self.stage, self.more = FAULTS[fault], stage, more

@@ -64,7 +64,7 @@ class Workshop:
         return str(path)
 
     def strike(self, fault: str, stage: str) -> str:
-        """Strike one run, mend what was broken, resume it if it stopped, and compare; how the struck run ended."""
+        """Strike one run, mend the damage, resume it if it stopped, and compare; how the struck run ended."""
         name = f"{fault}-{stage}".replace(" ", "-")
         words, folder = self.settings(name, **PATIENT.get(fault, {})), self.folder / name
         log_path, marker = Path(words["log_path"]), folder / "struck"

@@ -1,4 +1,4 @@
-"""What a machine can lack: room on the disk, memory, descriptors, a directory that can be written, the data."""
+"""Resources that a machine can lack: room on the disk, memory, descriptors, a directory that can be written, the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Chromium, watched: what it logs, what it asks for, and whether a planted script ran."""
+"""A real Chromium, watched: its logs, its requests, and whether a planted script ran."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ CONFIG = {
 
 
 def rewind(folder: Path, step: int) -> None:
-    """Drop what was logged from `step` on, as a resume from there does."""
+    """Drop the records from `step` on, as a resume from there does."""
     for name in ("metrics.jsonl", "rollouts.jsonl"):
         kept = [record for record in read_lines(folder / name) if record["step"] < step]
         write_lines_atomically(folder / name, map(line_of, kept))

@@ -54,7 +54,7 @@ WEIGHTS_ATOL = 1e-5
 
 @dataclass
 class Outcome:
-    """One case: where it was struck, how often the run stopped by itself, and what is wrong in the end."""
+    """One case: where it was struck, how often the run stopped by itself, and its faults in the end."""
 
     seed: int
     kills: list[str] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Facts:
-    """What two runs must have in common; `tensors` where weights are compared within a tolerance."""
+    """The facts that two runs must have in common; `tensors` where weights are compared within a tolerance."""
 
     metrics: list[dict[str, Any]]
     files: dict[str, str]
@@ -292,7 +292,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Whole:
-    """The undisturbed run: its facts, how often it bought what, its log's size, and seconds from a start to its first line."""
+    """The undisturbed run: its facts, how often it bought each completion and verdict, its log's size, and seconds from a start to its first line."""
 
     facts: Facts
     bought: Counter[str]
@@ -378,7 +378,7 @@ def strike(scene: Scene, blows: list[tuple[float, float]], whole: Whole, outcome
 
 
 def signalled(scene: Scene, whole: Whole, numbers: Sequence[signal.Signals]) -> list[str]:
-    """A run that gets these signals while it trains, then goes on: what is wrong with it."""
+    """A run that gets these signals while it trains, then goes on: its faults."""
     child, code, until = scene.start(), None, time.monotonic() + PATIENCE_S
     log = scene.log_path / "logs.log"
     while (

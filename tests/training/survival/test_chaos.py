@@ -32,7 +32,7 @@ STEPS = 3
 
 
 class Chaos:
-    """Decides, from a seed, what happens at each call of each stage: nothing, a delay, an error, a cancellation."""
+    """Decides, from a seed, the event at each call of each stage: nothing, a delay, an error, a cancellation."""
 
     def __init__(self, seed: int, rate: float) -> None:
         self.random, self.rate, self.struck = random.Random(seed), rate, Counter[str]()
@@ -141,7 +141,7 @@ def balanced(log_path: Path, finished: bool) -> None:
 
 
 def survives(log_path: Path, seed: int) -> Counter[str]:
-    """Run into trouble, resume until it is through; returns what struck."""
+    """Run into trouble, resume until it is through; returns the strikes."""
     chooser = random.Random(seed)
     given = small(
         log_path, max_steps=STEPS, batch_size=4, group_size=2, save_every=1, max_tokens=64, seed=seed % 7,

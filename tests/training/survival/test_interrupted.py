@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment: over within seconds, what was done is kept, and the last line says how to go on. Real processes."""
+"""Ctrl-C at any moment: over within seconds, finished work is kept, and the last line says how to go on. Real processes."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ async def outputs(retries: Retries, *inputs: bytes) -> list[bytes]:
 
 
 class Said(logging.Handler):
-    """What is said of outages while it listens; `caplog` may stand at two loggers at once."""
+    """The lines about outages while it listens; `caplog` may stand at two loggers at once."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

@@ -56,7 +56,7 @@ def a_run(folder: Path, steps: int = 6) -> Path:
 
 
 def chosen(folder: Path, broken: tuple[str, ...] = ()) -> tuple[Start, list[str]]:
-    """Where a resume of the run would go on, and what it says."""
+    """Where a resume of the run would go on, and its message."""
     said: list[str] = []
 
     async def load(start: Start) -> None:
@@ -99,7 +99,7 @@ def test_a_record_that_is_altered_is_reported_and_read_past_and_the_newest_weigh
 
 
 def resumed(folder: Path, name: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows of a record that a resume from the newest checkpoint keeps, before its own; and what it says."""
+    """The rows of a record that a resume from the newest checkpoint keeps, before its own; and its message."""
     start, said = chosen(folder)
     assert start.step == 6
     go_back(folder, start, said.append)

@@ -20,7 +20,7 @@ LOCAL = ("in-process", "http")
 
 @dataclass
 class Backend:
-    """A service of Tinker's client shape, and what the cases need to know of it."""
+    """A service of Tinker's client shape, and the facts that the cases need about it."""
 
     name: str
     service: Any
