@@ -341,3 +341,9 @@ def test_what_would_have_no_effect_or_no_sense_is_refused_by_name(problems, word
     given = dict(word.split("=", 1) for word in words.split())
     assert run(**{"benchmark": problems, "out": tmp_path / "out", **({"dry_run": dry} if dry else {}), **given}) == 2
     one_line(capsys, named)
+
+
+def test_a_model_that_cannot_be_loaded_leaves_no_folder(tmp_path, capsys):
+    assert run(benchmark="builtin", model_name="nosuchmodel", limit=1, out=tmp_path / "new") == 2
+    one_line(capsys, "nosuchmodel")
+    assert not (tmp_path / "new").exists()

@@ -39,6 +39,7 @@ def eval_command(given: Mapping[str, Any]) -> int:
         return _compare(config)
     data = check_benchmarks(config)
     out, engine = _out(config), engine_settings(config)
+    is_new = config.out is None or not out.exists()
     try:
         return asyncio.run(evaluate_benchmarks(config, engine, data, out))
     except KeyboardInterrupt:
@@ -48,7 +49,7 @@ def eval_command(given: Mapping[str, Any]) -> int:
             )
         raise
     finally:
-        if config.out is None and {entry.name for entry in out.iterdir()} <= {LOCK}:
+        if is_new and out.is_dir() and {entry.name for entry in out.iterdir()} <= {LOCK}:
             shutil.rmtree(out)
 
 
