@@ -100,26 +100,20 @@ def backend_table() -> str:
 
 
 def verb_section(name: str) -> str:
-    """One verb's table of settings; a setting that means the same as train's says so."""
+    """One verb's table of settings, without those that are train's."""
     trains = {} if name == "train" else chz.chz_fields(VERBS["train"].settings_class())
-    rows = []
+    rows, shared = [], []
     for field, described in fields_of(VERBS[name].settings_class()).items():
-        default = described._default
+        default, train = described._default, trains.get(field)
         shown = "required" if type(default).__name__ == "MISSING_TYPE" else f"`{default}`"
-        same = field in trains and cell(trains[field]._doc) == cell(described._doc)
-        rows.append(f"| `{field}` | {cell(shown)} | {'As for train.' if same else cell(described._doc)} |")
-    return "\n".join(
-        [
-            f"## {name}",
-            "",
-            f"{VERBS[name].summary.capitalize()}.",
-            "",
-            "| setting | default | meaning |",
-            "|---|---|---|",
-            *rows,
-            "",
-        ]
-    )
+        if train is not None and (train._doc, train._default) == (described._doc, default):
+            shared.append(f"`{field}`")
+        else:
+            rows.append(f"| `{field}` | {cell(shown)} | {cell(described._doc)} |")
+    summary = VERBS[name].summary
+    table = ["| setting | default | meaning |", "|---|---|---|", *rows, ""] if rows else []
+    as_train = [f"As for [train](#train): {', '.join(shared)}.", ""] if shared else []
+    return "\n".join([f"## {name}", "", f"{summary[0].upper()}{summary[1:]}.", "", *table, *as_train])
 
 
 def recipes_section() -> str:
