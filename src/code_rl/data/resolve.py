@@ -82,16 +82,15 @@ async def with_expected(
     """Run the draft's reference on its inputs, and return the problem with the results as expected
     values.
 
-    The reference runs under generous limits in the same sandbox as any program, its calls in
-    batches. Each call gets fresh inputs, so a reference that changes its arguments cannot disturb
-    another test. If the
+    The reference runs under generous limits in the same sandbox as any program. Each call gets a
+    process of its own, so no call can disturb another test. If the
     reference fails, the row is a Skipped (`reference_failed`). A few calls that only exceed the
     limits (a value of a gigabyte) are dropped and listed in `meta["calls_left_out"]`. Raises
     SandboxError if the executor itself fails.
     """
     problem, calls = draft.problem, [CallTest(args) for args in draft.calls]
     runs = runs_of(executor, problem, draft.reference, calls, limits)
-    executions = [run async for run, _ in runs]
+    executions = [run async for run in runs]
     beyond = {
         index: str(run.status) for index, run in enumerate(executions) if run.status in _BEYOND
     }
@@ -181,7 +180,7 @@ async def _survivors(
     seen = 0
     runs = runs_of(executor, problem, reference, calls, READING_LIMITS)
     async with closing(runs) as executions:
-        async for execution, _ in executions:
+        async for execution in executions:
             if execution.status is not Status.OK or execution.value is None:
                 how = f"{execution.status.value} {execution.detail[:120]}"
                 troubles.append(f"{readings[0].arguments}: test {seen}: {how}")

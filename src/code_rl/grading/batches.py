@@ -3,11 +3,12 @@
 The first test runs alone. Then calls are made in growing batches. A batch is one test of the
 sandbox, under the limits of one call: all its calls together may use the CPU time, memory and
 output that each of them may use alone. Whatever ends a batch early (an exception, an exit, a limit)
-is no result: the calls without a value, and all that follow, run alone in fresh processes.
+is no result, and ends the batches.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import replace
 
@@ -35,20 +36,25 @@ _DIGITS = 18
 
 
 async def executions_together(
-    executor: Executor, job: Job, together: bool
-) -> AsyncGenerator[tuple[Execution, bool], None]:
-    """Do the same as `executions_of`, if `together` with calls in batches. Yield each execution
-    with True if its process was its own.
+    executor: Executor, job: Job
+) -> AsyncGenerator[tuple[Execution | None, bool], None]:
+    """Do the same as `executions_of`, with calls in batches. Yield each execution with True if its
+    process was its own. None stands for the first call without a result in its batch; it is the
+    last.
 
     `cpu_s` of a call in a batch is its own time, as its process measured it, and the time that the
     batch took beside its calls, which a fresh process would also take.
     """
-    texts = _texts(job) if together else ()
-    done, call_s, together = 0, 0.0, len(texts) >= FEWEST
+    texts, done, call_s = _texts(job), 0, 0.0
     while done < len(job.cases):
-        left = len(job.cases) - done
-        most = CPU_SHARE * job.limits.cpu_s / call_s if call_s else LARGEST_BATCH
-        sizes = _sizes(texts, done, most) if together else [1] * left
+        most = int(CPU_SHARE * job.limits.cpu_s / call_s) if call_s else LARGEST_BATCH
+        if len(texts) < FEWEST or (most < 2 and done <= 1):  # nothing was shared so far
+            rest = replace(job, cases=job.cases[done:])
+            async with closing(executions_of(executor, rest)) as executions:
+                async for execution in executions:
+                    yield execution, True
+            return
+        sizes = _sizes(texts, done, max(2, most))
         cases = tuple(_cases(job.cases[done:], texts[done:], sizes))
         async with closing(executions_of(executor, replace(job, cases=cases))) as executions:
             async for execution in executions:
@@ -56,20 +62,22 @@ async def executions_together(
                 found = [execution] if size == 1 else _parted(execution, size)
                 for each in found:
                     yield each, size == 1
-                done, together = done + len(found), together and len(found) == size
                 if execution.status is Status.COMPILE_ERROR:
                     return
-                call_s = execution.cpu_s / size
-                slow = sizes and sizes[0] > 1 and call_s * sizes[0] > job.limits.cpu_s * CPU_SHARE
-                if len(found) < size or slow:
-                    break
+                if len(found) < size:
+                    yield None, False
+                    return
+                done, call_s = done + size, execution.cpu_s / size
+                await asyncio.sleep(0)
+                if sizes and sizes[0] > 1 and call_s * sizes[0] > job.limits.cpu_s:
+                    break  # plan smaller batches
 
 
 def runs_of(
     executor: Executor, problem: Problem, code: str, tests: Sequence[TestCase], limits: Limits
-) -> AsyncGenerator[tuple[Execution, bool], None]:
-    """Run a program on tests of a problem; see `executions_together`."""
-    return executions_together(executor, program_job(problem, code, tests, limits), True)
+) -> AsyncGenerator[Execution, None]:
+    """Yield the executions of a program on tests of a problem, each in its own process."""
+    return executions_of(executor, program_job(problem, code, tests, limits))
 
 
 def in_one_process(problem: Problem, code: str) -> Problem | None:
@@ -117,7 +125,7 @@ def _texts(job: Job) -> Sequence[bytes]:
         return ()
 
 
-def _sizes(texts: Sequence[bytes], done: int, most: float) -> list[int]:
+def _sizes(texts: Sequence[bytes], done: int, most: int) -> list[int]:
     """Return the sizes of the batches from `done` on; 1 is a call alone."""
     sizes, room = [1] * (done == 0), FIRST_BATCH
     at = done + len(sizes)
@@ -126,6 +134,7 @@ def _sizes(texts: Sequence[bytes], done: int, most: float) -> list[int]:
         while at + size < len(texts) and size < min(room, most) and held < LARGEST_BYTES:
             held += len(texts[at + size])
             size += 1
+        size += size > 1 and at + size == len(texts) - 1  # no last call alone
         sizes.append(size)
         at, room = at + size, min(room * GROWTH, LARGEST_BATCH)
     return sizes
@@ -149,8 +158,9 @@ def _parted(execution: Execution, size: int) -> list[Execution]:
     """Return the executions of a batch's calls, up to the first without a value."""
     if execution.status is not Status.OK or not execution.value:
         return []
-    lines = [line.partition(b" ") for line in execution.value.split(b"\n")[:size]]
-    # The program could forge these times. Nothing is decided by them.
+    # The program may have forged the value: no more of it is looked at than calls need.
+    lines = [line.partition(b" ") for line in execution.value.split(b"\n", size)[:size]]
+    # And these times, by which nothing is decided.
     own = [int(ns) / 1e9 if ns.isdigit() and len(ns) <= _DIGITS else 0.0 for ns, _, _ in lines]
     beside = max(0.0, execution.cpu_s - sum(own))
     wall_s, peak = execution.wall_s / len(lines), execution.peak_memory_bytes

@@ -135,35 +135,38 @@ async def _run(
 ) -> None:
     """Run the program and compare each output with the expected one.
 
-    A call in a batch counts only if it is right. The first that is not is made again, alone: if it
-    fails there too, that is its result. If it is right there, the program's answers depend on its
-    earlier calls, and every call is made again. All calls from then on are alone.
+    The results of batches count only if all are right. The first call that is not right in its
+    batch is made again, alone. If it fails there too, that is its result. If it is right there, the
+    program's answers depend on its earlier calls: every call is made again, alone, and nothing of
+    the batches counts.
     """
     whole = program_job(problem, code, problem.tests, limits)
-    together = problem.compare.rule != "lcb-official"
-    while tally.done < len(problem.tests):
-        doubtful, job = False, replace(whole, cases=whole.cases[tally.done :])
-        runs = executions_together(executor, job, together)
-        async with contextlib.aclosing(runs) as executions:
+    if problem.compare.rule != "lcb-official":
+        async with contextlib.aclosing(executions_together(executor, whole)) as executions:
             async for execution, alone in executions:
+                if execution is None:
+                    break
                 reason = await _reason(problem, execution, tally.done)
-                doubtful = reason is not None and not alone
-                if doubtful:
+                if reason is not None and not alone:
                     break
                 tally.spent(execution)
                 if tally.note(reason):
                     return
-        if not doubtful:
-            return
+            else:
+                return
         # Not earlier: an executor with one slot runs one submission after the other.
         again = await single(executor, replace(whole, cases=(whole.cases[tally.done],)))
-        reason, together = await _reason(problem, again, tally.done), False
-        if reason is None:
-            tally.begin_again()
-            continue
-        tally.spent(again)
-        if tally.note(reason):
+        reason = await _reason(problem, again, tally.done)
+        if reason is not None and not tally.every:
+            tally.spent(again)
+            tally.note(reason)
             return
+        tally.begin_again()
+    async with contextlib.aclosing(executions_of(executor, whole)) as ones:
+        async for execution in ones:
+            tally.spent(execution)
+            if tally.note(await _reason(problem, execution, tally.done)):
+                return
 
 
 async def _reason(problem: Problem, execution: Execution, index: int) -> Reason | None:

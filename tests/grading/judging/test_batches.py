@@ -41,6 +41,10 @@ HONEST = {
     "raises where it is to": (RAISES, "def f(n):\n    if n < 0: raise ValueError\n    return 2 * n"),
     "a slow start": (QUICK, "x = sum(range(10**6))\ndef f(n): return 2 * n"),
     "slow calls": (QUICK, "def f(n):\n    sum(range(4 * 10**6))\n    return 2 * n"),
+    "slower and slower": (
+        QUICK,
+        "made = []\ndef f(n):\n    made.append(n)\n    sum(range(40_000 * len(made)))\n    return 2 * n",
+    ),
     "exits at the end": (DOUBLE, "import atexit, os\natexit.register(os._exit, 3)\ndef f(n): return 2 * n"),
 }
 WRONG = {
@@ -68,6 +72,10 @@ HOSTILE = {
     "patched encoder": (
         DOUBLE,
         "import json\nreal = json.dumps\njson.dumps = lambda *a, **k: '0'\ndef f(n): return 1",
+    ),
+    "the other way from the middle on": (
+        replace(PARITY, tests=tuple(CallTest((n,), 1 < n <= 30) for n in range(COUNT))),
+        "made = []\ndef f(n):\n    made.append(n)\n    if len(made) == 1: return False\n    if len(made) > 30: raise ValueError\n    return True",
     ),
     "lines in the value": (DOUBLE, "def f(n): return '0\\n0 0\\n0 2\\n0 4'"),
     "a forged record": (
