@@ -93,9 +93,9 @@ def read_token(host: str) -> str | None:
 
 
 async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int:
+    from code_rl.engine.local import EmbeddedService
     from code_rl.engine.serve import (
         Core,
-        EmbeddedService,
         ServiceLimits,
         StateStore,
         TinkerApplication,

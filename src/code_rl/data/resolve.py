@@ -17,9 +17,9 @@ from code_rl.data.sources.asserts import expected_rule
 from code_rl.data.sources.records import Ambiguous, Draft, Item, Reading, Skipped, item_id
 from code_rl.data.sources.testcases import DOCUMENTED
 from code_rl.grading import CallTest, Problem, StdinTest, values
-from code_rl.grading.batches import runs_of
 from code_rl.grading.compare import compare_returned
 from code_rl.grading.sandbox import Executor, Limits, Status
+from code_rl.grading.submission import program_job
 from code_rl.util.concurrency import cancel_all, closing
 from code_rl.util.errors import SandboxError
 
@@ -82,15 +82,16 @@ async def with_expected(
     """Run the draft's reference on its inputs, and return the problem with the results as expected
     values.
 
-    The reference runs under generous limits in the same sandbox as any program. Each call gets a
-    process of its own, so no call can disturb another test. If the
+    The reference runs under generous limits in the same sandbox as any program. Each call gets
+    fresh inputs, so a reference that changes its arguments cannot disturb another test. If the
     reference fails, the row is a Skipped (`reference_failed`). A few calls that only exceed the
     limits (a value of a gigabyte) are dropped and listed in `meta["calls_left_out"]`. Raises
     SandboxError if the executor itself fails.
     """
     problem, calls = draft.problem, [CallTest(args) for args in draft.calls]
-    runs = runs_of(executor, problem, draft.reference, calls, limits)
-    executions = [run async for run in runs]
+    executions = [
+        run async for run in executor.run(program_job(problem, draft.reference, calls, limits))
+    ]
     beyond = {
         index: str(run.status) for index, run in enumerate(executions) if run.status in _BEYOND
     }
@@ -178,8 +179,9 @@ async def _survivors(
     for call in calls:
         values.dumps([call.args, dict(call.kwargs)])
     seen = 0
-    runs = runs_of(executor, problem, reference, calls, READING_LIMITS)
-    async with closing(runs) as executions:
+    async with closing(
+        executor.run(program_job(problem, reference, calls, READING_LIMITS))
+    ) as executions:
         async for execution in executions:
             if execution.status is not Status.OK or execution.value is None:
                 how = f"{execution.status.value} {execution.detail[:120]}"

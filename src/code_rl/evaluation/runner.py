@@ -27,8 +27,8 @@ from code_rl.evaluation.samples import (
     verdict_row,
 )
 from code_rl.grading import Compare, Problem, Verdict, VerdictKind, judge_async
-from code_rl.grading.batches import in_one_process
 from code_rl.grading.sandbox import Executor
+from code_rl.grading.submission import in_one_process
 from code_rl.policy import GroupGrader, derive_seed
 from code_rl.policy.completion_log import GroupLog
 from code_rl.policy.renderers import Message

@@ -12,18 +12,16 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import replace
 
-from code_rl.grading.problem import CallTest, Problem, SequenceTest, TestCase
 from code_rl.grading.sandbox.executor import (
     CallInput,
     CaseInput,
     Execution,
     Executor,
     Job,
-    Limits,
     Status,
     case_bytes,
 )
-from code_rl.grading.submission import executions_of, program_job
+from code_rl.grading.submission import executions_of
 from code_rl.grading.values import ValueCodecError
 from code_rl.util.concurrency import closing
 
@@ -71,47 +69,6 @@ async def executions_together(
                 await asyncio.sleep(0)
                 if sizes and sizes[0] > 1 and call_s * sizes[0] > job.limits.cpu_s:
                     break  # plan smaller batches
-
-
-def runs_of(
-    executor: Executor, problem: Problem, code: str, tests: Sequence[TestCase], limits: Limits
-) -> AsyncGenerator[Execution, None]:
-    """Yield the executions of a program on tests of a problem, each in its own process."""
-    return executions_of(executor, program_job(problem, code, tests, limits))
-
-
-def in_one_process(problem: Problem, code: str) -> Problem | None:
-    """Return the problem with one test that makes all calls in one process, on one object if `code`
-    mentions a `class Solution`. Return None if a test is more than a call with positional
-    arguments.
-
-    LiveCodeBench runs call tests in this way.
-    """
-    name, tolerances = problem.fn_name, {(test.abs_tol, test.rel_tol) for test in problem.tests}
-    tests = [
-        test
-        for test in problem.tests
-        if isinstance(test, CallTest)
-        and not test.kwargs
-        and test.raises is None
-        and test.fn_name in (None, name)
-    ]
-    if (
-        name is None
-        or len(tests) < len(problem.tests)
-        or len(tolerances) != 1
-        or problem.compare.rule == "checker"
-    ):
-        return None
-    setup, owner = problem.meta.get("setup", ""), "Solution"
-    if "class Solution" not in code:  # LiveCodeBench's own criterion
-        owner = "_ModuleOfTheProgram"
-        setup += f"\n{owner} = type({owner!r}, (), {{{name!r}: staticmethod({name})}})\n"
-    calls = ((owner, ()), *((name, test.args) for test in tests))
-    whole = SequenceTest(
-        owner, calls, (None, *(test.expected for test in tests)), False, *tolerances.pop()
-    )
-    return replace(problem, tests=(whole,), meta={**problem.meta, "setup": setup})
 
 
 def _texts(job: Job) -> Sequence[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
@@ -47,6 +48,40 @@ def case_input(test: TestCase, catch: bool = False) -> CaseInput:
         (_, args), *calls = test.calls
         return CallInput(args, fn_name=test.class_name, calls=tuple(calls))
     return CallInput(test.args, test.kwargs, fn_name=test.fn_name, catch=catch)
+
+
+def in_one_process(problem: Problem, code: str) -> Problem | None:
+    """Return the problem with one test that makes all calls in one process, on one object if `code`
+    mentions a `class Solution`. Return None if a test is more than a call with positional
+    arguments.
+
+    LiveCodeBench runs call tests in this way.
+    """
+    name, tolerances = problem.fn_name, {(test.abs_tol, test.rel_tol) for test in problem.tests}
+    tests = [
+        test
+        for test in problem.tests
+        if isinstance(test, CallTest)
+        and not test.kwargs
+        and test.raises is None
+        and test.fn_name in (None, name)
+    ]
+    if (
+        name is None
+        or len(tests) < len(problem.tests)
+        or len(tolerances) != 1
+        or problem.compare.rule == "checker"
+    ):
+        return None
+    setup, owner = problem.meta.get("setup", ""), "Solution"
+    if "class Solution" not in code:  # LiveCodeBench's own criterion
+        owner = "_ModuleOfTheProgram"
+        setup += f"\n{owner} = type({owner!r}, (), {{{name!r}: staticmethod({name})}})\n"
+    calls = ((owner, ()), *((name, test.args) for test in tests))
+    whole = SequenceTest(
+        owner, calls, (None, *(test.expected for test in tests)), False, *tolerances.pop()
+    )
+    return dataclasses.replace(problem, tests=(whole,), meta={**problem.meta, "setup": setup})
 
 
 def limits_of(problem: Problem, cpu_limit_s: float | None = None) -> Limits:

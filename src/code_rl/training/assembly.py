@@ -139,8 +139,8 @@ async def read_data(launch: Launch) -> Data:
 
 
 def take_directory(launch: Launch, data: Data) -> None:
-    """Delete a run that is not resumed, and write the settings of the new run there. Raises
-    ConfigError if the run that is resumed has other problems."""
+    """Delete a run that is not resumed. Raises ConfigError if the run that is resumed has other
+    problems."""
     log_path = launch.log_path
     if not launch.goes_on:
         clear(log_path)  # also what an interrupted deletion, or start, left

@@ -13,6 +13,7 @@ from code_rl.util.options import (
     ABOVE_0,
     AT_LEAST_0,
     AT_LEAST_1,
+    SEED,
     ExecutorOptions,
     check_that,
     option,
@@ -93,7 +94,6 @@ NO_DATA = (
 
 SHARE = check_that(lambda share: 0 < share <= 1, "in (0, 1]")
 PART = check_that(lambda share: 0 <= share < 1, "in [0, 1)")
-SEED = check_that(lambda seed: 0 <= seed < 2**31, "in [0, 2**31)")
 
 
 def _stage(settings: Any, name: str) -> None:

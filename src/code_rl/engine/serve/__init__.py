@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from code_rl.util.door import door
 
 if TYPE_CHECKING:
-    from code_rl.engine.local.service import EmbeddedService
     from code_rl.engine.serve.application import TinkerApplication
     from code_rl.engine.serve.core import Core, read_models
     from code_rl.engine.serve.promises import ServiceLimits
