@@ -101,7 +101,7 @@ by_name = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__nam
 @by_name
 def test_a_fault_that_passes_is_survived(server: ServerProcess, fault, monkeypatch):
     monkeypatch.setattr(
-        "code_rl.grading.sandbox.servers.PROBE_INTERVAL_S", 0.05
+        "code_rl.grading.sandbox.pooled.PROBE_INTERVAL_S", 0.05
     )  # how long it is out is no question here
 
     async def handler(number, body, forward):

@@ -21,8 +21,8 @@ from code_rl.grading.sandbox.fusion.harness import RESULT_FILE
 from code_rl.grading.sandbox.fusion.payload import TEST_CODE, TEST_UTIL, make_chunk
 from code_rl.grading.sandbox.fusion.protocol import FAILED, RunRequest, run_urls
 from code_rl.grading.sandbox.fusion.records import read_records
+from code_rl.grading.sandbox.pooled import Server, ServerPool
 from code_rl.grading.sandbox.server.runs import RunLimits, run_request
-from code_rl.grading.sandbox.servers import Server, ServerPool
 from code_rl.util.errors import SandboxError
 from tests.grading.jobs import stdin_job
 from tests.refusals import refused

@@ -26,8 +26,8 @@ from code_rl.grading.sandbox.cases import case_messages
 from code_rl.grading.sandbox.executor import CallInput, Execution, Job, default_slots
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.grading.sandbox.node import Node, NodeFacts, NodeReply, code_here
+from code_rl.grading.sandbox.pooled import Server, ServerPool
 from code_rl.grading.sandbox.retries import RefusedError, Retries
-from code_rl.grading.sandbox.servers import Server, ServerPool
 from code_rl.util.concurrency import IN_FLIGHT_PER_PLACE, cancel_all, closing, gather_or_cancel
 from code_rl.util.errors import ConfigError, IsolationError, SandboxError, install_command
 

@@ -35,8 +35,8 @@ from code_rl.grading.sandbox.fusion.transport import (
     UnansweredError,
     post_run,
 )
+from code_rl.grading.sandbox.pooled import Server, ServerPool
 from code_rl.grading.sandbox.retries import CONTROL, CONTROL_OUTPUT, LostError, RefusedError
-from code_rl.grading.sandbox.servers import Server, ServerPool
 
 CHUNK_GROWTH = 4
 LARGEST_CHUNK = 64

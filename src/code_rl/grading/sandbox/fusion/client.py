@@ -24,8 +24,8 @@ from code_rl.grading.sandbox.executor import Execution, Job, default_slots, requ
 from code_rl.grading.sandbox.fusion.attempts import Attempts
 from code_rl.grading.sandbox.fusion.protocol import RunRequest, ping_url, run_urls
 from code_rl.grading.sandbox.fusion.transport import ping, post_run
+from code_rl.grading.sandbox.pooled import Server, ServerPool
 from code_rl.grading.sandbox.retries import REMOTE_OUTAGE_TIMEOUT_S, RefusedError, Retries
-from code_rl.grading.sandbox.servers import Server, ServerPool
 from code_rl.util.concurrency import closing
 from code_rl.util.errors import ConfigError, IsolationError, SandboxError
 from code_rl.util.proxies import settle_proxies, via_proxy
