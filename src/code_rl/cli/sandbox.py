@@ -7,12 +7,19 @@ programs or open sockets.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Mapping
 
 import chz
 
-from code_rl.grading.sandbox.server import RUN_PATH, RunLimits, SandboxApplication, require_linux
+from code_rl.grading.sandbox.server import (
+    RUN_PATH,
+    TOKEN_VARIABLE,
+    RunLimits,
+    SandboxApplication,
+    require_linux,
+)
 from code_rl.util.admission import Admission, is_loopback, stop_signal, url_of
 from code_rl.util.options import AT_LEAST_0, AT_LEAST_1, FROM_0, HOST, PORT, check_that, option
 from code_rl.util.settings import make_settings
@@ -30,7 +37,7 @@ class SandboxConfig:
     host: str = option(
         "127.0.0.1",
         "Address to bind. Beyond loopback, other machines may run programs here, without a "
-        "password.",
+        f"password unless {TOKEN_VARIABLE} holds one.",
         HOST,
     )
     isolation: str = option("auto", "auto (the strongest available level), full, landlock or none.")
@@ -50,7 +57,7 @@ class SandboxConfig:
         MANY,
     )
     memory_mb: int = option(4096, "Memory per run; a request's memory_limit_MB may lower it.", MANY)
-    processes: int = option(128, "Processes and threads per run.", MANY)
+    processes: int = option(256, "Processes and threads per run.", MANY)
     max_run_s: float = option(3600.0, "Longest run_timeout that is accepted.", SECONDS)
     shutdown_grace_s: float = option(
         30.0,
@@ -75,6 +82,7 @@ def sandbox_command(given: Mapping[str, str]) -> int:
 async def _serve(config: SandboxConfig) -> None:
     from code_rl.grading.sandbox.server import EmbeddedSandbox  # it can be imported only on Linux
 
+    token = os.environ.get(TOKEN_VARIABLE)
     sandbox = EmbeddedSandbox(config.sandbox_concurrency, config.isolation)
     try:
         application = SandboxApplication(
@@ -84,10 +92,11 @@ async def _serve(config: SandboxConfig) -> None:
                 config.memory_mb, config.max_output_mb << 20, config.processes, config.max_run_s
             ),
             config.max_request_mb << 20,
+            token,
         )
         stop = stop_signal()
         async with application.listening(config.host, config.port) as port:
-            _announce(config, sandbox.description, port)
+            _announce(config, sandbox.description, port, token)
             await stop.wait()
             print("stopping: waiting for the programs that run", file=sys.stderr, flush=True)
             if not await application.drain(config.shutdown_grace_s):
@@ -99,11 +108,11 @@ async def _serve(config: SandboxConfig) -> None:
         await sandbox.aclose()
 
 
-def _announce(config: SandboxConfig, description: str, port: int) -> None:
-    if not is_loopback(config.host):
+def _announce(config: SandboxConfig, description: str, port: int, token: str | None) -> None:
+    if not is_loopback(config.host) and token is None:
         print(
             f"warning: bound to {config.host}: whoever reaches this port can run programs on this "
-            "machine; put a firewall or an authenticating proxy in front",
+            f"machine; set {TOKEN_VARIABLE} here and on the clients, or put a firewall in front",
             file=sys.stderr,
         )
     print(f"serving {url_of(config.host, port)}{RUN_PATH} ({description})", flush=True)

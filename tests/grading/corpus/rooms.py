@@ -1,4 +1,4 @@
-"""Where the corpora run: the embedded sandbox at each level that this machine has, and our server behind the Fusion client."""
+"""Where the corpora run: the embedded sandbox at each level that this machine has, our server, and a Sandbox Fusion server (a relay in front of ours, which hides that it takes whole jobs)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from code_rl.grading.sandbox.connect import connect_executor
 from code_rl.grading.sandbox.executor import Executor
-from code_rl.grading.sandbox.fusion.client import FusionClient
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.util.data_files import data_folder
 from code_rl.util.errors import IsolationError
 from tests.boxes import end_server, shared_box, shared_server, start_server
+from tests.grading.fusion.fusion_support import fake_server, relay
 
 LEVELS = ("full", "landlock", "none")
 CONFINED = ("full", "landlock")
-FUSION = "fusion"
+FUSION, SERVER = "fusion", "server"
 ROOMS = (*LEVELS, FUSION)
-CONFINING = (*CONFINED, FUSION)
+CONFINING = (*CONFINED, FUSION, SERVER)
 SAMPLES = [
     pytest.param("full", True, id="full-sample"),
     *(pytest.param(name, False, id=name, marks=[pytest.mark.slow, pytest.mark.timeout(1800)]) for name in CONFINING),
@@ -34,10 +35,12 @@ DATA = (data_folder(), Path(__file__).parents[3] / ".." / "shared" / "data")
 async def room(name: str, concurrency: int = 4, *, own: bool = False) -> AsyncIterator[Executor]:
     """The executor called `name`, shared or `own`. Skips the test when this machine cannot have that level."""
     async with contextlib.AsyncExitStack() as stack:
-        if name == FUSION:
+        if name in (FUSION, SERVER):
             pytest.importorskip("chz", reason="the verb `sandbox` needs the extra train")
             url = shared_server(concurrency) if not own else await stack.enter_async_context(_server(concurrency))
-            client = FusionClient([url], concurrency)
+            if name == FUSION:
+                url = await stack.enter_async_context(fake_server(relay, url.removesuffix("/run_code")))
+            client = connect_executor(url, concurrency=concurrency)
             stack.push_async_callback(client.aclose)
             yield client
             return

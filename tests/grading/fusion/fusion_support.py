@@ -13,8 +13,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from code_rl.grading.sandbox.executor import Execution, Job
-from code_rl.grading.sandbox.fusion.client import FusionClient
+from code_rl.grading.sandbox.executor import Execution, Executor, Job
+from code_rl.grading.sandbox.fusion.client import FusionServers
+from code_rl.grading.sandbox.remote import RemoteExecutor
 from code_rl.util.errors import OutageError, SandboxError
 from tests.boxes import served
 from tests.grading.jobs import collect
@@ -22,6 +23,13 @@ from tests.verb_server import VerbServer
 
 QUICK: dict[str, Any] = {"outage_timeout_s": 2.0, "grace_s": 20.0}
 STUBBORN: dict[str, Any] = {"outage_timeout_s": 60.0, "grace_s": 20.0}
+
+
+def connected(urls: list[str], concurrency: int | None = None, **more: Any) -> RemoteExecutor:
+    """The executor on the servers at these addresses."""
+    waits = more.get("outage_timeout_s", QUICK["outage_timeout_s"])
+    return RemoteExecutor(FusionServers(urls, concurrency, **{**QUICK, **more}), waits)
+
 
 Forward = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 Handler = Callable[[int, dict[str, Any], Forward], Awaitable[web.StreamResponse]]
@@ -84,7 +92,7 @@ async def relay(_number: int, body: dict[str, Any], forward: Forward) -> web.Str
 
 def through(
     servers: list[Handler | str],
-    use: Callable[[FusionClient], Awaitable[Any]],
+    use: Callable[[Executor], Awaitable[Any]],
     upstream: str | None = None,
     concurrency: int = 2,
     **more: Any,
@@ -96,22 +104,25 @@ def through(
             urls = [
                 s if isinstance(s, str) else await stack.enter_async_context(fake_server(s, upstream)) for s in servers
             ]
-            client = FusionClient(urls, concurrency, **{**QUICK, **more})
+            client = connected(urls, concurrency, **more)
             stack.push_async_callback(client.aclose)
             return await use(client)
 
     return asyncio.run(asyncio.wait_for(go(), 100))
 
 
-async def outcome(client: FusionClient, job: Job) -> list[Execution] | SandboxError | OutageError:
+async def outcome(client: Executor, job: Job) -> list[Execution] | SandboxError | OutageError:
     try:
         return await collect(client, job)
     except (SandboxError, OutageError) as error:
         return error
 
 
-def run_all(url: str | list[str], job: Job, concurrency: int = 4, **more: Any) -> list[Execution]:
-    """Every execution of one job, on a client of its own."""
-    return through(
-        [*([url] if isinstance(url, str) else url)], lambda client: collect(client, job), None, concurrency, **more
-    )
+def run_all(url: str, job: Job, concurrency: int = 4, **more: Any) -> list[Execution]:
+    """Every execution of one job, by the harness: a relay hides that our server takes jobs."""
+    return through([relay], lambda client: collect(client, job), url, concurrency, **more)
+
+
+def run_job(url: str, job: Job, **more: Any) -> list[Execution]:
+    """Every execution of one job, as a whole job for our server."""
+    return through([url], lambda client: collect(client, job), **more)

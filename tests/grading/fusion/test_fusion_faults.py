@@ -11,9 +11,18 @@ import pytest
 from aiohttp import web
 
 from code_rl.grading.sandbox.executor import Status
-from code_rl.grading.sandbox.fusion.client import FusionClient
 from code_rl.util.errors import OutageError, SandboxError
-from tests.grading.fusion.fusion_support import STUBBORN, ServerProcess, fake_server, outcome, relay, run_all, through
+from tests.grading.fusion.fusion_support import (
+    STUBBORN,
+    ServerProcess,
+    connected,
+    fake_server,
+    outcome,
+    relay,
+    run_all,
+    run_job,
+    through,
+)
 from tests.grading.jobs import collect, stdin_job
 from tests.refusals import refused
 
@@ -224,7 +233,7 @@ def test_a_server_that_is_out_and_back_is_named_once_each_and_used_again(server:
             fake_server(handler_of(0), server.url, alive=lambda: not broken) as flaky,
             fake_server(handler_of(1), server.url) as steady,
         ):
-            client = FusionClient([flaky, steady], 1, **STUBBORN)
+            client = connected([flaky, steady], 1, **STUBBORN)
             await asyncio.gather(*(collect(client, stdin_job("print(1)")) for _ in range(6)))
             assert served[0] == 0
             broken = False
@@ -326,16 +335,16 @@ def short_runs():
 @pytest.mark.parametrize("code", ["import time\ntime.sleep(100)", "import time\ntime.sleep(99)\nprint(2)"])
 def test_a_sleeper_is_no_fault_of_a_server_that_allows_short_runs_only(short_runs: ServerProcess, code):
     job = stdin_job(code, "1", cpu_s=0.5, wall_s=6.0)
-    found = run_all(short_runs.url, job)
+    found = run_job(short_runs.url, job)
     assert [one.status for one in found] == [Status.TIME_LIMIT]
 
 
 @pytest.mark.long
 def test_many_tests_are_sent_in_runs_that_the_server_allows(short_runs: ServerProcess):
     job = stdin_job("print(input())", *map(str, range(20)), cpu_s=4.0, wall_s=5.0)
-    assert [one.stdout for one in run_all(short_runs.url, job)] == [b"%d\n" % n for n in range(20)]
+    assert [one.stdout for one in run_job(short_runs.url, job)] == [b"%d\n" % n for n in range(20)]
 
 
 def test_limits_that_a_server_does_not_allow_are_one_error_that_names_its_setting(short_runs: ServerProcess):
     with refused("max_run_s="):
-        run_all(short_runs.url, stdin_job("print(1)", *"12345678", cpu_s=3.0, wall_s=30.0))
+        run_job(short_runs.url, stdin_job("print(1)", *"12345678", cpu_s=3.0, wall_s=31.0))

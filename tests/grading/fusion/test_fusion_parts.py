@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 
 from code_rl.grading.sandbox.connect import connect_executor
 from code_rl.grading.sandbox.executor import CallInput, Execution, Job, Status
-from code_rl.grading.sandbox.fusion.client import FusionClient
 from code_rl.grading.sandbox.fusion.harness import RESULT_FILE
 from code_rl.grading.sandbox.fusion.payload import TEST_CODE, TEST_UTIL, make_chunk
 from code_rl.grading.sandbox.fusion.protocol import FAILED, RunRequest, run_urls
 from code_rl.grading.sandbox.fusion.records import read_records
-from code_rl.grading.sandbox.pooled import Server, ServerPool
+from code_rl.grading.sandbox.pooled import Member, Pool
 from code_rl.grading.sandbox.server.runs import RunLimits, run_request
 from code_rl.util.errors import SandboxError
 from tests.grading.jobs import stdin_job
@@ -60,73 +59,69 @@ def test_an_address_of_the_environment_is_refused_by_its_own_name(monkeypatch):
 def test_the_environment_sets_address_and_concurrency(monkeypatch):
     monkeypatch.setenv("SANDBOX_URL", "http://x:1,http://y:2")
     monkeypatch.setenv("SANDBOX_MAX_CONCURRENCY", "9")
-    client = FusionClient()
-    assert (client.urls, client.concurrency) == (("http://x:1/run_code", "http://y:2/run_code"), 9)
-    monkeypatch.delenv("SANDBOX_URL")
+    executor = connect_executor("auto")
+    assert executor.slots == 18
+    assert "http://x:1/run_code, http://y:2/run_code" in executor.description
     monkeypatch.delenv("SANDBOX_MAX_CONCURRENCY")
-    client = FusionClient()
-    assert (client.urls, client.concurrency) == (("http://localhost:8080/run_code",), 4)
+    assert connect_executor("auto").slots == 8
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", "1.5"])
 def test_a_concurrency_that_cannot_be_used_is_named(monkeypatch, value):
     monkeypatch.setenv("SANDBOX_MAX_CONCURRENCY", value)
     with refused("SANDBOX_MAX_CONCURRENCY"):
-        FusionClient()
+        connect_executor("http://x:1")
 
 
-async def dead(_server):
-    return False
+class Machine(Member):
+    """A machine that runs nothing and is never well."""
+
+    async def attempt(self, job, alone):
+        raise SandboxError(self.name)
+        yield
+
+    async def well(self):
+        return False
 
 
-def test_a_server_that_takes_more_at_once_gets_more():
+def pool_of(**slots: int) -> Pool[Machine]:
+    pool: Pool[Machine] = Pool()
+    for name, count in slots.items():
+        pool.add(Machine(name, count))
+    return pool
+
+
+def test_a_machine_that_takes_more_at_once_gets_more():
     async def go():
-        pool = ServerPool([Server("small", 2), Server("large", 6)], dead)
+        pool = pool_of(small=2, large=6)
         async with contextlib.AsyncExitStack() as stack:
             held = [await stack.enter_async_context(pool.slot()) for _ in range(8)]
-            return Counter(server.name for server in held)
+            return Counter(member.name for member in held)
 
     assert asyncio.run(go()) == {"small": 2, "large": 6}
 
 
-def test_a_server_that_joins_takes_what_waits_and_without_any_it_is_said():
+def test_a_machine_that_joins_takes_what_waits_and_without_any_it_is_said():
     async def go():
-        pool = ServerPool([Server("first", 1)], dead)
+        pool = pool_of(first=1)
         async with pool.slot() as first:
             waiting = asyncio.create_task(pool.slot().__aenter__())
             await asyncio.sleep(0)
             assert not waiting.done()
-            pool.add(Server("second", 1))
+            pool.add(Machine("second", 1))
             assert (await waiting).name == "second"
             pool.remove(first)
-        pool.remove(pool.servers[0])
+        pool.remove(pool.members[0])
         with pytest.raises(SandboxError):
-            async with pool.slot(outage_timeout_s=0.01):
+            async with pool.slot():
                 pass
 
     asyncio.run(go())
 
 
-def test_later_chunks_go_before_new_submissions():
-    async def go():
-        pool, order = ServerPool([Server("a", 1)], dead), []
-
-        async def use(name, priority):
-            async with pool.slot(priority):
-                order.append(name)
-
-        async with pool.slot():
-            tasks = [asyncio.create_task(use(*job)) for job in (("new", 0), ("newer", 0), ("second chunk", -1))]
-            await asyncio.sleep(0)
-        await asyncio.gather(*tasks)
-        return order
-
-    assert asyncio.run(go()) == ["second chunk", "new", "newer"]
-
-
 def test_waiting_tasks_that_are_cancelled_lose_no_slot():
     async def go():
-        pool = ServerPool([Server("a", 2)], dead)
+        pool = pool_of(a=2)
 
         async def use():
             async with pool.slot():
@@ -139,7 +134,7 @@ def test_waiting_tasks_that_are_cancelled_lose_no_slot():
             for task in tasks[round_ % 3 :: 2]:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        return [server.in_flight for server in pool.servers]
+        return [member.in_flight for member in pool.members]
 
     assert asyncio.run(go()) == [0]
 

@@ -18,8 +18,9 @@ import pytest
 from aiohttp import web
 
 from code_rl.cli.main import main
-from code_rl.grading.sandbox.fusion.client import FusionClient
+from code_rl.grading.sandbox.connect import connect_executor
 from code_rl.util import admission
+from code_rl.util.errors import SandboxError
 from tests.grading.fusion.fusion_support import ServerProcess
 from tests.grading.fusion.test_fusion_server import run
 from tests.grading.jobs import collect, stdin_job
@@ -54,7 +55,7 @@ def test_beyond_the_queue_requests_are_refused_with_a_time_to_come_back(queueing
 
 def test_a_client_gets_all_its_results_from_a_server_that_pushes_back(queueing: ServerProcess):
     async def go(url):
-        client = FusionClient([url], 16)
+        client = connect_executor(url, concurrency=16)
         results = await asyncio.gather(*(collect(client, stdin_job(f"print({n})")) for n in range(12)))
         await client.aclose()
         return results
@@ -306,3 +307,72 @@ def test_a_body_that_is_not_as_its_headers_say_is_refused(narrow: ServerProcess)
             return response.status
 
     assert asyncio.run(go()) == 400
+
+
+def address_of_this_machine() -> str:
+    """An address of this machine that is not loopback; skips the test where there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("this machine has no address but loopback")
+        return str(probe.getsockname()[0])
+
+
+def printed(url: str) -> bytes:
+    """What a program prints that runs there by way of the client."""
+
+    async def go() -> bytes:
+        executor = connect_executor(url, outage_timeout_s=5)
+        try:
+            await executor.check()
+            return (await collect(executor, stdin_job("print(7)")))[0].stdout
+        finally:
+            await executor.aclose()
+
+    return asyncio.run(go())
+
+
+def test_a_server_with_a_token_runs_programs_for_those_who_send_it(monkeypatch):
+    monkeypatch.setenv("CODE_RL_SANDBOX_TOKEN", "a secret")
+    with ServerProcess(host="0.0.0.0") as server:
+        url = f"http://{address_of_this_machine()}:{server.url.rpartition(':')[2]}"
+        assert printed(url) == b"7\n"
+        for wrong in ("another", None):
+            if wrong is None:
+                monkeypatch.delenv("CODE_RL_SANDBOX_TOKEN")
+            else:
+                monkeypatch.setenv("CODE_RL_SANDBOX_TOKEN", wrong)
+            with pytest.raises(SandboxError):
+                printed(url)
+
+
+def test_without_a_token_whole_jobs_are_taken_from_this_machine_only():
+    body = {"code": "print(1)", "fn_name": None, "preamble": "", "setup": "", "cases": [""], "limits": {}}
+
+    async def status(url):
+        async with aiohttp.ClientSession() as session, session.post(url + "/v1/jobs", json=body) as response:
+            return response.status
+
+    with ServerProcess(host="0.0.0.0") as server:
+        other = f"http://{address_of_this_machine()}:{server.url.rpartition(':')[2]}"
+        assert [asyncio.run(status(url)) for url in (server.url, other)] == [200, 401]
+        assert printed(other) == b"7\n"
+
+
+def test_a_job_with_a_field_of_the_wrong_kind_is_refused(server: ServerProcess):
+    async def go():
+        async with aiohttp.ClientSession() as session:
+            answers = []
+            for broken in (
+                {},
+                {"code": 1},
+                {"code": "", "cases": ["*"]},
+                {"code": "", "limits": {"memory_mb": 1 << 30}},
+            ):
+                body = {"fn_name": None, "preamble": "", "setup": "", "cases": [""], "limits": {}, **broken}
+                async with session.post(server.url + "/v1/jobs", json=body) as response:
+                    answers.append(response.status)
+            return answers
+
+    assert asyncio.run(go()) == [422] * 4

@@ -225,7 +225,7 @@ def test_a_sandbox_that_is_killed_on_a_node_that_lives_starts_again(cluster):
         job = Job("import time\ntime.sleep(1)\nprint(input())", (StdinInput(b"1"), StdinInput(b"2")))
         under_way = asyncio.create_task(collect(executor, job))
         await asyncio.sleep(0.7)
-        (node,) = executor._pool.servers
+        (node,) = executor._fleet.pool.members
         ray.kill(node.actor)
         return [execution.stdout for execution in await under_way], executor.retries
 
@@ -254,17 +254,17 @@ def test_a_submission_that_is_closed_early_stops_on_its_node(cluster):
 @needs_ray
 @pytest.mark.slow
 def test_what_travels_to_a_node_holds_no_expected_output(cluster, monkeypatch):
-    from code_rl.grading.sandbox.cluster import RayCluster
+    from code_rl.grading.sandbox.fusion import jobs, servers
 
     cluster(1)
     travelled = []
-    attempt = RayCluster._attempt
+    send = jobs.post_job
 
-    def watched(self, job, alone):
+    def watched(session, url, job):
         travelled.append(pickle.dumps(job))
-        return attempt(self, job, alone)
+        return send(session, url, job)
 
-    monkeypatch.setattr(RayCluster, "_attempt", watched)
+    monkeypatch.setattr(servers, "post_job", watched)
     problems = [
         CHECKED,
         stdin_problem("plain", ("in", MARKER)),
@@ -284,7 +284,7 @@ def test_a_node_without_the_isolation_asked_for_is_left_out_by_name(cluster, mon
     from code_rl.grading.sandbox.node import Node
 
     class Weak(Node):
-        def __init__(self, concurrency, isolation):
+        async def start(self, host, token):
             import ray
 
             from code_rl.grading.sandbox.local import pool
@@ -297,7 +297,7 @@ def test_a_node_without_the_isolation_asked_for_is_left_out_by_name(cluster, mon
                     raise IsolationError("no user namespaces here")
 
                 vars(pool)["Zygote"] = refuse
-            super().__init__(concurrency, isolation)
+            return await super().start(host, token)
 
     monkeypatch.setattr(module, "Node", Weak)
     machines = cluster(1)

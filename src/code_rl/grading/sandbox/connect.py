@@ -7,6 +7,7 @@ import os
 
 from code_rl.grading.sandbox.executor import Executor, require_linux
 from code_rl.grading.sandbox.fusion.protocol import run_urls
+from code_rl.grading.sandbox.remote import RemoteExecutor
 from code_rl.grading.sandbox.retries import EMBEDDED_OUTAGE_TIMEOUT_S, REMOTE_OUTAGE_TIMEOUT_S
 from code_rl.util.errors import ConfigError, SandboxError
 
@@ -51,15 +52,16 @@ def connect_executor(
 
         return EmbeddedSandbox(concurrency, isolation, outage_timeout_s=outage_timeout_s, stop=stop)
     if name == "ray":
-        from code_rl.grading.sandbox.cluster import RayCluster
+        from code_rl.grading.sandbox.cluster import RayNodes
 
-        return RayCluster(concurrency, isolation, outage_timeout_s=outage_timeout_s, stop=stop)
+        return RemoteExecutor(RayNodes(concurrency, isolation), outage_timeout_s, stop)
     urls = run_urls(name, "SANDBOX_URL" if executor.strip() == "auto" else "executor")
     if isolation != "auto":
         raise ConfigError(
             f"isolation={isolation!r} has no effect on executor={executor!r}: the server chooses "
             "its own; leave it out"
         )
-    from code_rl.grading.sandbox.fusion.client import FusionClient
+    from code_rl.grading.sandbox.fusion.client import FusionServers
 
-    return FusionClient(urls, concurrency, outage_timeout_s=outage_timeout_s, stop=stop)
+    servers = FusionServers(urls, concurrency, outage_timeout_s=outage_timeout_s)
+    return RemoteExecutor(servers, outage_timeout_s, stop)

@@ -9,7 +9,7 @@ import enum
 import math
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from code_rl.grading import values
@@ -172,6 +172,10 @@ class Job:
     files: Mapping[str, bytes] = field(default_factory=dict)
     fetch: tuple[str, ...] = ()
     trusted: bool = False
+
+    def since(self, test: int) -> Job:
+        """Return the job with its cases from index `test` on."""
+        return replace(self, cases=self.cases[test:]) if test else self
 
 
 @dataclass(frozen=True, slots=True)

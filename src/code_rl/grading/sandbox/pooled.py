@@ -1,117 +1,137 @@
 """Several machines used as one: slots by capacity, least-loaded balancing, health checks.
 
-A failing server is taken out and pinged until it answers. If it fails again right after its return,
-it stays out twice as long, so a server that answers pings but fails every run attracts no load.
+A failing machine is taken out and checked until it is well. If it fails again right after its
+return, it stays out twice as long, so one that passes checks but fails every program attracts no
+load.
 """
 
 from __future__ import annotations
 
+import abc
 import asyncio
-import heapq
-import itertools
+import contextlib
 import logging
-import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import AsyncIterator
 from typing import Generic, TypeVar
 
+from code_rl.grading.sandbox.executor import Execution, Job
+from code_rl.grading.sandbox.retries import LostError, RefusedError
+from code_rl.util.concurrency import closing
 from code_rl.util.errors import SandboxError
 
 PROBE_INTERVAL_S = 0.25
+GAMBLE_AFTER_S = 1.0
+"""Seconds without a healthy machine after which an unhealthy one is tried."""
 LONGEST_PAUSE_S = 15.0
 
 logger = logging.getLogger("code_rl.outages")
 
 
-@dataclass(slots=True, eq=False)
-class Server:
-    """One server, or one node of a cluster, as seen from one event loop: its address, and how many
-    submissions it runs at once."""
+class Member(abc.ABC):
+    """A server, or a node of a cluster, that runs `slots` submissions at once."""
 
-    name: str
-    slots: int
-    in_flight: int = 0
-    failures: int = 0
-    down_until: float | None = None
-    """None while healthy; else the `time.monotonic()` before which its pings do not count."""
-    spoken_of: float | None = None
-    """The `time.monotonic()` when its failure was reported to the user, or None."""
+    def __init__(self, name: str, slots: int) -> None:
+        self.name, self.slots = name, slots
+        self.in_flight = 0
+        self.failures = 0
+        self.down_until: float | None = None
+        """None while healthy; else the `time.monotonic()` before which its health checks do not
+        count."""
+        self.spoken_of: float | None = None
+        """The `time.monotonic()` when its failure was reported to the user, or None."""
+
+    @abc.abstractmethod
+    def attempt(self, job: Job, alone: bool) -> AsyncIterator[Execution]:
+        """Try `job` once on this machine, as a `retries.Attempt`. A LostError or a RefusedError
+        says nothing about the machine; any other SandboxError takes it out of the pool."""
+
+    @abc.abstractmethod
+    async def well(self) -> bool:
+        """Return True if the machine passes its health check."""
 
 
-AnyServer = TypeVar("AnyServer", bound=Server)
+AnyMember = TypeVar("AnyMember", bound=Member)
 
 
-class ServerPool(Generic[AnyServer]):
-    """Assigns requests to the least loaded healthy server of `servers`, which may change. It
+class Pool(Generic[AnyMember]):
+    """Runs each attempt on the least loaded healthy machine of `members`, which may change. It
     belongs to one event loop."""
 
-    def __init__(
-        self, servers: Iterable[AnyServer], ping: Callable[[AnyServer], Awaitable[bool]]
-    ) -> None:
-        self.servers = list(servers)
-        self.longest_run_s = math.inf
-        """The shortest run limit that any server has named."""
-        self._ping = ping
-        self._order = itertools.count()
-        self._waiting: list[tuple[int, int, asyncio.Future[AnyServer]]] = []
+    def __init__(self) -> None:
+        self.members: list[AnyMember] = []
+        self._waiting: deque[asyncio.Future[AnyMember]] = deque()
         self._prober: asyncio.Task[None] | None = None
 
-    @asynccontextmanager
-    async def slot(
-        self, priority: int = 0, outage_timeout_s: float = 5.0
-    ) -> AsyncIterator[AnyServer]:
-        """Hold one slot during the block. A lower `priority` is served first.
+    async def attempt(self, job: Job, alone: bool) -> AsyncIterator[Execution]:
+        """Try `job` once, as a `retries.Attempt`. Raises SandboxError."""
+        async with self.slot() as member:
+            try:
+                async with closing(member.attempt(job, alone)) as executions:
+                    async for execution in executions:
+                        self.succeeded(member)
+                        yield execution
+            except RefusedError:
+                raise
+            except LostError as error:
+                (self.failed if error.unanswered else self.succeeded)(member, str(error))
+                raise
+            except SandboxError as error:
+                self.failed(member, str(error))
+                raise
 
-        Waits for busy servers without limit. If no server is healthy for `outage_timeout_s`, gives
-        a slot of an unhealthy one: the caller's attempt then fails there and uses its retry budget.
-        Raises SandboxError if there is no server by then.
+    @contextlib.asynccontextmanager
+    async def slot(self) -> AsyncIterator[AnyMember]:
+        """Hold one slot during the block.
+
+        Waits for busy machines without limit. If none is healthy for `GAMBLE_AFTER_S`, gives a slot
+        of an unhealthy one: the caller's attempt then fails there and uses its retry budget. Raises
+        SandboxError if there is no machine by then.
         """
-        server = await self._acquire(priority, outage_timeout_s)
+        member = await self._acquire()
         try:
-            yield server
+            yield member
         finally:
-            server.in_flight -= 1
+            member.in_flight -= 1
             self._dispatch()
 
-    def add(self, server: AnyServer) -> None:
-        """Add a server that has joined."""
-        self.servers.append(server)
+    def add(self, member: AnyMember) -> None:
+        """Add a machine that has joined."""
+        self.members.append(member)
         self._dispatch()
 
-    def remove(self, server: AnyServer) -> None:
-        """Remove a server; its running requests fail by themselves."""
-        if server in self.servers:
-            self.servers.remove(server)
+    def remove(self, member: AnyMember) -> None:
+        """Remove a machine; its running submissions fail by themselves."""
+        if member in self.members:
+            self.members.remove(member)
 
-    def succeeded(self, server: AnyServer) -> None:
-        """Record that the server completed a request."""
-        if server.spoken_of is not None:
+    def succeeded(self, member: AnyMember, _why: str = "") -> None:
+        """Record that the machine ran a program."""
+        if member.spoken_of is not None:
             logger.warning(
-                "sandbox %s is back after %.0f s", server.name, time.monotonic() - server.spoken_of
+                "sandbox %s is back after %.0f s", member.name, time.monotonic() - member.spoken_of
             )
-            server.spoken_of = None
-        server.failures = 0
-        self._bring_back(server)
+            member.spoken_of = None
+        member.failures = 0
+        self._bring_back(member)
 
-    def failed(self, server: AnyServer, why: str) -> None:
-        """Record that the server failed a request: take it out until a ping succeeds after its
+    def failed(self, member: AnyMember, why: str) -> None:
+        """Record that the machine failed: take it out until it passes a health check after its
         pause.
 
-        Requests that were in flight at the same time fail together and count once. A failure while
-        the server is out does not count.
+        Submissions that were in flight at the same time fail together and count once. A failure
+        of a machine that is out, or has left, does not count.
         """
-        if server.down_until is not None:
+        if member not in self.members or member.down_until is not None:
             return
-        if (
-            server.spoken_of is None and len(self.servers) > 1
-        ):  # `retries` reports the outage of an only server
-            server.spoken_of = time.monotonic()
-            logger.warning("sandbox %s is out, the others go on (%s)", server.name, why)
-        server.failures += 1
-        pause = min(PROBE_INTERVAL_S * 2 ** min(server.failures - 1, 10), LONGEST_PAUSE_S)
-        server.down_until = time.monotonic() + pause
+        # `retries` reports the outage of an only machine.
+        if member.spoken_of is None and len(self.members) > 1:
+            member.spoken_of = time.monotonic()
+            logger.warning("sandbox %s is out, the others go on (%s)", member.name, why)
+        member.failures += 1
+        pause = min(PROBE_INTERVAL_S * 2 ** min(member.failures - 1, 10), LONGEST_PAUSE_S)
+        member.down_until = time.monotonic() + pause
         if self._prober is None or self._prober.done():
             self._prober = asyncio.get_running_loop().create_task(self._probe())
 
@@ -121,61 +141,59 @@ class ServerPool(Generic[AnyServer]):
             self._prober.cancel()
             await asyncio.gather(self._prober, return_exceptions=True)
 
-    async def _acquire(self, priority: int, outage_timeout_s: float) -> AnyServer:
-        future: asyncio.Future[AnyServer] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (priority, next(self._order), future))
+    async def _acquire(self) -> AnyMember:
+        turn: asyncio.Future[AnyMember] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
         self._dispatch()
         try:
-            while True:
-                done, _ = await asyncio.wait([future], timeout=outage_timeout_s)
-                if done:
-                    return future.result()
-                if not self.servers:
-                    future.cancel()
+            while not (await asyncio.wait([turn], timeout=GAMBLE_AFTER_S))[0]:
+                if not self.members:
+                    turn.cancel()
                     raise SandboxError("none of the machines that run programs is left")
                 gamble = self._least_bad()
                 if gamble is not None:
-                    future.cancel()
+                    turn.cancel()
                     gamble.in_flight += 1
                     return gamble
+            return turn.result()
         except asyncio.CancelledError:
-            if future.done() and not future.cancelled():
-                future.result().in_flight -= 1
+            if turn.done() and not turn.cancelled():
+                turn.result().in_flight -= 1
                 self._dispatch()
-            future.cancel()
+            turn.cancel()
             raise
 
     def _dispatch(self) -> None:
         while self._waiting:
-            if self._waiting[0][2].done():
-                heapq.heappop(self._waiting)
+            if self._waiting[0].done():
+                self._waiting.popleft()
                 continue
-            free = [s for s in self.servers if s.down_until is None and s.in_flight < s.slots]
+            free = [m for m in self.members if m.down_until is None and m.in_flight < m.slots]
             if not free:
                 return
-            server = min(free, key=lambda s: s.in_flight / s.slots)
-            server.in_flight += 1
-            heapq.heappop(self._waiting)[2].set_result(server)
+            member = min(free, key=lambda m: m.in_flight / m.slots)
+            member.in_flight += 1
+            self._waiting.popleft().set_result(member)
 
-    def _least_bad(self) -> AnyServer | None:
-        if any(server.down_until is None for server in self.servers):
+    def _least_bad(self) -> AnyMember | None:
+        if any(member.down_until is None for member in self.members):
             return None
-        free = [server for server in self.servers if server.in_flight < server.slots]
-        return min(free, key=lambda s: s.down_until or 0.0, default=None)
+        free = [member for member in self.members if member.in_flight < member.slots]
+        return min(free, key=lambda m: m.down_until or 0.0, default=None)
 
-    def _bring_back(self, server: AnyServer) -> None:
-        server.down_until = None
+    def _bring_back(self, member: AnyMember) -> None:
+        member.down_until = None
         self._dispatch()
 
     async def _probe(self) -> None:
-        while any(server.down_until is not None for server in self.servers):
+        while any(member.down_until is not None for member in self.members):
             await asyncio.sleep(PROBE_INTERVAL_S)
             due = [
-                s
-                for s in self.servers
-                if s.down_until is not None and s.down_until <= time.monotonic()
+                member
+                for member in self.members
+                if member.down_until is not None and member.down_until <= time.monotonic()
             ]
-            answers = await asyncio.gather(*(self._ping(server) for server in due))
-            for server, alive in zip(due, answers, strict=True):
+            answers = await asyncio.gather(*(member.well() for member in due))
+            for member, alive in zip(due, answers, strict=True):
                 if alive:
-                    self._bring_back(server)
+                    self._bring_back(member)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -64,15 +63,27 @@ else."""
 
 class LostError(SandboxError):
     """A submission ended without the result of its next test. `blame` is that test's status if the
-    program turns out to be the cause."""
+    program turns out to be the cause; `unanswered` means that nothing came from its machine."""
 
-    def __init__(self, message: str, blame: Status = Status.RUNTIME_ERROR) -> None:
+    def __init__(
+        self, message: str, blame: Status = Status.RUNTIME_ERROR, unanswered: bool = False
+    ) -> None:
         super().__init__(message)
-        self.blame = blame
+        self.blame, self.unanswered = blame, unanswered
 
 
 class RefusedError(SandboxError):
     """This request would fail every time."""
+
+
+def only_slept(execution: Execution, limits: Limits) -> bool:
+    """Return True if the wall limit ended a test that is to run again. With `strict` that limit is
+    a request's own."""
+    return (
+        execution.status is Status.TIME_LIMIT
+        and execution.cpu_s <= limits.cpu_s
+        and not limits.strict
+    )
 
 
 class Retries:
@@ -123,16 +134,19 @@ class Retries:
                 )
                 done += 1
                 continue
-            rest = dataclasses.replace(job, cases=job.cases[done:]) if done else job
             try:
                 alone = slept or lost_results >= MAX_LOST_RESULTS - 1
-                async with closing(self._attempt(rest, alone)) as executions:
+                async with closing(self._attempt(job.since(done), alone)) as executions:
                     async for execution in executions:
                         spent += execution.compile_s + max(
                             execution.cpu_s,
                             execution.wall_s - self._oversubscription * execution.cpu_s,
                         )
-                        slept = not alone and self._only_slept(execution, job.limits)
+                        slept = (
+                            self._repeats_sleepers
+                            and not alone
+                            and only_slept(execution, job.limits)
+                        )
                         if slept:
                             break
                         done, lost_results, transient_failures, outages = done + 1, 0, 0, 0
@@ -173,16 +187,6 @@ class Retries:
         if self._outage is not None and not self._outage.done():
             self._outage.cancel()
             await asyncio.wait([self._outage])
-
-    def _only_slept(self, execution: Execution, limits: Limits) -> bool:
-        """Return True if the wall limit ended a test that is to run again. With `strict` that limit
-        is a request's own."""
-        return (
-            self._repeats_sleepers
-            and execution.status is Status.TIME_LIMIT
-            and execution.cpu_s <= limits.cpu_s
-            and not limits.strict
-        )
 
     async def _bridged(self, error: SandboxError) -> bool:
         """Return False if the sandbox answers at once, True if it was unreachable and is back.

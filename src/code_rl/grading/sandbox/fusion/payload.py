@@ -20,12 +20,11 @@ from dataclasses import asdict, dataclass, replace
 from code_rl.grading import values
 from code_rl.grading.sandbox import ending, runner
 from code_rl.grading.sandbox.cases import case_messages
-from code_rl.grading.sandbox.executor import Job, Limits
+from code_rl.grading.sandbox.executor import Job
 from code_rl.grading.sandbox.fusion import harness
 from code_rl.grading.sandbox.fusion.harness import JOB_FILE, RESULT_FILE
 from code_rl.grading.sandbox.fusion.protocol import RunRequest
 from code_rl.grading.sandbox.retries import RefusedError
-from code_rl.util.errors import ConfigError
 
 UTIL_FILE = "testing_util.py"
 MODULES = (values, runner, ending, harness)
@@ -85,16 +84,11 @@ TEST_UTIL = _util()
 
 CHUNK_INPUT_BYTES = 16 << 20
 CHUNK_RESULT_BYTES = 32 << 20
-SPARE_S = 2.0
+SPARE_S = 10.0
 """Seconds by which the harness stops before the server does, so that its results are still fetched.
 """
-ALONE_SPARE_S = 10.0
-"""Seconds beyond the harness's own deadline if the next lost result is the last one tolerated."""
 STARTING_S = 5.0
 """Seconds of a request in addition to those of its tests."""
-_LONGEST_S = 1e9
-AMPLE_S = 20.0
-"""Seconds beyond its wall limit for a test that is sent again by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,46 +100,24 @@ class Chunk:
     nonce: str
 
 
-def make_chunk(
-    job: Job,
-    start: int,
-    count: int,
-    *,
-    ample_time: bool = False,
-    spare_s: float = SPARE_S,
-    longest_s: float = math.inf,
-) -> Chunk:
-    """Return the request for up to `count` tests of `job` from `start` on. It has fewer if their
-    inputs are large, or if the server allows at most `longest_s`.
+def make_chunk(job: Job, start: int, count: int) -> Chunk:
+    """Return the request for up to `count` tests of `job` from `start` on; it has fewer if their
+    inputs are large.
 
-    Its run_timeout is `(cpu_s + 1) * tests + 5` seconds; with `ample_time` it is the wall cap of a
-    test and some more. The harness stops `spare_s` before that.
+    The harness gets `cpu_s + 1` seconds for each test, and at least the wall cap of one.
 
-    Raises:
-        RefusedError: an argument of a call is not plain data, or the job has files: neither can be
-            sent.
-        ConfigError: the job's own limits exceed `longest_s`.
+    Raises RefusedError if an argument of a call is not plain data, or if the job has files: neither
+    can be sent.
     """
     if job.files or job.fetch:
         raise RefusedError(
             "a job with files runs in the embedded sandbox only; a request to a remote server "
             "has no place for them"
         )
-    inputs = case_messages(replace(job, cases=job.cases[start : start + count]))
+    inputs = _fitting(case_messages(replace(job, cases=job.cases[start : start + count])))
     limits = job.limits
-    each_s = math.ceil(limits.cpu_s) + 1
-    _check_longest(limits, each_s, longest_s)
-    inputs = inputs[
-        : min(
-            _fitting(inputs),
-            max(int(min(longest_s, _LONGEST_S) - STARTING_S - spare_s) // each_s, 1),
-        )
-    ]
-    run_timeout = each_s * len(inputs) + STARTING_S
-    if ample_time:
-        run_timeout = max(run_timeout, limits.wall_cap_s + AMPLE_S)
-    run_timeout = min(run_timeout - SPARE_S + spare_s, longest_s)
-    budget_s = run_timeout - spare_s
+    tests_s = max((math.ceil(limits.cpu_s) + 1) * len(inputs), limits.wall_cap_s)
+    budget_s = tests_s + STARTING_S
     nonce = secrets.token_hex(8)
     description = {
         "nonce": nonce,
@@ -161,27 +133,16 @@ def make_chunk(
     files = {UTIL_FILE: TEST_UTIL.encode(), JOB_FILE: json.dumps(description).encode()}
     files.update({f"case_{index}": data for index, data in enumerate(inputs)})
     request = RunRequest(
-        TEST_CODE, run_timeout=run_timeout, files=files, fetch_files=(RESULT_FILE,)
+        TEST_CODE, run_timeout=budget_s + SPARE_S, files=files, fetch_files=(RESULT_FILE,)
     )
     return Chunk(request, len(inputs), nonce)
 
 
-def _check_longest(limits: Limits, each_s: int, longest_s: float) -> None:
-    """Raise ConfigError if the server does not allow a run as long as one test may need."""
-    needed_s = max(each_s + STARTING_S, limits.wall_cap_s) - SPARE_S + ALONE_SPARE_S
-    if needed_s > longest_s:
-        raise ConfigError(
-            f"the server stops every run after {longest_s:g} s (max_run_s of code-rl sandbox), "
-            f"and a test with the limits of {limits.cpu_s:g} s of CPU "
-            f"and {limits.wall_cap_s:g} s of wall time may need {needed_s:g} s: start the server "
-            f"with max_run_s={math.ceil(needed_s)} or more"
-        )
-
-
-def _fitting(inputs: list[bytes]) -> int:
+def _fitting(inputs: list[bytes]) -> list[bytes]:
+    """Return the first inputs that fit into one request, at least one."""
     total = 0
     for index, data in enumerate(inputs):
         total += len(data)
         if total > CHUNK_INPUT_BYTES and index:
-            return index
-    return len(inputs)
+            return inputs[:index]
+    return inputs

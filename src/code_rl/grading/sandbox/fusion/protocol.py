@@ -16,9 +16,11 @@ from typing import Any
 from code_rl.util.errors import ConfigError
 
 RUN_PATH = "/run_code"
-LONGEST_RUN_HEADER = "X-Longest-Run-S"
-"""A header of our own server's answer to a ping: the longest run_timeout that it accepts."""
 PING_PATH = "/v1/ping"
+JOBS_PATH = "/v1/jobs"
+"""A path of our own server only: it takes a whole `Job` (`fusion.jobs`)."""
+JOBS_HEADER = "X-Code-RL-Jobs"
+"""A header of our server's answer to a ping from whoever may send it jobs: how many run at once."""
 
 PYTHON = "python"
 
@@ -47,9 +49,9 @@ def run_urls(text: str, name: str = "SANDBOX_URL") -> tuple[str, ...]:
     return tuple(dict.fromkeys(url if url.endswith(RUN_PATH) else url + RUN_PATH for url in urls))
 
 
-def ping_url(run_url: str) -> str:
-    """Return the health-check address of the server with this `/run_code` address."""
-    return run_url.removesuffix(RUN_PATH) + PING_PATH
+def beside(run_url: str, path: str) -> str:
+    """Return the address of another path of the server with this `/run_code` address."""
+    return run_url.removesuffix(RUN_PATH) + path
 
 
 class ProtocolError(ValueError):

@@ -40,13 +40,13 @@ def read_records(data: bytes, nonce: str, count: int) -> Records:
                 )
             if row["index"] != len(executions) or len(executions) >= count:
                 break
-            executions.append(_execution(row))
+            executions.append(execution_of(row))
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
             break
     return Records(tuple(executions), None, "no last line")
 
 
-def _execution(row: dict[str, Any]) -> Execution:
+def execution_of(row: dict[str, Any]) -> Execution:
     """Return the execution of a row. Raises KeyError, TypeError or ValueError for a malformed
     row."""
     code, value = row["exit_code"], row.get("value")
@@ -60,4 +60,5 @@ def _execution(row: dict[str, Any]) -> Execution:
         wall_s=float(row["wall_s"]),
         peak_memory_bytes=int(row.get("peak_memory_bytes", 0)),
         detail=str(row["detail"])[:DETAIL_CHARS],
+        compile_s=float(row.get("compile_s", 0.0)),
     )

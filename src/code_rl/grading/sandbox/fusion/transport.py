@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
+from collections.abc import Mapping
 
 import aiohttp
 
 from code_rl.grading.sandbox.executor import Status
 from code_rl.grading.sandbox.fusion.protocol import (
-    LONGEST_RUN_HEADER,
     SANDBOX_ERROR,
     ProtocolError,
     RunRequest,
@@ -23,7 +22,8 @@ from code_rl.util.proxies import via_proxy
 MAX_RESPONSE_BYTES = 512 << 20
 PING_TIMEOUT_S = 3.0
 CONNECT_TIMEOUT_S = 10.0
-PERMANENT = (401, 403, 405, 422)
+TOKEN_VARIABLE = "CODE_RL_SANDBOX_TOKEN"  # noqa: S105 - its name
+PERMANENT = (401, 403, 405, 413, 422)
 
 
 class TroubleError(SandboxError):
@@ -38,12 +38,9 @@ class OverloadedError(SandboxError):
         self.retry_after_s = retry_after_s
 
 
-class UnansweredError(LostError):
-    """The request was sent, but no answer came."""
-
-
-class TooLargeError(RefusedError):
-    """The request is over the server's size limit."""
+def bearer(token: str | None) -> dict[str, str]:
+    """Return the header with a token for our own servers, if there is one."""
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 async def post_run(
@@ -53,33 +50,32 @@ async def post_run(
 
     Raises:
         TroubleError: no connection, HTTP or protocol failure, or the server's own SandboxError.
-        UnansweredError: the connection dropped after the request was sent, or no answer came in
-            time.
+        LostError: the connection dropped after the request was sent, or no answer came in time.
         OverloadedError: 429, or 503 with Retry-After.
-        RefusedError: a status in PERMANENT; TooLargeError for 413.
+        RefusedError: a status in PERMANENT.
     """
     timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(CONNECT_TIMEOUT_S, timeout_s))
     try:
         async with session.post(url, json=request.to_json(), timeout=timeout) as response:
             if response.status != 200:
-                raise await _refusal(url, response)
-            body = await _read(response)
+                raise await refusal(url, response)
+            text = await _read(response)
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
         raise TroubleError(f"{url}: no connection{via_proxy(url)}: {error}") from error
     except TimeoutError as error:
-        raise UnansweredError(
-            f"{url}: no answer within {timeout_s:.0f} s", Status.TIME_LIMIT
+        raise LostError(
+            f"{url}: no answer within {timeout_s:.0f} s", Status.TIME_LIMIT, unanswered=True
         ) from error
     except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
         raise TroubleError(f"{url}: {type(error).__name__}: {error}") from error
     except (aiohttp.ClientError, OSError) as error:
-        raise UnansweredError(
-            f"{url}: the connection dropped: {type(error).__name__}: {error}"
+        raise LostError(
+            f"{url}: the connection dropped: {type(error).__name__}: {error}", unanswered=True
         ) from error
     try:
-        answer = RunResponse.from_json(json.loads(body))
+        answer = RunResponse.from_json(json.loads(text))
     except (ProtocolError, ValueError, RecursionError) as error:
-        raise TroubleError(f"{url}: unreadable answer of {len(body)} bytes: {error}") from error
+        raise TroubleError(f"{url}: unreadable answer of {len(text)} bytes: {error}") from error
     if answer.status == SANDBOX_ERROR:
         raise TroubleError(f"{url}: SandboxError: {answer.message[:500]}")
     if answer.run_result is None:
@@ -87,18 +83,12 @@ async def post_run(
     return answer
 
 
-async def ping(session: aiohttp.ClientSession, url: str) -> float | None:
-    """Return the longest run that a healthy server allows (infinity if it does not say), or None if
-    its health check fails."""
+async def ping(session: aiohttp.ClientSession, url: str) -> Mapping[str, str] | None:
+    """Return the headers of a healthy server's answer, or None if its health check fails."""
+    timeout = aiohttp.ClientTimeout(total=PING_TIMEOUT_S)
     try:
-        async with session.get(
-            url, timeout=aiohttp.ClientTimeout(total=PING_TIMEOUT_S)
-        ) as response:
-            return (
-                float(response.headers.get(LONGEST_RUN_HEADER, math.inf))
-                if response.status == 200
-                else None
-            )
+        async with session.get(url, timeout=timeout) as response:
+            return response.headers if response.status == 200 else None
     except (aiohttp.ClientError, OSError, ValueError):
         return None
 
@@ -111,14 +101,13 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
     raise TroubleError(f"{response.url}: an answer of {MAX_RESPONSE_BYTES} bytes or more")
 
 
-async def _refusal(url: str, response: aiohttp.ClientResponse) -> SandboxError:
+async def refusal(url: str, response: aiohttp.ClientResponse) -> SandboxError:
+    """Return the error of an answer with another status than 200."""
     text = (await response.content.read(500)).decode("utf-8", "replace").strip()
     message = f"{url}: HTTP {response.status}: {text}"
     retry_after = response.headers.get("Retry-After")
     if response.status == 429 or (response.status == 503 and retry_after):
         return OverloadedError(message, _seconds(retry_after))
-    if response.status == 413:
-        return TooLargeError(message)
     if response.status in PERMANENT:
         return RefusedError(f"{message}; is this the /run_code address of a Sandbox Fusion server?")
     return TroubleError(message)

@@ -13,6 +13,7 @@ from code_rl.util.door import door
 if TYPE_CHECKING:
     from code_rl.grading.sandbox.executor import require_linux
     from code_rl.grading.sandbox.fusion.protocol import RUN_PATH
+    from code_rl.grading.sandbox.fusion.transport import TOKEN_VARIABLE
     from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
     from code_rl.grading.sandbox.server.application import SandboxApplication
     from code_rl.grading.sandbox.server.runs import RunLimits

@@ -1,40 +1,56 @@
 """Sandbox Fusion's protocol on top of an executor: `POST /run_code` and `GET /v1/ping`, plus
-`/health` and `/metrics`. It runs only Python; other languages are refused by name."""
+`POST /v1/jobs` (`fusion.jobs`), `/health` and `/metrics`. It runs only Python; other languages are
+refused by name.
+
+With a token, whoever runs programs must send it. Without one, jobs are taken from this machine
+only.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 
 from aiohttp import web
 
 from code_rl.grading.sandbox.executor import Executor
 from code_rl.grading.sandbox.fusion.protocol import (
-    LONGEST_RUN_HEADER,
+    JOBS_HEADER,
+    JOBS_PATH,
     PING_PATH,
     RUN_PATH,
     SANDBOX_ERROR,
     RunResponse,
 )
+from code_rl.grading.sandbox.fusion.transport import TOKEN_VARIABLE
+from code_rl.grading.sandbox.server.jobs import job_lines, read_job
 from code_rl.grading.sandbox.server.requests import (
     MalformedRequestError,
     UnrunnableRequestError,
     parse_request,
 )
 from code_rl.grading.sandbox.server.runs import RunLimits, run_request
-from code_rl.util.admission import Admission, NotTakenError, listening
+from code_rl.util.admission import Admission, NotTakenError, is_loopback, listening
+from code_rl.util.concurrency import closing
 
 
 class SandboxApplication:
     """Serves `sandbox` under Sandbox Fusion's protocol. It belongs to one event loop."""
 
     def __init__(
-        self, sandbox: Executor, admission: Admission, limits: RunLimits, max_request_bytes: int
+        self,
+        sandbox: Executor,
+        admission: Admission,
+        limits: RunLimits,
+        max_request_bytes: int,
+        token: str | None = None,
     ) -> None:
         self.admission = admission
+        self._token = token
         self._sandbox, self._limits = sandbox, limits
         self._max_request_bytes = max_request_bytes
         self._ended: Counter[str] = Counter()
@@ -45,6 +61,7 @@ class SandboxApplication:
         app = web.Application(client_max_size=self._max_request_bytes)
         for slash in ("", "/"):
             app.router.add_post(RUN_PATH + slash, self._run_code)
+            app.router.add_post(JOBS_PATH + slash, self._run_job)
             app.router.add_get(PING_PATH + slash, self._ping)
             app.router.add_get("/health" + slash, self._health)
             app.router.add_get("/metrics" + slash, self._metrics)
@@ -60,10 +77,18 @@ class SandboxApplication:
             return False
         return True
 
-    async def _ping(self, _request: web.Request) -> web.Response:
-        return web.json_response(
-            "pong", headers={LONGEST_RUN_HEADER: f"{self._limits.longest_s:g}"}
+    def _may_run(self, request: web.Request) -> bool:
+        sent = request.headers.get("Authorization", "").encode()
+        return self._token is None or hmac.compare_digest(sent, f"Bearer {self._token}".encode())
+
+    def _may_send_jobs(self, request: web.Request) -> bool:
+        return self._may_run(request) and (
+            self._token is not None or is_loopback(request.remote or "")
         )
+
+    async def _ping(self, request: web.Request) -> web.Response:
+        slots = {JOBS_HEADER: str(self.admission.places)} if self._may_send_jobs(request) else {}
+        return web.json_response("pong", headers=slots)
 
     async def _health(self, _request: web.Request) -> web.Response:
         draining = self.admission.draining
@@ -75,30 +100,55 @@ class SandboxApplication:
         text = figures(self._ended, self._seconds, self.admission)
         return web.Response(text=text, content_type="text/plain")
 
-    async def _run_code(self, request: web.Request) -> web.Response:
+    async def _run_code(self, request: web.Request) -> web.StreamResponse:
+        return await self._admitted(request, self._may_run(request), self._answer_run)
+
+    async def _run_job(self, request: web.Request) -> web.StreamResponse:
+        return await self._admitted(request, self._may_send_jobs(request), self._answer_job)
+
+    async def _admitted(
+        self,
+        request: web.Request,
+        allowed: bool,
+        answer: Callable[[web.Request], Awaitable[web.StreamResponse]],
+    ) -> web.StreamResponse:
+        if not allowed:
+            return web.json_response({"detail": f"{TOKEN_VARIABLE} is needed"}, status=401)
         try:
             with self.admission.admitted():
-                return await self._admitted(await request.read())
+                return await answer(request)
         except NotTakenError as error:
             self._ended["refused"] += 1
             return web.json_response(
                 {"detail": str(error)}, status=error.status, headers=error.headers
             )
-
-    async def _admitted(self, body: bytes) -> web.Response:
-        try:
-            parsed = parse_request(body, self._limits.longest_s)
         except MalformedRequestError as error:
             return web.json_response({"detail": error.detail}, status=422)
+
+    async def _answer_run(self, request: web.Request) -> web.StreamResponse:
+        try:
+            parsed = parse_request(await request.read(), self._limits.longest_s)
         except UnrunnableRequestError as error:
             return web.json_response(RunResponse(SANDBOX_ERROR, message=str(error)).to_json())
-        del body
         async with self.admission.running:
             started = time.monotonic()
             response = await run_request(self._sandbox, parsed, self._limits)
             self._seconds += time.monotonic() - started
         self._ended[response.status] += 1
         return web.json_response(response.to_json())
+
+    async def _answer_job(self, request: web.Request) -> web.StreamResponse:
+        job = read_job(await request.read(), self._limits)
+        response = web.StreamResponse()
+        response.content_type = "application/x-ndjson"
+        await response.prepare(request)
+        started = time.monotonic()
+        async with closing(job_lines(self._sandbox, job, self.admission.running)) as lines:
+            async for line in lines:
+                await response.write(line)
+        self._seconds += time.monotonic() - started
+        self._ended["job"] += 1
+        return response
 
 
 def figures(ended: Mapping[str, int], seconds: float, admission: Admission) -> str:

@@ -11,6 +11,7 @@ import codecs
 from typing import Annotated
 
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from code_rl.grading.sandbox.fusion.protocol import (
     PYTHON,
@@ -47,6 +48,13 @@ class MalformedRequestError(Exception):
         problems = error.errors(include_url=False, include_context=False, include_input=False)
         self.detail = [{**problem, "loc": ["body", *problem["loc"]]} for problem in problems]
 
+    @classmethod
+    def of(cls, field: str, message: str) -> MalformedRequestError:
+        """Return the error of one field."""
+        kind = PydanticCustomError("value_error", "{message}", {"message": message})
+        problem: InitErrorDetails = {"type": kind, "loc": (field,), "input": None}
+        return cls(ValidationError.from_exception_data(field, [problem]))
+
 
 class UnrunnableRequestError(Exception):
     """The request is valid but cannot run; the server answers status SandboxError with this
@@ -65,8 +73,9 @@ def parse_request(text: bytes, longest_run_s: float) -> RunRequest:
             f"language {body.language!r} is not supported by this server, which runs python only"
         )
     if body.run_timeout > longest_run_s:
-        raise UnrunnableRequestError(
-            f"run_timeout={body.run_timeout:g} must be at most max_run_s={longest_run_s:g}"
+        raise MalformedRequestError.of(
+            "run_timeout",
+            f"run_timeout={body.run_timeout:g} must be at most max_run_s={longest_run_s:g}",
         )
     try:
         contents = {

@@ -1,0 +1,116 @@
+"""Our own server's `POST /v1/jobs`: a whole `Job` as JSON, answered by a line of JSON for each
+execution as soon as it ends.
+
+So every test keeps a process, namespaces and directory of its own there, at the server's isolation
+level, while a Sandbox Fusion server runs the harness of `payload`. Expected outputs cannot travel:
+a `Job` has none, and a trusted one is refused. Empty lines say that the server still works on it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import aiohttp
+
+from code_rl.grading.sandbox.cases import case_messages
+from code_rl.grading.sandbox.executor import CallInput, Execution, Job, Limits, StdinInput
+from code_rl.grading.sandbox.fusion.records import execution_of
+from code_rl.grading.sandbox.fusion.transport import (
+    CONNECT_TIMEOUT_S,
+    TroubleError,
+    refusal,
+)
+from code_rl.grading.sandbox.retries import RefusedError
+from code_rl.util.errors import ConfigError
+from code_rl.util.proxies import via_proxy
+
+ALIVE_S = 10.0
+"""Seconds after which a server that has no execution to send sends an empty line."""
+SILENCE_S = 60.0
+"""Seconds without a line after which a server is given up."""
+_LONGEST_LINE_BYTES = 128 << 20
+_TEXTS = ("code", "fn_name", "preamble", "setup")
+_NUMBERS = ("exit_code", "cpu_s", "wall_s", "peak_memory_bytes", "compile_s")
+
+
+def job_to_json(job: Job) -> dict[str, Any]:
+    """Return the body of a request. Raises RefusedError for a job that may not or cannot be
+    sent."""
+    if job.trusted or job.files or job.fetch:
+        raise RefusedError("a trusted job, or one with files, runs on this machine only")
+    cases = [base64.b64encode(case).decode() for case in case_messages(job)]
+    return {name: getattr(job, name) for name in _TEXTS} | {
+        "cases": cases,
+        "limits": asdict(job.limits),
+    }
+
+
+def job_from_json(body: Mapping[str, Any]) -> Job:
+    """Read a request. Raises KeyError, TypeError or ValueError (ConfigError for limits) for
+    anything that `job_to_json` does not make."""
+    texts = {name: body[name] for name in _TEXTS}
+    for name, text in texts.items():
+        if not isinstance(text, str) and (name, text) != ("fn_name", None):
+            raise TypeError(f"{name} is not text")
+    inputs = [base64.b64decode(text, validate=True) for text in body["cases"]]
+    cases = (
+        tuple(map(StdinInput, inputs))
+        if texts["fn_name"] is None
+        else tuple(CallInput((), message=message) for message in inputs)
+    )
+    return Job(cases=cases, limits=Limits(**body["limits"]), **texts)
+
+
+def line_of(execution: Execution) -> bytes:
+    """Return an execution as one line."""
+    row: dict[str, Any] = {name: getattr(execution, name) for name in _NUMBERS}
+    row |= {"status": execution.status.value, "detail": execution.detail}
+    for name in ("stdout", "stderr", "value"):
+        data = getattr(execution, name)
+        row[name] = None if data is None else base64.b64encode(data).decode()
+    return json.dumps(row).encode() + b"\n"
+
+
+def last_line(failure: str | None = None, refused: bool = False) -> bytes:
+    """Return the line that ends an answer: `failure` is the reason if the sandbox failed, and
+    `refused` means that it would fail each time."""
+    return json.dumps({"end": failure or "", "refused": refused}).encode() + b"\n"
+
+
+async def post_job(session: aiohttp.ClientSession, url: str, job: Job) -> AsyncIterator[Execution]:
+    """Yield the executions of `job` on the server whose jobs have this address.
+
+    Raises TroubleError if the server or the connection fails, OverloadedError if it is busy,
+    RefusedError if it refuses the job, ConfigError if the job's limits are above the server's.
+    """
+    timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=SILENCE_S)
+    try:
+        async with session.post(
+            url,
+            json=job_to_json(job),
+            timeout=timeout,
+            read_bufsize=_LONGEST_LINE_BYTES,
+        ) as response:
+            if response.status == 422:
+                raise ConfigError(str(await refusal(url, response)))
+            if response.status != 200:
+                raise await refusal(url, response)
+            async for line in response.content:
+                row = json.loads(line) if line.strip() else {}
+                if "end" in row:
+                    if row["end"]:
+                        raise (RefusedError if row["refused"] else TroubleError)(
+                            f"{url}: {row['end']}"
+                        )
+                    return
+                if row:
+                    yield execution_of(row)
+    except (TimeoutError, aiohttp.ClientError, OSError) as error:
+        raise TroubleError(f"{url}{via_proxy(url)}: {error or type(error).__name__}") from error
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise TroubleError(f"{url}: an unreadable line: {error}") from error
+    raise TroubleError(f"{url}: the answer ended early")
