@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from code_rl.engine.places import HOSTED, Place
 from code_rl.util.errors import BackendError, CodeRLError, ConfigError
+from code_rl.util.outage import Outage
 from code_rl.util.proxies import via_proxy
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 logger = logging.getLogger("code_rl.engine")
-outages = logging.getLogger("code_rl.outages")
 _CHECK_EVERY_S = 5.0
 _CLOSING_S = 5.0
 REQUEST_TIMES = 12
@@ -52,7 +52,13 @@ class Link:
         self.check_every_s = min(_CHECK_EVERY_S, outage_timeout_s / 2)
         self._checking = threading.Lock()
         self._next_check = 0.0
-        self.away, self._away_since = False, 0.0
+        service = f"{place.url}{via_proxy(place.url)}"
+        self._outage = Outage(service, outage_timeout_s, BackendError)
+
+    @property
+    def away(self) -> bool:
+        """True while the server does not answer."""
+        return self._outage.away
 
     def check(self, waited_s: float = 0.0, said: str = "") -> None:
         """Check the server's health, unless that was done recently. `waited_s` is how long the
@@ -96,30 +102,13 @@ class Link:
             # Of many callers waiting for a healthy server, only one checks.
             self._next_check = time.monotonic() + self.check_every_s / 2
             return
-        if not self.away:
-            self._away_since = time.monotonic()
-        silent = time.monotonic() - self._away_since
-        if silent > self.outage_timeout_s:
-            url = self.place.url
-            raise BackendError(f"{url}{via_proxy(url)} has not answered for {silent:.0f} s ({why})")
-        said = outages.info if self.away else outages.warning
-        said(
-            "%s does not answer (%s); waiting for up to %g s",
-            self.place.url,
-            why,
-            self.outage_timeout_s,
-        )
         # After a first silence the next check follows at once.
         self._next_check = time.monotonic() + (self.check_every_s if self.away else 0.0)
-        self.away = True
+        self._outage.missed(why)
 
     def answered(self) -> None:
         """Record that the server answers, which ends an outage."""
-        if self.away:
-            outages.warning(
-                "%s answers again after %.0f s", self.place.url, time.monotonic() - self._away_since
-            )
-        self.away = False
+        self._outage.answered()
 
     def outcome(self, future: Future[T]) -> T:
         """Return a finished future's result. Raises BackendError in place of the SDK's errors."""

@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import time
 from collections.abc import AsyncIterator, Callable
 
 from code_rl.grading.sandbox.executor import (
@@ -33,6 +31,7 @@ from code_rl.grading.sandbox.executor import (
 )
 from code_rl.util.concurrency import closing
 from code_rl.util.errors import OutageError, SandboxError
+from code_rl.util.outage import Outage
 
 CONTROL_WALL_S = 12.0
 """Short enough for a server that allows only short runs."""
@@ -53,8 +52,6 @@ remote server each time must not block the run forever."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 EMBEDDED_OUTAGE_TIMEOUT_S, REMOTE_OUTAGE_TIMEOUT_S = 10.0, 600.0
 """Default seconds of an outage before it becomes an error."""
-
-logger = logging.getLogger("code_rl.outages")
 
 Attempt = Callable[[Job, bool], AsyncIterator[Execution]]
 """`attempt(job, alone)` tries `job` once. With `alone` it runs in new processes that serve nothing
@@ -197,32 +194,19 @@ class Retries:
         return await asyncio.shield(self._outage)
 
     async def _wait(self, error: SandboxError) -> bool:
-        began = time.monotonic()
-        pause_s = min(FIRST_PAUSE_S, self._outage_timeout_s / 20)
-        waited = False
+        limit_s = self._outage_timeout_s
+        outage = Outage("the sandbox", limit_s, SandboxError if self._stop is None else OutageError)
+        pause_s = min(FIRST_PAUSE_S, limit_s / 20)
         while (probe_failure := await self._probe_failure()) is not None:
-            away = time.monotonic() - began
             if self._stop is not None and self._stop.is_set():
                 raise OutageError(
                     f"the sandbox does not answer ({probe_failure}), and the run was asked to stop"
                 ) from error
-            if away > self._outage_timeout_s:
-                kind = SandboxError if self._stop is None else OutageError
-                raise kind(
-                    f"the sandbox has not answered for {away:.0f} s "
-                    f"(outage_timeout={self._outage_timeout_s:g}): {probe_failure}"
-                ) from error
-            if not waited:
-                waited = True
-                logger.warning(
-                    "the sandbox does not answer (%s); waiting for up to %g s",
-                    probe_failure,
-                    self._outage_timeout_s,
-                )
-            await self._pause(min(pause_s, max(self._outage_timeout_s - away, 0.01)))
+            outage.missed(probe_failure)
+            await self._pause(min(pause_s, max(limit_s - outage.seconds, 0.01)))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-        if waited:
-            logger.warning("the sandbox answers again after %.0f s", time.monotonic() - began)
+        waited = outage.away
+        outage.answered()
         return waited
 
     async def _pause(self, seconds: float) -> None:

@@ -1,0 +1,46 @@
+"""The outage of a service: reported once, waited for up to a limit, and its end reported once."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+logger = logging.getLogger("code_rl.outages")
+
+
+class Outage:
+    """How long one service has not answered. `limit_s` is the setting `outage_timeout`."""
+
+    def __init__(self, service: str, limit_s: float, error: type[Exception]) -> None:
+        """`error` is raised once the outage is longer than the limit."""
+        self.service, self.limit_s, self._error = service, limit_s, error
+        self._since: float | None = None
+
+    @property
+    def away(self) -> bool:
+        """True during an outage."""
+        return self._since is not None
+
+    @property
+    def seconds(self) -> float:
+        """The length of the outage so far; 0 if there is none."""
+        return 0.0 if self._since is None else time.monotonic() - self._since
+
+    def missed(self, why: str) -> None:
+        """Record that the service does not answer. Raises `error` beyond the limit."""
+        if self.seconds > self.limit_s:
+            raise self._error(
+                f"{self.service} has not answered for {self.seconds:.0f} s "
+                f"(outage_timeout={self.limit_s:g}): {why}"
+            )
+        if self._since is None:
+            self._since = time.monotonic()
+            logger.warning(
+                "%s does not answer (%s); waiting for up to %g s", self.service, why, self.limit_s
+            )
+
+    def answered(self) -> None:
+        """Record that the service answers."""
+        if self._since is not None:
+            logger.warning("%s answers again after %.0f s", self.service, self.seconds)
+        self._since = None
