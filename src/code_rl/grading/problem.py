@@ -112,7 +112,7 @@ class ProblemView:
     public_tests: tuple[TestCase, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Problem:
     """One problem with all its tests, in the order in which they are run.
 

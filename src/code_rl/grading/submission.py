@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from code_rl.grading.problem import CallTest, Problem, SequenceTest, StdinTest, TestCase
@@ -16,11 +17,13 @@ from code_rl.grading.sandbox.executor import (
     Limits,
     Status,
     StdinInput,
+    case_bytes,
     check_seconds,
 )
-from code_rl.grading.values import MAX_DEPTH, BinaryTree, LinkedList
+from code_rl.grading.values import MAX_DEPTH, BinaryTree, LinkedList, ValueCodecError
 from code_rl.util.concurrency import closing
 from code_rl.util.errors import DataError, SandboxError
+from code_rl.util.memo import once_per_object
 
 USUAL, OFFICIAL = Limits(), Limits(processes=1024, open_files=1024)
 """More threads than any benchmark's program starts, and Linux's default of open files."""
@@ -28,11 +31,9 @@ USUAL, OFFICIAL = Limits(), Limits(processes=1024, open_files=1024)
 
 def program_job(problem: Problem, code: str, tests: Sequence[TestCase], limits: Limits) -> Job:
     """Return the submission of `code` for some tests of `problem`."""
-    # For all calls or none: the input must not reveal that a test expects an exception.
-    catch = any(isinstance(test, CallTest) and test.raises is not None for test in problem.tests)
     return Job(
         code=code,
-        cases=tuple(case_input(test, catch) for test in tests),
+        cases=_inputs(problem) if tests is problem.tests else _inputs_of(tests, problem),
         fn_name=problem.fn_name or ("" if problem.calls else None),
         preamble=problem.meta.get("preamble", ""),
         setup=problem.meta.get("setup", ""),
@@ -40,8 +41,26 @@ def program_job(problem: Problem, code: str, tests: Sequence[TestCase], limits: 
     )
 
 
-def case_input(test: TestCase, catch: bool = False) -> CaseInput:
-    """Return the sandbox's input for one test."""
+@once_per_object
+def _inputs(problem: Problem) -> tuple[CaseInput, ...]:
+    """Return the sandbox's inputs of all tests, already encoded."""
+    inputs = _inputs_of(problem.tests, problem)
+    with contextlib.suppress(ValueCodecError):  # the executor says which cannot be encoded
+        inputs = tuple(
+            replace(case, message=case_bytes(case)) if isinstance(case, CallInput) else case
+            for case in inputs
+        )
+    return inputs
+
+
+def _inputs_of(tests: Sequence[TestCase], problem: Problem) -> tuple[CaseInput, ...]:
+    """Return the sandbox's inputs of some of the problem's tests."""
+    # For all calls or none: the input must not reveal that a test expects an exception.
+    catch = any(isinstance(test, CallTest) and test.raises is not None for test in problem.tests)
+    return tuple(_input(test, catch) for test in tests)
+
+
+def _input(test: TestCase, catch: bool) -> CaseInput:
     if isinstance(test, StdinTest):
         return StdinInput(test.input.encode("utf-8", "surrogatepass"))
     if isinstance(test, SequenceTest):
@@ -81,7 +100,7 @@ def in_one_process(problem: Problem, code: str) -> Problem | None:
     whole = SequenceTest(
         owner, calls, (None, *(test.expected for test in tests)), False, *tolerances.pop()
     )
-    return dataclasses.replace(problem, tests=(whole,), meta={**problem.meta, "setup": setup})
+    return replace(problem, tests=(whole,), meta={**problem.meta, "setup": setup})
 
 
 def limits_of(problem: Problem, cpu_limit_s: float | None = None) -> Limits:
@@ -92,19 +111,22 @@ def limits_of(problem: Problem, cpu_limit_s: float | None = None) -> Limits:
     of all its calls in one process must be allowed.
     """
     check_seconds("cpu_limit_s", cpu_limit_s)
-    longest = max(
-        (_expected_size(problem, index) for index in range(len(problem.tests))), default=0
-    )
     rule = OFFICIAL if problem.compare.rule == "lcb-official" else USUAL
     return Limits(
         cpu_s=problem.time_limit_s
         if cpu_limit_s is None
         else min(problem.time_limit_s, cpu_limit_s),
         memory_mb=problem.memory_limit_mb,
-        output_bytes=max(USUAL.output_bytes, 8 * longest),
+        output_bytes=max(USUAL.output_bytes, 8 * _longest_expected(problem)),
         processes=rule.processes,
         open_files=rule.open_files,
     )
+
+
+@once_per_object
+def _longest_expected(problem: Problem) -> int:
+    """Return the size of the largest expected output. Raises DataError."""
+    return max((_expected_size(problem, index) for index in range(len(problem.tests))), default=0)
 
 
 def _expected_size(problem: Problem, index: int) -> int:

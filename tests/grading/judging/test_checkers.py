@@ -95,10 +95,11 @@ def test_an_answer_is_made_ready_for_its_checker_once_and_beside_the_event_loop(
         encoded.append(threading.current_thread().name)
         return usual(value, depth)
 
-    executor = ScriptedExecutor([returned("[1]")], [returned("true")])
     call = Problem(
         "c", "", (CallTest(((1,),), [1]),), "", "f", compare=Compare("checker", checker=CHECK + "return True")
     )
+    first, executor = (ScriptedExecutor([returned("[1]")], [returned("true")]) for _ in range(2))
+    assert asyncio.run(judge_async(call, "x", first)).correct  # the arguments are ready from here on
     monkeypatch.setattr(values, "encode", watched)
     assert asyncio.run(judge_async(call, "x", executor)).correct
     made = len(encoded)

@@ -98,7 +98,7 @@ class CallInput:
     fn_name: str | None = None
     calls: tuple[tuple[str, tuple[Any, ...]], ...] | None = None
     catch: bool = False
-    message: bytes | None = None
+    message: bytes | None = field(default=None, compare=False)
     """The bytes of `case_bytes`, if already encoded."""
 
 
