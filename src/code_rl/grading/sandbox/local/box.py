@@ -1,5 +1,4 @@
-"""The box: shell commands inside the sandbox's walls, with a directory that lives as long as the box
-(docs/box.md)."""
+"""The box: shell commands in the sandbox, with a directory that lives as long as the box."""
 
 from __future__ import annotations
 
@@ -76,7 +75,9 @@ class _Limits(NamedTuple):
 class Box:
     """An open box. It runs one command at a time; further calls wait. Made by `open_box`."""
 
-    def __init__(self, disk_mb: int, environment: Mapping[str, str], readable: tuple[str, ...]):
+    def __init__(
+        self, disk_mb: int, environment: Mapping[str, str], readable: tuple[str, ...]
+    ) -> None:
         """Start the box's processes. Raises IsolationError, SandboxError."""
         self._disk_bytes = disk_mb << 20
         self._environment = {**_ENVIRONMENT, **environment}
@@ -306,6 +307,15 @@ async def open_box(
     `readable` names further directories of this machine that commands can read and execute.
     Raises ConfigError for bad arguments, IsolationError if namespaces are not available.
     """
+    _check_arguments(isolation, disk_mb, readable)
+    made = await asyncio.to_thread(Box, disk_mb, environment or {}, readable)
+    try:
+        yield made
+    finally:
+        await asyncio.to_thread(made.close)
+
+
+def _check_arguments(isolation: str, disk_mb: int, readable: tuple[str, ...]) -> None:
     if isolation not in ("auto", confine.FULL):
         raise IsolationError(
             f"isolation={isolation!r}: a box needs the namespaces of isolation=full; use full or "
@@ -316,11 +326,6 @@ async def open_box(
     for path in readable:
         if not os.path.isdir(path) or os.path.realpath(path) != path or path == "/":
             raise ConfigError(f"readable={path!r}: name an existing directory by its full path")
-    made = await asyncio.to_thread(Box, disk_mb, environment or {}, readable)
-    try:
-        yield made
-    finally:
-        await asyncio.to_thread(made.close)
 
 
 def _spawn(control: socket.socket) -> subprocess.Popen[bytes]:

@@ -23,12 +23,14 @@ from code_rl.grading.sandbox.local.guest.confinement import boxfs, confine, secc
 
 FAILED, KEPT, READY, ENDED = "failed", "kept", "ready", "ended"
 SHELL, WRITE, READ = "shell", "write", "read"
-CPU, WALL, MEMORY, OUTPUT, PROCESSES = "cpu", "wall", "memory", "output", "processes"
+CPU, WALL, MEMORY, OUTPUT = "cpu", "wall", "memory", "output"
 REQUEST_BYTES = 1 << 17
 STOP = b"stop"
-MEMORY_SLACK = 256 << 20
-"""Allocation may exceed the limit by this much: the sum of all processes is looked at, and ends the
-command, before a single process meets its own ceiling."""
+# A process may reserve this much more than it uses, as runtimes do for the stacks of threads. The
+# memory that all processes use is looked at, and held under the limit.
+_RESERVED_BYTES = 1 << 30
+# Runtimes take this for each thread; a command that recurses deeply raises it (`ulimit -s hard`).
+_STACK_BYTES = 64 << 20
 _LOOK_S = 0.02
 _LEADERS = 3
 """The init, the leader and the fork between them count as processes of the box's user."""
@@ -210,7 +212,7 @@ def _become_command(request: dict[str, Any], descriptors: list[int]) -> NoReturn
         os.umask(0o022)
         kind, text = request["kind"], request["text"]
         if kind == SHELL:
-            os.execve("/bin/sh", ["sh", "-c", text], request["environment"])
+            os.execve("/bin/sh", ["sh", "-c", text], request["environment"])  # noqa: S606
         (_write if kind == WRITE else _read)(text)
         os._exit(0)
     except OSError as error:
@@ -225,8 +227,10 @@ def _limit_command(request: dict[str, Any]) -> None:
     _limit(resource.RLIMIT_CPU, cpu_s)
     _limit(resource.RLIMIT_NPROC, request["processes"] + _LEADERS)
     _limit(resource.RLIMIT_FSIZE, request["disk_bytes"])
-    _limit(resource.RLIMIT_DATA, request["memory_bytes"] + MEMORY_SLACK)
+    _limit(resource.RLIMIT_DATA, request["memory_bytes"] + _RESERVED_BYTES)
     _limit(resource.RLIMIT_STACK, request["memory_bytes"])
+    hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
+    resource.setrlimit(resource.RLIMIT_STACK, (min(_STACK_BYTES, hard), hard))
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
     _limit(resource.RLIMIT_MEMLOCK, 0)
     _limit(resource.RLIMIT_MSGQUEUE, 0)
