@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -197,3 +200,23 @@ def test_the_language_is_a_field_of_the_native_format():
 def known(monkeypatch):
     """The languages of this process, for one test."""
     monkeypatch.setattr(languages, "_known", dict(languages._known))
+
+
+@needs["cpp"]
+def test_the_judge_of_files_takes_the_block_of_the_problems_language(tmp_path):
+    (tmp_path / "problems.jsonl").write_text(json.dumps(problem_to_json(problem("cpp"))) + "\n")
+    answer = f"```cpp\n{RIGHT['cpp']}\n```\nas in\n```python\nprint(int(input()) ** 2)\n```\n"
+    (tmp_path / "programs.jsonl").write_text(
+        json.dumps({"problem_id": "squares", "program_id": 1, "completion": answer}) + "\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "code_rl.cli",
+        "judge",
+        "dataset=problems.jsonl",
+        "programs=programs.jsonl",
+        "out=verdicts.jsonl",
+    ]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    assert json.loads((tmp_path / "verdicts.jsonl").read_text())["verdict"] == "passed"
