@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         judge,
         judge_async,
     )
+    from code_rl.grading.sandbox import open_box
     from code_rl.policy import Policy, Sampling, Trajectory
     from code_rl.policy.environments import Environment, Grader, Repair, Reply, Single
     from code_rl.training import TrainingResult, evaluate, evaluate_async, train, train_async
@@ -61,6 +62,7 @@ __all__ = [
     "judge",
     "judge_async",
     "load_problems",
+    "open_box",
     "make_datum",
     "report",
     "should_skip",

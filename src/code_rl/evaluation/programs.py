@@ -15,7 +15,7 @@ from typing import Any
 from code_rl.data import ProblemStore
 from code_rl.evaluation.progress import judging, undecided
 from code_rl.evaluation.verdict_files import is_judged, open_verdicts, put_in_order
-from code_rl.grading import Verdict, VerdictKind, extract_code, judge_async
+from code_rl.grading import Problem, Verdict, VerdictKind, extract_code, judge_async
 from code_rl.grading.sandbox import Executor
 from code_rl.util.concurrency import cancel_all, default_concurrency
 from code_rl.util.data_files import read_rows, sources_digest
@@ -25,11 +25,19 @@ from code_rl.util.progress import View
 
 @dataclass(frozen=True, slots=True)
 class ProgramRow:
-    """One row of the programs file. `code` is None if there is nothing to run."""
+    """One row of the programs file. `code` is None if there is nothing to run. `completion` is the
+    answer that the code is from, if the row has one."""
 
     problem_id: str
     program_id: str | int
     code: str | None
+    completion: str | None = None
+
+    def code_for(self, problem: Problem) -> str | None:
+        """Return the program in the problem's language."""
+        if self.completion is None:
+            return self.code
+        return extract_code(self.completion, problem.language)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,8 @@ def read_programs(path: str, store: ProblemStore) -> Iterator[ProgramRow]:
             )
         if isinstance(program_id, bool) or not isinstance(program_id, str | int):
             raise DataError(f"{where}: program_id={program_id!r} must be a string")
-        yield ProgramRow(problem_id, program_id, _program_code(row, where))
+        code = _program_code(row, where)
+        yield ProgramRow(problem_id, program_id, code, row.get("completion"))
     if not where:
         raise DataError(f"programs={path} holds no program")
 
@@ -93,7 +102,8 @@ def keyed(programs: Iterable[ProgramRow], context: str) -> Iterator[tuple[Progra
     different hashes, so each is judged."""
     seen: Counter[bytes] = Counter()
     for program in programs:
-        parts = json.dumps([context, program.problem_id, program.program_id, program.code]).encode()
+        named = [context, program.problem_id, program.program_id]
+        parts = json.dumps([*named, program.code, program.completion]).encode()
         key = hashlib.blake2b(parts, digest_size=12).digest()
         seen[key] += 1
         yield program, f"{key.hex()}-{seen[key]}"
@@ -148,7 +158,7 @@ async def judge_programs(
                 problem = store.get(program.problem_id)
                 assert problem is not None
                 verdict = await judge_async(
-                    problem, program.code, executor=executor, cpu_limit_s=cpu_limit_s
+                    problem, program.code_for(problem), executor=executor, cpu_limit_s=cpu_limit_s
                 )
                 log.put(format_verdict(program, verdict, key))
                 on_verdict(verdict)

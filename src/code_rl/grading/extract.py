@@ -6,8 +6,8 @@ that begins with `<think>` and never ends it has no answer.
 
 A fence is a line of three or more backticks or tildes. The rules, where Markdown leaves room:
 
-- The last block tagged as Python counts; without one, the last untagged block; without one, the
-  last block. A block of only comments and blanks does not count.
+- The last block tagged as Python (or as the problem's language) counts; without one, the last
+  untagged block; without one, the last block. A block of only comments and blanks does not count.
 - An opening fence may follow indentation, quote marks (`>`), a tag (`<answer>`) or words, and may
   name a language. The body loses the quote marks and the indentation of its fence.
 - A closing fence is at least as long and of the same character. Text may follow it (`</answer>`,
@@ -27,6 +27,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from code_rl.grading.languages import PYTHON, fences_of
 from code_rl.util.thinking import UNTHINK, split_thinking
 
 _TAG = re.compile(r"\W*+([\w.+-]*)")
@@ -67,11 +68,12 @@ class _Fence:
             self.marker[0] == "`" and (self.names_a_language or not self.after.strip())
         )
 
-    @property
-    def rank(self) -> int:
-        """2 for a block tagged as Python, 1 for an untagged one, 0 for another language."""
+    def rank(self, tags: tuple[str, ...]) -> int:
+        """2 for a block of the language with these tags (none: Python), 1 for an untagged one, 0
+        for another language."""
         tag = _TAG.match(self.after)[1].lower()  # type: ignore[index]  # it matches any text
-        return 2 if _PYTHON.fullmatch(tag) else int(not tag)
+        wanted = tag in tags if tags else _PYTHON.fullmatch(tag) is not None
+        return 2 if wanted else int(not tag)
 
     def ended_by(self, fence: _Fence) -> bool:
         """True if the fence closes the block that this one opens, or opens another instead."""
@@ -107,8 +109,10 @@ class _Answer:
         return self.quote_ends[opening.line] if opening.quoted else len(self.lines)
 
 
-def extract_code(text: str) -> str | None:
-    """Return the program of an answer, or None. Never raises; linear in the text."""
+def extract_code(text: str, language: str = PYTHON) -> str | None:
+    """Return the program of an answer, or None; linear in the text. Raises ConfigError for an
+    unknown language only."""
+    tags = () if language == PYTHON else fences_of(language)
     _, answer = split_thinking(text)
     lines = [line.removesuffix("\r") for line in answer.split("\n")]
     ends = [number for number, line in enumerate(lines, start=1) if line.strip() == UNTHINK]
@@ -119,13 +123,14 @@ def extract_code(text: str) -> str | None:
         opening = read.fences[index]
         index += 1
         if opening.opens:
-            end = _end(read, opening, index)
+            end = _end(read, opening, index, tags)
             last = read.last_line(opening)
             closed = end < len(read.fences) and read.fences[end].line < last
             closing = read.fences[end] if closed else None
             body = read.lines[opening.line + 1 : closing.line if closing else last]
             code = _code(opening, closing, body)
-            found[opening.rank] = code or found[opening.rank]
+            rank = opening.rank(tags)
+            found[rank] = code or found[rank]
             index = end if not closing or closing.names_a_language else end + 1
     return found[2] or found[1] or found[0]
 
@@ -146,14 +151,15 @@ def _fence(number: int, line: str) -> _Fence | None:
     return _Fence(number, line[:start], line[start : len(line) - len(rest)], rest)
 
 
-def _end(read: _Answer, opening: _Fence, index: int) -> int:
+def _end(read: _Answer, opening: _Fence, index: int, tags: tuple[str, ...]) -> int:
     """Return the index of the fence that ends a block: the first that can and is not inside a
     triple-quoted string, else the first that can, else the first behind the block."""
     fences, last = read.fences, read.last_line(opening)
     first = index
     while first < len(fences) and fences[first].line < last and not opening.ended_by(fences[first]):
         first += 1
-    if opening.rank == 0:
+    # Only Python has triple-quoted strings.
+    if tags or opening.rank(tags) == 0:
         return first
     string, line = "", opening.line + 1
     for i in range(first, len(fences)):

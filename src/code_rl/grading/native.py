@@ -2,9 +2,9 @@
 `.zst` only for reading).
 
 `{"id", "statement", "tests", "starter_code", "fn_name", "time_limit_s", "memory_limit_mb",
-"compare", "solutions", "source", "date", "meta"}`; all but the first three are optional. Reading is
-strict: anything else is a DataError that names file, line, field, value and remedy. Tests by
-`kind`:
+"compare", "solutions", "source", "date", "meta", "language"}`; all but the first three are
+optional. Reading is strict: anything else is a DataError that names file, line, field, value and
+remedy. Tests by `kind`:
 
 | `kind` | fields |
 |---|---|
@@ -30,6 +30,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from code_rl.grading.languages import PYTHON
 from code_rl.grading.problem import (
     CallTest,
     Compare,
@@ -123,6 +124,7 @@ FORMS = {
     "source": TEXT,
     "date": DATE,
     "meta": OBJECT,
+    "language": FILLED,
 }
 """The fields of a problem, in the order in which they are written."""
 NATIVE_FIELDS = tuple(FORMS)
@@ -217,8 +219,12 @@ def format_problem(problem: Problem) -> str:
 
 
 def problem_to_json(problem: Problem) -> dict[str, Any]:
-    """Return the problem as a JSON object with every field; inverse of `problem_from_json`."""
+    """Return the problem as a JSON object with every field, except that `language` is left out for
+    Python; inverse of `problem_from_json`."""
     row = {name: getattr(problem, name) for name in NATIVE_FIELDS}
+    if problem.language == PYTHON:
+        # The text of a problem identifies it in runs and data sets made before there was a choice.
+        del row["language"]
     row |= {
         "tests": list(map(test_to_json, problem.tests)),
         "compare": _compare_to_json(problem.compare),

@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from code_rl.grading.languages import PYTHON, language
 from code_rl.util import syntax
 from code_rl.util.data_files import short
-from code_rl.util.errors import DataError
+from code_rl.util.errors import ConfigError, DataError
 
 DEFAULT_TIME_LIMIT_S = 6.0
 DEFAULT_MEMORY_LIMIT_MB = 1024
@@ -110,6 +111,7 @@ class ProblemView:
     starter_code: str | None
     fn_name: str | None
     public_tests: tuple[TestCase, ...]
+    language: str = PYTHON
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -132,6 +134,7 @@ class Problem:
     source: str = ""
     date: str | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
+    language: str = PYTHON
 
     @property
     def calls(self) -> bool:
@@ -144,7 +147,9 @@ class Problem:
     def view(self) -> ProblemView:
         """Return the part of the problem that prompts are built from."""
         public = tuple(test for test in self.tests if test.public)
-        return ProblemView(self.id, self.statement, self.starter_code, self.fn_name, public)
+        return ProblemView(
+            self.id, self.statement, self.starter_code, self.fn_name, public, self.language
+        )
 
 
 RULES = ("lcb", "lcb-official", "python", "contest", "checker")
@@ -196,6 +201,7 @@ def check_parts(problem: Problem, where: str) -> None:
     if not problem.tests:
         raise DataError(f"{where}: tests is empty; a problem needs at least one test")
     check_compare(problem.compare, where)
+    _check_language(problem, where)
     for name in ("preamble", "setup"):
         source = problem.meta.get(name, "")
         if not isinstance(source, str):
@@ -222,6 +228,26 @@ def check_parts(problem: Problem, where: str) -> None:
                 "contest"
             )
         check_tolerance(test.abs_tol, test.rel_tol, here)
+
+
+def _check_language(problem: Problem, where: str) -> None:
+    """Raise DataError for an unknown language, or for call tests and rules that only Python has."""
+    if problem.language == PYTHON:
+        return
+    try:
+        language(problem.language)
+    except ConfigError as error:
+        raise DataError(f"{where}: {error}") from error
+    if problem.calls:
+        raise DataError(
+            f"{where}: language={problem.language!r} does not go with call tests; use stdin tests, "
+            "or language='python'"
+        )
+    if problem.compare.rule == "lcb-official":
+        raise DataError(
+            f"{where}: language={problem.language!r} does not go with the rule 'lcb-official', "
+            "which is defined for Python; use lcb"
+        )
 
 
 def check_tolerance(abs_tol: float | None, rel_tol: float | None, where: str) -> None:

@@ -33,7 +33,8 @@ async def verdict_of(problem: str, answer: str | Sequence[Mapping[str, Any]]) ->
             f"problem={problem!r:.80} is no text; make rows with code_rl.integrations.rows.to_row"
         )
     text = answer if isinstance(answer, str) else _content(answer[-1]) if answer else ""
-    return await judge_async(_parsed(problem), extract_code(text))
+    parsed = _parsed(problem)
+    return await judge_async(parsed, extract_code(text, parsed.language))
 
 
 def _content(message: Mapping[str, Any]) -> str:

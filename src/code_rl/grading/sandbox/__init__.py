@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Status,
         StdinInput,
     )
+    from code_rl.grading.sandbox.local.box import open_box
     from code_rl.grading.sandbox.shared import shared_executor
 else:  # a type checker would take any name for one of ours
     __getattr__ = door(__name__)

@@ -39,7 +39,7 @@ class Repair(Single):
     ) -> Reply:
         """Ask for another answer if a public test fails and a turn is left; else judge on all
         tests."""
-        code = extract_code(conversation[-1]["content"])
+        code = extract_code(conversation[-1]["content"], problem.language)
         answers = sum(message["role"] == "assistant" for message in conversation)
         if answers < self.max_turns and problem.public_tests:
             verdict = await grader.judge_public(code)

@@ -26,6 +26,5 @@ class Single:
         self, problem: ProblemView, conversation: Sequence[Message], grader: Grader
     ) -> Reply:
         """The verdict."""
-        del problem
-        code = extract_code(conversation[-1]["content"])
+        code = extract_code(conversation[-1]["content"], problem.language)
         return Reply(code, await grader.judge(code))

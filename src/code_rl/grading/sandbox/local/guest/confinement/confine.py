@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 import stat
+from collections.abc import Callable
 from typing import NamedTuple
 
 from code_rl.grading.sandbox.local.guest import kernel
@@ -36,9 +37,9 @@ class Confinement(NamedTuple):
     own_uids: bool = False
 
 
-def confine_zygote(wanted: Confinement) -> Confinement:
+def confine_zygote(wanted: Confinement, enter: Callable[[], None] | None = None) -> Confinement:
     """Enter the read-only root (full). Return the confinement that was available. Raises
-    KernelError naming the refused step.
+    KernelError naming the refused step. `enter` builds another root than that of Python programs.
 
     A zygote that is root stays root, since only root can give each worker its own user id; it sees
     only the new root directory. The zygote never runs a program.
@@ -52,7 +53,10 @@ def confine_zygote(wanted: Confinement) -> Confinement:
         if not (own_uids and _may_unshare_mounts()):
             own_uids = False
             _new_user_namespace(wanted.proc, kernel.NEWNS, 0)
-        rootfs.enter(sources)
+        if enter is None:
+            rootfs.enter(sources)
+        else:
+            enter()
     return wanted._replace(own_uids=own_uids, may_fork=wanted.may_fork or own_uids)
 
 

@@ -33,9 +33,9 @@ class Sources(NamedTuple):
     packages: tuple[tuple[str, str], ...]
 
 
-def enter(sources: Sources) -> None:
+def enter(sources: Sources, empty: tuple[str, ...] = ("tmp", "etc", "proc")) -> None:
     """Build a read-only root and make it this process's root directory. Needs CAP_SYS_ADMIN in its
-    mount namespace."""
+    mount namespace. `empty` names directories that it has in any case."""
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     loader_cache = _read(_LOADER_CACHE)
     flags = kernel.MS_NOSUID | kernel.MS_NODEV
@@ -58,7 +58,7 @@ def enter(sources: Sources) -> None:
         os.symlink(f"/proc/self/fd{number}", f"{_STAGE}/dev/{name}")
     # Semaphores and shared memory are files of the submission
     os.symlink("/tmp", f"{_STAGE}/dev/shm")  # noqa: S108
-    for directory in ("tmp", "etc", "proc"):
+    for directory in empty:
         os.makedirs(f"{_STAGE}/{directory}", exist_ok=True)
     # Only a mount namespace that already shows a complete /proc may mount another. Each submission
     # covers this one with its own.

@@ -12,6 +12,7 @@ import struct
 
 from code_rl.grading.sandbox.local.guest.confinement.syscalls import (
     ALLOWED,
+    BOX_ALLOWED,
     CONDITIONAL,
     REFUSED,
     UNSUPPORTED,
@@ -102,6 +103,22 @@ def program_filter(machine: str) -> bytes:
     return _assemble(code + _tree(_ranges(machine)))
 
 
+def box_filter(machine: str) -> bytes:
+    """Return the filter of a command in a box: exec, sessions and signal handlers are allowed;
+    sockets, namespaces, mounts, tracing, keys and the like stay refused."""
+    special = numbers(CONDITIONAL, machine)
+    code = _prologue(machine)
+    code += _block(special["clone3"], [(_RETURN, 0, 0, _ENOSYS)])
+    code += _block(special["clone"], _when(0, _JUMP_SET, _NAMESPACE_FLAGS, _EPERM, _ALLOW))
+    code += _block(special["prlimit64"], _allow_only(0, (0,), _EPERM))
+    code += _block(special["socketpair"], _pair_of_connected())
+    code += _block(special["flock"], [(_RETURN, 0, 0, _NO_LOCKS)])
+    fcntl = [_argument(1), *_one_of(_FCNTL, _ALLOW), *_one_of(_SHOWN_LOCKS, _NO_LOCKS)]
+    code += _block(special["fcntl"], [*fcntl, (_RETURN, 0, 0, _EPERM)])
+    code += _block(special["ioctl"], _allow_only(1, _DESCRIPTOR_REQUESTS, _NO_TTY))
+    return _assemble(code + _tree(_ranges(machine, numbers(BOX_ALLOWED, machine))))
+
+
 def test_filter(machine: str, pid: int | None, may_fork: bool) -> bytes:
     """Return a second filter for one test without namespaces.
 
@@ -188,11 +205,13 @@ def _own_clock() -> list[Instruction]:
     return [_argument(0), (_JUMP_GE, 0, len(own), _DYNAMIC_CLOCK), *own, (_RETURN, 0, 0, _ALLOW)]
 
 
-def _ranges(machine: str) -> list[tuple[int, int]]:
-    """Return (first number, verdict) of each run of equal verdicts, ascending from 0."""
+def _ranges(machine: str, more: dict[str, int] | None = None) -> list[tuple[int, int]]:
+    """Return (first number, verdict) of each run of equal verdicts, ascending from 0. `more` are
+    further allowed calls."""
     verdicts = dict.fromkeys(numbers(REFUSED, machine).values(), _EPERM)
     verdicts.update(dict.fromkeys(numbers(UNSUPPORTED, machine).values(), _UNSUPPORTED))
     verdicts.update(dict.fromkeys(numbers(ALLOWED, machine).values(), _ALLOW))
+    verdicts.update(dict.fromkeys((more or {}).values(), _ALLOW))
     runs: list[tuple[int, int]] = []
     for number in range(max(verdicts) + 2):
         verdict = verdicts.get(number, _ENOSYS)

@@ -1,0 +1,358 @@
+"""The box: shell commands in the sandbox, with a directory that lives as long as the box."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import marshal
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from code_rl.grading.sandbox.local.cgroups import Groups, WorkerGroup
+from code_rl.grading.sandbox.local.guest import box as guest
+from code_rl.grading.sandbox.local.guest import wire
+from code_rl.grading.sandbox.local.guest.confinement import confine
+from code_rl.grading.sandbox.local.outcome import memory_file
+from code_rl.util.errors import ConfigError, DataError, IsolationError, SandboxError
+
+_BOOT = """
+import marshal, os, socket, sys
+control = socket.socket(fileno=int(sys.argv[1]))
+config = marshal.loads(control.recv(1 << 16))
+sys.path.insert(0, config["root"])
+from code_rl.grading.sandbox.local.guest.box import serve
+serve(control, config)
+"""
+_ROOT = str(Path(wire.__file__).resolve().parents[5])
+_ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "HOME": "/box",
+    "LANG": "C.UTF-8",
+    "LC_ALL": "C.UTF-8",
+    "TZ": "UTC",
+}
+_START_S, _END_S = 60.0, 10.0
+_SILENCE_S = 60.0
+_COMMAND_BYTES = guest.REQUEST_BYTES // 2
+_FILE_S = 60.0
+_PIECE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """The end of one command.
+
+    `exit_code` is negative for a signal. `limit` names the limit that ended the command: cpu, wall,
+    memory or output; None if it ended by itself. `peak_memory_bytes` is at least the 10 MB or so of
+    the process from which a command is started.
+    """
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+    cpu_s: float
+    wall_s: float
+    peak_memory_bytes: int
+    limit: str | None
+
+
+class _Limits(NamedTuple):
+    cpu_s: float
+    wall_s: float
+    memory_mb: int
+    output_bytes: int
+    processes: int
+
+
+class Box:
+    """An open box. It runs one command at a time; further calls wait. Made by `open_box`."""
+
+    def __init__(
+        self, disk_mb: int, environment: Mapping[str, str], readable: tuple[str, ...]
+    ) -> None:
+        """Start the box's processes. Raises IsolationError, SandboxError."""
+        self._disk_bytes = disk_mb << 20
+        self._environment = {**_ENVIRONMENT, **environment}
+        self._turn = asyncio.Lock()
+        self._control, theirs = wire.pair()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._group: WorkerGroup | None = None
+        try:
+            with theirs:
+                self._process = _spawn(theirs)
+            self._start(readable)
+        except OSError as error:
+            self.close()
+            raise SandboxError(f"a box did not start: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+        self._control.setblocking(False)
+
+    async def run(
+        self,
+        command: str,
+        stdin: bytes = b"",
+        *,
+        cpu_s: float = 10.0,
+        wall_s: float = 30.0,
+        memory_mb: int = 512,
+        output_bytes: int = 1 << 20,
+        processes: int = 64,
+        home_read_only: bool = False,
+    ) -> CommandResult:
+        """Run `command` with /bin/sh in /box and return its result.
+
+        `output_bytes` bounds standard output and standard error together; what exceeds it is cut.
+        All processes of the command end with it. Each command has an empty /tmp of its own; with
+        `home_read_only` it starts there and cannot change /box. If the call is cancelled, the box
+        closes. Raises ConfigError for bad arguments, SandboxError if the box has ended.
+        """
+        limits = _Limits(cpu_s, wall_s, memory_mb, output_bytes, processes)
+        for field, value in limits._asdict().items():
+            if not 0 < value < 1 << 40:
+                raise ConfigError(f"{field}={value!r}: use a number above 0")
+        if len(command.encode()) > _COMMAND_BYTES or "\0" in command:
+            raise ConfigError(
+                f"command: it has {len(command)} characters; use at most {_COMMAND_BYTES} bytes "
+                "without NUL, and write() for longer scripts"
+            )
+        return await self._request(guest.SHELL, command, stdin, limits, home_read_only)
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Write a file below /box, with its directories; it may be executed. Raises ConfigError for
+        a path that leaves /box, DataError if the file cannot be written (the quota, for example).
+        """
+        result = await self._request(guest.WRITE, _inside(path), data, self._file_limits(1 << 16))
+        if result.exit_code:
+            raise DataError(f"path={path!r}: the box could not write it: {_reason(result)}")
+
+    async def read(self, path: str) -> bytes:
+        """Return the bytes of a file below /box. Raises ConfigError for a path that leaves /box,
+        DataError if there is no such file."""
+        limits = self._file_limits(self._disk_bytes + 1)
+        result = await self._request(guest.READ, _inside(path), b"", limits)
+        if result.exit_code or result.limit:
+            raise DataError(f"path={path!r}: the box could not read it: {_reason(result)}")
+        return result.stdout
+
+    def close(self) -> None:
+        """End all processes of the box and drop its files. Idempotent."""
+        self._control.close()
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_END_S)
+        group, self._group = self._group, None
+        if group is not None:
+            _groups().release(group)
+
+    def _start(self, readable: tuple[str, ...]) -> None:
+        self._control.settimeout(_START_S)
+        config = {"root": _ROOT, "disk_bytes": self._disk_bytes, "readable": readable}
+        self._control.send(marshal.dumps(config))
+        # The keeper and the init answer in either order, before any command
+        for _ in (guest.KEPT, guest.READY):
+            answer = self._control.recv(_PIECE)
+            kind, *rest = marshal.loads(answer) if answer else ("",)  # noqa: S302
+            if kind == guest.FAILED:
+                step, number = rest
+                raise IsolationError(
+                    f"a box needs isolation=full, which is not available: {step} was refused "
+                    f"({os.strerror(number)}); see docs/sandbox.md for what it needs"
+                )
+            if not kind:
+                raise SandboxError("a box's first process ended while starting; see stderr")
+            if kind == guest.KEPT:
+                self._group = _groups().enclose(rest[0])
+
+    def _file_limits(self, output_bytes: int) -> _Limits:
+        return _Limits(_FILE_S, _FILE_S, 256, output_bytes, 4)
+
+    async def _request(
+        self, kind: str, text: str, stdin: bytes, limits: _Limits, home_read_only: bool = False
+    ) -> CommandResult:
+        request = {
+            "kind": kind,
+            "text": text,
+            "cpu_s": limits.cpu_s,
+            "wall_s": limits.wall_s,
+            "memory_bytes": limits.memory_mb << 20,
+            "processes": limits.processes,
+            "disk_bytes": self._disk_bytes,
+            "home_read_only": home_read_only,
+            "environment": self._environment,
+        }
+        async with self._turn:
+            if self._process is None:
+                raise SandboxError("the box is closed; open another")
+            try:
+                return await self._exchange(request, stdin, limits)
+            except OSError as error:
+                self.close()
+                raise SandboxError(f"a box ended: {error}") from error
+            except BaseException:
+                self.close()
+                raise
+
+    async def _exchange(
+        self, request: dict[str, Any], stdin: bytes, limits: _Limits
+    ) -> CommandResult:
+        if self._group is not None:
+            self._group.limit(request["memory_bytes"] + 2 * self._disk_bytes, limits.processes)
+            self._group.ran_out_of_memory()  # earlier events do not belong to this command
+        outputs = _Outputs(limits.output_bytes, self._stop)
+        try:
+            fd = memory_file("stdin", stdin)
+            try:
+                rights = array.array("i", [fd, *outputs.writers])
+                ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
+                self._control.sendmsg([marshal.dumps(request)], ancillary)
+            finally:
+                os.close(fd)
+            outputs.start()
+            loop = asyncio.get_running_loop()
+            async with asyncio.timeout(limits.wall_s + _SILENCE_S):
+                answer = await loop.sock_recv(self._control, _PIECE)
+                if not answer:
+                    raise ConnectionError("its first process is gone")
+                await outputs.ended
+        finally:
+            outputs.close()
+        # From the init, which runs no foreign code
+        _, code, cpu_s, wall_s, peak, limit = marshal.loads(answer)  # noqa: S302
+        if self._group is not None and self._group.ran_out_of_memory():
+            limit = guest.MEMORY
+        if outputs.cut and not limit:
+            limit = guest.OUTPUT
+        stdout, stderr = (bytes(held) for held in outputs.held)
+        return CommandResult(code, stdout, stderr, cpu_s, wall_s, peak, limit or None)
+
+    def _stop(self) -> None:
+        with contextlib.suppress(OSError):
+            self._control.send(guest.STOP)
+
+
+class _Outputs:
+    """The two pipes of a command, read up to a common limit; `stop` is called when it is passed."""
+
+    def __init__(self, limit: int, stop: Any) -> None:
+        pairs = (os.pipe(), os.pipe())
+        self._readers = [reader for reader, _ in pairs]
+        self.writers = [writer for _, writer in pairs]
+        self.held = (bytearray(), bytearray())
+        self.cut = False
+        self._room, self._stop = limit, stop
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def start(self) -> None:
+        """Close this side's copies of the writing ends, and begin to read."""
+        for fd in self.writers:
+            os.close(fd)
+        self.writers = []
+        for index, fd in enumerate(self._readers):
+            os.set_blocking(fd, False)
+            asyncio.get_running_loop().add_reader(fd, self._readable, index)
+
+    def _readable(self, index: int) -> None:
+        fd = self._readers[index]
+        try:
+            piece = os.read(fd, _PIECE)
+        except BlockingIOError:
+            return
+        if not piece:
+            asyncio.get_running_loop().remove_reader(fd)
+            os.close(fd)
+            self._readers[index] = -1
+            if self._readers == [-1, -1]:
+                self.ended.set_result(None)
+            return
+        self.held[index].extend(piece[: self._room])
+        if len(piece) > self._room and not self.cut:
+            self.cut = True
+            self._stop()
+        self._room -= min(self._room, len(piece))
+
+    def close(self) -> None:
+        """Close what is still open."""
+        for fd in self._readers:
+            if fd >= 0:
+                asyncio.get_running_loop().remove_reader(fd)
+                os.close(fd)
+        for fd in self.writers:
+            os.close(fd)
+        self._readers, self.writers = [], []
+
+
+@contextlib.asynccontextmanager
+async def open_box(
+    isolation: str = "auto",
+    *,
+    disk_mb: int = 256,
+    environment: Mapping[str, str] | None = None,
+    readable: tuple[str, ...] = (),
+) -> AsyncIterator[Box]:
+    """Open a box for shell commands; it ends with the block, or with this process.
+
+    `disk_mb` is the quota of /box, and of each command's /tmp. `environment` adds variables;
+    `readable` names further directories of this machine that commands can read and execute.
+    Raises ConfigError for bad arguments, IsolationError if namespaces are not available.
+    """
+    _check_arguments(isolation, disk_mb, readable)
+    made = await asyncio.to_thread(Box, disk_mb, environment or {}, readable)
+    try:
+        yield made
+    finally:
+        await asyncio.to_thread(made.close)
+
+
+def _check_arguments(isolation: str, disk_mb: int, readable: tuple[str, ...]) -> None:
+    if isolation not in ("auto", confine.FULL):
+        raise IsolationError(
+            f"isolation={isolation!r}: a box needs the namespaces of isolation=full; use full or "
+            "auto"
+        )
+    if not 0 < disk_mb <= 1 << 20:
+        raise ConfigError(f"disk_mb={disk_mb}: use a number from 1 to {1 << 20}")
+    for path in readable:
+        if not os.path.isdir(path) or os.path.realpath(path) != path or path == "/":
+            raise ConfigError(f"readable={path!r}: name an existing directory by its full path")
+
+
+def _spawn(control: socket.socket) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        ["python", "-S", "-s", "-P", "-B", "-c", _BOOT, str(control.fileno())],
+        executable=sys.executable,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=(control.fileno(),),
+        env={"PYTHONHOME": f"{sys.base_prefix}:{sys.base_exec_prefix}", "LC_ALL": "C.UTF-8"},
+        cwd="/",
+        start_new_session=True,
+    )
+
+
+@cache
+def _groups() -> Groups:
+    return Groups()
+
+
+def _inside(path: str) -> str:
+    """Return `path` if it is relative and stays below /box. Raises ConfigError."""
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or ".." in parts or "\0" in path or len(path) > 4000:
+        raise ConfigError(f"path={path!r}: use a relative path without '..'")
+    return path
+
+
+def _reason(result: CommandResult) -> str:
+    return result.stderr.decode("utf-8", "replace")[:200] or f"limit {result.limit}"

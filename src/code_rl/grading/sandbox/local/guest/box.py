@@ -1,0 +1,267 @@
+"""The guest's side of a box: commands in namespaces that live as long as their owner.
+
+Three processes form it. The keeper enters the root and waits. The init, PID 1 of the box, takes
+requests from the host and never runs foreign code. Each command has a leader, PID 1 of a nested PID
+namespace, with which the kernel ends all its processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import marshal
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import time
+from typing import Any, NoReturn
+
+from code_rl.grading.sandbox.local.guest import kernel
+from code_rl.grading.sandbox.local.guest.confinement import boxfs, confine, seccomp
+
+FAILED, KEPT, READY, ENDED = "failed", "kept", "ready", "ended"
+SHELL, WRITE, READ = "shell", "write", "read"
+CPU, WALL, MEMORY, OUTPUT = "cpu", "wall", "memory", "output"
+REQUEST_BYTES = 1 << 17
+STOP = b"stop"
+# A process may reserve this much more than it uses, as runtimes do for the stacks of threads. The
+# memory that all processes use is looked at, and held under the limit.
+_RESERVED_BYTES = 1 << 30
+# Runtimes take this for each thread; a command that recurses deeply raises it (`ulimit -s hard`).
+_STACK_BYTES = 64 << 20
+_LOOK_S = 0.02
+_LEADERS = 3
+"""The init, the leader and the fork between them count as processes of the box's user."""
+_REPORT = struct.Struct("<i")
+_OPEN_FILES = 1024
+_TICKS = os.sysconf("SC_CLK_TCK")
+_CHUNK = 1 << 20
+_FAILED_EXIT = 125
+_SPECIAL = os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def serve(control: socket.socket, config: dict[str, Any]) -> NoReturn:
+    """Run the keeper: build the root, fork the init, and end when it ends."""
+    proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    wanted = confine.Confinement(confine.FULL, (), "", True, proc)
+    try:
+        wanted = confine.confine_zygote(wanted, lambda: boxfs.enter(tuple(config["readable"])))
+        number = int.from_bytes(os.urandom(4), "big") % confine.UIDS
+        uid = confine.FIRST_UID + number if wanted.own_uids else None
+        pid = confine.fork_worker(wanted, uid)
+        if pid == 0:
+            _start_init(control, config)
+    except OSError as error:
+        _fail(control, error)
+    control.send(marshal.dumps((KEPT, pid)))
+    control.close()
+    os.waitpid(pid, 0)
+    os._exit(0)
+
+
+def _start_init(control: socket.socket, config: dict[str, Any]) -> NoReturn:
+    try:
+        kernel.die_with_parent()
+        boxfs.mount_home(config["disk_bytes"])
+        boxfs.mount_proc()
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0, step="prctl(PR_SET_DUMPABLE)")
+        _limit(resource.RLIMIT_CORE, 0)
+    except OSError as error:
+        _fail(control, error)
+    control.send(marshal.dumps((READY,)))
+    while True:
+        message, ancillary, _, _ = control.recvmsg(REQUEST_BYTES, socket.CMSG_SPACE(12))
+        if not message:  # the owner has ended
+            os._exit(0)
+        if message == STOP:  # its command ended by itself just before
+            continue
+        descriptors = list(memoryview(ancillary[0][2]).cast("i"))
+        # From the host, which no command can reach
+        request = marshal.loads(message)  # noqa: S302
+        control.send(marshal.dumps((ENDED, *_run(control, request, descriptors))))
+
+
+def _fail(control: socket.socket, error: OSError) -> NoReturn:
+    step = getattr(error, "step", "") or str(error)
+    control.send(marshal.dumps((FAILED, step, error.errno or 0)))
+    os._exit(1)
+
+
+def _run(
+    control: socket.socket, request: dict[str, Any], descriptors: list[int]
+) -> tuple[int, float, float, int, str]:
+    """Run one request. Return exit code, CPU and wall seconds, peak bytes, and the limit that ended
+    it ("" if none)."""
+    reader, writer = os.pipe()
+    began = time.monotonic()
+    pid, pidfd = kernel.clone3(kernel.NEWPID | kernel.NEWNS)
+    if pid == 0:
+        os.close(reader)
+        control.close()
+        _lead(request, descriptors, writer)
+    for fd in (writer, *descriptors):
+        os.close(fd)
+    watch = _Watch(control, request, began)
+    limit = watch.until_end(pid, pidfd)
+    _, status, usage = os.wait4(pid, 0)
+    wall_s = time.monotonic() - began
+    report = os.read(reader, _REPORT.size)
+    os.close(reader)
+    os.close(pidfd)
+    code = os.waitstatus_to_exitcode(status)
+    if not limit and report:
+        (code,) = _REPORT.unpack(report)
+    cpu_s = max(usage.ru_utime + usage.ru_stime, watch.cpu_s)
+    peak = max(usage.ru_maxrss << 10, watch.peak_bytes)
+    if not limit and cpu_s > request["cpu_s"]:
+        limit = CPU
+    return code, cpu_s, wall_s, peak, limit
+
+
+class _Watch:
+    """Looks at a running command until it ends, or ends it at a limit."""
+
+    def __init__(self, control: socket.socket, request: dict[str, Any], began: float) -> None:
+        self._control, self._request, self._began = control, request, began
+        self.cpu_s, self.peak_bytes = 0.0, 0
+
+    def until_end(self, pid: int, pidfd: int) -> str:
+        """Return the limit at which the leader `pid` was killed, or "" if it ended by itself."""
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        poll.register(self._control, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poll.poll(_LOOK_S * 1000)}
+            if pidfd in ready:
+                return ""
+            limit = self._look()
+            if self._control.fileno() in ready:
+                if not self._control.recv(REQUEST_BYTES):
+                    os._exit(0)
+                limit = OUTPUT
+            if limit:
+                os.kill(pid, signal.SIGKILL)
+                return limit
+
+    def _look(self) -> str:
+        request, ticks, memory = self._request, 0, 0
+        for name in os.listdir("/proc"):
+            if name.isdigit() and name != "1":
+                used, held = _usage(name)
+                ticks, memory = ticks + used, memory + held
+        self.cpu_s = max(self.cpu_s, ticks / _TICKS)
+        self.peak_bytes = max(self.peak_bytes, memory)
+        if self.cpu_s > request["cpu_s"]:
+            return CPU
+        if memory > request["memory_bytes"]:
+            return MEMORY
+        return WALL if time.monotonic() - self._began > request["wall_s"] else ""
+
+
+def _usage(pid: str) -> tuple[int, int]:
+    """Return clock ticks (with those of reaped children) and private and shared memory bytes."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        with open(f"/proc/{pid}/status", "rb") as file:
+            status = file.read()
+    except OSError:
+        return 0, 0
+    held = 0
+    for kind in (b"\nRssAnon:", b"\nRssShmem:"):
+        words = status.partition(kind)[2].split(maxsplit=1)
+        held += int(words[0]) << 10 if words else 0
+    return sum(map(int, fields[11:15])), held
+
+
+def _lead(request: dict[str, Any], descriptors: list[int], report: int) -> NoReturn:
+    """Confine this process, PID 1 of the command's namespace; run the command; report its end."""
+    try:
+        kernel.die_with_parent()
+        boxfs.mount_for_command(request["disk_bytes"], request["home_read_only"])
+        kernel.drop_capabilities()
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0, step="prctl(PR_SET_DUMPABLE)")
+        _FILTER.install()
+        pid = kernel.fork()
+        if pid == 0:
+            os.close(report)
+            _become_command(request, descriptors)
+        for fd in descriptors:
+            os.close(fd)
+        status = 0
+        while True:
+            ended, status = os.wait()
+            if ended == pid:
+                break
+        os.write(report, _REPORT.pack(os.waitstatus_to_exitcode(status)))
+    finally:
+        os._exit(0)
+
+
+def _become_command(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
+    try:
+        os.setsid()
+        for target, fd in enumerate(descriptors):
+            os.dup2(fd, target)
+        os.closerange(len(descriptors), 256)
+        _limit_command(request)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        os.umask(0o022)
+        kind, text = request["kind"], request["text"]
+        if kind == SHELL:
+            os.execve("/bin/sh", ["sh", "-c", text], request["environment"])  # noqa: S606
+        (_write if kind == WRITE else _read)(text)
+        os._exit(0)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.write(2, (error.strerror or str(error)).encode())
+    finally:
+        os._exit(_FAILED_EXIT)
+
+
+def _limit_command(request: dict[str, Any]) -> None:
+    cpu_s = int(request["cpu_s"]) + 2
+    _limit(resource.RLIMIT_CPU, cpu_s)
+    _limit(resource.RLIMIT_NPROC, request["processes"] + _LEADERS)
+    _limit(resource.RLIMIT_FSIZE, request["disk_bytes"])
+    _limit(resource.RLIMIT_DATA, request["memory_bytes"] + _RESERVED_BYTES)
+    _limit(resource.RLIMIT_STACK, request["memory_bytes"])
+    hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
+    resource.setrlimit(resource.RLIMIT_STACK, (min(_STACK_BYTES, hard), hard))
+    _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
+    _limit(resource.RLIMIT_MEMLOCK, 0)
+    _limit(resource.RLIMIT_MSGQUEUE, 0)
+
+
+def _limit(kind: int, value: int) -> None:
+    hard = resource.getrlimit(kind)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (value, value))
+
+
+def _write(path: str) -> None:
+    """Copy standard input to a file. A command's links lead only where the command itself can
+    write, because this process has no more rights."""
+    if os.path.dirname(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    _copy(0, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o755))
+
+
+def _read(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | _SPECIAL)
+    _copy(fd, 1)
+
+
+def _copy(source: int, target: int) -> None:
+    while data := os.read(source, _CHUNK):
+        view = memoryview(data)
+        while view:
+            view = view[os.write(target, view) :]
+
+
+_FILTER = kernel.Filter(seccomp.box_filter(os.uname().machine))

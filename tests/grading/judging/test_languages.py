@@ -1,0 +1,222 @@
+"""Programs of other languages are compiled once, run on stdin tests, and judged by the same rules as Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from code_rl import CallTest, Compare, ConfigError, DataError, Problem, StdinTest, extract_code, judge
+from code_rl.grading import languages
+from code_rl.grading.native import problem_from_json, problem_to_json
+from code_rl.grading.verdict import VerdictKind
+
+SQUARES = tuple(StdinTest(f"{n}\n", f"{n * n}\n") for n in (3, 0, 3_000_000_000))
+RIGHT = {
+    "cpp": "#include <iostream>\nint main() { long long n; std::cin >> n; std::cout << n * n << '\\n'; }",
+    "c": '#include <stdio.h>\nint main(void) { long long n; scanf("%lld", &n); printf("%lld\\n", n * n); return 0; }',
+    "rust": 'fn main() { let mut s = String::new(); std::io::stdin().read_line(&mut s).unwrap(); let n: i64 = s.trim().parse().unwrap(); println!("{}", n * n); }',
+    "go": 'package main\nimport "fmt"\nfunc main() { var n int64; fmt.Scan(&n); fmt.Println(n * n) }',
+    "java": "import java.util.*;\npublic class Main { public static void main(String[] a) { long n = new Scanner(System.in).nextLong(); System.out.println(n * n); } }",
+    "javascript": "const n = BigInt(require('fs').readFileSync(0, 'utf8').trim());\nconsole.log(String(n * n));",
+}
+COMPILERS = {"cpp": "g++", "c": "gcc", "rust": "rustc", "go": "go", "java": "javac", "javascript": "node"}
+BELOW_USR = "/usr/local/bin:/usr/bin:/bin"
+
+
+def installed(name):
+    return shutil.which(COMPILERS[name], path=BELOW_USR) is not None
+
+
+needs = {
+    name: pytest.mark.skipif(not installed(name), reason=f"{COMPILERS[name]} is not installed") for name in COMPILERS
+}
+each_language = pytest.mark.parametrize("name", [pytest.param(name, marks=needs[name]) for name in RIGHT])
+
+
+def problem(name, tests=SQUARES, **fields):
+    """A problem of that language; compiled programs and their runtimes get ten seconds a test."""
+    return Problem("squares", "Print n * n.", tests, language=name, **{"time_limit_s": 10.0, **fields})
+
+
+@each_language
+def test_a_right_program_passes(name):
+    verdict = judge(problem(name), RIGHT[name])
+    assert (verdict.kind, verdict.passed, verdict.total) == (VerdictKind.PASSED, 3, 3), verdict
+
+
+@each_language
+def test_a_wrong_program_fails_at_its_first_wrong_test(name):
+    verdict = judge(problem(name), RIGHT[name].replace("n * n", "n + n"))
+    assert verdict.kind is VerdictKind.WRONG_ANSWER
+    assert verdict.passed == 0
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs[name]) for name in RIGHT if name != "javascript"])
+def test_a_program_that_does_not_compile_is_told_why(name):
+    verdict = judge(problem(name), "this is no program")
+    assert verdict.kind is VerdictKind.COMPILE_ERROR
+    assert "error" in verdict.failure.message.lower() or "expected" in verdict.failure.message
+
+
+def cpp(body):
+    return f"#include <bits/stdc++.h>\n{body}"
+
+
+@needs["cpp"]
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ("int main() { for (volatile long i = 0;; ) i = i + 1; }", VerdictKind.TIME_LIMIT),
+        ("int main() { std::vector<std::string> v; for (;;) v.emplace_back(1 << 20, 'x'); }", VerdictKind.MEMORY_LIMIT),
+        ("int main() { return 3; }", VerdictKind.RUNTIME_ERROR),
+        ("int main() { abort(); }", VerdictKind.RUNTIME_ERROR),
+        ("int main() { for (;;) puts(std::string(1 << 16, 'x').c_str()); }", VerdictKind.OUTPUT_LIMIT),
+        # Bombs for the compiler
+        ("template <int N> struct A { static const long v = A<N - 1>::v + A<N - 2>::v + A<N + 1>::v; }; int main() { return A<9>::v; }", VerdictKind.COMPILE_ERROR),
+        ('#include "/dev/zero"\nint main() {}', VerdictKind.COMPILE_ERROR),
+        ("char huge[1L << 33] = {1}; int main() {}", VerdictKind.COMPILE_ERROR),
+    ],
+)  # fmt: skip
+def test_what_stops_a_program_is_its_verdict(body, kind):
+    assert judge(problem("cpp", time_limit_s=1.0, memory_limit_mb=128), cpp(body)).kind is kind
+
+
+@needs["cpp"]
+def test_a_test_sees_nothing_of_the_tests_before_it():
+    counting = cpp("""int main() {
+        std::ofstream("/tmp/seen", std::ios::app) << "x"; std::ofstream("/box/seen", std::ios::app) << "x";
+        for (auto path : {"/tmp/seen", "/box/seen"}) { std::ifstream in(path); std::string s; in >> s; std::cout << s.size() << " "; }
+    }""")
+    tests = tuple(StdinTest("", "1 0") for _ in range(3))
+    assert judge(problem("cpp", tests), counting).passed == 3
+
+
+@needs["cpp"]
+def test_a_program_cannot_find_the_expected_output():
+    snoop = cpp(
+        """int main() { for (auto path : {"/proc/1/environ", "/proc/1/mem", "/etc/passwd", "/box/expected"}) if (std::ifstream(path).get() != EOF) std::cout << path; }"""
+    )
+    assert judge(problem("cpp", (StdinTest("", ""),)), snoop).kind is VerdictKind.PASSED
+
+
+@needs["cpp"]
+def test_deep_recursion_and_long_inputs_are_no_trouble():
+    deep = cpp(
+        "long f(long n) { volatile char pad[64]; pad[0] = n; return n ? 1 + f(n - 1) + pad[0] * 0 : 0; }\nint main() { long n; std::cin >> n; std::cout << f(n); }"
+    )
+    assert judge(problem("cpp", (StdinTest("1000000", "1000000"),)), deep).kind is VerdictKind.PASSED
+    total = cpp(
+        "int main() { std::ios::sync_with_stdio(false); long n, s = 0; while (std::cin >> n) s += n; std::cout << s; }"
+    )
+    many = "7654321 " * 1_250_000
+    assert judge(problem("cpp", (StdinTest(many, str(7654321 * 1_250_000)),)), total).kind is VerdictKind.PASSED
+
+
+@needs["cpp"]
+def test_a_checker_decides_about_a_program_of_another_language():
+    accepts = (
+        "def check(input, output, expected):\n    a, b = map(int, output.split())\n    return a + b == int(input)\n"
+    )
+    tests = tuple(StdinTest(str(n), "") for n in range(2, 8))
+    sums = problem("cpp", tests, compare=Compare("checker", checker=accepts))
+    assert (
+        judge(sums, cpp("int main() { int n; std::cin >> n; std::cout << 1 << ' ' << n - 1; }")).kind
+        is VerdictKind.PASSED
+    )
+    assert (
+        judge(sums, cpp("int main() { int n; std::cin >> n; std::cout << 1 << ' ' << n; }")).kind
+        is VerdictKind.WRONG_ANSWER
+    )
+
+
+def test_the_last_block_of_the_language_counts():
+    answer = "```cpp\nint first;\n```\n```C++\nint last;\n```\n```python\nprint(1)\n```\n"
+    assert extract_code(answer, "cpp") == "int last;"
+    assert extract_code(answer) == "print(1)"
+    assert extract_code("```\nint plain;\n```", "cpp") == "int plain;"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tests": (CallTest((1,), 1),), "fn_name": "f"},
+        {"compare": Compare("lcb-official")},
+        {"language": "cobol"},
+    ],
+)
+def test_what_a_language_does_not_have_is_refused_by_name(fields):
+    with pytest.raises(DataError) as refused:
+        judge(dataclasses.replace(problem("cpp"), **fields), "int main() {}")
+    assert fields.get("language", "cpp") in str(refused.value)
+
+
+def test_a_language_that_is_not_installed_is_one_line(tmp_path, known):
+    own = tmp_path / "own.toml"
+    own.write_text('[absent]\nfences = ["absent"]\nfile = "a"\nrun = "true"\nversion = "no-such-compiler --version"\n')
+    languages.add_languages(own)
+    with pytest.raises(ConfigError) as refused:
+        judge(problem("absent"), "x")
+    assert "no-such-compiler" in refused.value.line()
+
+
+def test_a_users_own_file_adds_a_language(tmp_path, known):
+    own = tmp_path / "own.toml"
+    own.write_text('[shell]\nfences = ["sh", "bash"]\nfile = "main.sh"\nrun = "sh /box/main.sh"\nversion = "true"\n')
+    languages.add_languages(own)
+    assert judge(problem("shell", (StdinTest("4", "16"),)), "read n; echo $((n * n))").kind is VerdictKind.PASSED
+    assert extract_code("```bash\necho hi\n```\n```py\n1\n```", "shell") == "echo hi"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[x",
+        "[x]\nfile = 1",
+        '[x]\nfences = ["x"]\nfile = "../x"\nrun = "x"\nversion = "x"',
+        '[x]\nfences = ["x"]\nfile = "x"\nversion = "x"',
+        '[x]\nfences = ["x"]\nfile = "x"\nrun = "x"\nversion = "x"\nother = 1',
+        '[python]\nfences = ["x"]\nfile = "x"\nrun = "x"\nversion = "x"',
+    ],
+)
+def test_a_malformed_file_of_languages_is_refused(tmp_path, text):
+    own = tmp_path / "own.toml"
+    own.write_text(text)
+    with pytest.raises(ConfigError):
+        languages.read_languages(own)
+
+
+def test_the_language_is_a_field_of_the_native_format():
+    assert problem_from_json(problem_to_json(problem("cpp"))) == problem("cpp")
+    assert "language" not in problem_to_json(problem("python"))
+    assert problem("cpp").view().language == "cpp"
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """The languages of this process, for one test."""
+    monkeypatch.setattr(languages, "_known", dict(languages._known))
+
+
+@needs["cpp"]
+def test_the_judge_of_files_takes_the_block_of_the_problems_language(tmp_path):
+    (tmp_path / "problems.jsonl").write_text(json.dumps(problem_to_json(problem("cpp"))) + "\n")
+    answer = f"```cpp\n{RIGHT['cpp']}\n```\nas in\n```python\nprint(int(input()) ** 2)\n```\n"
+    (tmp_path / "programs.jsonl").write_text(
+        json.dumps({"problem_id": "squares", "program_id": 1, "completion": answer}) + "\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "code_rl.cli",
+        "judge",
+        "dataset=problems.jsonl",
+        "programs=programs.jsonl",
+        "out=verdicts.jsonl",
+    ]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    assert json.loads((tmp_path / "verdicts.jsonl").read_text())["verdict"] == "passed"

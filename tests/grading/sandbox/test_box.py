@@ -1,0 +1,320 @@
+"""A box runs commands, keeps files from one to the next, and names the limit that ended a command. Nothing of a command outlives it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+import code_rl
+from code_rl.util.errors import ConfigError, DataError, IsolationError, SandboxError
+
+COMPILERS = {"g++": "/usr/bin/g++"}
+
+
+def in_a_box(*commands, **limits):
+    """The results of commands in one box."""
+
+    async def run():
+        async with code_rl.open_box() as box:
+            return [await box.run(command, **limits) for command in commands]
+
+    return asyncio.run(run())
+
+
+def python(source):
+    return f"exec python3 - <<'EOF'\n{textwrap.dedent(source)}\nEOF\n"
+
+
+def test_a_command_gets_its_input_and_gives_outputs_and_an_exit_code():
+    (result,) = in_a_box("cat; echo oops >&2; exit 3", stdin=b"hello")
+    assert (result.exit_code, result.stdout, result.stderr, result.limit) == (3, b"hello", b"oops\n", None)
+    assert 0 < result.cpu_s <= result.wall_s
+    assert result.peak_memory_bytes > 0
+
+
+def test_a_signal_is_a_negative_exit_code():
+    (result,) = in_a_box("kill -SEGV $$")
+    assert result.exit_code == -signal.SIGSEGV
+
+
+def test_files_stay_from_command_to_command_and_those_of_tmp_do_not():
+    *_, kept = in_a_box("echo 1 > kept; echo 1 > /tmp/lost", "ls /box /tmp")
+    assert kept.stdout == b"/box:\nkept\n\n/tmp:\n"
+
+
+def test_files_are_put_in_and_read_back():
+    async def run():
+        async with code_rl.open_box() as box:
+            await box.write("a/b/data", bytes(range(256)) * 1000)
+            await box.run("cp a/b/data copy")
+            return await box.read("copy")
+
+    assert asyncio.run(run()) == bytes(range(256)) * 1000
+
+
+@pytest.mark.skipif(not os.path.exists(COMPILERS["g++"]), reason="g++ is not installed")
+def test_a_program_is_compiled_once_and_run_where_it_can_change_nothing():
+    async def run():
+        async with code_rl.open_box() as box:
+            await box.write(
+                "main.cpp", b"#include <iostream>\nint main() { long a; std::cin >> a; std::cout << a * a; }"
+            )
+            built = await box.run("g++ -O2 main.cpp -o main")
+            first = await box.run(
+                "/box/main; echo mine > left; echo mine > /box/left", b"3000000000", home_read_only=True
+            )
+            return built, first, await box.run("ls . /box", home_read_only=True)
+
+    built, first, second = asyncio.run(run())
+    assert built.exit_code == 0, built.stderr
+    assert first.stdout == b"9000000000000000000"
+    assert second.stdout == b".:\n\n/box:\nmain\nmain.cpp\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "limits", "limit"),
+    [
+        ("while :; do :; done", {"cpu_s": 0.3}, "cpu"),
+        ("sleep 60", {"wall_s": 0.3}, "wall"),
+        ("yes", {"output_bytes": 1000}, "output"),
+        ("yes >&2", {"output_bytes": 1000}, "output"),
+        (python("x = []\nwhile True: x.append(bytearray(b'x' * (1 << 20)))"), {"memory_mb": 64}, "memory"),
+        # In many processes, each far below the limit
+        (python("import os, time\nfor _ in range(20):\n if not os.fork():\n  x = b'x' * (20 << 20)\n  time.sleep(60)\ntime.sleep(60)"), {"memory_mb": 128}, "memory"),
+        # Each short process is below the limit
+        ("while :; do python3 -c 'for i in range(1000000): pass'; done", {"cpu_s": 0.5}, "cpu"),
+    ],
+)  # fmt: skip
+def test_the_limit_that_ended_a_command_is_named_and_the_box_goes_on(command, limits, limit):
+    async def run():
+        async with code_rl.open_box() as box:
+            return await box.run(command, **limits), await box.run("echo on")
+
+    ended, after = asyncio.run(run())
+    assert ended.limit == limit
+    assert len(ended.stdout) + len(ended.stderr) <= 1 << 20
+    assert after.stdout == b"on\n"
+
+
+def test_output_beyond_the_limit_is_cut():
+    (result,) = in_a_box("yes", output_bytes=1000)
+    assert len(result.stdout) == 1000
+
+
+def test_background_processes_end_with_the_command():
+    first, second = in_a_box(
+        "(setsid sh -c 'sleep 1; echo late > late; sleep 60' &) ; echo done",
+        "sleep 1.5; ls; ls /proc | grep -c '^[0-9]'",
+    )
+    assert first.stdout == b"done\n"
+    assert "late" not in second.stdout.decode()
+
+
+def test_a_fork_bomb_meets_the_number_of_processes():
+    bomb, after = in_a_box(
+        python("import os\nwhile True:\n try: os.fork()\n except OSError: pass"), "echo on", wall_s=2, cpu_s=4
+    )
+    assert bomb.limit in ("wall", "cpu", "memory")
+    assert after.stdout == b"on\n"
+
+
+def test_the_directory_has_a_quota():
+    async def run():
+        async with code_rl.open_box(disk_mb=8) as box:
+            flood = await box.run(
+                "head -c 20000000 /dev/zero > flood; wc -c < flood; rm flood; head -c 20000000 /dev/zero > /tmp/flood"
+            )
+            with pytest.raises(DataError):
+                await box.write("big", bytes(9 << 20))
+            await box.run("rm -rf /box/*")
+            await box.write("fits", bytes(1 << 20))
+            return flood
+
+    flood = asyncio.run(run())
+    assert int(flood.stdout) <= 8 << 20
+    assert flood.exit_code != 0
+
+
+# What each says on success is on standard output: a refused attempt says nothing there.
+ESCAPES = {
+    "network": "import socket\nsocket.socket()\nprint('escaped')",
+    "udp": "import socket\nsocket.socket(type=socket.SOCK_DGRAM)\nprint('escaped')",
+    "unix socket": "import socket\nsocket.socket(socket.AF_UNIX)\nprint('escaped')",
+    "ptrace": "import ctypes, os, time\np = os.fork()\nif not p: time.sleep(5); os._exit(0)\nif ctypes.CDLL(None).ptrace(16, p, 0, 0) == 0: print('escaped')",
+    "memory of others": "open('/proc/1/mem', 'rb+').seek(0)\nprint('escaped')",
+    "descriptors of others": "import os\nos.listdir('/proc/1/fd')\nprint('escaped')",
+    "mount": "import ctypes\nif ctypes.CDLL(None).mount(b'none', b'/tmp', b'tmpfs', 0, None) == 0: print('escaped')",
+    "remount": "import ctypes\nif ctypes.CDLL(None).mount(None, b'/usr', None, 32 | 4096, None) == 0: print('escaped')",
+    "namespaces": "import ctypes\nif ctypes.CDLL(None).unshare(0x10000000) == 0: print('escaped')",
+    "namespaces by clone": "import ctypes\nif ctypes.CDLL(None).syscall(56, 0x10000000 | 17, 0, 0, 0, 0) >= 0: print('escaped')",
+    "chroot": "import os\nos.chroot('/tmp')\nprint('escaped')",
+    "keys": "import ctypes\nif ctypes.CDLL(None).syscall(250, 0, -3, 1) >= 0: print('escaped')",
+    "bpf": "import ctypes\nif ctypes.CDLL(None).syscall(321, 0, 0, 0) >= 0 or ctypes.get_errno() == 22: print('escaped')",
+    "io_uring": "import ctypes\nb = ctypes.create_string_buffer(256)\nif ctypes.CDLL(None).syscall(425, 1, b) >= 0: print('escaped')",
+    "userfaultfd": "import ctypes\nif ctypes.CDLL(None).syscall(323, 0) >= 0: print('escaped')",
+    "another user": "import os\nos.setuid(0)\nprint('escaped')",
+    "devices": "import os, stat\nos.mknod('/box/sda', 0o600 | stat.S_IFBLK, os.makedev(8, 0))\nprint('escaped')",
+    "system files": "open('/usr/bin/evil', 'w')\nprint('escaped')",
+    "the root": "import os\nos.mkdir('/evil')\nprint('escaped')",
+    "host files": "open('/etc/passwd')\nprint('escaped')",
+    "homes": "import os\nprint('escaped', os.listdir('/root'))",
+    "the kernel's settings": "open('/proc/sys/kernel/core_pattern', 'w')\nprint('escaped')",
+    "its control group": "import os\nos.listdir('/sys/fs/cgroup')\nprint('escaped')",
+    "its priority": "import os\nos.nice(-1)\nprint('escaped')",
+    "its limits": "import resource\nresource.setrlimit(resource.RLIMIT_NPROC, (10**6, 10**6))\nprint('escaped')",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def attempts():
+    """{attempt: result}, all in one box."""
+    results = in_a_box(*(python(source) for source in ESCAPES.values()))
+    return dict(zip(ESCAPES, results, strict=True))
+
+
+@pytest.mark.parametrize("name", ESCAPES)
+def test_what_leads_out_is_refused(attempts, name):
+    result = attempts[name]
+    assert result.stdout == b"", name
+    assert b"SyntaxError" not in result.stderr
+
+
+def test_the_same_harness_says_when_an_attempt_succeeds():
+    (result,) = in_a_box(python("import os\nos.mkdir('/box/fine')\nprint('escaped')"))
+    assert result.stdout == b"escaped\n"
+
+
+def test_processes_outside_are_neither_seen_nor_signalled():
+    outside = subprocess.Popen(["sleep", "60"])
+    try:
+        _, seen = in_a_box(f"kill -9 {outside.pid}; kill -9 1; kill -9 -1", "ls /proc | grep '^[0-9]' | wc -l")
+        assert outside.poll() is None
+        assert int(seen.stdout) <= 6
+    finally:
+        outside.kill()
+        outside.wait()
+
+
+def test_set_user_id_has_no_effect():
+    _, result = in_a_box("cp /usr/bin/id id; chmod u+s id", "./id -u; /usr/bin/su -c id </dev/null 2>&1 | head -1 >&2")
+    assert result.stdout == b"1000\n"
+    assert b"uid=0" not in result.stderr
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "/proc/1/environ", "/proc/1/mem", "/root", "../../etc/shadow"])
+def test_a_link_does_not_lead_a_read_outside(target):
+    async def run():
+        async with code_rl.open_box() as box:
+            await box.run(f"ln -s {target} link")
+            with pytest.raises(DataError):
+                await box.read("link")
+
+    asyncio.run(run())
+
+
+def test_reading_an_endless_device_ends():
+    async def run():
+        async with code_rl.open_box(disk_mb=4) as box:
+            await box.run("ln -s /dev/zero zero")
+            with pytest.raises(DataError):
+                await box.read("zero")
+
+    asyncio.run(run())
+
+
+def test_boxes_do_not_see_each_other():
+    async def run():
+        async with code_rl.open_box() as one, code_rl.open_box() as other:
+            await one.write("secret", b"of one")
+            running = asyncio.create_task(one.run("sleep 1"))
+            found = await other.run("ls /box; find / -name secret 2>/dev/null; grep -l '[s]leep' /proc/[0-9]*/cmdline")
+            await running
+            return found
+
+    assert asyncio.run(run()).stdout == b""
+
+
+@pytest.mark.parametrize("path", ["/etc/x", "../x", "a/../../x", "", "a\0b"])
+def test_a_path_that_leaves_the_directory_is_refused(path):
+    async def run():
+        async with code_rl.open_box() as box:
+            for call in (box.read(path), box.write(path, b"")):
+                with pytest.raises(ConfigError):
+                    await call
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "settings", [{"cpu_s": 0}, {"wall_s": -1}, {"memory_mb": 0}, {"output_bytes": 0}, {"processes": 0}]
+)
+def test_a_limit_of_nothing_is_refused(settings):
+    with pytest.raises(ConfigError):
+        in_a_box("true", **settings)
+
+
+@pytest.mark.parametrize("level", ["none", "landlock", "other"])
+def test_a_level_without_namespaces_is_refused_by_name(level):
+    async def run():
+        async with code_rl.open_box(level):
+            pass
+
+    with pytest.raises(IsolationError) as refused:
+        asyncio.run(run())
+    assert level in str(refused.value)
+
+
+def test_a_closed_box_says_so_and_a_cancelled_command_closes_it():
+    async def run():
+        async with code_rl.open_box() as box:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await box.run("sleep 60")
+            with pytest.raises(SandboxError):
+                await box.run("true")
+
+    asyncio.run(run())
+
+
+OWNER = """
+import asyncio, code_rl
+async def main():
+    async with code_rl.open_box() as box:
+        print("open", flush=True)
+        await box.run("setsid sleep {0} & sleep {0}", wall_s=600)
+asyncio.run(main())
+"""
+
+
+def test_everything_ends_with_an_owner_that_is_killed():
+    seconds = str(40000 + os.getpid())
+    owner = subprocess.Popen([sys.executable, "-c", OWNER.format(seconds)], stdout=subprocess.PIPE)
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == b"open\n"
+    assert until(lambda: len(sleepers(seconds)) >= 2)
+    owner.kill()
+    owner.wait()
+    owner.stdout.close()
+    assert until(lambda: not sleepers(seconds))
+
+
+def sleepers(seconds):
+    """The processes on this machine that sleep for so many seconds."""
+    found = subprocess.run(["pgrep", "-fx", f"sleep {seconds}"], capture_output=True, text=True, check=False)
+    return found.stdout.split()
+
+
+def until(condition):
+    """Whether a condition becomes true within half a minute."""
+    for _ in range(300):
+        if condition():
+            return True
+        time.sleep(0.1)
+    return False
