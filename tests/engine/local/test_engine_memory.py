@@ -8,8 +8,9 @@ import pytest
 from tinker import types
 
 from benchmarks.memory import SHAPES, Allocations, architecture, make_weights, measure_sampling, trace
-from code_rl.engine.local import decode, forward, packing, sampling
+from code_rl.engine.local import decode, forward, packing
 from code_rl.engine.local.decode import SequenceRequest
+from code_rl.engine.local.device import Device
 from code_rl.engine.local.forward import Prompt
 from code_rl.engine.local.passes import read_datums, read_pass
 from code_rl.engine.local.picking import Choice
@@ -133,7 +134,7 @@ def test_waiting_rows_take_the_room_of_finished_ones(tiny, monkeypatch):
     free = sampled(tiny, requests)
     cells = 48 + 5 * 200
     weights = tiny._snapshot.weights
-    monkeypatch.setattr(sampling, "_memory", lambda device: cells * decode.cell_bytes(weights))
+    monkeypatch.setattr(Device, "cache_bytes", cells * decode.cell_bytes(weights))
     steps = counted_steps(monkeypatch)
     assert sampled(tiny, requests) == free
     assert len(steps) == 199
@@ -169,7 +170,7 @@ def test_requests_join_a_batch_under_way(tiny, monkeypatch):
 def test_a_row_larger_than_the_budget_is_sampled_alone(tiny, monkeypatch):
     requests = [(tokens(0, 30, 644), 3, 20)]
     free = sampled(tiny, requests)
-    monkeypatch.setattr(sampling, "_memory", lambda device: 1)
+    monkeypatch.setattr(Device, "cache_bytes", 1)
     steps = counted_steps(monkeypatch)
     assert sampled(tiny, requests) == free
     assert all(rows == [1] for rows, _ in steps)

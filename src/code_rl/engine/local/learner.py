@@ -19,6 +19,7 @@ from torch import Tensor
 
 from code_rl.util.errors import BackendError, ConfigError
 
+from .device import Device
 from .forward import hidden_states, target_logprobs
 from .lora import Lora
 from .packing import Packed, pack, plan
@@ -117,7 +118,7 @@ class Learner:
         arch = base.arch
         per_token = arch.layers * (10 * arch.hidden + 5 * arch.ffn) * base.dtype.itemsize
         fitting = ACTIVATIONS_LIMIT // per_token
-        most = 8192 if base.device.type == "cuda" else 2048
+        most = Device(base.device).tokens
         # Half a budget whose activations are kept is faster than a whole one that recomputes them.
         chosen = most // 2 if most // 2 <= fitting < most else most
         self.budget = token_budget or chosen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import threading
 import time
@@ -13,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from tinker import types
 from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 from tinker.types.topk_logprobs import MASK_LOGPROB, TopkLogprobs
@@ -21,6 +19,7 @@ from tinker.types.topk_logprobs import MASK_LOGPROB, TopkLogprobs
 from code_rl.util.errors import ConfigError
 
 from .decode import MAX_ROWS, Completion, SequenceRequest, decode
+from .device import Device
 from .forward import Prompt, Scored
 from .hf import HfWeights
 from .hf_decode import decode_hf
@@ -33,7 +32,6 @@ from .worker import Lanes, run_into
 QUIET_S, LONGEST_LINGER_S = 0.002, 0.1
 MAX_TOP_K = 1 << 30
 MAX_LIKELIEST = 1024
-UNKNOWN_MEMORY = 8 << 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,19 +172,7 @@ def _decoded(
     """Yield each request with its completion, sampled by the pass for these weights."""
     if isinstance(weights, HfWeights):
         return decode_hf(weights, waiting, arrived)
-    return decode(weights, waiting, _memory(weights.device), arrived)
-
-
-def _memory(device: torch.device) -> int:
-    """Return the bytes that caches may take: half of a GPU's free memory, or a fixed part of the
-    machine's memory."""
-    if device.type == "cuda":
-        # Memory cached by the allocator is free for use, but the driver counts it as used.
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return (int(torch.cuda.mem_get_info(device)[0]) + kept) // 2
-    if not hasattr(os, "sysconf"):  # Windows
-        return UNKNOWN_MEMORY // 4
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+    return decode(weights, waiting, Device(weights.device).cache_bytes, arrived)
 
 
 def _response(request: Request, completions: Sequence[Completion]) -> types.SampleResponse:

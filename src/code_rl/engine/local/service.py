@@ -13,6 +13,7 @@ from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
 from code_rl.util.errors import ConfigError
 
+from .device import Device, preferred
 from .lora import LoraSettings
 from .models import BUILT_IN, Model, built_in_context, load_model, supported
 from .sampling import QUIET_S, EmbeddedSamplingClient, Sampler, Snapshot
@@ -26,8 +27,9 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class EmbeddedService:
     """An in-process service with the methods of `tinker.ServiceClient`.
 
-    `device` is auto (cuda, then mps, then cpu) or a torch device. `dtype` is auto (bfloat16 on
-    cuda, else float32), float32 or bfloat16, and applies to weights and activations; LoRA and
+    `device` is auto (cuda, then mps, then cpu) or a torch device. `dtype` is auto (bfloat16 on a
+    device that counts its memory, such as cuda, else float32), float32 or bfloat16, and applies to
+    weights and activations; LoRA and
     optimizer state are always fp32. `threads` sets torch's thread count for the process (None:
     unchanged). Checkpoints are written to `state_dir`; without it, saving is refused. Samples are
     drawn together with those that arrive within `quiet_s` seconds.
@@ -163,9 +165,7 @@ def resolve_device(name: str) -> torch.device:
     """Return the torch device that a setting names. Raises ConfigError if this machine does not
     have it."""
     if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+        return preferred()
     try:
         torch.empty(0, device=name)
         return torch.device(name)
@@ -181,7 +181,7 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     """Return the dtype of weights and activations: float32 for bfloat16 on a CPU that cannot
     multiply it. Raises ConfigError for an unknown one."""
     if name == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
+        return Device(device).dtype
     if name not in _DTYPES:
         raise ConfigError(f"dtype={name!r} must be auto, {' or '.join(_DTYPES)}")
     return _DTYPES[name] if multiplies_bfloat16(device) else torch.float32
