@@ -35,6 +35,14 @@ from code_rl.data.preparation.verification.attempts import (
     perturbed,
     trivial_pass,
 )
+from code_rl.data.preparation.verification.nearby import nearby_problem
+from code_rl.data.preparation.verification.programs import (
+    TRIVIAL,
+    UNKNOWN,
+    Programs,
+    at_least,
+    with_programs,
+)
 from code_rl.data.preparation.workspace import Candidate, ProblemSummary, Workspace
 from code_rl.grading import Problem, Verdict, VerdictKind
 from code_rl.grading.sandbox import Executor, Limits
@@ -68,7 +76,7 @@ async def run_verify(
             await decisions.at_once(decide, places)
             few = max(1, places // IN_FLIGHT_PER_PLACE)
             await decisions.at_once(partial(decide, patient=True), few)
-        return decisions.made
+        return [at_least(decision, workspace.config.min_j) for decision in decisions.made]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +102,7 @@ class Verifier:
                 "needs_checker", "many valid answers: the expected outputs alone do not decide"
             )
         if (trivial := trivial_pass(problem)) is not None:
-            return drop(*trivial)
+            return drop(*trivial, programs={TRIVIAL: {VerdictKind.PASSED.value: 1}})
         if not problem.solutions:
             if self.config.unverified == "drop":
                 return drop(
@@ -102,13 +110,15 @@ class Verifier:
                 )
             return Decision(keep=True, metadata={"verified": False})
         failures: list[Decision] = []
+        refused = Counter[str]()
         late = False
         for number, code in enumerate(problem.solutions[: self.config.max_references], start=1):
             limit = self.config.patient_limit_s if patient else problem.time_limit_s
             tried = await attempt(problem, code, self.executor, limit)
             kind = tried.verdict.kind
             if kind is VerdictKind.PASSED:
-                return await self._proved(problem, code, tried, number)
+                return await self._proved(problem, code, tried, number, Programs(refused))
+            refused[kind.value] += 1
             late = late or (kind is VerdictKind.TIME_LIMIT and not patient)
             if not late:
                 failures.append(await self._failure(problem, code, tried, limit))
@@ -116,7 +126,8 @@ class Verifier:
             return None
         # Prefer a broken checker, then a failure of this machine, then the first failure.
         broken = [each for each in failures if each.reason == BROKEN_CHECKER]
-        return (broken or [each for each in failures if each.reason in UNSETTLED] or failures)[0]
+        chosen = (broken or [one for one in failures if one.reason in UNSETTLED] or failures)[0]
+        return with_programs(chosen, Programs(refused))
 
     async def _failure(self, problem: Problem, code: str, tried: Attempt, limit: float) -> Decision:
         """Return the decision for a reference that failed."""
@@ -136,8 +147,17 @@ class Verifier:
         at = f"{verdict.kind.value} at test {verdict.passed} of {verdict.total}"
         return drop("reference_fails", f"{at}: {message.partition(':')[0]}")
 
-    async def _proved(self, problem: Problem, code: str, tried: Attempt, number: int) -> Decision:
-        """Return the decision for a reference that passed once, after the rest of the proof."""
+    async def _proved(
+        self, problem: Problem, code: str, tried: Attempt, number: int, programs: Programs
+    ) -> Decision:
+        """Return the decision for a reference that passed once, after the rest of the proof, with
+        the verdicts of all programs."""
+        programs.right[VerdictKind.PASSED.value] += 1
+        return with_programs(await self._decided(problem, code, tried, number, programs), programs)
+
+    async def _decided(
+        self, problem: Problem, code: str, tried: Attempt, number: int, programs: Programs
+    ) -> Decision:
         slowest = tried.slowest_s
         stated = problem.time_limit_s
         if (
@@ -151,11 +171,13 @@ class Verifier:
             )
         patience = max(stated, 4 * bucket(slowest))
         decision = await self._repeated(problem, code, patience)
+        limit = calibrated_limit(stated, slowest)
         if decision is None:
-            decision = await self._wrong_ones(problem, patience)
+            await self._others(problem, number, limit, programs)
+            decision = await self._wrong_ones(problem, patience, programs)
         if decision is not None:
             return decision
-        made, kills = await self._mutants(problem, code, tried)
+        made, kills = await self._mutants(problem, code, tried, programs)
         killed = kills.total()
         metadata: dict[str, Any] = {
             "verified": True,
@@ -172,7 +194,6 @@ class Verifier:
             for index, seconds in enumerate(tried.seconds)
             if cost(seconds)
         }
-        limit = calibrated_limit(stated, slowest)
         notes = {
             "time_limit_s": limit,
             "costs": costs,
@@ -194,33 +215,58 @@ class Verifier:
                 return drop("flaky", f"the reference passes once and {how}")
         return None
 
-    async def _wrong_ones(self, problem: Problem, limit: float) -> Decision | None:
+    async def _others(
+        self, problem: Problem, number: int, limit: float, programs: Programs
+    ) -> None:
+        """Judge the accepted solutions after the `number`th, under the limit that is written."""
+        for code in problem.solutions[number : self.config.max_references]:
+            verdict = (await attempt(problem, code, self.executor, limit)).verdict
+            programs.right[verdict.kind.value] += 1
+
+    async def _wrong_ones(
+        self, problem: Problem, limit: float, programs: Programs
+    ) -> Decision | None:
         """Check that solutions known to be wrong fail."""
         known = problem.meta.get("wrong_solutions")
         wrong = known[:MOST_WRONG_SOLUTIONS] if isinstance(known, list) else []
+        passing: list[Decision] = []
         for number, code in enumerate(map(str, wrong)):
             verdict = (await attempt(problem, code, self.executor, limit)).verdict
             if verdict.undecided:
                 return _no_verdict(verdict)
+            programs.wrong[verdict.kind.value] += 1
             if verdict.correct:
-                return drop(
-                    "wrong_solution_passes",
-                    f"wrong solution {number} passes all {verdict.total} tests",
-                )
-        return None
+                said = f"wrong solution {number} passes all {verdict.total} tests"
+                passing.append(drop("wrong_solution_passes", said))
+        return passing[0] if passing else None
 
     async def _mutants(
-        self, problem: Problem, code: str, tried: Attempt
+        self, problem: Problem, code: str, tried: Attempt, programs: Programs
     ) -> tuple[int, Counter[int]]:
         """Return the number of judged mutants, and of killed ones by test. Mutants without a
         verdict do not count."""
         limit = 2 * bucket(tried.slowest_s)
+        seed = f"{self.config.seed}/{problem.id}"
         every = [
-            (await attempt(problem, one, self.executor, limit)).verdict
-            for one in mutants(code, self.config.mutants, f"{self.config.seed}/{problem.id}")
+            (one, (await attempt(problem, one, self.executor, limit)).verdict)
+            for one in mutants(code, self.config.mutants, seed)
         ]
-        judged = [verdict for verdict in every if not verdict.undecided]
-        return len(judged), Counter(verdict.passed for verdict in judged if not verdict.correct)
+        judged = [(one, verdict) for one, verdict in every if not verdict.undecided]
+        killed = [verdict for _, verdict in judged if not verdict.correct]
+        programs.mutants.update(verdict.kind.value for verdict in killed)
+        alive = [one for one, verdict in judged if verdict.correct]
+        if alive:
+            nearby = await nearby_problem(problem, code, self.executor, limit, seed)
+            for one in alive:
+                differs = nearby and await self._differs(nearby, one, limit)
+                programs.mutants[VerdictKind.PASSED.value if differs else UNKNOWN] += 1
+        return len(judged), Counter(verdict.passed for verdict in killed)
+
+    async def _differs(self, nearby: Problem, mutant: str, limit: float) -> bool:
+        """Return True if a mutant fails a generated test, whose expected output is the
+        reference's."""
+        verdict = (await attempt(nearby, mutant, self.executor, limit)).verdict
+        return not verdict.correct and not verdict.undecided
 
 
 def missing_library(message: str) -> str:
