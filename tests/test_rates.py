@@ -25,7 +25,7 @@ def test_j_has_newcombes_interval() -> None:
 
 def test_without_right_or_wrong_programs_nothing_is_known() -> None:
     none = Rate(0, 0, 0)
-    assert (none.value, none.ends) == (None, (0.0, 1.0))
+    assert none.ends == (0.0, 1.0)
     found = RewardQuality(none, Rate(0, 5, 5))
     assert (found.j, found.ends) == (None, (-1.0, 1.0))
 

@@ -7,7 +7,7 @@ faultless reward and 0 for one that tells nothing.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 Z95 = 1.959963984540054
@@ -34,32 +34,22 @@ class Rate:
     problems: int
 
     @property
-    def value(self) -> float | None:
-        """The share, or None without a program."""
-        return self.passed / self.total if self.total else None
+    def value(self) -> float:
+        """The share, NaN without a program."""
+        return self.passed / self.total if self.total else math.nan
 
     @property
     def ends(self) -> tuple[float, float]:
         """The ends of the interval; 0 and 1 without a program."""
         if not self.total:
             return 0.0, 1.0
-        share = self.passed / self.total
-        low, high = wilson(share * self.problems, self.problems)
-        return min(low, share), max(high, share)
+        low, high = wilson(self.value * self.problems, self.problems)
+        return min(low, self.value), max(high, self.value)
 
     def __str__(self) -> str:
-        if self.value is None:
-            return "unknown"
         low, high = self.ends
-        return (
-            f"{100 * self.value:.1f}% [{100 * low:.1f}, {100 * high:.1f}] "
-            f"({self.passed:,} of {self.total:,})"
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return counts, share and interval."""
-        counts = {"passed": self.passed, "total": self.total, "problems": self.problems}
-        return counts | {"value": self.value, "interval": list(self.ends)}
+        ends = f"{100 * self.value:.1f}% [{100 * low:.1f}, {100 * high:.1f}] "
+        return f"{ends if self.total else ''}({self.passed:,} of {self.total:,})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,27 +62,25 @@ class RewardQuality:
     @property
     def j(self) -> float | None:
         """J, or None if right or wrong programs are missing."""
-        tpr, fpr = self.tpr.value, self.fpr.value
-        return None if tpr is None or fpr is None else tpr - fpr
+        return self.tpr.value - self.fpr.value if self.tpr.total and self.fpr.total else None
 
     @property
     def ends(self) -> tuple[float, float]:
         """Newcombe's 95% interval of J (R. G. Newcombe, 1998); −1 and 1 if J is unknown."""
-        tpr, fpr = self.tpr.value, self.fpr.value
-        if tpr is None or fpr is None:
+        if self.j is None:
             return -1.0, 1.0
         (right_low, right_high), (wrong_low, wrong_high) = self.tpr.ends, self.fpr.ends
-        low = tpr - fpr - math.hypot(tpr - right_low, wrong_high - fpr)
-        return low, tpr - fpr + math.hypot(right_high - tpr, fpr - wrong_low)
+        tpr, fpr = self.tpr.value, self.fpr.value
+        low = self.j - math.hypot(tpr - right_low, wrong_high - fpr)
+        return low, self.j + math.hypot(right_high - tpr, fpr - wrong_low)
 
     def __str__(self) -> str:
-        rates = f"TPR {self.tpr}, FPR {self.fpr}"
-        if self.j is None:
-            return f"J unknown: {rates}"
         low, high = self.ends
-        return f"J {self.j:.3f} [{low:.3f}, {high:.3f}]: {rates}"
+        known = "unknown" if self.j is None else f"{self.j:.3f} [{low:.3f}, {high:.3f}]"
+        return f"J {known}: TPR {self.tpr}, FPR {self.fpr}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return J with its interval, and both rates."""
-        found = {"j": self.j, "interval": list(self.ends)}
-        return found | {"tpr": self.tpr.to_json(), "fpr": self.fpr.to_json()}
+        """Return J and the counts of both rates, with intervals, and all of it as `summary`."""
+        rates = {name: getattr(self, name) for name in ("tpr", "fpr")}
+        counts = {name: asdict(rate) | {"interval": rate.ends} for name, rate in rates.items()}
+        return {"j": self.j, "interval": self.ends, **counts, "summary": str(self)}

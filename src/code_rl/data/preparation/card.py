@@ -10,154 +10,72 @@ import json
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from code_rl.data.preparation.report import Report
-from code_rl.data.preparation.verification.programs import (
-    MUTANTS,
-    RIGHT,
-    TRIVIAL,
-    UNKNOWN,
-    WRONG,
-    Verdicts,
-    quality,
-    rate,
-    wrong_kind,
-)
+from code_rl.data.preparation.verification.programs import Verdicts, quality, wrong_kind
 from code_rl.data.preparation.workspace import Candidate
 from code_rl.util.files import write_atomically
-from code_rl.util.pages import render_text
-from code_rl.util.rates import RewardQuality
+from code_rl.util.pages import render_page
 
 CARD = "card.md"
-WRONG_TESTS = frozenset(
-    {"reference_fails", "flaky", "impossible_time_limit", "broken_checker", "no_reading_fits"}
-)
-# The rows of each list that the Markdown shows; the JSON has all.
-SHOWN = 20
+WRONG_TESTS = ("reference_fails", "flaky", "impossible_time_limit", "broken_checker")
 
 
-@dataclass(frozen=True, slots=True)
-class TestQuality:
-    """J of a set of problems, the rates of each kind of wrong program, and counts by verdict of
-    right and wrong programs. `unknown` counts mutants that pass and may be right."""
+def write_card(report: Report, kept: Sequence[Candidate], sets: Sequence[str], out: Path) -> str:
+    """Write the card of a finished run into `out`, and return its line about the kept problems.
 
-    quality: RewardQuality
-    kinds: Mapping[str, Any]
-    right: Mapping[str, int]
-    wrong: Mapping[str, int]
-    unknown: int
-
-    @classmethod
-    def of(cls, problems: Iterable[Verdicts]) -> TestQuality:
-        """Return the quality of these problems' tests."""
-        every = list(problems)
-        counted = {
-            kind: rate(one.get(kind, {}) for one in every) for kind in (TRIVIAL, WRONG, MUTANTS)
-        }
-        wrong = _total(one.get(wrong_kind(one), {}) for one in every)
-        unknown = wrong.pop(UNKNOWN, 0)
-        kinds = {kind: found for kind, found in counted.items() if found.total}
-        right = _total(one.get(RIGHT, {}) for one in every)
-        return cls(quality(every), kinds, right, wrong, unknown)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all of it as JSON data."""
-        return {
-            **self.quality.to_json(),
-            "wrong_programs": {kind: found.to_json() for kind, found in self.kinds.items()},
-            "verdicts_of_right": dict(self.right),
-            "verdicts_of_wrong": dict(self.wrong),
-            "mutants_of_unknown_meaning": self.unknown,
-        }
+    `kept` are the problems at the end, `sets` the evaluation sets that they were compared with.
+    """
+    card = _card(report, kept, sets)
+    write_atomically(out / "card.json", json.dumps(card, indent=1) + "\n")
+    # Markdown shows HTML's escapes as the characters.
+    write_atomically(out / CARD, render_page(Path(__file__).with_name("card.md.j2"), card=card))
+    return str(card["kept"]["summary"])
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
-    """The card's content. `source` and `kept` are the qualities before and after dropping."""
-
-    dataset: str
-    licences: Sequence[str]
-    provenance: Any
-    rows: Mapping[str, int]
-    tests: Mapping[str, float]
-    source: TestQuality
-    kept: TestQuality
-    weak_tests: Sequence[Mapping[str, Any]]
-    wrong_tests: Sequence[Mapping[str, Any]]
-    overlap: Mapping[str, int]
-
-    @property
-    def summary(self) -> str:
-        """One line about the kept problems."""
-        return str(self.kept.quality)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of `card.json`."""
-        names = ("dataset", "licences", "provenance", "rows", "tests", "overlap")
-        return {
-            **{name: getattr(self, name) for name in names},
-            "source": self.source.to_json(),
-            "kept": self.kept.to_json(),
-            "weak_tests": self.weak_tests,
-            "wrong_tests": self.wrong_tests,
-        }
-
-    def save(self, folder: Path) -> None:
-        """Write `card.json` and `card.md`."""
-        write_atomically(folder / "card.json", json.dumps(self.to_json(), indent=1) + "\n")
-        text = render_text(Path(__file__).with_name("card.md.j2"), card=self, shown=SHOWN)
-        write_atomically(folder / CARD, text)
-
-
-def make_card(report: Report, kept: Sequence[Candidate], sets: Sequence[str]) -> Card:
-    """Return the card of a finished run. `kept` are its problems, `sets` the evaluation sets that
-    were compared."""
+def _card(report: Report, kept: Sequence[Candidate], sets: Sequence[str]) -> dict[str, Any]:
     ids = {one.entry.id for one in kept}
-    programs = report.programs
-    dropped = {one.id: one for stage in report.stages for one in stage.dropped}
-    reasons = Counter(one.reason for stage in report.stages for one in stage.dropped)
-    overlap = Counter(str(pair["set"]) for pair in report.pairs)
-    sources = report.provenance if isinstance(report.provenance, list) else [report.provenance]
-    return Card(
-        dataset=report.dataset,
-        licences=[str(one.get("licence") or "unstated") for one in sources],
-        provenance=report.provenance,
-        rows={"read": report.stages[0].went_in, "kept": len(kept), **dict(reasons.most_common())},
-        tests=_tests([one.metadata.get("tests", one.entry.tests) for one in kept]),
-        source=TestQuality.of(programs.values()),
-        kept=TestQuality.of(found for name, found in programs.items() if name in ids),
-        weak_tests=[
+    dropped = [one for stage in report.stages for one in stage.dropped]
+    reasons = {one.id: one.reason for one in dropped}
+    overlap = Counter(pair["set"] for pair in report.pairs)
+    tests = [one.metadata.get("tests", one.entry.tests) for one in kept] or [0]
+    return {
+        "dataset": report.dataset,
+        "provenance": report.provenance,
+        "rows": {
+            "read": report.stages[0].went_in,
+            "kept": len(kept),
+            **Counter(one.reason for one in dropped),
+        },
+        "tests": [min(tests), statistics.median(tests), max(tests)],
+        "source": _measured(report.programs.values()),
+        "kept": _measured(found for name, found in report.programs.items() if name in ids),
+        "overlap": {name: overlap[name] for name in sets},
+        "weak_tests": [
             {
                 "id": name,
-                "passing_wrong": found.passed,
-                "wrong": found.total,
-                "kind": wrong_kind(verdicts),
-                "outcome": dropped[name].reason if name in dropped else "kept",
+                "passing": wrong.passed,
+                "wrong": wrong.total,
+                "kind": wrong_kind(found),
+                "outcome": reasons.get(name, "kept"),
             }
-            for name, verdicts in programs.items()
-            if (found := quality([verdicts]).fpr).passed
+            for name, found in report.programs.items()
+            if (wrong := quality([found]).fpr).passed
         ],
-        wrong_tests=[
+        "wrong_tests": [
             {"id": one.id, "reason": one.reason, "detail": one.detail}
-            for one in dropped.values()
+            for one in dropped
             if one.reason in WRONG_TESTS
         ],
-        overlap={name: overlap[name] for name in sets},
-    )
+    }
 
 
-def _tests(counts: Sequence[int]) -> dict[str, float]:
-    if not counts:
-        return {}
-    median, mean = statistics.median(counts), round(statistics.mean(counts), 1)
-    return {"fewest": min(counts), "median": median, "mean": mean, "most": max(counts)}
-
-
-def _total(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
-    total = Counter[str]()
-    for each in counts:
-        total.update(each)
-    return total
+def _measured(problems: Iterable[Verdicts]) -> Mapping[str, Any]:
+    """Return J, its rates, and the verdicts on each kind of program."""
+    every = list(problems)
+    totals: dict[str, Counter[str]] = {}
+    for kind, counts in (item for one in every for item in one.items()):
+        totals.setdefault(kind, Counter()).update(counts)
+    return {**quality(every).to_json(), "verdicts": totals}

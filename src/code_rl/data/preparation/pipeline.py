@@ -11,7 +11,7 @@ from pkgutil import resolve_name
 import chz
 
 from code_rl.data.dataset import Dataset, read_prepared
-from code_rl.data.preparation.card import CARD, make_card
+from code_rl.data.preparation.card import CARD, write_card
 from code_rl.data.preparation.decisions import (
     KEEP,
     MISSING_LIBRARY,
@@ -69,9 +69,8 @@ async def run_stages(workspace: Workspace, view: PrepareView) -> int:
         await workspace.aclose()
     report.finished = True
     report.save(workspace.out)
-    card = make_card(report, candidates, workspace.config.evaluation_sets)
-    card.save(workspace.out)
-    view.say(f"card: {workspace.out / CARD}; {card.summary}")
+    line = write_card(report, candidates, workspace.config.evaluation_sets, workspace.out)
+    view.say(f"card: {workspace.out / CARD}; {line}")
     written = None
     if "write" in workspace.config.stages:
         splits = (read_prepared(workspace.out) or {"splits": {}})["splits"]

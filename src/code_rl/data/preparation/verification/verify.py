@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,15 +37,18 @@ from code_rl.data.preparation.verification.attempts import (
 )
 from code_rl.data.preparation.verification.nearby import nearby_problem
 from code_rl.data.preparation.verification.programs import (
+    MUTANTS,
+    RIGHT,
     TRIVIAL,
     UNKNOWN,
-    Programs,
+    WRONG,
     at_least,
     with_programs,
 )
 from code_rl.data.preparation.workspace import Candidate, ProblemSummary, Workspace
 from code_rl.grading import Problem, Verdict, VerdictKind
 from code_rl.grading.sandbox import Executor, Limits
+from code_rl.grading.submission import limits_of
 from code_rl.util.concurrency import IN_FLIGHT_PER_PLACE, default_concurrency
 
 UNSTEADY_REPEATS = 10
@@ -53,6 +56,8 @@ MOST_WRONG_SOLUTIONS = 5
 IMPOSSIBLE_FACTOR = 4.0
 """If the reference exceeds a stated limit by more than this factor, the problem is defective; below
 it, the limit was set for another language."""
+Programs = defaultdict[str, Counter[str]]
+"""Counts by verdict of each kind of program."""
 _NOT_IMPORTED = re.compile(
     r"ModuleNotFoundError: No module named '([^']+)'|ImportError: (?:cannot import name .* "
     r"from '([^']+)'|(\S+\.so\S*): )"
@@ -110,15 +115,15 @@ class Verifier:
                 )
             return Decision(keep=True, metadata={"verified": False})
         failures: list[Decision] = []
-        refused = Counter[str]()
+        programs: Programs = defaultdict(Counter)
         late = False
         for number, code in enumerate(problem.solutions[: self.config.max_references], start=1):
             limit = self.config.patient_limit_s if patient else problem.time_limit_s
             tried = await attempt(problem, code, self.executor, limit)
             kind = tried.verdict.kind
+            _note(programs, RIGHT, tried.verdict)
             if kind is VerdictKind.PASSED:
-                return await self._proved(problem, code, tried, number, Programs(refused))
-            refused[kind.value] += 1
+                return await self._proved(problem, code, tried, number, programs)
             late = late or (kind is VerdictKind.TIME_LIMIT and not patient)
             if not late:
                 failures.append(await self._failure(problem, code, tried, limit))
@@ -127,7 +132,7 @@ class Verifier:
         # Prefer a broken checker, then a failure of this machine, then the first failure.
         broken = [each for each in failures if each.reason == BROKEN_CHECKER]
         chosen = (broken or [one for one in failures if one.reason in UNSETTLED] or failures)[0]
-        return with_programs(chosen, Programs(refused))
+        return with_programs(chosen, programs)
 
     async def _failure(self, problem: Problem, code: str, tried: Attempt, limit: float) -> Decision:
         """Return the decision for a reference that failed."""
@@ -152,8 +157,8 @@ class Verifier:
     ) -> Decision:
         """Return the decision for a reference that passed once, after the rest of the proof, with
         the verdicts of all programs."""
-        programs.right[VerdictKind.PASSED.value] += 1
-        return with_programs(await self._decided(problem, code, tried, number, programs), programs)
+        decision = await self._decided(problem, code, tried, number, programs)
+        return with_programs(decision, programs)
 
     async def _decided(
         self, problem: Problem, code: str, tried: Attempt, number: int, programs: Programs
@@ -221,7 +226,7 @@ class Verifier:
         """Judge the accepted solutions after the `number`th, under the limit that is written."""
         for code in problem.solutions[number : self.config.max_references]:
             verdict = (await attempt(problem, code, self.executor, limit)).verdict
-            programs.right[verdict.kind.value] += 1
+            _note(programs, RIGHT, verdict)
 
     async def _wrong_ones(
         self, problem: Problem, limit: float, programs: Programs
@@ -234,7 +239,7 @@ class Verifier:
             verdict = (await attempt(problem, code, self.executor, limit)).verdict
             if verdict.undecided:
                 return _no_verdict(verdict)
-            programs.wrong[verdict.kind.value] += 1
+            _note(programs, WRONG, verdict)
             if verdict.correct:
                 said = f"wrong solution {number} passes all {verdict.total} tests"
                 passing.append(drop("wrong_solution_passes", said))
@@ -253,13 +258,15 @@ class Verifier:
         ]
         judged = [(one, verdict) for one, verdict in every if not verdict.undecided]
         killed = [verdict for _, verdict in judged if not verdict.correct]
-        programs.mutants.update(verdict.kind.value for verdict in killed)
+        for verdict in killed:
+            _note(programs, MUTANTS, verdict)
         alive = [one for one, verdict in judged if verdict.correct]
         if alive:
-            nearby = await nearby_problem(problem, code, self.executor, limit, seed)
+            limits = limits_of(problem, limit)
+            nearby = await nearby_problem(problem, code, self.executor, limits, seed)
             for one in alive:
                 differs = nearby and await self._differs(nearby, one, limit)
-                programs.mutants[VerdictKind.PASSED.value if differs else UNKNOWN] += 1
+                programs[MUTANTS][VerdictKind.PASSED.value if differs else UNKNOWN] += 1
         return len(judged), Counter(verdict.passed for verdict in killed)
 
     async def _differs(self, nearby: Problem, mutant: str, limit: float) -> bool:
@@ -267,6 +274,12 @@ class Verifier:
         reference's."""
         verdict = (await attempt(nearby, mutant, self.executor, limit)).verdict
         return not verdict.correct and not verdict.undecided
+
+
+def _note(programs: Programs, kind: str, verdict: Verdict) -> None:
+    """Count a program's verdict, unless it says nothing about the program."""
+    if not verdict.undecided:
+        programs[kind][verdict.kind.value] += 1
 
 
 def missing_library(message: str) -> str:
