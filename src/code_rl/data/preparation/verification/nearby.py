@@ -19,7 +19,7 @@ from code_rl.grading.submission import program_job
 from code_rl.grading.values import loads
 
 # Enough for most mutants with one small change, and few beside the tests of most sets.
-GENERATED, TRIES = 16, 64
+GENERATED, TRIES = 32, 128
 REPLACED = 0.3
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
@@ -49,7 +49,7 @@ async def nearby_problem(
 def generated_tests(
     tests: Sequence[TestCase], rng: random.Random
 ) -> tuple[StdinTest | CallTest, ...]:
-    """Return up to 16 tests on new inputs, without expected outputs; none for sequences of
+    """Return up to 32 tests on new inputs, without expected outputs; none for sequences of
     calls."""
     known = [test for test in tests if not isinstance(test, SequenceTest)]
     parts = [_parts(test) for test in known]
