@@ -81,6 +81,7 @@ def audit_command(given: Mapping[str, str]) -> int:
     print()
     for finding in card.findings() or ["nothing was found"]:
         print(f"- {finding}")
+    print(card.summary())
     if out is not None:
         _write(card, out)
     return 0 if card.clean else 1

@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from code_rl.grading import VerdictKind
 from code_rl.util.errors import SandboxError
+from code_rl.util.rates import wilson as wilson
 
 Floats = npt.NDArray[np.float64]
 RESAMPLES = 2000
-Z95 = 1.959963984540054
 BOUND_WEIGHT = 0.5
 """Weight of an assumed value at each bound, against 1 for each problem: values that are absent
 among few problems may still exist. With values of 0 and 1 this is Jeffreys' interval."""
@@ -56,14 +56,6 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
     if n - correct < k:
         return 1.0
     return float(1.0 - np.prod(1.0 - k / np.arange(n - correct + 1, n + 1)))
-
-
-def wilson(passed: int, n: int) -> tuple[float, float]:
-    """Return Wilson's 95% interval of a rate of `passed` in `n` (E. B. Wilson, 1927)."""
-    rate, z2 = passed / n, Z95**2
-    centre = (rate + z2 / (2 * n)) / (1 + z2 / n)
-    half = Z95 / (1 + z2 / n) * math.sqrt(rate * (1 - rate) / n + z2 / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 @lru_cache(1)  # consecutive figures of a benchmark use the same weights

@@ -84,6 +84,26 @@ def test_a_grader_is_called_what_it_is(name: str, said: str | tuple[str, ...]) -
     assert card.total("honest", "cheat", "mutant", "owner")[2] == 0
 
 
+@pytest.mark.long
+def test_a_grader_that_pays_everyone_or_no_one_has_a_j_of_zero() -> None:
+    everyone, no_one, ours = (_audit(grader=name) for name in (_planted("everyone"), _planted("no_one"), "ours"))
+    assert (everyone.quality.j, no_one.quality.j, ours.quality.j) == (0, 0, 1)
+    assert (everyone.quality.tpr.value, no_one.quality.tpr.value) == (1, 0)
+    assert ours.to_json()["quality"]["summary"] in ours.summary()
+    assert ours.summary() in render(ours)
+    assert everyone.quality.fpr.total == sum(row.kind in ("cheat", "mutant") for row in everyone.rows)
+
+
+def test_j_counts_decisions_and_leaves_out_the_graders_own_failures() -> None:
+    honest = Row("a", "honest", 10, ["not paid"], ["failed", "failed too"], 0.1)
+    wrong = Row("b", "mutant", 6, ["paid"], ["failed"], 0.1), Row("c", "cheat", 5, ["paid"], [], 0.1)
+    card = Scorecard("g", "v", [honest, *wrong, Row("d", "trouble", 9, [], ["failed"], 0.1)])
+    assert card.quality.j == pytest.approx(7 / 8 - 2 / 10)
+    assert (card.quality.tpr.total, card.quality.fpr.total) == (8, 10)
+    low, high = card.quality.ends
+    assert low < 7 / 8 - 2 / 10 < high
+
+
 def test_no_leak_is_inferred_where_ending_early_pays() -> None:
     rows = [Row("early exit", "cheat", 2, ["os_exit_0"], [], 0.1), Row("other submissions", "cheat", 4, ["a"], [], 0.1)]
     card = Scorecard("g", "v", [*rows, Row("mutant", "mutant", 9, [], [], 0.1)])

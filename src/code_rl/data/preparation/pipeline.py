@@ -11,6 +11,7 @@ from pkgutil import resolve_name
 import chz
 
 from code_rl.data.dataset import Dataset, read_prepared
+from code_rl.data.preparation.card import CARD, write_card
 from code_rl.data.preparation.decisions import (
     KEEP,
     MISSING_LIBRARY,
@@ -21,6 +22,7 @@ from code_rl.data.preparation.decisions import (
 from code_rl.data.preparation.normalise import normalise, store_key
 from code_rl.data.preparation.report import EXCERPT, Dropped, PrepareView, Report, StageReport
 from code_rl.data.preparation.settings import STAGES, PrepareConfig, skip_note
+from code_rl.data.preparation.verification.programs import verdicts_of
 from code_rl.data.preparation.workspace import Candidate, Workspace
 from code_rl.util.errors import install_command
 
@@ -67,6 +69,8 @@ async def run_stages(workspace: Workspace, view: PrepareView) -> int:
         await workspace.aclose()
     report.finished = True
     report.save(workspace.out)
+    line = write_card(report, candidates, workspace.config.evaluation_sets, workspace.out)
+    view.say(f"card: {workspace.out / CARD}; {line}")
     written = None
     if "write" in workspace.config.stages:
         splits = (read_prepared(workspace.out) or {"splits": {}})["splits"]
@@ -106,6 +110,8 @@ async def _run(
     kept: list[Candidate] = []
     dropped = []
     for candidate, decision in zip(candidates, decisions, strict=True):
+        if programs := verdicts_of(decision):
+            report.programs[candidate.entry.id] = programs
         if decision.keep:
             kept.append(_after(candidate, name, decision, workspace))
         else:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from code_rl.data.preparation.verification.programs import Verdicts
 from code_rl.data.preparation.workspace import REPORT
 from code_rl.util.data_files import sources_digest
 from code_rl.util.files import write_atomically
@@ -69,13 +70,14 @@ class StageReport:
 
 @dataclass(slots=True)
 class Report:
-    """The whole run so far."""
+    """The whole run so far. `programs` has the verdicts of stage `verify`, by problem."""
 
     dataset: str
     settings: dict[str, Any]
     provenance: Any
     stages: list[StageReport] = field(default_factory=list)
     pairs: list[dict[str, Any]] = field(default_factory=list)
+    programs: dict[str, Verdicts] = field(default_factory=dict)
     finished: bool = False
 
     def to_json(self) -> dict[str, Any]:

@@ -169,6 +169,12 @@ class PrepareConfig(ExecutorOptions):
     min_strength: float = option(
         0.0, "verify: minimum share of mutants that the tests must kill.", PART
     )
+    min_j: float | None = option(
+        None,
+        "verify: minimum J (share of right programs that pass, minus that of wrong ones) of a "
+        "problem's tests. None: not filtered.",
+        check_that(lambda j: -1 <= j <= 1, "from -1 to 1"),
+    )
     unverified: Literal["drop", "keep"] = option(
         "drop", "verify: problems without a reference solution."
     )

@@ -27,6 +27,7 @@ from code_rl.grading.audit.programs import (
 from code_rl.grading.problem import Problem
 from code_rl.util.concurrency import gather_or_cancel
 from code_rl.util.errors import ConfigError
+from code_rl.util.rates import Rate, RewardQuality
 
 _OWNERS_A_THIEF = 2
 _LEAKS = {
@@ -95,6 +96,22 @@ class Scorecard:
         """True if every program was decided rightly."""
         return not self.silent and not any(row.wrong or row.failed for row in self.rows)
 
+    def rate(self, *kinds: str) -> Rate:
+        """Return the share of programs of these kinds that were paid. Those on which the grader
+        failed do not count."""
+        count, wrong, failed = self.total(*kinds)
+        paid = wrong if kinds[0] in UNPAID else count - wrong - failed
+        return Rate(paid, count - failed, count - failed)
+
+    @property
+    def quality(self) -> RewardQuality:
+        """J: honest programs and owners are right, cheats and mutants wrong."""
+        return RewardQuality(self.rate(HONEST, OWNER), self.rate(*UNPAID))
+
+    def summary(self) -> str:
+        """Return J as one line, with FPR of cheats and of wrong programs apart."""
+        return f"{self.quality}; cheats {self.rate(CHEAT)}, wrong programs {self.rate(MUTANT)}"
+
     def findings(self) -> list[str]:
         """Return the findings as sentences, the worst first."""
         return list(_findings(self))
@@ -105,6 +122,7 @@ class Scorecard:
             "grader": self.grader,
             "corpus": self.corpus,
             "clean": self.clean,
+            "quality": self.quality.to_json(),
             "findings": self.findings(),
             "classes": [
                 {

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,9 +35,20 @@ from code_rl.data.preparation.verification.attempts import (
     perturbed,
     trivial_pass,
 )
+from code_rl.data.preparation.verification.nearby import nearby_problem
+from code_rl.data.preparation.verification.programs import (
+    MUTANTS,
+    RIGHT,
+    TRIVIAL,
+    UNKNOWN,
+    WRONG,
+    at_least,
+    with_programs,
+)
 from code_rl.data.preparation.workspace import Candidate, ProblemSummary, Workspace
 from code_rl.grading import Problem, Verdict, VerdictKind
 from code_rl.grading.sandbox import Executor, Limits
+from code_rl.grading.submission import limits_of
 from code_rl.util.concurrency import IN_FLIGHT_PER_PLACE, default_concurrency
 
 UNSTEADY_REPEATS = 10
@@ -45,6 +56,8 @@ MOST_WRONG_SOLUTIONS = 5
 IMPOSSIBLE_FACTOR = 4.0
 """If the reference exceeds a stated limit by more than this factor, the problem is defective; below
 it, the limit was set for another language."""
+Programs = defaultdict[str, Counter[str]]
+"""Counts by verdict of each kind of program."""
 _NOT_IMPORTED = re.compile(
     r"ModuleNotFoundError: No module named '([^']+)'|ImportError: (?:cannot import name .* "
     r"from '([^']+)'|(\S+\.so\S*): )"
@@ -68,7 +81,7 @@ async def run_verify(
             await decisions.at_once(decide, places)
             few = max(1, places // IN_FLIGHT_PER_PLACE)
             await decisions.at_once(partial(decide, patient=True), few)
-        return decisions.made
+        return [at_least(decision, workspace.config.min_j) for decision in decisions.made]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +107,7 @@ class Verifier:
                 "needs_checker", "many valid answers: the expected outputs alone do not decide"
             )
         if (trivial := trivial_pass(problem)) is not None:
-            return drop(*trivial)
+            return drop(*trivial, programs={TRIVIAL: {VerdictKind.PASSED.value: 1}})
         if not problem.solutions:
             if self.config.unverified == "drop":
                 return drop(
@@ -102,13 +115,15 @@ class Verifier:
                 )
             return Decision(keep=True, metadata={"verified": False})
         failures: list[Decision] = []
+        programs: Programs = defaultdict(Counter)
         late = False
         for number, code in enumerate(problem.solutions[: self.config.max_references], start=1):
             limit = self.config.patient_limit_s if patient else problem.time_limit_s
             tried = await attempt(problem, code, self.executor, limit)
             kind = tried.verdict.kind
+            _note(programs, RIGHT, tried.verdict)
             if kind is VerdictKind.PASSED:
-                return await self._proved(problem, code, tried, number)
+                return await self._proved(problem, code, tried, number, programs)
             late = late or (kind is VerdictKind.TIME_LIMIT and not patient)
             if not late:
                 failures.append(await self._failure(problem, code, tried, limit))
@@ -116,7 +131,8 @@ class Verifier:
             return None
         # Prefer a broken checker, then a failure of this machine, then the first failure.
         broken = [each for each in failures if each.reason == BROKEN_CHECKER]
-        return (broken or [each for each in failures if each.reason in UNSETTLED] or failures)[0]
+        chosen = (broken or [one for one in failures if one.reason in UNSETTLED] or failures)[0]
+        return with_programs(chosen, programs)
 
     async def _failure(self, problem: Problem, code: str, tried: Attempt, limit: float) -> Decision:
         """Return the decision for a reference that failed."""
@@ -136,8 +152,17 @@ class Verifier:
         at = f"{verdict.kind.value} at test {verdict.passed} of {verdict.total}"
         return drop("reference_fails", f"{at}: {message.partition(':')[0]}")
 
-    async def _proved(self, problem: Problem, code: str, tried: Attempt, number: int) -> Decision:
-        """Return the decision for a reference that passed once, after the rest of the proof."""
+    async def _proved(
+        self, problem: Problem, code: str, tried: Attempt, number: int, programs: Programs
+    ) -> Decision:
+        """Return the decision for a reference that passed once, after the rest of the proof, with
+        the verdicts of all programs."""
+        decision = await self._decided(problem, code, tried, number, programs)
+        return with_programs(decision, programs)
+
+    async def _decided(
+        self, problem: Problem, code: str, tried: Attempt, number: int, programs: Programs
+    ) -> Decision:
         slowest = tried.slowest_s
         stated = problem.time_limit_s
         if (
@@ -151,11 +176,13 @@ class Verifier:
             )
         patience = max(stated, 4 * bucket(slowest))
         decision = await self._repeated(problem, code, patience)
+        limit = calibrated_limit(stated, slowest)
         if decision is None:
-            decision = await self._wrong_ones(problem, patience)
+            await self._others(problem, number, limit, programs)
+            decision = await self._wrong_ones(problem, patience, programs)
         if decision is not None:
             return decision
-        made, kills = await self._mutants(problem, code, tried)
+        made, kills = await self._mutants(problem, code, tried, programs)
         killed = kills.total()
         metadata: dict[str, Any] = {
             "verified": True,
@@ -172,7 +199,6 @@ class Verifier:
             for index, seconds in enumerate(tried.seconds)
             if cost(seconds)
         }
-        limit = calibrated_limit(stated, slowest)
         notes = {
             "time_limit_s": limit,
             "costs": costs,
@@ -194,33 +220,66 @@ class Verifier:
                 return drop("flaky", f"the reference passes once and {how}")
         return None
 
-    async def _wrong_ones(self, problem: Problem, limit: float) -> Decision | None:
+    async def _others(
+        self, problem: Problem, number: int, limit: float, programs: Programs
+    ) -> None:
+        """Judge the accepted solutions after the `number`th, under the limit that is written."""
+        for code in problem.solutions[number : self.config.max_references]:
+            verdict = (await attempt(problem, code, self.executor, limit)).verdict
+            _note(programs, RIGHT, verdict)
+
+    async def _wrong_ones(
+        self, problem: Problem, limit: float, programs: Programs
+    ) -> Decision | None:
         """Check that solutions known to be wrong fail."""
         known = problem.meta.get("wrong_solutions")
         wrong = known[:MOST_WRONG_SOLUTIONS] if isinstance(known, list) else []
+        passing: list[Decision] = []
         for number, code in enumerate(map(str, wrong)):
             verdict = (await attempt(problem, code, self.executor, limit)).verdict
             if verdict.undecided:
                 return _no_verdict(verdict)
+            _note(programs, WRONG, verdict)
             if verdict.correct:
-                return drop(
-                    "wrong_solution_passes",
-                    f"wrong solution {number} passes all {verdict.total} tests",
-                )
-        return None
+                said = f"wrong solution {number} passes all {verdict.total} tests"
+                passing.append(drop("wrong_solution_passes", said))
+        return passing[0] if passing else None
 
     async def _mutants(
-        self, problem: Problem, code: str, tried: Attempt
+        self, problem: Problem, code: str, tried: Attempt, programs: Programs
     ) -> tuple[int, Counter[int]]:
         """Return the number of judged mutants, and of killed ones by test. Mutants without a
         verdict do not count."""
         limit = 2 * bucket(tried.slowest_s)
+        seed = f"{self.config.seed}/{problem.id}"
         every = [
-            (await attempt(problem, one, self.executor, limit)).verdict
-            for one in mutants(code, self.config.mutants, f"{self.config.seed}/{problem.id}")
+            (one, (await attempt(problem, one, self.executor, limit)).verdict)
+            for one in mutants(code, self.config.mutants, seed)
         ]
-        judged = [verdict for verdict in every if not verdict.undecided]
-        return len(judged), Counter(verdict.passed for verdict in judged if not verdict.correct)
+        judged = [(one, verdict) for one, verdict in every if not verdict.undecided]
+        killed = [verdict for _, verdict in judged if not verdict.correct]
+        for verdict in killed:
+            _note(programs, MUTANTS, verdict)
+        alive = [one for one, verdict in judged if verdict.correct]
+        if alive:
+            limits = limits_of(problem, limit)
+            nearby = await nearby_problem(problem, code, self.executor, limits, seed)
+            for one in alive:
+                differs = nearby and await self._differs(nearby, one, limit)
+                programs[MUTANTS][VerdictKind.PASSED.value if differs else UNKNOWN] += 1
+        return len(judged), Counter(verdict.passed for verdict in killed)
+
+    async def _differs(self, nearby: Problem, mutant: str, limit: float) -> bool:
+        """Return True if a mutant fails a generated test, whose expected output is the
+        reference's."""
+        verdict = (await attempt(nearby, mutant, self.executor, limit)).verdict
+        return not verdict.correct and not verdict.undecided
+
+
+def _note(programs: Programs, kind: str, verdict: Verdict) -> None:
+    """Count a program's verdict, unless it says nothing about the program."""
+    if not verdict.undecided:
+        programs[kind][verdict.kind.value] += 1
 
 
 def missing_library(message: str) -> str:

@@ -1,0 +1,81 @@
+"""The card of a prepared set: `card.md` and `card.json`.
+
+It has the rows by outcome, tests per problem, J of the tests as the source has them and as they are
+written, the problems whose tests are weak or wrong, licence, and overlap with evaluation sets.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from code_rl.data.preparation.report import Report
+from code_rl.data.preparation.verification.programs import Verdicts, quality, wrong_kind
+from code_rl.data.preparation.workspace import Candidate
+from code_rl.util.files import write_atomically
+from code_rl.util.pages import render_page
+
+CARD = "card.md"
+WRONG_TESTS = ("reference_fails", "flaky", "impossible_time_limit", "broken_checker")
+
+
+def write_card(report: Report, kept: Sequence[Candidate], sets: Sequence[str], out: Path) -> str:
+    """Write the card of a finished run into `out`, and return its line about the kept problems.
+
+    `kept` are the problems at the end, `sets` the evaluation sets that they were compared with.
+    """
+    card = _card(report, kept, sets)
+    write_atomically(out / "card.json", json.dumps(card, indent=1) + "\n")
+    # Markdown shows HTML's escapes as the characters.
+    write_atomically(out / CARD, render_page(Path(__file__).with_name("card.md.j2"), card=card))
+    return str(card["kept"]["summary"])
+
+
+def _card(report: Report, kept: Sequence[Candidate], sets: Sequence[str]) -> dict[str, Any]:
+    ids = {one.entry.id for one in kept}
+    dropped = [one for stage in report.stages for one in stage.dropped]
+    reasons = {one.id: one.reason for one in dropped}
+    overlap = Counter(pair["set"] for pair in report.pairs)
+    tests = [one.metadata.get("tests", one.entry.tests) for one in kept] or [0]
+    return {
+        "dataset": report.dataset,
+        "provenance": report.provenance,
+        "rows": {
+            "read": report.stages[0].went_in,
+            "kept": len(kept),
+            **Counter(one.reason for one in dropped),
+        },
+        "tests": [min(tests), statistics.median(tests), max(tests)],
+        "source": _measured(report.programs.values()),
+        "kept": _measured(found for name, found in report.programs.items() if name in ids),
+        "overlap": {name: overlap[name] for name in sets},
+        "weak_tests": [
+            {
+                "id": name,
+                "passing": wrong.passed,
+                "wrong": wrong.total,
+                "kind": wrong_kind(found),
+                "outcome": reasons.get(name, "kept"),
+            }
+            for name, found in report.programs.items()
+            if (wrong := quality([found]).fpr).passed
+        ],
+        "wrong_tests": [
+            {"id": one.id, "reason": one.reason, "detail": one.detail}
+            for one in dropped
+            if one.reason in WRONG_TESTS
+        ],
+    }
+
+
+def _measured(problems: Iterable[Verdicts]) -> Mapping[str, Any]:
+    """Return J, its rates, and the verdicts on each kind of program."""
+    every = list(problems)
+    totals: dict[str, Counter[str]] = {}
+    for kind, counts in (item for one in every for item in one.items()):
+        totals.setdefault(kind, Counter()).update(counts)
+    return {**quality(every).to_json(), "verdicts": totals}

@@ -1,0 +1,144 @@
+"""The card of a prepared set: planted weak and wrong tests are named, and J is that of known programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from code_rl.cli.main import main
+from code_rl.data.preparation.verification.nearby import generated_tests
+from code_rl.grading.native import write_problems
+from code_rl.grading.problem import Problem, SequenceTest, StdinTest
+from tests.data.preparation.planted import planted_set
+from tests.refusals import one_line
+
+RIGHT = "a, b = map(int, input().split())\nprint(a + b if a > 0 else b)\n"
+ANSWERS = {"1 2": "3", "-3 4": "4", "10 20": "30", "0 5": "5"}
+TESTS = tuple(StdinTest(given, expected) for given, expected in ANSWERS.items())
+STATEMENT = "Given are two integers a and b on one line. Print a + b where a is above zero, else print b."
+SOUND = Problem("sound", STATEMENT, TESTS, solutions=(RIGHT,))
+
+
+def problem(name: str, story: str, **changes: Any) -> Problem:
+    """A problem like SOUND, told otherwise, so that it is no duplicate."""
+    return dataclasses.replace(SOUND, id=name, statement=f"{story} {STATEMENT}", **changes)
+
+
+def zero(test: StdinTest) -> StdinTest:
+    return dataclasses.replace(test, expected="0")
+
+
+SET = (
+    SOUND,
+    problem("always-zero", "Ships arrive at noon in a harbour of the far north.", tests=tuple(map(zero, TESTS))),
+    problem("wrong-test", "A gardener counts her tall flowers every single day.", tests=(zero(TESTS[0]), *TESTS[1:])),
+    # Nothing tells whether the program adds, or what it prints for an a above zero.
+    problem("weak", "Trams ring their bells twice at each stop in this town.", tests=(TESTS[1], TESTS[3])),
+    problem(
+        "own-wrong-ones",
+        "Bakers write down each loaf that they sold before ten.",
+        meta={"wrong_solutions": ["print(1)", RIGHT.replace("> 0", "> 5"), "print(1 // 0)"]},
+        solutions=(RIGHT, "print(", RIGHT.replace("a > 0", "0 < a")),
+    ),
+)
+
+
+def card_of(folder: Path, *words: str) -> dict[str, Any]:
+    """Prepare SET and return its card."""
+    folder.mkdir(exist_ok=True)
+    write_problems(folder / "set.jsonl", SET)
+    out = folder / "out"
+    assert main(["prepare", f"dataset={folder / 'set.jsonl'}", f"out={out}", "similarity=1", *words]) == 0
+    return dict(json.loads((out / "card.json").read_text()))
+
+
+@pytest.fixture(scope="module")
+def card(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return card_of(tmp_path_factory.mktemp("card"))
+
+
+def named(card: dict[str, Any], kind: str) -> dict[str, Any]:
+    return {row["id"]: row for row in card[kind]}
+
+
+def test_a_planted_weak_test_and_a_planted_wrong_test_are_named(card: dict[str, Any]) -> None:
+    weak = named(card, "weak_tests")
+    assert weak["always-zero"]["outcome"] == "passes_constant"
+    assert (weak["weak"]["kind"], weak["weak"]["outcome"]) == ("mutants", "kept")
+    assert {row["id"]: row["reason"] for row in card["wrong_tests"]} == {"wrong-test": "reference_fails"}
+    assert "sound" not in weak
+
+
+def test_right_programs_are_all_accepted_solutions_and_wrong_ones_the_sets_own(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    write_problems(tmp_path / "own" / "set.jsonl", [SET[-1]])
+    out = tmp_path / "out"
+    assert main(["prepare", f"dataset={tmp_path / 'own' / 'set.jsonl'}", f"out={out}"]) == 0
+    kept = json.loads((out / "card.json").read_text())["kept"]
+    assert kept["verdicts"]["right"] == {"passed": 2, "compile_error": 1}
+    assert kept["verdicts"]["wrong_solutions"] == {"wrong_answer": 2, "runtime_error": 1}
+    assert kept["j"] == pytest.approx(2 / 3)
+
+
+def test_the_rows_are_counted_and_the_rates_belong_to_what_is_written(card: dict[str, Any]) -> None:
+    assert card["rows"] == {"read": 5, "kept": 3, "passes_constant": 1, "reference_fails": 1}
+    assert card["tests"] == [2, 4, 4]
+    assert card["provenance"][0]["licence"] == "unstated"
+    source, kept = card["source"], card["kept"]
+    assert (kept["tpr"]["passed"], kept["tpr"]["total"], source["tpr"]["total"]) == (4, 5, 6)
+    assert source["j"] < kept["j"]
+    assert kept["interval"][0] < kept["j"] < kept["interval"][1]
+
+
+def test_problems_below_min_j_are_dropped_without_another_run_of_programs(tmp_path: Path) -> None:
+    before = card_of(tmp_path)
+    log = tmp_path / "out" / "work" / "verify.jsonl"
+    decided = log.read_bytes()
+    after = card_of(tmp_path, "min_j=0.6")
+    assert (before["rows"]["kept"], after["rows"]["kept"], after["rows"]["low_j"]) == (3, 2, 1)
+    assert named(after, "weak_tests")["weak"]["outcome"] == "low_j"
+    assert log.read_bytes() == decided
+
+
+def test_overlap_with_named_sets_is_counted_by_set(tmp_path: Path) -> None:
+    exams = tmp_path / "exams.jsonl"
+    write_problems(exams, [SOUND])
+    found = card_of(tmp_path, f"decontaminate={exams}", "stop_after=decontaminate")
+    assert found["overlap"] == {str(exams): len(SET)}
+    assert found["kept"]["j"] is None
+
+
+def test_a_bound_that_no_tests_can_reach_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prepare", f"dataset={tmp_path}", f"out={tmp_path / 'out'}", "min_j=1.5"]) == 2
+    one_line(capsys, "min_j=1.5")
+
+
+def test_the_markdown_has_no_line_that_data_could_break(tmp_path: Path) -> None:
+    write_problems(tmp_path / "set.jsonl", [dataclasses.replace(SET[2], id="a\n# b<i>")])
+    out = tmp_path / "out"
+    assert main(["prepare", f"dataset={tmp_path / 'set.jsonl'}", f"out={out}", "mutants=0"]) == 0
+    assert "- a # b&lt;i&gt;: reference_fails" in (out / "card.md").read_text()
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_generated_inputs_are_new_and_of_the_same_form(number: int) -> None:
+    tests = planted_set(6, 0)[0][number].problem.tests
+    made = generated_tests(tests, random.Random(number))
+    assert made
+    for test in made:
+        if isinstance(test, StdinTest):
+            lines = [line.split() for line in test.input.splitlines()]
+            assert len(lines[1]) == int(lines[0][0])
+            assert test.input not in {one.input for one in tests if isinstance(one, StdinTest)}
+        else:
+            assert all(isinstance(value, int) for value in test.args[0])
+
+
+def test_sequences_of_calls_have_no_generated_inputs() -> None:
+    sequence = SequenceTest("C", (("C", (1,)), ("add", (2,))), (None, 3))
+    assert not generated_tests((sequence,), random.Random(0))
