@@ -95,7 +95,6 @@ def _run(
     """Run one request. Return exit code, CPU and wall seconds, peak bytes, and the limit that ended
     it ("" if none)."""
     reader, writer = os.pipe()
-    began = time.monotonic()
     pid, pidfd = kernel.clone3(kernel.NEWPID | kernel.NEWNS)
     if pid == 0:
         os.close(reader)
@@ -103,10 +102,9 @@ def _run(
         _lead(request, descriptors, writer)
     for fd in (writer, *descriptors):
         os.close(fd)
-    watch = _Watch(control, request, began)
+    watch = _Watch(control, request)
     limit = watch.until_end(pid, pidfd)
     _, status, usage = os.wait4(pid, 0)
-    wall_s = time.monotonic() - began
     report = os.read(reader, _REPORT.size)
     os.close(reader)
     os.close(pidfd)
@@ -117,15 +115,20 @@ def _run(
     peak = max(usage.ru_maxrss << 10, watch.peak_bytes)
     if not limit and cpu_s > request["cpu_s"]:
         limit = CPU
-    return code, cpu_s, wall_s, peak, limit
+    return code, cpu_s, watch.wall_s, peak, limit
 
 
 class _Watch:
-    """Looks at a running command until it ends, or ends it at a limit."""
+    """Looks at a running command until it ends, or ends it at a limit.
 
-    def __init__(self, control: socket.socket, request: dict[str, Any], began: float) -> None:
-        self._control, self._request, self._began = control, request, began
-        self.cpu_s, self.peak_bytes = 0.0, 0
+    Wall time does not count while the command waits for a processor: between two looks, at the
+    second of which a thread could run, only the CPU time counts.
+    """
+
+    def __init__(self, control: socket.socket, request: dict[str, Any]) -> None:
+        self._control, self._request = control, request
+        self._looked = time.monotonic()
+        self.cpu_s, self.wall_s, self.peak_bytes = 0.0, 0.0, 0
 
     def until_end(self, pid: int, pidfd: int) -> str:
         """Return the limit at which the leader `pid` was killed, or "" if it ended by itself."""
@@ -135,6 +138,7 @@ class _Watch:
         while True:
             ready = {fd for fd, _ in poll.poll(_LOOK_S * 1000)}
             if pidfd in ready:
+                self._pass(0.0, runnable=False)
                 return ""
             limit = self._look()
             if self._control.fileno() in ready:
@@ -146,34 +150,49 @@ class _Watch:
                 return limit
 
     def _look(self) -> str:
-        request, ticks, memory = self._request, 0, 0
+        request, ticks, memory, runnable = self._request, 0, 0, False
         for name in os.listdir("/proc"):
             if name.isdigit() and name != "1":
-                used, held = _usage(name)
-                ticks, memory = ticks + used, memory + held
+                used, held, can_run = _usage(name)
+                ticks, memory, runnable = ticks + used, memory + held, runnable or can_run
+        self._pass(ticks / _TICKS - self.cpu_s, runnable)
         self.cpu_s = max(self.cpu_s, ticks / _TICKS)
         self.peak_bytes = max(self.peak_bytes, memory)
         if self.cpu_s > request["cpu_s"]:
             return CPU
         if memory > request["memory_bytes"]:
             return MEMORY
-        return WALL if time.monotonic() - self._began > request["wall_s"] else ""
+        return WALL if self.wall_s > request["wall_s"] else ""
+
+    def _pass(self, cpu_s: float, runnable: bool) -> None:
+        """Count the time since the last look, in which `cpu_s` of CPU time were used."""
+        now = time.monotonic()
+        passed, self._looked = now - self._looked, now
+        self.wall_s += min(max(cpu_s, 0.0), passed) if runnable else passed
 
 
-def _usage(pid: str) -> tuple[int, int]:
-    """Return clock ticks (with those of reaped children) and private and shared memory bytes."""
+def _usage(pid: str) -> tuple[int, int, bool]:
+    """Return clock ticks (with those of reaped children), private and shared memory in bytes, and
+    whether a thread has a processor or waits for one."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
         with open(f"/proc/{pid}/status", "rb") as file:
             status = file.read()
+        can_run = any(_can_run(pid, thread) for thread in os.listdir(f"/proc/{pid}/task"))
     except OSError:
-        return 0, 0
+        return 0, 0, False
     held = 0
     for kind in (b"\nRssAnon:", b"\nRssShmem:"):
         words = status.partition(kind)[2].split(maxsplit=1)
         held += int(words[0]) << 10 if words else 0
-    return sum(map(int, fields[11:15])), held
+    return sum(map(int, fields[11:15])), held, can_run
+
+
+def _can_run(pid: str, thread: str) -> bool:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0] == b"R"
+    return False
 
 
 def _lead(request: dict[str, Any], descriptors: list[int], report: int) -> NoReturn:
