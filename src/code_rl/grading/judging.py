@@ -19,7 +19,7 @@ from code_rl.grading.compare_values import UnreadableError
 from code_rl.grading.languages import PYTHON, language
 from code_rl.grading.native import check_problem
 from code_rl.grading.problem import CallTest, Problem, StdinTest, TestCase
-from code_rl.grading.programs import open_programs
+from code_rl.grading.sandbox.local.programs import open_programs
 from code_rl.grading.reasons import Reason, left_by_itself, status_reason, wrong
 from code_rl.grading.sandbox.executor import Execution, Executor, Limits, Status, encodable
 from code_rl.grading.sandbox.shared import shared_executor
