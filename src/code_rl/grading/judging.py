@@ -16,10 +16,8 @@ from code_rl.grading.batches import executions_together
 from code_rl.grading.checker import Asked, CheckerBudget, put_to_checker, read_answer
 from code_rl.grading.compare import compare_printed, compare_returned
 from code_rl.grading.compare_values import UnreadableError
-from code_rl.grading.languages import PYTHON, language
 from code_rl.grading.native import check_problem
 from code_rl.grading.problem import CallTest, Problem, StdinTest, TestCase
-from code_rl.grading.sandbox.local.programs import open_programs
 from code_rl.grading.reasons import Reason, left_by_itself, status_reason, wrong
 from code_rl.grading.sandbox.executor import Execution, Executor, Limits, Status, encodable
 from code_rl.grading.sandbox.shared import shared_executor
@@ -124,22 +122,12 @@ async def _judge(
 ) -> None:
     limits = limits_of(problem, cpu_limit_s)
     try:
-        async with _programs(problem, executor) as programs:
-            if problem.compare.rule == "checker":
-                await _run_checked(problem, code, programs, limits, tally, checkers=executor)
-            else:
-                await _run(problem, code, programs, limits, tally)
+        if problem.compare.rule == "checker":
+            await _run_checked(problem, code, executor, limits, tally)
+        else:
+            await _run(problem, code, executor, limits, tally)
     except SandboxError as error:
         tally.reason, tally.failed = Reason(VerdictKind.SANDBOX_ERROR, str(error)), tally.done
-
-
-def _programs(
-    problem: Problem, executor: Executor
-) -> contextlib.AbstractAsyncContextManager[Executor]:
-    """Return the executor of the problem's language."""
-    if problem.language == PYTHON:
-        return contextlib.nullcontext(executor)
-    return open_programs(language(problem.language))
 
 
 async def _run(
@@ -190,13 +178,7 @@ async def _reason(problem: Problem, execution: Execution, index: int) -> Reason 
 
 
 async def _run_checked(
-    problem: Problem,
-    code: str,
-    executor: Executor,
-    limits: Limits,
-    tally: _Tally,
-    *,
-    checkers: Executor,
+    problem: Problem, code: str, executor: Executor, limits: Limits, tally: _Tally
 ) -> None:
     """Do the same as `_run` for the rule `checker`. Tests run in growing chunks, bounded in bytes,
     and the checker gets the outputs of each chunk.
@@ -220,7 +202,7 @@ async def _run_checked(
                 if stop or held > MAX_CHECKER_BYTES or execution.status is Status.COMPILE_ERROR:
                     break
         async with contextlib.aclosing(
-            put_to_checker(problem, asked, checkers, limits, budget)
+            put_to_checker(problem, asked, executor, limits, budget)
         ) as reasons:
             async for reason in reasons:
                 if tally.note(reason):

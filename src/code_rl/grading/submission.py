@@ -38,6 +38,7 @@ def program_job(problem: Problem, code: str, tests: Sequence[TestCase], limits: 
         preamble=problem.meta.get("preamble", ""),
         setup=problem.meta.get("setup", ""),
         limits=limits,
+        language=problem.language,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import shutil
@@ -11,9 +12,11 @@ import sys
 import pytest
 
 from code_rl import CallTest, Compare, ConfigError, DataError, Problem, StdinTest, extract_code, judge
-from code_rl.grading import languages
+from code_rl.grading import judge_async, languages
 from code_rl.grading.native import problem_from_json, problem_to_json
 from code_rl.grading.verdict import VerdictKind
+from tests.grading.corpus.rooms import room
+from tests.refusals import refused
 
 SQUARES = tuple(StdinTest(f"{n}\n", f"{n * n}\n") for n in (3, 0, 3_000_000_000))
 RIGHT = {
@@ -220,3 +223,32 @@ def test_the_judge_of_files_takes_the_block_of_the_problems_language(tmp_path):
     ]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     assert json.loads((tmp_path / "verdicts.jsonl").read_text())["verdict"] == "passed"
+
+
+@pytest.mark.parametrize("place", ["full", "server"])
+def test_programs_run_wherever_the_executor_is(place):
+    async def go(code):
+        async with room(place) as executor:
+            return await judge_async(problem("cpp"), code, executor)
+
+    wrong, broken = "int main() { return 0; }", "int main() {"
+    kinds = [asyncio.run(go(code)).kind for code in (RIGHT["cpp"], wrong, broken)]
+    assert kinds == [VerdictKind.PASSED, VerdictKind.WRONG_ANSWER, VerdictKind.COMPILE_ERROR]
+
+
+@pytest.mark.parametrize("level", ["landlock", "none"])
+def test_a_level_without_boxes_is_refused_by_name(level):
+    async def go():
+        async with room(level, own=True) as executor:
+            with refused("isolation=full"):
+                await judge_async(problem("cpp"), RIGHT["cpp"], executor)
+
+    asyncio.run(go())
+
+
+def test_another_sandbox_fusion_server_gets_python_only():
+    async def go():
+        async with room("fusion") as executor:
+            return await judge_async(problem("cpp"), RIGHT["cpp"], executor)
+
+    assert asyncio.run(go()).kind is VerdictKind.SANDBOX_ERROR

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from code_rl.grading import values
+from code_rl.grading.languages import PYTHON
 from code_rl.util.errors import ConfigError
 
 
@@ -156,8 +157,9 @@ class Job:
     after the program in the same module, before the call (MBPP's test_setup_code); `preamble` runs
     before the program (LeetCode's imports and node classes).
 
-    `files` are put into the working directory of each test, which may import from it; the files at
-    the paths `fetch` are read back after the test. Paths are relative, without `..`.
+    `language` is one of `grading.languages`; only Python's programs have calls, `setup`, `preamble`
+    and files. `files` are put into the working directory of each test, which may import from it;
+    the files at the paths `fetch` are read back after the test. Paths are relative, without `..`.
 
     A `trusted` job is a problem author's program (a checker), which may see expected outputs. It
     runs in processes that no other job shares or descends from, and never on a remote server.
@@ -172,6 +174,7 @@ class Job:
     files: Mapping[str, bytes] = field(default_factory=dict)
     fetch: tuple[str, ...] = ()
     trusted: bool = False
+    language: str = PYTHON
 
     def since(self, test: int) -> Job:
         """Return the job with its cases from index `test` on."""

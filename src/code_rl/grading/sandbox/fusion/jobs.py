@@ -33,7 +33,7 @@ ALIVE_S = 10.0
 SILENCE_S = 60.0
 """Seconds without a line after which a server is given up."""
 _LONGEST_LINE_BYTES = 128 << 20
-_TEXTS = ("code", "fn_name", "preamble", "setup")
+_TEXTS = ("code", "fn_name", "preamble", "setup", "language")
 _NUMBERS = ("exit_code", "cpu_s", "wall_s", "peak_memory_bytes", "compile_s")
 
 

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
+from code_rl.grading.languages import PYTHON
 from code_rl.grading.sandbox.cases import case_messages
 from code_rl.grading.sandbox.executor import (
     Execution,
@@ -25,8 +26,10 @@ from code_rl.grading.sandbox.local.launcher import Zygote
 from code_rl.grading.sandbox.local.link import WorkerLink
 from code_rl.grading.sandbox.local.outcome import Streams
 from code_rl.grading.sandbox.local.packages import PRELOADED_PACKAGES
+from code_rl.grading.sandbox.local.programs import Programs
 from code_rl.grading.sandbox.local.slots import Slots
 from code_rl.grading.sandbox.retries import EMBEDDED_OUTAGE_TIMEOUT_S, RefusedError, Retries
+from code_rl.util.concurrency import closing
 from code_rl.util.errors import ConfigError, IsolationError, SandboxError
 
 LEVELS = (confine.FULL, confine.LANDLOCK, confine.NONE)
@@ -98,6 +101,7 @@ class EmbeddedSandbox:
         self._closed = False
         self._retries = Retries(self._attempt, outage_timeout_s=outage_timeout_s, stop=stop)
         _allow_descriptors()
+        self._programs = Programs(self.slots)
         self.isolation, self._zygotes[_Kind(trusted=False, scientific=False)] = self._strongest(
             isolation
         )
@@ -121,6 +125,16 @@ class EmbeddedSandbox:
 
     async def _attempt(self, job: Job, alone: bool) -> AsyncIterator[Execution]:
         """Run `job` once; with `alone`, in a worker made for it."""
+        if job.language != PYTHON:
+            if self.isolation != confine.FULL:
+                raise ConfigError(
+                    f"language={job.language}: programs of other languages than Python need "
+                    f"isolation=full, and it is {self.isolation} here"
+                )
+            async with self._slots.slot(), closing(self._programs.attempt(job)) as executions:
+                async for execution in executions:
+                    yield execution
+            return
         cases = case_messages(job)
         message = _message(job)
 
@@ -175,6 +189,7 @@ class EmbeddedSandbox:
             idle.clear()
         for zygote in self._zygotes.values():
             zygote.close()
+        self._programs.close()
 
     async def __aenter__(self) -> EmbeddedSandbox:
         return self

@@ -5,21 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-from collections.abc import AsyncGenerator, AsyncIterator
-from weakref import WeakKeyDictionary
+from collections import OrderedDict
+from collections.abc import AsyncGenerator
 
-from code_rl.grading.languages import Language
-from code_rl.grading.sandbox import open_box
-from code_rl.grading.sandbox.executor import (
-    Execution,
-    Job,
-    Limits,
-    Status,
-    StdinInput,
-    default_slots,
-)
+from code_rl.grading.languages import Language, language
+from code_rl.grading.sandbox.executor import Execution, Job, Limits, Status, StdinInput
 from code_rl.grading.sandbox.local.box import Box, CommandResult
+from code_rl.grading.sandbox.retries import RefusedError
 from code_rl.util.errors import ConfigError, DataError, SandboxError
 
 _COMPILE = {"cpu_s": 60.0, "wall_s": 180.0, "memory_mb": 2048, "output_bytes": 1 << 18}
@@ -33,58 +25,74 @@ _STATUS = {
     "output": Status.OUTPUT_LIMIT,
 }
 _installed: set[Language] = set()
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 
-class ProgramExecutor:
-    """An `Executor` for the tests of one judgment. It compiles a program for the first job and
-    keeps the artifact for the next jobs of the same program. Made by `open_programs`."""
+class Programs:
+    """Runs jobs of other languages than Python. Usable from several event loops in turn."""
+
+    def __init__(self, most_kept: int) -> None:
+        """`most_kept` programs stay compiled, for further jobs with the same code."""
+        self._most_kept = most_kept
+        self._kept: OrderedDict[tuple[str, str], _Program] = OrderedDict()
+
+    async def attempt(self, job: Job) -> AsyncGenerator[Execution, None]:
+        """Try `job` once, as a `retries.Attempt`.
+
+        Raises ConfigError if the language is not installed, IsolationError without namespaces,
+        RefusedError for a job that needs Python, SandboxError.
+        """
+        if job.fn_name is not None or job.files or job.fetch or job.setup or job.preamble:
+            raise RefusedError(
+                f"language={job.language}: calls, files and code around the program are Python's"
+            )
+        key = job.language, job.code
+        program = self._kept.pop(key, None) or await _open(language(job.language))
+        try:
+            async with contextlib.aclosing(program.run(job)) as executions:
+                async for execution in executions:
+                    yield execution
+        except BaseException:
+            program.box.close()
+            raise
+        self._kept[key] = program
+        while len(self._kept) > self._most_kept:
+            self._kept.popitem(last=False)[1].box.close()
+
+    def close(self) -> None:
+        """End all boxes. Idempotent."""
+        while self._kept:
+            self._kept.popitem()[1].box.close()
+
+
+class _Program:
+    """A box in which one program of `language` is, or will be, compiled."""
 
     def __init__(self, language: Language, box: Box) -> None:
-        self._language, self._box = language, box
-        self._compiled: tuple[str, Execution | None] | None = None
+        self._language, self.box = language, box
+        self._failure: Execution | None = None
+        self._made_here = False
         self._compile_s = 0.0
-
-    slots, retries = 1, 0
-
-    @property
-    def description(self) -> str:
-        """One line for users."""
-        return f"boxes for {self._language.name}"
 
     async def run(self, job: Job) -> AsyncGenerator[Execution, None]:
         """See `Executor.run`. Raises SandboxError."""
-        failure = await self._compile(job.code)
-        if failure is not None:
-            yield failure
+        if not self._made_here:
+            self._failure, self._made_here = await self._made(job.code), True
+        if self._failure is not None:
+            yield self._failure
             return
         for case in job.cases:
-            if not isinstance(case, StdinInput):
-                raise DataError(f"language={self._language.name!r} has stdin tests only")
+            assert isinstance(case, StdinInput)
             yield await self._run(case.stdin, job.limits)
-
-    async def check(self) -> None:
-        """Do nothing: the language was tried when the box was opened."""
-
-    async def aclose(self) -> None:
-        """Do nothing: the box closes with `open_programs`."""
-
-    async def _compile(self, code: str) -> Execution | None:
-        """Compile the program unless it is the last one. Return the failure, or None."""
-        if self._compiled is None or self._compiled[0] != code:
-            self._compiled = code, await self._made(code)
-        return self._compiled[1]
 
     async def _made(self, code: str) -> Execution | None:
         language = self._language
-        await self._box.run("find /box -mindepth 1 -delete")
         try:
-            await self._box.write(language.file, code.encode())
+            await self.box.write(language.file, code.encode())
         except DataError as error:
             return Execution(Status.COMPILE_ERROR, exit_code=1, detail=str(error))
         if not language.compile:
             return None
-        result = await self._box.run(language.compile, **_COMPILE)  # type: ignore[arg-type]
+        result = await self.box.run(language.compile, **_COMPILE)  # type: ignore[arg-type]
         self._compile_s = result.cpu_s
         if result.exit_code == 0 and result.limit is None:
             return None
@@ -95,7 +103,7 @@ class ProgramExecutor:
         )
 
     async def _run(self, stdin: bytes, limits: Limits) -> Execution:
-        result = await self._box.run(
+        result = await self.box.run(
             self._language.run_command(limits.memory_mb),
             stdin,
             cpu_s=limits.cpu_s,
@@ -109,13 +117,16 @@ class ProgramExecutor:
         return _execution(result, compile_s)
 
 
-@contextlib.asynccontextmanager
-async def open_programs(language: Language) -> AsyncIterator[ProgramExecutor]:
-    """Open a box for one program of `language`, when a slot is free. Raises ConfigError if the
-    language is not installed, IsolationError, SandboxError."""
-    async with _slots(), open_box(disk_mb=_DISK_MB) as box:
+async def _open(language: Language) -> _Program:
+    """Open a box for one program of `language`. Raises ConfigError if the language is not
+    installed, IsolationError, SandboxError."""
+    box = await asyncio.to_thread(Box, _DISK_MB, {}, ())
+    try:
         await check_installed(language, box)
-        yield ProgramExecutor(language, box)
+    except BaseException:
+        box.close()
+        raise
+    return _Program(language, box)
 
 
 async def check_installed(language: Language, box: Box) -> None:
@@ -132,14 +143,6 @@ async def check_installed(language: Language, box: Box) -> None:
             f"{_text(result.stderr or result.stdout)[:200]}; install it below /usr"
         )
     _installed.add(language)
-
-
-def _slots() -> asyncio.Semaphore:
-    """Return the semaphore of this event loop that bounds open boxes."""
-    loop = asyncio.get_running_loop()
-    if loop not in _turns:
-        _turns[loop] = asyncio.Semaphore(default_slots(len(os.sched_getaffinity(0))))
-    return _turns[loop]
 
 
 def _execution(result: CommandResult, compile_s: float) -> Execution:
