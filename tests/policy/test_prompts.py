@@ -85,3 +85,13 @@ def test_training_and_its_evaluations_draw_in_these_words_from_so_few_tokens(tmp
         assert len({tuple(each["tokens"]) for each in group["completions"]}) == 1
     before = json.loads((log_path / "metrics.jsonl").read_text().splitlines()[0])
     assert before["eval/pass@1"] == before["eval/mean_correct"]
+
+
+def test_a_prompt_names_the_language_of_the_problem():
+    view = ProblemView("squares", "Print n * n in python.", None, None, (), "cpp")
+    text = build_prompt(view)
+    assert "expert C++ programmer" in text
+    assert "```cpp\nYOUR CODE HERE\n```" in text
+    assert text.lower().count("python") == 1
+    plain = PROMPTS["plain"](ProblemView("f", "Write f.", "int f(int x);", None, (), "c"))
+    assert plain[0]["content"] == "Write f.\n\n```c\nint f(int x);\n```"

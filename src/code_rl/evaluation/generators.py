@@ -157,7 +157,7 @@ def _sample(group: Group, mode: Mode, number: int) -> Sample:
     """Return one trajectory as a sample: its last answer, or the program if an environment found it
     in its own way."""
     trajectory = group.trajectories[number]
-    plain = extract_code(trajectory.text) == trajectory.last.code
+    plain = extract_code(trajectory.text, group.problem.language) == trajectory.last.code
     return Sample(
         group.problem.id,
         mode,

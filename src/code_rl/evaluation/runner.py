@@ -259,7 +259,8 @@ class Evaluation:
 
     async def _judge(self, entry: EvalEntry, sample: Sample, grader: RuleGrader | None) -> None:
         """Judge the sample; samples with the same program share one run."""
-        code, own = sample.program(), sample.verdict
+        own = sample.verdict
+        code = sample.program() if grader is None else sample.program(grader.language)
         if own is None:
             assert grader is not None
             own = await grader.judge(code)

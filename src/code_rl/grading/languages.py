@@ -24,6 +24,7 @@ class Language:
     file: str
     run: str
     version: str
+    title: str = ""
     compile: str = ""
     spare_mb: int = 0
 
@@ -81,7 +82,7 @@ def _language(name: str, table: Any, where: str) -> Language:
     if "/" in table["file"] or table["file"] in (".", ".."):
         raise ConfigError(f"{where}: file={table['file']!r}: use a name without directories")
     fences = tuple(tag.lower() for tag in table["fences"])
-    return Language(name, **{**table, "fences": fences})
+    return Language(name, **{"title": name, **table, "fences": fences})
 
 
 _known = read_languages(_BUILTIN)

@@ -113,6 +113,14 @@ class ProblemView:
     public_tests: tuple[TestCase, ...]
     language: str = PYTHON
 
+    @property
+    def spoken(self) -> tuple[str, str]:
+        """The language's name in prompts, and the tag of its code blocks."""
+        if self.language == PYTHON:
+            return "Python", PYTHON
+        found = language(self.language)
+        return found.title, found.fences[0]
+
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Problem:

@@ -49,7 +49,8 @@ def livecodebench(problem: ProblemView) -> list[Message]:
 
 def plain(problem: ProblemView) -> list[Message]:
     """The statement, followed by the starter code in a fenced block."""
-    starter = f"\n\n```python\n{problem.starter_code}\n```" if problem.starter_code else ""
+    starter = problem.starter_code
+    starter = f"\n\n```{problem.spoken[1]}\n{starter}\n```" if starter else ""
     return [{"role": "user", "content": problem.statement + starter}]
 
 
@@ -118,13 +119,22 @@ _MESSAGE = '[{"role": "user", "content": TEXT}]'
 def fetch_live_code_bench_system_prompt(prompt: str, starter_code: str | None = None) -> str:
     """Wrap a problem statement in LiveCodeBench's instructions, for stdin or (with starter code)
     for a function."""
-    body = f"{STARTER_FORMAT}{starter_code}\n```\n\n" if starter_code else STDIN_FORMAT
-    return f"{OPENING}{prompt}\n{body}{CLOSING}"
+    return build_prompt(ProblemView("", prompt, starter_code, None, ()))
 
 
 def build_prompt(view: ProblemView) -> str:
-    """The user message for `view`."""
-    return fetch_live_code_bench_system_prompt(view.statement, view.starter_code)
+    """The user message for `view`. Another language stands in the place of Python."""
+
+    def spoken(text: str) -> str:
+        if view.language == "python":
+            return text
+        title, fence = view.spoken
+        text = text.replace("```python", f"```{fence}").replace("# YOUR", "YOUR")
+        return text.replace("Python", title).replace("python", title)
+
+    starter = f"{spoken(STARTER_FORMAT)}{view.starter_code}\n```\n\n"
+    body = starter if view.starter_code else spoken(STDIN_FORMAT)
+    return f"{spoken(OPENING)}{view.statement}\n{body}{CLOSING}"
 
 
 STATEMENT_FIELDS = (

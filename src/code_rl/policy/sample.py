@@ -134,6 +134,7 @@ class GroupGrader:
         all_tests: bool = False,
     ) -> None:
         public = replace(problem, tests=tuple(test for test in problem.tests if test.public))
+        self.language = problem.language
         self._views = {False: problem, True: public}
         self._executor, self._log = executor, log or GroupLog()
         self._cpu_limit_s, self._all_tests = cpu_limit_s, all_tests
