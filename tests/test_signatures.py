@@ -18,7 +18,7 @@ CALLED = {
     "code_rl:compute_advantages": "(rewards, estimator=None, trajectories=())",
     "code_rl:evaluate": "(problems=None, *, checkpoint=None, **settings)",
     "code_rl:evaluate_async": "(problems=None, *, policy=None, checkpoint=None, **settings)",
-    "code_rl:extract_code": "(text, language='python')",
+    "code_rl:extract_code": "(text, language='python', *, only=())",
     "code_rl:judge": "(problem, code, *, cpu_limit_s=None, all_tests=False)",
     "code_rl:judge_async": "(problem, code, executor=None, *, cpu_limit_s=None, all_tests=False, seconds=None)",
     "code_rl:load_problems": "(dataset, limit=None)",

@@ -95,7 +95,7 @@ class EvalConfig(SamplingOptions, SandboxOptions):
         f"{', '.join(ENVIRONMENTS)}, or package.module:object, as for training.",
     )
     max_turns: int | None = option(
-        None, "With environment=repair: maximum answers per problem (None: 3)."
+        None, "With environment=repair or tools: maximum answers per problem (None: 3 or 4)."
     )
     n: int | None = option(
         None,

@@ -109,10 +109,17 @@ class _Answer:
         return self.quote_ends[opening.line] if opening.quoted else len(self.lines)
 
 
-def extract_code(text: str, language: str = PYTHON) -> str | None:
-    """Return the program of an answer, or None; linear in the text. Raises ConfigError for an
-    unknown language only."""
-    tags = () if language == PYTHON else fences_of(language)
+def extract_code(text: str, language: str = PYTHON, *, only: tuple[str, ...] = ()) -> str | None:
+    """Return the program of an answer, or None; linear in the text. With `only`, return the last
+    block that has one of these tags, or None. Raises ConfigError for an unknown language only."""
+    if only:
+        return _by_rank(text, only)[2]
+    other, untagged, tagged = _by_rank(text, () if language == PYTHON else fences_of(language))
+    return tagged or untagged or other
+
+
+def _by_rank(text: str, tags: tuple[str, ...]) -> list[str | None]:
+    """Return the last block of each rank; see `_Fence.rank`."""
     _, answer = split_thinking(text)
     lines = [line.removesuffix("\r") for line in answer.split("\n")]
     ends = [number for number, line in enumerate(lines, start=1) if line.strip() == UNTHINK]
@@ -132,7 +139,7 @@ def extract_code(text: str, language: str = PYTHON) -> str | None:
             rank = opening.rank(tags)
             found[rank] = code or found[rank]
             index = end if not closing or closing.names_a_language else end + 1
-    return found[2] or found[1] or found[0]
+    return found
 
 
 def _is_quoted(text: str) -> bool:

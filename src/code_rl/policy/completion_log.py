@@ -133,6 +133,15 @@ class GroupLog:
         if not verdict.undecided:
             self._put("judged", program, {"verdict": asdict(verdict)})
 
+    def output(self, commands: Sequence[str]) -> str | None:
+        """Return the kept output of a sequence of commands, or None."""
+        row = self._get("ran", list(commands))
+        return None if row is None else str(row["output"])
+
+    def keep_output(self, commands: Sequence[str], output: str) -> None:
+        """Keep the output of a sequence of commands."""
+        self._put("ran", list(commands), {"output": output})
+
     def _get(self, kind: str, what: object) -> dict[str, Any] | None:
         return None if self._log is None else self._log.get(self._key(kind, what))
 

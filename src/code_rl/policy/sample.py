@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from code_rl.engine import ready
 from code_rl.grading import Problem, Verdict, VerdictKind, judge_async
 from code_rl.grading.sandbox import Executor
+from code_rl.policy.commands import output_of
 from code_rl.policy.completion_log import (
     GroupLog,
     Program,
@@ -139,6 +140,7 @@ class GroupGrader:
         self._executor, self._log = executor, log or GroupLog()
         self._cpu_limit_s, self._all_tests = cpu_limit_s, all_tests
         self._runs: dict[Program, asyncio.Task[Verdict]] = {}
+        self._outputs: dict[tuple[str, ...], asyncio.Task[str]] = {}
 
     async def judge(self, code: str | None) -> Verdict:
         """Judge on all tests. Cancelling one call cancels every call that shares its run."""
@@ -147,6 +149,20 @@ class GroupGrader:
     async def judge_public(self, code: str | None) -> Verdict:
         """Judge on the public tests only."""
         return await self._judged((True, code))
+
+    async def run_commands(self, commands: Sequence[str]) -> str:
+        """See `Grader.run_commands`. Raises SandboxError, IsolationError."""
+        key = tuple(commands)
+        if key not in self._outputs:
+            self._outputs[key] = asyncio.create_task(self._output(key))
+        return await self._outputs[key]
+
+    async def _output(self, commands: tuple[str, ...]) -> str:
+        output = self._log.output(commands)
+        if output is None:
+            output = await output_of(commands, self._views[False].view())
+            self._log.keep_output(commands, output)
+        return output
 
     async def _judged(self, program: Program) -> Verdict:
         if program not in self._runs:

@@ -1,5 +1,5 @@
-"""Environments: conversations about a problem. `base` is the contract; `single` and `repair` are
-built in."""
+"""Environments: conversations about a problem. `base` is the contract; `single`, `repair` and
+`tools` are built in."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from code_rl.grading import ProblemView, Verdict
 from code_rl.policy.environments.base import Environment, Grader, Reply
 from code_rl.policy.environments.repair import Repair
 from code_rl.policy.environments.single import Single
+from code_rl.policy.environments.tools import Tools
 from code_rl.policy.prompt_templates import (
     PROMPTS,
     PromptTemplate,
@@ -32,10 +33,15 @@ __all__ = [
     "Repair",
     "Reply",
     "Single",
+    "Tools",
     "get_environment",
 ]
 
-ENVIRONMENTS: Mapping[str, Callable[..., Environment]] = {"single": Single, "repair": Repair}
+ENVIRONMENTS: Mapping[str, Callable[..., Environment]] = {
+    "single": Single,
+    "repair": Repair,
+    "tools": Tools,
+}
 
 
 def get_environment(
@@ -55,7 +61,7 @@ def get_environment(
     if make is Single and max_turns is not None:
         raise ConfigError(
             f"max_turns={max_turns} has no effect with environment=single; choose "
-            "environment=repair"
+            "environment=repair or tools"
         )
     if name in ENVIRONMENTS:
         return make(prompt=get_prompt_template(prompt, system_prompt), **turns)
@@ -108,7 +114,9 @@ class _Guarded:
             public.append(await grader.judge_public(code))
             return public[-1]
 
-        watched: Any = SimpleNamespace(judge=grader.judge, judge_public=judge_public)
+        watched: Any = SimpleNamespace(
+            judge=grader.judge, judge_public=judge_public, run_commands=grader.run_commands
+        )
         with attribute_errors_to("environment", self.name):
             given: Any = self.inner.reply(problem, conversation, watched)
             reply = await given if isawaitable(given) else given

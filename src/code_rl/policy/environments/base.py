@@ -34,6 +34,11 @@ class Grader(Protocol):
         of 0, by the rule `no public tests`."""
         ...
 
+    async def run_commands(self, commands: Sequence[str]) -> str:
+        """Run the last shell command in a box with the public tests, after the earlier commands of
+        its conversation, and return what a policy may be shown of it. Equal sequences run once."""
+        ...
+
 
 class Environment(Protocol):
     """Conversations about problems. An environment has no state: everything is in the conversation,

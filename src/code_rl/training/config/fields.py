@@ -326,14 +326,14 @@ class Config(SamplingOptions, SandboxOptions):
         "single",
         FIXED,
         ANYWHERE,
-        f"{', '.join(ENVIRONMENTS)} (a program that fails a public test may be repaired), or "
+        f"{', '.join(ENVIRONMENTS)} (the last two have several turns: docs/how-it-works.md), or "
         "package.module:Class.",
     )
     max_turns: int | None = setting(
         None,
         FIXED,
         ANYWHERE,
-        "With environment=repair: maximum answers per problem (None: 3).",
+        "With environment=repair or tools: maximum answers per problem (None: 3 or 4).",
         check=AT_LEAST_1,
     )
     format_coef: float = setting(

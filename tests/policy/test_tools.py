@@ -1,0 +1,92 @@
+"""Tools: commands run in a box before the answer, on the public tests only; a resumed conversation reuses their outputs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from code_rl import open_box
+from code_rl.policy.completion_log import InFlight
+from code_rl.policy.environments import Tools, get_environment
+from code_rl.policy.sample import Sampling
+from code_rl.util.errors import IsolationError
+from tests.refusals import refused
+
+from .conversation_support import Scripted, policy, problem, program
+
+RIGHT = program("7")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def boxes():
+    async def try_one():
+        async with open_box():
+            pass
+
+    try:
+        asyncio.run(try_one())
+    except IsolationError as error:
+        pytest.skip(str(error))
+
+
+def shell(command: str) -> str:
+    return f"I look first.\n```sh\n{command}\n```"
+
+
+def conversation(sampler, *, log=None, count=1, **fields):
+    made = policy(sampler, environment=Tools(**fields))
+    sampling = Sampling(2000, request_per="completion")
+    return asyncio.run(made.roll_out(problem(), count, sampling, 5, log)).trajectories
+
+
+def test_commands_share_their_files_and_the_answer_is_judged():
+    sampler = Scripted([shell("echo $((6 * 7)) > found; ls tests"), shell("cat found tests/1.in; exit 3"), RIGHT])
+    (trajectory,) = conversation(sampler)
+    assert [turn.verdict.kind.value for turn in trajectory.turns] == ["no_code", "no_code", "passed"]
+    first, second, third = sampler.prompts
+    assert "tests/1.in" in first
+    assert "1.in\n1.out" in second
+    assert "exit code 3\noutput:\n42\nPUBLIC" in third
+
+
+def test_hidden_tests_are_nowhere_in_the_box():
+    sampler = Scripted([shell("grep -rl HID[D]EN /box /tmp /etc; cat tests/*; echo seen"), RIGHT])
+    conversation(sampler)
+    assert "PUBLIC" in sampler.prompts[1]
+    assert "seen" in sampler.prompts[1]
+    assert "HIDDEN" not in sampler.prompts[1].rpartition("exit code")[2]
+
+
+def test_a_command_at_a_limit_and_a_long_output_come_back_short():
+    sampler = Scripted([shell("seq 100000"), shell("while :; do :; done"), RIGHT])
+    conversation(sampler)
+    assert len(sampler.prompts[1]) < 5000
+    assert "characters left out" in sampler.prompts[1]
+    assert "stopped at its limit of cpu" in sampler.prompts[2]
+
+
+def test_without_a_turn_left_a_command_is_no_program():
+    (trajectory,) = conversation(Scripted([shell("true")]), max_turns=2)
+    assert [turn.verdict.kind.value for turn in trajectory.turns] == ["no_code", "no_code"]
+
+
+def test_a_program_beside_a_command_is_the_answer():
+    (trajectory,) = conversation(Scripted([f"{shell('echo x')}\n{RIGHT}"]))
+    assert [turn.verdict.kind.value for turn in trajectory.turns] == ["passed"]
+
+
+def test_a_resumed_conversation_reuses_outputs_and_buys_no_answer_twice(tmp_path):
+    answers = [shell("head -c 8 /dev/urandom | od"), RIGHT]
+    cut, again = Scripted(answers, fails_at=1), Scripted(answers)
+    with pytest.raises(ConnectionError):
+        conversation(cut, log=InFlight(tmp_path / "kept").group_log(0, "0.0"))
+    resumed = conversation(again, log=InFlight(tmp_path / "kept").group_log(0, "0.0"))
+    once_more = Scripted([])
+    assert conversation(once_more, log=InFlight(tmp_path / "kept").group_log(0, "0.0")) == resumed
+    assert (len(cut.prompts), len(again.prompts), len(once_more.prompts)) == (1, 1, 0)
+
+
+def test_a_conversation_of_one_turn_is_refused():
+    with refused("max_turns=1"):
+        get_environment("tools", 1)
