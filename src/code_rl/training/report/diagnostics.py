@@ -159,6 +159,20 @@ def canary_passed(run: Windows) -> Sign | None:
     return Sign("bad", evidence)
 
 
+def wrong_paid(run: Windows) -> Sign | None:
+    """A program that fails a test got the full reward."""
+    alarms = [record for record in run.steps if record.get("reward/wrong_paid")]
+    if not alarms:
+        return None
+    program = as_text(alarms[0].get("reward/wrong_program"), 1_000)
+    evidence = (
+        f"{run.total('reward/wrong_paid'):.0f} of {run.total('reward/wrong'):.0f} programs that "
+        f"fail a test were paid in full, in {len(alarms)} of {len(run.steps)} steps, first at step "
+        f"{alarms[0].get('step')} with this program:\n{program}"
+    )
+    return Sign("bad", evidence)
+
+
 def never_trained(steps: Sequence[Record]) -> bool:
     """Return True if steps were taken and none had a completion to train on."""
     return bool(steps) and all(record.get("n_datums") == 0 for record in steps)
@@ -350,6 +364,7 @@ Rule = Callable[[Windows], Sign | None]
 ALWAYS: tuple[Rule, ...] = (
     loss_not_finite,
     canary_passed,
+    wrong_paid,
     sandbox_errors,
     checker_errors,
     no_optimizer_step,
