@@ -236,12 +236,11 @@ class Console:
             f"{trained} completion tokens sampled for training, {evaluated} for evaluation"
         )
         if steps and (upper := steps[-1].get("reward/fpr_upper")) is not None:
+            names = "canary/passed", "canary/programs", "reward/wrong_paid", "reward/wrong"
+            counts = [sum(record.get(name, 0) for record in steps) for name in names]
             self.notice(
-                f"the reward paid at most {_percent(upper)} of wrong programs (95%; "
-                f"{sum(record.get('canary/passed', 0) for record in steps)} of "
-                f"{sum(record.get('canary/programs', 0) for record in steps)} canary programs, "
-                f"{sum(record.get('reward/wrong_paid', 0) for record in steps)} of "
-                f"{sum(record.get('reward/wrong', 0) for record in steps)} that fail a test)"
+                f"the reward paid at most {_percent(upper)} of wrong programs (95%): {counts[0]} "
+                f"of {counts[1]} canary programs, {counts[2]} of {counts[3]} that fail a test"
             )
         self.notice(f"run directory: {log_path}")
         for hint in hints:

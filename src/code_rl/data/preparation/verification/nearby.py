@@ -58,26 +58,23 @@ def generated_tests(
     """Return up to 32 tests on new inputs, without expected outputs; none for sequences of
     calls."""
     short = [
-        test
-        for test in tests
-        if not isinstance(test, SequenceTest)
-        and len(test.input if isinstance(test, StdinTest) else repr(test.args)) <= LONGEST
+        test for test in tests if not isinstance(test, SequenceTest) and len(repr(test)) <= LONGEST
     ][:MOST_TESTS]
     parts = [_parts(test) for test in short]
     pool: Pool = defaultdict(list)
     for at, part in (item for row in parts for item in enumerate(row)):
         for value in _scalars(part):
             pool[at, type(value)].append(value)
-    seen, made = set(map(repr, parts)), list[StdinTest | CallTest]()
+    made: dict[str, StdinTest | CallTest] = {}
     for _ in range(TRIES if short else 0):
-        test, row = rng.choice(list(zip(short, parts, strict=True)))
+        index = rng.randrange(len(short))
+        test, row = short[index], parts[index]
         # The first line of several often has the counts of those below.
         kept = int(isinstance(test, StdinTest) and len(row) > 1)
         new = [_changed(part, at, pool, rng) if at >= kept else part for at, part in enumerate(row)]
-        if repr(new) not in seen:
-            seen.add(repr(new))
-            made.append(_with_parts(test, new))
-    return tuple(made[:GENERATED])
+        made.setdefault(repr(new), _with_parts(test, new))
+    seen = set(map(repr, parts))
+    return tuple(test for key, test in made.items() if key not in seen)[:GENERATED]
 
 
 def _parts(test: StdinTest | CallTest) -> list[Any]:
