@@ -48,11 +48,12 @@ def canary_metrics(groups: Sequence[Group], objective: Objective) -> dict[str, A
     passed = [each for problem, each in done if _passes(problem, each, objective)]
     metrics: dict[str, Any] = {
         "canary/groups": len(groups),
+        "canary/programs": sum(each.format_ok and not each.verdict.undecided for _, each in done),
         "canary/passed": len(passed),
         "canary/prefill": sum(each.prefilled for _, each in done),
         "canary/tokens": sum(each.length for _, each in done),
     }
-    return metrics | ({"canary/program": _shown(passed[0])} if passed else {})
+    return metrics | ({"canary/program": shown_program(passed[0])} if passed else {})
 
 
 def _passes(problem: Problem, trajectory: Trajectory, objective: Objective) -> bool:
@@ -62,7 +63,7 @@ def _passes(problem: Problem, trajectory: Trajectory, objective: Objective) -> b
     return trajectory.verdict.correct or (reward is not None and reward >= FULL_REWARD)
 
 
-def _shown(trajectory: Trajectory) -> str:
+def shown_program(trajectory: Trajectory) -> str:
     """Return the program, or the whole answer if it has none, as plain text of limited length."""
     text = (trajectory.last.code or trajectory.text)[:MAX_PROGRAM]
     return "".join(

@@ -67,7 +67,7 @@ class Console:
             disable=not self.rich.is_terminal,
         )
         self._task = self._progress.add_task("training", total=total if total > 0 else None)
-        self._headed = False
+        self._headed = self._alarmed = False
         self.evaluates = False
 
     def header(self, facts: Mapping[str, str]) -> None:
@@ -132,6 +132,13 @@ class Console:
                 f"        ALARM: {metrics['canary/passed']} completions passed an impossible "
                 "problem (canary) or were paid in full for one: a leak, a hack, or a reward that "
                 f"pays more than right answers. The first:\n{metrics['canary/program']}"
+            )
+        if metrics.get("reward/wrong_paid") and not self._alarmed:
+            self._alarmed = True
+            self.notice(
+                f"        ALARM: {metrics['reward/wrong_paid']} programs that fail a test got the "
+                "full reward (reward=); later ones are in the metric reward/wrong_paid. The "
+                f"first:\n{metrics['reward/wrong_program']}"
             )
         for kind, what in (
             ("sandbox_error", "without a verdict"),
@@ -228,6 +235,13 @@ class Console:
             f"{len(steps)} step{'s' if len(steps) != 1 else ''} in {seconds:.0f} s of wall time, "
             f"{trained} completion tokens sampled for training, {evaluated} for evaluation"
         )
+        if steps and (upper := steps[-1].get("reward/fpr_upper")) is not None:
+            names = "canary/passed", "canary/programs", "reward/wrong_paid", "reward/wrong"
+            counts = [sum(record.get(name, 0) for record in steps) for name in names]
+            self.notice(
+                f"the reward paid at most {_percent(upper)} of wrong programs (95%): {counts[0]} "
+                f"of {counts[1]} canary programs, {counts[2]} of {counts[3]} that fail a test"
+            )
         self.notice(f"run directory: {log_path}")
         for hint in hints:
             self.notice(hint)

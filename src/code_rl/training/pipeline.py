@@ -28,6 +28,7 @@ from code_rl.training.budget import Tokens
 from code_rl.training.canary import canary_metrics
 from code_rl.training.evaluations import evaluate_run, evaluates_after
 from code_rl.training.objective import ScoredGroup
+from code_rl.training.reward_errors import reward_metrics
 from code_rl.training.run import Run, unaffordable, worst_batch, worst_evaluation
 from code_rl.training.runs.recorder import read_metrics
 from code_rl.util.concurrency import BackgroundTasks, cancel_all, gather_tasks
@@ -232,6 +233,7 @@ class Batches:
             "sandbox/retries": self._retries - retries,
             **(canary_metrics(canaries, run.objective) if run.config.canary else {}),
         }
+        metrics |= reward_metrics(trained.groups, [*self._logged, metrics])
         self._logged.append(metrics)
         run.budget.settle(f"batch {batch.step}", Tokens.of(metrics))
         return metrics

@@ -139,6 +139,7 @@ def test_generated_inputs_are_new_and_of_the_same_form(number: int) -> None:
             assert all(isinstance(value, int) for value in test.args[0])
 
 
-def test_sequences_of_calls_have_no_generated_inputs() -> None:
+def test_sequences_of_calls_and_long_inputs_are_not_changed() -> None:
+    assert not generated_tests((StdinTest("1 2\n" * 5000, ""),), random.Random(0))
     sequence = SequenceTest("C", (("C", (1,)), ("add", (2,))), (None, 3))
     assert not generated_tests((sequence,), random.Random(0))

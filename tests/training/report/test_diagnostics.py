@@ -46,6 +46,7 @@ ELSEWHERE = {"model_name": "tiny", "dataset": "mine.jsonl"}
 ILL = {
     "loss-not-finite": run(loss=(float("nan"), float("nan"))),
     "canary-passed": run(canary__passed=(1, 1)),
+    "wrong-paid": run(reward__wrong_paid=(1, 1)),
     "sandbox-errors": run(verdicts__sandbox_error=(1, 1)),
     "checker-errors": run(verdicts__checker_error=(1, 1)),
     "no-optimizer-step": run(n_datums=(0, 0)),

@@ -22,7 +22,7 @@ from code_rl.data.preparation.decisions import (
 from code_rl.data.preparation.normalise import normalise, store_key
 from code_rl.data.preparation.report import EXCERPT, Dropped, PrepareView, Report, StageReport
 from code_rl.data.preparation.settings import STAGES, PrepareConfig, skip_note
-from code_rl.data.preparation.verification.programs import verdicts_of
+from code_rl.data.preparation.verification.programs import PROGRAMS
 from code_rl.data.preparation.workspace import Candidate, Workspace
 from code_rl.util.errors import install_command
 
@@ -110,7 +110,7 @@ async def _run(
     kept: list[Candidate] = []
     dropped = []
     for candidate, decision in zip(candidates, decisions, strict=True):
-        if programs := verdicts_of(decision):
+        if programs := decision.notes.get(PROGRAMS):
             report.programs[candidate.entry.id] = programs
         if decision.keep:
             kept.append(_after(candidate, name, decision, workspace))

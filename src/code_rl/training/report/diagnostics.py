@@ -147,16 +147,26 @@ def checker_errors(run: Windows) -> Sign | None:
 
 def canary_passed(run: Windows) -> Sign | None:
     """An answer to an impossible problem passed, or was paid in full."""
-    alarms = [record for record in run.steps if record.get("canary/passed")]
+    said = "completions passed problems that cannot be solved, or were paid in full for them"
+    return _alarm(run, "canary/passed", said, "canary/program")
+
+
+def wrong_paid(run: Windows) -> Sign | None:
+    """A program that fails a test got the full reward."""
+    said = f"of {run.total('reward/wrong'):.0f} programs that fail a test were paid in full"
+    return _alarm(run, "reward/wrong_paid", said, "reward/wrong_program")
+
+
+def _alarm(run: Windows, name: str, said: str, program: str) -> Sign | None:
+    """Return the sign of a count that must be 0, with the first program."""
+    alarms = [record for record in run.steps if record.get(name)]
     if not alarms:
         return None
-    program = as_text(alarms[0].get("canary/program"), 1_000)
-    evidence = (
-        f"{run.total('canary/passed'):.0f} completions passed problems that cannot be solved, "
-        f"or were paid in full for them, in {len(alarms)} of {len(run.steps)} steps, first at step "
-        f"{alarms[0].get('step')} with this program:\n{program}"
+    return Sign(
+        "bad",
+        f"{run.total(name):.0f} {said}, in {len(alarms)} of {len(run.steps)} steps, first at step "
+        f"{alarms[0].get('step')} with this program:\n{as_text(alarms[0].get(program), 1_000)}",
     )
-    return Sign("bad", evidence)
 
 
 def never_trained(steps: Sequence[Record]) -> bool:
@@ -350,6 +360,7 @@ Rule = Callable[[Windows], Sign | None]
 ALWAYS: tuple[Rule, ...] = (
     loss_not_finite,
     canary_passed,
+    wrong_paid,
     sandbox_errors,
     checker_errors,
     no_optimizer_step,

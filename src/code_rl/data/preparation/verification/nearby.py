@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,7 +22,12 @@ from code_rl.grading.values import loads
 # Enough for most mutants with one small change, and few beside the tests of most sets.
 GENERATED, TRIES = 32, 128
 REPLACED = 0.3
+# Characters of a test that is changed, and tests that are read.
+LONGEST, MOST_TESTS = 1000, 64
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
+
+Pool = defaultdict[tuple[int, type[Any]], list[Any]]
+"""The values that stand at each position, by type."""
 
 
 async def nearby_problem(
@@ -51,21 +57,24 @@ def generated_tests(
 ) -> tuple[StdinTest | CallTest, ...]:
     """Return up to 32 tests on new inputs, without expected outputs; none for sequences of
     calls."""
-    known = [test for test in tests if not isinstance(test, SequenceTest)]
-    parts = [_parts(test) for test in known]
-    seen, made = set(map(repr, parts)), list[StdinTest | CallTest]()
-    for _ in range(TRIES if known else 0):
-        index = rng.randrange(len(known))
+    short = [
+        test for test in tests if not isinstance(test, SequenceTest) and len(repr(test)) <= LONGEST
+    ][:MOST_TESTS]
+    parts = [_parts(test) for test in short]
+    pool: Pool = defaultdict(list)
+    for at, part in (item for row in parts for item in enumerate(row)):
+        for value in _scalars(part):
+            pool[at, type(value)].append(value)
+    made: dict[str, StdinTest | CallTest] = {}
+    for _ in range(TRIES if short else 0):
+        index = rng.randrange(len(short))
+        test, row = short[index], parts[index]
         # The first line of several often has the counts of those below.
-        kept = int(isinstance(known[index], StdinTest) and len(parts[index]) > 1)
-        new = parts[index][:kept] + [
-            _changed(part, [one for row in parts for one in _scalars(row[at : at + 1])], rng)
-            for at, part in enumerate(parts[index][kept:], start=kept)
-        ]
-        if repr(new) not in seen:
-            seen.add(repr(new))
-            made.append(_with_parts(known[index], new))
-    return tuple(made[:GENERATED])
+        kept = int(isinstance(test, StdinTest) and len(row) > 1)
+        new = [_changed(part, at, pool, rng) if at >= kept else part for at, part in enumerate(row)]
+        made.setdefault(repr(new), _with_parts(test, new))
+    seen = set(map(repr, parts))
+    return tuple(test for key, test in made.items() if key not in seen)[:GENERATED]
 
 
 def _parts(test: StdinTest | CallTest) -> list[Any]:
@@ -89,11 +98,11 @@ def _scalars(value: Any) -> list[Any]:
     return [value]
 
 
-def _changed(value: Any, pool: Sequence[Any], rng: random.Random) -> Any:
-    """Return the value with some of its scalars replaced by others of their type."""
+def _changed(value: Any, at: int, pool: Pool, rng: random.Random) -> Any:
+    """Return the value at position `at` with some of its scalars replaced by others of their
+    type."""
     if isinstance(value, list | tuple):
-        return type(value)([_changed(item, pool, rng) for item in value])
+        return type(value)([_changed(item, at, pool, rng) for item in value])
     if isinstance(value, str) and len(value) != 1:
-        return "".join(_changed(list(value), pool, rng))
-    alike = [one for one in pool if type(one) is type(value)]
-    return rng.choice(alike) if rng.random() < REPLACED else value
+        return "".join(_changed(list(value), at, pool, rng))
+    return rng.choice(pool[at, type(value)]) if rng.random() < REPLACED else value

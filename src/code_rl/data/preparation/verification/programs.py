@@ -15,6 +15,7 @@ from code_rl.util.rates import Rate, RewardQuality
 RIGHT, TRIVIAL, WRONG, MUTANTS = "right", "trivial", "wrong_solutions", "mutants"
 # The count of mutants that pass and are not known to differ from the reference.
 UNKNOWN = "unknown"
+PROGRAMS = "programs"
 
 Verdicts = Mapping[str, Mapping[str, int]]
 """Counts by verdict of each kind of program. Trivial programs are counted only if one passes."""
@@ -23,13 +24,7 @@ Verdicts = Mapping[str, Mapping[str, int]]
 def with_programs(decision: Decision, verdicts: Verdicts) -> Decision:
     """Return the decision with these verdicts in its notes."""
     found = {kind: dict(counts) for kind, counts in verdicts.items()}
-    return replace(decision, notes={**decision.notes, "programs": found})
-
-
-def verdicts_of(decision: Decision) -> Verdicts:
-    """Return the verdicts in a decision's notes, none if no program was judged."""
-    found: Verdicts = decision.notes.get("programs", {})
-    return found
+    return replace(decision, notes={**decision.notes, PROGRAMS: found})
 
 
 def wrong_kind(verdicts: Verdicts) -> str:
@@ -53,7 +48,7 @@ def _rate(problems: Iterable[Mapping[str, int]]) -> Rate:
 
 def at_least(decision: Decision, min_j: float | None) -> Decision:
     """Drop a problem whose J is below `min_j`. A problem of unknown J is kept."""
-    verdicts = verdicts_of(decision)
+    verdicts = decision.notes.get(PROGRAMS, {})
     found = quality([verdicts])
     if not decision.keep or min_j is None or found.j is None or found.j >= min_j:
         return decision

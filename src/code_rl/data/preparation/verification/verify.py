@@ -123,7 +123,8 @@ class Verifier:
             kind = tried.verdict.kind
             _note(programs, RIGHT, tried.verdict)
             if kind is VerdictKind.PASSED:
-                return await self._proved(problem, code, tried, number, programs)
+                decision = await self._proved(problem, code, tried, number, programs)
+                return with_programs(decision, programs)
             late = late or (kind is VerdictKind.TIME_LIMIT and not patient)
             if not late:
                 failures.append(await self._failure(problem, code, tried, limit))
@@ -155,14 +156,7 @@ class Verifier:
     async def _proved(
         self, problem: Problem, code: str, tried: Attempt, number: int, programs: Programs
     ) -> Decision:
-        """Return the decision for a reference that passed once, after the rest of the proof, with
-        the verdicts of all programs."""
-        decision = await self._decided(problem, code, tried, number, programs)
-        return with_programs(decision, programs)
-
-    async def _decided(
-        self, problem: Problem, code: str, tried: Attempt, number: int, programs: Programs
-    ) -> Decision:
+        """Return the decision for a reference that passed once, after the rest of the proof."""
         slowest = tried.slowest_s
         stated = problem.time_limit_s
         if (
@@ -265,15 +259,10 @@ class Verifier:
             limits = limits_of(problem, limit)
             nearby = await nearby_problem(problem, code, self.executor, limits, seed)
             for one in alive:
-                differs = nearby and await self._differs(nearby, one, limit)
+                found = nearby and (await attempt(nearby, one, self.executor, limit)).verdict.kind
+                differs = found in (VerdictKind.WRONG_ANSWER, VerdictKind.RUNTIME_ERROR)
                 programs[MUTANTS][VerdictKind.PASSED.value if differs else UNKNOWN] += 1
         return len(judged), Counter(verdict.passed for verdict in killed)
-
-    async def _differs(self, nearby: Problem, mutant: str, limit: float) -> bool:
-        """Return True if a mutant fails a generated test, whose expected output is the
-        reference's."""
-        verdict = (await attempt(nearby, mutant, self.executor, limit)).verdict
-        return not verdict.correct and not verdict.undecided
 
 
 def _note(programs: Programs, kind: str, verdict: Verdict) -> None:

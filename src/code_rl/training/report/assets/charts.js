@@ -9,6 +9,7 @@ const CHARTS = [
   { id: "correct", title: "Correct and formatted", ...SHARE, keys: [["mean_correct", "passes every test"], ["format_rate", "has a code block"]] },
   { id: "pass", title: "Held-out Pass@1", note: "Bands: 95% intervals. Of one run, dashed: greedy; of several, a dash for each further split.", ...SHARE, kind: "evals" },
   { id: "groups", title: "Groups by outcome", kind: "stack", note: "Only mixed groups teach.", keys: [["rollouts/all_solved", "all pass", "--v-passed"], ["rollouts/some_solved", "mixed", "--c1"], ["rollouts/none_solved", "none pass", "--v-wrong"]] },
+  { id: "false", title: "False positives", note: "Wrong programs that the reward pays, at most, over the run so far (95%); those that pass all public tests, by step.", ...SHARE, keys: [["reward/fpr_upper", "paid, at most"], ["reward/public_fpr", "pass public tests"]] },
   { id: "loss", title: "Loss", keys: [["loss", "loss per token"]] },
   { id: "kl", title: "Sampler against trainer", note: "Near 0 when samples are on-policy.", zero: 1e-6, keys: [["kl_sample_train", "KL estimate"]] },
   { id: "ratio", title: "Largest |ratio − 1|", zero: 1e-5, keys: [["ratio_max", "largest |p/q − 1|"]] },

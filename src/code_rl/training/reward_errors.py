@@ -1,0 +1,71 @@
+"""A running estimate of the reward's false positives: wrong programs that are paid.
+
+Two kinds of programs are known to be wrong: those for canaries, and those that fail a test. Only
+canaries can show that the judge itself is cheated. Programs that fail a test can show that
+`reward=` pays against the verdict. Neither shows tests that are too weak, and nothing here measures
+right programs that are not paid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from code_rl.grading import Problem, Verdict
+from code_rl.training.algorithm.metrics import mean
+from code_rl.training.canary import FULL_REWARD, shown_program
+from code_rl.training.objective import ScoredGroup
+from code_rl.util.rates import Rate
+
+
+def reward_metrics(
+    groups: Sequence[ScoredGroup], logged: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the counts of a step, and the upper bound of FPR over the run. `logged` has the
+    metrics of all steps, those of this step last."""
+    wrong = [
+        (scored.group.problem, each, reward)
+        for scored in groups
+        for each, reward in zip(scored.group.trajectories, scored.rewards_G, strict=True)
+        if reward is not None and each.format_ok and not each.verdict.correct
+    ]
+    paid = [each for _, each, reward in wrong if reward >= FULL_REWARD]
+    metrics = {
+        "reward/wrong": len(wrong),
+        "reward/wrong_paid": len(paid),
+        "reward/public_fpr": mean(
+            [
+                float(passes_public(problem, each.verdict))
+                for problem, each, _ in wrong
+                if len({test.public for test in problem.tests}) == 2  # some public, some hidden
+            ]
+        ),
+    }
+    metrics["reward/fpr_upper"] = _upper([*logged, metrics])
+    return metrics | ({"reward/wrong_program": shown_program(paid[0])} if paid else {})
+
+
+def passes_public(problem: Problem, verdict: Verdict) -> bool:
+    """Return True if a wrong program passed every public test before its first failure."""
+    failed = verdict.failure.test if verdict.failure else 0
+    return not any(test.public for test in problem.tests[failed:])
+
+
+def _upper(logged: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the upper end of the 95% interval of FPR, or None without evidence.
+
+    Programs that fail a test are evidence once one of them is paid: a reward that follows the
+    verdict never pays any.
+    """
+
+    def rate(passed: str, programs: str, groups: str) -> Rate:
+        paid, total, clusters = (
+            sum(record.get(name) or 0 for record in logged) for name in (passed, programs, groups)
+        )
+        total = max(total, paid)
+        return Rate(paid, total, min(total, clusters))
+
+    canaries = rate("canary/passed", "canary/programs", "canary/groups")
+    judged = rate("reward/wrong_paid", "reward/wrong", "groups_total")
+    ends = [canaries.ends[1]] * (canaries.total > 0) + [judged.ends[1]] * (judged.passed > 0)
+    return max(ends, default=None)
