@@ -50,8 +50,12 @@ SHAPES: dict[str, dict[str, Any]] = {
     | {"num_key_value_heads": 1, "head_dim": 32, "intermediate_size": 128},
     "qwen3-0.6b": {"vocab_size": 151936, "hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16}
     | {"num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072},
+    "qwen3-1.7b": {"vocab_size": 151936, "hidden_size": 2048, "num_hidden_layers": 28, "num_attention_heads": 16}
+    | {"num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 6144},
     "qwen3-4b": {"vocab_size": 151936, "hidden_size": 2560, "num_hidden_layers": 36, "num_attention_heads": 32}
     | {"num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 9728},
+    "qwen3-8b": {"vocab_size": 151936, "hidden_size": 4096, "num_hidden_layers": 36, "num_attention_heads": 32}
+    | {"num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 12288, "tie_word_embeddings": False},
 }
 GIB = 2**30
 
@@ -108,17 +112,22 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def architecture(shape: str, context: int) -> Architecture:
-    return read_architecture(Qwen3Config(**SHAPES[shape], max_position_embeddings=context, tie_word_embeddings=True))
+    settings = {"tie_word_embeddings": True, **SHAPES[shape]}
+    return read_architecture(Qwen3Config(**settings, max_position_embeddings=context))
 
 
-def make_weights(arch: Architecture, dtype: torch.dtype) -> Weights:
+def make_weights(arch: Architecture, dtype: torch.dtype, device: torch.device | None = None) -> Weights:
     """Random weights of a shape, through the engine's own reading of a Hugging Face state."""
 
     def drawn(*shape: int) -> Tensor:
         made: Tensor = torch.randn(*shape, dtype=dtype) * shape[-1] ** -0.5
         return made
 
-    state = {"model.embed_tokens.weight": drawn(arch.vocab, arch.hidden), "model.norm.weight": drawn(arch.hidden)}
+    untied = {} if arch.tied_unembedding else {"lm_head.weight": drawn(arch.vocab, arch.hidden)}
+    state = untied | {
+        "model.embed_tokens.weight": drawn(arch.vocab, arch.hidden),
+        "model.norm.weight": drawn(arch.hidden),
+    }
     for i in range(arch.layers):
         at = f"model.layers.{i}"
         sizes = {
@@ -136,7 +145,7 @@ def make_weights(arch: Architecture, dtype: torch.dtype) -> Weights:
         }
         state |= {f"{at}.{name}.weight": drawn(*size) for name, size in sizes.items()}
     inverse = 1.0 / (1e6 ** (torch.arange(0, arch.head_dim, 2, dtype=torch.float32) / arch.head_dim))
-    return fuse(LoadedModel(arch, state, inverse), torch.device("cpu"), dtype)
+    return fuse(LoadedModel(arch, state, inverse), device or torch.device("cpu"), dtype)
 
 
 def group(size: int, tokens: int, prompt: int, fill: int = 0) -> list[EngineExample]:

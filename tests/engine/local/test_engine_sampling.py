@@ -153,7 +153,7 @@ def test_a_request_joins_the_batch_of_its_weights_while_no_other_waits(monkeypat
 
 def test_every_seed_of_64_bits_has_draws_of_its_own():
     seeds = (-1, -2, 2**63 + 5, 2**63 + 6, 2**63, 0, 5)
-    drawn = [float(picking.Uniforms([Choice(seed, 0), Choice(5, 1)]).take()[0]) for seed in seeds]
+    drawn = [float(picking.Uniforms([Choice(seed, 0), Choice(5, 1)], torch.device("cpu")).take()[0]) for seed in seeds]
     assert len(set(drawn)) == len(seeds)
 
 

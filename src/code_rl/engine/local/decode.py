@@ -33,6 +33,7 @@ from torch import Tensor
 
 from code_rl.util.errors import BackendError
 
+from .device import Device
 from .forward import (
     PREFILL_TOKENS,
     WIDTH,
@@ -166,15 +167,33 @@ def _round_up(tokens: int) -> int:
     return -(-tokens // WIDTH) * WIDTH
 
 
+def _rows(parts: Sequence[Tensor], spare: int) -> Tensor:
+    """Return the rows of all parts and `spare` rows of zeros."""
+    joined = torch.cat(list(parts)) if len(parts) > 1 else parts[0]
+    return F.pad(joined, (0, spare)) if spare else joined
+
+
+def fetch(
+    steps: Sequence[tuple[Tensor, Tensor]],
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    """Return tokens [steps, rows] and log-probabilities [steps, rows] of decoding steps, read from
+    the device in one transfer."""
+    tokens = torch.stack([token for token, _ in steps]).to(torch.int32)
+    # As the same bits in integers, both kinds of numbers travel together.
+    bits = torch.stack([logprob for _, logprob in steps]).view(torch.int32)
+    found = torch.stack([tokens, bits]).cpu().numpy()
+    return found[0], found[1].view(np.float32)
+
+
 def _step(weights: Weights, batches: Sequence[_Batch]) -> None:
     """Feed every row its last token, and give each batch the logits of the next."""
     arch = weights.arch
     sizes = [len(batch.ids) for batch in batches]
     spare = max(0, MIN_ROWS - sum(sizes))
     sizes.append(spare)
-    positions = F.pad(torch.cat([batch.begin() for batch in batches]), (0, spare))
+    positions = _rows([batch.begin() for batch in batches], spare)
     cos, sin = weights.cos[positions].unsqueeze(1), weights.sin[positions].unsqueeze(1)
-    x = F.embedding(F.pad(torch.cat([batch.token for batch in batches]), (0, spare)), weights.embed)
+    x = F.embedding(_rows([batch.token for batch in batches], spare), weights.embed)
     for i, layer in enumerate(weights.layers):
 
         def attend(query: Tensor, key: Tensor, value: Tensor, i: int = i) -> Tensor:
@@ -230,6 +249,8 @@ class _Batch:
         self.keys = [self.prefix_values[0].new_zeros(rows, kv, d, 0) for _ in weights.layers]
         self.values = [self.prefix_values[0].new_zeros(rows, kv, 0, d) for _ in weights.layers]
         self.token = torch.zeros(rows, dtype=torch.int64, device=self.device)
+        self.look_every = Device(self.device).look_every
+        self.unread: list[tuple[Tensor, Tensor]] = []
         self.picker = Picker([request.choice for request in self.requests], self.device)
         self.limits = np.array([request.max_tokens for request in self.requests])
         self.stop_table, self.stop_sets = self._stops()
@@ -246,30 +267,48 @@ class _Batch:
         return len(self.prefix_lengths) * self.prefix_values[0].shape[2] + len(self.ids) * own
 
     def sample_tokens(self) -> list[tuple[SequenceRequest, Completion]]:
-        """Choose the next token of every row; return the sequences that ended."""
-        token, logprob = self.picker.sample_tokens(self.logits)
-        logprobs = logprob.cpu().numpy()
+        """Choose the next token of every row; return the sequences that are known to have ended.
+
+        On an accelerator the host looks at the tokens every few steps, since each look waits for
+        the device. Rows that have ended by then run on until the look.
+        """
+        sampled = self.picker.sample_tokens(self.logits)
+        self.token = sampled[0]
+        self.unread.append(sampled)
+        last = self.step + 1 >= self.limits[self.alive].max()
+        if len(self.unread) < self.look_every and not last:
+            return []
+        tokens, logprobs = fetch(self.unread)
         if np.isnan(logprobs).any():
             raise BackendError(
                 "the model's logits are not finite: its weights are damaged, or training has "
                 "diverged"
             )
-        ended = self._record(token.cpu().numpy(), logprobs)
+        first = self.step + 1 - len(self.unread)
+        self.unread.clear()
+        ended = [
+            found
+            for i, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True))
+            for found in self._record(first + i, token, logprob)
+        ]
         alive = int(self.alive.sum())
-        self.token = self._compact(token) if 0 < alive <= COMPACT_BELOW * len(self.ids) else token
+        if 0 < alive <= COMPACT_BELOW * len(self.ids):
+            self.token = self._compact(self.token)
         return ended
 
     def _record(
-        self, token: npt.NDArray[np.int64], logprob: npt.NDArray[np.float32]
+        self, step: int, token: npt.NDArray[np.int32], logprob: npt.NDArray[np.float32]
     ) -> list[tuple[SequenceRequest, Completion]]:
-        if self.step == len(self.tokens):
+        """Note the rows' tokens at `step`; return the sequences that they end. Rows that ended
+        before, whose tokens the device chose all the same, are skipped."""
+        if step == len(self.tokens):
             self.tokens = np.concatenate([self.tokens, np.zeros_like(self.tokens)])
             self.logprobs = np.concatenate([self.logprobs, np.zeros_like(self.logprobs)])
         alive = np.flatnonzero(self.alive)
         ids = np.asarray(self.ids)[alive]
-        self.tokens[self.step, ids] = token[alive]
-        self.logprobs[self.step, ids] = logprob[alive]
-        n = self.step + 1
+        self.tokens[step, ids] = token[alive]
+        self.logprobs[step, ids] = logprob[alive]
+        n = step + 1
         stopping = self.stop_table[self.stop_sets[alive], token[alive]]
         for i, row in enumerate(alive) if self.texts else ():
             text = self.texts.get(int(ids[i]))

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from .packing import Grid, Packed, is_long, make_grid
+from .packing import Grid, Packed, is_long, make_grid, to_device
 from .weights import SMALL_HIDDEN, Architecture, Layer, Weights
 from .worker import safe_point
 
@@ -449,8 +449,10 @@ def _prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
     )
     tokens = torch.from_numpy(
         np.concatenate([np.asarray(p.tokens, dtype=np.int64) for p in prompts])
-    ).to(device)
-    positions = torch.from_numpy(np.concatenate([np.arange(n) for n in lengths])).to(device)
+    ).to(device, non_blocking=True)
+    positions = torch.from_numpy(np.concatenate([np.arange(n) for n in lengths])).to(
+        device, non_blocking=True
+    )
     cos, sin = weights.cos[positions].unsqueeze(1), weights.sin[positions].unsqueeze(1)
     mask = causal_mask(grid.width, weights.dtype, device)
     x = F.embedding(tokens, weights.embed)
@@ -465,7 +467,7 @@ def _prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
 
     for layer in weights.layers:
         x = decoder_layer(weights, layer, x, cos, sin, attend)
-    ends = torch.from_numpy(offsets[1:] - 1).to(device)
+    ends = to_device(offsets[1:] - 1, device)
     last = rms_norm(x.index_select(0, ends), weights.norm, arch.norm_eps)
     logits = weights.head(last).float()
     nothing = (

@@ -13,6 +13,7 @@ from torch import Tensor
 from .hf import HfWeights, adapter_of
 from .learner import AdamState, Learner, outputs_of
 from .lora import Lora
+from .packing import to_device
 from .passes import EngineExample, Pass
 
 TOKENS = 1024
@@ -56,13 +57,19 @@ class HfLearner(Learner):
                 tokens[row, : len(examples[i].tokens)] = examples[i].tokens
             logits = model(torch.from_numpy(tokens).to(model.device), use_cache=False).logits
             total = torch.zeros((), device=model.device)
+            results: list[Tensor] = []
             for row, i in enumerate(part):
                 found, lost = _one(examples[i], logits[row], how)
-                logprobs[i][...] = found.detach().cpu().numpy()
-                losses[i][examples[i].context :] = lost.detach().cpu().numpy()
+                results += [found.detach(), lost.detach()]
                 total = total + lost.sum()
             if total.requires_grad:
                 total.backward()  # type: ignore[no-untyped-call]
+            # One transfer for the whole micro-batch.
+            together = torch.cat(results).cpu().numpy()
+            read = np.split(together, np.cumsum([len(each) for each in results])[:-1])
+            for i, found_i, lost_i in zip(part, read[::2], read[1::2], strict=True):
+                logprobs[i][...] = found_i
+                losses[i][examples[i].context :] = lost_i
         return outputs_of(logprobs, losses)
 
     def _batches(self, examples: Sequence[EngineExample]) -> Iterator[list[int]]:
@@ -81,11 +88,9 @@ def _one(example: EngineExample, logits: Tensor, how: Pass) -> tuple[Tensor, Ten
     """Return the log-probabilities of an example's targets, and the losses of those that count."""
     count, start, device = len(example.tokens), example.context, logits.device
     scaled = logits[:count].float() / how.temperature
-    targets = torch.from_numpy(example.targets).to(device)
+    targets = to_device(example.targets, device)
     chosen = scaled.gather(1, targets.view(count, -1)) - scaled.logsumexp(-1, keepdim=True)
     logprobs = chosen.view(targets.shape)
-    inputs = {
-        name: torch.from_numpy(values[start:]).to(device) for name, values in example.inputs.items()
-    }
+    inputs = {name: to_device(values[start:], device) for name, values in example.inputs.items()}
     losses: Tensor = how.loss.formula(torch, logprobs[start:], inputs, how.settings)
     return logprobs, losses

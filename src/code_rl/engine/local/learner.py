@@ -229,7 +229,7 @@ class Learner:
             batch.prefix_tokens,
         )
         with torch.no_grad():
-            nothing = torch.empty(batch.targets[:0].shape)
+            nothing = states.new_empty(batch.targets[:0].shape, dtype=torch.float32)
             prefix = (
                 target_logprobs(weights, states[:at], batch.targets[:at], how.temperature)
                 if at
@@ -279,7 +279,10 @@ def _spread(
     batch: Packed, found: Sequence[Tensor], logprobs: list[Floats], losses: list[Floats]
 ) -> None:
     """Write a micro-batch's results to the examples that they belong to."""
-    prefix, suffix, token_losses = (part.cpu().numpy() for part in found)
+    # One transfer for all three.
+    lengths = [len(part) for part in found]
+    together = torch.cat(list(found)).cpu().numpy()
+    prefix, suffix, token_losses = np.split(together, np.cumsum(lengths)[:-1])
     at_prefix = at = 0
     for unit in batch.units:
         for part in unit.suffixes:

@@ -192,14 +192,16 @@ def pack(units: Sequence[Unit], device: torch.device) -> Packed:
         else None
     )
     inputs = {
-        name: _to(np.concatenate([b.example.inputs[name][b.start :] for b in suffixes]), device)
+        name: to_device(
+            np.concatenate([b.example.inputs[name][b.start :] for b in suffixes]), device
+        )
         for name in suffixes[0].example.inputs
     }
     return Packed(
         units=tuple(units),
-        tokens=_to(np.concatenate(tokens), device),
-        positions=_to(positions, device),
-        targets=_to(np.concatenate(targets), device),
+        tokens=to_device(np.concatenate(tokens), device),
+        positions=to_device(positions, device),
+        targets=to_device(np.concatenate(targets), device),
         prefixes=prefix_grid,
         suffixes=suffix_grid,
         slots=slots,
@@ -233,11 +235,15 @@ def make_grid(
     return Grid(
         n_rows,
         width,
-        _to(gather.reshape(-1), device),
-        _to(np.concatenate(scatter), device),
-        _to(filled, device),
+        to_device(gather.reshape(-1), device),
+        to_device(np.concatenate(scatter), device),
+        to_device(filled, device),
     )
 
 
-def _to(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], device: torch.device) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+def to_device(
+    array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], device: torch.device
+) -> Tensor:
+    """Return the array as a tensor on the device. The host does not wait for the copy."""
+    # Safe although the array may be freed at once: a driver stages memory of this kind first.
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)

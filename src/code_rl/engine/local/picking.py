@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -33,29 +32,33 @@ class Choice:
 class Uniforms:
     """One stream of numbers in [0, 1) per row."""
 
-    def __init__(self, choices: Sequence[Choice]) -> None:
+    def __init__(self, choices: Sequence[Choice], device: torch.device) -> None:
         mask = (1 << 64) - 1
         self._streams = [
             np.random.Generator(np.random.Philox(key=np.array([c.seed & mask, c.index], np.uint64)))
             for c in choices
         ]
-        self._block: npt.NDArray[np.float32] = np.empty((len(choices), 0), dtype=np.float32)
+        self._device = device
+        # [numbers, rows]
+        self._block = torch.empty((0, len(choices)), device=device)
         self._at = 0
 
     def take(self) -> Tensor:
-        """Return the next number of each row [rows], fp32 on the CPU."""
-        if self._at == self._block.shape[1]:
-            self._block = np.stack(
-                [stream.random(BLOCK, dtype=np.float32) for stream in self._streams]
-            )
+        """Return the next number of each row [rows], fp32. A block of them is sent to the device at
+        once."""
+        if self._at == len(self._block):
+            drawn = [stream.random(BLOCK, dtype=np.float32) for stream in self._streams]
+            block = torch.from_numpy(np.stack(drawn, axis=1))
+            self._block = block.to(self._device, non_blocking=True)
             self._at = 0
         self._at += 1
-        return torch.from_numpy(np.ascontiguousarray(self._block[:, self._at - 1]))
+        return self._block[self._at - 1]
 
     def keep(self, rows: Sequence[int]) -> None:
         """Drop all other rows."""
         self._streams = [self._streams[row] for row in rows]
-        self._block = self._block[list(rows)]
+        index = torch.from_numpy(np.array(rows)).to(self._device, non_blocking=True)
+        self._block = self._block.index_select(1, index)
 
 
 class Picker:
@@ -64,7 +67,7 @@ class Picker:
     def __init__(self, choices: Sequence[Choice], device: torch.device) -> None:
         self._device = device
         self._choices = list(choices)
-        self._uniforms = Uniforms(choices)
+        self._uniforms = Uniforms(choices, device)
         self._prepare()
 
     def _prepare(self) -> None:
@@ -94,7 +97,7 @@ class Picker:
         Log-probabilities are at the row's temperature (greedy: 1), before top-k and top-p. The
         trainer has no such filters and computes the same.
         """
-        uniforms = self._uniforms.take().to(self._device, non_blocking=True)
+        uniforms = self._uniforms.take()
         top = logits.amax(-1, keepdim=True)
         # In place: allocating rows of a large vocabulary takes longer than computing them.
         mass = logits - top

@@ -98,7 +98,9 @@ def sequence_ratio(ops: ModuleType, logprobs: Tokens, inputs: Inputs) -> Tokens:
     sequence."""
     now, mask = constant(logprobs), inputs[SEQUENCE] != 0
     total = ops.where(mask, now - inputs["logprobs"], 0 * now).sum()
-    return ops.clip(total / max(int(mask.sum()), 1), -MOST_LOG_RATIO, MOST_LOG_RATIO)
+    # A float of the same type, left where it is: the host would wait for a device's answer.
+    count = ops.clip(mask.sum(dtype=now.dtype), 1, None)
+    return ops.clip(total / count, -MOST_LOG_RATIO, MOST_LOG_RATIO)
 
 
 def surrogate(ops: ModuleType, ratios: Tokens, advantages: Tokens, settings: Settings) -> Tokens:

@@ -1,0 +1,144 @@
+"""Launches, waits and memory of the embedded engine on an accelerator, counted without one.
+
+    python benchmarks/accelerator.py [shapes=qwen3-0.6b,qwen3-1.7b,qwen3-4b,qwen3-8b] [rows=64] [group=8] [prompt=512] [new_tokens=1024]
+
+Every operation runs on the simulated card of the tests with shapes and no contents, in bfloat16 with LoRA of rank 32.
+`launches` are operations that a driver would start (views are free), `waits` the times the host waits for the card.
+Sampling: `rows` completions in groups, per step of the whole batch and per token. Training: one forward and backward
+pass over a group, `prompt` + `new_tokens` tokens each, and an optimizer step.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import chz
+import torch
+
+from benchmarks.memory import GIB, SHAPES, architecture, group, make_weights
+from code_rl.cli.main import run_script
+from code_rl.engine.local.decode import SequenceRequest, decode
+from code_rl.engine.local.device import Device
+from code_rl.engine.local.forward import Prompt
+from code_rl.engine.local.learner import Learner
+from code_rl.engine.local.lora import Lora, LoraSettings
+from code_rl.engine.local.passes import read_pass
+from code_rl.engine.local.picking import Choice
+from code_rl.engine.local.weights import Weights
+from code_rl.util.errors import ConfigError
+from tests.engine.accelerator.simulated import NAME, PLACE, install, sized
+
+CONTEXT = 40960
+STEPS = 32  # decoding steps that are counted: enough for several looks at stops
+
+
+@chz.chz
+class Options:
+    """Which shapes, and how much of each."""
+
+    shapes: str = chz.field(default="qwen3-0.6b,qwen3-1.7b,qwen3-4b,qwen3-8b", doc="Which models.")
+    rows: int = chz.field(default=64, doc="Completions sampled together.")
+    group: int = chz.field(default=8, doc="Completions of a prompt.")
+    prompt: int = chz.field(default=512, doc="Tokens of a prompt.")
+    new_tokens: int = chz.field(default=1024, doc="Tokens of a completion in training.")
+    rank: int = chz.field(default=32, doc="Rank of LoRA.")
+
+    @chz.validate
+    def _known(self) -> None:
+        for shape in self.shapes.split(","):
+            if shape not in SHAPES:
+                raise ConfigError(f"shapes={self.shapes}: {shape!r} is none of {', '.join(SHAPES)}")
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Launches and waits of some work, and the most bytes that it held beyond those before it."""
+
+    launches: int
+    waits: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Meters:
+    """The counts of one shape: bytes that stay, a decoding step of the whole batch, and a training pass."""
+
+    weights: int
+    adapter: int
+    step: Counted
+    per_token: float
+    caches: Counted
+    training: Counted
+    trained: int
+
+
+def counted(work: Callable[[], object]) -> Counted:
+    """Count what the card is asked for by `work`."""
+    card = install()
+    gc.collect()
+    card.reset()
+    before = card.live
+    work()
+    return Counted(card.launches, card.waits, card.peak - before)
+
+
+def sample(weights: Weights, options: Options, tokens: int) -> None:
+    """Sample `rows` completions of so many tokens without a stop."""
+    prompts = [Prompt((7,) * options.prompt) for _ in range(-(-options.rows // options.group))]
+    requests = deque(
+        SequenceRequest((i, 0), prompts[i // options.group], tokens, Choice(0, i), frozenset({3}))
+        for i in range(options.rows)
+    )
+    for _ in decode(weights, requests, Device(PLACE).cache_bytes):
+        pass
+
+
+def train(learner: Learner, options: Options) -> int:
+    """Train on one group; return its tokens."""
+    examples = group(options.group, options.prompt + options.new_tokens, options.prompt)
+    learner.forward_backward(examples, read_pass("importance_sampling", None))
+    return options.prompt + options.group * options.new_tokens
+
+
+def measure(shape: str, options: Options) -> Meters:
+    """Count one shape on a card without a limit."""
+    install()
+    with sized(1 << 50, compute=False) as card:
+        gc.collect()
+        before = card.live
+        with torch.device(NAME):
+            base = make_weights(architecture(shape, CONTEXT), torch.bfloat16, PLACE)
+        gc.collect()
+        weights = card.live - before
+        lora = Lora(base.arch, LoraSettings(options.rank, 0), PLACE)
+        learner = Learner(base, lora)
+        adapter = card.live - before - weights
+        sampler = learner.sampler_weights()
+        few, many = (counted(partial(sample, sampler, options, n)) for n in (1, 1 + STEPS))
+        step = Counted((many.launches - few.launches) // STEPS, 0, 0)
+        waits = (many.waits - few.waits) / STEPS
+        training = counted(lambda: train(learner, options))
+        trained = options.prompt + options.group * options.new_tokens
+        return Meters(weights, adapter, step, waits, many, training, trained)
+
+
+def main(options: Options) -> int:
+    head = ("shape", "weights", "adapter", "caches", "activations", "launches/step", "/token", "waits/step")
+    print(f"{head[0]:12}" + "".join(f"{each:>14}" for each in (*head[1:], "launches/1k tr.", "waits/pass")))
+    for shape in options.shapes.split(","):
+        found = measure(shape, options)
+        cells = [
+            f"{size / GIB:.2f}" for size in (found.weights, found.adapter, found.caches.bytes, found.training.bytes)
+        ]
+        cells += [f"{found.step.launches}", f"{found.step.launches / options.rows:.1f}", f"{found.per_token:.2f}"]
+        cells += [f"{1000 * found.training.launches / found.trained:.0f}", f"{found.training.waits}"]
+        print(f"{shape:12}" + "".join(f"{each:>14}" for each in cells), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    run_script(Options, main, __doc__ or "")

@@ -1,0 +1,261 @@
+"""Work that is done once on the CPU and once on the simulated card, in a process of its own: see `conftest`.
+
+Every function returns plain numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from tinker import types
+
+from code_rl.engine.local import EmbeddedService, decode, forward, picking
+from code_rl.engine.local.decode import SequenceRequest
+from code_rl.engine.local.device import Device
+from code_rl.engine.local.forward import Prompt
+from code_rl.engine.local.models import wrap_model
+from code_rl.engine.local.picking import Choice
+from code_rl.engine.losses import LOSSES
+from tests.engine.accelerator.simulated import GIB, NAME, card, install, sized
+from tests.engine.local.embedded_models import datum, reference, text, tokens
+
+Numbers = dict[str, Any]
+PROMPT = 20
+
+
+def _model(kind: str) -> Any:
+    if kind == "transformers":
+        from tests.engine.local.test_any_model import made
+
+        return made("gpt2")
+    return reference(kind)
+
+
+def _client(kind: str, device: str, dtype: str, folder: str | None = None) -> tuple[EmbeddedService, Any]:
+    """A service on this device and a client whose adapter has random weights."""
+    install()
+    service = EmbeddedService(device=device, dtype=dtype, state_dir=folder)
+    service.add_model(wrap_model("m", "/nonexistent", _model(kind), service.device, service.dtype))
+    client = service.create_lora_training_client("m", rank=4, seed=0).result()
+    generator = torch.Generator().manual_seed(0)
+    client._lora.flat.copy_(torch.randn(client._lora.flat.shape, generator=generator) * 0.05)
+    client._learner.weights_changed()
+    return service, client
+
+
+def _sample(client: Any, count: int = 4, length: int = 12, **params: Any) -> list[types.SampledSequence]:
+    sampler = client.save_weights_and_get_sampling_client().result()
+    settings = types.SamplingParams(max_tokens=length, seed=3, **{"temperature": 1.0, **params})
+    found = [sampler.sample(text(tokens(seed, PROMPT + seed)), count, settings) for seed in (1, 2)]
+    return [sequence for each in found for sequence in each.result().sequences]
+
+
+def _datums(sequences: list[types.SampledSequence], loss: str) -> list[types.Datum]:
+    """One datum a completion, with every field that the loss reads; half of the advantages are negative."""
+    made = []
+    for i, sequence in enumerate(sequences):
+        prompt = tokens(1 + i // 4, PROMPT + 1 + i // 4)
+        off = [0.0] * (len(prompt) - 1)
+        n = len(sequence.tokens)
+        fields = {
+            "logprobs": [lp - 0.1 for lp in sequence.logprobs or ()],
+            "advantages": [1.0 if i % 2 else -1.0] * n,
+            "weights": [1.0] * n,
+            "sequence_ratio_mask": [1.0] * n,
+        }
+        inputs = {name: np.array(off + fields[name], dtype=np.float32) for name in LOSSES[loss].inputs}
+        made.append(datum([*prompt, *sequence.tokens], **inputs))
+    return made
+
+
+def rl_step(kind: str, device: str, dtype: str, losses: tuple[str, ...]) -> Numbers:
+    """Sample two groups, then for each loss take one step from the same weights."""
+    _, client = _client(kind, device, dtype)
+    sequences = _sample(client)
+    start = client._lora.flat.cpu().clone()
+    found: Numbers = {
+        "tokens": [list(sequence.tokens) for sequence in sequences],
+        "logprobs": [list(sequence.logprobs or ()) for sequence in sequences],
+    }
+    settings = {"dro": {"beta": 0.05}}
+    for loss in losses:
+        client._lora.flat.copy_(start)
+        client._learner.weights_changed()
+        output = client.forward_backward(_datums(sequences, loss), loss, settings.get(loss)).result()
+        found[loss] = [
+            output.metrics["loss:sum"],
+            client.optim_step(types.AdamParams(learning_rate=1e-3)).result().metrics["grad_norm:mean"],
+            client._lora.flat.cpu().double().norm().item(),
+        ]
+    return found
+
+
+def narrowed(device: str) -> Numbers:
+    """Sampling with stops, filters, greedy rows and prompt scores."""
+    _, client = _client("qwen3", device, "float32")
+    sampler = client.save_weights_and_get_sampling_client().result()
+    asked = types.SamplingParams(max_tokens=30, temperature=0.7, top_p=0.9, top_k=20, seed=1, stop=[5, 6, 7, 8, 9, 10])
+    filtered = sampler.sample(text(tokens(4, 30)), 6, asked, include_prompt_logprobs=True, topk_prompt_logprobs=3)
+    greedy = sampler.sample(text(tokens(5, 9)), 1, types.SamplingParams(max_tokens=9, temperature=0.0))
+    answers = filtered.result(), greedy.result()
+    return {
+        "tokens": [list(sequence.tokens) for answer in answers for sequence in answer.sequences],
+        "ends": [sequence.stop_reason for answer in answers for sequence in answer.sequences],
+        "scores": [each for each in answers[0].prompt_logprobs or () if each is not None][1:],
+    }
+
+
+def resumed(device: str, folder: str) -> Numbers:
+    """A step, a checkpoint, and a second step: of the client, and of one restored from the checkpoint."""
+    service, client = _client("qwen3", device, "float32", folder)
+    data = _datums(_sample(client), "ppo")
+
+    def step(trained: Any) -> list[float]:
+        output = trained.forward_backward(data, "ppo").result()
+        norm = trained.optim_step(types.AdamParams(learning_rate=1e-2)).result().metrics["grad_norm:mean"]
+        return [output.metrics["loss:sum"], norm]
+
+    first = step(client)
+    path = client.save_state("state").result().path
+    second = step(client)
+    back = service.create_training_client_from_state_with_optimizer(path).result()
+    return {"first": first, "second": second, "resumed": step(back)}
+
+
+def exported(device: str, folder: str) -> Numbers:
+    """A checkpoint of the card, exported for peft: the sum of each tensor."""
+    from safetensors.torch import load_file
+
+    from code_rl.cli.export import export_command
+
+    install()
+    service = EmbeddedService(device=device, dtype="float32", state_dir=folder)
+    client = service.create_lora_training_client("tiny", rank=4, seed=1).result()
+    client._lora.flat.add_(0.01)
+    path = client.save_state("trained").result().path
+    out = Path(folder) / "peft"
+    assert export_command({"checkpoint": path, "format": "peft", "out": str(out)}) == 0
+    state = load_file(out / "adapter_model.safetensors")
+    return {name: float(tensor.double().sum()) for name, tensor in state.items()}
+
+
+def whole_run(device: str, folder: str) -> Numbers:
+    """`code_rl.train` for a step with a KL penalty, then resumed for another: the figures of each step."""
+    import code_rl
+
+    install()
+    small: Numbers = {"backend": "embedded", "executor": "embedded", "isolation": "none"}
+    small |= {"batch_size": 8, "group_size": 4, "max_tokens": 40, "eval_every": -1, "threads": 1, "dtype": "float32"}
+    log_path = f"{folder}/{device}"
+    code_rl.train(log_path=log_path, device=device, max_steps=1, kl_coef=0.05, **small)
+    code_rl.train(log_path=log_path, max_steps=2)
+    lines = map(json.loads, (Path(log_path) / "metrics.jsonl").read_text().splitlines())
+    return {str(i): {k: v for k, v in line.items() if _is_figure(k, v)} for i, line in enumerate(lines)}
+
+
+def _is_figure(name: str, value: object) -> bool:
+    return not name.startswith("time/") and isinstance(value, int | float)
+
+
+def served(device: str, folder: str) -> Numbers:
+    """A step through `code-rl serve` with this device."""
+    import tinker
+
+    os.environ["TINKER_TELEMETRY"] = "0"
+    from tests.engine.serve import serve_support
+
+    install()
+    plain = serve_support.EmbeddedService
+    serve_support.EmbeddedService = lambda _, dtype, **options: plain(device, dtype, **options)  # type: ignore[assignment, misc]
+    with serve_support.ServerThread(Path(folder) / device) as server:
+        service = tinker.ServiceClient(base_url=server.url, api_key="tml-dummy")
+        client = service.create_lora_training_client("tiny", rank=4, seed=0)
+        sampler = client.save_weights_and_get_sampling_client()
+        asked = types.SamplingParams(max_tokens=10, temperature=1.0, seed=1)
+        sequences = sampler.sample(text(tokens(1, PROMPT + 1)), 4, asked).result().sequences
+        output = client.forward_backward(_datums(list(sequences), "ppo"), "ppo").result()
+        return {"tokens": [list(each.tokens) for each in sequences], "loss": output.metrics["loss:sum"]}
+
+
+def counted_sampling(fault: str = "") -> Numbers:
+    """Waits and bytes of sampling 16 completions of 64 tokens, without a fault or with one planted in the engine."""
+    _, client = _client("qwen3", NAME, "float32")
+    weights = client._learner.sampler_weights()
+
+    def sample(length: int) -> int:
+        card.reset()
+        before = card.live
+        prompts = [Prompt(tuple(tokens(seed, PROMPT))) for seed in (1, 2)]
+        asked = deque(SequenceRequest((i, 0), prompts[i // 8], length, Choice(0, i), frozenset()) for i in range(16))
+        assert len(list(decode.decode(weights, asked, GIB))) == 16
+        return card.peak - before
+
+    with sized(GIB), _FAULTS[fault]() if fault else nullcontext():
+        sample(8)
+        waits = card.waits
+        peak = sample(72)
+        cells = decode.cell_bytes(weights) * (2 * 32 + 16 * 80)
+        return {"waits_per_step": (card.waits - waits) / 64, "peak": peak, "cells": cells}
+
+
+def _item_per_token() -> Any:
+    plain = picking.Picker.sample_tokens
+
+    def sample_tokens(self: picking.Picker, logits: torch.Tensor) -> Any:
+        found = plain(self, logits)
+        for token in found[0]:
+            token.item()
+        return found
+
+    return patch.object(picking.Picker, "sample_tokens", sample_tokens)
+
+
+def _doubled_cache() -> Any:
+    plain = forward.extended
+    kept: list[torch.Tensor] = []
+
+    def extended(cache: torch.Tensor, axis: int, width: int) -> torch.Tensor:
+        found = plain(cache, axis, width)
+        kept.append(found.clone())
+        return found
+
+    return patch.object(decode, "extended", extended)
+
+
+def _wrong_device() -> Any:
+    plain = picking.Uniforms.take
+    return patch.object(picking.Uniforms, "take", lambda self: plain(self).cpu())
+
+
+_FAULTS = {"an item per token": _item_per_token, "a doubled cache": _doubled_cache, "a wrong device": _wrong_device}
+
+
+def too_small() -> str:
+    """The error of sampling on a card that has no room, by name."""
+    _, client = _client("qwen3", NAME, "float32")
+    with sized(card.live + 1000):
+        try:
+            _sample(client)
+        except Exception as error:  # noqa: BLE001 - its kind is the result
+            return type(error).__name__
+    return ""
+
+
+def facts() -> Numbers:
+    """The card as the engine sees it."""
+    install()
+    with sized(3 * GIB):
+        device = Device(torch.device(NAME))
+        before = device.used
+        held = torch.zeros(1 << 20, device=NAME)
+        facts = {"total": device.total, "used": device.used - before, "free": device.free, "name": device.name}
+        del held
+        return facts | {"dtype": str(device.dtype), "tokens": device.tokens, "after": device.used - before}

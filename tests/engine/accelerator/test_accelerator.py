@@ -1,0 +1,112 @@
+"""The engine on an accelerator: the CPU's figures on every path, no mixed devices, few waits, no memory twice.
+
+All of it runs on the simulated card, in one other process: torch keeps a device that it was once taught.
+"""
+
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from code_rl.engine.losses import LOSSES  # noqa: E402
+from tests.engine.accelerator import cases  # noqa: E402
+from tests.engine.accelerator.simulated import GIB, NAME  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def card():
+    """Runs a case in the process that has the simulated card."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield lambda case, *args: pool.submit(case, *args).result()
+
+
+def flat(numbers):
+    """All numbers in a nested result, in order."""
+    if isinstance(numbers, dict):
+        return [each for key in sorted(numbers) for each in flat(numbers[key])]
+    if isinstance(numbers, list):
+        return [each for part in numbers for each in flat(part)]
+    return [numbers]
+
+
+def assert_same(ours, cpu):
+    assert flat(ours) == [pytest.approx(each, rel=1e-5, abs=1e-5) for each in flat(cpu)]
+
+
+def test_the_engine_sees_its_name_memory_and_number_type(card):
+    found = card(cases.facts)
+    assert found == {
+        "total": 3 * GIB,
+        "used": 4 << 20,
+        "free": pytest.approx(3 * GIB, rel=0.01),
+        "name": "Simulated GPU",
+        "dtype": "torch.bfloat16",
+        "tokens": 8192,
+        "after": 0,
+    }
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", ["qwen3", "qwen2", "transformers"])
+def test_a_step_with_each_loss_gives_the_figures_of_the_cpu(card, kind, dtype):
+    losses = tuple(LOSSES) if kind != "qwen2" else ("gspo",)
+    ours, cpu = (card(cases.rl_step, kind, device, dtype, losses) for device in (NAME, "cpu"))
+    assert ours["tokens"] == cpu["tokens"]
+    assert_same(ours, cpu)
+
+
+def test_stops_filters_greedy_rows_and_scores_are_those_of_the_cpu(card):
+    ours, cpu = (card(cases.narrowed, device) for device in (NAME, "cpu"))
+    assert ours["ends"] == cpu["ends"]
+    assert set(cpu["ends"]) == {"stop", "length"}
+    assert_same(ours["tokens"] + ours["scores"], cpu["tokens"] + cpu["scores"])
+
+
+def test_a_checkpoint_goes_on_as_the_client_that_wrote_it(card, tmp_path):
+    ours = card(cases.resumed, NAME, str(tmp_path / "card"))
+    assert ours["resumed"] == ours["second"]
+    assert_same(ours, card(cases.resumed, "cpu", str(tmp_path / "cpu")))
+
+
+def test_an_export_has_the_tensors_of_the_cpu(card, tmp_path):
+    ours = card(cases.exported, NAME, str(tmp_path / "card"))
+    assert ours
+    assert_same(ours, card(cases.exported, "cpu", str(tmp_path / "cpu")))
+
+
+def test_a_whole_run_with_kl_and_its_resumption_have_the_figures_of_the_cpu(card, tmp_path):
+    ours, cpu = (card(cases.whole_run, device, str(tmp_path)) for device in (NAME, "cpu"))
+    assert len(ours) == 2
+    assert any("kl_reference" in step for step in ours.values())
+    assert ours.keys() == cpu.keys()
+    for step in ours:
+        assert ours[step].keys() == cpu[step].keys()
+    assert_same(ours, cpu)
+
+
+def test_a_server_gives_the_figures_of_the_cpu(card, tmp_path):
+    ours, cpu = (card(cases.served, device, str(tmp_path)) for device in (NAME, "cpu"))
+    assert_same(ours, cpu)
+
+
+def test_sampling_waits_at_most_once_a_step_and_holds_no_more_than_its_cells(card):
+    found = card(cases.counted_sampling)
+    assert found["waits_per_step"] <= 1
+    assert found["peak"] <= 1.1 * found["cells"]
+
+
+def test_no_room_is_the_drivers_error(card):
+    assert card(cases.too_small) == "OutOfMemoryError"
+
+
+@pytest.mark.parametrize("fault", ["an item per token", "a doubled cache"])
+def test_a_planted_fault_exceeds_a_bound(card, fault):
+    found = card(cases.counted_sampling, fault)
+    assert found["waits_per_step"] > 1 or found["peak"] > 1.1 * found["cells"]
+
+
+def test_a_planted_tensor_on_the_wrong_device_is_refused(card):
+    with pytest.raises(RuntimeError):
+        card(cases.counted_sampling, "a wrong device")
