@@ -236,11 +236,17 @@ class Console:
             f"{trained} completion tokens sampled for training, {evaluated} for evaluation"
         )
         if steps and (upper := steps[-1].get("reward/fpr_upper")) is not None:
-            names = "canary/passed", "canary/programs", "reward/wrong_paid", "reward/wrong"
-            counts = [sum(record.get(name, 0) for record in steps) for name in names]
+            names = (
+                *("canary/passed", "canary/programs", "canary/groups"),
+                *("reward/wrong_paid", "reward/wrong"),
+            )
+            passed, programs, groups, paid, wrong = (
+                sum(record.get(name) or 0 for record in steps) for name in names
+            )
             self.notice(
-                f"the reward paid at most {_percent(upper)} of wrong programs (95%): {counts[0]} "
-                f"of {counts[1]} canary programs, {counts[2]} of {counts[3]} that fail a test"
+                f"wrong programs that were paid: {passed} of {programs} for {groups} canary "
+                f"groups, {paid} of {wrong} that fail a test; at most {_percent(upper)} (95%, each "
+                "group counted once)"
             )
         self.notice(f"run directory: {log_path}")
         for hint in hints:
