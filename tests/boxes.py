@@ -6,15 +6,19 @@ closes the sandbox or counts what it has makes one of its own.
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
 
+import pytest
 from aiohttp import web
 
+from code_rl import open_box
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+from code_rl.util.errors import IsolationError
 
 _servers: list[subprocess.Popen[str]] = []
 
@@ -65,3 +69,16 @@ def end_servers() -> None:
     """When the session ends; the processes of a sandbox end with this one."""
     for process in _servers:
         end_server(process)
+
+
+def require_boxes() -> None:
+    """Skip the test where this machine has no namespaces for boxes."""
+
+    async def opened() -> None:
+        async with open_box():
+            pass
+
+    try:
+        asyncio.run(opened())
+    except IsolationError as error:
+        pytest.skip(str(error))

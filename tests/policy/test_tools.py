@@ -6,11 +6,10 @@ import asyncio
 
 import pytest
 
-from code_rl import open_box
 from code_rl.policy.completion_log import InFlight
 from code_rl.policy.environments import Tools, get_environment
 from code_rl.policy.sample import Sampling
-from code_rl.util.errors import IsolationError
+from tests.boxes import require_boxes
 from tests.refusals import refused
 
 from .conversation_support import Scripted, policy, problem, program
@@ -19,15 +18,9 @@ RIGHT = program("7")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def boxes():
-    async def try_one():
-        async with open_box():
-            pass
-
-    try:
-        asyncio.run(try_one())
-    except IsolationError as error:
-        pytest.skip(str(error))
+def boxes() -> None:
+    """Boxes, or a skip by name."""
+    require_boxes()
 
 
 def shell(command: str) -> str:

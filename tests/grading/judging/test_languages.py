@@ -15,6 +15,7 @@ from code_rl import CallTest, Compare, ConfigError, DataError, Problem, StdinTes
 from code_rl.grading import judge_async, languages
 from code_rl.grading.native import problem_from_json, problem_to_json
 from code_rl.grading.verdict import VerdictKind
+from tests.boxes import require_boxes
 from tests.grading.corpus.rooms import room
 from tests.refusals import refused
 
@@ -29,6 +30,12 @@ RIGHT = {
 }
 COMPILERS = {"cpp": "g++", "c": "gcc", "rust": "rustc", "go": "go", "java": "javac", "javascript": "node"}
 BELOW_USR = "/usr/local/bin:/usr/bin:/bin"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def boxes() -> None:
+    """Boxes, or a skip by name."""
+    require_boxes()
 
 
 def installed(name):

@@ -14,8 +14,15 @@ import pytest
 
 import code_rl
 from code_rl.util.errors import ConfigError, DataError, IsolationError, SandboxError
+from tests.boxes import require_boxes
 
 COMPILERS = {"g++": "/usr/bin/g++"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def boxes() -> None:
+    """Boxes, or a skip by name."""
+    require_boxes()
 
 
 def in_a_box(*commands, **limits):
