@@ -80,14 +80,16 @@ def generated_tests(
 def _parts(test: StdinTest | CallTest) -> list[Any]:
     """Return the arguments of a call, or the words of each line, integers as int."""
     if isinstance(test, CallTest):
-        return list(test.args)
+        return [*test.args, *test.kwargs.values()]
     lines = [line.split(" ") for line in test.input.strip("\n").split("\n")]
     return [[int(w) if _INTEGER.fullmatch(w) else w for w in words] for words in lines]
 
 
 def _with_parts(test: StdinTest | CallTest, parts: Sequence[Any]) -> StdinTest | CallTest:
     if isinstance(test, CallTest):
-        return replace(test, args=tuple(parts), raises=None)
+        count = len(test.args)
+        named = dict(zip(test.kwargs, parts[count:], strict=True))
+        return replace(test, args=tuple(parts[:count]), kwargs=named, raises=None)
     return replace(test, input="".join(f"{' '.join(map(str, words))}\n" for words in parts))
 
 
