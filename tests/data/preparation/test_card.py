@@ -13,7 +13,7 @@ import pytest
 from code_rl.cli.main import main
 from code_rl.data.preparation.verification.nearby import generated_tests
 from code_rl.grading.native import write_problems
-from code_rl.grading.problem import Problem, SequenceTest, StdinTest
+from code_rl.grading.problem import CallTest, Problem, SequenceTest, StdinTest
 from tests.data.preparation.planted import planted_set
 from tests.refusals import one_line
 
@@ -137,6 +137,15 @@ def test_generated_inputs_are_new_and_of_the_same_form(number: int) -> None:
             assert test.input not in {one.input for one in tests if isinstance(one, StdinTest)}
         else:
             assert all(isinstance(value, int) for value in test.args[0])
+
+
+def test_arguments_given_by_name_are_changed_too() -> None:
+    tests = tuple(CallTest((n,), kwargs={"k": k, "text": text}) for n, k, text in ((1, 2, "ab"), (3, 4, "cd")))
+    made = generated_tests(tests, random.Random(0))
+    assert {len(test.args) for test in made if isinstance(test, CallTest)} == {1}
+    named = [test.kwargs for test in made if isinstance(test, CallTest)]
+    assert {tuple(each) for each in named} == {("k", "text")}
+    assert {each["k"] for each in named} == {2, 4}
 
 
 def test_sequences_of_calls_and_long_inputs_are_not_changed() -> None:

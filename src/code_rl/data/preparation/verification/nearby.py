@@ -18,10 +18,13 @@ from code_rl.grading import CallTest, Problem, SequenceTest, StdinTest, TestCase
 from code_rl.grading.sandbox import Executor, Limits, Status
 from code_rl.grading.submission import program_job
 from code_rl.grading.values import loads
+from code_rl.util.concurrency import closing
 
 # Enough for most mutants with one small change, and few beside the tests of most sets.
 GENERATED, TRIES = 32, 128
 REPLACED = 0.3
+# Inputs on which the reference may fail, each perhaps at its time limit.
+MOST_FAILED = 6
 # Characters of a test that is changed, and tests that are read.
 LONGEST, MOST_TESTS = 1000, 64
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
@@ -43,12 +46,17 @@ async def nearby_problem(
         return None
     job = program_job(replace(problem, tests=tests), reference, tests, limits)
     answered: list[TestCase] = []
-    runs = [run async for run in executor.run(job)]
-    for test, run in zip(tests, runs, strict=False):
-        if run.status is Status.OK:
-            printed = run.stdout.decode("utf-8", "surrogateescape")
-            expected = printed if run.value is None else loads(run.value)
-            answered.append(replace(test, expected=expected))
+    failed = 0
+    async with closing(executor.run(job)) as runs:
+        async for run in runs:
+            if run.status is Status.OK:
+                printed = run.stdout.decode("utf-8", "surrogateescape")
+                expected = printed if run.value is None else loads(run.value)
+                answered.append(replace(tests[len(answered) + failed], expected=expected))
+            else:
+                failed += 1
+            if failed > MOST_FAILED or len(answered) + failed == len(tests):
+                break
     return replace(problem, tests=tuple(answered)) if answered else None
 
 
@@ -80,14 +88,16 @@ def generated_tests(
 def _parts(test: StdinTest | CallTest) -> list[Any]:
     """Return the arguments of a call, or the words of each line, integers as int."""
     if isinstance(test, CallTest):
-        return list(test.args)
+        return [*test.args, *test.kwargs.values()]
     lines = [line.split(" ") for line in test.input.strip("\n").split("\n")]
     return [[int(w) if _INTEGER.fullmatch(w) else w for w in words] for words in lines]
 
 
 def _with_parts(test: StdinTest | CallTest, parts: Sequence[Any]) -> StdinTest | CallTest:
     if isinstance(test, CallTest):
-        return replace(test, args=tuple(parts), raises=None)
+        count = len(test.args)
+        named = dict(zip(test.kwargs, parts[count:], strict=True))
+        return replace(test, args=tuple(parts[:count]), kwargs=named, raises=None)
     return replace(test, input="".join(f"{' '.join(map(str, words))}\n" for words in parts))
 
 
