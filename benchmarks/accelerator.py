@@ -1,11 +1,13 @@
 """Launches, waits and memory of the embedded engine on an accelerator, counted without one.
 
     python benchmarks/accelerator.py [shapes=qwen3-0.6b,qwen3-1.7b,qwen3-4b,qwen3-8b] [rows=64] [group=8] [prompt=512] [new_tokens=1024]
+                                     [plan_tokens=1024] [cards=16,24,48,80]
 
 Every operation runs on the simulated card of the tests with shapes and no contents, in bfloat16 with LoRA of rank 32.
 `launches` are operations that a driver would start (views are free), `waits` the times the host waits for the card.
 Sampling: `rows` completions in groups, per step of the whole batch and per token. Training: one forward and backward
-pass over a group, `prompt` + `new_tokens` tokens each, and an optimizer step.
+pass over a group, `prompt` + `new_tokens` tokens each. Then the memory plan (`dry_run=true`) of training beside the peak
+of the same pass on the simulated card, and the plan of each card.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from code_rl.engine.local.device import Device
 from code_rl.engine.local.forward import Prompt
 from code_rl.engine.local.learner import Learner
 from code_rl.engine.local.lora import Lora, LoraSettings
+from code_rl.engine.local.memory import Load, plan_memory
 from code_rl.engine.local.passes import read_pass
 from code_rl.engine.local.picking import Choice
 from code_rl.engine.local.weights import Weights
@@ -46,6 +49,8 @@ class Options:
     prompt: int = chz.field(default=512, doc="Tokens of a prompt.")
     new_tokens: int = chz.field(default=1024, doc="Tokens of a completion in training.")
     rank: int = chz.field(default=32, doc="Rank of LoRA.")
+    plan_tokens: int = chz.field(default=1024, doc="Tokens of a completion for the memory plan; 0 leaves plans out.")
+    cards: str = chz.field(default="16,24,48,80", doc="Memory of the cards that are planned for, in GiB.")
 
     @chz.validate
     def _known(self) -> None:
@@ -126,6 +131,51 @@ def measure(shape: str, options: Options) -> Meters:
         return Meters(weights, adapter, step, waits, many, training, trained)
 
 
+def simulated(shape: str, load: Load, tokens: int) -> int:
+    """The most bytes that training holds on the card, with a sampler's weights, in micro-batches of `tokens`."""
+    install()
+    with sized(1 << 50, compute=False) as card:
+        gc.collect()
+        before = card.live
+        with torch.device(NAME):
+            base = make_weights(architecture(shape, CONTEXT), torch.bfloat16, PLACE)
+        lora = Lora(base.arch, LoraSettings(load.rank, 0), PLACE)
+        learner = Learner(base, lora, tokens)
+        sampler = learner.sampler_weights()
+        gc.collect()
+        card.reset()
+        examples = group(load.group, load.longest, load.prompt)
+        learner.forward_backward(examples, read_pass("importance_sampling", None))
+        del sampler
+        return card.peak - before
+
+
+def plan_part(options: Options) -> None:
+    """Print the plan beside the simulated peak, and the plan of each card."""
+    print(f"\n{'shape':12}{'max_tokens':>12}{'planned GiB':>14}{'simulated':>12}{'ratio':>8}")
+    for shape in options.shapes.split(","):
+        arch, load = (
+            architecture(shape, CONTEXT),
+            Load(options.prompt, options.plan_tokens, options.group, options.rank),
+        )
+        with sized(1 << 50, compute=False):
+            plan = plan_memory(arch, torch.bfloat16, Device(PLACE), load)
+        peak, planned = simulated(shape, load, plan.tokens), plan.parts.total
+        cells = f"{load.max_tokens:12,}{planned / GIB:14.2f}{peak / GIB:12.2f}{planned / peak:8.3f}"
+        print(f"{shape:12}{cells}", flush=True)
+    for shape in options.shapes.split(","):
+        arch = architecture(shape, CONTEXT)
+        for gib in map(int, options.cards.split(",")):
+            for max_tokens in (8192, 24576):
+                load = Load(options.prompt, max_tokens, options.group, options.rank)
+                with sized(gib * GIB, compute=False):
+                    try:
+                        said = str(plan_memory(arch, torch.bfloat16, Device(PLACE), load))
+                    except ConfigError as error:
+                        said = str(error)
+                print(f"{shape} at {max_tokens:,} tokens on {gib} GB: {said}", flush=True)
+
+
 def main(options: Options) -> int:
     head = ("shape", "weights", "adapter", "caches", "activations", "launches/step", "/token", "waits/step")
     print(f"{head[0]:12}" + "".join(f"{each:>14}" for each in (*head[1:], "launches/1k tr.", "waits/pass")))
@@ -137,6 +187,8 @@ def main(options: Options) -> int:
         cells += [f"{found.step.launches}", f"{found.step.launches / options.rows:.1f}", f"{found.per_token:.2f}"]
         cells += [f"{1000 * found.training.launches / found.trained:.0f}", f"{found.training.waits}"]
         print(f"{shape:12}" + "".join(f"{each:>14}" for each in cells), flush=True)
+    if options.plan_tokens:
+        plan_part(options)
     return 0
 
 

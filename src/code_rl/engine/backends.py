@@ -101,16 +101,35 @@ async def connect(
     return await _connect_remote(config, state_path, found)
 
 
+def memory_lines(config: EngineSettings) -> list[str]:
+    """Return the embedded engine's memory plan for these settings as lines for a reader, or the
+    reason that the model does not fit. Nothing is loaded."""
+    from code_rl.engine.local.device import Device
+    from code_rl.engine.local.memory import plan_of
+    from code_rl.engine.local.service import resolve_device, resolve_dtype
+
+    try:
+        place = resolve_device(config.device)
+        plan = plan_of(config, Device(place), resolve_dtype(config.dtype, place))
+    except ConfigError as error:
+        return [f"memory: {error}"]
+    return [] if plan is None else [str(plan)]
+
+
 async def _connect_embedded(
     config: EngineSettings, state_dir: Path, state_path: str | None
 ) -> Backend:
     from code_rl.engine.local import EmbeddedService
+    from code_rl.engine.local.memory import plan_run
     from code_rl.engine.local.passes import loss_settings
 
     if config.model_name is None:
         raise ConfigError("model_name is not set; give model_name=tiny, a local folder or a hub id")
     name = config.model_name
     service = EmbeddedService(config.device, config.dtype, config.threads, state_dir)
+    memory = await asyncio.to_thread(plan_run, config, service.device, service.dtype)
+    if memory is not None:
+        service.follow(memory)
     if state_path is not None:
         trainer = await ready(service.create_training_client_from_state_with_optimizer(state_path))
     else:
@@ -119,7 +138,8 @@ async def _connect_embedded(
         )
     backend = Backend(
         description=f"the embedded engine ({service.device}, "
-        f"{str(service.dtype).removeprefix('torch.')}){trainer.notice and '; ' + trainer.notice}",
+        f"{str(service.dtype).removeprefix('torch.')}){trainer.notice and '; ' + trainer.notice}"
+        + (f"; {memory}" if memory is not None else ""),
         trainer=trainer,
         tokenizer=trainer.get_tokenizer(),
         context=trainer.max_context_length(),

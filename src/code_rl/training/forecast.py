@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import chz
 
 from code_rl.data.load import count_splits
-from code_rl.engine import BUILT_IN, BackendKind
+from code_rl.engine import BUILT_IN, BackendKind, memory_lines
 from code_rl.engine.names import built_in_context
 from code_rl.training.budget import Prices, Tokens, read_prices
 from code_rl.training.config import (
@@ -203,6 +203,8 @@ def forecast_lines(config: Config) -> list[str]:
                 f"  {name}={cap:g} would stop the run early, after about "
                 f"{100 * cap / figure:.0f}% of it"
             )
+    if config.backend == BackendKind.EMBEDDED:
+        lines += [f"  {line}" for line in memory_lines(config)]
     lines += ["", "assumed:"]
     lines += [
         f"  {name} = {assume[name]:g}  ({meaning})" for name, (meaning, *_) in ASSUMED.items()

@@ -21,10 +21,12 @@ from code_rl.engine.local import EmbeddedService, decode, forward, picking
 from code_rl.engine.local.decode import SequenceRequest
 from code_rl.engine.local.device import Device
 from code_rl.engine.local.forward import Prompt
+from code_rl.engine.local.memory import Load, plan_memory
 from code_rl.engine.local.models import wrap_model
 from code_rl.engine.local.picking import Choice
 from code_rl.engine.losses import LOSSES
-from tests.engine.accelerator.simulated import GIB, NAME, card, install, sized
+from code_rl.util.errors import ConfigError
+from tests.engine.accelerator.simulated import GIB, NAME, PLACE, card, install, sized
 from tests.engine.local.embedded_models import datum, reference, text, tokens
 
 Numbers = dict[str, Any]
@@ -259,3 +261,29 @@ def facts() -> Numbers:
         facts = {"total": device.total, "used": device.used - before, "free": device.free, "name": device.name}
         del held
         return facts | {"dtype": str(device.dtype), "tokens": device.tokens, "after": device.used - before}
+
+
+def planned() -> Numbers:
+    """The plan of a small model, and the most bytes that its training takes on the card."""
+    from benchmarks.accelerator import CONTEXT, simulated
+    from benchmarks.memory import architecture
+
+    install()
+    load = Load(prompt=64, max_tokens=448, group=4, rank=8)
+    with sized(GIB, compute=False):
+        plan = plan_memory(architecture("small", CONTEXT), torch.bfloat16, Device(PLACE), load)
+        fits = plan.parts.total + plan.cache_bytes <= GIB
+    return {"planned": plan.parts.total, "peak": simulated("small", load, plan.tokens), "fits": fits, "rows": plan.rows}
+
+
+def refused(total: int) -> str:
+    """The refusal of a plan on a card of so many bytes; empty if the plan fits."""
+    from benchmarks.memory import architecture
+
+    install()
+    with sized(total, compute=False):
+        try:
+            plan_memory(architecture("small", 8192), torch.bfloat16, Device(PLACE), Load(64, 4096, 4, 8))
+        except ConfigError as error:
+            return str(error)
+    return ""

@@ -110,3 +110,16 @@ def test_a_planted_fault_exceeds_a_bound(card, fault):
 def test_a_planted_tensor_on_the_wrong_device_is_refused(card):
     with pytest.raises(RuntimeError):
         card(cases.counted_sampling, "a wrong device")
+
+
+def test_a_plan_is_within_a_tenth_of_the_peak_on_the_card(card):
+    found = card(cases.planned)
+    assert found["planned"] == pytest.approx(found["peak"], rel=0.1)
+    assert found["fits"]
+    assert found["rows"] >= 4
+
+
+def test_a_plan_that_cannot_fit_names_the_setting_that_would(card):
+    assert "max_tokens=" in card(cases.refused, 24 << 20)
+    assert "model_name" in card(cases.refused, 1 << 20)
+    assert card(cases.refused, GIB) == ""

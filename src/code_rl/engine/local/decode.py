@@ -47,7 +47,7 @@ from .forward import (
     weighted,
 )
 from .picking import Choice, Picker
-from .weights import Weights, even_rows
+from .weights import Architecture, Weights, even_rows
 
 MAX_ROWS = 256
 MIN_ROWS = 16
@@ -160,7 +160,12 @@ def _admitted(
 def cell_bytes(weights: Weights) -> int:
     """Return the bytes of a token's keys and values in all layers plus one, since a layer is stored
     twice while its cache is copied."""
-    return 2 * (weights.arch.layers + 1) * weights.arch.kv_width * weights.embed.element_size()
+    return bytes_per_token(weights.arch, weights.dtype)
+
+
+def bytes_per_token(arch: Architecture, dtype: torch.dtype) -> int:
+    """Return what `cell_bytes` returns, for weights of this shape."""
+    return 2 * (arch.layers + 1) * arch.kv_width * dtype.itemsize
 
 
 def _round_up(tokens: int) -> int:

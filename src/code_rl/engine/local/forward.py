@@ -93,6 +93,8 @@ def _gate(gate_up: Tensor) -> Tensor:
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """Return the root-mean-square norm over the last axis, times `weight` if given."""
     if x.device.type != "cpu":
+        if weight is None or weight.dim() == 1:
+            return F.rms_norm(x, (x.shape[-1],), weight, eps)
         scaled = F.rms_norm(x, (x.shape[-1],), None, eps)
     elif torch.is_grad_enabled():
         scaled = _Norm.apply(x, eps)  # type: ignore[no-untyped-call]

@@ -21,10 +21,10 @@ from code_rl.util.errors import BackendError, ConfigError
 
 from .device import Device
 from .forward import hidden_states, target_logprobs
-from .lora import Lora
-from .packing import Packed, pack, plan
+from .lora import Lora, Module
+from .packing import Packed, Unit, pack, plan
 from .passes import EngineExample, Floats, Pass
-from .weights import Linear, Weights, packed
+from .weights import Architecture, Linear, Weights, packed
 
 if TYPE_CHECKING:
     from .hf import HfWeights
@@ -93,6 +93,18 @@ def adam_step(
     return {"grad_norm:mean": norm}
 
 
+def merges(modules: Sequence[Module], dtype: torch.dtype) -> bool:
+    """Return True if a model is trained through merged matrices (see `Learner`)."""
+    adapted = sum(m.inputs * m.outputs for m in modules)
+    return dtype == torch.float32 and adapted <= MERGE_LIMIT
+
+
+def kept_tokens(arch: Architecture, dtype: torch.dtype) -> int:
+    """Return the most tokens of a micro-batch whose activations are kept and not recomputed."""
+    per_token = arch.layers * (10 * arch.hidden + 5 * arch.ffn) * dtype.itemsize
+    return ACTIVATIONS_LIMIT // per_token
+
+
 class Learner:
     """One model in training.
 
@@ -113,17 +125,23 @@ class Learner:
         self.lora = lora
         self.adam = AdamState.fresh(lora.flat)
         self.gradient: Tensor | None = None
-        adapted = sum(m.inputs * m.outputs for m in lora.modules)
-        self.merging = base.dtype == torch.float32 and adapted <= MERGE_LIMIT
-        arch = base.arch
-        per_token = arch.layers * (10 * arch.hidden + 5 * arch.ffn) * base.dtype.itemsize
-        fitting = ACTIVATIONS_LIMIT // per_token
+        self.merging = merges(lora.modules, base.dtype)
+        fitting = kept_tokens(base.arch, base.dtype)
         most = Device(base.device).tokens
         # Half a budget whose activations are kept is faster than a whole one that recomputes them.
         chosen = most // 2 if most // 2 <= fitting < most else most
         self.budget = token_budget or chosen
         self.recompute = self.budget > fitting
         self._merged: Weights | None = None
+
+    def trace(self, units: Sequence[Unit], targets: int) -> None:
+        """Run a micro-batch forward and backward, with a loss on its first `targets` tokens.
+        `memory` counts the bytes of its tensors, which have no contents."""
+        weights, _ = self._trainable()
+        batch = pack(units, self.base.device)
+        states = hidden_states(weights, batch, recompute=self.recompute)
+        found = target_logprobs(weights, states[:targets], batch.targets[:targets], 1.0)
+        found.sum().backward()  # type: ignore[no-untyped-call]
 
     def snapshot(self) -> Weights | HfWeights:
         """Return weights for a sampler that later training does not change."""

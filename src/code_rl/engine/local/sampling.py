@@ -74,6 +74,8 @@ class Sampler:
     def __init__(self, quiet_s: float) -> None:
         self._lanes = Lanes("embedded-sampler")
         self._quiet_s, self._arrived = quiet_s, 0.0
+        # None: a part of the memory that is free when a batch begins.
+        self.cache_bytes: int | None = None
         self._lock = threading.Lock()
         self._waiting: dict[Snapshot, deque[Request]] = {}
 
@@ -97,7 +99,7 @@ class Sampler:
         end = time.monotonic() + LONGEST_LINGER_S
         while (left := min(end, self._arrived + self._quiet_s) - time.monotonic()) > 0:
             time.sleep(left)
-        answer(self._take(snapshot), lambda: self._take(snapshot, joining=True))
+        answer(self._take(snapshot), lambda: self._take(snapshot, joining=True), self.cache_bytes)
 
     def _take(self, snapshot: Snapshot, joining: bool = False) -> list[Request]:
         """Return the waiting requests for a snapshot, in the order of their numbers. None are
@@ -115,7 +117,11 @@ class Sampler:
         return [request for request in taken if request.future.set_running_or_notify_cancel()]
 
 
-def answer(requests: Sequence[Request], more: Callable[[], Sequence[Request]] = tuple) -> None:
+def answer(
+    requests: Sequence[Request],
+    more: Callable[[], Sequence[Request]] = tuple,
+    cache_bytes: int | None = None,
+) -> None:
     """Sample requests that share a snapshot, and further ones that `more` returns while fewer than
     `MAX_ROWS` completions wait for room. A future is resolved when its request is done."""
     if not requests:
@@ -152,7 +158,7 @@ def answer(requests: Sequence[Request], more: Callable[[], Sequence[Request]] = 
 
     take(requests)
     try:
-        for draw, completion in _decoded(weights, waiting, arrive):
+        for draw, completion in _decoded(weights, waiting, arrive, cache_bytes):
             number, index = draw.place
             request, done = taken[number]
             done[index] = completion
@@ -167,12 +173,16 @@ def answer(requests: Sequence[Request], more: Callable[[], Sequence[Request]] = 
 
 
 def _decoded(
-    weights: Weights | HfWeights, waiting: deque[SequenceRequest], arrived: Callable[[], None]
+    weights: Weights | HfWeights,
+    waiting: deque[SequenceRequest],
+    arrived: Callable[[], None],
+    cache_bytes: int | None,
 ) -> Iterator[tuple[SequenceRequest, Completion]]:
     """Yield each request with its completion, sampled by the pass for these weights."""
     if isinstance(weights, HfWeights):
         return decode_hf(weights, waiting, arrived)
-    return decode(weights, waiting, Device(weights.device).cache_bytes, arrived)
+    budget = Device(weights.device).cache_bytes if cache_bytes is None else cache_bytes
+    return decode(weights, waiting, budget, arrived)
 
 
 def _response(request: Request, completions: Sequence[Completion]) -> types.SampleResponse:

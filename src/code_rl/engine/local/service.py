@@ -15,6 +15,7 @@ from code_rl.util.errors import ConfigError
 
 from .device import Device, preferred
 from .lora import LoraSettings
+from .memory import MemoryPlan
 from .models import BUILT_IN, Model, built_in_context, load_model, supported
 from .sampling import QUIET_S, EmbeddedSamplingClient, Sampler, Snapshot
 from .state import read_state
@@ -51,6 +52,7 @@ class EmbeddedService:
         if threads is not None:
             torch.set_num_threads(threads)
         self._sampler = Sampler(quiet_s)
+        self._tokens: int | None = None
         self._trainer, self._loader = Lanes("embedded-trainer"), Lanes("embedded-loader")
         self.models: dict[str, Model] = {}
         self._ids = itertools.count()
@@ -132,6 +134,10 @@ class EmbeddedService:
         """Register a model that is already in memory under its name."""
         self.models[model.name] = model
 
+    def follow(self, plan: MemoryPlan) -> None:
+        """Use the plan's micro-batch and caches from now on."""
+        self._tokens, self._sampler.cache_bytes = plan.tokens, plan.cache_bytes
+
     def _model(self, name: str) -> Model:
         # Only the loader's thread adds models that are not in memory.
         model = self.models.get(name)
@@ -148,6 +154,7 @@ class EmbeddedService:
             model_id,
             self.state_dir,
             self._trainer,
+            self._tokens,
         )
 
     def _restored(

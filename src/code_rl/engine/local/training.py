@@ -53,10 +53,11 @@ class EmbeddedTrainingClient:
         model_id: str,
         state_dir: Path | None,
         lanes: Lanes,
+        tokens: int | None = None,
     ) -> None:
         self.model_id, self.settings = model_id, settings
         self.model = model
-        self._lora, self._learner = _learner(model, settings)
+        self._lora, self._learner = _learner(model, settings, tokens)
         self._lora.initialise()
         self._sampler = sampler
         self._state_dir = state_dir
@@ -332,15 +333,18 @@ class EmbeddedTrainingClient:
         }
 
 
-def _learner(model: Model, settings: LoraSettings) -> tuple[Lora, Learner]:
-    """Return a new adapter and the learner for the forward pass of the model's weights."""
+def _learner(model: Model, settings: LoraSettings, tokens: int | None) -> tuple[Lora, Learner]:
+    """Return a new adapter and the learner for the forward pass of the model's weights, with
+    micro-batches of `tokens` (None: the device's)."""
     weights = model.weights
     if isinstance(weights, HfWeights):
         adapted = hf_modules(weights, settings)
         lora = Lora(weights.arch, settings, weights.device, adapted)
         return lora, HfLearner(weights, lora)
     lora = Lora(weights.arch, settings, weights.device)
-    return lora, Learner(weights, lora, for_sampling=lambda: cast(Weights, model.for_sampling))
+    return lora, Learner(
+        weights, lora, tokens, for_sampling=lambda: cast(Weights, model.for_sampling)
+    )
 
 
 def _named(lora: Lora, flat: torch.Tensor, prefix: str) -> dict[str, torch.Tensor]:

@@ -297,14 +297,15 @@ def fuse(model: LoadedModel, device: torch.device, dtype: torch.dtype) -> Weight
     if arch.tied_unembedding:
         left.pop(head, None)
     cos, sin = rotary_tables(model.inverse_frequencies, model.rotary_scale, arch)
+    unembed = embed if arch.tied_unembedding else take(head, arch.vocab, hidden)
+    # A processor multiplies a copy faster; other devices read either layout as fast.
+    shared = arch.tied_unembedding and device.type != "cpu"
     weights = Weights(
         arch=arch,
         embed=embed,
         layers=tuple(layer(i) for i in range(arch.layers)),
         norm=place(take("model.norm.weight", hidden)),
-        head=Linear(
-            place((embed if arch.tied_unembedding else take(head, arch.vocab, hidden)).t())
-        ),
+        head=Linear(unembed.t() if shared else place(unembed.t())),
         cos=place(cos),
         sin=place(sin),
     )
