@@ -8,7 +8,7 @@ INSTALL := pip install --disable-pip-version-check --no-compile
 # Where bytecode may not be kept, each of the many processes of the tests compiles the package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: train train-real hack-demo check test lint types unit long core wheel slow audit bench docs clean
+.PHONY: train train-real hack-demo check test lint types unit long core wheel slow audit bench docs dist clean
 
 $(VENV)/.installed: requirements.txt pyproject.toml
 	@echo "installing the pinned packages into $(VENV): a few minutes, once"
@@ -87,6 +87,14 @@ bench: $(VENV)/.developing
 
 docs: $(VENV)/.developing
 	$(BIN)/python scripts/write_settings.py
+
+# The files of a release, built and checked in an environment of their own; CONTRIBUTING.md has the other steps.
+dist:
+	rm -rf dist build/dist
+	$(PYTHON) -m venv build/dist
+	build/dist/bin/$(INSTALL) --quiet build==1.6.1 twine==7.0.0
+	build/dist/bin/python -m build --outdir dist
+	build/dist/bin/twine check --strict dist/*
 
 clean:
 	rm -rf $(VENV) $(CORE) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -85,7 +85,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """The policy of one step: a snapshot of the weights, and what turns its tokens into rewards."""
+    """The policy of one step: a snapshot of the weights, a renderer and a sandbox."""
 
     settings: Settings
     client: tinker.SamplingClient
