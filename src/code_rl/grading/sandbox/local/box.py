@@ -41,8 +41,8 @@ _ENVIRONMENT = {
 }
 _START_S, _END_S = 60.0, 10.0
 _SILENCE_S = 600.0
-"""Seconds beyond its wall limit after which a command counts as lost: a busy machine runs it slowly,
-and its init looks at the limits."""
+"""Seconds beyond its wall limit after which a command counts as lost: a busy machine runs it
+slowly, and its init looks at the limits."""
 _COMMAND_BYTES = guest.REQUEST_BYTES // 2
 _FILE_S = 60.0
 _PIECE = 1 << 16
