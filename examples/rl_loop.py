@@ -130,7 +130,8 @@ class Sampler:
 def make_datums(group: Group) -> list[types.Datum]:
     """Return a datum for each completion of a group: its tokens, and how much better its reward is
     than the group's mean. A group whose rewards are all equal teaches nothing and has none."""
-    advantages_G = compute_advantages([completion.reward for completion in group.completions_G])
+    rewards_G = [completion.reward for completion in group.completions_G]
+    advantages_G = compute_advantages(rewards_G)
     if should_skip(advantages_G):
         return []
     prompt_tokens = list(group.prompt_tokens)
