@@ -109,7 +109,9 @@ class Sampler:
                 ),
             )
         )
-        completions_G = await asyncio.gather(*(self.judge(problem, sequence) for sequence in answer.sequences))
+        completions_G = await asyncio.gather(
+            *(self.judge(problem, sequence) for sequence in answer.sequences),
+        )
         return Group(prompt_tokens, completions_G)
 
     async def judge(self, problem: Problem, sequence: types.SampledSequence) -> Completion:
@@ -160,7 +162,12 @@ async def main(settings: Settings) -> list[dict[str, float]]:
     )
     renderer = get_renderer("auto", trainer.get_tokenizer())
     executor = connect_executor("auto")
-    adam_params = types.AdamParams(learning_rate=settings.learning_rate, beta1=0.9, beta2=0.95, eps=1e-12)
+    adam_params = types.AdamParams(
+        learning_rate=settings.learning_rate,
+        beta1=0.9,
+        beta2=0.95,
+        eps=1e-12,
+    )
     order = ProblemOrder(load_problems(settings.dataset), settings.seed)
     try:
         for step in range(settings.max_steps):
