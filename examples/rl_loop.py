@@ -109,7 +109,9 @@ class Sampler:
                 ),
             )
         )
-        completions_G = await asyncio.gather(*(self.judge(problem, sequence) for sequence in answer.sequences))
+        completions_G = await asyncio.gather(
+            *(self.judge(problem, sequence) for sequence in answer.sequences),
+        )
         return Group(prompt_tokens, completions_G)
 
     async def judge(self, problem: Problem, sequence: types.SampledSequence) -> Completion:
@@ -130,7 +132,8 @@ class Sampler:
 def make_datums(group: Group) -> list[types.Datum]:
     """Return a datum for each completion of a group: its tokens, and how much better its reward is
     than the group's mean. A group whose rewards are all equal teaches nothing and has none."""
-    advantages_G = compute_advantages([completion.reward for completion in group.completions_G])
+    rewards_G = [completion.reward for completion in group.completions_G]
+    advantages_G = compute_advantages(rewards_G)
     if should_skip(advantages_G):
         return []
     prompt_tokens = list(group.prompt_tokens)
@@ -159,7 +162,12 @@ async def main(settings: Settings) -> list[dict[str, float]]:
     )
     renderer = get_renderer("auto", trainer.get_tokenizer())
     executor = connect_executor("auto")
-    adam_params = types.AdamParams(learning_rate=settings.learning_rate, beta1=0.9, beta2=0.95, eps=1e-12)
+    adam_params = types.AdamParams(
+        learning_rate=settings.learning_rate,
+        beta1=0.9,
+        beta2=0.95,
+        eps=1e-12,
+    )
     order = ProblemOrder(load_problems(settings.dataset), settings.seed)
     try:
         for step in range(settings.max_steps):
