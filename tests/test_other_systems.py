@@ -32,7 +32,7 @@ sys.platform = "darwin"
 """
 LINUX_ALONE = (
     "code_rl.grading.sandbox.local",
-    "code_rl.grading.sandbox.node",
+    "code_rl.grading.sandbox.server.node",
     "code_rl.grading.sandbox.cluster",
     "code_rl.grading.audit.graders.confined",
 )

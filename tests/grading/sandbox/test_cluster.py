@@ -280,8 +280,8 @@ def test_what_travels_to_a_node_holds_no_expected_output(cluster, monkeypatch):
 @needs_ray
 @pytest.mark.slow
 def test_a_node_without_the_isolation_asked_for_is_left_out_by_name(cluster, monkeypatch, caplog):
-    from code_rl.grading.sandbox import cluster as module
-    from code_rl.grading.sandbox.node import Node
+    from code_rl.grading.sandbox.server import node as module
+    from code_rl.grading.sandbox.server.node import Node
 
     class Weak(Node):
         async def start(self, host, token):

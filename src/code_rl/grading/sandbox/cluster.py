@@ -1,5 +1,5 @@
-"""The nodes of a Ray cluster: our own server on each, in an actor (`node`), filled to that node's
-capacity.
+"""The nodes of a Ray cluster: our own server on each, in an actor (`server.node`), filled to that
+node's capacity.
 
 Ray lists the nodes, starts the servers with a token of this run's own, and detects deaths. Jobs
 travel to them directly, as to any server of ours (`fusion.jobs`). Work lost with a node runs again
@@ -16,6 +16,7 @@ import secrets
 import signal
 import socket
 import threading
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -25,10 +26,11 @@ from code_rl.grading.sandbox.executor import default_slots
 from code_rl.grading.sandbox.fusion.protocol import RUN_PATH
 from code_rl.grading.sandbox.fusion.servers import FusionServer
 from code_rl.grading.sandbox.fusion.transport import bearer
-from code_rl.grading.sandbox.node import Node, NodeFacts, code_here
 from code_rl.grading.sandbox.pooled import Pool
 from code_rl.util.concurrency import IN_FLIGHT_PER_PLACE, cancel_all, gather_or_cancel
+from code_rl.util.data_files import sources_digest
 from code_rl.util.errors import ConfigError, IsolationError, SandboxError, install_command
+from code_rl.util.version import __version__
 
 CONNECT_S = 5.0
 START_S = 120.0
@@ -39,6 +41,24 @@ WELL_S = 30.0
 BUSY_S = 60.0
 
 logger = logging.getLogger("code_rl.outages")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """Facts about a node: its code, isolation level and address. `refusal` is why it runs no
+    programs."""
+
+    code: str
+    isolation: str = ""
+    url: str = ""
+    refusal: str = ""
+
+
+def code_here() -> str:
+    """Return the version of the sandbox's code, which must be equal on all nodes."""
+    return (
+        f"{__version__} {sources_digest('code_rl.grading.sandbox', 'code_rl.grading.values')[:12]}"
+    )
 
 
 class RayNode(FusionServer):
@@ -176,6 +196,9 @@ class RayNodes:
 
     async def _start(self, row: dict[str, Any]) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        # It loads the server, which a process that only reads verdicts does not have.
+        from code_rl.grading.sandbox.server.node import Node
 
         places = self._concurrency or default_slots(int(row["Resources"]["CPU"]))
         options = {

@@ -8,10 +8,9 @@ server may read.
 from __future__ import annotations
 
 import codecs
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError
-from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from code_rl.grading.sandbox.fusion.protocol import (
     PYTHON,
@@ -43,17 +42,14 @@ class _Body(BaseModel):
 class MalformedRequestError(Exception):
     """The body does not follow the protocol; `detail` is FastAPI's list of problems."""
 
-    def __init__(self, error: ValidationError) -> None:
-        super().__init__(str(error))
-        problems = error.errors(include_url=False, include_context=False, include_input=False)
-        self.detail = [{**problem, "loc": ["body", *problem["loc"]]} for problem in problems]
+    def __init__(self, detail: list[dict[str, Any]]) -> None:
+        super().__init__(str(detail))
+        self.detail = detail
 
     @classmethod
     def of(cls, field: str, message: str) -> MalformedRequestError:
         """Return the error of one field."""
-        kind = PydanticCustomError("value_error", "{message}", {"message": message})
-        problem: InitErrorDetails = {"type": kind, "loc": (field,), "input": None}
-        return cls(ValidationError.from_exception_data(field, [problem]))
+        return cls([{"type": "value_error", "loc": ["body", field], "msg": message}])
 
 
 class UnrunnableRequestError(Exception):
@@ -67,7 +63,10 @@ def parse_request(text: bytes, longest_run_s: float) -> RunRequest:
     try:
         body = _Body.model_validate_json(text.removeprefix(codecs.BOM_UTF8))
     except ValidationError as error:
-        raise MalformedRequestError(error) from error
+        problems = error.errors(include_url=False, include_context=False, include_input=False)
+        raise MalformedRequestError(
+            [{**problem, "loc": ["body", *problem["loc"]]} for problem in problems]
+        ) from error
     if body.language != PYTHON:
         raise UnrunnableRequestError(
             f"language {body.language!r} is not supported by this server, which runs python only"
