@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING
 from code_rl.util.door import door
 
 if TYPE_CHECKING:
-    from code_rl.engine.backends import (
-        Backend,
-        connect,
-        logprobs_of,
-        memory_lines,
-        preflight,
-        ready,
-    )
+    from code_rl.engine.backends import Backend, connect, logprobs_of, preflight, ready
     from code_rl.engine.places import BUILT_IN, BackendKind, kind_of, place_of, resolve_backend
     from code_rl.engine.probes import Survey
     from code_rl.engine.settings import EngineSettings

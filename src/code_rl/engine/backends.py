@@ -101,21 +101,6 @@ async def connect(
     return await _connect_remote(config, state_path, found)
 
 
-def memory_lines(config: EngineSettings) -> list[str]:
-    """Return the embedded engine's memory plan for these settings as lines for a reader, or the
-    reason that the model does not fit. Nothing is loaded."""
-    from code_rl.engine.local.device import Device
-    from code_rl.engine.local.memory import plan_of
-    from code_rl.engine.local.service import resolve_device, resolve_dtype
-
-    try:
-        place = resolve_device(config.device)
-        plan = plan_of(config, Device(place), resolve_dtype(config.dtype, place))
-    except ConfigError as error:
-        return [f"memory: {error}"]
-    return [] if plan is None else [str(plan)]
-
-
 async def _connect_embedded(
     config: EngineSettings, state_dir: Path, state_path: str | None
 ) -> Backend:

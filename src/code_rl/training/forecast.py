@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import chz
 
 from code_rl.data.load import count_splits
-from code_rl.engine import BUILT_IN, BackendKind, memory_lines
+from code_rl.engine import BUILT_IN, BackendKind
+from code_rl.engine.local import memory_lines
 from code_rl.engine.names import built_in_context
 from code_rl.training.budget import Prices, Tokens, read_prices
 from code_rl.training.config import (

@@ -7,12 +7,17 @@ loading torch.
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from code_rl.util.errors import ConfigError
+
 if TYPE_CHECKING:
+    from code_rl.engine.settings import EngineSettings
+
     from .service import EmbeddedService
 
-__all__ = ["EmbeddedService"]
+__all__ = ["EmbeddedService", "memory_lines"]
 
 
 def share_cores() -> None:
@@ -25,6 +30,23 @@ def share_cores() -> None:
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+
+def memory_lines(config: EngineSettings) -> list[str]:
+    """Return the memory plan for these settings as lines for a reader, or the reason that the model
+    does not fit. Nothing is loaded; without torch there is no plan."""
+    if find_spec("torch") is None:
+        return []
+    from .device import Device
+    from .memory import plan_of
+    from .service import resolve_device, resolve_dtype
+
+    try:
+        place = resolve_device(config.device)
+        plan = plan_of(config, Device(place), resolve_dtype(config.dtype, place))
+    except ConfigError as error:
+        return [f"memory: {error}"]
+    return [] if plan is None else [str(plan)]
 
 
 def __getattr__(name: str) -> object:

@@ -92,9 +92,7 @@ class Device:
     @property
     def _counts(self) -> Any:
         """The torch module that counts the device's memory, or None."""
-        if self.place.type == "cpu":
-            return None
-        module = torch.get_device_module(self.place)
+        module = getattr(torch, self.place.type, None)
         return module if hasattr(module, "mem_get_info") else None
 
 

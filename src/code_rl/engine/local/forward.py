@@ -11,6 +11,7 @@ square.
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,10 @@ WIDTH = 16
 PREFILL_TOKENS = 8192
 LOGIT_CHUNK = 1 << 24
 SCORE_CHUNK = 1 << 25
+
+
+# `norm`, while a plan of memory is traced in this thread: stands in for an accelerator's kernel.
+tracing = threading.local()
 
 
 class _Norm(torch.autograd.Function):
@@ -92,6 +97,10 @@ def _gate(gate_up: Tensor) -> Tensor:
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """Return the root-mean-square norm over the last axis, times `weight` if given."""
+    stand_in = getattr(tracing, "norm", None)
+    if stand_in is not None:
+        found: Tensor = stand_in(x)
+        return found
     if x.device.type != "cpu":
         if weight is None or weight.dim() == 1:
             return F.rms_norm(x, (x.shape[-1],), weight, eps)

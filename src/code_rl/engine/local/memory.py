@@ -26,7 +26,7 @@ from code_rl.util.errors import ConfigError
 
 from .decode import BLOCK, bytes_per_token
 from .device import Device
-from .forward import LOGIT_CHUNK
+from .forward import LOGIT_CHUNK, tracing
 from .hf import HfArchitecture
 from .learner import Learner, kept_tokens, merges
 from .lora import Lora, LoraSettings, modules
@@ -209,15 +209,16 @@ def _traced(
         learner = Learner(weights, lora, tokens)
         learner.recompute = tokens > kept_tokens(arch, dtype)
         learner.merging = merges(modules(arch, settings), dtype)
-        gradient = torch.zeros_like(lora.flat)
         adapter = memory.live - held
         snapshot = _snapshot(learner, lora, weights)
         sampler = memory.live - held - adapter
         gc.collect()
         memory.peak = before = memory.live
         learner.trace(_largest(load, tokens), _CHUNKS * LOGIT_CHUNK // arch.vocab)
-        del snapshot, gradient
-        return held + tables, adapter, sampler, memory.peak - before
+        del snapshot
+        # Two gradients, of the step so far and of the request, are made after the activations.
+        gradients = 2 * lora.flat.nbytes
+        return held + tables, adapter, sampler, max(memory.peak - before, gradients)
 
 
 def _snapshot(learner: Learner, lora: Lora, weights: Weights) -> Weights:
@@ -299,5 +300,24 @@ class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def _counted() -> Iterator[_Allocations]:
-    with _Allocations() as memory:
-        yield memory
+    """Count allocations, with norms as an accelerator computes them."""
+    tracing.norm = _FusedNorm.apply
+    try:
+        with _Allocations() as memory:
+            yield memory
+    finally:
+        tracing.norm = None
+
+
+class _FusedNorm(torch.autograd.Function):
+    """A norm that keeps its input alone, as a fused kernel does."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        del gradients
+        return torch.empty_like(ctx.saved_tensors[0])
