@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from code_rl.util.door import door
 
 if TYPE_CHECKING:
+    from code_rl.grading.sandbox.boxes import open_box
     from code_rl.grading.sandbox.connect import (
         check_executor,
         connect_executor,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
         Status,
         StdinInput,
     )
-    from code_rl.grading.sandbox.local.box import open_box
     from code_rl.grading.sandbox.shared import shared_executor
 else:  # a type checker would take any name for one of ours
     __getattr__ = door(__name__)

@@ -10,7 +10,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -295,29 +295,8 @@ class _Outputs:
         self._readers, self.writers = [], []
 
 
-@contextlib.asynccontextmanager
-async def open_box(
-    isolation: str = "auto",
-    *,
-    disk_mb: int = 256,
-    environment: Mapping[str, str] | None = None,
-    readable: tuple[str, ...] = (),
-) -> AsyncIterator[Box]:
-    """Open a box for shell commands; it ends with the block, or with this process.
-
-    `disk_mb` is the quota of /box, and of each command's /tmp. `environment` adds variables;
-    `readable` names further directories of this machine that commands can read and execute.
-    Raises ConfigError for bad arguments, IsolationError if namespaces are not available.
-    """
-    _check_arguments(isolation, disk_mb, readable)
-    made = await asyncio.to_thread(Box, disk_mb, environment or {}, readable)
-    try:
-        yield made
-    finally:
-        await asyncio.to_thread(made.close)
-
-
-def _check_arguments(isolation: str, disk_mb: int, readable: tuple[str, ...]) -> None:
+def check_arguments(isolation: str, disk_mb: int, readable: tuple[str, ...]) -> None:
+    """Raise ConfigError or IsolationError for arguments of `open_box` that cannot be."""
     if isolation not in ("auto", confine.FULL):
         raise IsolationError(
             f"isolation={isolation!r}: a box needs the namespaces of isolation=full; use full or "
