@@ -8,9 +8,12 @@ from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
 from code_rl.grading.sandbox.executor import require_linux
+from code_rl.util.door import Lazy
 
 if TYPE_CHECKING:
-    from code_rl.grading.sandbox.local.box import Box
+    from code_rl.grading.sandbox.local import box
+else:  # it can be imported only on Linux
+    box = Lazy("code_rl.grading.sandbox.local.box")
 
 
 @contextlib.asynccontextmanager
@@ -20,7 +23,7 @@ async def open_box(
     disk_mb: int = 256,
     environment: Mapping[str, str] | None = None,
     readable: tuple[str, ...] = (),
-) -> AsyncIterator[Box]:
+) -> AsyncIterator[box.Box]:
     """Open a box for shell commands; it ends with the block, or with this process.
 
     `disk_mb` is the quota of /box, and of each command's /tmp. `environment` adds variables;
@@ -28,10 +31,8 @@ async def open_box(
     Raises ConfigError for bad arguments, IsolationError if namespaces are not available.
     """
     require_linux("a box")
-    from code_rl.grading.sandbox.local.box import Box, check_arguments
-
-    check_arguments(isolation, disk_mb, readable)
-    made = await asyncio.to_thread(Box, disk_mb, environment or {}, readable)
+    box.check_arguments(isolation, disk_mb, readable)
+    made = await asyncio.to_thread(box.Box, disk_mb, environment or {}, readable)
     try:
         yield made
     finally:
