@@ -214,6 +214,7 @@ def known(monkeypatch):
 
 @needs["cpp"]
 def test_the_judge_of_files_takes_the_block_of_the_problems_language(tmp_path):
+    pytest.importorskip("chz", reason="the verb `judge` needs the extra train")
     (tmp_path / "problems.jsonl").write_text(json.dumps(problem_to_json(problem("cpp"))) + "\n")
     answer = f"```cpp\n{RIGHT['cpp']}\n```\nas in\n```python\nprint(int(input()) ** 2)\n```\n"
     (tmp_path / "programs.jsonl").write_text(
