@@ -29,7 +29,7 @@ def shell(command: str) -> str:
 
 def conversation(sampler, *, log=None, count=1, **fields):
     made = policy(sampler, environment=Tools(**fields))
-    sampling = Sampling(2000, request_per="completion")
+    sampling = Sampling(300_000, request_per="completion")
     return asyncio.run(made.roll_out(problem(), count, sampling, 5, log)).trajectories
 
 
@@ -83,3 +83,20 @@ def test_a_resumed_conversation_reuses_outputs_and_buys_no_answer_twice(tmp_path
 def test_a_conversation_of_one_turn_is_refused():
     with refused("max_turns=1"):
         get_environment("tools", 1)
+
+
+FLOOD = "python3 -c 'import socket as s\nk = [s.socketpair() for _ in range(400)]\nfor a, _ in k:\n a.setblocking(0)\n try:\n  while a.send(bytes(4096)): pass\n except OSError: pass'"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "chmod 000 /box",
+        "mkdir .command",
+        "kill -INT 1; exit 3",
+        f"for i in 1 2 3 4 5 6 7 8; do {FLOOD} & done; wait",
+    ],
+)
+def test_no_command_ends_or_masks_its_conversation(command):
+    (trajectory,) = conversation(Scripted([shell(command), shell("echo hi"), RIGHT]))
+    assert [turn.verdict.kind.value for turn in trajectory.turns] == ["no_code", "no_code", "passed"]

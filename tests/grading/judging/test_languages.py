@@ -260,3 +260,49 @@ def test_another_sandbox_fusion_server_gets_python_only():
             return await judge_async(problem("cpp"), RIGHT["cpp"], executor)
 
     assert asyncio.run(go()).kind is VerdictKind.SANDBOX_ERROR
+
+
+THREADS = """int main() {
+    int n, sum = 0; std::cin >> n;
+    std::mutex guard; std::vector<std::thread> all;
+    for (int i = 0; i < 8; ++i) all.emplace_back([&] { std::lock_guard<std::mutex> held(guard); sum += n; });
+    for (auto& one : all) one.join();
+    std::cout << (long long)n * n + sum - 8 * n << '\\n';
+}"""
+SMALL = (StdinTest("3\n", "9\n"),)
+
+
+@needs["cpp"]
+@pytest.mark.parametrize("memory_limit_mb", [64, 1024])
+def test_threads_are_no_trouble(memory_limit_mb):
+    assert judge(problem("cpp", SMALL, memory_limit_mb=memory_limit_mb), cpp(THREADS)).correct
+
+
+@needs["cpp"]
+def test_a_program_may_open_its_streams_by_name():
+    body = 'int main() { freopen("/dev/stdout", "w", stdout); int n; std::cin >> n; printf("%d\\n", n * n); }'
+    assert judge(problem("cpp", SMALL), cpp(body)).correct
+
+
+@needs["cpp"]
+@pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM", "SIGKILL"])
+def test_no_signal_to_the_first_process_is_an_ending(signal):
+    body = f'#include <signal.h>\nint main() {{ puts("9"); fflush(stdout); kill(1, {signal}); return 3; }}'
+    assert judge(problem("cpp", SMALL), cpp(body)).kind is VerdictKind.RUNTIME_ERROR
+
+
+FLOODS = {
+    "files in memory": 'for (int k = 0; k < 64; ++k) { int f = syscall(319, "x", 0); for (int i = 0; i < 200; ++i) if (write(f, b, sizeof b) < 0) break; }',
+    "sockets": "for (int i = 0; i < 400; ++i) { int s[2]; socketpair(1, 2049, 0, s); while (write(s[0], b, 4096) > 0); }",
+    "page tables": "char* p = (char*)mmap(0, 900L << 30, 1, 16418, -1, 0); for (long i = 0; i < 900L << 30; i += 2 << 20) sink += p[i];",
+}
+
+
+@needs["cpp"]
+@pytest.mark.parametrize("name", FLOODS)
+def test_memory_that_no_process_seems_to_hold_is_no_fault_of_the_sandbox(name):
+    head = "#include <bits/stdc++.h>\n#include <sys/mman.h>\n#include <sys/socket.h>\n#include <unistd.h>\n#include <sys/syscall.h>\n"
+    body = f"static char b[1 << 20]; volatile long sink; int main() {{ for (int k = 0; k < 15; ++k) if (!fork()) break; {FLOODS[name]} }}"
+    verdict = judge(problem("cpp", SMALL, memory_limit_mb=64), head + body)
+    assert not verdict.correct
+    assert not verdict.undecided, verdict

@@ -17,7 +17,14 @@ from typing import Any
 import aiohttp
 
 from code_rl.grading.sandbox.cases import case_messages
-from code_rl.grading.sandbox.executor import CallInput, Execution, Job, Limits, StdinInput
+from code_rl.grading.sandbox.executor import (
+    CallInput,
+    Execution,
+    Job,
+    Limits,
+    Status,
+    StdinInput,
+)
 from code_rl.grading.sandbox.fusion.records import execution_of
 from code_rl.grading.sandbox.fusion.transport import (
     CONNECT_TIMEOUT_S,
@@ -25,7 +32,7 @@ from code_rl.grading.sandbox.fusion.transport import (
     refusal,
 )
 from code_rl.grading.sandbox.retries import RefusedError
-from code_rl.util.errors import ConfigError
+from code_rl.util.errors import CodeRLError, ConfigError
 from code_rl.util.proxies import via_proxy
 
 ALIVE_S = 10.0
@@ -34,6 +41,8 @@ SILENCE_S = 60.0
 """Seconds without a line after which a server is given up."""
 _LONGEST_LINE_BYTES = 128 << 20
 _TEXTS = ("code", "fn_name", "preamble", "setup", "language")
+_FAILURES: dict[str, type[CodeRLError]] = {"refused": RefusedError, "config": ConfigError}
+"""Failures that another try would meet again. Any other is trouble of the server."""
 _NUMBERS = ("exit_code", "cpu_s", "wall_s", "peak_memory_bytes", "compile_s")
 
 
@@ -75,10 +84,10 @@ def line_of(execution: Execution) -> bytes:
     return json.dumps(row).encode() + b"\n"
 
 
-def last_line(failure: str | None = None, refused: bool = False) -> bytes:
-    """Return the line that ends an answer: `failure` is the reason if the sandbox failed, and
-    `refused` means that it would fail each time."""
-    return json.dumps({"end": failure or "", "refused": refused}).encode() + b"\n"
+def last_line(failure: Exception | None = None) -> bytes:
+    """Return the line that ends an answer, with the failure that ended it, if any."""
+    kind = next((name for name, each in _FAILURES.items() if isinstance(failure, each)), "")
+    return json.dumps({"end": str(failure or ""), "kind": kind}).encode() + b"\n"
 
 
 async def post_job(session: aiohttp.ClientSession, url: str, job: Job) -> AsyncIterator[Execution]:
@@ -87,6 +96,7 @@ async def post_job(session: aiohttp.ClientSession, url: str, job: Job) -> AsyncI
     Raises TroubleError if the server or the connection fails, OverloadedError if it is busy,
     RefusedError if it refuses the job, ConfigError if the job's limits are above the server's.
     """
+    left = len(job.cases)
     timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=SILENCE_S)
     try:
         async with session.post(
@@ -101,14 +111,14 @@ async def post_job(session: aiohttp.ClientSession, url: str, job: Job) -> AsyncI
                 raise await refusal(url, response)
             async for line in response.content:
                 row = json.loads(line) if line.strip() else {}
-                if "end" in row:
-                    if row["end"]:
-                        raise (RefusedError if row["refused"] else TroubleError)(
-                            f"{url}: {row['end']}"
-                        )
+                if row.get("end"):
+                    raise _FAILURES.get(row["kind"], TroubleError)(f"{url}: {row['end']}")
+                if "end" in row and not left:
                     return
                 if row:
-                    yield execution_of(row)
+                    execution = execution_of(row)
+                    left = 0 if execution.status is Status.COMPILE_ERROR else left - 1
+                    yield execution
     except (TimeoutError, aiohttp.ClientError, OSError) as error:
         raise TroubleError(f"{url}{via_proxy(url)}: {error or type(error).__name__}") from error
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:

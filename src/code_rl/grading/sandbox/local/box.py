@@ -99,6 +99,11 @@ class Box:
             raise
         self._control.setblocking(False)
 
+    @property
+    def closed(self) -> bool:
+        """True once the box has ended."""
+        return self._process is None
+
     async def run(
         self,
         command: str,
@@ -200,7 +205,10 @@ class Box:
             try:
                 return await self._exchange(request, stdin, limits)
             except OSError as error:
+                starved = self._group is not None and self._group.ran_out_of_memory()
                 self.close()
+                if starved:  # the kernel has ended the box's own processes, too
+                    return CommandResult(-9, b"", b"", 0.0, 0.0, limits.memory_mb << 20, "memory")
                 raise SandboxError(f"a box ended: {error}") from error
             except BaseException:
                 self.close()
@@ -251,6 +259,8 @@ class _Outputs:
         pairs = (os.pipe(), os.pipe())
         self._readers = [reader for reader, _ in pairs]
         self.writers = [writer for _, writer in pairs]
+        for fd in self.writers:  # a command of another user may open /dev/stdout
+            os.fchmod(fd, 0o666)
         self.held = (bytearray(), bytearray())
         self.cut = False
         self._room, self._stop = limit, stop

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from code_rl.grading.languages import Language, language
 from code_rl.grading.sandbox.executor import Execution, Job, Limits, Status, StdinInput
 from code_rl.grading.sandbox.local.box import Box, CommandResult
-from code_rl.grading.sandbox.retries import RefusedError
+from code_rl.grading.sandbox.retries import LostError, RefusedError
 from code_rl.util.errors import ConfigError, DataError, SandboxError
 
 _COMPILE = {"cpu_s": 60.0, "wall_s": 180.0, "memory_mb": 2048, "output_bytes": 1 << 18}
@@ -51,10 +51,14 @@ class Programs:
             async with contextlib.aclosing(program.run(job)) as executions:
                 async for execution in executions:
                     yield execution
+        except SandboxError as error:
+            program.box.close()
+            raise LostError(str(error)) from error
         except BaseException:
             program.box.close()
             raise
-        self._kept[key] = program
+        if not program.box.closed:
+            self._kept[key] = program
         while len(self._kept) > self._most_kept:
             self._kept.popitem(last=False)[1].box.close()
 
@@ -80,9 +84,12 @@ class _Program:
         if self._failure is not None:
             yield self._failure
             return
+        execution = None
         for case in job.cases:
             assert isinstance(case, StdinInput)
-            yield await self._run(case.stdin, job.limits)
+            if execution is None or not self.box.closed:  # a program may end its box
+                execution = await self._run(case.stdin, job.limits)
+            yield execution
 
     async def _made(self, code: str) -> Execution | None:
         language = self._language

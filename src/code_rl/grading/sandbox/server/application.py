@@ -78,7 +78,7 @@ class SandboxApplication:
         return True
 
     def _may_run(self, request: web.Request) -> bool:
-        sent = request.headers.get("Authorization", "").encode()
+        sent = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
         return self._token is None or hmac.compare_digest(sent, f"Bearer {self._token}".encode())
 
     def _may_send_jobs(self, request: web.Request) -> bool:

@@ -8,11 +8,12 @@ from collections.abc import AsyncGenerator
 
 from code_rl.grading.sandbox.executor import Executor, Job
 from code_rl.grading.sandbox.fusion.jobs import ALIVE_S, job_from_json, last_line, line_of
-from code_rl.grading.sandbox.retries import RefusedError
 from code_rl.grading.sandbox.server.requests import MalformedRequestError
 from code_rl.grading.sandbox.server.runs import RunLimits
 from code_rl.util.concurrency import closing
-from code_rl.util.errors import SandboxError
+from code_rl.util.errors import CodeRLError
+
+MOST_OPEN_FILES, MOST_FILE_MB = 4096, 1 << 16
 
 
 def read_job(body: bytes, limits: RunLimits) -> Job:
@@ -26,9 +27,12 @@ def read_job(body: bytes, limits: RunLimits) -> Job:
             ("max_output_mb", asked.output_bytes >> 20, limits.output_bytes >> 20),
             ("processes", asked.processes, limits.processes),
             ("max_run_s", asked.wall_cap_s, limits.longest_s),
+            ("max_run_s", asked.cpu_s, limits.longest_s),
+            ("open files", asked.open_files, MOST_OPEN_FILES),
+            ("megabytes of a file", asked.file_mb, MOST_FILE_MB),
         ):
-            if wanted > most:
-                raise ValueError(f"{wanted:g} is above the server's {setting}={most:g}")
+            if not 0 <= wanted <= most:  # also for NaN
+                raise ValueError(f"{wanted:g} is not from 0 to the server's {setting}={most:g}")
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise MalformedRequestError.of("job", f"{error}") from error
     return job
@@ -45,8 +49,8 @@ async def job_lines(
             async with turn, closing(sandbox.run(job)) as found:
                 async for execution in found:
                     yield line_of(execution)
-        except SandboxError as error:
-            yield last_line(str(error), isinstance(error, RefusedError))
+        except CodeRLError as error:
+            yield last_line(error)
         else:
             yield last_line()
 

@@ -26,9 +26,6 @@ SHELL, WRITE, READ = "shell", "write", "read"
 CPU, WALL, MEMORY, OUTPUT = "cpu", "wall", "memory", "output"
 REQUEST_BYTES = 1 << 17
 STOP = b"stop"
-# A process may reserve this much more than it uses, as runtimes do for the stacks of threads. The
-# memory that all processes use is looked at, and held under the limit.
-_RESERVED_BYTES = 1 << 30
 # Runtimes take this for each thread; a command that recurses deeply raises it (`ulimit -s hard`).
 _STACK_BYTES = 64 << 20
 _LOOK_S = 0.02
@@ -199,6 +196,8 @@ def _lead(request: dict[str, Any], descriptors: list[int], report: int) -> NoRet
     """Confine this process, PID 1 of the command's namespace; run the command; report its end."""
     try:
         kernel.die_with_parent()
+        # Then its command cannot signal it: the kernel drops signals to PID 1 that have no handler.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         boxfs.mount_for_command(request["disk_bytes"], request["home_read_only"])
         kernel.drop_capabilities()
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0, step="prctl(PR_SET_DUMPABLE)")
@@ -215,8 +214,9 @@ def _lead(request: dict[str, Any], descriptors: list[int], report: int) -> NoRet
             if ended == pid:
                 break
         os.write(report, _REPORT.pack(os.waitstatus_to_exitcode(status)))
-    finally:
         os._exit(0)
+    finally:
+        os._exit(_FAILED_EXIT)
 
 
 def _become_command(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
@@ -246,7 +246,6 @@ def _limit_command(request: dict[str, Any]) -> None:
     _limit(resource.RLIMIT_CPU, cpu_s)
     _limit(resource.RLIMIT_NPROC, request["processes"] + _LEADERS)
     _limit(resource.RLIMIT_FSIZE, request["disk_bytes"])
-    _limit(resource.RLIMIT_DATA, request["memory_bytes"] + _RESERVED_BYTES)
     _limit(resource.RLIMIT_STACK, request["memory_bytes"])
     hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
     resource.setrlimit(resource.RLIMIT_STACK, (min(_STACK_BYTES, hard), hard))

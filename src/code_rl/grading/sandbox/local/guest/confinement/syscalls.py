@@ -44,7 +44,7 @@ which tests need after the filter is installed."""
 # Compilers, shells and runtimes need these in a box. Each command has a process namespace, a user
 # namespace and a file system of its own, which end with it.
 BOX_ALLOWED = """
-execve:59:221 execveat:322:281 statx:332:291 memfd_create:319:279 sysinfo:99:179 setsid:112:157
+execve:59:221 execveat:322:281 statx:332:291 sysinfo:99:179 setsid:112:157
 rt_sigaction:13:134 open:2:-1 openat:257:56 preadv2:327:286 fadvise64:221:223
 """
 
