@@ -144,7 +144,9 @@ def test_a_request_joins_the_batch_of_its_weights_while_no_other_waits(monkeypat
     arrivals = iter([arrive])
     answer = sampling.answer
     monkeypatch.setattr(
-        sampling, "answer", lambda requests, more: answer(requests, lambda: next(arrivals, list)() or more())
+        sampling,
+        "answer",
+        lambda requests, more, *room: answer(requests, lambda: next(arrivals, list)() or more(), *room),
     )
     sample("long", 40, clients[0]).result()
     last[0].result()

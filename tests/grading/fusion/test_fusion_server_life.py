@@ -348,7 +348,15 @@ def test_a_server_with_a_token_runs_programs_for_those_who_send_it(monkeypatch):
 
 
 def test_without_a_token_whole_jobs_are_taken_from_this_machine_only():
-    body = {"code": "print(1)", "fn_name": None, "preamble": "", "setup": "", "cases": [""], "limits": {}}
+    body = {
+        "code": "print(1)",
+        "fn_name": None,
+        "preamble": "",
+        "setup": "",
+        "cases": [""],
+        "limits": {},
+        "language": "python",
+    }
 
     async def status(url):
         async with aiohttp.ClientSession() as session, session.post(url + "/v1/jobs", json=body) as response:
@@ -370,7 +378,15 @@ def test_a_job_with_a_field_of_the_wrong_kind_is_refused(server: ServerProcess):
                 {"code": "", "cases": ["*"]},
                 {"code": "", "limits": {"memory_mb": 1 << 30}},
             ):
-                body = {"fn_name": None, "preamble": "", "setup": "", "cases": [""], "limits": {}, **broken}
+                body = {
+                    "fn_name": None,
+                    "preamble": "",
+                    "setup": "",
+                    "cases": [""],
+                    "limits": {},
+                    "language": "python",
+                    **broken,
+                }
                 async with session.post(server.url + "/v1/jobs", json=body) as response:
                     answers.append(response.status)
             return answers
