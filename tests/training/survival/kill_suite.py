@@ -29,6 +29,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter, defaultdict
@@ -460,7 +461,7 @@ def main(words: list[str]) -> int:
     given = {"lags": "0,1", "seed": "0", "cases": "3", "workers": "1", "seconds": "inf", "more": "", "kill": "run"}
     given |= dict(word.split("=", 1) for word in words)
     folder, lags, first = (
-        Path(given.pop("folder")).absolute(),
+        Path(given.pop("folder", "") or tempfile.mkdtemp(prefix="kill-suite-")).absolute(),
         list(map(int, given.pop("lags").split(","))),
         int(given.pop("seed")),
     )
