@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import gc
 import time
-import weakref
 from collections import deque
 from dataclasses import dataclass
 from functools import cache
@@ -30,8 +29,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from transformers import Qwen3Config
 
 from code_rl.cli.main import run_script
@@ -39,6 +36,7 @@ from code_rl.engine.local import learner
 from code_rl.engine.local.decode import SequenceRequest, cell_bytes, decode
 from code_rl.engine.local.forward import Prompt, decoder_layer
 from code_rl.engine.local.lora import Lora, LoraSettings
+from code_rl.engine.local.memory import Allocations
 from code_rl.engine.local.packing import plan
 from code_rl.engine.local.passes import EngineExample, read_pass
 from code_rl.engine.local.picking import Choice
@@ -79,36 +77,6 @@ class Options:
         for shape in self.shapes.split(","):
             if shape not in SHAPES:
                 raise ConfigError(f"shapes={self.shapes}: {shape!r} is none of {', '.join(SHAPES)}")
-
-
-class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of the storages that operations made and that are still there, and their peak."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.live = self.peak = 0
-        self._seen: dict[int, weakref.ref[Any]] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(out):
-            if isinstance(leaf, Tensor):
-                self._count(leaf)
-        return out
-
-    def _count(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
-        key, size = storage._cdata, storage.nbytes()
-        if key in self._seen:
-            return
-
-        def gone(_: object) -> None:
-            del self._seen[key]
-            self.live -= size
-
-        self._seen[key] = weakref.ref(storage, gone)
-        self.live += size
-        self.peak = max(self.peak, self.live)
 
 
 def architecture(shape: str, context: int) -> Architecture:

@@ -17,9 +17,9 @@ from code_rl.evaluation.pass_at_k import (
     mean_with_interval,
     paired_difference,
     pass_at_k,
-    wilson,
 )
 from code_rl.grading.verdict import VerdictKind
+from code_rl.util.rates import wilson
 from tests.refusals import refused
 
 PUBLISHED = [

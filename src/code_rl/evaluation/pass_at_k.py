@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from code_rl.grading import VerdictKind
 from code_rl.util.errors import SandboxError
-from code_rl.util.rates import wilson as wilson
+from code_rl.util.rates import wilson
 
 Floats = npt.NDArray[np.float64]
 RESAMPLES = 2000

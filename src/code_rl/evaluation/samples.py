@@ -52,9 +52,9 @@ class Sample:
         """The sample's key."""
         return self.problem_id, self.mode, self.sample
 
-    def program(self, *language: str) -> str | None:
-        """Return the program to judge, or None; `language` is that of the problem (Python)."""
-        return self.code if self.completion is None else extract_code(self.completion, *language)
+    def program(self, language: str = "python") -> str | None:
+        """Return the program to judge, or None; `language` is that of the problem."""
+        return self.code if self.completion is None else extract_code(self.completion, language)
 
     def to_json(self) -> dict[str, Any]:
         """Return one line of `samples.jsonl`."""

@@ -19,10 +19,10 @@ from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.data.preparation.verification.attempts import trivial_pass
 from code_rl.data.preparation.verification.verify import bucket, calibrated_limit
 from code_rl.data.preparation.workspace import Candidate, ProblemSummary, make_entry, measure
-from code_rl.evaluation.pass_at_k import wilson
 from code_rl.grading.problem import CallTest, Problem, StdinTest
 from code_rl.grading.values import MAX_DEPTH
 from code_rl.util.files import KeyedLog
+from code_rl.util.rates import wilson
 
 
 def stdin_problem(*cases: tuple[str, str], public: int = 0) -> Problem:

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from tinker import types
 
-from benchmarks.memory import SHAPES, Allocations, architecture, make_weights, measure_sampling, trace
+from benchmarks.memory import SHAPES, architecture, make_weights, measure_sampling, trace
 from code_rl.engine.local import decode, forward, packing
 from code_rl.engine.local.decode import SequenceRequest
 from code_rl.engine.local.device import Device
 from code_rl.engine.local.forward import Prompt
+from code_rl.engine.local.memory import Allocations
 from code_rl.engine.local.passes import read_datums, read_pass
 from code_rl.engine.local.picking import Choice
 from tests.engine.local.embedded_models import policy_datum, reference, service, text, tokens, torch, trained

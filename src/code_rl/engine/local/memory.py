@@ -268,7 +268,7 @@ def _empty_weights(arch: Architecture, dtype: torch.dtype, view_head: bool) -> W
     )
 
 
-class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of the storages that operations make, and their peak."""
 
     def __init__(self) -> None:
@@ -299,11 +299,11 @@ class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @contextmanager
-def _counted() -> Iterator[_Allocations]:
+def _counted() -> Iterator[Allocations]:
     """Count allocations, with norms as an accelerator computes them."""
     tracing.norm = _FusedNorm.apply
     try:
-        with _Allocations() as memory:
+        with Allocations() as memory:
             yield memory
     finally:
         tracing.norm = None

@@ -1,8 +1,8 @@
 """The sandbox: `executor` is the contract, `connect` makes the executor of `executor=`.
 
-`local/` is the embedded sandbox (namespaces, seccomp, Landlock). `fusion/` is a client of Sandbox
-Fusion servers. `cluster` runs a sandbox on each node of Ray (`node`). `server/` is `code-rl
-sandbox`.
+`local/` is the embedded sandbox (namespaces, seccomp, Landlock), with the boxes that `boxes` opens.
+`remote` runs programs on other machines: `fusion/` on servers, `cluster` on the nodes of Ray.
+`server/` is `code-rl sandbox`.
 """
 
 from __future__ import annotations

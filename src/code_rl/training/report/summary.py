@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from code_rl.evaluation.pass_at_k import Estimate, combined, wilson
+from code_rl.evaluation.pass_at_k import Estimate, combined
 from code_rl.training.report.diagnostics import MIN_STEPS, never_trained, steps_taken
 from code_rl.training.report.groups import as_text, percent, values_of
+from code_rl.util.rates import wilson
 
 NEVER_TRAINED = "The model was never trained."
 Record = Mapping[str, Any]
