@@ -16,7 +16,7 @@ import pytest
 
 import code_rl.grading
 import code_rl.training.report
-from code_rl.grading.compare import compare_printed
+from code_rl.grading.comparison import compare_printed
 from code_rl.grading.extract import extract_code
 from code_rl.grading.problem import Compare, StdinTest
 from code_rl.grading.sandbox.ending import exception_line

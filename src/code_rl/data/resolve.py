@@ -17,7 +17,7 @@ from code_rl.data.sources.asserts import expected_rule
 from code_rl.data.sources.records import Ambiguous, Draft, Item, Reading, Skipped, item_id
 from code_rl.data.sources.testcases import DOCUMENTED
 from code_rl.grading import CallTest, Problem, StdinTest, values
-from code_rl.grading.compare import compare_returned
+from code_rl.grading.comparison import compare_returned
 from code_rl.grading.sandbox import Executor, Limits, Status
 from code_rl.grading.submission import program_job
 from code_rl.util.concurrency import cancel_all, closing

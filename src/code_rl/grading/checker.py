@@ -23,7 +23,7 @@ import json
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
-from code_rl.grading.compare_values import UnreadableError, parse_value
+from code_rl.grading.comparison import UnreadableError, parse_value
 from code_rl.grading.problem import (
     CHECK,
     CallTest,

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 
 from code_rl.grading.batches import executions_together
 from code_rl.grading.checker import Asked, CheckerBudget, put_to_checker, read_answer
-from code_rl.grading.compare import compare_printed, compare_returned
-from code_rl.grading.compare_values import UnreadableError
+from code_rl.grading.comparison import UnreadableError, compare_printed, compare_returned
 from code_rl.grading.native import check_problem
 from code_rl.grading.problem import CallTest, Problem, StdinTest, TestCase
 from code_rl.grading.reasons import Reason, left_by_itself, status_reason, wrong

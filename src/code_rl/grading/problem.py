@@ -1,5 +1,5 @@
-"""Problems and their tests as frozen records, and the checks of a `Compare` (`grading.compare` has
-the rules).
+"""Problems and their tests as frozen records, and the checks of a `Compare` (`comparison` has the
+rules).
 
 `ProblemView`, a separate type, has the fields that a policy may see.
 """

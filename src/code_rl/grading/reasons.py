@@ -6,7 +6,7 @@ import builtins
 import re
 from dataclasses import dataclass
 
-from code_rl.grading.compare import raised_names
+from code_rl.grading.comparison import raised_names
 from code_rl.grading.problem import CallTest, StdinTest, TestCase
 from code_rl.grading.sandbox.executor import Execution, Status
 from code_rl.grading.values import ENVELOPE, dumps

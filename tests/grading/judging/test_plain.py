@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.grading.compare import compare_returned
+from code_rl.grading.comparison import compare_returned
 from code_rl.grading.problem import CallTest, Compare
 from code_rl.grading.values import dumps
 

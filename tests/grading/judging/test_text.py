@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.grading.compare import compare_printed
-from code_rl.grading.compare_text import near, numeral
+from code_rl.grading.comparison import compare_printed
+from code_rl.grading.comparison.text import near, numeral
 from code_rl.grading.problem import RULES, Compare, StdinTest, check_compare
 from code_rl.util.errors import DataError
 from tests.refusals import refused

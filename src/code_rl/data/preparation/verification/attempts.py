@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from code_rl.grading import Compare, Problem, StdinTest, TestCase, Verdict, judge_async
-from code_rl.grading.compare import compare_printed, compare_returned
+from code_rl.grading.comparison import compare_printed, compare_returned
 from code_rl.grading.sandbox import Executor
 from code_rl.grading.values import dumps
 from code_rl.util import syntax

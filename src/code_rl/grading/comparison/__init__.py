@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import builtins
 
-from code_rl.grading import compare_text as text
-from code_rl.grading.compare_values import RAISED, UnreadableError, compare_values, parse_value
+from code_rl.grading.comparison import text
+from code_rl.grading.comparison.values import RAISED, UnreadableError, compare_values, parse_value
 from code_rl.grading.problem import CallTest, Compare, SequenceTest, StdinTest, rule_for
 from code_rl.grading.values import ENVELOPE, TAG, dumps
 

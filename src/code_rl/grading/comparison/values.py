@@ -12,7 +12,7 @@ import sys
 from decimal import Decimal
 from typing import Any
 
-from code_rl.grading.compare_text import compare_contest, near
+from code_rl.grading.comparison.text import compare_contest, near
 from code_rl.grading.problem import Compare
 from code_rl.grading.values import ENVELOPE, MAX_DEPTH, TAG, encode
 
