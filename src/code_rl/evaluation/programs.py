@@ -15,7 +15,7 @@ from typing import Any
 from code_rl.data import ProblemStore
 from code_rl.evaluation.progress import judging, undecided
 from code_rl.evaluation.verdict_files import is_judged, open_verdicts, put_in_order
-from code_rl.grading import Problem, Verdict, VerdictKind, extract_code, judge_async
+from code_rl.grading import Verdict, VerdictKind, extract_code, judge_async
 from code_rl.grading.sandbox import Executor
 from code_rl.util.concurrency import cancel_all, default_concurrency
 from code_rl.util.data_files import read_rows, sources_digest
@@ -25,19 +25,17 @@ from code_rl.util.progress import View
 
 @dataclass(frozen=True, slots=True)
 class ProgramRow:
-    """One row of the programs file. `code` is None if there is nothing to run. `completion` is the
-    answer that the code is from, if the row has one."""
+    """One row of the programs file: a program (`code`) or an answer that holds one
+    (`completion`)."""
 
     problem_id: str
     program_id: str | int
-    code: str | None
+    code: str | None = None
     completion: str | None = None
 
-    def code_for(self, problem: Problem) -> str | None:
-        """Return the program in the problem's language."""
-        if self.completion is None:
-            return self.code
-        return extract_code(self.completion, problem.language)
+    def program(self, language: str) -> str | None:
+        """Return the program to judge, or None; `language` is that of the problem."""
+        return self.code if self.completion is None else extract_code(self.completion, language)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +67,7 @@ def read_programs(path: str, store: ProblemStore) -> Iterator[ProgramRow]:
             )
         if isinstance(program_id, bool) or not isinstance(program_id, str | int):
             raise DataError(f"{where}: program_id={program_id!r} must be a string")
-        code = _program_code(row, where)
-        yield ProgramRow(problem_id, program_id, code, row.get("completion"))
+        yield ProgramRow(problem_id, program_id, **_text_of(row, where))
     if not where:
         raise DataError(f"programs={path} holds no program")
 
@@ -158,7 +155,10 @@ async def judge_programs(
                 problem = store.get(program.problem_id)
                 assert problem is not None
                 verdict = await judge_async(
-                    problem, program.code_for(problem), executor=executor, cpu_limit_s=cpu_limit_s
+                    problem,
+                    program.program(problem.language),
+                    executor=executor,
+                    cpu_limit_s=cpu_limit_s,
                 )
                 log.put(format_verdict(program, verdict, key))
                 on_verdict(verdict)
@@ -187,17 +187,18 @@ def format_verdict(program: ProgramRow, verdict: Verdict, key: str) -> dict[str,
     return {**named, **verdict.to_json(), "key": key}
 
 
-def _program_code(row: Mapping[str, Any], where: str) -> str | None:
-    given = [name for name in ("code", "completion") if name in row]
+def _text_of(row: Mapping[str, Any], where: str) -> dict[str, str | None]:
+    """Return the one of `code` and `completion` that a row has, under its name."""
+    given = {name: row[name] for name in ("code", "completion") if name in row}
     if len(given) != 1:
         raise DataError(
             f"{where}: a program needs either code or completion, not "
             f"{' and '.join(given) or 'neither'}"
         )
-    text = row[given[0]]
-    if text is not None and not isinstance(text, str):
-        raise DataError(f"{where}: {given[0]} must be a string, not {type(text).__name__}")
-    return extract_code(text) if text is not None and given == ["completion"] else text
+    for name, text in given.items():
+        if text is not None and not isinstance(text, str):
+            raise DataError(f"{where}: {name} must be a string, not {type(text).__name__}")
+    return given
 
 
 class JudgingView(View):
