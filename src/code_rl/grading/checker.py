@@ -5,9 +5,9 @@ from (`Job.trusted`). Its source defines `check(input, output, expected)`, which
 right output, and False or a reason for a wrong one. For call tests `input` is `(args, kwargs)`; for
 a sequence of calls it is the pairs of name and arguments.
 
-Older protocol: a source without such a function runs as a script for each test. It reads one JSON
-object, `{"input", "expected", "output"}` (strings) or `{"args", "kwargs", "expected", "value"}`
-(encoded as in `grading.values`), and prints `ok` or `wrong: why`.
+A checker of another language (`Compare.checker_language`) follows testlib's convention: it gets the
+names of three files, input, output and answer, and exits with 0 for a right output, with 1 or 2 for
+a wrong one.
 
 An answer that the checker cannot read is wrong. The checker counts as broken only if it cannot read
 the answer of the problem's first solution either. A problem without a solution has no broken
@@ -19,20 +19,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import json
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from code_rl.grading.comparison import UnreadableError, parse_value
+from code_rl.grading.languages import PYTHON
 from code_rl.grading.problem import (
     CHECK,
-    CallTest,
     Compare,
     Problem,
     SequenceTest,
     StdinTest,
     TestCase,
-    defines,
 )
 from code_rl.grading.reasons import Reason, clip, last_lines, status_reason
 from code_rl.grading.sandbox.executor import (
@@ -47,7 +45,7 @@ from code_rl.grading.sandbox.executor import (
     case_bytes,
 )
 from code_rl.grading.submission import executions_of, program_job, single
-from code_rl.grading.values import ENVELOPE, Encoded, ValueCodecError, dumps, encode, text_of
+from code_rl.grading.values import ENVELOPE, Encoded, ValueCodecError, dumps
 from code_rl.grading.verdict import VerdictKind
 
 OUTPUT_BYTES = 1 << 20
@@ -93,11 +91,11 @@ Asked = Answer | Reason | None
 
 def checker_job(compare: Compare, answers: Sequence[Answer]) -> Job:
     """Return one submission that asks the checker about each answer."""
-    source = compare.checker or ""
     return Job(
-        code=source,
+        code=compare.checker or "",
         cases=tuple(answer.case for answer in answers),
-        fn_name=CHECK if defines(source, CHECK) else None,
+        fn_name=CHECK if compare.checker_language == PYTHON else None,
+        language=compare.checker_language,
         limits=Limits(
             cpu_s=compare.checker_time_limit_s,
             memory_mb=compare.checker_memory_limit_mb,
@@ -110,36 +108,28 @@ def checker_job(compare: Compare, answers: Sequence[Answer]) -> Job:
 def read_answer(test: TestCase, given: bytes, compare: Compare) -> Answer:
     """Convert a printed output or an encoded value for the checker, in linear time. Raises
     UnreadableError."""
-    if not defines(compare.checker or "", CHECK):
-        return Answer(test, _line(test, given))
+    if compare.checker_language != PYTHON:
+        return Answer(test, _files(test, given))
     case = _call(test, given)
     with contextlib.suppress(ValueCodecError):  # the executor reports it
         case = dataclasses.replace(case, message=case_bytes(case))
     return Answer(test, case)
 
 
-def read_decision(execution: Execution) -> str | None:
+def read_decision(execution: Execution, compare: Compare) -> str | None:
     """Return None for a right answer, else the checker's reason. Raises UndecidedError."""
+    if compare.checker_language != PYTHON and execution.status is not Status.COMPILE_ERROR:
+        if execution.exit_code in (1, 2):
+            return last_lines(execution) or "it says wrong"
+        if execution.status is Status.OK:
+            return None
     if execution.status is not Status.OK:
         said = last_lines(execution)
         raise UndecidedError(
             f"it ended with {execution.status.value}" + (f": {said}" if said else "")
         )
-    if execution.value is not None:
-        return read_value(execution.value)
-    line = execution.stdout.decode("utf-8", "replace").strip()
-    if line == "ok":
-        return None
-    if line == "wrong" or line.startswith("wrong:"):
-        return clip(line[len("wrong:") :]) or "the checker says wrong"
-    raise UndecidedError(f"it printed {clip(line)[:80]!r}, not 'ok' or 'wrong: why'")
-
-
-def read_value(value: bytes) -> str | None:
-    """Return the meaning of `check`'s return value: None for True, a reason for False or a string.
-    Raises UndecidedError."""
     try:
-        decision = parse_value(value)
+        decision = parse_value(execution.value or b"")
     except UnreadableError as error:
         raise UndecidedError(str(error)) from error
     if decision is True:
@@ -188,7 +178,7 @@ async def put_to_checker(
                 executions_of(executor, checker_job(problem.compare, answers))
             ) as executions:
                 async for execution in executions:
-                    said = read_decision(execution)
+                    said = read_decision(execution, problem.compare)
                     at += 1
                     yield (
                         None
@@ -199,7 +189,12 @@ async def put_to_checker(
             item = asked[at]
             assert isinstance(item, Answer)
             budget.charge(execution, problem.compare)
-            yield await _blame(problem, item.test, executor, limits, error, budget)
+            if execution.status is Status.COMPILE_ERROR:  # no answer is to blame for that
+                yield Reason(
+                    VerdictKind.CHECKER_ERROR, f"the problem's checker does not compile: {error}"
+                )
+            else:
+                yield await _blame(problem, item.test, executor, limits, error, budget)
             at += 1
 
 
@@ -232,7 +227,7 @@ async def _blame(
                 answer = await asyncio.to_thread(read_answer, test, reference, problem.compare)
                 trial = await single(executor, checker_job(problem.compare, [answer]))
                 budget.charge(trial, problem.compare)
-                read_decision(trial)
+                read_decision(trial, problem.compare)
             except (UnreadableError, UndecidedError) as error:
                 tried = UndecidedError(str(error)) if solved else None
             else:
@@ -265,20 +260,13 @@ def _call(test: TestCase, given: bytes) -> CallInput:
     return CallInput(((test.args, dict(test.kwargs)), value, test.expected))
 
 
-def _line(test: TestCase, given: bytes) -> StdinInput:
-    if isinstance(test, StdinTest):
-        output = _text(given, "the output is not UTF-8 text")
-        return StdinInput(
-            json.dumps({"input": test.input, "expected": test.expected, "output": output}).encode()
-        )
-    parse_value(given)  # one complete JSON value cannot spill into the rest of the object below
-    head = {"args": [], "kwargs": {}, "expected": encode(test.expected, -ENVELOPE)}
-    if isinstance(test, CallTest):
-        head["args"] = [encode(item) for item in test.args]
-        head["kwargs"] = {name: encode(item) for name, item in test.kwargs.items()}
-    else:
-        head["args"] = [encode(call, -ENVELOPE) for call in test.calls]
-    return StdinInput(text_of(head).encode()[:-1] + b',"value":' + given + b"}")
+def _files(test: TestCase, given: bytes) -> StdinInput:
+    """Return the three files of testlib's convention, after a line with their lengths."""
+    assert isinstance(test, StdinTest)
+    data = test.input.encode("utf-8", "surrogatepass")
+    expected = test.expected.encode("utf-8", "surrogatepass")
+    lengths = b"%d %d %d\n" % (len(data), len(given), len(expected))
+    return StdinInput(lengths + data + given + expected)
 
 
 def _text(data: bytes, trouble: str) -> str:

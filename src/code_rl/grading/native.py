@@ -139,6 +139,7 @@ _COMPARE = {
     "ignore_case": FLAG,
     "exact_integers": FLAG,
     "checker": OPTIONAL,
+    "checker_language": FILLED,
     "checker_time_limit_s": SECONDS,
     "checker_memory_limit_mb": MEGABYTES,
 }

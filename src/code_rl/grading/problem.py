@@ -89,7 +89,7 @@ class Compare:
     `rule` is one of `RULES`. `abs_tol`/`rel_tol` belong to `lcb`, `python` and `contest`;
     `exact_integers` excludes expected integers from them. `ignore_case` belongs to `contest`;
     `checker` is the source of a trusted program that decides among many valid answers, under limits
-    of its own.
+    of its own: Python that defines `check`, or another language with testlib's convention.
     """
 
     rule: str = "lcb"
@@ -98,6 +98,7 @@ class Compare:
     ignore_case: bool = False
     exact_integers: bool = False
     checker: str | None = None
+    checker_language: str = PYTHON
     checker_time_limit_s: float = 20.0
     checker_memory_limit_mb: int = 1024
 
@@ -167,7 +168,9 @@ CHECK = "check"
 CALLED = "check(input, output, expected)"
 ONLY_OF = {
     "ignore_case": "contest",
-    **dict.fromkeys(("checker_time_limit_s", "checker_memory_limit_mb"), "checker"),
+    **dict.fromkeys(
+        ("checker_language", "checker_time_limit_s", "checker_memory_limit_mb"), "checker"
+    ),
 }
 _USUAL = Compare()
 
@@ -199,7 +202,9 @@ def check_compare(compare: Compare, where: str) -> None:
         raise DataError(
             f"{where}: the rule 'checker' and the checker's source go together; rule={rule!r}"
         )
-    if compare.checker is not None:
+    if compare.checker_language != PYTHON:
+        _known_language(compare.checker_language, f"{where}: checker_")
+    elif compare.checker is not None:
         _check_checker(compare.checker, where)
 
 
@@ -240,12 +245,14 @@ def check_parts(problem: Problem, where: str) -> None:
 
 def _check_language(problem: Problem, where: str) -> None:
     """Raise DataError for an unknown language, or for call tests and rules that only Python has."""
+    if problem.calls and problem.compare.checker_language != PYTHON:
+        raise DataError(
+            f"{where}: checker_language={problem.compare.checker_language!r} does not go with call "
+            "tests; use stdin tests, or a checker in Python"
+        )
     if problem.language == PYTHON:
         return
-    try:
-        language(problem.language)
-    except ConfigError as error:
-        raise DataError(f"{where}: {error}") from error
+    _known_language(problem.language, f"{where}: ")
     if problem.calls:
         raise DataError(
             f"{where}: language={problem.language!r} does not go with call tests; use stdin tests, "
@@ -258,6 +265,13 @@ def _check_language(problem: Problem, where: str) -> None:
         )
 
 
+def _known_language(name: str, where: str) -> None:
+    try:
+        language(name)
+    except ConfigError as error:
+        raise DataError(f"{where}{error}") from error
+
+
 def check_tolerance(abs_tol: float | None, rel_tol: float | None, where: str) -> None:
     """Raise DataError for a tolerance that is neither None nor a finite number of at least 0."""
     for name, value in (("abs_tol", abs_tol), ("rel_tol", rel_tol)):
@@ -267,34 +281,22 @@ def check_tolerance(abs_tol: float | None, rel_tol: float | None, where: str) ->
 
 
 def _check_checker(source: str, where: str) -> None:
-    """Raise DataError if a checker does not compile, or does nothing: it must define `check` with
-    three arguments, or run code at module level as the older protocol's scripts do."""
+    """Raise DataError if a checker does not compile, or does not define `check` with three
+    arguments."""
     tree = _parsed(source)
     if isinstance(tree, str):
         raise DataError(f"{where}: the checker's source does not compile: {tree}")
     check = _functions(tree).get(CHECK)
-    runs = any(
-        isinstance(node, ast.Call)
-        for part in tree.body
-        if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        for node in ast.walk(part)
-    )
-    if check is None and not runs:
+    if check is None:
         raise DataError(
             f"{where}: checker={short(source)} must be a source that defines a function {CALLED} "
             "at module level"
         )
-    if check is not None and not (check.decorator_list or _takes_three(check.args)):
+    if not (check.decorator_list or _takes_three(check.args)):
         raise DataError(
             f"{where}: the checker defines {CHECK}({ast.unparse(check.args)}); it is called with "
             f"three arguments: {CALLED}"
         )
-
-
-def defines(source: str, name: str) -> bool:
-    """Return True if `source` defines the function `name` at module level."""
-    tree = _parsed(source)
-    return not isinstance(tree, str) and name in _functions(tree)
 
 
 def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:

@@ -173,33 +173,33 @@ def test_a_source_that_is_large_to_compile_is_the_programs_fault(name: str) -> N
 
 
 FRAGILE = """
-import json, sys
-words = json.loads(sys.stdin.read())["output"].split()
-number = int(words[0])
-if number == 10**6:
-    while True:
+import sys
+
+def check(input, output, expected):
+    words = output.split()
+    number = int(words[0])
+    while number == 10**6:
         pass
-if number == 10**7:
-    words *= 10**9
-if number == 10**8:
-    sys.exit(3)
-if number < 0:
-    print("the number is below nothing:", number)
-else:
-    print("ok" if 1 / number == 1 else "wrong: not one" + " ok" * (len(words) - 1))
+    if number == 10**7:
+        words *= 10**9
+    if number == 10**8:
+        sys.exit(3)
+    if number < 0:
+        return number
+    return 1 / number == 1 or "not one" + " ok" * (len(words) - 1)
 """
 """A checker that decides on the expected outputs, and not on every other one."""
 UNREADABLE = {
     "no output": "pass",
     "a word": "print('abc')",
     "zero, by which it divides": "print(0)",
-    "a number for which it prints neither word": "print(-1)",
+    "a number for which it returns no decision": "print(-1)",
     "a number at which it does not end": "print(10**6)",
     "a number at which its memory runs out": "print(10**7)",
     "a number at which it exits": "print(10**8)",
     "more digits than int takes": "print('1' * 5000)",
     "bytes that are no text": "import os\nos.write(1, b'\\xed\\xa0\\x80')",
-    "quotes and brackets for its JSON": 'print(\'"}, "expected": "\')',
+    "quotes and brackets": 'print(\'"}, "expected": "\')',
     "lines that look like its own": "print('2 ok\\nok')",
     "ten megabytes": "print('2 ' * 5000000)",
 }
@@ -209,7 +209,7 @@ UNREADABLE = {
 def test_an_output_that_a_checker_cannot_read_is_a_wrong_answer(name: str) -> None:
     tests = (StdinTest("6\n", "1\n"), StdinTest("9\n", "1\n"))
     problem = Problem("fragile", "", tests, compare=Compare("checker", checker=FRAGILE))
-    quick = ("a word", "a number for which it prints neither word", "a number at which it exits")
+    quick = ("a word", "a number for which it returns no decision", "a number at which it exits")
     codes = UNREADABLE if name != "full" else {kind: UNREADABLE[kind] for kind in quick}
     assert run(name, [cheat(kind, code, problem) for kind, code in codes.items()]) == {}
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from dataclasses import replace
 
 import pytest
 
 from code_rl.grading import values
-from code_rl.grading.checker import read_answer
 from code_rl.grading.judging import judge_async
 from code_rl.grading.problem import CallTest, Compare, Problem, SequenceTest, StdinTest
 from code_rl.grading.sandbox.executor import Execution, Status, case_bytes
@@ -41,26 +39,6 @@ def test_a_check_function_sees_values_and_says_why():
         compare=Compare("checker", checker=CHECK + "return input[1] == ('get', (1,)) and output[1] > expected[1]"),
     )
     assert verdict_of(sequence, "class C:\n    def get(self, n): return 8").correct
-
-
-def test_the_older_protocol_is_known_by_the_source_and_not_by_a_word_in_it():
-    source = "import json, sys\n# def check(input): no\nasked = json.load(sys.stdin)\nprint('ok' if asked['output'].strip() == '6' else 'wrong: no')"
-    old = replace(STDIN, compare=Compare("checker", checker=source))
-    assert verdict_of(old, "print(6)").correct
-    assert verdict_of(old, "print(7)").kind is VerdictKind.WRONG_ANSWER
-
-
-def test_the_older_protocol_carries_integers_of_any_length():
-    limit = sys.get_int_max_str_digits()
-    old = Compare(
-        "checker", checker="import json, sys\nsys.set_int_max_str_digits(0)\njson.load(sys.stdin)\nprint('ok')"
-    )
-    problem = Problem("c", "", (CallTest((10**4500,), 1),), "", "f", compare=old)
-    sys.set_int_max_str_digits(4300)
-    try:
-        read_answer(problem.tests[0], b"1", old)
-    finally:
-        sys.set_int_max_str_digits(limit)
 
 
 def test_a_checker_runs_trusted_and_under_its_own_limits():

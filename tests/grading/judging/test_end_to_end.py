@@ -23,15 +23,12 @@ from code_rl.grading.sandbox.shared import shared_executor
 from tinker_utils.env import sandbox_check_correctness
 
 CHECKER = """
-import json, sys
-case = json.load(sys.stdin)
-total = int(case["input"])
-try:
-    parts = [int(token) for token in case["output"].split()]
-except ValueError:
-    print("wrong: not numbers")
-else:
-    print("ok" if len(parts) == 2 and sum(parts) == total else "wrong: sum is not " + case["input"].strip())
+def check(input, output, expected):
+    try:
+        parts = [int(token) for token in output.split()]
+    except ValueError:
+        return "not numbers"
+    return len(parts) == 2 and sum(parts) == int(input) or "sum is not " + input.strip()
 """
 DOUBLE = Problem(
     "double", "", (StdinTest("3\n", "6\n", public=True), StdinTest("4\n", "8\n")), time_limit_s=1, memory_limit_mb=256

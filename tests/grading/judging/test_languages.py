@@ -306,3 +306,59 @@ def test_memory_that_no_process_seems_to_hold_is_no_fault_of_the_sandbox(name):
     verdict = judge(problem("cpp", SMALL, memory_limit_mb=64), head + body)
     assert not verdict.correct
     assert not verdict.undecided, verdict
+
+
+NEAR = """#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+int main(int count, char **names) {
+    std::ifstream input(names[1]), output(names[2]), answer(names[3]);
+    double given, right, asked;
+    if (count != 4 || !(input >> asked) || !(answer >> right)) return 3;
+    if (!(output >> given)) { std::cerr << "no number\\n"; return 2; }
+    if (given == 13) std::abort();
+    if (std::fabs(given - right) > 0.01) { std::cerr << "too far from the root of " << asked << "\\n"; return 1; }
+}
+"""
+
+
+def roots(checker=NEAR, **fields):
+    """Square roots, which a checker in C++ judges by testlib's convention."""
+    tests = tuple(StdinTest(f"{n}\n", f"{n**0.5}\n", public=True) for n in (2, 9))
+    compare = Compare("checker", checker=checker, checker_language="cpp")
+    return Problem("roots", "Print the square root.", tests, compare=compare, **{"solutions": (ROOT,), **fields})
+
+
+ROOT = "print(float(input()) ** 0.5)"
+CHECKED = {
+    "right, in other digits": ("print(round(float(input()) ** 0.5, 3))", "passed"),
+    "wrong, and the checker says why": ("print(1)", "wrong_answer"),
+    "no number": ("print('x')", "wrong_answer"),
+    "stops the checker": ("print(13)", "wrong_answer"),
+    "not UTF-8": ("import sys\nsys.stdout.buffer.write(b'\\xff')", "wrong_answer"),
+}
+
+
+@needs["cpp"]
+@pytest.mark.parametrize(("code", "kind"), CHECKED.values(), ids=CHECKED)
+def test_a_checker_in_another_language_follows_testlibs_convention(code, kind):
+    verdict = judge(roots(), code)
+    assert verdict.kind == kind, verdict
+    if code == "print(1)":
+        assert "too far from the root of 2" in verdict.failure.message
+    assert problem_from_json(problem_to_json(roots())) == roots()
+
+
+@needs["cpp"]
+@pytest.mark.parametrize("solutions", [(), (ROOT,)], ids=["without a solution", "with one"])
+def test_a_checker_that_does_not_compile_is_the_problems_fault(solutions):
+    verdict = judge(roots('#include "no_such_header.h"\nint main() {}', solutions=solutions), ROOT)
+    assert verdict.kind is VerdictKind.CHECKER_ERROR
+
+
+def test_a_checker_of_call_tests_is_in_python():
+    compare = Compare("checker", checker=NEAR, checker_language="cpp")
+    call = Problem("f", "Return 1.", (CallTest((), 1),), "", "f", compare=compare)
+    with refused("checker_language", kind=DataError):
+        judge(call, "def f(): return 1")

@@ -25,18 +25,17 @@ from code_rl.data.sources.records import (
 from code_rl.grading import Compare, Problem
 
 FIND_ZERO_CHECKER = """
-import json, math, sys
+import math
 
-test = json.load(sys.stdin)
-coefficients, root = test["args"][0], test["value"]
-if type(root) not in (int, float) or not math.isfinite(root):
-    print("wrong: not a finite number")
-else:
+def check(input, root, expected):
+    (coefficients,), _ = input
+    if type(root) not in (int, float) or not math.isfinite(root):
+        return "not a finite number"
     try:
         residue = math.fsum(c * math.pow(root, power) for power, c in enumerate(coefficients))
     except OverflowError:
         residue = math.inf
-    print("ok" if abs(residue) <= 1e-4 else "wrong: not a root")
+    return abs(residue) <= 1e-4 or "not a root"
 """
 """HumanEval/32: as in the task's own test, any root of the polynomial is right if the polynomial's
 value there is within 1e-4 of 0."""

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator
 
 from code_rl.grading.languages import Language, language
-from code_rl.grading.sandbox.executor import Execution, Job, Limits, Status, StdinInput
+from code_rl.grading.sandbox.executor import Execution, Job, Status, StdinInput
 from code_rl.grading.sandbox.local.box import Box, CommandResult
 from code_rl.grading.sandbox.retries import LostError, RefusedError
 from code_rl.util.errors import ConfigError, DataError, SandboxError
@@ -17,6 +17,9 @@ from code_rl.util.errors import ConfigError, DataError, SandboxError
 _COMPILE = {"cpu_s": 60.0, "wall_s": 180.0, "memory_mb": 2048, "output_bytes": 1 << 18}
 _VERSION = {"cpu_s": 20.0, "wall_s": 120.0, "memory_mb": 1024}
 _DETAIL = 2000
+# testlib's convention: a line of three lengths on stdin, then the files that the checker reads.
+_THREE_FILES = "read -r i o a && head -c $i >input && head -c $o >output && head -c $a >answer && "
+_THREE_NAMES = " input output answer"
 _DISK_MB = 256
 _STATUS = {
     "cpu": Status.TIME_LIMIT,
@@ -88,7 +91,7 @@ class _Program:
         for case in job.cases:
             assert isinstance(case, StdinInput)
             if execution is None or not self.box.closed:  # a program may end its box
-                execution = await self._run(case.stdin, job.limits)
+                execution = await self._run(case.stdin, job)
             yield execution
 
     async def _made(self, code: str) -> Execution | None:
@@ -109,9 +112,11 @@ class _Program:
             Status.COMPILE_ERROR, exit_code=1, detail=detail, stderr=result.stderr, cpu_s=0.0
         )
 
-    async def _run(self, stdin: bytes, limits: Limits) -> Execution:
+    async def _run(self, stdin: bytes, job: Job) -> Execution:
+        limits = job.limits
+        command = self._language.run_command(limits.memory_mb)
         result = await self.box.run(
-            self._language.run_command(limits.memory_mb),
+            f"{_THREE_FILES}{command}{_THREE_NAMES}" if job.trusted else command,
             stdin,
             cpu_s=limits.cpu_s,
             wall_s=limits.wall_cap_s,
