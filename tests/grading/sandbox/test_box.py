@@ -14,7 +14,7 @@ import pytest
 
 import code_rl
 from code_rl.util.errors import ConfigError, DataError, IsolationError, SandboxError
-from tests.boxes import require_boxes
+from tests.boxes import end_server, require_boxes, shared_server, start_server
 
 COMPILERS = {"g++": "/usr/bin/g++"}
 
@@ -293,16 +293,17 @@ def test_a_closed_box_says_so_and_a_cancelled_command_closes_it():
 OWNER = """
 import asyncio, code_rl
 async def main():
-    async with code_rl.open_box() as box:
+    async with code_rl.open_box(url={1!r}) as box:
         print("open", flush=True)
         await box.run("setsid sleep {0} & sleep {0}", wall_s=600)
 asyncio.run(main())
 """
 
 
-def test_everything_ends_with_an_owner_that_is_killed():
-    seconds = str(40000 + os.getpid())
-    owner = subprocess.Popen([sys.executable, "-c", OWNER.format(seconds)], stdout=subprocess.PIPE)
+@pytest.mark.parametrize("place", ["this machine", "a server"])
+def test_everything_ends_with_an_owner_that_is_killed(place):
+    seconds, url = str(40000 + os.getpid()), None if place == "this machine" else shared_server(4)
+    owner = subprocess.Popen([sys.executable, "-c", OWNER.format(seconds, url)], stdout=subprocess.PIPE)
     assert owner.stdout is not None
     assert owner.stdout.readline() == b"open\n"
     assert until(lambda: len(sleepers(seconds)) >= 2)
@@ -325,3 +326,46 @@ def until(condition):
             return True
         time.sleep(0.1)
     return False
+
+
+def test_a_box_on_a_server_runs_commands_and_keeps_files_there():
+    async def run():
+        async with code_rl.open_box(url=shared_server(4), environment={"COLOR": "blue"}) as box:
+            await box.write("bin/hello", b"#!/bin/sh\necho hello $COLOR; cat; echo oops >&2; exit 3\n")
+            result = await box.run("bin/hello | tee kept; bin/hello", stdin=b"again")
+            cut = await box.run("yes", output_bytes=1000)
+            with pytest.raises(DataError):
+                await box.read("absent")
+            with pytest.raises(ConfigError):
+                await box.run("true", memory_mb=1 << 30)
+            return result, cut, await box.read("kept")
+
+    result, cut, kept = asyncio.run(run())
+    assert (result.exit_code, result.stderr, result.limit) == (3, b"oops\noops\n", None)
+    assert kept == b"hello blue\nagain"
+    assert (len(cut.stdout), cut.limit) == (1000, "output")
+
+
+def test_a_box_on_a_server_needs_its_token(monkeypatch):
+    async def run(url):
+        async with code_rl.open_box(url=url) as box:
+            return (await box.run("echo in")).stdout
+
+    monkeypatch.setenv("CODE_RL_SANDBOX_TOKEN", "of-this-test")
+    server, url = start_server(2)
+    try:
+        assert asyncio.run(run(url)) == b"in\n"
+        monkeypatch.setenv("CODE_RL_SANDBOX_TOKEN", "another")
+        with pytest.raises(SandboxError):
+            asyncio.run(run(url))
+    finally:
+        end_server(server)
+
+
+def test_directories_of_this_machine_are_not_readable_on_a_server():
+    async def run():
+        async with code_rl.open_box(url="http://127.0.0.1:9", readable=("/opt",)):
+            pass
+
+    with pytest.raises(ConfigError):
+        asyncio.run(run())

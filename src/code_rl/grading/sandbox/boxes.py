@@ -1,4 +1,4 @@
-"""Opens a box, on machines that can have one."""
+"""Opens a box: on this machine, if it can have one, or on a server of ours."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
+from code_rl.grading.sandbox.commands import Box
 from code_rl.grading.sandbox.executor import require_linux
 from code_rl.util.door import Lazy
+from code_rl.util.errors import ConfigError
 
 if TYPE_CHECKING:
     from code_rl.grading.sandbox.local import box
@@ -23,16 +25,29 @@ async def open_box(
     disk_mb: int = 256,
     environment: Mapping[str, str] | None = None,
     readable: tuple[str, ...] = (),
-) -> AsyncIterator[box.Box]:
+    url: str | None = None,
+) -> AsyncIterator[Box]:
     """Open a box for shell commands; it ends with the block, or with this process.
 
     `disk_mb` is the quota of /box, and of each command's /tmp. `environment` adds variables;
-    `readable` names further directories of this machine that commands can read and execute.
-    Raises ConfigError for bad arguments, IsolationError if namespaces are not available.
+    `readable` names further directories of this machine that commands can read and execute. `url`
+    is a `code-rl sandbox` on whose machine the box is (None: on this one).
+    Raises ConfigError for bad arguments, IsolationError if namespaces are not available,
+    SandboxError if the server cannot be had.
     """
+    if not 0 < disk_mb <= 1 << 20:
+        raise ConfigError(f"disk_mb={disk_mb}: use a number from 1 to {1 << 20}")
+    if url is not None:
+        from code_rl.grading.sandbox.fusion.boxes import connect_box
+
+        if readable:
+            raise ConfigError(f"readable={readable!r} names directories of this machine: not there")
+        async with connect_box(url, disk_mb, environment or {}) as remote:
+            yield remote
+        return
     require_linux("a box")
-    box.check_arguments(isolation, disk_mb, readable)
-    made = await asyncio.to_thread(box.Box, disk_mb, environment or {}, readable)
+    box.check_arguments(isolation, readable)
+    made = await asyncio.to_thread(box.LocalBox, disk_mb, environment or {}, readable)
     try:
         yield made
     finally:

@@ -19,6 +19,8 @@ RUN_PATH = "/run_code"
 PING_PATH = "/v1/ping"
 JOBS_PATH = "/v1/jobs"
 """A path of our own server only: it takes a whole `Job` (`fusion.jobs`)."""
+BOXES_PATH = "/v1/boxes"
+"""A path of our own server only: a connection there is a box (`fusion.boxes`)."""
 JOBS_HEADER = "X-Code-RL-Jobs"
 """A header of our server's answer to a ping from whoever may send it jobs: how many run at once."""
 

@@ -11,17 +11,17 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
+from code_rl.grading.sandbox.commands import Box, BoxLimits, CommandResult
 from code_rl.grading.sandbox.local.cgroups import Groups, WorkerGroup
 from code_rl.grading.sandbox.local.guest import box as guest
 from code_rl.grading.sandbox.local.guest import wire
 from code_rl.grading.sandbox.local.guest.confinement import confine
 from code_rl.grading.sandbox.local.outcome import memory_file
-from code_rl.util.errors import ConfigError, DataError, IsolationError, SandboxError
+from code_rl.util.errors import ConfigError, IsolationError, SandboxError
 
 _BOOT = """
 import marshal, os, socket, sys
@@ -43,45 +43,17 @@ _START_S, _END_S = 60.0, 10.0
 _SILENCE_S = 600.0
 """Seconds beyond its wall limit after which a command counts as lost: a busy machine runs it
 slowly, and its init looks at the limits."""
-_COMMAND_BYTES = guest.REQUEST_BYTES // 2
-_FILE_S = 60.0
 _PIECE = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class CommandResult:
-    """The end of one command.
-
-    `exit_code` is negative for a signal. `limit` names the limit that ended the command: cpu, wall,
-    memory or output; None if it ended by itself. `peak_memory_bytes` is at least the 10 MB or so of
-    the process from which a command is started.
-    """
-
-    exit_code: int
-    stdout: bytes
-    stderr: bytes
-    cpu_s: float
-    wall_s: float
-    peak_memory_bytes: int
-    limit: str | None
-
-
-class _Limits(NamedTuple):
-    cpu_s: float
-    wall_s: float
-    memory_mb: int
-    output_bytes: int
-    processes: int
-
-
-class Box:
-    """An open box. It runs one command at a time; further calls wait. Made by `open_box`."""
+class LocalBox(Box):
+    """A box on this machine."""
 
     def __init__(
         self, disk_mb: int, environment: Mapping[str, str], readable: tuple[str, ...]
     ) -> None:
         """Start the box's processes. Raises IsolationError, SandboxError."""
-        self._disk_bytes = disk_mb << 20
+        super().__init__(disk_mb)
         self._environment = {**_ENVIRONMENT, **environment}
         self._turn = asyncio.Lock()
         self._control, theirs = wire.pair()
@@ -103,53 +75,6 @@ class Box:
     def closed(self) -> bool:
         """True once the box has ended."""
         return self._process is None
-
-    async def run(
-        self,
-        command: str,
-        stdin: bytes = b"",
-        *,
-        cpu_s: float = 10.0,
-        wall_s: float = 30.0,
-        memory_mb: int = 512,
-        output_bytes: int = 1 << 20,
-        processes: int = 64,
-        home_read_only: bool = False,
-    ) -> CommandResult:
-        """Run `command` with /bin/sh in /box and return its result.
-
-        `output_bytes` bounds standard output and standard error together; what exceeds it is cut.
-        All processes of the command end with it. Each command has an empty /tmp of its own; with
-        `home_read_only` it starts there and cannot change /box. If the call is cancelled, the box
-        closes. Raises ConfigError for bad arguments, SandboxError if the box has ended.
-        """
-        limits = _Limits(cpu_s, wall_s, memory_mb, output_bytes, processes)
-        for field, value in limits._asdict().items():
-            if not 0 < value < 1 << 40:
-                raise ConfigError(f"{field}={value!r}: use a number above 0")
-        if len(command.encode()) > _COMMAND_BYTES or "\0" in command:
-            raise ConfigError(
-                f"command: it has {len(command)} characters; use at most {_COMMAND_BYTES} bytes "
-                "without NUL, and write() for longer scripts"
-            )
-        return await self._request(guest.SHELL, command, stdin, limits, home_read_only)
-
-    async def write(self, path: str, data: bytes) -> None:
-        """Write a file below /box, with its directories; it may be executed. Raises ConfigError for
-        a path that leaves /box, DataError if the file cannot be written (the quota, for example).
-        """
-        result = await self._request(guest.WRITE, _inside(path), data, self._file_limits(1 << 16))
-        if result.exit_code:
-            raise DataError(f"path={path!r}: the box could not write it: {_reason(result)}")
-
-    async def read(self, path: str) -> bytes:
-        """Return the bytes of a file below /box. Raises ConfigError for a path that leaves /box,
-        DataError if there is no such file."""
-        limits = self._file_limits(self._disk_bytes + 1)
-        result = await self._request(guest.READ, _inside(path), b"", limits)
-        if result.exit_code or result.limit:
-            raise DataError(f"path={path!r}: the box could not read it: {_reason(result)}")
-        return result.stdout
 
     def close(self) -> None:
         """End all processes of the box and drop its files. Idempotent."""
@@ -182,12 +107,10 @@ class Box:
             if kind == guest.KEPT:
                 self._group = _groups().enclose(rest[0])
 
-    def _file_limits(self, output_bytes: int) -> _Limits:
-        return _Limits(_FILE_S, _FILE_S, 256, output_bytes, 4)
-
-    async def _request(
-        self, kind: str, text: str, stdin: bytes, limits: _Limits, home_read_only: bool = False
+    async def request(
+        self, kind: str, text: str, stdin: bytes, limits: BoxLimits, home_read_only: bool = False
     ) -> CommandResult:
+        """See `Box.request`."""
         request = {
             "kind": kind,
             "text": text,
@@ -215,7 +138,7 @@ class Box:
                 raise
 
     async def _exchange(
-        self, request: dict[str, Any], stdin: bytes, limits: _Limits
+        self, request: dict[str, Any], stdin: bytes, limits: BoxLimits
     ) -> CommandResult:
         if self._group is not None:
             self._group.limit(request["memory_bytes"] + 2 * self._disk_bytes, limits.processes)
@@ -305,15 +228,13 @@ class _Outputs:
         self._readers, self.writers = [], []
 
 
-def check_arguments(isolation: str, disk_mb: int, readable: tuple[str, ...]) -> None:
+def check_arguments(isolation: str, readable: tuple[str, ...]) -> None:
     """Raise ConfigError or IsolationError for arguments of `open_box` that cannot be."""
     if isolation not in ("auto", confine.FULL):
         raise IsolationError(
             f"isolation={isolation!r}: a box needs the namespaces of isolation=full; use full or "
             "auto"
         )
-    if not 0 < disk_mb <= 1 << 20:
-        raise ConfigError(f"disk_mb={disk_mb}: use a number from 1 to {1 << 20}")
     for path in readable:
         if not os.path.isdir(path) or os.path.realpath(path) != path or path == "/":
             raise ConfigError(f"readable={path!r}: name an existing directory by its full path")
@@ -335,15 +256,3 @@ def _spawn(control: socket.socket) -> subprocess.Popen[bytes]:
 @cache
 def _groups() -> Groups:
     return Groups()
-
-
-def _inside(path: str) -> str:
-    """Return `path` if it is relative and stays below /box. Raises ConfigError."""
-    parts = PurePosixPath(path).parts
-    if not parts or path.startswith("/") or ".." in parts or "\0" in path or len(path) > 4000:
-        raise ConfigError(f"path={path!r}: use a relative path without '..'")
-    return path
-
-
-def _reason(result: CommandResult) -> str:
-    return result.stderr.decode("utf-8", "replace")[:200] or f"limit {result.limit}"

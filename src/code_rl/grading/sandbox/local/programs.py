@@ -9,8 +9,9 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator
 
 from code_rl.grading.languages import Language, language
+from code_rl.grading.sandbox.commands import Box, CommandResult
 from code_rl.grading.sandbox.executor import Execution, Job, Status, StdinInput
-from code_rl.grading.sandbox.local.box import Box, CommandResult
+from code_rl.grading.sandbox.local.box import LocalBox
 from code_rl.grading.sandbox.retries import LostError, RefusedError
 from code_rl.util.errors import ConfigError, DataError, SandboxError
 
@@ -74,7 +75,7 @@ class Programs:
 class _Program:
     """A box in which one program of `language` is, or will be, compiled."""
 
-    def __init__(self, language: Language, box: Box) -> None:
+    def __init__(self, language: Language, box: LocalBox) -> None:
         self._language, self.box = language, box
         self._failure: Execution | None = None
         self._made_here = False
@@ -132,7 +133,7 @@ class _Program:
 async def _open(language: Language) -> _Program:
     """Open a box for one program of `language`. Raises ConfigError if the language is not
     installed, IsolationError, SandboxError."""
-    box = await asyncio.to_thread(Box, _DISK_MB, {}, ())
+    box = await asyncio.to_thread(LocalBox, _DISK_MB, {}, ())
     try:
         await check_installed(language, box)
     except BaseException:

@@ -1,8 +1,8 @@
 """Sandbox Fusion's protocol on top of an executor: `POST /run_code` and `GET /v1/ping`, plus
-`POST /v1/jobs` (`fusion.jobs`), `/health` and `/metrics`. It runs only Python; other languages are
-refused by name.
+`POST /v1/jobs` (`fusion.jobs`), `/v1/boxes` (`fusion.boxes`), `/health` and `/metrics`. `/run_code`
+runs only Python; other languages are refused by name.
 
-With a token, whoever runs programs must send it. Without one, jobs are taken from this machine
+With a token, whoever runs programs must send it. Without one, jobs and boxes are for this machine
 only.
 """
 
@@ -19,6 +19,7 @@ from aiohttp import web
 
 from code_rl.grading.sandbox.executor import Executor
 from code_rl.grading.sandbox.fusion.protocol import (
+    BOXES_PATH,
     JOBS_HEADER,
     JOBS_PATH,
     PING_PATH,
@@ -27,6 +28,7 @@ from code_rl.grading.sandbox.fusion.protocol import (
     RunResponse,
 )
 from code_rl.grading.sandbox.fusion.transport import TOKEN_VARIABLE
+from code_rl.grading.sandbox.server.boxes import serve_box
 from code_rl.grading.sandbox.server.jobs import job_lines, read_job
 from code_rl.grading.sandbox.server.requests import (
     MalformedRequestError,
@@ -62,6 +64,7 @@ class SandboxApplication:
         for slash in ("", "/"):
             app.router.add_post(RUN_PATH + slash, self._run_code)
             app.router.add_post(JOBS_PATH + slash, self._run_job)
+            app.router.add_get(BOXES_PATH + slash, self._open_box)
             app.router.add_get(PING_PATH + slash, self._ping)
             app.router.add_get("/health" + slash, self._health)
             app.router.add_get("/metrics" + slash, self._metrics)
@@ -106,6 +109,9 @@ class SandboxApplication:
     async def _run_job(self, request: web.Request) -> web.StreamResponse:
         return await self._admitted(request, self._may_send_jobs(request), self._answer_job)
 
+    async def _open_box(self, request: web.Request) -> web.StreamResponse:
+        return await self._admitted(request, self._may_send_jobs(request), self._answer_box)
+
     async def _admitted(
         self,
         request: web.Request,
@@ -136,6 +142,11 @@ class SandboxApplication:
             self._seconds += time.monotonic() - started
         self._ended[response.status] += 1
         return web.json_response(response.to_json())
+
+    async def _answer_box(self, request: web.Request) -> web.StreamResponse:
+        self._ended["box"] += 1
+        most = 2 * self._max_request_bytes  # as base64, with the rest of a message
+        return await serve_box(request, self._limits, most, self.admission.running)
 
     async def _answer_job(self, request: web.Request) -> web.StreamResponse:
         job = read_job(await request.read(), self._limits)

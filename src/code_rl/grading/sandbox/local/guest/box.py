@@ -18,13 +18,12 @@ import struct
 import time
 from typing import Any, NoReturn
 
+from code_rl.grading.sandbox.commands import REQUEST_BYTES, SHELL, WRITE
 from code_rl.grading.sandbox.local.guest import kernel
 from code_rl.grading.sandbox.local.guest.confinement import boxfs, confine, seccomp
 
 FAILED, KEPT, READY, ENDED = "failed", "kept", "ready", "ended"
-SHELL, WRITE, READ = "shell", "write", "read"
 CPU, WALL, MEMORY, OUTPUT = "cpu", "wall", "memory", "output"
-REQUEST_BYTES = 1 << 17
 STOP = b"stop"
 # Runtimes take this for each thread; a command that recurses deeply raises it (`ulimit -s hard`).
 _STACK_BYTES = 64 << 20

@@ -1,0 +1,124 @@
+"""What can be done with a box, on whichever machine it is: commands, and files put in and read
+back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from code_rl.util.errors import ConfigError, DataError
+
+SHELL, WRITE, READ = "shell", "write", "read"
+REQUEST_BYTES = 1 << 17
+_COMMAND_BYTES = REQUEST_BYTES // 2
+_FILE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """The end of one command.
+
+    `exit_code` is negative for a signal. `limit` names the limit that ended the command: cpu, wall,
+    memory or output; None if it ended by itself. `peak_memory_bytes` is at least the 10 MB or so of
+    the process from which a command is started.
+    """
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+    cpu_s: float
+    wall_s: float
+    peak_memory_bytes: int
+    limit: str | None
+
+
+class BoxLimits(NamedTuple):
+    """The limits of one command, as `Box.run` has them."""
+
+    cpu_s: float
+    wall_s: float
+    memory_mb: int
+    output_bytes: int
+    processes: int
+
+
+class Box:
+    """An open box. It runs one command at a time; further calls wait. Made by `open_box`."""
+
+    def __init__(self, disk_mb: int) -> None:
+        self._disk_bytes = disk_mb << 20
+
+    @property
+    def closed(self) -> bool:
+        """True once the box has ended."""
+        raise NotImplementedError
+
+    async def request(
+        self, kind: str, text: str, stdin: bytes, limits: BoxLimits, home_read_only: bool = False
+    ) -> CommandResult:
+        """Run a command (SHELL), or put the file `text` in (WRITE) or read it (READ). Raises
+        SandboxError if the box has ended."""
+        raise NotImplementedError
+
+    async def run(
+        self,
+        command: str,
+        stdin: bytes = b"",
+        *,
+        cpu_s: float = 10.0,
+        wall_s: float = 30.0,
+        memory_mb: int = 512,
+        output_bytes: int = 1 << 20,
+        processes: int = 64,
+        home_read_only: bool = False,
+    ) -> CommandResult:
+        """Run `command` with /bin/sh in /box and return its result.
+
+        `output_bytes` bounds standard output and standard error together; what exceeds it is cut.
+        All processes of the command end with it. Each command has an empty /tmp of its own; with
+        `home_read_only` it starts there and cannot change /box. If the call is cancelled, the box
+        closes. Raises ConfigError for bad arguments, SandboxError if the box has ended.
+        """
+        limits = BoxLimits(cpu_s, wall_s, memory_mb, output_bytes, processes)
+        for field, value in limits._asdict().items():
+            if not 0 < value < 1 << 40:
+                raise ConfigError(f"{field}={value!r}: use a number above 0")
+        if len(command.encode()) > _COMMAND_BYTES or "\0" in command:
+            raise ConfigError(
+                f"command: it has {len(command)} characters; use at most {_COMMAND_BYTES} bytes "
+                "without NUL, and write() for longer scripts"
+            )
+        return await self.request(SHELL, command, stdin, limits, home_read_only)
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Write a file below /box, with its directories; it may be executed. Raises ConfigError for
+        a path that leaves /box, DataError if the file cannot be written (the quota, for example).
+        """
+        result = await self.request(WRITE, _inside(path), data, self._file_limits(1 << 16))
+        if result.exit_code:
+            raise DataError(f"path={path!r}: the box could not write it: {_reason(result)}")
+
+    async def read(self, path: str) -> bytes:
+        """Return the bytes of a file below /box. Raises ConfigError for a path that leaves /box,
+        DataError if there is no such file."""
+        limits = self._file_limits(self._disk_bytes + 1)
+        result = await self.request(READ, _inside(path), b"", limits)
+        if result.exit_code or result.limit:
+            raise DataError(f"path={path!r}: the box could not read it: {_reason(result)}")
+        return result.stdout
+
+    def _file_limits(self, output_bytes: int) -> BoxLimits:
+        return BoxLimits(_FILE_S, _FILE_S, 256, output_bytes, 4)
+
+
+def _inside(path: str) -> str:
+    """Return `path` if it is relative and stays below /box. Raises ConfigError."""
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or ".." in parts or "\0" in path or len(path) > 4000:
+        raise ConfigError(f"path={path!r}: use a relative path without '..'")
+    return path
+
+
+def _reason(result: CommandResult) -> str:
+    return result.stderr.decode("utf-8", "replace")[:200] or f"limit {result.limit}"

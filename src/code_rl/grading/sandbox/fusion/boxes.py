@@ -1,0 +1,114 @@
+"""Our own server's `/v1/boxes`: a WebSocket whose connection is a box, and ends with its owner.
+
+The first message of the client has the box's settings, each further one a request; the server
+answers each. The guard of `util.admission` refuses a connection that a web page opens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import aiohttp
+
+from code_rl.grading.sandbox.commands import Box, BoxLimits, CommandResult
+from code_rl.grading.sandbox.fusion.protocol import BOXES_PATH, beside, run_urls
+from code_rl.grading.sandbox.fusion.transport import TOKEN_VARIABLE, bearer
+from code_rl.util.errors import CodeRLError, ConfigError, IsolationError, SandboxError
+from code_rl.util.proxies import settle_proxies, via_proxy
+
+SILENCE_S = 660.0
+"""Seconds beyond a command's wall limit after which its box counts as lost."""
+_FAILURES: dict[str, type[CodeRLError]] = {"config": ConfigError, "isolation": IsolationError}
+_STREAMS = ("stdout", "stderr")
+
+
+class RemoteBox(Box):
+    """A box on the machine of a `code-rl sandbox`."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse, url: str, disk_mb: int) -> None:
+        super().__init__(disk_mb)
+        self._socket, self._url = socket, url
+        self._turn = asyncio.Lock()
+
+    @property
+    def closed(self) -> bool:
+        """See `Box.closed`."""
+        return self._socket.closed
+
+    async def request(
+        self, kind: str, text: str, stdin: bytes, limits: BoxLimits, home_read_only: bool = False
+    ) -> CommandResult:
+        """See `Box.request`."""
+        async with self._turn:
+            if self.closed:
+                raise SandboxError("the box is closed; open another")
+            try:
+                data = base64.b64encode(stdin).decode()
+                sent = [kind, text, data, list(limits), home_read_only]
+                row = await self.exchange({"request": sent}, limits.wall_s + SILENCE_S)
+                streams = {name: base64.b64decode(row[name]) for name in _STREAMS}
+                return CommandResult(**{**row, **streams})
+            except (KeyError, TypeError, ValueError) as error:
+                raise SandboxError(f"{self._url}: an unreadable answer: {error}") from error
+            except asyncio.CancelledError:
+                await self._socket.close()
+                raise
+
+    async def exchange(self, message: Mapping[str, Any], wait_s: float) -> dict[str, Any]:
+        """Send a message and return its answer. Raises the server's refusal, SandboxError."""
+        try:
+            await self._socket.send_json(message)
+            answer: dict[str, Any] = await self._socket.receive_json(timeout=wait_s)
+        except (TimeoutError, TypeError, ValueError, aiohttp.ClientError, OSError) as error:
+            await self._socket.close()
+            raise SandboxError(f"{self._url}: the box is lost: {error!r}") from error
+        if "failure" in answer:
+            failure = _FAILURES.get(answer["failure"], SandboxError)
+            raise failure(f"{self._url}: {answer['text']}")
+        return answer
+
+
+@contextlib.asynccontextmanager
+async def connect_box(
+    url: str, disk_mb: int, environment: Mapping[str, str]
+) -> AsyncIterator[RemoteBox]:
+    """Open a box on the server at `url`; it ends with the block. Raises ConfigError, IsolationError
+    or SandboxError."""
+    (run_url,) = run_urls(url, "url")
+    settle_proxies(run_url)
+    address = beside(run_url, BOXES_PATH)
+
+    headers = bearer(os.environ.get(TOKEN_VARIABLE))
+    async with aiohttp.ClientSession(headers=headers, trust_env=True) as session:
+        try:
+            socket = await session.ws_connect(address, max_msg_size=0, heartbeat=30.0)
+        except aiohttp.WSServerHandshakeError as error:
+            raise SandboxError(
+                f"{address}: HTTP {error.status}; is this a code-rl sandbox, and does "
+                f"{TOKEN_VARIABLE} hold its token?"
+            ) from error
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise SandboxError(f"{address}{via_proxy(address)}: {error}") from error
+        async with socket:
+            box = RemoteBox(socket, address, disk_mb)
+            settings = {"disk_mb": disk_mb, "environment": dict(environment)}
+            await box.exchange(settings, SILENCE_S)
+            yield box
+
+
+def result_row(result: CommandResult) -> dict[str, Any]:
+    """Return a result as a message."""
+    streams = {name: base64.b64encode(getattr(result, name)).decode() for name in _STREAMS}
+    return {**asdict(result), **streams}
+
+
+def failure_row(error: Exception) -> dict[str, Any]:
+    """Return an error as a message."""
+    kind = next((name for name, each in _FAILURES.items() if isinstance(error, each)), "sandbox")
+    return {"failure": kind, "text": str(error)}
