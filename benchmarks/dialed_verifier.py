@@ -220,7 +220,7 @@ def picture(results: Sequence[Result]) -> str:
         for place, kind in enumerate(shown)
     ]
     return (
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 440 360" font-family="sans-serif" font-size="13" '
+        '<svg xmlns="http://www.w3.org/2000/svg" width="440" height="360" viewBox="0 0 440 360" font-family="sans-serif" font-size="13" '
         'role="img" aria-label="gain in held-out Pass@1 against J of the grader"><rect width="440" height="360" fill="#fff"/>'
         '<rect x="60" y="30" width="360" height="220" fill="none" stroke="#999"/>'
         f'<line x1="60" x2="420" y1="{zero:.1f}" y2="{zero:.1f}" stroke="#ccc"/>'
