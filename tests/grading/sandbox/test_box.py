@@ -369,3 +369,29 @@ def test_directories_of_this_machine_are_not_readable_on_a_server():
 
     with pytest.raises(ConfigError):
         asyncio.run(run())
+
+
+@pytest.mark.parametrize("place", ["this machine", "a server"])
+def test_directories_that_a_task_expects_are_in_the_box(place):
+    async def run():
+        url = None if place == "this machine" else shared_server(4)
+        async with code_rl.open_box(writable=("/app", "/logs"), url=url) as box:
+            await box.write("/app/deep/in", b"1\n")
+            result = await box.run(
+                "cd /app && cat deep/in > out && mkdir /logs/more && echo 2 > /logs/more/log && ls /box"
+            )
+            with pytest.raises(ConfigError):
+                await box.write("/etc/passwd", b"")
+            return result.stdout, await box.read("/app/out"), await box.read("/box/logs/more/log")
+
+    assert asyncio.run(run()) == (b"app\nlogs\n", b"1\n", b"2\n")
+
+
+@pytest.mark.parametrize("path", ["app", "/", "/usr", "/box", "/a/b", "/tmp"])
+def test_a_directory_that_is_taken_or_deep_is_refused(path):
+    async def run():
+        async with code_rl.open_box(writable=(path,)):
+            pass
+
+    with pytest.raises(ConfigError):
+        asyncio.run(run())

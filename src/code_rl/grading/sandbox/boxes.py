@@ -18,6 +18,9 @@ else:  # it can be imported only on Linux
     box = Lazy("code_rl.grading.sandbox.local.box")
 
 
+TAKEN = ("/", "/bin", "/box", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/tmp", "/usr")  # noqa: S108
+
+
 @contextlib.asynccontextmanager
 async def open_box(
     isolation: str = "auto",
@@ -25,29 +28,34 @@ async def open_box(
     disk_mb: int = 256,
     environment: Mapping[str, str] | None = None,
     readable: tuple[str, ...] = (),
+    writable: tuple[str, ...] = (),
     url: str | None = None,
 ) -> AsyncIterator[Box]:
     """Open a box for shell commands; it ends with the block, or with this process.
 
     `disk_mb` is the quota of /box, and of each command's /tmp. `environment` adds variables;
-    `readable` names further directories of this machine that commands can read and execute. `url`
+    `readable` names further directories of this machine that commands can read and execute;
+    `writable` further directories of the box, such as /app, which are below /box. `url`
     is a `code-rl sandbox` on whose machine the box is (None: on this one).
     Raises ConfigError for bad arguments, IsolationError if namespaces are not available,
     SandboxError if the server cannot be had.
     """
     if not 0 < disk_mb <= 1 << 20:
         raise ConfigError(f"disk_mb={disk_mb}: use a number from 1 to {1 << 20}")
+    for path in writable:
+        if path.count("/") != 1 or not path.startswith("/") or path in TAKEN:
+            raise ConfigError(f"writable={path!r}: name a directory such as /app")
     if url is not None:
         from code_rl.grading.sandbox.fusion.boxes import connect_box
 
         if readable:
             raise ConfigError(f"readable={readable!r} names directories of this machine: not there")
-        async with connect_box(url, disk_mb, environment or {}) as remote:
+        async with connect_box(url, disk_mb, environment or {}, writable) as remote:
             yield remote
         return
     require_linux("a box")
     box.check_arguments(isolation, readable)
-    made = await asyncio.to_thread(box.LocalBox, disk_mb, environment or {}, readable)
+    made = await asyncio.to_thread(box.LocalBox, disk_mb, environment or {}, readable, writable)
     try:
         yield made
     finally:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from code_rl.util.errors import ConfigError, DataError
 
+HOME = "/box"
 SHELL, WRITE, READ = "shell", "write", "read"
 REQUEST_BYTES = 1 << 17
 _COMMAND_BYTES = REQUEST_BYTES // 2
@@ -46,8 +47,8 @@ class BoxLimits(NamedTuple):
 class Box:
     """An open box. It runs one command at a time; further calls wait. Made by `open_box`."""
 
-    def __init__(self, disk_mb: int) -> None:
-        self._disk_bytes = disk_mb << 20
+    def __init__(self, disk_mb: int, writable: tuple[str, ...]) -> None:
+        self._disk_bytes, self._writable = disk_mb << 20, writable
 
     @property
     def closed(self) -> bool:
@@ -95,7 +96,7 @@ class Box:
         """Write a file below /box, with its directories; it may be executed. Raises ConfigError for
         a path that leaves /box, DataError if the file cannot be written (the quota, for example).
         """
-        result = await self.request(WRITE, _inside(path), data, self._file_limits(1 << 16))
+        result = await self.request(WRITE, self._inside(path), data, self._file_limits(1 << 16))
         if result.exit_code:
             raise DataError(f"path={path!r}: the box could not write it: {_reason(result)}")
 
@@ -103,21 +104,22 @@ class Box:
         """Return the bytes of a file below /box. Raises ConfigError for a path that leaves /box,
         DataError if there is no such file."""
         limits = self._file_limits(self._disk_bytes + 1)
-        result = await self.request(READ, _inside(path), b"", limits)
+        result = await self.request(READ, self._inside(path), b"", limits)
         if result.exit_code or result.limit:
             raise DataError(f"path={path!r}: the box could not read it: {_reason(result)}")
         return result.stdout
 
+    def _inside(self, path: str) -> str:
+        """Return a path below /box as relative to it. Raises ConfigError for any other path."""
+        whole = PurePosixPath(HOME, path).parts
+        top = "/" + "".join(whole[1:2])
+        parts = whole[2:] if top == HOME else whole[1:] if top in self._writable else ()
+        if not parts or ".." in parts or "\0" in path or len(path) > 4000:
+            raise ConfigError(f"path={path!r}: use a path below {HOME}, without '..'")
+        return "/".join(parts)
+
     def _file_limits(self, output_bytes: int) -> BoxLimits:
         return BoxLimits(_FILE_S, _FILE_S, 256, output_bytes, 4)
-
-
-def _inside(path: str) -> str:
-    """Return `path` if it is relative and stays below /box. Raises ConfigError."""
-    parts = PurePosixPath(path).parts
-    if not parts or path.startswith("/") or ".." in parts or "\0" in path or len(path) > 4000:
-        raise ConfigError(f"path={path!r}: use a relative path without '..'")
-    return path
 
 
 def _reason(result: CommandResult) -> str:

@@ -31,8 +31,14 @@ _STREAMS = ("stdout", "stderr")
 class RemoteBox(Box):
     """A box on the machine of a `code-rl sandbox`."""
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse, url: str, disk_mb: int) -> None:
-        super().__init__(disk_mb)
+    def __init__(
+        self,
+        socket: aiohttp.ClientWebSocketResponse,
+        url: str,
+        disk_mb: int,
+        writable: tuple[str, ...],
+    ) -> None:
+        super().__init__(disk_mb, writable)
         self._socket, self._url = socket, url
         self._turn = asyncio.Lock()
 
@@ -76,7 +82,7 @@ class RemoteBox(Box):
 
 @contextlib.asynccontextmanager
 async def connect_box(
-    url: str, disk_mb: int, environment: Mapping[str, str]
+    url: str, disk_mb: int, environment: Mapping[str, str], writable: tuple[str, ...]
 ) -> AsyncIterator[RemoteBox]:
     """Open a box on the server at `url`; it ends with the block. Raises ConfigError, IsolationError
     or SandboxError."""
@@ -96,9 +102,11 @@ async def connect_box(
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise SandboxError(f"{address}{via_proxy(address)}: {error}") from error
         async with socket:
-            box = RemoteBox(socket, address, disk_mb)
-            settings = {"disk_mb": disk_mb, "environment": dict(environment)}
-            await box.exchange(settings, SILENCE_S)
+            box = RemoteBox(socket, address, disk_mb, writable)
+            await box.exchange(
+                {"disk_mb": disk_mb, "environment": dict(environment), "writable": writable},
+                SILENCE_S,
+            )
             yield box
 
 

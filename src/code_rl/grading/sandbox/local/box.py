@@ -50,10 +50,14 @@ class LocalBox(Box):
     """A box on this machine."""
 
     def __init__(
-        self, disk_mb: int, environment: Mapping[str, str], readable: tuple[str, ...]
+        self,
+        disk_mb: int,
+        environment: Mapping[str, str],
+        readable: tuple[str, ...] = (),
+        writable: tuple[str, ...] = (),
     ) -> None:
         """Start the box's processes. Raises IsolationError, SandboxError."""
-        super().__init__(disk_mb)
+        super().__init__(disk_mb, writable)
         self._environment = {**_ENVIRONMENT, **environment}
         self._turn = asyncio.Lock()
         self._control, theirs = wire.pair()
@@ -62,7 +66,7 @@ class LocalBox(Box):
         try:
             with theirs:
                 self._process = _spawn(theirs)
-            self._start(readable)
+            self._start(readable, writable)
         except OSError as error:
             self.close()
             raise SandboxError(f"a box did not start: {error}") from error
@@ -88,9 +92,10 @@ class LocalBox(Box):
         if group is not None:
             _groups().release(group)
 
-    def _start(self, readable: tuple[str, ...]) -> None:
+    def _start(self, readable: tuple[str, ...], writable: tuple[str, ...]) -> None:
         self._control.settimeout(_START_S)
-        config = {"root": _ROOT, "disk_bytes": self._disk_bytes, "readable": readable}
+        config = {"root": _ROOT, "disk_bytes": self._disk_bytes}
+        config |= {"readable": readable, "writable": writable}
         self._control.send(marshal.dumps(config))
         # The keeper and the init answer in either order, before any command
         for _ in (guest.KEPT, guest.READY):

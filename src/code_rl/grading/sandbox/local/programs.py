@@ -133,7 +133,7 @@ class _Program:
 async def _open(language: Language) -> _Program:
     """Open a box for one program of `language`. Raises ConfigError if the language is not
     installed, IsolationError, SandboxError."""
-    box = await asyncio.to_thread(LocalBox, _DISK_MB, {}, ())
+    box = await asyncio.to_thread(LocalBox, _DISK_MB, {})
     try:
         await check_installed(language, box)
     except BaseException:

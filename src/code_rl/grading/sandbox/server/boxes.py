@@ -29,6 +29,7 @@ async def serve_box(
         async with open_box(
             disk_mb=_number(settings["disk_mb"], "disk_mb", limits.memory_mb),
             environment={str(name): str(text) for name, text in settings["environment"].items()},
+            writable=tuple(settings["writable"]),
         ) as box:
             await socket.send_json({})
             async for message in socket:

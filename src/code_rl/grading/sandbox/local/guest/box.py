@@ -43,7 +43,9 @@ def serve(control: socket.socket, config: dict[str, Any]) -> NoReturn:
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     wanted = confine.Confinement(confine.FULL, (), "", True, proc)
     try:
-        wanted = confine.confine_zygote(wanted, lambda: boxfs.enter(tuple(config["readable"])))
+        wanted = confine.confine_zygote(
+            wanted, lambda: boxfs.enter(config["readable"], config["writable"])
+        )
         number = int.from_bytes(os.urandom(4), "big") % confine.UIDS
         uid = confine.FIRST_UID + number if wanted.own_uids else None
         pid = confine.fork_worker(wanted, uid)
@@ -60,7 +62,7 @@ def serve(control: socket.socket, config: dict[str, Any]) -> NoReturn:
 def _start_init(control: socket.socket, config: dict[str, Any]) -> NoReturn:
     try:
         kernel.die_with_parent()
-        boxfs.mount_home(config["disk_bytes"])
+        boxfs.mount_home(config["disk_bytes"], config["writable"])
         boxfs.mount_proc()
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0, step="prctl(PR_SET_DUMPABLE)")
         _limit(resource.RLIMIT_CORE, 0)

@@ -18,18 +18,21 @@ _FLAGS = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOATIME
 _INODES = 16384
 
 
-def enter(readable: tuple[str, ...]) -> None:
+def enter(readable: tuple[str, ...], writable: tuple[str, ...]) -> None:
     """Build the root and enter it; `readable` names further directories of the machine that it
-    shows."""
+    shows, `writable` those that are in the box's own."""
     wanted = (*_SYSTEM, *sorted(glob.glob(_SETTINGS)), *readable)
     shown = tuple(path for path in wanted if os.path.isdir(path))
     sources = rootfs.Sources((), (), shown, ())
-    rootfs.enter(sources, ("tmp", "etc", "proc", HOME.strip("/")))
+    links = tuple((path, HOME + path) for path in writable)
+    rootfs.enter(sources, ("tmp", "etc", "proc", HOME.strip("/")), links)
 
 
-def mount_home(size: int) -> None:
+def mount_home(size: int, writable: tuple[str, ...]) -> None:
     """Mount the box's own directory, of `size` bytes, and make it the working directory."""
     _mount(HOME, size)
+    for path in writable:
+        os.mkdir(HOME + path)
     os.chdir(HOME)
 
 

@@ -33,9 +33,14 @@ class Sources(NamedTuple):
     packages: tuple[tuple[str, str], ...]
 
 
-def enter(sources: Sources, empty: tuple[str, ...] = ("tmp", "etc", "proc")) -> None:
+def enter(
+    sources: Sources,
+    empty: tuple[str, ...] = ("tmp", "etc", "proc"),
+    links: tuple[tuple[str, str], ...] = (),
+) -> None:
     """Build a read-only root and make it this process's root directory. Needs CAP_SYS_ADMIN in its
-    mount namespace. `empty` names directories that it has in any case."""
+    mount namespace. `empty` names directories that it has in any case, `links` are links in it and
+    their targets."""
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     loader_cache = _read(_LOADER_CACHE)
     flags = kernel.MS_NOSUID | kernel.MS_NODEV
@@ -60,6 +65,8 @@ def enter(sources: Sources, empty: tuple[str, ...] = ("tmp", "etc", "proc")) -> 
     os.symlink("/tmp", f"{_STAGE}/dev/shm")  # noqa: S108
     for directory in empty:
         os.makedirs(f"{_STAGE}/{directory}", exist_ok=True)
+    for link, target in links:
+        os.symlink(target, _STAGE + link)
     # Only a mount namespace that already shows a complete /proc may mount another. Each submission
     # covers this one with its own.
     kernel.mount("/proc", f"{_STAGE}/proc", None, kernel.MS_BIND | kernel.MS_REC)
