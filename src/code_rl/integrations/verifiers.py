@@ -1,18 +1,31 @@
-"""verifiers (v1): a taskset of problems. Export it from your own module: `from
-code_rl.integrations.verifiers import CodeTaskset; __all__ = ["CodeTaskset"]`."""
+"""verifiers (v1): a taskset of problems, and a runtime for any taskset.
+
+Export the taskset from your own module: `from code_rl.integrations.verifiers import CodeTaskset;
+__all__ = ["CodeTaskset"]`. Give the runtime (`async with box_runtime() as runtime`) to a run, as in
+`Agent.run(runtime=runtime)`, or to the methods of a task.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import shlex
+from collections.abc import AsyncIterator, Iterator
+from types import SimpleNamespace
 
 import verifiers.v1 as vf
+from verifiers.v1 import errors
+from verifiers.v1.runtimes import BaseRuntimeInfo, ProgramResult, Runtime
 
 from code_rl.data import load_problems
+from code_rl.grading.sandbox import Box
 from code_rl.integrations.rows import to_row, verdict_of, why
+from code_rl.integrations.tasks import PlainImage, open_task_box, run_in
 from code_rl.policy.prompt_templates import get_prompt_template
-from code_rl.util.errors import SandboxError
+from code_rl.util.errors import CodeRLError, SandboxError
 
-__all__ = ["CodeConfig", "CodeData", "CodeTask", "CodeTaskset"]
+__all__ = ["BoxRuntime", "CodeConfig", "CodeData", "CodeTask", "CodeTaskset", "box_runtime"]
+
+COMMAND_S = 3600.0
 
 
 class CodeData(vf.TaskData):  # type: ignore[misc]
@@ -58,3 +71,60 @@ class CodeTaskset(vf.Taskset[CodeTask, CodeConfig]):  # type: ignore[misc]
                 CodeData(id=problem.id, prompt=row["prompt"], problem=row["problem"]),
                 self.config.task,
             )
+
+
+class BoxRuntime(Runtime):  # type: ignore[misc]
+    """A box in which a rollout's commands run, without a network. Programs have this machine's
+    interpreters and packages below /usr only."""
+
+    def __init__(self, box: Box, image: PlainImage) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(type="box")
+        self.info = BaseRuntimeInfo(id=self.name)
+        self._box, self._image = box, image
+
+    async def start(self) -> None:
+        """Do nothing: the box is open."""
+
+    async def run(self, argv: list[str], env: dict[str, str]) -> ProgramResult:
+        """Run a program in the image's working directory. Raises SandboxError if the box has
+        ended."""
+        variables = self.process_env(env)
+        try:
+            ended = await run_in(
+                self._box, shlex.join(argv), self._image.workdir, COMMAND_S, variables
+            )
+        except CodeRLError as error:
+            raise errors.SandboxError(str(error)) from error
+        return ProgramResult(ended.exit_code, ended.stdout, ended.stderr)
+
+    async def _read(self, path: str, max_bytes: int | None = None) -> bytes:
+        with _failures(path):
+            return (await self._box.read(self._whole(path)))[:max_bytes]
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Write a file. Raises SandboxError."""
+        with _failures(path):
+            await self._box.write(self._whole(path), data)
+
+    def _whole(self, path: str) -> str:
+        return path if path.startswith("/") else f"{self._image.workdir}/{path}"
+
+
+@contextlib.contextmanager
+def _failures(path: str) -> Iterator[None]:
+    try:
+        yield
+    except CodeRLError as error:
+        raise errors.SandboxError(f"{path!r}: {error}") from error
+
+
+@contextlib.asynccontextmanager
+async def box_runtime(
+    image: PlainImage | None = None, url: str | None = None
+) -> AsyncIterator[BoxRuntime]:
+    """Open a box as a runtime; `image` as `integrations.tasks.read_image` gives it, `url` as for
+    `open_box`."""
+    image = image or PlainImage()
+    async with open_task_box(image, url) as box:
+        yield BoxRuntime(box, image)

@@ -375,7 +375,7 @@ def test_directories_of_this_machine_are_not_readable_on_a_server():
 def test_directories_that_a_task_expects_are_in_the_box(place):
     async def run():
         url = None if place == "this machine" else shared_server(4)
-        async with code_rl.open_box(writable=("/app", "/logs"), url=url) as box:
+        async with code_rl.open_box(writable=("/app", "/logs", "/tmp"), url=url) as box:
             await box.write("/app/deep/in", b"1\n")
             result = await box.run(
                 "cd /app && cat deep/in > out && mkdir /logs/more && echo 2 > /logs/more/log && ls /box"
@@ -384,10 +384,10 @@ def test_directories_that_a_task_expects_are_in_the_box(place):
                 await box.write("/etc/passwd", b"")
             return result.stdout, await box.read("/app/out"), await box.read("/box/logs/more/log")
 
-    assert asyncio.run(run()) == (b"app\nlogs\n", b"1\n", b"2\n")
+    assert asyncio.run(run()) == (b"app\nlogs\ntmp\n", b"1\n", b"2\n")
 
 
-@pytest.mark.parametrize("path", ["app", "/", "/usr", "/box", "/a/b", "/tmp"])
+@pytest.mark.parametrize("path", ["app", "/", "/usr", "/box", "/a/b"])
 def test_a_directory_that_is_taken_or_deep_is_refused(path):
     async def run():
         async with code_rl.open_box(writable=(path,)):

@@ -13,13 +13,13 @@ from code_rl.util.door import door
 
 if TYPE_CHECKING:
     from code_rl.grading.sandbox.boxes import open_box
+    from code_rl.grading.sandbox.commands import Box
     from code_rl.grading.sandbox.connect import (
         check_executor,
         connect_executor,
         resolve_executor,
     )
     from code_rl.grading.sandbox.executor import (
-        Execution,
         Executor,
         Job,
         Limits,

@@ -18,7 +18,7 @@ else:  # it can be imported only on Linux
     box = Lazy("code_rl.grading.sandbox.local.box")
 
 
-TAKEN = ("/", "/bin", "/box", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/tmp", "/usr")  # noqa: S108
+TAKEN = ("/", "/bin", "/box", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/usr")
 
 
 @contextlib.asynccontextmanager
@@ -35,8 +35,9 @@ async def open_box(
 
     `disk_mb` is the quota of /box, and of each command's /tmp. `environment` adds variables;
     `readable` names further directories of this machine that commands can read and execute;
-    `writable` further directories of the box, such as /app, which are below /box. `url`
-    is a `code-rl sandbox` on whose machine the box is (None: on this one).
+    `writable` further directories of the box, such as /app, which are below /box (files in /tmp
+    stay from command to command if it is one of them). `url` is a `code-rl sandbox` on whose
+    machine the box is (None: on this one).
     Raises ConfigError for bad arguments, IsolationError if namespaces are not available,
     SandboxError if the server cannot be had.
     """

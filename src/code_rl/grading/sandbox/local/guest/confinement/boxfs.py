@@ -25,7 +25,8 @@ def enter(readable: tuple[str, ...], writable: tuple[str, ...]) -> None:
     shown = tuple(path for path in wanted if os.path.isdir(path))
     sources = rootfs.Sources((), (), shown, ())
     links = tuple((path, HOME + path) for path in writable)
-    rootfs.enter(sources, ("tmp", "etc", "proc", HOME.strip("/")), links)
+    empty = ("etc", "proc", HOME.strip("/"), *(() if _TMP in writable else ("tmp",)))
+    rootfs.enter(sources, empty, links)
 
 
 def mount_home(size: int, writable: tuple[str, ...]) -> None:
@@ -42,10 +43,11 @@ def mount_proc() -> None:
 
 
 def mount_for_command(tmp_bytes: int, home_read_only: bool) -> None:
-    """Mount a command's /proc and empty /tmp. With `home_read_only` the command starts in /tmp and
-    cannot change the box's directory."""
+    """Mount a command's /proc and empty /tmp, unless that is in the box's directory. With
+    `home_read_only` the command starts in /tmp and cannot change the box's directory."""
     mount_proc()
-    _mount(_TMP, tmp_bytes)
+    if not os.path.islink(_TMP):
+        _mount(_TMP, tmp_bytes)
     if home_read_only:
         flags = kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY
         kernel.mount(None, HOME, None, flags | kernel.MS_NOSUID | kernel.MS_NODEV)

@@ -1,0 +1,100 @@
+"""Harbor: tasks whose image is plain run in a box, with
+`--environment-import-path code_rl.integrations.harbor:BoxEnvironment`."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from harbor.environments.base import BaseEnvironment, ExecResult
+from harbor.environments.capabilities import EnvironmentCapabilities
+
+from code_rl.grading.sandbox import Box
+from code_rl.integrations.tasks import PlainImage, open_task_box, read_image, run_in
+from code_rl.util.errors import SandboxError
+
+__all__ = ["BoxEnvironment"]
+
+COMMAND_S = 3600
+
+
+class BoxEnvironment(BaseEnvironment):  # type: ignore[misc]
+    """One box for one trial. It has no network: a task that asks for one still runs, and what it
+    would load is missing."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._stack = contextlib.AsyncExitStack()
+        self._opened: Box | None = None
+        super().__init__(*args, **kwargs)
+
+    @staticmethod
+    def type() -> str:
+        """Return the environment's name."""
+        return "code-rl-box"
+
+    @property
+    def capabilities(self) -> EnvironmentCapabilities:
+        """A box never has internet."""
+        return EnvironmentCapabilities(disable_internet=True)
+
+    def _validate_definition(self) -> None:
+        self._image: PlainImage = read_image(self.environment_dir)
+
+    @property
+    def _box(self) -> Box:
+        if self._opened is None:
+            raise SandboxError("the environment is not started")
+        return self._opened
+
+    async def start(self, force_build: bool) -> None:
+        """Open the box."""
+        self._opened = await self._stack.enter_async_context(open_task_box(self._image))
+
+    async def stop(self, delete: bool) -> None:
+        """Close the box. Idempotent."""
+        self._opened = None
+        await self._stack.aclose()
+
+    async def exec(
+        self,
+        command: str,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        timeout_sec: int | None = None,
+        user: str | int | None = None,
+    ) -> ExecResult:
+        """Run a shell command; every user is the box's own."""
+        variables = self._merge_env(env) or {}
+        place = cwd or self._image.workdir
+        ended = await run_in(self._box, command, place, timeout_sec or COMMAND_S, variables)
+        if ended.limit == "wall":
+            raise TimeoutError(f"the command ran longer than {timeout_sec} s")
+        return ExecResult(stdout=ended.stdout, stderr=ended.stderr, return_code=ended.exit_code)
+
+    async def upload_file(self, source_path: Path | str, target_path: str) -> None:
+        """Put a file into the box."""
+        await self._box.write(str(target_path), Path(source_path).read_bytes())
+
+    async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
+        """Put the files of a directory into the box."""
+        for path in sorted(Path(source_dir).rglob("*")):
+            if path.is_file():
+                target = PurePosixPath(target_dir, path.relative_to(source_dir).as_posix())
+                await self.upload_file(path, str(target))
+
+    async def download_file(self, source_path: str, target_path: Path | str) -> None:
+        """Copy a file of the box to this machine."""
+        target = Path(target_path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(await self._box.read(str(source_path)))
+
+    async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
+        """Copy the files of a directory of the box to this machine."""
+        listing = f"cd {shlex.quote(source_dir)} && find . -type f"
+        found = await run_in(self._box, listing, "/tmp", 60, {})  # noqa: S108
+        for name in found.stdout.splitlines():
+            inside = PurePosixPath(name)
+            if ".." not in inside.parts:
+                await self.download_file(f"{source_dir}/{inside}", Path(target_dir, inside))
