@@ -17,7 +17,7 @@ from tests.paths import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NAMES = {"dotenv": "python-dotenv", "google": "protobuf", "yaml": "pyyaml"}
 """Distributions that are not called as the module that they bring."""
-FRAMEWORKS = ("nemo-gym", "openenv", "verifiers")
+FRAMEWORKS = ("harbor", "nemo-gym", "openenv", "tinker-cookbook", "verifiers")
 ROOMS = {"engine/local": "engine", "engine/serve": "serve"} | {
     f"integrations/{name.replace('-', '_')}": name for name in FRAMEWORKS
 }

@@ -221,7 +221,9 @@ def test_every_metric_that_a_run_logs_is_declared(tmp_path):
     assert any(name.startswith("masked/") for name in logged)
 
 
-NEED_THEIR_FRAMEWORK = {f"code_rl.integrations.{name}" for name in ("nemo_gym", "openenv", "verifiers")}
+NEED_THEIR_FRAMEWORK = {
+    f"code_rl.integrations.{name}" for name in ("harbor", "nemo_gym", "openenv", "tinker_cookbook", "verifiers")
+}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

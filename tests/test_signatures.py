@@ -23,7 +23,7 @@ CALLED = {
     "code_rl:judge_async": "(problem, code, executor=None, *, cpu_limit_s=None, all_tests=False, seconds=None)",
     "code_rl:load_problems": "(dataset, limit=None)",
     "code_rl:make_datum": "(tokens, logprobs, ob_len, advantage)",
-    "code_rl:open_box": "(isolation='auto', *, disk_mb=256, environment=None, readable=())",
+    "code_rl:open_box": "(isolation='auto', *, disk_mb=256, environment=None, readable=(), writable=(), url=None)",
     "code_rl:should_skip": "(advantages)",
     "code_rl:train": "(**settings)",
     "tinker_utils.checkpoint:get_last_checkpoint": "(log_dir, required_key='state_path')",

@@ -72,7 +72,7 @@ def test_the_cookbooks_own_reward_grades_in_a_box(task, command, reward):
     from tinker_cookbook.recipes.harbor_rl.harbor_tools import HarborBashTool, HarborReward
     from tinker_cookbook.sandbox.sandbox_interface import SandboxInterface, SandboxTerminatedError
 
-    from code_rl.integrations.cookbook import box_sandbox
+    from code_rl.integrations.tinker_cookbook import box_sandbox
 
     async def run():
         sandbox = await box_sandbox(task / "environment", 600)
