@@ -45,9 +45,9 @@ from code_rl.training.console import Console
 from code_rl.training.objective import Objective, environment_of, objective_of
 from code_rl.training.report.token_decoder import keep_tokenizer
 from code_rl.training.run import Run, sampling_of, unaffordable
-from code_rl.training.runs.directory import BEGUN, claimed, clear
+from code_rl.training.runs.directory import BEGUN, ROLLOUTS, claimed, clear
 from code_rl.training.runs.logs import setup_logging
-from code_rl.training.runs.recorder import ROLLOUTS, Recorder, read_metrics
+from code_rl.training.runs.recorder import Recorder, read_metrics
 from code_rl.training.runs.resume import Start, choose_start, find_checkpoint, go_back
 from code_rl.training.runs.trackers import read_log_to
 from code_rl.util.errors import ConfigError

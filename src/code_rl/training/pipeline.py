@@ -266,6 +266,7 @@ class Batches:
             evaluated = await evaluate_run(run, policy, step, full=full) if due else {}
             run.budget.settle(name, Tokens.of(evaluated))
             run.recorder.log_step(step, {**metrics, **evaluated})
+            await run.recorder.write_page()
 
         await self._side.do(log)
 

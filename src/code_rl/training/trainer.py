@@ -169,6 +169,7 @@ async def train_run(
         log_path = run.recorder.log_path
         stop.hint = f"to resume: {_resume(signals, config, log_path)}"
         _announce(console, run, _beginning(run, resumes), log_path)
+        await run.recorder.write_page()
         console.start()
         stack.callback(console.stop)
         with stop.caught() if signals else contextlib.nullcontext():
@@ -242,6 +243,8 @@ def _beginning(run: Run, resumes: bool) -> str:
 
 
 def _announce(console: Console, run: Run, beginning: str, log_path: Path) -> None:
+    from code_rl.training.report.page import REPORT
+
     config = run.config
     remote_model = config.backend != BackendKind.EMBEDDED
     unset = remote_model and config.executor == "embedded" and not os.environ.get("SANDBOX_URL")
@@ -258,7 +261,7 @@ def _announce(console: Console, run: Run, beginning: str, log_path: Path) -> Non
         "steps": f"{config.max_steps if config.max_steps > 0 else 'until stopped'}, "
         f"learning rate {config.learning_rate:g}, seed {config.seed}",
         "log_path": str(log_path),
-        "watch": f"{command_line('report')} log_path={quote(str(log_path))} live=true",
+        "watch": (log_path / REPORT).absolute().as_uri(),
     }
     console.header(facts)
     for line in [*unused(config), *doubtful(config)]:

@@ -96,9 +96,6 @@ def test_pieces_of_tokens_join_to_what_the_tokenizer_reads(text):
 @pytest.mark.parametrize(
     ("given_", "named"),
     [
-        ({"port": "70000"}, "port=70000"),
-        ({"live": "true", "format": "text"}, "format=text"),
-        ({"live": "true", "out": "x.html"}, "out="),
         ({"format": "text", "out": "x.html"}, "out="),
         ({"format": "pdf"}, "format"),
     ],

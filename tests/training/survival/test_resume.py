@@ -24,9 +24,9 @@ from code_rl.grading.verdict import Failure, Verdict, VerdictKind
 from code_rl.policy.completion_log import InFlight, SampledAnswer, SampledAnswers, SamplingRequest
 from code_rl.training.config import make_config
 from code_rl.training.console import Console
-from code_rl.training.runs.directory import BEGUN, METRICS, check_log_dir
+from code_rl.training.runs.directory import BEGUN, METRICS, ROLLOUTS, check_log_dir
 from code_rl.training.runs.logs import MultiplexLogger
-from code_rl.training.runs.recorder import ROLLOUTS, Recorder
+from code_rl.training.runs.recorder import Recorder
 from code_rl.training.runs.resume import Start, choose_start, go_back
 from code_rl.util.errors import BackendError, CheckpointError, DataError
 from code_rl.util.files import LOCK, JsonLines, only_writer, read_lines, read_record, write_atomically

@@ -1,5 +1,5 @@
-"""Everything about a run except its rollouts: plain data that the page, the live page and the
-terminal show."""
+"""Everything about a run except its rollouts: plain data that the page and the terminal
+show."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ def overview(reader: RunReader) -> dict[str, Any]:
     return {
         "name": as_text(reader.log_path.name),
         "path": as_text(reader.log_path),
-        "version": reader.version,
         "notices": reader.damage(),
         "facts": facts(reader, steps),
         "progress": progress(reader, steps),

@@ -1,5 +1,5 @@
-"""Self-contained HTML pages. The content security policy of a run's page allows only the page's own
-scripts and styles.
+"""Self-contained HTML pages of runs. A content security policy allows only the page's own scripts
+and styles.
 
 The rollouts of a run are packed in parts, which the viewer requests one at a time.
 """
@@ -9,6 +9,8 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,10 +24,12 @@ from code_rl.training.report.downsampling import Place, pack
 from code_rl.training.report.overview import side_by_side
 from code_rl.training.report.run import RunReader
 from code_rl.training.report.text import summary
+from code_rl.util.errors import InputError
 from code_rl.util.files import write_atomically
 from code_rl.util.pages import STYLE, render_page
 from code_rl.util.version import __version__
 
+logger = logging.getLogger("code_rl")
 REPORT = "report.html"
 ASSETS = Path(__file__).parent / "assets"
 VENDOR = ASSETS / "vendor"
@@ -50,28 +54,26 @@ def _asset(paths: tuple[Path, ...]) -> str:
     return text
 
 
-def policy(live: bool) -> str:
+def policy() -> str:
     """Return the page's content security policy. It allows only the scripts and styles with these
-    hashes, and no requests (`live`: only to the page's own server)."""
-    connect = "'self'" if live else "'none'"
+    hashes, and no requests."""
     return (
         f"default-src 'none'; script-src {_hash(_asset(SCRIPTS))}; style-src "
-        f"{_hash(_asset(STYLES))}; img-src data:; connect-src {connect}; base-uri 'none'; "
+        f"{_hash(_asset(STYLES))}; img-src data:; connect-src 'none'; base-uri 'none'; "
         "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
 
 
 def render(readers: Sequence[RunReader], live: bool = False) -> str:
-    """Return the page of one run, or of several side by side. A `live` page requests rollouts and
-    updates from its server."""
+    """Return the page of one run, or of several side by side. A `live` page reloads itself."""
     overviews = side_by_side(readers)
-    rollouts = [] if live else [embedded_rollouts(pack_rollouts(reader)) for reader in readers]
+    rollouts = [embedded_rollouts(pack_rollouts(reader)) for reader in readers]
     made = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     data = {"live": live, "made": made, "by": f"code-rl {__version__}", "runs": overviews}
     return render_page(
         ASSETS / "page.html.j2",
         title=" and ".join(view["name"] for view in overviews),
-        policy=policy(live),
+        policy=policy(),
         style=Markup(_asset(STYLES)),  # noqa: S704 - files of this package
         script=Markup(_asset(SCRIPTS)),  # noqa: S704
         data=Markup(embed(data)),  # noqa: S704
@@ -80,9 +82,31 @@ def render(readers: Sequence[RunReader], live: bool = False) -> str:
     )
 
 
-def write_report(readers: Sequence[RunReader], path: Path) -> None:
+def write_report(readers: Sequence[RunReader], path: Path, live: bool = False) -> None:
     """Write the page. After a crash the file has its old content or the new one."""
-    write_atomically(path, render(readers))
+    write_atomically(path, render(readers, live))
+
+
+class LivePage:
+    """The page of a run in progress, which reloads itself. Writing it takes at most a twentieth of
+    the run's time."""
+
+    def __init__(self, log_path: Path) -> None:
+        self._reader, self._due = RunReader(log_path), 0.0
+
+    def update(self) -> None:
+        """Write the page anew if it is due. A page that cannot be written does not stop the run."""
+        if time.monotonic() < self._due:
+            return
+        started = time.monotonic()
+        try:
+            self._reader.refresh()
+            started = time.monotonic()  # a resumed run reads its earlier steps only once
+            write_report([self._reader], self._reader.log_path / REPORT, live=True)
+        except (OSError, InputError) as error:
+            logger.warning("the page of the running run cannot be written: %s", error)
+        ended = time.monotonic()
+        self._due = ended + 20 * (ended - started)
 
 
 def _hash(text: str) -> str:

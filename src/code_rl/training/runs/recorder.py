@@ -24,7 +24,8 @@ from code_rl.engine.checkpoints import (
 from code_rl.grading import Problem, StdinTest, extract_code
 from code_rl.policy.completion_log import EVALUATIONS, INFLIGHT, GroupLog, InFlight
 from code_rl.policy.prompt_templates import shown_test
-from code_rl.training.runs.directory import METRICS
+from code_rl.training.report.page import LivePage
+from code_rl.training.runs.directory import METRICS, ROLLOUTS
 from code_rl.training.runs.logs import MultiplexLogger
 from code_rl.training.runs.smoke import STEPS, smoke_lines
 from code_rl.util.files import JsonLines, Mark, read_record
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from code_rl.training.problem_sampler import SampledProblem
 
 logger = logging.getLogger("code_rl")
-ROLLOUTS = "rollouts.jsonl"
 PATHS = ("state_path", "sampler_path")
 FALLBACKS = 2
 """The number of latest checkpoints that keep the completions needed for an exact resume."""
@@ -67,6 +67,7 @@ class Recorder:
         self._logger = logger
         self._too_long: set[str] = set()
         self._keep = keep_checkpoints
+        self._page = LivePage(log_path)
         self._rollouts = JsonLines(log_path / ROLLOUTS)
         self.inflight = InFlight(log_path / INFLIGHT)
         self._evaluations = InFlight(log_path / INFLIGHT / EVALUATIONS)
@@ -96,6 +97,10 @@ class Recorder:
         if step + 1 == STEPS:
             for line in smoke_lines(read_metrics(self.log_path)):
                 self.console.notice(line)
+
+    async def write_page(self) -> None:
+        """Write the report of the run in progress anew, if that is due."""
+        await asyncio.to_thread(self._page.update)
 
     def evaluation_log(self, step: int) -> Callable[[str], GroupLog]:
         """Return a function from a scope to the log of that scope in the evaluation after

@@ -23,8 +23,7 @@ from code_rl.engine.checkpoints import (
 )
 from code_rl.policy.completion_log import INFLIGHT, step_file
 from code_rl.training.config import Config, make_config
-from code_rl.training.runs.directory import METRICS, settings_of
-from code_rl.training.runs.recorder import ROLLOUTS
+from code_rl.training.runs.directory import METRICS, ROLLOUTS, settings_of
 from code_rl.util.errors import CheckpointError, ConfigError
 from code_rl.util.files import Mark, mark_of, scanned_lines, truncate
 
