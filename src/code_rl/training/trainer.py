@@ -208,25 +208,17 @@ async def train_run(
 def _report(log_path: Path) -> str:
     """Write the run's page, and return lines with the worst finding and its path, also for a run
     that failed. A page that cannot be written does not fail the run."""
-    from code_rl.training.report.overview import overview
+    from code_rl.training.report.diagnostics import diagnose, worst_of
+    from code_rl.training.report.overview import records_of
     from code_rl.training.report.page import REPORT, write_report
     from code_rl.training.report.run import open_run
 
     try:
         reader = open_run(log_path)
         write_report([reader], log_path / REPORT)
-        found = [
-            finding for finding in overview(reader)["findings"] if finding["severity"] != "note"
-        ]
+        worst = worst_of(diagnose(records_of(reader), reader.config))
     except Exception as error:  # noqa: BLE001 - the run is done, and its weights are saved
         return f"the report could not be written: {describe_error(error)}"
-    worst = ""
-    if found:
-        more = f" ({len(found) - 1} more in the report)" if found[1:] else ""
-        worst = (
-            f"diagnosis: {found[0]['title']}: {found[0]['evidence']}{more}\n"
-            f"       do: {found[0]['remedy']}\n"
-        )
     return f"{worst}report: {(log_path / REPORT).resolve()}"
 
 

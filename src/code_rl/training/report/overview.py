@@ -13,7 +13,6 @@ from code_rl.training.report.diagnostics import diagnose
 from code_rl.training.report.groups import as_number, as_text, values_of
 from code_rl.training.report.run import RunReader
 from code_rl.training.report.summary import answer, better, split_results, standings, trained_on
-from code_rl.training.runs.smoke import STEPS, smoke_test
 from code_rl.util.errors import CodeRLError, ConfigError
 
 MAX_POINTS = 2_500
@@ -27,11 +26,7 @@ Record = Mapping[str, Any]
 
 def overview(reader: RunReader) -> dict[str, Any]:
     """Return everything about a run except its rollouts, as JSON data."""
-    tallies = reader.rollouts.tallies
-    records = [
-        {**metrics, **(tallies[step].metrics() if step in tallies else {}), "step": step}
-        for step, metrics in sorted(reader.metrics.items())
-    ]
+    records = records_of(reader)
     steps = [record for record in records if record["step"] >= 0]
     splits = split_results(records, trained_on(reader.config))
     return {
@@ -45,7 +40,6 @@ def overview(reader: RunReader) -> dict[str, Any]:
         "splits": splits,
         "totals": totals(records, reader),
         "findings": [*map(asdict, diagnose(records, reader.config))],
-        "smoke": smoke_test(records) if len(steps) >= STEPS else [],
         "steps": columns(steps),
         "evals": columns(
             [record for record in records if any(name.startswith("eval/") for name in record)]
@@ -57,6 +51,15 @@ def overview(reader: RunReader) -> dict[str, Any]:
             "problems": len(reader.rollouts.problems),
         },
     }
+
+
+def records_of(reader: RunReader) -> list[dict[str, Any]]:
+    """Return a run's metrics by step, with sums over the rollouts of each step."""
+    tallies = reader.rollouts.tallies
+    return [
+        {**metrics, **(tallies[step].metrics() if step in tallies else {}), "step": step}
+        for step, metrics in sorted(reader.metrics.items())
+    ]
 
 
 def side_by_side(readers: Sequence[RunReader]) -> list[dict[str, Any]]:

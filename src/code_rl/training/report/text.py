@@ -48,7 +48,6 @@ def render_text(view: Mapping[str, Any]) -> RenderableType:
     parts += [Text(""), _curves(view), Text(""), *_cost(view["totals"], view["progress"])]
     for finding in view["findings"]:
         parts += [Text(""), _finding(finding)]
-    parts += [Text(f"smoke test: {verdict}: {text}") for verdict, text in view["smoke"]]
     parts += [Text(f"note: {clean(notice)}", style="dim") for notice in view["notices"]]
     return Group(*parts)
 

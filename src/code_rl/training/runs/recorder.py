@@ -17,6 +17,7 @@ from code_rl.engine.checkpoints import (
     digest_of,
     file_beside,
     read_checkpoints,
+    read_config,
     saved_paths,
     submit_save,
     write_checkpoints,
@@ -24,10 +25,10 @@ from code_rl.engine.checkpoints import (
 from code_rl.grading import Problem, StdinTest, extract_code
 from code_rl.policy.completion_log import EVALUATIONS, INFLIGHT, GroupLog, InFlight
 from code_rl.policy.prompt_templates import shown_test
+from code_rl.training.report.diagnostics import SMOKE_STEPS, diagnose, worst_of
 from code_rl.training.report.page import LivePage
 from code_rl.training.runs.directory import METRICS, ROLLOUTS
 from code_rl.training.runs.logs import MultiplexLogger
-from code_rl.training.runs.smoke import STEPS, smoke_lines
 from code_rl.util.files import JsonLines, Mark, read_record
 
 if TYPE_CHECKING:
@@ -94,9 +95,11 @@ class Recorder:
         """Write one line to `metrics.jsonl` and one row to the console."""
         self._logger.log_metrics(metrics, step)
         self.console.end_step(step, metrics)
-        if step + 1 == STEPS:
-            for line in smoke_lines(read_metrics(self.log_path)):
-                self.console.notice(line)
+        if step + 1 == SMOKE_STEPS:
+            found = diagnose(read_metrics(self.log_path), read_config(self.log_path))
+            self.console.notice(
+                worst_of(found).rstrip() or f"nothing suspicious in the first {SMOKE_STEPS} steps"
+            )
 
     async def write_page(self) -> None:
         """Write the report of the run in progress anew, if that is due."""

@@ -95,16 +95,8 @@ function findings(view) {
     h("h3", {}, h("span", { class: "badge", "aria-hidden": "true" }, SEVERITY[finding.severity][0]), h("span", { class: "visually-hidden" }, `${SEVERITY[finding.severity][1]}: `), finding.title),
     h("p", { class: "evidence" }, finding.evidence),
     h("dl", {}, h("dt", {}, "Likely cause"), h("dd", {}, finding.cause), h("dt", {}, "What to do"), h("dd", {}, finding.remedy))));
-  const failed = view.smoke.some(([verdict]) => verdict === "fail");
-  const calm = failed ? h("p", { class: "calm" }, h("span", { class: "badge", "aria-hidden": "true" }, "!"), "No rule explains the failed lines of the smoke test below; each says what to do.")
-    : h("p", { class: "calm" }, h("span", { class: "badge ok", "aria-hidden": "true" }, "✓"), "Nothing found: rewards, format, loss, truncation, time limits and the sandbox look as they should.");
+  const calm = h("p", { class: "calm" }, h("span", { class: "badge ok", "aria-hidden": "true" }, "✓"), "Nothing found: rewards, format, loss, truncation, time limits and the sandbox look as they should.");
   return section("findings", titled("Diagnostics", view), cards.length ? "Worst first. Each with its likely cause and what to do; more in docs/troubleshooting.md." : null, cards.length ? h("div", { class: "findings" }, cards) : calm);
-}
-
-function smokeTest(view) {
-  if (!view.smoke.length) return null;
-  return section("smoke", titled("Smoke test", view), "What a correctly wired run shows in its first steps.",
-    h("ul", { class: `notices ${view.smoke.some(([verdict]) => verdict === "fail") ? "" : view.smoke.every(([verdict]) => verdict === "pass") ? "fine" : "open"}` }, view.smoke.map(([verdict, text]) => h("li", {}, h("strong", {}, verdict), ` ${text}`))));
 }
 
 function notices(view) {

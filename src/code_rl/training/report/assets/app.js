@@ -34,7 +34,7 @@
   function around() {
     const run = runs[chosen];
     const many = runs.length > 1;
-    fill(top, many ? better(runs) : null, many ? heldOut(runs) : null, many ? differences(runs) : null, picker(), notices(run), hero(run), many ? null : heldOut(runs), findings(run), smokeTest(run));
+    fill(top, many ? better(runs) : null, many ? heldOut(runs) : null, many ? differences(runs) : null, picker(), notices(run), hero(run), many ? null : heldOut(runs), findings(run));
     fill(after, settingsTable(run), h("footer", { class: "foot" }, h("p", {}, `Made by ${page.by}, ${page.made}. `, h("span", { class: "mono" }, run.path)), h("p", { class: "small" }, "This file loads nothing from anywhere. Charts: uPlot (MIT). Highlighting: Prism (MIT).")));
   }
 
