@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -31,7 +32,7 @@ class ReportConfig:
 def report_command(given: Mapping[str, Any]) -> int:
     """Run `code-rl report` and return the exit code."""
     from code_rl.training import open_report
-    from code_rl.training.report import open_run
+    from code_rl.training.report import WIDTH, compare_text, open_run, render_text, side_by_side
 
     config = make_settings(ReportConfig, given)
     names = [
@@ -42,17 +43,8 @@ def report_command(given: Mapping[str, Any]) -> int:
         path = open_report(names[0], compare=names[1:], out=config.out, browse=False)
         print(f"report: {path.resolve()}")
         return 0
-    readers = [open_run(Path(name).expanduser()) for name in names]
-    from rich.console import Console
-
-    from code_rl.training.report import WIDTH, compare_text, render_text, side_by_side
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = WIDTH
-    views = side_by_side(readers)
-    if len(views) > 1:
-        console.print(compare_text(views))
-    for view in views:
-        console.print(render_text(view))
+    views = side_by_side([open_run(Path(name).expanduser()) for name in names])
+    width = shutil.get_terminal_size((WIDTH, 0)).columns
+    compared = [compare_text(views)] if len(views) > 1 else []
+    print("\n\n".join([*compared, *(render_text(view, width) for view in views)]))
     return 0

@@ -149,7 +149,6 @@ async def train_run(
     the report. Return the exit code and the run directory. With `signals` a SIGINT or SIGTERM to
     the process ends the run after the current step."""
     from code_rl.loop import train
-    from code_rl.training.report.overview import wall_seconds
     from code_rl.training.report.page import REPORT
 
     share_cores()
@@ -189,37 +188,31 @@ async def train_run(
                 failure.exit_code = stop.code or failure.exit_code
                 raise failure from error
         console.stop()
-        report = _report(log_path)
-        metrics = read_metrics(log_path)
-        sizes = {name: len(problems) for name, problems in run.test_splits.items()}
-        console.closing_table(metrics, sizes, config.eval_samples)
+        console.notice(_report(log_path))
         if stop.cut:
             console.notice("the evaluation was interrupted; its completions are kept for a resume")
-        console.farewell(
-            metrics,
-            wall_seconds(metrics),
-            log_path,
-            [stop.hint] if stop.code else _hints(config, log_path, signals),
-        )
-        console.notice(report)
+        hints = [stop.hint] if stop.code else _hints(config, log_path, signals)
+        console.farewell(read_metrics(log_path), log_path, hints)
     return stop.code, log_path
 
 
 def _report(log_path: Path) -> str:
-    """Write the run's page, and return lines with the worst finding and its path, also for a run
-    that failed. A page that cannot be written does not fail the run."""
-    from code_rl.training.report.diagnostics import diagnose, worst_of
-    from code_rl.training.report.overview import records_of
+    """Write the run's page, and return lines with its results, its worst finding and its path, also
+    for a run that failed. A page that cannot be written does not fail the run."""
+    from code_rl.training.report.diagnostics import Finding, worst_of
+    from code_rl.training.report.overview import overview
     from code_rl.training.report.page import REPORT, write_report
     from code_rl.training.report.run import open_run
+    from code_rl.training.report.text import closing
 
     try:
         reader = open_run(log_path)
         write_report([reader], log_path / REPORT)
-        worst = worst_of(diagnose(records_of(reader), reader.config))
+        view = overview(reader)
+        lines = [*closing(view), *worst_of([Finding(**each) for each in view["findings"]])]
     except Exception as error:  # noqa: BLE001 - the run is done, and its weights are saved
         return f"the report could not be written: {describe_error(error)}"
-    return f"{worst}report: {(log_path / REPORT).resolve()}"
+    return "\n".join([*lines, f"report: {(log_path / REPORT).resolve()}"])
 
 
 def _beginning(run: Run, resumes: bool) -> str:

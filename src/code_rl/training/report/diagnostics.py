@@ -95,13 +95,18 @@ def diagnose(records: Sequence[Record], config: Mapping[str, Any]) -> list[Findi
     return sorted(found, key=lambda finding: ("bad", "warning", "note").index(finding.severity))
 
 
-def worst_of(findings: Sequence[Finding]) -> str:
-    """Return the worst finding and its remedy for a terminal; empty if there are only notes."""
+def worst_of(findings: Sequence[Finding]) -> list[str]:
+    """Return lines with the worst finding and its remedy; none if there are only notes."""
     found = [finding for finding in findings if finding.severity != "note"]
-    if not found:
-        return ""
     more = f" ({len(found) - 1} more in the report)" if found[1:] else ""
-    return f"diagnosis: {found[0].title}: {found[0].evidence}{more}\n       do: {found[0].remedy}\n"
+    return [
+        line
+        for worst in found[:1]
+        for line in (
+            f"diagnosis: {worst.title}: {worst.evidence}{more}",
+            f"       do: {worst.remedy}",
+        )
+    ]
 
 
 @cache

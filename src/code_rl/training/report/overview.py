@@ -12,7 +12,7 @@ from code_rl.training.budget import BILLED, Tokens, read_prices
 from code_rl.training.report.diagnostics import diagnose
 from code_rl.training.report.groups import as_number, as_text, values_of
 from code_rl.training.report.run import RunReader
-from code_rl.training.report.summary import answer, better, split_results, standings, trained_on
+from code_rl.training.report.summary import answer, better, split_results, trained_on
 from code_rl.util.errors import CodeRLError, ConfigError
 
 MAX_POINTS = 2_500
@@ -72,8 +72,7 @@ def side_by_side(readers: Sequence[RunReader]) -> list[dict[str, Any]]:
     views = [overview(reader) for reader in readers]
     if len(views) < 2:
         return views
-    compared = {"standings": standings(views), "better": better(views)}
-    return [{**view, **compared, "of": view["name"]} for view in views]
+    return [{**view, "better": better(views), "of": view["name"]} for view in views]
 
 
 def facts(reader: RunReader, steps: Sequence[Record]) -> list[list[str]]:

@@ -23,7 +23,7 @@ from markupsafe import Markup
 from code_rl.training.report.downsampling import Place, pack
 from code_rl.training.report.overview import side_by_side
 from code_rl.training.report.run import RunReader
-from code_rl.training.report.text import summary
+from code_rl.training.report.text import render_text
 from code_rl.util.errors import InputError
 from code_rl.util.files import write_atomically
 from code_rl.util.pages import STYLE, render_page
@@ -78,7 +78,7 @@ def render(readers: Sequence[RunReader], live: bool = False) -> str:
         script=Markup(_asset(SCRIPTS)),  # noqa: S704
         data=Markup(embed(data)),  # noqa: S704
         rollouts=[{"text": text, "table": Markup(table)} for text, table in rollouts],  # noqa: S704
-        summary="\n\n".join(summary(view) for view in overviews),
+        summary="\n\n".join(render_text(view) for view in overviews),
     )
 
 

@@ -141,50 +141,6 @@ def better(views: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {"headline": "No clear difference.", "sentence": over}
 
 
-def standings(views: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line per split: each run's final result, and whether the best is clearly above the
-    next. Empty for a single run."""
-    names = dict.fromkeys(split["name"] for view in views for split in view["splits"])
-    return [_standing(name, views) for name in names] if len(views) > 1 else []
-
-
-def _standing(name: str, views: Sequence[Mapping[str, Any]]) -> str:
-    found = [
-        (view["name"], split) for view in views for split in view["splits"] if split["name"] == name
-    ]
-    ends = sorted(
-        ((run, split["after"] or split["before"], split) for run, split in found),
-        key=lambda end: -end[1]["score"],
-    )
-    if len(ends) < 2:
-        return f"{name}: measured in one run only"
-    shown = ", ".join(
-        f"{run} {percent(side['score'])} ({_measured(split, side)})" for run, side, split in ends
-    )
-    if len({(split["problems"], split["sampled"]) for _, _, split in ends}) > 1:
-        return f"{name}: {shown}: not comparable, they were not measured alike"
-    (first, best, _), (second, other, _) = ends[:2]
-    change = difference([(1.0, best, other)])
-    said = (
-        f"{first} is clearly above {second}"
-        if change["low"] > 0
-        else f"no clear difference between {first} and {second}"
-    )
-    return f"{name}: {shown}; {said}: {_points_of(change)}"
-
-
-def _measured(split: Mapping[str, Any], side: Record) -> str:
-    """Return when and on how many problems a result was measured."""
-    taken = side["step"] + 1
-    return ", ".join(
-        [
-            f"{split['problems']} problems",
-            *([] if split["sampled"] else ["greedy"]),
-            f"after {taken} step{'s' if taken != 1 else ''}" if taken else "before training",
-        ]
-    )
-
-
 def _answer_without_evaluation(
     splits: Sequence[Mapping[str, Any]], steps: Sequence[Record]
 ) -> dict[str, str]:

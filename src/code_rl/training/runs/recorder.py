@@ -97,9 +97,8 @@ class Recorder:
         self.console.end_step(step, metrics)
         if step + 1 == SMOKE_STEPS:
             found = diagnose(read_metrics(self.log_path), read_config(self.log_path))
-            self.console.notice(
-                worst_of(found).rstrip() or f"nothing suspicious in the first {SMOKE_STEPS} steps"
-            )
+            nothing = f"nothing suspicious in the first {SMOKE_STEPS} steps"
+            self.console.notice("\n".join(worst_of(found) or [nothing]))
 
     async def write_page(self) -> None:
         """Write the report of the run in progress anew, if that is due."""

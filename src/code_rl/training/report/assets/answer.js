@@ -1,10 +1,9 @@
 /* The top of the page: did it learn, on what, for how long, at what cost; then what the diagnostics found. */
 
-/* Several runs: which is better, by split; below it each section is of the run that its title names. */
+/* Several runs: which is better; below it each section is of the run that its title names. */
 function better(views) {
-  const lines = views[0].standings || [];
   return h("section", { id: "better", class: "hero", "aria-labelledby": "better-title" },
-    h("p", { class: "eyebrow" }, "Which is better?"), h("h1", { id: "better-title" }, views[0].better.headline), h("p", { class: "lede" }, views[0].better.sentence), lines.length ? h("ul", { class: "won" }, lines.map((line) => h("li", {}, line))) : null);
+    h("p", { class: "eyebrow" }, "Which is better?"), h("h1", { id: "better-title" }, views[0].better.headline), h("p", { class: "lede" }, views[0].better.sentence));
 }
 
 /* A section's title, with the run that it is of where several are shown. */
