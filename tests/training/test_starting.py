@@ -31,12 +31,12 @@ from code_rl.grading.native import format_problem
 from code_rl.grading.problem import Problem, StdinTest
 from code_rl.policy.environments import Single
 from code_rl.policy.lengths import prompt_length, refuse_prompts
-from code_rl.training.assembly import check_room
+from code_rl.training.assembly import check_room, prepare
 from code_rl.training.config import defaults_here, doubtful, make_config, unused
 from code_rl.training.console import Console
 from code_rl.training.problem_sampler import ProblemSampler
 from code_rl.training.runs.recorder import read_metrics
-from code_rl.training.trainer import _hints, prepare
+from code_rl.training.trainer import _hints
 from code_rl.util.errors import BackendError, DataError
 from code_rl.util.files import read_lines
 from tests.paths import ROOT

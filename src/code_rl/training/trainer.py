@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, cast
@@ -15,26 +15,20 @@ from typing import TYPE_CHECKING, Any, cast
 import chz
 
 from code_rl.engine import BUILT_IN, BackendKind, place_of
-from code_rl.engine.checkpoints import is_run
 from code_rl.engine.local import share_cores
 from code_rl.policy.renderers import AUTO, name_of
 from code_rl.training.assembly import NothingLeftError, assemble
 from code_rl.training.config import (
     Config,
     batch_shape,
-    changed_settings,
     context_schedule,
     doubtful,
     make_config,
-    refuse_idle,
     unused,
 )
 from code_rl.training.console import Console
-from code_rl.training.objective import environment_of, objective_of
-from code_rl.training.runs.directory import begun_settings, settings_of
+from code_rl.training.runs.directory import settings_of
 from code_rl.training.runs.recorder import read_metrics
-from code_rl.training.runs.resume import find_checkpoint
-from code_rl.training.runs.trackers import read_log_to
 from code_rl.util.concurrency import cancelled_by_service, forget_signals, on_loop_signal
 from code_rl.util.errors import (
     CodeRLError,
@@ -44,7 +38,7 @@ from code_rl.util.errors import (
     is_resource_error,
     with_resume_hint,
 )
-from code_rl.util.registry import GIVEN, require_given
+from code_rl.util.registry import GIVEN
 from code_rl.util.streams import outlive_readers
 
 if TYPE_CHECKING:
@@ -102,44 +96,6 @@ def confirm(config: Config, resumes: bool) -> None:
 def _had_no_end(log_path: Path) -> bool:
     was = make_config({}, settings_of(log_path))
     return not (was.max_steps > 0 or was.max_tokens_total or was.max_cost)
-
-
-def prepare(given: Mapping[str, Any]) -> tuple[Config, Path | None, bool]:
-    """Return the settings, the run directory (None: a new one), and whether an earlier run is
-    resumed there. Nothing is written yet.
-
-    Raises ConfigError for a wrong setting, or one that differs from the run to be resumed.
-    """
-    log_path = Path(given["log_path"]).expanduser() if given.get("log_path") else None
-    resumes = given.get("behavior_if_log_dir_exists", "resume") in ("resume", "ask")
-    earlier = (
-        settings_of(log_path) if log_path is not None and is_run(log_path) and resumes else None
-    )
-    begun = begun_settings(log_path) if log_path is not None and resumes else None
-    if begun is not None and given.get("recipe") not in (None, begun.get("recipe")):
-        begun = None  # not the run to be resumed
-    config = make_config(given, earlier or begun)
-    if config.init_from is not None and earlier is None:
-        find_checkpoint(config.init_from, config)
-        if log_path is not None and Path(config.init_from).parent.resolve() == log_path.resolve():
-            raise ConfigError(
-                f"init_from={config.init_from} is a checkpoint of log_path={log_path}, which a "
-                "new run replaces; choose another log_path"
-            )
-    refuse_idle(config)
-    require_given(chz.asdict(config))
-    objective_of(config), environment_of(config)
-    read_log_to(config.log_to)
-    if log_path is None or earlier is None:
-        return config, log_path, False
-    was = make_config({}, earlier)
-    for name in changed_settings(was, config):
-        raise ConfigError(
-            f"{name}={getattr(config, name)} differs from the run in {log_path} "
-            f"({name}={getattr(was, name)}); "
-            "a resumed run keeps it: leave it out, or choose another log_path"
-        )
-    return config, log_path, True
 
 
 async def train_run(
