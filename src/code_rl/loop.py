@@ -27,13 +27,12 @@ from code_rl.policy import Group
 from code_rl.training.algorithm.advantages import compute_advantages, should_skip
 from code_rl.training.algorithm.datums import Example, forward_backward, make_datum, segments
 from code_rl.training.algorithm.kl import penalise_kl
-from code_rl.training.objective import Objective, ScoredGroup
+from code_rl.training.objective import Objective, ScoredGroup, TrainedBatch
 from code_rl.training.pipeline import (
     Batch,
     Batches,
     MicroBatch,
     OptimizerStep,
-    TrainedBatch,
     answered,
     evaluate_run,
 )

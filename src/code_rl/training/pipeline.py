@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from code_rl.engine import ready
 from code_rl.evaluation import evaluate, evaluation_metrics
 from code_rl.policy import Group, Policy, Sampling
-from code_rl.training.algorithm.datums import Example, Floats
+from code_rl.training.algorithm.datums import Example
 from code_rl.training.algorithm.metrics import step_metrics
 from code_rl.training.budget import Tokens
-from code_rl.training.objective import ScoredGroup
+from code_rl.training.objective import ScoredGroup, TrainedBatch
 from code_rl.training.reward_errors import canary_metrics, reward_metrics
 from code_rl.training.run import Run, unaffordable, worst_batch, worst_evaluation
 from code_rl.training.runs.recorder import read_metrics
@@ -67,21 +67,6 @@ class OptimizerStep:
 
     gradients: Sequence[tuple[MicroBatch, Any]]
     adam: Any
-
-
-@dataclass(frozen=True, slots=True)
-class TrainedBatch:
-    """One batch after training: its groups, their examples, and the trainer's log-probabilities of
-    each example.
-
-    `divergences` and `gradient_norms` have one value for each optimizer step that reported one.
-    """
-
-    groups: Sequence[ScoredGroup]
-    examples: Sequence[Example]
-    divergences: Sequence[float]
-    logprobs: Sequence[Floats]
-    gradient_norms: Sequence[float]
 
 
 async def answered(steps: Sequence[OptimizerStep]) -> TrainedBatch:
