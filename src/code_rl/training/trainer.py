@@ -1,4 +1,4 @@
-"""From settings to an assembled run, its loop, and the report at the end."""
+"""From settings to a run and its end: confirmation, the loop, signals, report and hints."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, cast
-
-import chz
 
 from code_rl.engine import BUILT_IN, BackendKind, place_of
 from code_rl.engine.local import share_cores
@@ -38,11 +36,15 @@ from code_rl.util.errors import (
     is_resource_error,
     with_resume_hint,
 )
-from code_rl.util.registry import GIVEN
 from code_rl.util.streams import outlive_readers
 
 if TYPE_CHECKING:
     from code_rl.training.run import Run
+
+
+LIMITS = ("max_steps", "max_tokens_total", "max_cost")
+BOUNDS = "max_steps=, max_tokens_total= or max_cost="
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 def confirm(config: Config, resumes: bool) -> None:
@@ -54,48 +56,36 @@ def confirm(config: Config, resumes: bool) -> None:
     """
     if config.backend == BackendKind.EMBEDDED:
         return
-    place, longest = (
-        place_of(config.backend),
-        context_schedule(config, config.longest_completion).longest,
-    )
-    caps = [
-        f"{name}={value}"
-        for name in ("max_tokens_total", "max_cost")
-        if (value := getattr(config, name))
-    ]
-    until = (
-        [f"{config.max_steps} step{'s are' if config.max_steps > 1 else ' is'} done"]
-        if config.max_steps > 0
-        else []
-    )
+    place = place_of(config.backend)
+    longest = context_schedule(config, config.longest_completion).longest
+    caps = [f"{name}={cap}" for name in LIMITS[1:] if (cap := getattr(config, name))]
+    until = caps
+    if config.max_steps > 0:
+        until = [f"{config.max_steps} step{'s are' if config.max_steps > 1 else ' is'} done", *caps]
     print(
         f"{'this costs money: ' if place.paid else ''}{place.url} "
         f"{'goes on training' if resumes else 'will train'} {config.model_name} (LoRA rank "
         f"{config.lora_rank}) on {config.dataset}, {batch_shape(config)} × up to {longest} tokens "
-        f"a step, until {' or '.join(until + caps) or 'it is stopped'}"
+        f"a step, until {' or '.join(until) or 'it is stopped'}"
     )
     agreed = resumes and _had_no_end(Path(str(config.log_path)).expanduser())
-    if not place.paid or caps or agreed or until:
+    if not place.paid or agreed or until:
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError(
-            "nothing bounds the cost of this run, and no terminal can confirm it; give max_steps=, "
-            "max_tokens_total= or max_cost="
+            f"nothing bounds the cost of this run, and no terminal can confirm it; give {BOUNDS}"
         )
     try:
         answer = input("train until it is stopped? [y/N] ")
     except EOFError:
         answer = ""
     if answer.strip().lower() not in ("y", "yes"):
-        raise ConfigError(
-            "not confirmed: nothing was started; give max_steps=, max_tokens_total= or max_cost= "
-            "to bound the cost"
-        )
+        raise ConfigError(f"not confirmed: nothing was started; give {BOUNDS} to bound the cost")
 
 
 def _had_no_end(log_path: Path) -> bool:
     was = make_config({}, settings_of(log_path))
-    return not (was.max_steps > 0 or was.max_tokens_total or was.max_cost)
+    return not any((getattr(was, name) or 0) > 0 for name in LIMITS)
 
 
 async def train_run(
@@ -122,8 +112,8 @@ async def train_run(
                 console.notice(_report(given))
             return 0, given
         log_path = run.recorder.log_path
-        stop.hint = f"to resume: {_resume(signals, config, log_path)}"
-        _announce(console, run, _beginning(run, resumes), log_path)
+        stop.hint = f"to resume: {_again(signals, log_path=str(log_path))}"
+        _announce(console, run, resumes, log_path)
         await run.recorder.write_page()
         console.start()
         stack.callback(console.stop)
@@ -171,22 +161,17 @@ def _report(log_path: Path) -> str:
     return "\n".join([*lines, f"report: {(log_path / REPORT).resolve()}"])
 
 
-def _beginning(run: Run, resumes: bool) -> str:
-    """Return a notice that the run is new, since a mistyped `log_path` would otherwise begin one
-    silently."""
-    if resumes:
-        return f"resumed after {run.first_step} step{'s' if run.first_step != 1 else ''}"
-    if run.config.init_from is not None:
-        return f"new, from {run.config.init_from}"
-    return (
-        "new" if run.config.log_path is None else "new: log_path holds no earlier one to go on from"
-    )
-
-
-def _announce(console: Console, run: Run, beginning: str, log_path: Path) -> None:
+def _announce(console: Console, run: Run, resumes: bool, log_path: Path) -> None:
+    """Print the main settings. The first line says if the run is new, since a mistyped `log_path`
+    would otherwise begin one silently."""
     from code_rl.training.report.page import REPORT
 
     config = run.config
+    beginning = "new" if config.log_path is None else "new: log_path holds no earlier one"
+    if config.init_from is not None:
+        beginning = f"new, from {config.init_from}"
+    if resumes:
+        beginning = f"resumed after {run.first_step} step{'s' if run.first_step != 1 else ''}"
     remote_model = config.backend != BackendKind.EMBEDDED
     unset = remote_model and config.executor == "embedded" and not os.environ.get("SANDBOX_URL")
     facts = {
@@ -210,11 +195,10 @@ def _announce(console: Console, run: Run, beginning: str, log_path: Path) -> Non
 
 
 def _hints(config: Config, log_path: Path, command: bool) -> list[str]:
-    limits = {
-        name: getattr(config, name) or 0 for name in ("max_steps", "max_tokens_total", "max_cost")
-    }
+    """Return the next commands: the same run with twice its limits, and another model."""
+    limits = {name: getattr(config, name) or 0 for name in LIMITS}
     more = {name: limit * 2 for name, limit in limits.items() if limit > 0}
-    hints = [f"to go on from here: {_resume(command, config, log_path, **more)}"]
+    hints = [f"to go on from here: {_again(command, log_path=str(log_path), **more)}"]
     if config.model_name == BUILT_IN:
         own = {"model_name": "/path/to/a/model-folder", "dataset": "problems.jsonl"}
         hints.append(
@@ -223,28 +207,13 @@ def _hints(config: Config, log_path: Path, command: bool) -> list[str]:
     return hints
 
 
-def _resume(command: bool, config: Config, log_path: Path, **limits: float) -> str:
-    """Return how this run goes on; objects that no other process can import are given again."""
-    again = _again(command, log_path=str(log_path), **limits)
-    objects = [name for name, value in chz.asdict(config).items() if str(value).startswith(GIVEN)]
-    given = "".join(f", {name}=<your object>" for name in objects)
-    return again if command else f"{again.removesuffix(')')}{given})"
-
-
 def _again(command: bool, **settings: str | float) -> str:
-    """Return how to begin a run with these settings again: as a command, or as a call of the
-    library."""
-    if command:
-        return " ".join(
-            [
-                command_line("train"),
-                *(f"{name}={quote(str(value))}" for name, value in settings.items()),
-            ]
-        )
-    return f"code_rl.train({', '.join(f'{name}={value!r}' for name, value in settings.items())})"
-
-
-_STOPS = (signal.SIGINT, signal.SIGTERM)
+    """Return how to train with these settings: as a command, or as a call of the library."""
+    if not command:
+        values = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+        return f"code_rl.train({values})"
+    words = (f"{name}={quote(str(value))}" for name, value in settings.items())
+    return " ".join([command_line("train"), *words])
 
 
 class _Signals:

@@ -65,8 +65,10 @@ def policy() -> str:
 
 
 def render(readers: Sequence[RunReader], live: bool = False) -> str:
-    """Return the page of one run, or of several side by side. A `live` page reloads itself."""
+    """Return the page of one run, or of several side by side. A `live` page reloads itself until
+    the run has done its steps."""
     overviews = side_by_side(readers)
+    live = live and not overviews[0]["progress"]["finished"]
     rollouts = [embedded_rollouts(pack_rollouts(reader)) for reader in readers]
     made = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     data = {"live": live, "made": made, "by": f"code-rl {__version__}", "runs": overviews}
