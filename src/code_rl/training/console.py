@@ -21,7 +21,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from code_rl.util.progress import LINE_EVERY_S
+from code_rl.util.progress import progress
 from code_rl.util.redaction import redacted
 
 COLUMNS = (
@@ -156,30 +156,24 @@ class Console:
     @contextlib.contextmanager
     def evaluating(self, sizes: Mapping[str, int], samples: int) -> Iterator[Callable[[], None]]:
         """Show that an evaluation runs; `evaluates` is True meanwhile."""
+        count, started = sum(sizes.values()), time.monotonic()
+        total = count * (1 + samples)
         draws = f"greedy + {samples} samples each" if samples else "greedy"
-        what = f"evaluating {sum(sizes.values())} held-out problems, {draws}"
-        self._progress.update(self._task, description=what)
-        if not self.rich.is_terminal:
-            self.notice(what)
+        self.notice(f"evaluating {count} held-out problems, {draws}")
+
+        def left(done: int) -> str:
+            if done < total / 20:  # the first completions wait for one another
+                return ""
+            return f", about {(time.monotonic() - started) / done * (total - done):.0f} s left"
+
+        self._progress.stop()
         self.evaluates = True
-        total, done, started = sum(sizes.values()) * (1 + samples), 0, time.monotonic()
-        shown = started
-
-        def on_item() -> None:
-            nonlocal done, shown
-            done, now = done + 1, time.monotonic()
-            text = f"evaluating: {done} of {total} completions"
-            if done >= total / 20:  # the first completions wait for one another
-                text += f", about {(now - started) / done * (total - done):.0f} s left"
-            self._progress.update(self._task, description=text)
-            if not self.rich.is_terminal and now - shown > LINE_EVERY_S and done < total:
-                shown = now
-                self.notice(text)
-
         try:
-            yield on_item
+            with progress(self.rich, "evaluating", total, left) as judged:
+                yield judged
         finally:
             self.evaluates = False
+            self._progress.start()
 
     def saved(self, step: int) -> None:
         """Show that a checkpoint was written."""

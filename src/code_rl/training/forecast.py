@@ -26,6 +26,7 @@ from code_rl.training.config import (
     doubtful,
     unused,
 )
+from code_rl.training.report.text import duration
 from code_rl.util.errors import DataError
 
 ASSUMED: Mapping[str, tuple[str, float, float]] = {
@@ -148,10 +149,6 @@ def _cost(config: Config, cost: float | None, currency: str) -> str:
     return f"{cost:,.2f} {currency}{' (the embedded engine itself is free)' if embedded else ''}"
 
 
-def _duration(seconds: float) -> str:
-    return f"{seconds:,.0f} s" if seconds < 600 else f"{seconds / 3600:,.1f} h"
-
-
 def forecast_lines(config: Config) -> list[str]:
     """Return the lines that `dry_run=true` prints."""
     prices, given = read_prices(config.prices) if config.prices is not None else (None, {})
@@ -172,7 +169,7 @@ def forecast_lines(config: Config) -> list[str]:
         f"  time: {expected.step_s:,.{0 if expected.step_s >= 10 else 1}f} s a step, "
         f"{86400 / expected.step_s:,.0f} steps a day with "
         f"max_steps_off_policy={config.max_steps_off_policy}, evaluations aside",
-        f"  in all: {_duration(total_s)}, {_duration(expected.eval_s)} of it evaluations",
+        f"  in all: {duration(total_s)}, {duration(expected.eval_s)} of it evaluations",
         f"  cost: {_cost(config, expected.cost, prices.currency if prices else '')}",
     ]
     for name, cap, figure in (

@@ -98,15 +98,11 @@ def diagnose(records: Sequence[Record], config: Mapping[str, Any]) -> list[Findi
 def worst_of(findings: Sequence[Finding]) -> list[str]:
     """Return lines with the worst finding and its remedy; none if there are only notes."""
     found = [finding for finding in findings if finding.severity != "note"]
+    if not found:
+        return []
     more = f" ({len(found) - 1} more in the report)" if found[1:] else ""
-    return [
-        line
-        for worst in found[:1]
-        for line in (
-            f"diagnosis: {worst.title}: {worst.evidence}{more}",
-            f"       do: {worst.remedy}",
-        )
-    ]
+    title = f"diagnosis: {found[0].title}: {found[0].evidence}{more}"
+    return [title, f"       do: {found[0].remedy}"]
 
 
 @cache

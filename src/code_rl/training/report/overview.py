@@ -140,13 +140,13 @@ def _cost(config: Mapping[str, Any], total: Callable[[str], float]) -> str:
     """Return the cost of a run as text, by its price table if the file still exists."""
     if config.get("backend") == "embedded":
         return "nothing for the embedded engine"
-    billed = {kind: int(sum(map(total, names))) for kind, names in BILLED.items()}
+    billed = Tokens(*(int(sum(map(total, names))) for names in BILLED.values()))
     try:
         prices = read_prices(str(config.get("prices")))[0]
-        cost = f"{prices.cost(Tokens(**billed)):,.2f} {prices.currency}"
+        cost = f"{prices.cost(billed):,.2f} {prices.currency}"
     except CodeRLError:
         cost = "unknown without prices="
-    return f"{cost} for {', '.join(f'{count:,} {kind}' for kind, count in billed.items())} tokens"
+    return f"{cost} for {', '.join(f'{n:,} {kind}' for kind, n in asdict(billed).items())} tokens"
 
 
 def _counts(records: Sequence[Record], prefix: str) -> dict[str, float]:

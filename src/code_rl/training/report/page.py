@@ -1,7 +1,7 @@
 """Self-contained HTML pages of runs. A content security policy allows only the page's own scripts
 and styles.
 
-The rollouts of a run are packed in parts, which the viewer requests one at a time.
+The rollouts of a run are packed in parts, which the viewer unpacks one at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import hashlib
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -69,7 +68,7 @@ def render(readers: Sequence[RunReader], live: bool = False) -> str:
     the run has done its steps."""
     overviews = side_by_side(readers)
     live = live and not overviews[0]["progress"]["finished"]
-    rollouts = [embedded_rollouts(pack_rollouts(reader)) for reader in readers]
+    rollouts = [embedded_rollouts(reader) for reader in readers]
     made = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     data = {"live": live, "made": made, "by": f"code-rl {__version__}", "runs": overviews}
     return render_page(
@@ -115,23 +114,6 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-@dataclass(frozen=True, slots=True)
-class PackedRollouts:
-    """One run's rollouts at one moment; every value is JSON, deflated."""
-
-    index: bytes
-    groups: dict[Place, bytes]
-    problems: dict[int, bytes]
-
-
-def pack_rollouts(reader: RunReader) -> PackedRollouts:
-    """Pack a reader's rollouts."""
-    groups = reader.kept_groups()
-    index = reader.rollouts.index
-    wanted = {index[place][0] for place in groups if place in index}
-    return PackedRollouts(pack(_index(reader, groups)), groups, reader.problem_records(wanted))
-
-
 def _index(reader: RunReader, groups: dict[Place, bytes]) -> dict[str, Any]:
     """Return columns of all indexed groups: step, group, problem, verdict letters, and bits (1: the
     page has its text, 2: flagged)."""
@@ -147,24 +129,25 @@ def _index(reader: RunReader, groups: dict[Place, bytes]) -> dict[str, Any]:
     }
 
 
-def embedded_rollouts(packed: PackedRollouts) -> tuple[str, str]:
-    """Return rollouts for a page without a server: one base64 text of all bytes, and a JSON table
-    of the offset of each part.
+def embedded_rollouts(reader: RunReader) -> tuple[str, str]:
+    """Return a run's rollouts for the page: one base64 text of deflated JSON, and a JSON table with
+    the offset of each part.
 
     Parts begin at multiples of three bytes (four base64 characters), so each can be decoded alone.
     """
-    raw = bytearray()
+    raw, groups, index = bytearray(), reader.kept_groups(), reader.rollouts.index
+    problems = reader.problem_records({index[place][0] for place in groups if place in index})
 
-    def place(part: bytes) -> list[int]:
+    def append(part: bytes) -> list[int]:
         start = len(raw) // 3 * 4
         raw.extend(part)
         raw.extend(b"\0" * (-len(raw) % 3))
         return [start, len(part)]
 
     table = {
-        "index": place(packed.index),
-        "groups": [[*key, *place(part)] for key, part in packed.groups.items()],
-        "problems": [[number, *place(part)] for number, part in packed.problems.items()],
+        "index": append(pack(_index(reader, groups))),
+        "groups": [[*place, *append(part)] for place, part in groups.items()],
+        "problems": [[number, *append(part)] for number, part in problems.items()],
     }
     return base64.b64encode(bytes(raw)).decode("ascii"), embed(table)
 
