@@ -19,10 +19,9 @@ from code_rl.engine.losses import POLICY_LOSSES
 from code_rl.grading import Problem
 from code_rl.policy import Policy
 from code_rl.training.algorithm.datums import forward_backward, make_datum
-from code_rl.training.assembly import assemble
+from code_rl.training.assembly import assemble, prepare
 from code_rl.training.console import Console
 from code_rl.training.run import Run
-from code_rl.training.trainer import prepare
 from code_rl.util.errors import ConfigError
 from code_rl.util.settings import read_arguments
 

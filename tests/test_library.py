@@ -272,7 +272,7 @@ def test_a_run_ends_with_the_call_that_goes_on_which_keeps_its_own_object_whatev
     said = capsys.readouterr().out
     assert "script.py" not in said
     call = said.partition("to go on from here: ")[2].partition("\n")[0]
-    assert call == f"code_rl.train(log_path={str(log_path)!r}, max_steps=2, reward=<your object>)"
+    assert call == f"code_rl.train(log_path={str(log_path)!r}, max_steps=2)"
     assert "code_rl.train(model_name='" in said
     code_rl.train(log_path=tmp_path / "second", reward=lambda trajectory: -7.0, **settings)
     resumed = code_rl.train(log_path=log_path, max_steps=2)

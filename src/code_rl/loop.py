@@ -27,15 +27,14 @@ from code_rl.policy import Group
 from code_rl.training.algorithm.advantages import compute_advantages, should_skip
 from code_rl.training.algorithm.datums import Example, forward_backward, make_datum, segments
 from code_rl.training.algorithm.kl import penalise_kl
-from code_rl.training.evaluations import evaluate_run
-from code_rl.training.objective import Objective, ScoredGroup
+from code_rl.training.objective import Objective, ScoredGroup, TrainedBatch
 from code_rl.training.pipeline import (
     Batch,
     Batches,
     MicroBatch,
     OptimizerStep,
-    TrainedBatch,
     answered,
+    evaluate_run,
 )
 from code_rl.training.run import Run
 from code_rl.util.concurrency import gather_or_cancel
@@ -50,14 +49,14 @@ async def train(run: Run) -> None:
         run.before_training(await evaluate_run(run, policy, full=True))
     async with Batches(run) as batches:
         while run.goes_on(policy.step):
-            batch = batches.next(
-                policy
-            )  # x and τ, sampled with the weights of this step or of K steps ago
-            trained = await train_on(run, batch)  # r, A, and a new θ
-            policy = await run.policy(
-                policy.step + 1, unchanged=None if trained.examples else policy
-            )
-            await batches.finish(batch, trained, policy)  # log, evaluate, save
+            # x and τ, sampled with the weights of this step or of K steps ago
+            batch = batches.next(policy)
+            # r, A, and a new θ
+            trained = await train_on(run, batch)
+            unchanged = None if trained.examples else policy
+            policy = await run.policy(policy.step + 1, unchanged)
+            # log, evaluate, save
+            await batches.finish(batch, trained, policy)
 
 
 async def train_on(run: Run, batch: Batch) -> TrainedBatch:
@@ -76,19 +75,16 @@ async def optimizer_step(run: Run, batch: Batch, substep: int) -> OptimizerStep:
     loss = (objective.loss, objective.loss_config, objective.temperature)
     judged = judged_micro_batches(run, batch, substep)
     micro_batches = with_kl_penalty(run, judged) if objective.kl_coef else judged
-    gradients = [
-        (
-            each,
-            await asyncio.to_thread(forward_backward, trainer, each.datums, *loss)
-            if each.examples
-            else None,
-        )
-        async for each in micro_batches
-    ]
-    trains = any(each.examples for each, _ in gradients)
-    return OptimizerStep(
-        gradients, await asyncio.to_thread(trainer.optim_step, run.adam_params) if trains else None
-    )
+    gradients, adam = [], None
+    async for part in micro_batches:
+        # A micro-batch without examples has no gradient, and a step without gradients no Adam.
+        gradient = None
+        if part.examples:
+            gradient = await asyncio.to_thread(forward_backward, trainer, part.datums, *loss)
+        gradients.append((part, gradient))
+    if any(part.examples for part, _ in gradients):
+        adam = await asyncio.to_thread(trainer.optim_step, run.adam_params)
+    return OptimizerStep(gradients, adam)
 
 
 async def judged_micro_batches(run: Run, batch: Batch, substep: int) -> AsyncIterator[MicroBatch]:

@@ -14,7 +14,7 @@ from code_rl.training.algorithm.datums import make_datum
 from code_rl.training.assembly import assemble
 from code_rl.training.config import make_config
 from code_rl.training.console import Console
-from code_rl.training.evaluations import evaluate_run
+from code_rl.training.pipeline import evaluate_run
 from code_rl.training.runs.recorder import read_metrics
 from code_rl.util.concurrency import gather_or_cancel
 from code_rl.util.files import read_lines

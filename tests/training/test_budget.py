@@ -21,9 +21,7 @@ from tests.training.pipeline_support import rollouts, small, untimed
 PRICES = "[price]\nprefill = 0.1\nsample = 0.4\ntrain = 0.3\n"
 
 
-@pytest.mark.long
-def test_every_recipe_is_a_valid_run_and_has_a_forecast(capsys, monkeypatch):
-    monkeypatch.setattr("code_rl.training.forecast.at_hand", lambda config: config.recipe == "tiny")  # the quick one
+def test_every_recipe_is_a_valid_run_and_has_a_forecast(capsys):
     names = sorted(path.stem for path in RECIPES.glob("*.toml"))
     assert {"deepcoder", "code-r1", "cookbook", "qwen3-4b", "tiny"} <= set(names)
     for name in names:
@@ -31,7 +29,6 @@ def test_every_recipe_is_a_valid_run_and_has_a_forecast(capsys, monkeypatch):
         shown = capsys.readouterr().out
         assert f"recipe = {name}" in shown
         assert re.search(r"tokens: [\d,]+ .*\n  sandbox: [\d,]+ ", shown)
-        assert ("speeds measured on this machine" in shown) == (name == "tiny")
 
 
 def test_every_number_of_a_recipe_says_where_it_comes_from():

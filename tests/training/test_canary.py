@@ -16,9 +16,10 @@ from code_rl.grading.sandbox import connect_executor
 from code_rl.policy import Trajectory
 from code_rl.policy.rewards import Reward
 from code_rl.training import read_metrics
-from code_rl.training.canary import canary_metrics, impossible
 from code_rl.training.objective import Objective
+from code_rl.training.problem_sampler import impossible
 from code_rl.training.report.diagnostics import diagnose
+from code_rl.training.reward_errors import canary_metrics
 from tests.training.pipeline_support import rollouts, small, untimed
 from tests.training.rollout_support import group_of, trajectory
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from code_rl.engine.places import place_of
+from code_rl.training.assembly import prepare
 from code_rl.training.config import make_config
-from code_rl.training.trainer import confirm, prepare
+from code_rl.training.trainer import confirm
 from code_rl.util.errors import ConfigError
 from code_rl.util.settings import read_arguments
 from tests.paths import ROOT

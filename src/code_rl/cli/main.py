@@ -93,7 +93,7 @@ VERBS = {
     "report": Verb(
         "code_rl.cli.report:ReportConfig",
         "code_rl.cli.report:report_command",
-        "show what happened in a run: page, live page, text",
+        "show what happened in a run: page, text",
     ),
     "prepare": Verb(
         "code_rl.data.preparation.settings:PrepareConfig",

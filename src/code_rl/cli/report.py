@@ -1,8 +1,8 @@
-"""The `report` verb: a page, a live page, or text."""
+"""The `report` verb: a page, or text."""
 
 from __future__ import annotations
 
-import asyncio
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from typing import Any, Literal
 import chz
 
 from code_rl.util.errors import ConfigError
-from code_rl.util.options import PORT, option
+from code_rl.util.options import option
 from code_rl.util.settings import make_settings
 
 
@@ -22,50 +22,29 @@ class ReportConfig:
     compare: str | None = option(None, "Run directories to compare with, comma-separated.")
     format: Literal["html", "text"] = option("html", "html: a self-contained page; text: printed.")
     out: str | None = option(None, "The page's file (None: report.html in log_path).")
-    live: bool = option(False, "Serve the page and update it during the run.")
-    port: int = option(8265, "Port of the live page; 0 takes a free one.", PORT)
-    host: str = option(
-        "127.0.0.1",
-        "Address of the live page. Beyond loopback, anyone who reaches it can read it.",
-    )
 
     @chz.validate
     def _fits(self) -> None:
-        chosen = {"live=true": self.live, "format=text": self.format == "text", "out=": self.out}
-        names = [name for name, given in chosen.items() if given]
-        if names[1:]:
-            raise ConfigError(f"{' and '.join(names)} exclude each other; give one of them")
+        if self.format == "text" and self.out is not None:
+            raise ConfigError("format=text and out= exclude each other; give one of them")
 
 
 def report_command(given: Mapping[str, Any]) -> int:
     """Run `code-rl report` and return the exit code."""
     from code_rl.training import open_report
-    from code_rl.training.report import open_run
+    from code_rl.training.report import WIDTH, compare_text, open_run, render_text, side_by_side
 
     config = make_settings(ReportConfig, given)
     names = [
         config.log_path,
         *(name.strip() for name in (config.compare or "").split(",") if name.strip()),
     ]
-    if not config.live and config.format == "html":
+    if config.format == "html":
         path = open_report(names[0], compare=names[1:], out=config.out, browse=False)
         print(f"report: {path.resolve()}")
         return 0
-    readers = [open_run(Path(name).expanduser()) for name in names]
-    if config.live:
-        from code_rl.training.report import serve
-
-        return asyncio.run(serve(readers, config.host, config.port))
-    from rich.console import Console
-
-    from code_rl.training.report import WIDTH, compare_text, render_text, side_by_side
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = WIDTH
-    views = side_by_side(readers)
-    if len(views) > 1:
-        console.print(compare_text(views))
-    for view in views:
-        console.print(render_text(view))
+    views = side_by_side([open_run(Path(name).expanduser()) for name in names])
+    width = shutil.get_terminal_size((WIDTH, 0)).columns
+    compared = [compare_text(views)] if len(views) > 1 else []
+    print("\n\n".join([*compared, *(render_text(view, width) for view in views)]))
     return 0

@@ -1,8 +1,7 @@
 """Checkpoints of a run: training state with optimizer, sampler weights, and the line in
 `checkpoints.jsonl` that names both.
 
-A run records the length and the checksum of its files in `marks`. It is resumed from a checkpoint
-only if these parts of the files are unchanged.
+A run records the lengths of its logs in `lengths`, to which a resume cuts them.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from code_rl.grading import Verdict
-from code_rl.util.files import KeyedLog, Mark, digest, mark_of, sync_directory
+from code_rl.util.files import KeyedLog, digest, size_of, sync_directory
 
 INFLIGHT = "inflight"
 EVALUATIONS = "evaluations"
@@ -72,20 +72,18 @@ class InFlight:
             self._logs[step] = open_kept(step_file(self.folder, step))
         return GroupLog(self._logs[step], scope)
 
-    def sync(self, steps: Sequence[int]) -> dict[str, Mark]:
-        """Write these steps' files to disk; return the length and checksum of each by its path in
-        the run directory."""
-        marks = {}
+    def sync(self, steps: Sequence[int]) -> dict[str, int]:
+        """Write these steps' files to disk; return the bytes of each by its path in the run
+        directory."""
+        lengths = {}
         for step in steps:
             path = step_file(self.folder, step)
             if path.exists():
                 with path.open("rb") as file:
                     os.fsync(file.fileno())
-                mark = mark_of(path)
-                assert mark is not None
-                marks[f"{INFLIGHT}/{path.name}"] = mark
+                lengths[f"{INFLIGHT}/{path.name}"] = size_of(path)
         sync_directory(self.folder)
-        return marks
+        return lengths
 
     def keep_from(self, step: int) -> None:
         """Drop the logs of earlier steps."""

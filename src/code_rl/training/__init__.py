@@ -14,6 +14,7 @@ from code_rl.util.errors import TRAIN, require
 require("train", __name__, *TRAIN)
 
 if TYPE_CHECKING:
+    from code_rl.training.assembly import prepare
     from code_rl.training.forecast import forecast_lines
     from code_rl.training.library import (
         TrainingResult,
@@ -25,6 +26,6 @@ if TYPE_CHECKING:
     from code_rl.training.library import report as open_report
     from code_rl.training.runs.directory import new_folder
     from code_rl.training.runs.recorder import read_metrics
-    from code_rl.training.trainer import prepare, train_run
+    from code_rl.training.trainer import train_run
 else:  # a type checker would take any name for one of ours
     __getattr__ = door(__name__)

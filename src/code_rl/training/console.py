@@ -1,4 +1,4 @@
-"""A run's terminal output: a header, a row per step, a progress bar, and a closing table. A pipe
+"""A run's terminal output: a header, a row per step, and a progress bar. A pipe
 gets plain text."""
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console as RichConsole
-from rich.console import ConsoleOptions, RenderResult
-from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -21,11 +19,9 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
 from rich.text import Text
 
-from code_rl.evaluation.pass_at_k import rate
-from code_rl.util.progress import LINE_EVERY_S
+from code_rl.util.progress import progress
 from code_rl.util.redaction import redacted
 
 COLUMNS = (
@@ -160,30 +156,24 @@ class Console:
     @contextlib.contextmanager
     def evaluating(self, sizes: Mapping[str, int], samples: int) -> Iterator[Callable[[], None]]:
         """Show that an evaluation runs; `evaluates` is True meanwhile."""
+        count, started = sum(sizes.values()), time.monotonic()
+        total = count * (1 + samples)
         draws = f"greedy + {samples} samples each" if samples else "greedy"
-        what = f"evaluating {sum(sizes.values())} held-out problems, {draws}"
-        self._progress.update(self._task, description=what)
-        if not self.rich.is_terminal:
-            self.notice(what)
+        self.notice(f"evaluating {count} held-out problems, {draws}")
+
+        def left(done: int) -> str:
+            if done < total / 20:  # the first completions wait for one another
+                return ""
+            return f", about {(time.monotonic() - started) / done * (total - done):.0f} s left"
+
+        self._progress.stop()
         self.evaluates = True
-        total, done, started = sum(sizes.values()) * (1 + samples), 0, time.monotonic()
-        shown = started
-
-        def on_item() -> None:
-            nonlocal done, shown
-            done, now = done + 1, time.monotonic()
-            text = f"evaluating: {done} of {total} completions"
-            if done >= total / 20:  # the first completions wait for one another
-                text += f", about {(now - started) / done * (total - done):.0f} s left"
-            self._progress.update(self._task, description=text)
-            if not self.rich.is_terminal and now - shown > LINE_EVERY_S and done < total:
-                shown = now
-                self.notice(text)
-
         try:
-            yield on_item
+            with progress(self.rich, "evaluating", total, left) as judged:
+                yield judged
         finally:
             self.evaluates = False
+            self._progress.start()
 
     def saved(self, step: int) -> None:
         """Show that a checkpoint was written."""
@@ -193,48 +183,11 @@ class Console:
         """Remove the progress bar. Idempotent."""
         self._progress.stop()
 
-    def closing_table(
-        self, metrics: Sequence[Mapping[str, Any]], sizes: Mapping[str, int], k: int
-    ) -> None:
-        """Print the results before and after training, per split."""
-        evaluated = [record for record in metrics if "eval/pass@1" in record]
-        if len(evaluated) < 2:
-            return
-        before, after = evaluated[0], evaluated[-1]
-        sampled = {f"Pass@{k}": f"pass@{k}"} if k > 1 else {}
-        columns = [
-            ("split (problems)", *(f"{name} ({size})" for name, size in sizes.items())),
-            (
-                "Pass@1 [95%]",
-                *(f"{_interval(before, name)} → {_interval(after, name)}" for name in sizes),
-            ),
-        ]
-        for heading, key in {**sampled, "greedy": "mean_correct", "format": "format_rate"}.items():
-            keys = [f"eval/{name}/{key}" for name in sizes]
-            columns.append(
-                (heading, *(f"{_percent(before[key])} → {_percent(after[key])}" for key in keys))
-            )
-        title = f"held-out problems, before training and after step {after['step']}"
-        self.rich.print(
-            FittingTable(columns, 2, title=title, title_justify="left"), soft_wrap=False
-        )
-
     def farewell(
-        self,
-        metrics: Sequence[Mapping[str, Any]],
-        seconds: float,
-        log_path: Path,
-        hints: Sequence[str],
+        self, metrics: Sequence[Mapping[str, Any]], log_path: Path, lines: Sequence[str]
     ) -> None:
-        """Print the run's wall time and tokens (with those of its earlier processes), its files,
-        and the next commands."""
+        """Print the rate of wrong programs that were paid, the run's files, and more `lines`."""
         steps = [record for record in metrics if record["step"] >= 0]
-        trained = sum(record.get("tokens/completion", 0) for record in steps)
-        evaluated = sum(record.get("tokens/eval", 0) for record in metrics)
-        self.notice(
-            f"{len(steps)} step{'s' if len(steps) != 1 else ''} in {seconds:.0f} s of wall time, "
-            f"{trained} completion tokens sampled for training, {evaluated} for evaluation"
-        )
         if steps and (upper := steps[-1].get("reward/fpr_upper")) is not None:
             names = (
                 *("canary/passed", "canary/programs", "canary/groups"),
@@ -249,40 +202,8 @@ class Console:
                 "group counted once)"
             )
         self.notice(f"run directory: {log_path}")
-        for hint in hints:
-            self.notice(hint)
-
-
-class FittingTable:
-    """A table that drops its last columns if the terminal is narrow, instead of cutting figures.
-    The first `least` columns stay.
-
-    Each column is its heading and its cells; all but the first are right-aligned.
-    """
-
-    def __init__(self, columns: Sequence[Sequence[str]], least: int, **style: Any) -> None:
-        self._columns, self._least, self._style = list(columns), least, style
-
-    def __rich_console__(self, console: RichConsole, options: ConsoleOptions) -> RenderResult:
-        """The widest table that fits."""
-        columns = self._columns
-        while (
-            len(columns) > self._least
-            and Measurement.get(console, options.update(width=1000), self._of(columns)).maximum
-            > options.max_width
-        ):
-            columns = columns[:-1]
-        yield self._of(columns)
-
-    def _of(self, columns: Sequence[Sequence[str]]) -> Table:
-        table = Table(**self._style)
-        for index, (heading, *_) in enumerate(columns):
-            table.add_column(
-                heading, justify="right" if index else "left", no_wrap=index > 0, overflow="fold"
-            )
-        for row in zip(*(cells for _, *cells in columns), strict=True):
-            table.add_row(*map(Text, row))
-        return table
+        for line in lines:
+            self.notice(line)
 
 
 class _Notices(logging.Handler):
@@ -306,11 +227,6 @@ def _evaluation_line(metrics: Mapping[str, Any]) -> str:
                 f"{_percent(metrics[f'eval/{name}/mean_correct'])})"
             )
     return "Pass@1 " + ", ".join(parts)
-
-
-def _interval(metrics: Mapping[str, Any], name: str) -> str:
-    key = f"eval/{name}/pass@1"
-    return rate(metrics[key], (metrics[f"{key}_low"], metrics[f"{key}_high"]))
 
 
 def _percent(value: float | None) -> str:

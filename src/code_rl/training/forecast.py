@@ -1,5 +1,5 @@
 """`dry_run=true`: the resolved settings, and the expected tokens, sandbox CPU, time and money.
-Nothing is started.
+Nothing is started or measured.
 
 A forecast assumes lengths and speeds. The `[assume]` table of `prices=FILE` overrides the defaults
 below; every assumption is printed beside the forecast.
@@ -7,7 +7,6 @@ below; every assumption is printed beside the forecast.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,8 +26,8 @@ from code_rl.training.config import (
     doubtful,
     unused,
 )
-from code_rl.training.speed import at_hand, measure
-from code_rl.util.errors import ConfigError, DataError
+from code_rl.training.report.text import duration
+from code_rl.util.errors import DataError
 
 ASSUMED: Mapping[str, tuple[str, float, float]] = {
     "prompt_tokens": ("tokens of a prompt", 600.0, 64.0),
@@ -40,11 +39,12 @@ ASSUMED: Mapping[str, tuple[str, float, float]] = {
     "train_tokens_per_s": ("tokens a second that the trainer takes", 20000.0, 28000.0),
     "eval_problems": ("held-out problems, where eval_limit=-1", 687.0, 687.0),
 }
-"""(meaning, usual value, value for the built-in model on the embedded engine, measured on the
-machine of README's table)"""
+"""(meaning, usual value, value for the built-in model on the embedded engine, on the machine of
+README's table)"""
 
-FUNCTIONS_PROMPT = 190.0  # from SmolLM2's tokenizer
+FUNCTIONS_PROMPT = {"prompt_tokens": 190.0}  # from SmolLM2's tokenizer
 SMOLLM2_SPEEDS = {"sample_tokens_per_s": 600.0, "train_tokens_per_s": 900.0}
+"""The embedded engine's speeds with SmolLM2-135M on two cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,27 +65,24 @@ def forecast(config: Config, assume: Mapping[str, float], prices: Prices | None)
     steps = config.max_steps if config.max_steps > 0 else 100
     room = _room(config, assume)
     schedule = context_schedule(config, room)
-    tokens, cpu_s = Tokens(), 0.0
-    for step in range(steps):
-        limit = schedule.stages[schedule.stage(step, [])].max_tokens
-        batch = _batch(shape, limit, assume)
-        tokens += batch
-        cpu_s += (
-            shape.prompts * shape.samples_per_prompt * assume["code_rate"] * assume["program_cpu_s"]
-        )
+    limits = [schedule.stages[schedule.stage(step, [])].max_tokens for step in range(steps)]
+    batches = [_batch(shape, limit, assume) for limit in limits]
     evaluations = _evaluated(config, steps, assume)
     length = assume["completion_share"] * min(config.max_tokens, room)
-    tokens += Tokens(
+    evaluated = Tokens(
         prefill=int(evaluations * assume["prompt_tokens"]), sample=int(evaluations * length)
     )
-    cpu_s += evaluations * assume["code_rate"] * assume["program_cpu_s"]
-    cost = prices.cost(tokens) if prices is not None else None
-    first = _batch(shape, schedule.stages[0].max_tokens, assume)
-    eval_s = evaluations * (
-        length / assume["sample_tokens_per_s"]
-        + assume["code_rate"] * assume["program_cpu_s"] / assume["sandbox_cpus"]
+    tokens = sum(batches, evaluated)
+    cpu_s = assume["code_rate"] * assume["program_cpu_s"]
+    eval_s = evaluations * (length / assume["sample_tokens_per_s"] + cpu_s / assume["sandbox_cpus"])
+    return Expected(
+        steps=steps,
+        tokens=tokens,
+        sandbox_cpu_s=(steps * shape.prompts * shape.samples_per_prompt + evaluations) * cpu_s,
+        step_s=_step_s(config, batches[0], assume),
+        eval_s=eval_s,
+        cost=prices.cost(tokens) if prices is not None else None,
     )
-    return Expected(steps, tokens, cpu_s, _step_s(config, first, assume), eval_s, cost)
 
 
 def _room(config: Config, assume: Mapping[str, float]) -> int:
@@ -130,28 +127,14 @@ def assumptions(config: Config, given: Mapping[str, float]) -> dict[str, float]:
     for name in given:
         if name not in ASSUMED:
             raise DataError(f"[assume] has no {name!r}; there are: {', '.join(ASSUMED)}")
-    demo = config.backend == BackendKind.EMBEDDED and config.model_name == BUILT_IN
-    short = {"program_cpu_s"} if config.dataset in ("builtin", "functions") else set[str]()
-    short |= {"sandbox_cpus"} if config.executor == "embedded" else set[str]()
-    usual = {name: values[demo or name in short] for name, (_, *values) in ASSUMED.items()}
-    functions = {"prompt_tokens": FUNCTIONS_PROMPT} if config.dataset == "functions" else {}
-    return usual | functions | dict(given)
-
-
-def _measured(config: Config, assume: Mapping[str, float]) -> tuple[dict[str, float], str]:
-    """Return the embedded engine's speeds with this model, and a text that says where the speeds
-    come from."""
-    if config.backend != BackendKind.EMBEDDED:
-        return {}, "assumed"
-    try:
-        if at_hand(config):
-            return asyncio.run(measure(config, assume)), "measured on this machine"
-    except ConfigError as error:  # a model that cannot be loaded is refused when the run starts
-        return {}, f"assumed; {error}"
-    return (
-        SMOLLM2_SPEEDS,
-        "assumed as of smollm2 on two cores, as the model is not here; a larger one is slower",
-    )
+    embedded = config.backend == BackendKind.EMBEDDED
+    built_in = embedded and config.model_name == BUILT_IN
+    here = {"program_cpu_s"} if config.dataset in ("builtin", "functions") else set[str]()
+    here |= {"sandbox_cpus"} if config.executor == "embedded" else set[str]()
+    usual = {name: values[built_in or name in here] for name, (_, *values) in ASSUMED.items()}
+    speeds = SMOLLM2_SPEEDS if embedded and not built_in else {}
+    prompt = FUNCTIONS_PROMPT if config.dataset == "functions" else {}
+    return usual | prompt | speeds | dict(given)
 
 
 def _cost(config: Config, cost: float | None, currency: str) -> str:
@@ -166,15 +149,10 @@ def _cost(config: Config, cost: float | None, currency: str) -> str:
     return f"{cost:,.2f} {currency}{' (the embedded engine itself is free)' if embedded else ''}"
 
 
-def _duration(seconds: float) -> str:
-    return f"{seconds:,.0f} s" if seconds < 600 else f"{seconds / 3600:,.1f} h"
-
-
 def forecast_lines(config: Config) -> list[str]:
     """Return the lines that `dry_run=true` prints."""
     prices, given = read_prices(config.prices) if config.prices is not None else (None, {})
-    measured, speeds = _measured(config, assumptions(config, given))
-    assume = assumptions(config, {**measured, **given})
+    assume = assumptions(config, given)
     expected = forecast(config, assume, prices)
     tokens, shape = expected.tokens, batch_shape(config)
     lines = ["settings, resolved:"]
@@ -191,8 +169,7 @@ def forecast_lines(config: Config) -> list[str]:
         f"  time: {expected.step_s:,.{0 if expected.step_s >= 10 else 1}f} s a step, "
         f"{86400 / expected.step_s:,.0f} steps a day with "
         f"max_steps_off_policy={config.max_steps_off_policy}, evaluations aside",
-        f"  in all: {_duration(total_s)}, {_duration(expected.eval_s)} of it evaluations "
-        f"(speeds {speeds})",
+        f"  in all: {duration(total_s)}, {duration(expected.eval_s)} of it evaluations",
         f"  cost: {_cost(config, expected.cost, prices.currency if prices else '')}",
     ]
     for name, cap, figure in (

@@ -131,8 +131,9 @@ async def train_async(**settings: Any) -> TrainingResult:
     Cancelling interrupts the run, which can then be resumed. Raises ConfigError for a wrong setting
     before anything is written.
     """
+    from code_rl.training.assembly import prepare
     from code_rl.training.runs.recorder import read_metrics
-    from code_rl.training.trainer import prepare, train_run
+    from code_rl.training.trainer import train_run
 
     settings = _plain(settings)
     config, log_path, resumes = prepare(settings)

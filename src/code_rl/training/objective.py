@@ -1,9 +1,9 @@
-"""The objective of a run: the algorithm's parts that its settings choose, and the record of a group
-that they scored."""
+"""The objective of a run: the algorithm's parts that its settings choose, and the records of a
+scored group and a trained batch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from code_rl.engine.losses import POLICY_LOSSES, Loss, get_loss
@@ -11,6 +11,7 @@ from code_rl.policy import Group
 from code_rl.policy.environments import Environment, get_environment
 from code_rl.policy.rewards import Reward, get_reward
 from code_rl.training.algorithm.advantages import Estimator, get_estimator, mean, ones
+from code_rl.training.algorithm.datums import Example, Floats
 from code_rl.training.algorithm.shaping import Shaping, parse_overlong
 from code_rl.training.config import Config
 
@@ -62,6 +63,21 @@ class ScoredGroup:
             for index, advantage in enumerate(advantages)
             if advantage is not None and self.group.trajectories[index].length
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedBatch:
+    """One batch after training: its groups, their examples, and the trainer's log-probabilities of
+    each example.
+
+    `divergences` and `gradient_norms` have one value for each optimizer step that reported one.
+    """
+
+    groups: Sequence[ScoredGroup]
+    examples: Sequence[Example]
+    divergences: Sequence[float]
+    logprobs: Sequence[Floats]
+    gradient_norms: Sequence[float]
 
 
 def objective_of(config: Config) -> Objective:

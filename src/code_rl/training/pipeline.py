@@ -21,14 +21,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from code_rl.engine import ready
+from code_rl.evaluation import evaluate, evaluation_metrics
 from code_rl.policy import Group, Policy, Sampling
-from code_rl.training.algorithm.datums import Example, Floats
+from code_rl.training.algorithm.datums import Example
 from code_rl.training.algorithm.metrics import step_metrics
 from code_rl.training.budget import Tokens
-from code_rl.training.canary import canary_metrics
-from code_rl.training.evaluations import evaluate_run, evaluates_after
-from code_rl.training.objective import ScoredGroup
-from code_rl.training.reward_errors import reward_metrics
+from code_rl.training.objective import ScoredGroup, TrainedBatch
+from code_rl.training.reward_errors import canary_metrics, reward_metrics
 from code_rl.training.run import Run, unaffordable, worst_batch, worst_evaluation
 from code_rl.training.runs.recorder import read_metrics
 from code_rl.util.concurrency import BackgroundTasks, cancel_all, gather_tasks
@@ -68,21 +67,6 @@ class OptimizerStep:
 
     gradients: Sequence[tuple[MicroBatch, Any]]
     adam: Any
-
-
-@dataclass(frozen=True, slots=True)
-class TrainedBatch:
-    """One batch after training: its groups, their examples, and the trainer's log-probabilities of
-    each example.
-
-    `divergences` and `gradient_norms` have one value for each optimizer step that reported one.
-    """
-
-    groups: Sequence[ScoredGroup]
-    examples: Sequence[Example]
-    divergences: Sequence[float]
-    logprobs: Sequence[Floats]
-    gradient_norms: Sequence[float]
 
 
 async def answered(steps: Sequence[OptimizerStep]) -> TrainedBatch:
@@ -242,7 +226,8 @@ class Batches:
         """Decide whether an evaluation is due after `done` steps, and whether it is a full one.
         Stop the run first if the next step could exceed a cap."""
         run = self._run
-        due = evaluates_after(run.config, done)
+        every = run.config.eval_every
+        due = every > 0 and done % every == 0
         if done not in self._batches and run.goes_on(done):
             refused = unaffordable(
                 run, self._next, 2 if due else 1
@@ -251,7 +236,7 @@ class Batches:
                 run.recorder.console.notice(f"stopping after step {done - 1}: {refused}")
                 run.stop.set()
         closing = done == run.config.max_steps or (run.stop.is_set() and run.config.max_steps < 0)
-        return due or (closing and run.config.eval_every >= 0), closing
+        return due or (closing and every >= 0), closing
 
     async def _log(self, step: int, metrics: Mapping[str, Any], policy: Policy) -> None:
         """Log a step, with its evaluation if due."""
@@ -266,6 +251,7 @@ class Batches:
             evaluated = await evaluate_run(run, policy, step, full=full) if due else {}
             run.budget.settle(name, Tokens.of(evaluated))
             run.recorder.log_step(step, {**metrics, **evaluated})
+            await run.recorder.write_page()
 
         await self._side.do(log)
 
@@ -347,3 +333,34 @@ class Batches:
         log = run.recorder.inflight.group_log(step, f"canary.{number}")
         count = run.shape.samples_per_prompt
         return await policy.roll_out(chosen.problem, count, sampling, chosen.seed, log)
+
+
+async def evaluate_run(run: Run, policy: Policy, step: int = -1, *, full: bool) -> dict[str, Any]:
+    """Evaluate on the held-out splits after `step` (−1: before training): greedily, and with `full`
+    also with samples for Pass@1 and Pass@k.
+
+    Samples and verdicts of an earlier process of this run are reused.
+    """
+    started = time.perf_counter()
+    samples = run.config.eval_samples if full else 0
+    with run.recorder.evaluating(run.test_splits, samples) as judged:
+        results = await evaluate(
+            policy,
+            run.test_splits,
+            samples=samples,
+            sampling=run.eval_sampling,
+            seed=run.config.seed,
+            log=run.recorder.evaluation_log(step),
+            on_verdict=judged,
+        )
+    parts = [
+        part
+        for result in results.values()
+        for part in (result.greedy, result.sampled)
+        if part is not None
+    ]
+    return dict(evaluation_metrics(results)) | {
+        "tokens/eval_prefill": sum(part.prompt_tokens for part in parts),
+        "time/eval": time.perf_counter() - started,
+        "tokens/eval": sum(part.completion_tokens for part in parts),
+    }

@@ -1,5 +1,10 @@
 """x ~ problems: the problems of each batch, and the seeds of their samples. Both depend only on the
-settings and, with a curriculum, on earlier groups, so any step can be reproduced."""
+settings and, with a curriculum, on earlier groups, so any step can be reproduced.
+
+Canaries are impossible problems beside a batch, which are never trained on. The idea is
+ImpossibleBench's (arXiv 2510.20270): an answer that passes was rewarded without being right, so
+there is a leak or a hack.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from code_rl.data import ProblemOrder
-from code_rl.grading import Problem
+from code_rl.grading import CallTest, Compare, Problem, StdinTest, TestCase
 from code_rl.policy import derive_seed
-from code_rl.training.canary import impossible
 from code_rl.training.curriculum import WeightedOrder, logged_outcomes, outcome
 from code_rl.util.errors import DataError
 
@@ -131,3 +135,26 @@ class ProblemSampler:
             f"prompt below {self._limit} tokens, the context without the tokens of "
             "overlong=penalty:TOKENS, if that is given; choose another dataset or model"
         )
+
+
+def impossible(problem: Problem, seed: int) -> Problem:
+    """Return a problem with the same public view that no deterministic program solves.
+
+    Every hidden test gets another expected output. The first test is added again as a hidden test,
+    also with another expected output.
+    """
+    tests = [
+        test if test.public else _altered(test, derive_seed(seed, "test", index))
+        for index, test in enumerate(problem.tests)
+    ]
+    again = replace(_altered(problem.tests[0], derive_seed(seed, "again")), public=False)
+    return replace(problem, tests=(*tests, again), compare=Compare())
+
+
+def _altered(test: TestCase, number: int) -> TestCase:
+    """Return the same test with `number` added to its expected output."""
+    if isinstance(test, StdinTest):
+        return replace(test, expected=f"{test.expected}\n{number}")
+    if isinstance(test, CallTest):
+        return replace(test, expected=[test.expected, number], raises=None)
+    return replace(test, expected=(*test.expected[:-1], [test.expected[-1], number]))

@@ -9,13 +9,18 @@ right programs that are not paid.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from code_rl.grading import Problem, Verdict
+from code_rl.policy import Group, Trajectory
 from code_rl.training.algorithm.metrics import mean
-from code_rl.training.canary import FULL_REWARD, shown_program
-from code_rl.training.objective import ScoredGroup
+from code_rl.training.objective import Objective, ScoredGroup
 from code_rl.util.rates import Rate
+
+FULL_REWARD = 1.0
+MAX_PROGRAM = 1000
+"""The most characters of a program that are shown."""
 
 
 def reward_metrics(
@@ -69,3 +74,35 @@ def _upper(logged: Sequence[Mapping[str, Any]]) -> float | None:
     judged = rate("reward/wrong_paid", "reward/wrong", "groups_total")
     ends = [canaries.ends[1]] * (canaries.total > 0) + [judged.ends[1]] * (judged.passed > 0)
     return max(ends, default=None)
+
+
+def canary_metrics(groups: Sequence[Group], objective: Objective) -> dict[str, Any]:
+    """Count samples and passes, and keep the first program that passed as text."""
+    done = [(group.problem, answer) for group in groups for answer in group.trajectories]
+    passed = [answer for problem, answer in done if _passes(problem, answer, objective)]
+    metrics: dict[str, Any] = {
+        "canary/groups": len(groups),
+        "canary/programs": sum(
+            answer.format_ok and not answer.verdict.undecided for _, answer in done
+        ),
+        "canary/passed": len(passed),
+        "canary/prefill": sum(answer.prefilled for _, answer in done),
+        "canary/tokens": sum(answer.length for _, answer in done),
+    }
+    return metrics | ({"canary/program": shown_program(passed[0])} if passed else {})
+
+
+def _passes(problem: Problem, trajectory: Trajectory, objective: Objective) -> bool:
+    """True if the judge accepts a canary's answer, or the run's reward pays it in full, whatever it
+    takes off for the format."""
+    reward = replace(objective.reward, format_coef=0.0).of(trajectory, problem)
+    return trajectory.verdict.correct or (reward is not None and reward >= FULL_REWARD)
+
+
+def shown_program(trajectory: Trajectory) -> str:
+    """Return the program, or the whole answer if it has none, as plain text of limited length."""
+    text = (trajectory.last.code or trajectory.text)[:MAX_PROGRAM]
+    return "".join(
+        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
+        for char in text
+    )

@@ -1,4 +1,4 @@
-"""From settings to an assembled run, its loop, and the report at the end."""
+"""From settings to a run and its end: confirmation, the loop, signals, report and hints."""
 
 from __future__ import annotations
 
@@ -7,34 +7,26 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, cast
 
-import chz
-
 from code_rl.engine import BUILT_IN, BackendKind, place_of
-from code_rl.engine.checkpoints import is_run
 from code_rl.engine.local import share_cores
 from code_rl.policy.renderers import AUTO, name_of
 from code_rl.training.assembly import NothingLeftError, assemble
 from code_rl.training.config import (
     Config,
     batch_shape,
-    changed_settings,
     context_schedule,
     doubtful,
     make_config,
-    refuse_idle,
     unused,
 )
 from code_rl.training.console import Console
-from code_rl.training.objective import environment_of, objective_of
-from code_rl.training.runs.directory import begun_settings, settings_of
+from code_rl.training.runs.directory import settings_of
 from code_rl.training.runs.recorder import read_metrics
-from code_rl.training.runs.resume import find_checkpoint
-from code_rl.training.runs.trackers import read_log_to
 from code_rl.util.concurrency import cancelled_by_service, forget_signals, on_loop_signal
 from code_rl.util.errors import (
     CodeRLError,
@@ -44,11 +36,15 @@ from code_rl.util.errors import (
     is_resource_error,
     with_resume_hint,
 )
-from code_rl.util.registry import GIVEN, require_given
 from code_rl.util.streams import outlive_readers
 
 if TYPE_CHECKING:
     from code_rl.training.run import Run
+
+
+LIMITS = ("max_steps", "max_tokens_total", "max_cost")
+BOUNDS = "max_steps=, max_tokens_total= or max_cost="
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 def confirm(config: Config, resumes: bool) -> None:
@@ -60,86 +56,36 @@ def confirm(config: Config, resumes: bool) -> None:
     """
     if config.backend == BackendKind.EMBEDDED:
         return
-    place, longest = (
-        place_of(config.backend),
-        context_schedule(config, config.longest_completion).longest,
-    )
-    caps = [
-        f"{name}={value}"
-        for name in ("max_tokens_total", "max_cost")
-        if (value := getattr(config, name))
-    ]
-    until = (
-        [f"{config.max_steps} step{'s are' if config.max_steps > 1 else ' is'} done"]
-        if config.max_steps > 0
-        else []
-    )
+    place = place_of(config.backend)
+    longest = context_schedule(config, config.longest_completion).longest
+    caps = [f"{name}={cap}" for name in LIMITS[1:] if (cap := getattr(config, name))]
+    until = caps
+    if config.max_steps > 0:
+        until = [f"{config.max_steps} step{'s are' if config.max_steps > 1 else ' is'} done", *caps]
     print(
         f"{'this costs money: ' if place.paid else ''}{place.url} "
         f"{'goes on training' if resumes else 'will train'} {config.model_name} (LoRA rank "
         f"{config.lora_rank}) on {config.dataset}, {batch_shape(config)} × up to {longest} tokens "
-        f"a step, until {' or '.join(until + caps) or 'it is stopped'}"
+        f"a step, until {' or '.join(until) or 'it is stopped'}"
     )
     agreed = resumes and _had_no_end(Path(str(config.log_path)).expanduser())
-    if not place.paid or caps or agreed or until:
+    if not place.paid or agreed or until:
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError(
-            "nothing bounds the cost of this run, and no terminal can confirm it; give max_steps=, "
-            "max_tokens_total= or max_cost="
+            f"nothing bounds the cost of this run, and no terminal can confirm it; give {BOUNDS}"
         )
     try:
         answer = input("train until it is stopped? [y/N] ")
     except EOFError:
         answer = ""
     if answer.strip().lower() not in ("y", "yes"):
-        raise ConfigError(
-            "not confirmed: nothing was started; give max_steps=, max_tokens_total= or max_cost= "
-            "to bound the cost"
-        )
+        raise ConfigError(f"not confirmed: nothing was started; give {BOUNDS} to bound the cost")
 
 
 def _had_no_end(log_path: Path) -> bool:
     was = make_config({}, settings_of(log_path))
-    return not (was.max_steps > 0 or was.max_tokens_total or was.max_cost)
-
-
-def prepare(given: Mapping[str, Any]) -> tuple[Config, Path | None, bool]:
-    """Return the settings, the run directory (None: a new one), and whether an earlier run is
-    resumed there. Nothing is written yet.
-
-    Raises ConfigError for a wrong setting, or one that differs from the run to be resumed.
-    """
-    log_path = Path(given["log_path"]).expanduser() if given.get("log_path") else None
-    resumes = given.get("behavior_if_log_dir_exists", "resume") in ("resume", "ask")
-    earlier = (
-        settings_of(log_path) if log_path is not None and is_run(log_path) and resumes else None
-    )
-    begun = begun_settings(log_path) if log_path is not None and resumes else None
-    if begun is not None and given.get("recipe") not in (None, begun.get("recipe")):
-        begun = None  # not the run to be resumed
-    config = make_config(given, earlier or begun)
-    if config.init_from is not None and earlier is None:
-        find_checkpoint(config.init_from, config)
-        if log_path is not None and Path(config.init_from).parent.resolve() == log_path.resolve():
-            raise ConfigError(
-                f"init_from={config.init_from} is a checkpoint of log_path={log_path}, which a "
-                "new run replaces; choose another log_path"
-            )
-    refuse_idle(config)
-    require_given(chz.asdict(config))
-    objective_of(config), environment_of(config)
-    read_log_to(config.log_to)
-    if log_path is None or earlier is None:
-        return config, log_path, False
-    was = make_config({}, earlier)
-    for name in changed_settings(was, config):
-        raise ConfigError(
-            f"{name}={getattr(config, name)} differs from the run in {log_path} "
-            f"({name}={getattr(was, name)}); "
-            "a resumed run keeps it: leave it out, or choose another log_path"
-        )
-    return config, log_path, True
+    return not any((getattr(was, name) or 0) > 0 for name in LIMITS)
 
 
 async def train_run(
@@ -149,7 +95,6 @@ async def train_run(
     the report. Return the exit code and the run directory. With `signals` a SIGINT or SIGTERM to
     the process ends the run after the current step."""
     from code_rl.loop import train
-    from code_rl.training.report.overview import wall_seconds
     from code_rl.training.report.page import REPORT
 
     share_cores()
@@ -167,8 +112,9 @@ async def train_run(
                 console.notice(_report(given))
             return 0, given
         log_path = run.recorder.log_path
-        stop.hint = f"to resume: {_resume(signals, config, log_path)}"
-        _announce(console, run, _beginning(run, resumes), log_path)
+        stop.hint = f"to resume: {_again(signals, log_path=str(log_path))}"
+        _announce(console, run, resumes, log_path)
+        await run.recorder.write_page()
         console.start()
         stack.callback(console.stop)
         with stop.caught() if signals else contextlib.nullcontext():
@@ -188,61 +134,44 @@ async def train_run(
                 failure.exit_code = stop.code or failure.exit_code
                 raise failure from error
         console.stop()
-        report = _report(log_path)
-        metrics = read_metrics(log_path)
-        sizes = {name: len(problems) for name, problems in run.test_splits.items()}
-        console.closing_table(metrics, sizes, config.eval_samples)
+        console.notice(_report(log_path))
         if stop.cut:
             console.notice("the evaluation was interrupted; its completions are kept for a resume")
-        console.farewell(
-            metrics,
-            wall_seconds(metrics),
-            log_path,
-            [stop.hint] if stop.code else _hints(config, log_path, signals),
-        )
-        console.notice(report)
+        hints = [stop.hint] if stop.code else _hints(config, log_path, signals)
+        console.farewell(read_metrics(log_path), log_path, hints)
     return stop.code, log_path
 
 
 def _report(log_path: Path) -> str:
-    """Write the run's page, and return lines with the worst finding and its path, also for a run
-    that failed. A page that cannot be written does not fail the run."""
+    """Write the run's page, and return lines with its results, its worst finding and its path, also
+    for a run that failed. A page that cannot be written does not fail the run."""
+    from code_rl.training.report.diagnostics import Finding, worst_of
     from code_rl.training.report.overview import overview
     from code_rl.training.report.page import REPORT, write_report
     from code_rl.training.report.run import open_run
+    from code_rl.training.report.text import closing
 
     try:
         reader = open_run(log_path)
         write_report([reader], log_path / REPORT)
-        found = [
-            finding for finding in overview(reader)["findings"] if finding["severity"] != "note"
-        ]
+        view = overview(reader)
+        lines = [*closing(view), *worst_of([Finding(**each) for each in view["findings"]])]
     except Exception as error:  # noqa: BLE001 - the run is done, and its weights are saved
         return f"the report could not be written: {describe_error(error)}"
-    worst = ""
-    if found:
-        more = f" ({len(found) - 1} more in the report)" if found[1:] else ""
-        worst = (
-            f"diagnosis: {found[0]['title']}: {found[0]['evidence']}{more}\n"
-            f"       do: {found[0]['remedy']}\n"
-        )
-    return f"{worst}report: {(log_path / REPORT).resolve()}"
+    return "\n".join([*lines, f"report: {(log_path / REPORT).resolve()}"])
 
 
-def _beginning(run: Run, resumes: bool) -> str:
-    """Return a notice that the run is new, since a mistyped `log_path` would otherwise begin one
-    silently."""
-    if resumes:
-        return f"resumed after {run.first_step} step{'s' if run.first_step != 1 else ''}"
-    if run.config.init_from is not None:
-        return f"new, from {run.config.init_from}"
-    return (
-        "new" if run.config.log_path is None else "new: log_path holds no earlier one to go on from"
-    )
+def _announce(console: Console, run: Run, resumes: bool, log_path: Path) -> None:
+    """Print the main settings. The first line says if the run is new, since a mistyped `log_path`
+    would otherwise begin one silently."""
+    from code_rl.training.report.page import REPORT
 
-
-def _announce(console: Console, run: Run, beginning: str, log_path: Path) -> None:
     config = run.config
+    beginning = "new" if config.log_path is None else "new: log_path holds no earlier one"
+    if config.init_from is not None:
+        beginning = f"new, from {config.init_from}"
+    if resumes:
+        beginning = f"resumed after {run.first_step} step{'s' if run.first_step != 1 else ''}"
     remote_model = config.backend != BackendKind.EMBEDDED
     unset = remote_model and config.executor == "embedded" and not os.environ.get("SANDBOX_URL")
     facts = {
@@ -258,7 +187,7 @@ def _announce(console: Console, run: Run, beginning: str, log_path: Path) -> Non
         "steps": f"{config.max_steps if config.max_steps > 0 else 'until stopped'}, "
         f"learning rate {config.learning_rate:g}, seed {config.seed}",
         "log_path": str(log_path),
-        "watch": f"{command_line('report')} log_path={quote(str(log_path))} live=true",
+        "watch": (log_path / REPORT).absolute().as_uri(),
     }
     console.header(facts)
     for line in [*unused(config), *doubtful(config)]:
@@ -266,11 +195,10 @@ def _announce(console: Console, run: Run, beginning: str, log_path: Path) -> Non
 
 
 def _hints(config: Config, log_path: Path, command: bool) -> list[str]:
-    limits = {
-        name: getattr(config, name) or 0 for name in ("max_steps", "max_tokens_total", "max_cost")
-    }
+    """Return the next commands: the same run with twice its limits, and another model."""
+    limits = {name: getattr(config, name) or 0 for name in LIMITS}
     more = {name: limit * 2 for name, limit in limits.items() if limit > 0}
-    hints = [f"to go on from here: {_resume(command, config, log_path, **more)}"]
+    hints = [f"to go on from here: {_again(command, log_path=str(log_path), **more)}"]
     if config.model_name == BUILT_IN:
         own = {"model_name": "/path/to/a/model-folder", "dataset": "problems.jsonl"}
         hints.append(
@@ -279,28 +207,13 @@ def _hints(config: Config, log_path: Path, command: bool) -> list[str]:
     return hints
 
 
-def _resume(command: bool, config: Config, log_path: Path, **limits: float) -> str:
-    """Return how this run goes on; objects that no other process can import are given again."""
-    again = _again(command, log_path=str(log_path), **limits)
-    objects = [name for name, value in chz.asdict(config).items() if str(value).startswith(GIVEN)]
-    given = "".join(f", {name}=<your object>" for name in objects)
-    return again if command else f"{again.removesuffix(')')}{given})"
-
-
 def _again(command: bool, **settings: str | float) -> str:
-    """Return how to begin a run with these settings again: as a command, or as a call of the
-    library."""
-    if command:
-        return " ".join(
-            [
-                command_line("train"),
-                *(f"{name}={quote(str(value))}" for name, value in settings.items()),
-            ]
-        )
-    return f"code_rl.train({', '.join(f'{name}={value!r}' for name, value in settings.items())})"
-
-
-_STOPS = (signal.SIGINT, signal.SIGTERM)
+    """Return how to train with these settings: as a command, or as a call of the library."""
+    if not command:
+        values = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+        return f"code_rl.train({values})"
+    words = (f"{name}={quote(str(value))}" for name, value in settings.items())
+    return " ".join([command_line("train"), *words])
 
 
 class _Signals:

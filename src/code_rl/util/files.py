@@ -9,16 +9,13 @@ import io
 import json
 import os
 import tempfile
-import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TextIO, TypeVar
 
 from code_rl.util.errors import ConfigError, DataError, InputError
 
 TAIL_BYTES = 1 << 16
-BLOCK = 1 << 20
 LOCK = "lock"
 """The lock file in a folder that one process at a time writes."""
 TEMPORARY = ".tmp"
@@ -170,24 +167,9 @@ def sync_directory(path: Path) -> None:
         os.close(handle)
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """The beginning of a growing file: its first `size` bytes and their CRC-32."""
-
-    size: int
-    crc: int
-
-
-def mark_of(path: Path, size: int | None = None) -> Mark | None:
-    """Return the length and checksum of a file's first `size` bytes (None: of all), or None if the
-    file is shorter. A missing file counts as empty. Needs little memory."""
-    left, crc, whole = size, 0, 0
-    if path.exists():
-        with path.open("rb") as file:
-            while left != 0 and (block := file.read(BLOCK if left is None else min(BLOCK, left))):
-                crc, whole = zlib.crc32(block, crc), whole + len(block)
-                left = None if left is None else left - len(block)
-    return Mark(whole, crc) if not left else None
+def size_of(path: Path) -> int:
+    """Return the bytes of a file. A missing one has 0."""
+    return path.stat().st_size if path.exists() else 0
 
 
 def truncate(path: Path, size: int) -> None:

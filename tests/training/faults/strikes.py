@@ -169,14 +169,14 @@ def descendants(pid: int) -> list[int]:
 
 def arm(fault: str, stage: str, more: dict[str, Any]) -> None:
     """Make `fault` strike when `stage` of the second step begins."""
-    import code_rl.training.evaluations
+    import code_rl.training.pipeline
     from code_rl.engine.local.sampling import EmbeddedSamplingClient
     from code_rl.engine.local.training import EmbeddedTrainingClient
     from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
     from code_rl.training.runs.recorder import Recorder
 
     armed = Armed(fault, stage, more)
-    evaluation: Any = code_rl.training.evaluations
+    evaluation: Any = code_rl.training.pipeline
     begins, scored, log_step = Recorder.begins, Recorder.scored, Recorder.log_step
     evaluate, attempt = evaluation.evaluate, EmbeddedSandbox._attempt
 

@@ -175,7 +175,7 @@ def test_files_of_programs(ends, tmp_path, cases):
 def test_lines_of_checkpoints(tmp_path, cases):
     record = {"name": "000001", "step": 1, "offset": 4, "state_path": "/x", "sampler_path": "/y"}
     path = tmp_path / "checkpoints.jsonl"
-    for each in (record, {**record, "marks": {"a": [1, 2]}, "version": 2}):
+    for each in (record, {**record, "lengths": {"a": 1}, "version": 2}):
         append_checkpoint(tmp_path, each)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
 

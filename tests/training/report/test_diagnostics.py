@@ -6,14 +6,16 @@ import re
 
 import pytest
 
+from code_rl.cli.train import train_command
 from code_rl.training.report.diagnostics import ALWAYS, TRENDS, diagnose
 from tests.paths import ROOT
+from tests.training.pipeline_support import small
 
 
 def run(steps=20, **curves):
     """A healthy run of `steps` steps; a curve given as (first, last) runs straight between them."""
     usual = {
-        "mean_reward": (0.3, 0.7), "mean_correct": (0.3, 0.7), "format_rate": (0.9, 1.0), "groups_skipped": (1, 2), "groups_total": (8, 8),
+        "mean_reward": (0.3, 0.7), "mean_correct": (0.3, 0.7), "format_rate": (0.95, 1.0), "groups_skipped": (1, 2), "groups_total": (8, 8),
         "loss": (-0.02, -0.01), "kl_sample_train": (0.0, 0.0), "ratio_max": (0.0, 0.0), "truncated_rate": (0.0, 0.0),
         "entropy": (0.3, 0.2), "verdicts/passed": (40, 90), "verdicts/wrong_answer": (80, 30), "verdicts/time_limit": (2, 2),
         "verdicts/compile_error": (3, 2), "verdicts/sandbox_error": (0, 0),
@@ -63,6 +65,7 @@ ILL = {
     "sampler-trainer-gap": run(kl_sample_train=(0.0, 0.05)),
     "entropy-collapse": run(entropy=(0.5, 0.01)),
     "truncation": run(truncated_rate=(0.1, 0.6)),
+    "smoke-test": run(format_rate=(0.6, 0.65)),
 }
 
 
@@ -80,6 +83,26 @@ def test_weights_that_hardly_moved_name_the_recipes_rate_to_try():
     low = {"max_tokens": 64, "recipe": "tiny", "learning_rate": 1e-5}
     (finding,) = [each for each in diagnose(ILL["hardly-moved"], low) if each.name == "hardly-moved"]
     assert "try learning_rate=0.002" in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("steps", "curves", "fails"),
+    [
+        (20, {"format_rate": (0.7, 0.71)}, True),
+        (20, {"format_rate": (0.96, 0.96)}, False),
+        (20, {"mean_reward": (0.7, 0.3)}, True),
+        (20, {"mean_correct": (0.7, 0.5)}, True),
+        (20, {"mean_correct": (0.5, 0.5)}, False),
+        (19, {"mean_correct": (0.7, 0.5)}, False),
+    ],
+)
+def test_the_smoke_test_looks_at_format_reward_and_right_programs_of_20_steps(steps, curves, fails):
+    assert ("smoke-test" in {finding.name for finding in diagnose(run(steps, **curves), {})}) is fails
+
+
+def test_a_metric_that_is_no_number_is_no_crash():
+    broken = [{**record, "mean_reward": None, "mean_correct": float("nan")} for record in run()]
+    assert isinstance(diagnose(broken, {}), list)
 
 
 def test_a_healthy_run_has_no_finding():
@@ -143,3 +166,10 @@ def test_every_finding_has_its_section_in_the_troubleshooting_page():
 
 def test_every_rule_is_shown_here():
     assert len(ILL) == len(ALWAYS) + len(TRENDS)  # but for too-few-steps
+
+
+@pytest.mark.long
+def test_a_run_prints_its_worst_finding_after_20_steps_and_at_its_end(tmp_path, capsys):
+    given = small(tmp_path / "run", max_steps="21", batch_size="8", group_size="2", max_tokens="16", save_every="0")
+    assert train_command(given) == 0
+    assert capsys.readouterr().out.count("diagnosis: ") == 2

@@ -17,7 +17,7 @@ from code_rl.cli.report import ReportConfig
 from code_rl.training.report.downsampling import DownsampledGroups
 from code_rl.training.report.groups import group_record
 from code_rl.training.report.heuristics import BLOCKED, HARD_CODED, TAMPERING, flags
-from code_rl.training.report.page import embed, embedded_rollouts, pack_rollouts
+from code_rl.training.report.page import embed, embedded_rollouts
 from code_rl.training.report.run import open_run
 from code_rl.training.report.token_decoder import TokenDecoder
 from code_rl.util.files import read_lines
@@ -46,11 +46,11 @@ def test_a_shelf_stays_in_its_budget_and_keeps_whole_steps_evenly_spaced(sizes):
 
 
 def test_every_part_of_a_book_can_be_taken_out_of_its_text_alone(tmp_path):
-    book = pack_rollouts(open_run(write_run(tmp_path / "run", steps=4)))
-    text, table = embedded_rollouts(book)
+    reader = open_run(write_run(tmp_path / "run", steps=4))
+    groups, (text, table) = reader.kept_groups(), embedded_rollouts(reader)
     for step, group, start, length in json.loads(table)["groups"]:
         raw = base64.b64decode(text[start : start + -(-length // 3) * 4])[:length]
-        assert json.loads(zlib.decompress(raw, -15)) == json.loads(zlib.decompress(book.groups[step, group], -15))
+        assert json.loads(zlib.decompress(raw, -15)) == json.loads(zlib.decompress(groups[step, group], -15))
 
 
 @settings(max_examples=30)
@@ -96,9 +96,6 @@ def test_pieces_of_tokens_join_to_what_the_tokenizer_reads(text):
 @pytest.mark.parametrize(
     ("given_", "named"),
     [
-        ({"port": "70000"}, "port=70000"),
-        ({"live": "true", "format": "text"}, "format=text"),
-        ({"live": "true", "out": "x.html"}, "out="),
         ({"format": "text", "out": "x.html"}, "out="),
         ({"format": "pdf"}, "format"),
     ],

@@ -24,9 +24,9 @@ from code_rl.grading.verdict import Failure, Verdict, VerdictKind
 from code_rl.policy.completion_log import InFlight, SampledAnswer, SampledAnswers, SamplingRequest
 from code_rl.training.config import make_config
 from code_rl.training.console import Console
-from code_rl.training.runs.directory import BEGUN, METRICS, check_log_dir
+from code_rl.training.runs.directory import BEGUN, METRICS, ROLLOUTS, check_log_dir
 from code_rl.training.runs.logs import MultiplexLogger
-from code_rl.training.runs.recorder import ROLLOUTS, Recorder
+from code_rl.training.runs.recorder import Recorder
 from code_rl.training.runs.resume import Start, choose_start, go_back
 from code_rl.util.errors import BackendError, CheckpointError, DataError
 from code_rl.util.files import LOCK, JsonLines, only_writer, read_lines, read_record, write_atomically
@@ -49,7 +49,8 @@ def a_run(folder: Path, steps: int = 6) -> Path:
             log.append({"step": step, "loss": step / 7})
         if step % 2:
             record = {"name": f"{step + 1:06d}", "step": step + 1, "offset": step, "state_path": f"s{step + 1}"}
-            append_checkpoint(folder, record)
+            lengths = {name: (folder / name).stat().st_size for name in (METRICS, ROLLOUTS)}
+            append_checkpoint(folder, {**record, "lengths": lengths})
     for log in logs:
         log.close()
     return folder
@@ -84,18 +85,14 @@ def test_while_everything_since_the_beginning_is_kept_the_beginning_is_the_last_
 
 
 @given(at=st.integers(0, 10_000), bit=st.integers(0, 7), name=st.sampled_from([METRICS, ROLLOUTS]))
-def test_a_record_that_is_altered_is_reported_and_read_past_and_the_newest_weights_are_used(
-    tmp_path_factory, at, bit, name
-):
+def test_a_record_that_is_altered_is_read_past_and_the_newest_weights_are_used(tmp_path_factory, at, bit, name):
     folder = a_run(tmp_path_factory.mktemp("run"))
     data = bytearray((folder / name).read_bytes())
     before = list(read_lines(folder / name))
     data[at % len(data)] ^= 1 << bit
     (folder / name).write_bytes(data)
-    unreadable = len(list(read_record(folder / name))) < len(before)
-    kept, said = resumed(folder, name)
+    kept, _ = resumed(folder, name)
     assert sum(row in before for row in kept) >= len(before) - 2
-    assert not unreadable or name in said[0]
 
 
 def resumed(folder: Path, name: str) -> tuple[list[dict[str, Any]], list[str]]:
@@ -150,15 +147,15 @@ def test_going_back_leaves_each_step_once(tmp_path):
     assert [record["step"] for record in read_checkpoints(tmp_path)] == [2, 4]
 
 
-def test_a_checkpoint_whose_completions_sampled_ahead_are_damaged_is_not_used(tmp_path):
+def test_a_checkpoint_whose_completions_sampled_ahead_are_missing_is_not_used(tmp_path):
     a_run(tmp_path)
     inflight = InFlight(tmp_path / "inflight")
     inflight.group_log(6, "0.0").keep_sampled(REQUEST, sampled(7))
-    marks = {name: [mark.size, mark.crc] for name, mark in inflight.sync([6]).items()}
-    append_checkpoint(tmp_path, {**read_checkpoints(tmp_path)[-1], "marks": marks})
+    newest = read_checkpoints(tmp_path)[-1]
+    append_checkpoint(tmp_path, {**newest, "lengths": {**newest["lengths"], **inflight.sync([6])}})
     assert chosen(tmp_path)[0].step == 6
     path = tmp_path / "inflight" / "000006.jsonl"
-    path.write_bytes(path.read_bytes().replace(b"7", b"8"))
+    path.write_bytes(path.read_bytes()[:-9])
     start, said = chosen(tmp_path)
     assert start.step == 4
     assert "000006.jsonl" in said[0]

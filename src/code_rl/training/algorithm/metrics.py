@@ -19,8 +19,7 @@ from code_rl.training.algorithm.datums import Example, Floats, with_sequence
 from code_rl.util.registry import attribute_errors_to
 
 if TYPE_CHECKING:
-    from code_rl.training.objective import Objective
-    from code_rl.training.pipeline import TrainedBatch
+    from code_rl.training.objective import Objective, TrainedBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from code_rl.training.assembly import prepare
 from code_rl.training.config import Config, make_config
-from code_rl.training.trainer import prepare
 from code_rl.util.errors import ConfigError
 
 RL = "rl"

@@ -17,6 +17,7 @@ from code_rl.evaluation import evaluate
 from code_rl.grading import Problem
 from code_rl.policy import cap_max_tokens
 from code_rl.policy.completion_log import InFlight
+from code_rl.training.assembly import prepare
 from code_rl.training.config import Config
 from code_rl.training.controls.arms import ControlPlan, check_plan, lines
 from code_rl.training.controls.table import write_tables
@@ -24,7 +25,7 @@ from code_rl.training.library import held_out_splits, open_policy
 from code_rl.training.report.overview import wall_seconds
 from code_rl.training.run import sampling_of
 from code_rl.training.runs.recorder import read_metrics
-from code_rl.training.trainer import prepare, train_run
+from code_rl.training.trainer import train_run
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import LOCK, digest, make_folder, only_writer, write_atomically
 

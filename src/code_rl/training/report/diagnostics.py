@@ -28,7 +28,9 @@ MIN_STEPS = 5
 SOLVES_NOTHING = 0.02
 LEVEL_ENTROPY = 0.75
 """If the entropy's ratio stays within this factor, the policy has hardly changed."""
-
+SMOKE_STEPS = 20
+"""The smoke test looks at the first 20 to 30 steps."""
+ADHERENT = 0.95
 
 OF_A_STEP = {"mean_reward", "format_rate", "groups_total"}
 """Metrics of every training step of `train`."""
@@ -91,6 +93,16 @@ def diagnose(records: Sequence[Record], config: Mapping[str, Any]) -> list[Findi
             struck = {rule: sign for rule, sign in struck.items() if rule not in consequences}
     found = [_finding(rule.__name__, sign) for rule, sign in struck.items()]
     return sorted(found, key=lambda finding: ("bad", "warning", "note").index(finding.severity))
+
+
+def worst_of(findings: Sequence[Finding]) -> list[str]:
+    """Return lines with the worst finding and its remedy; none if there are only notes."""
+    found = [finding for finding in findings if finding.severity != "note"]
+    if not found:
+        return []
+    more = f" ({len(found) - 1} more in the report)" if found[1:] else ""
+    title = f"diagnosis: {found[0].title}: {found[0].evidence}{more}"
+    return [title, f"       do: {found[0].remedy}"]
 
 
 @cache
@@ -356,6 +368,30 @@ def truncation(run: Windows) -> Sign | None:
     return Sign("bad" if late > 0.5 else "warning", evidence) if late >= 0.2 else None
 
 
+def smoke_test(run: Windows) -> Sign | None:
+    """The first steps do not look like those of a correct setup: code blocks become more frequent,
+    then rewards and right programs. A change within chance decides nothing."""
+    if len(run.steps) < SMOKE_STEPS:
+        return None
+    formats, rewards, correct = (
+        values_of(run.steps, name) for name in ("format_rate", "mean_reward", "mean_correct")
+    )
+    found = []
+    first, later = _mean(formats[:1]), _mean(formats[3:5])
+    # A quarter of the answers without a code block have gained one, or nearly all have one.
+    if later < min(ADHERENT, first + (1 - first) / 4):
+        found.append(
+            f"{percent(first)} have a code block at first, {percent(later)} in step 3 and 4"
+        )
+    for what, early, late in (
+        ("mean reward", rewards[4:9], rewards[10:15]),
+        ("share of right programs", correct[:3], correct[9:30]),
+    ):
+        if min(len(early), len(late)) > 1 and _differ(early, late) and _mean(late) < _mean(early):
+            found.append(f"the {what} fell from {_mean(early):.3f} to {_mean(late):.3f}")
+    return Sign("warning", "; ".join(found)) if found else None
+
+
 Rule = Callable[[Windows], Sign | None]
 ALWAYS: tuple[Rule, ...] = (
     loss_not_finite,
@@ -379,6 +415,7 @@ TRENDS: tuple[Rule, ...] = (
     sampler_trainer_gap,
     entropy_collapse,
     truncation,
+    smoke_test,
 )
 EXPLAINS: Mapping[Rule, Sequence[Rule]] = {
     built_in_elsewhere: (
@@ -387,6 +424,7 @@ EXPLAINS: Mapping[Rule, Sequence[Rule]] = {
         degenerate_groups,
         reward_flat_at_zero,
         truncation,
+        smoke_test,
     ),
     collapse: (
         degenerate_groups,
@@ -396,6 +434,17 @@ EXPLAINS: Mapping[Rule, Sequence[Rule]] = {
         loss_exploding,
         entropy_collapse,
         truncation,
+        smoke_test,
+    ),
+    **dict.fromkeys(
+        (
+            no_optimizer_step,
+            no_code_blocks,
+            hardly_moved,
+            reward_flat_at_zero,
+            format_falling,
+        ),
+        (smoke_test,),
     ),
 }
 """A finding that follows from another one, which is then left out beside it."""

@@ -1,5 +1,5 @@
-"""Everything about a run except its rollouts: plain data that the page, the live page and the
-terminal show."""
+"""Everything about a run except its rollouts: plain data that the page and the terminal
+show."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from code_rl.training.budget import BILLED, Tokens, read_prices
 from code_rl.training.report.diagnostics import diagnose
 from code_rl.training.report.groups import as_number, as_text, values_of
 from code_rl.training.report.run import RunReader
-from code_rl.training.report.summary import answer, better, split_results, standings, trained_on
-from code_rl.training.runs.smoke import STEPS, smoke_test
+from code_rl.training.report.summary import answer, better, split_results, trained_on
 from code_rl.util.errors import CodeRLError, ConfigError
 
 MAX_POINTS = 2_500
@@ -27,17 +26,12 @@ Record = Mapping[str, Any]
 
 def overview(reader: RunReader) -> dict[str, Any]:
     """Return everything about a run except its rollouts, as JSON data."""
-    tallies = reader.rollouts.tallies
-    records = [
-        {**metrics, **(tallies[step].metrics() if step in tallies else {}), "step": step}
-        for step, metrics in sorted(reader.metrics.items())
-    ]
+    records = records_of(reader)
     steps = [record for record in records if record["step"] >= 0]
     splits = split_results(records, trained_on(reader.config))
     return {
         "name": as_text(reader.log_path.name),
         "path": as_text(reader.log_path),
-        "version": reader.version,
         "notices": reader.damage(),
         "facts": facts(reader, steps),
         "progress": progress(reader, steps),
@@ -46,7 +40,6 @@ def overview(reader: RunReader) -> dict[str, Any]:
         "splits": splits,
         "totals": totals(records, reader),
         "findings": [*map(asdict, diagnose(records, reader.config))],
-        "smoke": smoke_test(records) if len(steps) >= STEPS else [],
         "steps": columns(steps),
         "evals": columns(
             [record for record in records if any(name.startswith("eval/") for name in record)]
@@ -60,6 +53,15 @@ def overview(reader: RunReader) -> dict[str, Any]:
     }
 
 
+def records_of(reader: RunReader) -> list[dict[str, Any]]:
+    """Return a run's metrics by step, with sums over the rollouts of each step."""
+    tallies = reader.rollouts.tallies
+    return [
+        {**metrics, **(tallies[step].metrics() if step in tallies else {}), "step": step}
+        for step, metrics in sorted(reader.metrics.items())
+    ]
+
+
 def side_by_side(readers: Sequence[RunReader]) -> list[dict[str, Any]]:
     """Return the overview of each run, each with the comparison of all runs. Raises ConfigError for
     too many runs."""
@@ -70,8 +72,7 @@ def side_by_side(readers: Sequence[RunReader]) -> list[dict[str, Any]]:
     views = [overview(reader) for reader in readers]
     if len(views) < 2:
         return views
-    compared = {"standings": standings(views), "better": better(views)}
-    return [{**view, **compared, "of": view["name"]} for view in views]
+    return [{**view, "better": better(views), "of": view["name"]} for view in views]
 
 
 def facts(reader: RunReader, steps: Sequence[Record]) -> list[list[str]]:
@@ -139,13 +140,13 @@ def _cost(config: Mapping[str, Any], total: Callable[[str], float]) -> str:
     """Return the cost of a run as text, by its price table if the file still exists."""
     if config.get("backend") == "embedded":
         return "nothing for the embedded engine"
-    billed = {kind: int(sum(map(total, names))) for kind, names in BILLED.items()}
+    billed = Tokens(*(int(sum(map(total, names))) for names in BILLED.values()))
     try:
         prices = read_prices(str(config.get("prices")))[0]
-        cost = f"{prices.cost(Tokens(**billed)):,.2f} {prices.currency}"
+        cost = f"{prices.cost(billed):,.2f} {prices.currency}"
     except CodeRLError:
         cost = "unknown without prices="
-    return f"{cost} for {', '.join(f'{count:,} {kind}' for kind, count in billed.items())} tokens"
+    return f"{cost} for {', '.join(f'{n:,} {kind}' for kind, n in asdict(billed).items())} tokens"
 
 
 def _counts(records: Sequence[Record], prefix: str) -> dict[str, float]:

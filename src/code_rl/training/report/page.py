@@ -1,7 +1,7 @@
-"""Self-contained HTML pages. The content security policy of a run's page allows only the page's own
-scripts and styles.
+"""Self-contained HTML pages of runs. A content security policy allows only the page's own scripts
+and styles.
 
-The rollouts of a run are packed in parts, which the viewer requests one at a time.
+The rollouts of a run are packed in parts, which the viewer unpacks one at a time.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import logging
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,13 @@ from markupsafe import Markup
 from code_rl.training.report.downsampling import Place, pack
 from code_rl.training.report.overview import side_by_side
 from code_rl.training.report.run import RunReader
-from code_rl.training.report.text import summary
+from code_rl.training.report.text import render_text
+from code_rl.util.errors import InputError
 from code_rl.util.files import write_atomically
 from code_rl.util.pages import STYLE, render_page
 from code_rl.util.version import __version__
 
+logger = logging.getLogger("code_rl")
 REPORT = "report.html"
 ASSETS = Path(__file__).parent / "assets"
 VENDOR = ASSETS / "vendor"
@@ -50,60 +53,65 @@ def _asset(paths: tuple[Path, ...]) -> str:
     return text
 
 
-def policy(live: bool) -> str:
+def policy() -> str:
     """Return the page's content security policy. It allows only the scripts and styles with these
-    hashes, and no requests (`live`: only to the page's own server)."""
-    connect = "'self'" if live else "'none'"
+    hashes, and no requests."""
     return (
         f"default-src 'none'; script-src {_hash(_asset(SCRIPTS))}; style-src "
-        f"{_hash(_asset(STYLES))}; img-src data:; connect-src {connect}; base-uri 'none'; "
+        f"{_hash(_asset(STYLES))}; img-src data:; connect-src 'none'; base-uri 'none'; "
         "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
 
 
 def render(readers: Sequence[RunReader], live: bool = False) -> str:
-    """Return the page of one run, or of several side by side. A `live` page requests rollouts and
-    updates from its server."""
+    """Return the page of one run, or of several side by side. A `live` page reloads itself until
+    the run has done its steps."""
     overviews = side_by_side(readers)
-    rollouts = [] if live else [embedded_rollouts(pack_rollouts(reader)) for reader in readers]
+    live = live and not overviews[0]["progress"]["finished"]
+    rollouts = [embedded_rollouts(reader) for reader in readers]
     made = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     data = {"live": live, "made": made, "by": f"code-rl {__version__}", "runs": overviews}
     return render_page(
         ASSETS / "page.html.j2",
         title=" and ".join(view["name"] for view in overviews),
-        policy=policy(live),
+        policy=policy(),
         style=Markup(_asset(STYLES)),  # noqa: S704 - files of this package
         script=Markup(_asset(SCRIPTS)),  # noqa: S704
         data=Markup(embed(data)),  # noqa: S704
         rollouts=[{"text": text, "table": Markup(table)} for text, table in rollouts],  # noqa: S704
-        summary="\n\n".join(summary(view) for view in overviews),
+        summary="\n\n".join(render_text(view) for view in overviews),
     )
 
 
-def write_report(readers: Sequence[RunReader], path: Path) -> None:
+def write_report(readers: Sequence[RunReader], path: Path, live: bool = False) -> None:
     """Write the page. After a crash the file has its old content or the new one."""
-    write_atomically(path, render(readers))
+    write_atomically(path, render(readers, live))
+
+
+class LivePage:
+    """The page of a run in progress, which reloads itself. Writing it takes at most a twentieth of
+    the run's time."""
+
+    def __init__(self, log_path: Path) -> None:
+        self._reader, self._due = RunReader(log_path), 0.0
+
+    def update(self) -> None:
+        """Write the page anew if it is due. A page that cannot be written does not stop the run."""
+        if time.monotonic() < self._due:
+            return
+        started = time.monotonic()
+        try:
+            self._reader.refresh()
+            started = time.monotonic()  # a resumed run reads its earlier steps only once
+            write_report([self._reader], self._reader.log_path / REPORT, live=True)
+        except (OSError, InputError) as error:
+            logger.warning("the page of the running run cannot be written: %s", error)
+        ended = time.monotonic()
+        self._due = ended + 20 * (ended - started)
 
 
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-@dataclass(frozen=True, slots=True)
-class PackedRollouts:
-    """One run's rollouts at one moment; every value is JSON, deflated."""
-
-    index: bytes
-    groups: dict[Place, bytes]
-    problems: dict[int, bytes]
-
-
-def pack_rollouts(reader: RunReader) -> PackedRollouts:
-    """Pack a reader's rollouts."""
-    groups = reader.kept_groups()
-    index = reader.rollouts.index
-    wanted = {index[place][0] for place in groups if place in index}
-    return PackedRollouts(pack(_index(reader, groups)), groups, reader.problem_records(wanted))
 
 
 def _index(reader: RunReader, groups: dict[Place, bytes]) -> dict[str, Any]:
@@ -121,24 +129,25 @@ def _index(reader: RunReader, groups: dict[Place, bytes]) -> dict[str, Any]:
     }
 
 
-def embedded_rollouts(packed: PackedRollouts) -> tuple[str, str]:
-    """Return rollouts for a page without a server: one base64 text of all bytes, and a JSON table
-    of the offset of each part.
+def embedded_rollouts(reader: RunReader) -> tuple[str, str]:
+    """Return a run's rollouts for the page: one base64 text of deflated JSON, and a JSON table with
+    the offset of each part.
 
     Parts begin at multiples of three bytes (four base64 characters), so each can be decoded alone.
     """
-    raw = bytearray()
+    raw, groups, index = bytearray(), reader.kept_groups(), reader.rollouts.index
+    problems = reader.problem_records({index[place][0] for place in groups if place in index})
 
-    def place(part: bytes) -> list[int]:
+    def append(part: bytes) -> list[int]:
         start = len(raw) // 3 * 4
         raw.extend(part)
         raw.extend(b"\0" * (-len(raw) % 3))
         return [start, len(part)]
 
     table = {
-        "index": place(packed.index),
-        "groups": [[*key, *place(part)] for key, part in packed.groups.items()],
-        "problems": [[number, *place(part)] for number, part in packed.problems.items()],
+        "index": append(pack(_index(reader, groups))),
+        "groups": [[*place, *append(part)] for place, part in groups.items()],
+        "problems": [[number, *append(part)] for number, part in problems.items()],
     }
     return base64.b64encode(bytes(raw)).decode("ascii"), embed(table)
 

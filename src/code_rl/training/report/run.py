@@ -1,14 +1,16 @@
-"""Reads a run directory while it grows: settings, metrics by step, an index of every group, and a
-sample of the rollouts."""
+"""Reads a run directory, also while it grows: settings, metrics by step, an index of every group,
+and a sample of the rollouts."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 from typing import Any
+
+import orjson
 
 from code_rl.engine.checkpoints import CONFIG, is_run, read_config
 from code_rl.training.report.downsampling import DownsampledGroups, Place, pack
@@ -22,10 +24,8 @@ from code_rl.training.report.groups import (
     letters_of,
     problem_record,
 )
-from code_rl.training.report.tailer import JsonlTailer
 from code_rl.training.report.token_decoder import TokenDecoder, load_pieces
-from code_rl.training.runs.directory import METRICS
-from code_rl.training.runs.recorder import ROLLOUTS
+from code_rl.training.runs.directory import METRICS, ROLLOUTS
 from code_rl.util.errors import DataError, command_line
 from code_rl.util.files import LOCK, is_held
 from code_rl.util.redaction import redacted
@@ -49,6 +49,43 @@ class Rollouts:
     last_step: int = -1
 
 
+@dataclass(slots=True)
+class GrowingFile:
+    """The JSON objects of a growing file. A line without its newline is left for later; a damaged
+    one is counted and left out."""
+
+    path: Path
+    damaged: int = 0
+    _offset: int = 0
+
+    def added(self) -> Iterator[dict[str, Any]]:
+        """Yield the complete objects that were appended since the last call, in order."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb", buffering=1 << 20) as file:
+            file.seek(self._offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                self._offset += len(line)
+                row = _object(line)
+                if isinstance(row, dict):
+                    yield row
+                else:
+                    self.damaged += 1
+
+
+def _object(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        pass  # Python writes NaN, infinity and lone surrogates, which JSON does not allow.
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
 class RunReader:
     """Reads `log_path` and, at each `refresh`, the lines added since."""
 
@@ -59,25 +96,24 @@ class RunReader:
         self.metrics: dict[int, dict[str, Any]] = {}
         self.rollouts = Rollouts()
         self.pieces: TokenDecoder | None = None
-        self.version = 0
-        self._metrics_tail = JsonlTailer(log_path / METRICS)
-        self._rollouts_tail = JsonlTailer(log_path / ROLLOUTS)
-        self._config_stamp = 0
-        self._abandoned = False
+        self._metrics_file = GrowingFile(log_path / METRICS)
+        self._rollouts_file = GrowingFile(log_path / ROLLOUTS)
 
-    def refresh(self) -> bool:
-        """Read new lines. Return True if anything changed."""
-        changed = self._read_config() | self._read_metrics() | self._read_rollouts()
-        abandoned = not is_held(self.log_path / LOCK)
-        changed, self._abandoned = changed or abandoned != self._abandoned, abandoned
-        self.version += changed
-        return changed
+    def refresh(self) -> None:
+        """Read the settings and the new lines."""
+        self._read_config()
+        self._read_metrics()
+        for record in self._rollouts_file.added():
+            if is_group(record):
+                self._take(record)
+            else:
+                self._rollouts_file.damaged += 1
 
     def damage(self) -> list[str]:
         """Return notices about missing parts."""
         found = list(self.notices)
         if (
-            self._abandoned
+            not is_held(self.log_path / LOCK)
             and not max(self.metrics, default=-1) + 1 >= self.config.get("max_steps", 0) > 0
         ):
             found.append(
@@ -85,9 +121,9 @@ class RunReader:
                 f"{command_line('train')} log_path={quote(str(self.log_path.absolute()))}"
             )
         found += [
-            f"{tail.damaged} damaged lines of {tail.path.name} are left out"
-            for tail in (self._metrics_tail, self._rollouts_tail)
-            if tail.damaged
+            f"{file.damaged} damaged lines of {file.path.name} are left out"
+            for file in (self._metrics_file, self._rollouts_file)
+            if file.damaged
         ]
         if not self.metrics:
             found.append(f"{METRICS} holds no step yet")
@@ -116,44 +152,22 @@ class RunReader:
             number: packed for number, packed in self.rollouts.shown.items() if number in numbers
         }
 
-    def _read_config(self) -> bool:
-        try:
-            stamp = (self.log_path / CONFIG).stat().st_mtime_ns
-        except FileNotFoundError:
+    def _read_config(self) -> None:
+        if not (self.log_path / CONFIG).is_file():
             self.notices = [f"{CONFIG} is missing; settings are not shown"]
-            return False
-        if stamp == self._config_stamp:
-            return False
-        self._config_stamp, self.notices = stamp, []
+            return
+        self.notices = []
         self.config = json.loads(redacted(json.dumps(read_config(self.log_path))))
-        self.pieces = load_pieces(self.log_path)
-        return True
+        self.pieces = self.pieces or load_pieces(self.log_path)
 
-    def _read_metrics(self) -> bool:
-        changed = self._metrics_tail.rewound()
-        if changed:
-            self.metrics.clear()
-        for record in self._metrics_tail.read():
+    def _read_metrics(self) -> None:
+        for record in self._metrics_file.added():
             # A loop of the user's own may leave the step out, or write several records about one.
             step = record.get("step", max(self.metrics, default=-1) + 1)
-            if not isinstance(step, int):
-                self._metrics_tail.damaged += 1
-                continue
-            self.metrics[step] = {**self.metrics.get(step, {}), **record}
-            changed = True
-        return changed
-
-    def _read_rollouts(self) -> bool:
-        changed = self._rollouts_tail.rewound()
-        if changed:
-            self.rollouts = Rollouts()
-        for record in self._rollouts_tail.read():
-            if is_group(record):
-                self._take(record)
+            if isinstance(step, int):
+                self.metrics[step] = {**self.metrics.get(step, {}), **record}
             else:
-                self._rollouts_tail.damaged += 1
-            changed = True
-        return changed
+                self._metrics_file.damaged += 1
 
     def _take(self, record: dict[str, Any]) -> None:
         """Index one group, count it, and keep it if there is room."""

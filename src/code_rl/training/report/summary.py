@@ -50,38 +50,54 @@ def answer(splits: Sequence[Mapping[str, Any]], steps: Sequence[Record]) -> dict
     """Return the answer to "did it learn?": a headline, a sentence with the results, and a tone for
     the color."""
     pairs = [split for split in splits if split["before"] and split["after"]]
-    if not pairs:
-        return _answer_without_evaluation(splits, steps)
-    figures = _went(pairs)
+    sentence, change = _went(pairs) if pairs else (_on_training(steps), None)
+    if not steps:
+        return _answer("flat", "Nothing to tell yet.", "No training step has been logged so far.")
     if never_trained(steps):
-        return _answer("bad", NEVER_TRAINED, f"No step had a completion to train on. {figures}")
+        return _answer("bad", NEVER_TRAINED, f"No step had a completion to train on. {sentence}")
+    if change is None:
+        begun = any(split["before"] for split in splits)
+        headline = "Too early to say." if begun else "Held-out problems were not evaluated."
+        return _answer("flat", headline, sentence)
     if len(steps) < MIN_STEPS:
-        return _answer("flat", "Too few steps to judge.", f"Only {steps_taken(steps)}. {figures}")
-    change = _change(pairs)
+        return _answer("flat", "Too few steps to judge.", f"Only {steps_taken(steps)}. {sentence}")
     if change["low"] > 0:
-        return _answer("good", "Yes, it learned.", figures)
+        return _answer("good", "Yes, it learned.", sentence)
     if change["high"] < 0:
-        return _answer("bad", "No, it got worse.", figures)
-    return _answer("flat", "No clear change.", figures)
+        return _answer("bad", "No, it got worse.", sentence)
+    return _answer("flat", "No clear change.", sentence)
 
 
 def _answer(tone: str, headline: str, sentence: str) -> dict[str, str]:
     return {"tone": tone, "headline": headline, "sentence": sentence}
 
 
-def _went(splits: Sequence[Mapping[str, Any]]) -> str:
-    """Return the results before and after and their difference, pooled over the problems of all
-    splits."""
+def _on_training(steps: Sequence[Record]) -> str:
+    """Return the share of right programs at both ends of a run without two evaluations."""
+    correct = values_of(steps, "mean_correct")
+    if not correct:
+        return "No step has a verdict yet."
+    window = max(1, len(correct) // 5)
+    early, late = sum(correct[:window]) / window, sum(correct[-window:]) / window
+    return (
+        f"On its own training problems {percent(early)} of the completions passed in the first "
+        f"{window} step{'s' if window > 1 else ''} and {percent(late)} in the last."
+    )
+
+
+def _went(splits: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, float]]:
+    """Return the results before and after as a sentence, and their difference, pooled over the
+    problems of all splits."""
     before, after = (
         sum(w * split[side]["score"] for w, split in _weighted(splits))
         for side in ("before", "after")
     )
     what = "Pass@1" if all(split["sampled"] for split in splits) else "greedy Pass@1"
-    n = sum(split["problems"] for split in splits)
+    n, change = sum(split["problems"] for split in splits), _change(splits)
     return (
         f"Held-out {what} went from {percent(before)} to {percent(after)} on {n} "
-        f"problem{'s' if n != 1 else ''}{_seen(splits)}: {_points_of(_change(splits))}."
-    )
+        f"problem{'s' if n != 1 else ''}{_seen(splits)}: {_points_of(change)}."
+    ), change
 
 
 def _weighted(splits: Sequence[Mapping[str, Any]]) -> list[tuple[float, Mapping[str, Any]]]:
@@ -139,70 +155,6 @@ def better(views: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     if change["low"] > 0:
         return {"headline": f"{first} is better.", "sentence": over}
     return {"headline": "No clear difference.", "sentence": over}
-
-
-def standings(views: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line per split: each run's final result, and whether the best is clearly above the
-    next. Empty for a single run."""
-    names = dict.fromkeys(split["name"] for view in views for split in view["splits"])
-    return [_standing(name, views) for name in names] if len(views) > 1 else []
-
-
-def _standing(name: str, views: Sequence[Mapping[str, Any]]) -> str:
-    found = [
-        (view["name"], split) for view in views for split in view["splits"] if split["name"] == name
-    ]
-    ends = sorted(
-        ((run, split["after"] or split["before"], split) for run, split in found),
-        key=lambda end: -end[1]["score"],
-    )
-    if len(ends) < 2:
-        return f"{name}: measured in one run only"
-    shown = ", ".join(
-        f"{run} {percent(side['score'])} ({_measured(split, side)})" for run, side, split in ends
-    )
-    if len({(split["problems"], split["sampled"]) for _, _, split in ends}) > 1:
-        return f"{name}: {shown}: not comparable, they were not measured alike"
-    (first, best, _), (second, other, _) = ends[:2]
-    change = difference([(1.0, best, other)])
-    said = (
-        f"{first} is clearly above {second}"
-        if change["low"] > 0
-        else f"no clear difference between {first} and {second}"
-    )
-    return f"{name}: {shown}; {said}: {_points_of(change)}"
-
-
-def _measured(split: Mapping[str, Any], side: Record) -> str:
-    """Return when and on how many problems a result was measured."""
-    taken = side["step"] + 1
-    return ", ".join(
-        [
-            f"{split['problems']} problems",
-            *([] if split["sampled"] else ["greedy"]),
-            f"after {taken} step{'s' if taken != 1 else ''}" if taken else "before training",
-        ]
-    )
-
-
-def _answer_without_evaluation(
-    splits: Sequence[Mapping[str, Any]], steps: Sequence[Record]
-) -> dict[str, str]:
-    if not steps:
-        return _answer("flat", "Nothing to tell yet.", "No training step has been logged so far.")
-    correct, sentence = values_of(steps, "mean_correct"), "No step has a verdict yet."
-    evaluated = any(split["before"] for split in splits)
-    begun = "Too early to say." if evaluated else "Held-out problems were not evaluated."
-    if correct:
-        window = max(1, len(correct) // 5)
-        early, late = sum(correct[:window]) / window, sum(correct[-window:]) / window
-        sentence = (
-            f"On its own training problems {percent(early)} of the completions passed in the first "
-            f"{window} step{'s' if window > 1 else ''} and {percent(late)} in the last."
-        )
-    if never_trained(steps):
-        return _answer("bad", NEVER_TRAINED, f"No step had a completion to train on. {sentence}")
-    return _answer("flat", begun, sentence)
 
 
 def _split_names(records: Sequence[Record]) -> list[str]:

@@ -1,200 +1,91 @@
-"""A run's results as text for a terminal."""
+"""A run's overview as plain text for a terminal."""
 
 from __future__ import annotations
 
-import io
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
 from code_rl.evaluation.pass_at_k import rate
-from code_rl.training.console import FittingTable
-from code_rl.training.report.summary import better, standings
+from code_rl.training.report.summary import better
 
 WIDTH = 116
 MARKS = {"bad": "✗", "warning": "!", "note": "·"}
+CURVES = {
+    "mean_reward": "reward",
+    "mean_correct": "correct",
+    "format_rate": "format",
+    "tokens/completion": "tokens",
+}
 BARS, BARS_A_LINE = "▁▂▃▄▅▆▇█", 48
 _OF_EACH_RUN = ("log_path", "resolved", "checksum")
 
 
-def summary(view: Mapping[str, Any], width: int = WIDTH) -> str:
-    """One run's overview as plain text."""
-    console = Console(file=io.StringIO(), width=width, no_color=True, highlight=False)
-    with console.capture() as captured:
-        console.print(render_text(view))
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
-
-
-def render_text(view: Mapping[str, Any]) -> RenderableType:
-    """Return one run's overview for rich: answer, held-out table, curves, cost, findings."""
-    tone = {"good": "green", "bad": "red"}.get(view["answer"]["tone"], "yellow")
-    head = Text.assemble(
-        (clean(view["answer"]["headline"]), f"bold {tone}"), " ", clean(view["answer"]["sentence"])
-    )
-    parts: list[RenderableType] = [
-        Text(clean(view["path"]), style="dim"),
-        head,
-        Text(""),
-        _facts(view),
-    ]
-    if view["splits"]:
-        parts += [Text(""), _splits(view["splits"])]
-    parts += [Text(""), _curves(view), Text(""), *_cost(view["totals"], view["progress"])]
+def render_text(view: Mapping[str, Any], width: int = WIDTH) -> str:
+    """Return one run's overview as text: answer, settings, results, curves, findings."""
+    answer = view["answer"]
+    lines = [view["path"], f"{answer['headline']} {answer['sentence']}", ""]
+    lines += [f"{label:<18}{value}" for label, value in view["facts"]]
+    lines += ["", *closing(view, width), *_curves(view["steps"]["columns"])]
     for finding in view["findings"]:
-        parts += [Text(""), _finding(finding)]
-    parts += [Text(f"smoke test: {verdict}: {text}") for verdict, text in view["smoke"]]
-    parts += [Text(f"note: {clean(notice)}", style="dim") for notice in view["notices"]]
-    return Group(*parts)
+        lines += ["", f"{MARKS[finding['severity']]} {finding['title']}: {finding['evidence']}"]
+        lines += [f"  likely: {finding['cause']}", f"  do: {finding['remedy']}"]
+    lines += [f"note: {notice}" for notice in view["notices"]]
+    return "\n".join(map(clean, lines))
 
 
-def compare_text(views: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Return several runs side by side: which is better, the settings that differ, and the final
-    results by split."""
-    found = better(views)
-    head = Text(clean(f"which is better? {found['headline']} {found['sentence']}"), style="bold")
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        show_edge=False,
-        title="what differs",
-        title_justify="left",
-    )
-    for heading in ("setting", *(clean(view["name"]) for view in views)):
-        table.add_column(heading, overflow="fold")
-    settings = [dict(view["settings"]) for view in views]
-    names = [
-        name
-        for name in dict.fromkeys(name for each in settings for name in each)
-        if name not in _OF_EACH_RUN
-    ]
-    for name in names:
+def compare_text(views: Sequence[Mapping[str, Any]]) -> str:
+    """Return which of several runs is better, and the settings in which they differ."""
+    found, settings = better(views), [dict(view["settings"]) for view in views]
+    lines = [f"which is better? {found['headline']} {found['sentence']}"]
+    for name in dict.fromkeys(name for each in settings for name in each):
         values = [each.get(name, "-") for each in settings]
-        if len(set(values)) > 1:
-            table.add_row(*(Text(clean(value)) for value in (name, *values)))
-    return Group(head, Text(""), table, *(Text(clean(line)) for line in standings(views)))
+        if len(set(values)) > 1 and name not in _OF_EACH_RUN:
+            lines.append(f"  {name}: {' | '.join(values)}")
+    return "\n".join(map(clean, lines))
 
 
-def clean(text: str) -> str:
-    """Return text without characters that move a terminal's cursor, change its colors, or reverse
-    the writing direction."""
-    return "".join(" " if unicodedata.category(char)[0] == "C" else char for char in text)
-
-
-def sparkline(values: Sequence[float | None]) -> str:
-    """Return values as a row of bars. If there are more values than columns, each bar is a mean."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return ""
-    low, span = min(known), (max(known) - min(known)) or 1.0
-    every = max(1, -(-len(known) // BARS_A_LINE))
-    means = [
-        sum(known[at : at + every]) / len(known[at : at + every])
-        for at in range(0, len(known), every)
-    ]
-    return "".join(BARS[min(7, int(8 * (value - low) / span))] for value in means)
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as text, such as people say them."""
-    if 0 < seconds < 1:
-        return "under 1 s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 2 * 3600:
-        return f"{seconds / 60:.1f} min"
-    return f"{seconds / 3600:.1f} h"
-
-
-def _facts(view: Mapping[str, Any]) -> RenderableType:
-    table = Table.grid(padding=(0, 2))
-    for label, value in view["facts"]:
-        table.add_row(Text(clean(label), style="dim"), Text(clean(value)))
-    return table
-
-
-def _splits(splits: Sequence[Mapping[str, Any]]) -> RenderableType:
-    sides = [(split["before"] or {}, split["after"] or {}) for split in splits]
-    sizes = [f" ({split['problems']})" for split in splits]
-    ks = [(after or before).get("k") for before, after in sides]
-    columns = [
-        (
-            "held out (problems)",
-            *(clean(split["name"]) + size for split, size in zip(splits, sizes, strict=True)),
-        ),
-        ("Pass@1 before", *(_interval(before) for before, _ in sides)),
-        ("after", *(_interval(after) for _, after in sides)),
-        (
-            "Pass@k",
-            *(
-                f"@{k} {_pair(*both, 'pass_k')}" if k else "-"
-                for k, both in zip(ks, sides, strict=True)
-            ),
-        ),
-        ("greedy", *(_pair(*both, "greedy") for both in sides)),
-        ("format", *(_pair(*both, "format") for both in sides)),
-    ]
-    return FittingTable(columns, 3, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-
-
-def _curves(view: Mapping[str, Any]) -> RenderableType:
-    table = Table.grid(padding=(0, 2))
-    shown = {
-        "mean_reward": "reward",
-        "mean_correct": "correct",
-        "format_rate": "format",
-        "tokens/completion": "tokens",
-    }
-    for name, label in shown.items():
-        values = view["steps"]["columns"].get(name)
-        known = [value for value in values or [] if value is not None]
-        if known:
-            table.add_row(
-                label, Text(sparkline(known), style="cyan"), f"{known[0]:.4g} → {known[-1]:.4g}"
-            )
-    return table
-
-
-def _cost(totals: Mapping[str, Any], progress: Mapping[str, Any]) -> list[RenderableType]:
+def closing(view: Mapping[str, Any], width: int = WIDTH) -> list[str]:
+    """Return the results of a run as lines: held-out splits, time, cost, tokens and verdicts."""
+    totals, progress = view["totals"], view["progress"]
     planned = f" of {progress['planned']}" if progress["planned"] else ""
-    spent = [
-        f"{name} {duration(seconds)}"
-        for name, seconds in totals["stages"].items()
-        if seconds >= 0.5
-    ]
+    spent = [f"{stage} {duration(s)}" for stage, s in totals["stages"].items() if s >= 0.5]
     stages = f" ({', '.join(spent)})" if spent else ""
+    lines = [*held_out(view["splits"], width)] if view["splits"] else []
+    steps = "step" if (progress["planned"] or progress["done"]) == 1 else "steps"
     tokens = totals["tokens"]
-    lines = [
-        f"{progress['done']}{planned} "
-        f"step{'s' if (progress['planned'] or progress['done']) != 1 else ''} in "
-        f"{duration(totals['seconds'])}{stages}; cost: {clean(totals['cost'])}",
-        f"{totals['completions']:,.0f} completions, {tokens['completion']:,.0f} completion "
-        f"tokens for training, {tokens['eval']:,.0f} for evaluation",
+    lines += [
+        f"{progress['done']}{planned} {steps} in {duration(totals['seconds'])}{stages}; "
+        f"cost: {totals['cost']}",
+        f"{totals['completions']:,.0f} completions, {tokens['completion']:,.0f} completion tokens "
+        f"for training, {tokens['eval']:,.0f} for evaluation",
     ]
-    every = totals["completions"]
     for name, what in (("verdicts", "verdicts"), ("masked", "masked, not trained on")):
-        shares = [
-            f"{clean(kind)} {100 * count / every:.1f}%"
-            for kind, count in totals[name].items()
-            if every
-        ]
-        if shares:
-            lines.append(f"{what}: {', '.join(shares[:9])}")
-    return [Text(line) for line in lines]
+        shares = [f"{k} {100 * n / totals['completions']:.1f}%" for k, n in totals[name].items()]
+        lines += [f"{what}: {', '.join(shares[:9])}"] if shares and totals["completions"] else []
+    return [clean(line) for line in lines]
 
 
-def _finding(finding: Mapping[str, str]) -> RenderableType:
-    head = Text(
-        f"{MARKS[finding['severity']]} {finding['title']}: {clean(finding['evidence'])}",
-        style="bold",
-    )
-    body = Group(Text(f"likely: {finding['cause']}"), Text(f"do: {finding['remedy']}"))
-    return Group(head, Padding(body, (0, 0, 0, 2)))
+def held_out(splits: Sequence[Mapping[str, Any]], width: int = WIDTH) -> list[str]:
+    """Return a table of the held-out splits before and after training. The last columns are left
+    out if they do not fit into `width` characters."""
+    rows = [["held out (problems)", "Pass@1 before", "after [95%]", "Pass@k", "greedy", "format"]]
+    for split in splits:
+        before, after = split["before"] or {}, split["after"] or {}
+        k = (after or before).get("k")
+        row = [f"{split['name']} ({split['problems']})", _interval(before), _interval(after)]
+        row.append(f"@{k} {_pair(before, after, 'pass_k')}" if k else "-")
+        rows.append([*row, *(_pair(before, after, name) for name in ("greedy", "format"))])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    while len(widths) > 3 and sum(widths) + 2 * len(widths) - 2 > width:
+        widths.pop()
+    lines = []
+    for name, *cells in rows:
+        sized = zip(cells, widths[1:], strict=False)
+        lines.append(
+            "  ".join([name.ljust(widths[0]), *(cell.rjust(size) for cell, size in sized)])
+        )
+    return lines
 
 
 def _interval(side: Mapping[str, Any]) -> str:
@@ -204,3 +95,32 @@ def _interval(side: Mapping[str, Any]) -> str:
 def _pair(before: Mapping[str, Any], after: Mapping[str, Any], key: str) -> str:
     cells = [f"{100 * side[key]:.1f}" for side in (before, after) if side.get(key) is not None]
     return " → ".join(cells) or "-"
+
+
+def _curves(columns: Mapping[str, Sequence[float | None]]) -> list[str]:
+    lines = []
+    for name, label in CURVES.items():
+        if known := [value for value in columns.get(name, ()) if value is not None]:
+            lines.append(f"{label:<9}{sparkline(known)}  {known[0]:.4g} → {known[-1]:.4g}")
+    return lines
+
+
+def clean(text: str) -> str:
+    """Return text without characters that move a terminal's cursor, change its colors, or reverse
+    the writing direction."""
+    return "".join(" " if unicodedata.category(char)[0] == "C" else char for char in text)
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Return values as a row of bars. If there are more values than columns, each bar is a mean."""
+    low, span = min(values), (max(values) - min(values)) or 1.0
+    every = -(-len(values) // BARS_A_LINE)
+    parts = [values[start : start + every] for start in range(0, len(values), every)]
+    return "".join(BARS[min(7, int(8 * (sum(part) / len(part) - low) / span))] for part in parts)
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as text, such as people say them."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 2 * 3600 else f"{seconds / 3600:.1f} h"

@@ -1,5 +1,4 @@
 """The files of a run: `recorder` writes them and `resume` reads them.
 
-`directory` locks the run directory, `logs` and `trackers` record metrics, and `smoke` checks the
-first steps.
+`directory` locks the run directory; `logs` and `trackers` record metrics.
 """

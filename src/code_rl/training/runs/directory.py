@@ -23,6 +23,7 @@ Behavior = Literal["resume", "ask", "delete", "raise"]
 BEGUN = "begun.json"
 """Holds the run's settings until `config.json` is written."""
 METRICS = "metrics.jsonl"
+ROLLOUTS = "rollouts.jsonl"
 _OF_THE_PLACE = ("log_path", "behavior_if_log_dir_exists", "resolved")
 
 

@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from code_rl.engine.checkpoints import (
     digest_of,
     file_beside,
     read_checkpoints,
+    read_config,
     saved_paths,
     submit_save,
     write_checkpoints,
@@ -24,10 +25,11 @@ from code_rl.engine.checkpoints import (
 from code_rl.grading import Problem, StdinTest, extract_code
 from code_rl.policy.completion_log import EVALUATIONS, INFLIGHT, GroupLog, InFlight
 from code_rl.policy.prompt_templates import shown_test
-from code_rl.training.runs.directory import METRICS
+from code_rl.training.report.diagnostics import SMOKE_STEPS, diagnose, worst_of
+from code_rl.training.report.page import LivePage
+from code_rl.training.runs.directory import METRICS, ROLLOUTS
 from code_rl.training.runs.logs import MultiplexLogger
-from code_rl.training.runs.smoke import STEPS, smoke_lines
-from code_rl.util.files import JsonLines, Mark, read_record
+from code_rl.util.files import JsonLines, read_record, size_of
 
 if TYPE_CHECKING:
     import tinker
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     from code_rl.training.problem_sampler import SampledProblem
 
 logger = logging.getLogger("code_rl")
-ROLLOUTS = "rollouts.jsonl"
 PATHS = ("state_path", "sampler_path")
 FALLBACKS = 2
 """The number of latest checkpoints that keep the completions needed for an exact resume."""
@@ -50,6 +51,14 @@ SKIPPED = {
     "no_advantage": "no advantage differs from zero",
 }
 """The reasons for skipping a group, as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCheckpoint:
+    """Requested weights: the service's pending answers, and the bytes of the rollouts so far."""
+
+    saves: Mapping[str, Any]
+    rollouts: int
 
 
 class Recorder:
@@ -67,6 +76,7 @@ class Recorder:
         self._logger = logger
         self._too_long: set[str] = set()
         self._keep = keep_checkpoints
+        self._page = LivePage(log_path)
         self._rollouts = JsonLines(log_path / ROLLOUTS)
         self.inflight = InFlight(log_path / INFLIGHT)
         self._evaluations = InFlight(log_path / INFLIGHT / EVALUATIONS)
@@ -93,9 +103,14 @@ class Recorder:
         """Write one line to `metrics.jsonl` and one row to the console."""
         self._logger.log_metrics(metrics, step)
         self.console.end_step(step, metrics)
-        if step + 1 == STEPS:
-            for line in smoke_lines(read_metrics(self.log_path)):
-                self.console.notice(line)
+        if step + 1 == SMOKE_STEPS:
+            found = diagnose(read_metrics(self.log_path), read_config(self.log_path))
+            nothing = f"nothing suspicious in the first {SMOKE_STEPS} steps"
+            self.console.notice("\n".join(worst_of(found) or [nothing]))
+
+    async def write_page(self) -> None:
+        """Write the report of the run in progress anew, if that is due."""
+        await asyncio.to_thread(self._page.update)
 
     def evaluation_log(self, step: int) -> Callable[[str], GroupLog]:
         """Return a function from a scope to the log of that scope in the evaluation after
@@ -113,13 +128,15 @@ class Recorder:
 
     async def begin_checkpoint(
         self, trainer: tinker.TrainingClient, step: int
-    ) -> Mapping[str, Any]:
-        """Request the weights after `step` completed steps, before the trainer gets other requests.
-        Return the service's pending answers."""
-        return await asyncio.to_thread(submit_save, trainer, _name(step))
+    ) -> PendingCheckpoint:
+        """Request the weights after `step` completed steps, before the trainer gets other
+        requests."""
+        rollouts = size_of(self.log_path / ROLLOUTS)  # before later steps append to it
+        saves = await asyncio.to_thread(submit_save, trainer, _name(step))
+        return PendingCheckpoint(saves, rollouts)
 
     async def commit_checkpoint(
-        self, pending: Mapping[str, Any], step: int, offset: int, ahead: Sequence[int] = ()
+        self, pending: PendingCheckpoint, step: int, offset: int, ahead: Sequence[int] = ()
     ) -> None:
         """Turn a requested save into a checkpoint, from which training continues at position
         `offset` of the problem order.
@@ -127,20 +144,15 @@ class Recorder:
         The checkpoint includes the completed rollouts of the steps `ahead`. Older checkpoints are
         then deleted as far as possible.
         """
-        marks = await asyncio.to_thread(self._made_durable, ahead)
-        paths = await saved_paths(pending)
+        await asyncio.to_thread(self._rollouts.sync)
+        lengths = await asyncio.to_thread(self.inflight.sync, ahead)
+        lengths |= {ROLLOUTS: pending.rollouts, METRICS: size_of(self.log_path / METRICS)}
+        paths = await saved_paths(pending.saves)
         digest = await asyncio.to_thread(digest_of, paths)
         record = {"name": _name(step), "step": step, "offset": offset, **paths, **digest}
-        record["marks"] = {name: [mark.size, mark.crc] for name, mark in marks.items()}
-        append_checkpoint(self.log_path, record)
+        append_checkpoint(self.log_path, {**record, "lengths": lengths})
         self._forget()
         self.console.saved(step)
-
-    def _made_durable(self, ahead: Sequence[int]) -> dict[str, Mark]:
-        """Write everything that a checkpoint needs besides the weights to disk; return the marks of
-        the files that a resume needs unchanged."""
-        self._rollouts.sync()
-        return self.inflight.sync(ahead)
 
     def _forget(self) -> None:
         """Delete checkpoints that are not to be kept, and completions that only checkpoints before

@@ -1,9 +1,9 @@
 """Resuming a run: the choice of a checkpoint, and the restored content of the run directory.
 
-A checkpoint lists its files of completions, each with a length and a checksum of that part. It is
-used only if every file still begins with that part and its weights are whole; else the checkpoint
-before it is tried, with a notice. Metrics and rollouts only record: damage to them is reported and
-read past.
+A checkpoint names the lengths of the run's logs. It is used only if its files of completions have
+that length and its weights are whole; else the checkpoint before it is tried, with a notice. A
+damaged line of completions ends the resume with the file's name. Metrics and rollouts only record:
+they are cut to their lengths, and damaged lines are left out wherever they are read.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from code_rl.engine.checkpoints import (
 )
 from code_rl.policy.completion_log import INFLIGHT, step_file
 from code_rl.training.config import Config, make_config
-from code_rl.training.runs.directory import METRICS, settings_of
-from code_rl.training.runs.recorder import ROLLOUTS
+from code_rl.training.runs.directory import METRICS, ROLLOUTS, settings_of
 from code_rl.util.errors import CheckpointError, ConfigError
-from code_rl.util.files import Mark, mark_of, scanned_lines, truncate
+from code_rl.util.files import drop_torn_line, size_of, truncate
 
 Say = Callable[[str], None]
 Loaded = TypeVar("Loaded")
 OF_THE_STATE = ("backend", "model_name", "lora_rank")
 """Settings that must match the saved weights."""
+RECORDS = (METRICS, ROLLOUTS)
+"""Logs that a resume cuts to the lengths of its checkpoint. It does not read them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,9 @@ class Start:
         return None if self.record is None else state_path_of(self.record, log_path)
 
     @property
-    def marks(self) -> dict[str, Mark]:
-        """The marks of the checkpoint's files, by name."""
-        marks = {} if self.record is None else self.record.get("marks", {})
-        return {name: Mark(size, crc) for name, (size, crc) in marks.items()}
+    def lengths(self) -> Mapping[str, int]:
+        """The bytes of the checkpoint's files, by name."""
+        return {} if self.record is None else self.record.get("lengths", {})
 
     @property
     def name(self) -> str:
@@ -72,11 +72,9 @@ async def choose_start(
     reasons = []
     for start in _starts(log_path):
         try:
-            for name, mark in start.marks.items():
-                if mark_of(log_path / name, mark.size) != mark:
-                    raise CheckpointError(
-                        f"the first {mark.size} bytes of {log_path / name} are damaged or missing"
-                    )
+            for name, size in start.lengths.items():
+                if name not in RECORDS and size_of(log_path / name) < size:
+                    raise CheckpointError(f"{log_path / name} is shorter than {size} bytes")
             return start, await load(start)
         except CheckpointError as error:
             if start.record is None:
@@ -109,22 +107,16 @@ def _starts(log_path: Path) -> Iterator[Start]:
 
 def go_back(log_path: Path, start: Start, say: Say) -> None:
     """Restore the directory to its state at `start`. Everything later is removed, so that each step
-    is logged once. A notice names each damaged record."""
-    for name in (METRICS, ROLLOUTS):
-        path, size, kept, last, damaged = log_path / name, 0, 0, -1, False
-        for length, row in scanned_lines(path):
-            size += length
-            step = (row or {}).get("step")
-            if not isinstance(step, int):
-                damaged = True
-            elif start.record is not None and step < start.step:
-                kept, last = size, step
-        truncate(path, kept)
-        if damaged or last != start.step - 1:
-            say(f"{path} is damaged or incomplete; the run goes on without the missing lines")
+    is logged once. A notice names each record that has lost lines."""
+    for name in RECORDS:
+        path, size = log_path / name, start.lengths.get(name, 0)
+        if size_of(path) < size:
+            say(f"{path} is incomplete; the run goes on without the missing lines")
+        truncate(path, size)
+        drop_torn_line(path)
     write_checkpoints(
         log_path,
-        [each for each in read_checkpoints(log_path) if each["step"] <= start.step],
+        [record for record in read_checkpoints(log_path) if record["step"] <= start.step],
     )
 
 

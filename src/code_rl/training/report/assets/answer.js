@@ -1,10 +1,9 @@
 /* The top of the page: did it learn, on what, for how long, at what cost; then what the diagnostics found. */
 
-/* Several runs: which is better, by split; below it each section is of the run that its title names. */
+/* Several runs: which is better; below it each section is of the run that its title names. */
 function better(views) {
-  const lines = views[0].standings || [];
   return h("section", { id: "better", class: "hero", "aria-labelledby": "better-title" },
-    h("p", { class: "eyebrow" }, "Which is better?"), h("h1", { id: "better-title" }, views[0].better.headline), h("p", { class: "lede" }, views[0].better.sentence), lines.length ? h("ul", { class: "won" }, lines.map((line) => h("li", {}, line))) : null);
+    h("p", { class: "eyebrow" }, "Which is better?"), h("h1", { id: "better-title" }, views[0].better.headline), h("p", { class: "lede" }, views[0].better.sentence));
 }
 
 /* A section's title, with the run that it is of where several are shown. */
@@ -95,16 +94,8 @@ function findings(view) {
     h("h3", {}, h("span", { class: "badge", "aria-hidden": "true" }, SEVERITY[finding.severity][0]), h("span", { class: "visually-hidden" }, `${SEVERITY[finding.severity][1]}: `), finding.title),
     h("p", { class: "evidence" }, finding.evidence),
     h("dl", {}, h("dt", {}, "Likely cause"), h("dd", {}, finding.cause), h("dt", {}, "What to do"), h("dd", {}, finding.remedy))));
-  const failed = view.smoke.some(([verdict]) => verdict === "fail");
-  const calm = failed ? h("p", { class: "calm" }, h("span", { class: "badge", "aria-hidden": "true" }, "!"), "No rule explains the failed lines of the smoke test below; each says what to do.")
-    : h("p", { class: "calm" }, h("span", { class: "badge ok", "aria-hidden": "true" }, "✓"), "Nothing found: rewards, format, loss, truncation, time limits and the sandbox look as they should.");
+  const calm = h("p", { class: "calm" }, h("span", { class: "badge ok", "aria-hidden": "true" }, "✓"), "Nothing found: rewards, format, loss, truncation, time limits and the sandbox look as they should.");
   return section("findings", titled("Diagnostics", view), cards.length ? "Worst first. Each with its likely cause and what to do; more in docs/troubleshooting.md." : null, cards.length ? h("div", { class: "findings" }, cards) : calm);
-}
-
-function smokeTest(view) {
-  if (!view.smoke.length) return null;
-  return section("smoke", titled("Smoke test", view), "What a correctly wired run shows in its first steps.",
-    h("ul", { class: `notices ${view.smoke.some(([verdict]) => verdict === "fail") ? "" : view.smoke.every(([verdict]) => verdict === "pass") ? "fine" : "open"}` }, view.smoke.map(([verdict, text]) => h("li", {}, h("strong", {}, verdict), ` ${text}`))));
 }
 
 function notices(view) {

@@ -1,10 +1,11 @@
-/* Puts the page together, and keeps it up to date when it is live. */
+/* Puts the page together, and reloads it while the run goes on. */
 
 (() => {
   const page = JSON.parse(document.getElementById("data").textContent);
-  let runs = page.runs, chosen = 0;
+  const runs = page.runs;
+  let chosen = 0;
   const sources = new Map();
-  const source = (run) => { if (!sources.has(run)) sources.set(run, page.live ? new ServerSource(run) : new PageSource(run)); return sources.get(run); };
+  const source = (run) => { if (!sources.has(run)) sources.set(run, new PageSource(run)); return sources.get(run); };
   const charts = new Charts(runs, chosen), viewer = new Viewer(runs, source);
   const top = h("div", { class: "top" }), below = h("div", {}), after = h("div", {});
 
@@ -21,7 +22,7 @@
     return button;
   }
 
-  const status = h("span", { class: "status", role: "status" });
+  const status = h("span", { class: "status on", role: "status" }, page.live ? `running, as of ${page.made}` : null);
   const bar = h("header", { class: "bar" }, h("span", { class: "brand" }, "code-rl"), h("span", { class: "run-name" }, runs.map((run) => run.name).join(" · ")), status,
     h("nav", { "aria-label": "Sections" }, [["answer", "Answer"], ["findings", "Diagnostics"], ["curves", "Curves"], ["time", "Time"], ["verdicts", "Verdicts"], ["rollouts", "Rollouts"], ["settings", "Settings"]].map(([id, text]) => h("a", { href: `#${id}` }, text))), themeButton());
 
@@ -33,38 +34,23 @@
   function around() {
     const run = runs[chosen];
     const many = runs.length > 1;
-    fill(top, many ? better(runs) : null, many ? heldOut(runs) : null, many ? differences(runs) : null, picker(), notices(run), hero(run), many ? null : heldOut(runs), findings(run), smokeTest(run));
+    fill(top, many ? better(runs) : null, many ? heldOut(runs) : null, many ? differences(runs) : null, picker(), notices(run), hero(run), many ? null : heldOut(runs), findings(run));
     fill(after, settingsTable(run), h("footer", { class: "foot" }, h("p", {}, `Made by ${page.by}, ${page.made}. `, h("span", { class: "mono" }, run.path)), h("p", { class: "small" }, "This file loads nothing from anywhere. Charts: uPlot (MIT). Highlighting: Prism (MIT).")));
-  }
-
-  function live(state) {
-    status.className = `status ${state}`;
-    status.textContent = { on: "live", off: "not connected" }[state];
   }
 
   around();
   fill(below, charts.nodes.curves, charts.nodes.time, charts.nodes.health, viewer.node);
   fill(document.getElementById("app"), bar, h("main", {}, top, below, after));
   charts.draw(true);
-  viewer.restore(location.hash).then((done) => done || viewer.load());
+  const reloaded = performance.getEntriesByType("navigation")[0]?.type === "reload";
+  viewer.restore(location.hash, !reloaded).then((done) => done || viewer.load());
   addEventListener("hashchange", () => viewer.restore(location.hash));
   for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", () => charts.draw(true));
 
   if (!page.live) return;
-  live("off");
-  const events = new EventSource("/events");
-  events.addEventListener("open", () => live("on"));
-  events.addEventListener("error", () => live("off"));
-  let known = JSON.stringify(runs.map((run) => run.version));
-  events.addEventListener("message", (event) => {
-    runs = charts.runs = viewer.runs = JSON.parse(event.data);
-    const seen = JSON.stringify(runs.map((run) => run.version));
-    if (seen === known) return;
-    known = seen;
-    around();
-    charts.draw(false);
-    viewer.texts.clear();
-    viewer.load();
-    document.documentElement.dataset.steps = runs[0].progress.done;
-  });
+  /* A reader is not interrupted: the page waits until nobody has touched it for a minute. */
+  const every = 10_000, quiet = 60_000;
+  let touched = -quiet;
+  for (const kind of ["pointerdown", "keydown", "wheel"]) addEventListener(kind, () => { touched = performance.now(); });
+  setInterval(() => { if (performance.now() - touched >= quiet) location.reload(); }, every);
 })();

@@ -1,4 +1,4 @@
-/* Where rollouts come from: parts of the page itself, or the server of a live page. Both give deflated JSON. */
+/* Rollouts are parts of the page itself: deflated JSON. */
 
 async function inflate(bytes) {
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
@@ -24,15 +24,4 @@ class PageSource {
   index() { return this.part(this.where.index); }
   group(step, group) { return this.part(this.where.groups.get(`${step}/${group}`)); }
   problem(n) { return this.part(this.where.problems.get(n)); }
-}
-
-class ServerSource {
-  constructor(run) { this.run = run; }
-  async part(path) {
-    const answer = await fetch(`/runs/${this.run}/${path}`, { cache: "no-store" });
-    return answer.ok ? inflate(new Uint8Array(await answer.arrayBuffer())) : null;
-  }
-  index() { return this.part("index"); }
-  group(step, group) { return this.part(`group/${step}/${group}`); }
-  problem(n) { return this.part(`problem/${n}`); }
 }

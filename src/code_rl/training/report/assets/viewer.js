@@ -145,7 +145,7 @@ class Viewer {
     try { history.replaceState(null, "", `#rollout/${this.state.run}/${step}/${group}/${this.state.sample}`); } catch { /* some hosts of the page do not allow it */ }
   }
   /* A link of the form #rollout/run/step/group/sample opens that sample. */
-  async restore(hash) {
+  async restore(hash, scrolls = true) {
     const match = /^#rollout\/(\d+)\/(\d+)\/(\d+)\/(\d+)$/.exec(hash);
     if (!match) return false;
     const [run, step, group, sample] = match.slice(1).map(Number);
@@ -157,7 +157,7 @@ class Viewer {
     this.controls();
     this.draw();
     await this.open(row, sample);
-    this.node.scrollIntoView();
+    if (scrolls) this.node.scrollIntoView();
     return true;
   }
 }
