@@ -13,8 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from code_rl.data.preparation.decisions import Verdicts
 from code_rl.data.preparation.report import Report
-from code_rl.data.preparation.verification.programs import Verdicts, quality, wrong_kind
+from code_rl.data.preparation.settings import PrepareConfig
+from code_rl.data.preparation.verification.programs import quality, wrong_kind
 from code_rl.data.preparation.workspace import Candidate
 from code_rl.util.files import write_atomically
 from code_rl.util.pages import render_page
@@ -23,24 +25,24 @@ CARD = "card.md"
 WRONG_TESTS = ("reference_fails", "flaky", "impossible_time_limit", "broken_checker")
 
 
-def write_card(report: Report, kept: Sequence[Candidate], sets: Sequence[str], out: Path) -> str:
-    """Write the card of a finished run into `out`, and return its line about the kept problems.
-
-    `kept` are the problems at the end, `sets` the evaluation sets that they were compared with.
-    """
-    card = _card(report, kept, sets)
+def write_card(report: Report, kept: Sequence[Candidate], config: PrepareConfig, out: Path) -> str:
+    """Write the card of a finished run into `out`, and return its line about the problems `kept` at
+    the end."""
+    card = _card(report, kept, config.evaluation_sets, config.max_tests)
     write_atomically(out / "card.json", json.dumps(card, indent=1) + "\n")
     # Markdown shows HTML's escapes as the characters.
     write_atomically(out / CARD, render_page(Path(__file__).with_name("card.md.j2"), card=card))
     return str(card["kept"]["summary"])
 
 
-def _card(report: Report, kept: Sequence[Candidate], sets: Sequence[str]) -> dict[str, Any]:
+def _card(
+    report: Report, kept: Sequence[Candidate], sets: Sequence[str], max_tests: int
+) -> dict[str, Any]:
     ids = {one.entry.id for one in kept}
     dropped = [one for stage in report.stages for one in stage.dropped]
     reasons = {one.id: one.reason for one in dropped}
-    overlap = Counter(pair["set"] for pair in report.pairs)
-    tests = [one.metadata.get("tests", one.entry.tests) for one in kept] or [0]
+    overlap = Counter(one.overlap for one in dropped)
+    tests = [min(one.entry.tests, max_tests) for one in kept] or [0]
     return {
         "dataset": report.dataset,
         "provenance": report.provenance,

@@ -24,7 +24,7 @@ from code_rl.data.preparation.decisions import (
     UNSETTLED,
     Decision,
     OnItem,
-    drop,
+    Verdicts,
 )
 from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.data.preparation.verification.attempts import (
@@ -43,9 +43,8 @@ from code_rl.data.preparation.verification.programs import (
     UNKNOWN,
     WRONG,
     at_least,
-    with_programs,
 )
-from code_rl.data.preparation.workspace import Candidate, ProblemSummary, Workspace
+from code_rl.data.preparation.workspace import Candidate, Workspace
 from code_rl.grading import Problem, Verdict, VerdictKind
 from code_rl.grading.sandbox import Executor, Limits
 from code_rl.grading.submission import limits_of
@@ -76,7 +75,7 @@ async def run_verify(
 
             async def decide(one: Candidate, *, patient: bool = False) -> Decision | None:
                 problem = workspace.store[one.entry.place]
-                return await verifier.verify(one.entry, problem, patient=patient)
+                return await verifier.verify(problem, patient=patient)
 
             await decisions.at_once(decide, places)
             few = max(1, places // IN_FLIGHT_PER_PLACE)
@@ -91,29 +90,20 @@ class Verifier:
     config: PrepareConfig
     executor: Executor
 
-    async def verify(
-        self, entry: ProblemSummary, problem: Problem, *, patient: bool = False
-    ) -> Decision | None:
+    async def verify(self, problem: Problem, *, patient: bool = False) -> Decision | None:
         """Return the decision, or None if no reference passed and one ran out of time: the problem
         is then verified again with `patient`.
 
         Raises SandboxError if the executor fails at a point where no verdict can report it.
         """
-        checkers = self.config.checkers
-        if entry.rule == "checker" and (
-            checkers == "drop" or (checkers == "stated" and not entry.stated_checker)
-        ):
-            return drop(
-                "needs_checker", "many valid answers: the expected outputs alone do not decide"
-            )
         if (trivial := trivial_pass(problem)) is not None:
-            return drop(*trivial, programs={TRIVIAL: {VerdictKind.PASSED.value: 1}})
+            return Decision(*trivial, programs={TRIVIAL: {VerdictKind.PASSED.value: 1}})
         if not problem.solutions:
             if self.config.unverified == "drop":
-                return drop(
+                return Decision(
                     "no_reference", "no reference solution: nothing shows that the tests are right"
                 )
-            return Decision(keep=True, metadata={"verified": False})
+            return Decision(metadata={"verified": False})
         failures: list[Decision] = []
         programs: Programs = defaultdict(Counter)
         late = False
@@ -124,7 +114,7 @@ class Verifier:
             _note(programs, RIGHT, tried.verdict)
             if kind is VerdictKind.PASSED:
                 decision = await self._proved(problem, code, tried, number, programs)
-                return with_programs(decision, programs)
+                return replace(decision, programs=_plain(programs))
             late = late or (kind is VerdictKind.TIME_LIMIT and not patient)
             if not late:
                 failures.append(await self._failure(problem, code, tried, limit))
@@ -133,7 +123,7 @@ class Verifier:
         # Prefer a broken checker, then a failure of this machine, then the first failure.
         broken = [each for each in failures if each.reason == BROKEN_CHECKER]
         chosen = (broken or [one for one in failures if one.reason in UNSETTLED] or failures)[0]
-        return with_programs(chosen, programs)
+        return replace(chosen, programs=_plain(programs))
 
     async def _failure(self, problem: Problem, code: str, tried: Attempt, limit: float) -> Decision:
         """Return the decision for a reference that failed."""
@@ -149,9 +139,9 @@ class Verifier:
                 await attempt(replace(problem, tests=open_tests), code, self.executor, limit)
             ).verdict
             if again.failure and (library := missing_library(again.failure.message)):
-                return drop(MISSING_LIBRARY, f"the sandbox lacks {library}")
+                return Decision(MISSING_LIBRARY, f"the sandbox lacks {library}")
         at = f"{verdict.kind.value} at test {verdict.passed} of {verdict.total}"
-        return drop("reference_fails", f"{at}: {message.partition(':')[0]}")
+        return Decision("reference_fails", f"{at}: {message.partition(':')[0]}")
 
     async def _proved(
         self, problem: Problem, code: str, tried: Attempt, number: int, programs: Programs
@@ -164,7 +154,7 @@ class Verifier:
             and stated != Limits().cpu_s  # the default limit, which the data did not state
             and (slowest > IMPOSSIBLE_FACTOR * stated or stated < 1)
         ):
-            return drop(
+            return Decision(
                 "impossible_time_limit",
                 f"the limit is {stated:g} s of CPU time, the reference needs more",
             )
@@ -176,29 +166,15 @@ class Verifier:
             decision = await self._wrong_ones(problem, patience, programs)
         if decision is not None:
             return decision
-        made, kills = await self._mutants(problem, code, tried, programs)
-        killed = kills.total()
+        made, killed = await self._mutants(problem, code, tried, programs)
         metadata: dict[str, Any] = {
             "verified": True,
             "reference": number,
             "reference_cpu_s": bucket(slowest),
             "mutants": made,
             "mutants_killed": killed,
-            "strength": round(killed / made, 3) if made else None,
         }
-        if made and killed / made < self.config.min_strength:
-            return drop("weak_tests", f"{killed} of {made} mutants of the reference are killed")
-        costs = {
-            str(index): cost(seconds)
-            for index, seconds in enumerate(tried.seconds)
-            if cost(seconds)
-        }
-        notes = {
-            "time_limit_s": limit,
-            "costs": costs,
-            "kills": {str(k): n for k, n in sorted(kills.items())},
-        }
-        return Decision(keep=True, metadata=metadata, notes=notes)
+        return Decision(metadata=metadata, time_limit_s=limit)
 
     async def _repeated(self, problem: Problem, code: str, limit: float) -> Decision | None:
         """Run a passing reference again, each time as a perturbed run. One failure makes the
@@ -211,7 +187,7 @@ class Verifier:
                 return _no_verdict(verdict)
             if not verdict.correct:
                 how = f"fails when it is run again ({verdict.kind.value})"
-                return drop("flaky", f"the reference passes once and {how}")
+                return Decision("flaky", f"the reference passes once and {how}")
         return None
 
     async def _others(
@@ -236,14 +212,14 @@ class Verifier:
             _note(programs, WRONG, verdict)
             if verdict.correct:
                 said = f"wrong solution {number} passes all {verdict.total} tests"
-                passing.append(drop("wrong_solution_passes", said))
+                passing.append(Decision("wrong_solution_passes", said))
         return passing[0] if passing else None
 
     async def _mutants(
         self, problem: Problem, code: str, tried: Attempt, programs: Programs
-    ) -> tuple[int, Counter[int]]:
-        """Return the number of judged mutants, and of killed ones by test. Mutants without a
-        verdict do not count."""
+    ) -> tuple[int, int]:
+        """Return the numbers of judged and of killed mutants. Mutants without a verdict do not
+        count."""
         limit = 2 * bucket(tried.slowest_s)
         seed = f"{self.config.seed}/{problem.id}"
         every = [
@@ -262,13 +238,18 @@ class Verifier:
                 found = nearby and (await attempt(nearby, one, self.executor, limit)).verdict.kind
                 differs = found in (VerdictKind.WRONG_ANSWER, VerdictKind.RUNTIME_ERROR)
                 programs[MUTANTS][VerdictKind.PASSED.value if differs else UNKNOWN] += 1
-        return len(judged), Counter(verdict.passed for verdict in killed)
+        return len(judged), len(killed)
 
 
 def _note(programs: Programs, kind: str, verdict: Verdict) -> None:
     """Count a program's verdict, unless it says nothing about the program."""
     if not verdict.undecided:
         programs[kind][verdict.kind.value] += 1
+
+
+def _plain(programs: Programs) -> Verdicts:
+    """Return the counts as dicts, which `asdict` copies."""
+    return {kind: dict(counts) for kind, counts in programs.items()}
 
 
 def missing_library(message: str) -> str:
@@ -283,7 +264,7 @@ def _no_verdict(verdict: Verdict) -> Decision:
     """Return the decision for a verdict that is not about the program: a broken checker, or a
     failed sandbox."""
     broken = verdict.kind is VerdictKind.CHECKER_ERROR
-    return drop(
+    return Decision(
         BROKEN_CHECKER if broken else SANDBOX_ERROR,
         verdict.failure.message if verdict.failure else "",
     )
@@ -302,11 +283,6 @@ def bucket(cpu_s: float) -> float:
     if cpu_s <= STEP_S:
         return STEP_S
     return float(STEP_S * 2 ** math.ceil(math.log2(cpu_s / STEP_S)))
-
-
-def cost(cpu_s: float) -> float:
-    """Return a test's share of a time budget: its bucket, 0 below the first."""
-    return 0.0 if cpu_s <= STEP_S else bucket(cpu_s)
 
 
 def calibrated_limit(stated_s: float, slowest_s: float) -> float:
