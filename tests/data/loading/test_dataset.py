@@ -137,7 +137,7 @@ def test_the_mixtures_are_what_the_recipes_promise():
     deepcoder = MIXTURES["deepcoder"]
     assert [part.partition(":")[0] for part in deepcoder.train] == ["deepcoder/primeintellect", "deepcoder/taco", "deepcoder/lcbv5"]  # fmt: skip
     assert deepcoder.test == {"codeforces": "deepcoder/codeforces:test", "lcbv5": "deepcoder/lcbv5:test"}
-    assert own_test_setting("deepcoder@abc") == "deepcoder@abc"
+    assert own_test_setting("deepcoder") == "deepcoder"
     assert own_test_setting("code-r1") == "code-r1"
     for mixture in MIXTURES.values():
         for part in (*mixture.train, *mixture.test.values()):
