@@ -32,7 +32,7 @@ def small(tmp_path: Path) -> Path:
 
 
 def report(out: Path) -> dict[str, Any]:
-    return dict(json.loads((out / "report.json").read_text()))
+    return dict(json.loads((out / "card.json").read_text()))
 
 
 def test_lines_that_cannot_be_read_are_named_and_dropped(small: Path, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_bad_settings_are_refused_in_one_line(
 
 def test_an_executor_that_cannot_be_had_is_refused_before_any_stage(small: Path, tmp_path: Path) -> None:
     assert main(["prepare", f"dataset={small}", f"out={tmp_path / 'out'}", "executor=somewhere"]) == 2
-    assert not (tmp_path / "out" / "report.json").exists()
+    assert not (tmp_path / "out" / "card.json").exists()
 
 
 def test_a_folder_with_other_things_in_it_is_left_alone(small: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Runs the stages in order. Each gets the candidates that the previous one kept; the report is
+"""Runs the stages in order. Each gets the candidates that the previous one kept; the card is
 written after each."""
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-import chz
-
 from code_rl.data.dataset import Dataset, read_prepared
-from code_rl.data.preparation.card import CARD, write_card
+from code_rl.data.preparation.card import write_card
 from code_rl.data.preparation.decisions import (
     MISSING_LIBRARY,
     SANDBOX_ERROR,
@@ -34,7 +32,7 @@ from code_rl.util.errors import ConfigError, install_command
 
 Runner = Callable[[Workspace, Sequence[Candidate], OnItem], Awaitable[list[Decision]]]
 """A stage's function: from the remaining candidates to one decision each. Stored decisions are
-reused (`Workspace.verifying`)."""
+reused."""
 RUNNERS: dict[str, Runner] = {
     "filter": run_filter,
     "deduplicate": run_deduplicate,
@@ -78,9 +76,7 @@ async def run_stages(workspace: Workspace, view: PrepareView) -> int:
     """
     from code_rl.grading.sandbox import check_executor
 
-    report = Report(
-        workspace.config.dataset, chz.asdict(workspace.config), workspace.dataset.provenance()
-    )
+    report, line = Report(), ""
     candidates: list[Candidate] = []
     try:
         if (
@@ -96,14 +92,11 @@ async def run_stages(workspace: Workspace, view: PrepareView) -> int:
             )
             done, candidates = await stage
             report.stages.append(replace(done, seconds=time.perf_counter() - started))
-            report.save(workspace.out)
+            line = write_card(report, candidates, workspace)
             view.stage_done(report.stages[-1])
     finally:
         await workspace.aclose()
-    report.finished = True
-    report.save(workspace.out)
-    line = write_card(report, candidates, workspace.config, workspace.out)
-    view.say(f"card: {workspace.out / CARD}; {line}")
+    view.say(line)
     written = None
     if "write" in workspace.config.stages:
         splits = (read_prepared(workspace.out) or {"splits": {}})["splits"]
@@ -123,7 +116,9 @@ async def _normalise(
 ) -> tuple[StageReport, list[Candidate]]:
     with view.progress("normalise", None) as on_row:
         candidates = await normalise(workspace, on_row)
-    dropped = [Dropped(one.row_id, one.reason, one.detail) for one in workspace.store.skipped]
+    dropped = [
+        Dropped(one.row_id, "normalise", one.reason, one.detail) for one in workspace.store.skipped
+    ]
     return StageReport("normalise", workspace.store.rows, len(workspace.store), dropped), candidates
 
 
@@ -145,7 +140,9 @@ async def _run(
             kept.append(_after(candidate, name, decision))
         else:
             dropped.append(
-                Dropped(candidate.entry.id, decision.reason, decision.detail, decision.overlap)
+                Dropped(
+                    candidate.entry.id, name, decision.reason, decision.detail, decision.overlap
+                )
             )
     return StageReport(name, len(candidates), len(kept), dropped), kept
 

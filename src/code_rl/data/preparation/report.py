@@ -1,8 +1,7 @@
-"""`report.json`: counts and reasons, stage by stage; rewritten after each stage."""
+"""The counts of a run, stage by stage, and their lines on the terminal."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -11,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from code_rl.data.preparation.decisions import Verdicts
-from code_rl.data.preparation.workspace import REPORT
-from code_rl.util.data_files import sources_digest
-from code_rl.util.files import write_atomically
 from code_rl.util.progress import View, progress
-from code_rl.util.version import __version__
+
+CARD = "card.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +20,7 @@ class Dropped:
     """One row that a stage dropped, and the evaluation set that has its problem."""
 
     id: str
+    stage: str
     reason: str
     detail: str
     overlap: str = ""
@@ -45,7 +43,7 @@ class StageReport:
         return dict(Counter(one.reason for one in self.dropped).most_common())
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stage's object in `report.json`."""
+        """Return the stage's object in the card."""
         return {
             "stage": self.stage,
             "in": self.went_in,
@@ -59,33 +57,13 @@ class StageReport:
 class Report:
     """The whole run so far. `programs` has the verdicts of stage `verify`, by problem."""
 
-    dataset: str
-    settings: dict[str, Any]
-    provenance: Any
     stages: list[StageReport] = field(default_factory=list)
     programs: dict[str, Verdicts] = field(default_factory=dict)
-    finished: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of `report.json`."""
-        return {
-            "dataset": self.dataset,
-            "code": f"{__version__} {sources_digest('code_rl')[:12]}",
-            "finished": self.finished,
-            "settings": self.settings,
-            "provenance": self.provenance,
-            "stages": [stage.to_json() for stage in self.stages],
-        }
-
-    def save(self, folder: Path) -> None:
-        """Write `report.json` and `dropped.jsonl` (every dropped row, in order)."""
-        rows = [
-            {"id": one.id, "stage": stage.stage, "reason": one.reason, "detail": one.detail}
-            for stage in self.stages
-            for one in stage.dropped
-        ]
-        write_atomically(folder / "dropped.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-        write_atomically(folder / REPORT, json.dumps(self.to_json(), indent=1) + "\n")
+    @property
+    def dropped(self) -> list[Dropped]:
+        """Every dropped row, in order."""
+        return [one for stage in self.stages for one in stage.dropped]
 
 
 class PrepareView(View):
@@ -107,7 +85,7 @@ class PrepareView(View):
     def farewell(self, out: Path, written: Mapping[str, int] | None) -> None:
         """Print where the output is; `written` has the problems of each split (None: the stage
         write did not run)."""
-        self.say(f"report: {out / REPORT}; every dropped row: {out / 'dropped.jsonl'}")
+        self.say(f"card: {out / CARD}; every dropped row: {out / 'dropped.jsonl'}")
         if written is not None:
             splits = ", ".join(f"{count} in {name}" for name, count in written.items())
             self.say(

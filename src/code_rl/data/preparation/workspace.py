@@ -6,26 +6,23 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from code_rl.data.dataset import Dataset
 from code_rl.data.load import with_most_tests
 from code_rl.data.on_disk import ProblemStore
-from code_rl.data.preparation.decisions import Decisions, OnItem
 from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.grading import Problem, StdinTest, TestCase
 from code_rl.grading.native import format_problem
 from code_rl.grading.sandbox import Executor
 from code_rl.grading.values import ENVELOPE, dumps
-from code_rl.util.data_files import sources_digest
 from code_rl.util.errors import ConfigError
-from code_rl.util.files import KeyedLog, check_out, digest, only_writer
+from code_rl.util.files import check_out, only_writer
 
-WORK, REPORT = "work", "report.json"
+WORK = "work"
 NAME_KEYS = (
     "title",
     "question_title",
@@ -37,13 +34,6 @@ NAME_KEYS = (
     "url",
 )
 MAX_HASHED_TESTS = 64
-# The code and the settings on which a decision of stage `verify` depends.
-_VERIFYING = (
-    "code_rl.data.preparation.verification",
-    "code_rl.data.preparation.decisions",
-    "code_rl.grading",
-)
-_DECIDING = ("mutants", "seed", "max_references", "repeats", "patient_limit_s", "unverified")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,21 +167,6 @@ class Workspace:
         if self._executor is not None:
             await self._executor.aclose()
             self._executor = None
-
-    @contextlib.contextmanager
-    def verifying(self, candidates: Sequence[Candidate], on_item: OnItem) -> Iterator[Decisions]:
-        """Give the decisions of stage `verify`, including those stored by an earlier run. If the
-        block ends without an error, only the rows of these candidates are kept.
-
-        A decision depends on the stage's settings, on the code of the stage and of grading, and on
-        the problem.
-        """
-        shared = [sources_digest(*_VERIFYING), *(getattr(self.config, name) for name in _DECIDING)]
-        keys = [digest(shared, one.entry.digest) for one in candidates]
-        log = KeyedLog[str](self.work / "verify.jsonl", itemgetter("key"))
-        with contextlib.closing(log):
-            yield Decisions(candidates, keys, log, on_item)
-            log.rewrite(keys)
 
     def load(self, candidate: Candidate) -> Problem:
         """Return the problem as it is written: at most `max_tests` tests, the limit of its

@@ -8,6 +8,7 @@ problem is verified again at the end, with fewer in flight and a larger limit.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import sys
@@ -15,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from code_rl.data.preparation.decisions import (
@@ -23,6 +25,7 @@ from code_rl.data.preparation.decisions import (
     SANDBOX_ERROR,
     UNSETTLED,
     Decision,
+    Decisions,
     OnItem,
     Verdicts,
 )
@@ -49,6 +52,8 @@ from code_rl.grading import Problem, Verdict, VerdictKind
 from code_rl.grading.sandbox import Executor, Limits
 from code_rl.grading.submission import limits_of
 from code_rl.util.concurrency import IN_FLIGHT_PER_PLACE, default_concurrency
+from code_rl.util.data_files import sources_digest
+from code_rl.util.files import KeyedLog, digest
 
 UNSTEADY_REPEATS = 10
 MOST_WRONG_SOLUTIONS = 5
@@ -63,14 +68,24 @@ _NOT_IMPORTED = re.compile(
 )
 
 
+# The code and the settings on which a stored decision depends, beside the problem.
+_CODE = (__package__, "code_rl.data.preparation.decisions", "code_rl.grading")
+_DECIDING = ("mutants", "seed", "max_references", "repeats", "patient_limit_s", "unverified")
+
+
 async def run_verify(
     workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
 ) -> list[Decision]:
-    """Verify many problems at once. Those whose references all ran out of time come last, few at
-    once."""
-    with workspace.verifying(candidates, on_item) as decisions:
+    """Verify many problems at once, except those that an earlier run has decided. Those whose
+    references all ran out of time come last, few at once."""
+    config = workspace.config
+    shared = [sources_digest(*_CODE), *(getattr(config, name) for name in _DECIDING)]
+    keys = [digest(shared, one.entry.digest) for one in candidates]
+    log = KeyedLog[str](workspace.work / "verify.jsonl", itemgetter("key"))
+    with contextlib.closing(log):
+        decisions = Decisions(candidates, keys, log, on_item)
         if decisions.waiting:
-            verifier = Verifier(workspace.config, workspace.executor())
+            verifier = Verifier(config, workspace.executor())
             places = default_concurrency(workspace.executor().slots)
 
             async def decide(one: Candidate, *, patient: bool = False) -> Decision | None:
@@ -80,7 +95,8 @@ async def run_verify(
             await decisions.at_once(decide, places)
             few = max(1, places // IN_FLIGHT_PER_PLACE)
             await decisions.at_once(partial(decide, patient=True), few)
-        return [at_least(decision, workspace.config.min_j) for decision in decisions.made]
+        log.rewrite(keys)
+    return [at_least(decision, config.min_j) for decision in decisions.made]
 
 
 @dataclass(frozen=True, slots=True)
