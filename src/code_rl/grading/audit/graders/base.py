@@ -122,22 +122,11 @@ def shapes(problem: Problem, code: str) -> dict[str, Any]:
         "memory_limit_mb": problem.memory_limit_mb,
         "inputs": inputs,
         "outputs": outputs,
-        "input_output": {"inputs": inputs, "outputs": outputs}
-        | ({"fn_name": problem.fn_name} if calls else {}),
         "lcb_input_output": {"inputs": lines, "outputs": values}
         | ({"fn_name": problem.fn_name} if calls else {}),
         "lcb_tests": [
             {"input": given, "output": wanted, "testtype": kind}
             for given, wanted in zip(lines, values, strict=True)
-        ],
-        "test_cases": [
-            {
-                "type": "function_call" if calls else "stdin_stdout",
-                "fn_name": problem.fn_name,
-                "input": a,
-                "output": b,
-            }
-            for a, b in zip(inputs, outputs, strict=True)
         ],
         "asserts": [
             f"assert {problem.fn_name}({', '.join(map(repr, test.args))}) == {test.expected!r}"

@@ -101,15 +101,12 @@ class Function(AuditedGrader):
         process = await start(self._python, self._target, self._confined, self._folder)
         self._all.add(process)
         try:
-            ready = await process.ready(_START_S)
-        except EOFError as error:
+            failed = (await asyncio.wait_for(process.request({}), _START_S)).get("failed")
+        except (TimeoutError, EOFError) as error:
+            failed = str(error) or f"it did not load in {_START_S:g} s"
+        if failed is not None:
             await self._end(process)
-            raise ConfigError(
-                f"grader={self._target} does not start: {one_line(str(error))}"
-            ) from None
-        if "failed" in ready:
-            await self._end(process)
-            raise ConfigError(f"grader={self._target}: {one_line(ready['failed'])}")
+            raise ConfigError(f"grader={self._target}: {one_line(failed)}")
         return process
 
     async def _end(self, process: Process | None) -> None:
