@@ -58,15 +58,11 @@ def test_a_sound_problem_is_kept_with_its_card() -> None:
     decision = verify(SUM, mutants=8)[0]
     assert decision.keep
     metadata = decision.metadata
-    assert (metadata["verified"], metadata["reference"], metadata["reference_cpu_s"], metadata["mutants"]) == (
-        True,
-        1,
-        0.25,
-        8,
-    )
-    assert 4 < metadata["mutants_killed"] <= 8
+    assert (metadata["verified"], metadata["reference"], metadata["reference_cpu_s"]) == (True, 1, 0.25)
     assert decision.time_limit_s == 2.0
-    assert sum(decision.programs["mutants"].values()) == 8
+    mutants_by_verdict = decision.programs["mutants"]
+    assert sum(mutants_by_verdict.values()) == 8
+    assert mutants_by_verdict["wrong_answer"] > 4
 
 
 UNLUCKY = "0.134364 < random.random() < 0.134365"
@@ -181,7 +177,8 @@ def test_a_slow_reference_without_a_stated_limit_gets_a_larger_one() -> None:
 
 
 def test_a_reference_with_a_byte_order_mark_has_mutants_too() -> None:
-    assert verify(with_solution(SUM, "\ufeff" + RIGHT), mutants=8)[0].metadata["mutants"] == 8
+    found = verify(with_solution(SUM, "\ufeff" + RIGHT), mutants=8)[0]
+    assert sum(found.programs["mutants"].values()) == 8
 
 
 SIZES = (*range(40), *range(-1, -40, -1), *range(40, 80))
@@ -205,7 +202,7 @@ def test_mutants_have_the_verdicts_that_all_tests_give(reference: str) -> None:
     assert len(failing) < len(verdicts)
     assert any(verdict.passed >= 32 for verdict in verdicts if not verdict.correct)
     assert dict(Counter(failing)).items() <= decision.programs["mutants"].items()
-    assert (decision.metadata["mutants"], decision.metadata["mutants_killed"]) == (len(verdicts), len(failing))
+    assert sum(decision.programs["mutants"].values()) == len(verdicts)
 
 
 def test_problems_without_a_reference_may_be_kept() -> None:

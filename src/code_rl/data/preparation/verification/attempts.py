@@ -1,6 +1,5 @@
-"""Runs one reference solution on its problem's tests, with the judge that gives the reward: it
-passes, fails, or gets no verdict. A seeded mutator makes (mostly) wrong versions of a right
-program, with one small change each."""
+"""Trivial programs that pass, perturbed runs of a reference, and mutants: (mostly) wrong versions
+of a right program, with one small change each."""
 
 from __future__ import annotations
 
@@ -8,12 +7,11 @@ import ast
 import random
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from code_rl.grading import Compare, Problem, StdinTest, TestCase, Verdict, judge_async
+from code_rl.grading import Compare, Problem, StdinTest, TestCase
 from code_rl.grading.compare import compare_printed, compare_returned
-from code_rl.grading.sandbox import Executor
 from code_rl.grading.values import dumps
 from code_rl.util import syntax
 
@@ -21,31 +19,6 @@ _UNSTEADY = re.compile(
     r"\b(?:random|randint|randrange|shuffle|choice|secrets|uuid|urandom|time|datetime|perf_counter|"
     r"monotonic|threading|multiprocessing|asyncio|concurrent|getpid)\b|\b(?:id|hash)\("
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """A program's verdict and the CPU seconds of each test that ran, in order."""
-
-    verdict: Verdict
-    seconds: tuple[float, ...]
-
-    @property
-    def slowest_s(self) -> float:
-        """CPU seconds of the slowest test."""
-        return max(self.seconds, default=0.0)
-
-
-async def attempt(
-    problem: Problem, code: str, executor: Executor, cpu_limit_s: float | None = None
-) -> Attempt:
-    """Judge `code` and record the time of each test. `cpu_limit_s` replaces the problem's own limit
-    and may be higher."""
-    if cpu_limit_s is not None:
-        problem = replace(problem, time_limit_s=cpu_limit_s)
-    seconds: list[float] = []
-    verdict = await judge_async(problem, code, executor, seconds=seconds)
-    return Attempt(verdict, tuple(seconds))
 
 
 def perturbed(problem: Problem, number: int) -> Problem:

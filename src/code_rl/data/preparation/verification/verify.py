@@ -31,8 +31,6 @@ from code_rl.data.preparation.decisions import (
 )
 from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.data.preparation.verification.attempts import (
-    Attempt,
-    attempt,
     is_unsteady,
     mutants,
     perturbed,
@@ -48,7 +46,7 @@ from code_rl.data.preparation.verification.programs import (
     at_least,
 )
 from code_rl.data.preparation.workspace import Candidate, Workspace
-from code_rl.grading import Problem, Verdict, VerdictKind
+from code_rl.grading import Problem, Verdict, VerdictKind, judge_async
 from code_rl.grading.sandbox import Executor, Limits
 from code_rl.grading.submission import limits_of
 from code_rl.util.concurrency import IN_FLIGHT_PER_PLACE, default_concurrency
@@ -125,15 +123,15 @@ class Verifier:
         late = False
         for number, code in enumerate(problem.solutions[: self.config.max_references], start=1):
             limit = self.config.patient_limit_s if patient else problem.time_limit_s
-            tried = await attempt(problem, code, self.executor, limit)
-            kind = tried.verdict.kind
-            _note(programs, RIGHT, tried.verdict)
-            if kind is VerdictKind.PASSED:
-                decision = await self._proved(problem, code, tried, number, programs)
+            seconds: list[float] = []
+            verdict = await self._judge(problem, code, limit, programs[RIGHT], seconds)
+            if verdict.correct:
+                slowest = max(seconds, default=0.0)
+                decision = await self._proved(problem, code, slowest, number, programs)
                 return replace(decision, programs=_plain(programs))
-            late = late or (kind is VerdictKind.TIME_LIMIT and not patient)
+            late = late or (verdict.kind is VerdictKind.TIME_LIMIT and not patient)
             if not late:
-                failures.append(await self._failure(problem, code, tried, limit))
+                failures.append(await self._failure(problem, code, verdict, limit))
         if late:
             return None
         # Prefer a broken checker, then a failure of this machine, then the first failure.
@@ -141,29 +139,43 @@ class Verifier:
         chosen = (broken or [one for one in failures if one.reason in UNSETTLED] or failures)[0]
         return replace(chosen, programs=_plain(programs))
 
-    async def _failure(self, problem: Problem, code: str, tried: Attempt, limit: float) -> Decision:
+    async def _judge(
+        self,
+        problem: Problem,
+        code: str,
+        limit: float,
+        counts: Counter[str] | None = None,
+        seconds: list[float] | None = None,
+    ) -> Verdict:
+        """Judge a program under a CPU limit in seconds. `counts` counts its verdict, unless that
+        says nothing about the program; `seconds` gets the CPU seconds of each test."""
+        limited = replace(problem, time_limit_s=limit)
+        verdict = await judge_async(limited, code, self.executor, seconds=seconds)
+        if counts is not None and not verdict.undecided:
+            counts[verdict.kind.value] += 1
+        return verdict
+
+    async def _failure(
+        self, problem: Problem, code: str, verdict: Verdict, limit: float
+    ) -> Decision:
         """Return the decision for a reference that failed."""
-        verdict = tried.verdict
         message = verdict.failure.message if verdict.failure else ""
         if verdict.undecided:
             return _no_verdict(verdict)
         if message.startswith(("ModuleNotFoundError", "ImportError")):
-            open_tests = tuple(
-                replace(test, public=True) for test in problem.tests
-            )  # public tests show the whole error
-            again = (
-                await attempt(replace(problem, tests=open_tests), code, self.executor, limit)
-            ).verdict
+            # Public tests show the whole error.
+            open_tests = tuple(replace(test, public=True) for test in problem.tests)
+            again = await self._judge(replace(problem, tests=open_tests), code, limit)
             if again.failure and (library := missing_library(again.failure.message)):
                 return Decision(MISSING_LIBRARY, f"the sandbox lacks {library}")
         at = f"{verdict.kind.value} at test {verdict.passed} of {verdict.total}"
         return Decision("reference_fails", f"{at}: {message.partition(':')[0]}")
 
     async def _proved(
-        self, problem: Problem, code: str, tried: Attempt, number: int, programs: Programs
+        self, problem: Problem, code: str, slowest: float, number: int, programs: Programs
     ) -> Decision:
-        """Return the decision for a reference that passed once, after the rest of the proof."""
-        slowest = tried.slowest_s
+        """Return the decision for a reference that passed once, with `slowest` CPU seconds on its
+        slowest test, after the rest of the proof."""
         stated = problem.time_limit_s
         if (
             slowest > stated
@@ -182,13 +194,11 @@ class Verifier:
             decision = await self._wrong_ones(problem, patience, programs)
         if decision is not None:
             return decision
-        made, killed = await self._mutants(problem, code, tried, programs)
+        await self._mutants(problem, code, 2 * bucket(slowest), programs[MUTANTS])
         metadata: dict[str, Any] = {
             "verified": True,
             "reference": number,
             "reference_cpu_s": bucket(slowest),
-            "mutants": made,
-            "mutants_killed": killed,
         }
         return Decision(metadata=metadata, time_limit_s=limit)
 
@@ -197,8 +207,7 @@ class Verifier:
         problem flaky."""
         more = UNSTEADY_REPEATS if self.config.repeats and is_unsteady(code) else 0
         for number in range(1, 1 + self.config.repeats + more):
-            moved = perturbed(problem, number)
-            verdict = (await attempt(moved, code, self.executor, limit)).verdict
+            verdict = await self._judge(perturbed(problem, number), code, limit)
             if verdict.undecided:
                 return _no_verdict(verdict)
             if not verdict.correct:
@@ -211,8 +220,7 @@ class Verifier:
     ) -> None:
         """Judge the accepted solutions after the `number`th, under the limit that is written."""
         for code in problem.solutions[number : self.config.max_references]:
-            verdict = (await attempt(problem, code, self.executor, limit)).verdict
-            _note(programs, RIGHT, verdict)
+            await self._judge(problem, code, limit, programs[RIGHT])
 
     async def _wrong_ones(
         self, problem: Problem, limit: float, programs: Programs
@@ -222,50 +230,37 @@ class Verifier:
         wrong = known[:MOST_WRONG_SOLUTIONS] if isinstance(known, list) else []
         passing: list[Decision] = []
         for number, code in enumerate(map(str, wrong)):
-            verdict = (await attempt(problem, code, self.executor, limit)).verdict
+            verdict = await self._judge(problem, code, limit, programs[WRONG])
             if verdict.undecided:
                 return _no_verdict(verdict)
-            _note(programs, WRONG, verdict)
             if verdict.correct:
                 said = f"wrong solution {number} passes all {verdict.total} tests"
                 passing.append(Decision("wrong_solution_passes", said))
         return passing[0] if passing else None
 
     async def _mutants(
-        self, problem: Problem, code: str, tried: Attempt, programs: Programs
-    ) -> tuple[int, int]:
-        """Return the numbers of judged and of killed mutants. Mutants without a verdict do not
-        count."""
-        limit = 2 * bucket(tried.slowest_s)
+        self, problem: Problem, code: str, limit: float, counts: Counter[str]
+    ) -> None:
+        """Count the verdicts on mutants. Those that pass are judged on generated inputs too."""
         seed = f"{self.config.seed}/{problem.id}"
-        every = [
-            (one, (await attempt(problem, one, self.executor, limit)).verdict)
-            for one in mutants(code, self.config.mutants, seed)
-        ]
-        judged = [(one, verdict) for one, verdict in every if not verdict.undecided]
-        killed = [verdict for _, verdict in judged if not verdict.correct]
-        for verdict in killed:
-            _note(programs, MUTANTS, verdict)
-        alive = [one for one, verdict in judged if verdict.correct]
-        if alive:
-            limits = limits_of(problem, limit)
-            nearby = await nearby_problem(problem, code, self.executor, limits, seed)
-            for one in alive:
-                found = nearby and (await attempt(nearby, one, self.executor, limit)).verdict.kind
-                differs = found in (VerdictKind.WRONG_ANSWER, VerdictKind.RUNTIME_ERROR)
-                programs[MUTANTS][VerdictKind.PASSED.value if differs else UNKNOWN] += 1
-        return len(judged), len(killed)
-
-
-def _note(programs: Programs, kind: str, verdict: Verdict) -> None:
-    """Count a program's verdict, unless it says nothing about the program."""
-    if not verdict.undecided:
-        programs[kind][verdict.kind.value] += 1
+        alive: list[str] = []
+        for mutant in mutants(code, self.config.mutants, seed):
+            verdict = await self._judge(problem, mutant, limit)
+            if verdict.correct:
+                alive.append(mutant)
+            elif not verdict.undecided:
+                counts[verdict.kind.value] += 1
+        limits = limits_of(problem, limit)
+        nearby = await nearby_problem(problem, code, self.executor, limits, seed) if alive else None
+        for mutant in alive:
+            found = nearby and (await self._judge(nearby, mutant, limit)).kind
+            differs = found in (VerdictKind.WRONG_ANSWER, VerdictKind.RUNTIME_ERROR)
+            counts[VerdictKind.PASSED.value if differs else UNKNOWN] += 1
 
 
 def _plain(programs: Programs) -> Verdicts:
     """Return the counts as dicts, which `asdict` copies."""
-    return {kind: dict(counts) for kind, counts in programs.items()}
+    return {kind: dict(counts) for kind, counts in programs.items() if counts}
 
 
 def missing_library(message: str) -> str:
