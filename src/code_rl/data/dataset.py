@@ -33,7 +33,7 @@ from code_rl.data.sources.livecodebench import release_shards
 from code_rl.data.sources.records import Item, Origin
 from code_rl.data.sources.shapes import read_row, shape_of
 from code_rl.grading import Problem
-from code_rl.grading.native import check_problem, format_problem
+from code_rl.grading.native import check_problem, format_problem, problem_to_json
 from code_rl.util import registry
 from code_rl.util.data_files import describe_files, is_data_file, scan_rows
 from code_rl.util.errors import ConfigError, DataError
@@ -123,6 +123,10 @@ class MadeSource(Source):
     def readers(self) -> Iterator[Callable[[], Item]]:
         """Yield one function per problem, which returns it."""
         return (partial(self.problems.__getitem__, index) for index in range(len(self.problems)))
+
+    def rows(self) -> Rows:
+        """Yield the problems in the native format."""
+        return ((problem.id, problem_to_json(problem)) for problem in self.problems)
 
     def provenance(self) -> dict[str, Any]:
         """Return the version of the problems."""

@@ -176,7 +176,7 @@ def test_an_evaluation_row_is_known_by_its_statement(row: dict[str, object], tmp
 def test_an_evaluation_row_without_a_statement_is_an_error_that_names_it(row: object, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"prompt": LEAK}) + "\n" + json.dumps(row) + "\n")
-    with refused("1 of 2 rows", "rows.jsonl:2", kind=DataError):
+    with refused("1 of 2 rows", "rows.jsonl, line 2", kind=DataError):
         list(evaluation_problems(str(path)))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
@@ -56,7 +55,7 @@ def check(config: PrepareConfig) -> Dataset:
         read_pass_rates(verdicts_file(str(config.pass_rates)))
     if "decontaminate" in config.stages:
         for name in config.evaluation_sets:
-            deque(evaluation_problems(name), maxlen=0)
+            evaluation_problems(name)
     source = open_source(config.dataset)
     check_replaced(config, source)
     return source

@@ -12,6 +12,7 @@ from code_rl.util.options import (
     AT_LEAST_0,
     AT_LEAST_1,
     SEED,
+    SHARE,
     ExecutorOptions,
     check_that,
     option,
@@ -40,7 +41,6 @@ NO_DATA = (
 """Settings that do not affect any problem."""
 
 
-SHARE = check_that(lambda share: 0 < share <= 1, "in (0, 1]")
 PART = check_that(lambda share: 0 <= share < 1, "in [0, 1)")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,7 +56,7 @@ async def run_write(
             (workspace.out / Path(each["file"]).name).unlink(missing_ok=True)
     write_atomically(
         workspace.out / MANIFEST,
-        json.dumps(_manifest(workspace, candidates, splits), indent=1) + "\n",
+        json.dumps(_manifest(workspace, splits), indent=1) + "\n",
     )
     return [Decision()] * len(candidates)
 
@@ -96,9 +95,7 @@ def _write_split(
     sync_directory(workspace.out)
 
 
-def _manifest(
-    workspace: Workspace, candidates: Sequence[Candidate], splits: dict[str, Any]
-) -> dict[str, Any]:
+def _manifest(workspace: Workspace, splits: dict[str, Any]) -> dict[str, Any]:
     """Return the manifest. It has no times, so the same data and settings give the same
     manifest."""
     settings = {
@@ -111,7 +108,4 @@ def _manifest(
         "splits": splits,
         "settings": settings,
         "provenance": workspace.dataset.provenance(),
-        "problems_by_source": dict(
-            sorted(Counter(s.entry.source or "unnamed" for s in candidates).items())
-        ),
     }

@@ -93,7 +93,7 @@ Undo = Callable[[], None]
 Change = Callable[[], Undo]
 """A function that changes the syntax tree in one place and returns the function that undoes it."""
 
-COMPARE_SWAPS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
+OPERATOR_SWAPS: dict[type[ast.AST], tuple[type[Any], ...]] = {
     ast.Lt: (ast.LtE, ast.Gt),
     ast.LtE: (ast.Lt, ast.GtE),
     ast.Gt: (ast.GtE, ast.Lt),
@@ -104,8 +104,6 @@ COMPARE_SWAPS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.NotIn: (ast.In,),
     ast.Is: (ast.IsNot,),
     ast.IsNot: (ast.Is,),
-}
-BINARY_SWAPS: dict[type[ast.operator], tuple[type[ast.operator], ...]] = {
     ast.Add: (ast.Sub, ast.Mult),
     ast.Sub: (ast.Add,),
     ast.Mult: (ast.Add, ast.FloorDiv),
@@ -118,6 +116,8 @@ BINARY_SWAPS: dict[type[ast.operator], tuple[type[ast.operator], ...]] = {
     ast.BitXor: (ast.BitOr,),
     ast.LShift: (ast.RShift,),
     ast.RShift: (ast.LShift,),
+    ast.And: (ast.Or,),
+    ast.Or: (ast.And,),
 }
 NAME_SWAPS = {
     "min": "max",
@@ -196,12 +196,10 @@ def _own_changes(node: ast.AST) -> Iterator[Change]:
     """Yield changes of a node itself: operators, names, bounds of slices, the value of a return."""
     if isinstance(node, ast.Compare):
         for index, op in enumerate(node.ops):
-            yield from (_setter(node.ops, index, swap()) for swap in COMPARE_SWAPS[type(op)])
-    elif isinstance(node, ast.BinOp | ast.AugAssign):
-        for swap in BINARY_SWAPS.get(type(node.op), ()):
+            yield from (_setter(node.ops, index, swap()) for swap in OPERATOR_SWAPS[type(op)])
+    elif isinstance(node, ast.BinOp | ast.AugAssign | ast.BoolOp):
+        for swap in OPERATOR_SWAPS.get(type(node.op), ()):
             yield _setter(vars(node), "op", swap())
-    elif isinstance(node, ast.BoolOp):
-        yield _setter(vars(node), "op", ast.Or() if isinstance(node.op, ast.And) else ast.And())
     elif isinstance(node, ast.Slice):
         for name in ("lower", "upper"):
             bound = getattr(node, name)

@@ -37,6 +37,7 @@ class Function(AuditedGrader):
     confined: bool
     problems: str
     _idle: list[Process] = field(default_factory=list)
+    _started: set[Process] = field(default_factory=set)
 
     @property
     def _folder(self) -> str:
@@ -55,22 +56,21 @@ class Function(AuditedGrader):
         try:
             process = self._idle.pop() if self._idle else await self._start()
             answer = await asyncio.wait_for(process.request(shapes(problem, code)), self.timeout_s)
-        except BaseException as error:
+        except (TimeoutError, EOFError, ConfigError) as error:
             if process is not None:
-                await process.end()
-            if isinstance(error, TimeoutError):
-                return GraderOutcome(None, f"no answer in {self.timeout_s:g} s", silent=True)
-            if isinstance(error, EOFError | ConfigError):
-                return GraderOutcome(None, str(error))
-            raise
+                await self._end(process)
+            silent = isinstance(error, TimeoutError)
+            said = f"no answer in {self.timeout_s:g} s" if silent else str(error)
+            return GraderOutcome(None, said, silent)
         self._idle.append(process)
         score = answer.get("score")
         return outcome_of(score, self.pays_at, str(answer.get("failed", f"score {score!r}"))[:SAID])
 
     async def renew(self) -> None:
         """End the processes; new ones import the function again."""
-        while self._idle:
-            await self._idle.pop().end()
+        self._idle.clear()
+        for process in list(self._started):
+            await self._end(process)
 
     async def aclose(self) -> None:
         """End the processes."""
@@ -78,14 +78,16 @@ class Function(AuditedGrader):
 
     async def _start(self) -> Process:
         process = await start(self.python, self.name, self.confined, self._folder)
+        self._started.add(process)
         try:
             failed = (await asyncio.wait_for(process.request({}), _START_S)).get("failed")
         except (TimeoutError, EOFError) as error:
             failed = str(error) or f"it did not load in {_START_S:g} s"
-        except BaseException:
-            await process.end()
-            raise
         if failed is not None:
-            await process.end()
+            await self._end(process)
             raise ConfigError(f"grader={self.name}: {one_line(failed)}")
         return process
+
+    async def _end(self, process: Process) -> None:
+        await process.end()
+        self._started.discard(process)
