@@ -131,7 +131,7 @@ def scale(config: PrepareBenchmark, folder: Path) -> None:
         "prepare", f"dataset={noisy}", f"out={out}", f"decontaminate={exam_file}", f"stop_after={config.stop_after}",
         f"mutants={config.mutants}", f"repeats={config.repeats}", f"unverified={'drop' if config.references else 'keep'}",
     )  # fmt: skip
-    report = json.loads((out / "report.json").read_text())
+    report = json.loads((out / "card.json").read_text())
     for stage in report["stages"]:
         print(
             f"{stage['stage']:>13} {stage['seconds'] / 60:7.2f} min  {stage['in']} -> {stage['out']}  {stage['dropped']}"
@@ -176,7 +176,7 @@ def compare(config: PrepareBenchmark, folder: Path) -> None:
             f"mutants={config.mutants}",
             f"repeats={config.repeats}",
         )
-        report = json.loads((out / "report.json").read_text())
+        report = json.loads((out / "card.json").read_text())
         times["verify"].append(next(stage["seconds"] for stage in report["stages"] if stage["stage"] == "verify"))
         times["judge"].append(
             command(

@@ -12,7 +12,7 @@ from typing import Any
 import chz
 
 from code_rl import Grader, Loss, Problem, ProblemView, Reply, Single, StdinTest, Trajectory, extract_code
-from code_rl.data.preparation.decisions import KEEP, Decision, OnItem, drop, one_by_one
+from code_rl.data.preparation.decisions import Decision, OnItem, one_by_one
 from code_rl.data.preparation.workspace import Candidate, Workspace
 from code_rl.data.sources.records import Origin, Row
 from code_rl.data.sources.shapes import Shape
@@ -124,7 +124,7 @@ async def run_shorten(workspace: Workspace, candidates: Sequence[Candidate], on_
 
     def decide(one: Candidate) -> Decision:
         shortened.append(one.entry.id)
-        return KEEP if len(one.entry.id) == 1 else drop("long_name", one.entry.id)
+        return Decision() if len(one.entry.id) == 1 else Decision("long_name", one.entry.id)
 
     return one_by_one(candidates, on_item, decide)
 

@@ -10,8 +10,7 @@ import pytest
 from code_rl.cli.main import VERBS, Verb, main
 from code_rl.cli.train import train_command
 from code_rl.data.dataset import open_dataset
-from code_rl.data.preparation import pipeline, settings, workspace
-from code_rl.data.preparation.settings import STAGES, Stage
+from code_rl.data.preparation import pipeline, settings
 from code_rl.data.sources import shapes
 from code_rl.data.sources.records import Skipped
 from code_rl.engine.probes import load_tokenizer
@@ -196,10 +195,8 @@ def test_a_verb_is_a_settings_class_and_a_command(monkeypatch, capsys):
 
 
 def test_a_stage_of_prepare_is_a_function_and_a_line(tmp_path, monkeypatch, capsys):
-    shorten = Stage("tests.newcomer:run_shorten", ("seed",))
-    stages = dict([*list(STAGES.items())[:-1], ("shorten", shorten), ("write", STAGES["write"])])
-    for module in (settings, workspace, pipeline):  # each has it by name
-        monkeypatch.setattr(module, "STAGES", stages)
+    monkeypatch.setattr(settings, "STAGES", (*settings.STAGES[:-1], "shorten", "write"))
+    monkeypatch.setitem(pipeline.RUNNERS, "shorten", newcomer.run_shorten)
     tests = [{"kind": "stdin", "input": f"{n} 2\n", "expected": f"{n + 2}\n"} for n in range(3)]
     rows = [{"id": name, "statement": f"Print the sum of two {name} integers.", "tests": tests} for name in ("a", "bb")]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -131,11 +131,10 @@ def open_grader(config: AuditConfig) -> AuditedGrader:
     if not config.grader.partition(":")[2]:
         raise ConfigError(f"grader={config.grader} is none; use ours or package.module:function")
     return Function(
-        config.grader,
+        str(Path(config.grader).expanduser()),
         config.python or sys.executable,
         config.pays_at,
         config.timeout,
-        config.concurrency,
         config.confine,
         config.takes,
     )

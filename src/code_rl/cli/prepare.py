@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from code_rl.data.preparation import PrepareConfig, PrepareView, check, prepare, say_plan
+from code_rl.data.preparation import PrepareConfig, PrepareView, check, prepare
 from code_rl.util.settings import make_settings
 
 
@@ -14,8 +14,4 @@ def prepare_command(given: Mapping[str, str]) -> int:
     undecided. Raises ConfigError and DataError for bad input."""
     config = make_settings(PrepareConfig, given)
     source = check(config)
-    view = PrepareView()
-    if config.dry_run:
-        say_plan(config, source, view.say)
-        return 0
-    return asyncio.run(prepare(config, source, view))
+    return asyncio.run(prepare(config, source, PrepareView()))

@@ -33,7 +33,7 @@ from code_rl.data.sources.livecodebench import release_shards
 from code_rl.data.sources.records import Item, Origin
 from code_rl.data.sources.shapes import read_row, shape_of
 from code_rl.grading import Problem
-from code_rl.grading.native import check_problem, format_problem
+from code_rl.grading.native import check_problem, format_problem, problem_to_json
 from code_rl.util import registry
 from code_rl.util.data_files import describe_files, is_data_file, scan_rows
 from code_rl.util.errors import ConfigError, DataError
@@ -124,6 +124,10 @@ class MadeSource(Source):
         """Yield one function per problem, which returns it."""
         return (partial(self.problems.__getitem__, index) for index in range(len(self.problems)))
 
+    def rows(self) -> Rows:
+        """Yield the problems in the native format."""
+        return ((problem.id, problem_to_json(problem)) for problem in self.problems)
+
     def provenance(self) -> dict[str, Any]:
         """Return the version of the problems."""
         return {"name": self.name, "revision": self.version}
@@ -196,6 +200,18 @@ class Dataset:
         return " + ".join(map(str, self.sources))
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a setting, whose text is `given`: `name[@revision][:split]`, or the `path` of an
+    existing file or folder with its split."""
+
+    given: str
+    name: str
+    revision: str | None = None
+    split: str | None = None
+    path: Path | None = None
+
+
 def open_dataset(setting: str, role: Role = "train") -> Dataset:
     """Return the data set that `setting` names; `role` chooses the split if the setting does not.
 
@@ -210,67 +226,87 @@ def open_dataset(setting: str, role: Role = "train") -> Dataset:
 def test_split_settings(setting: str) -> dict[str, str]:
     """Return {name: setting} of the held-out splits that `test_dataset=setting` means: those of a
     mixture, or each one given."""
-    parts = _parts(setting)
-    if len(parts) == 1:
-        name, revision, split = _split_name(parts[0])
-        if name in MIXTURES and split in (None, "test"):
-            return {key: _at(part, revision, name) for key, part in MIXTURES[name].test.items()}
-        return {"test": setting}
+    first, *more = _parts(setting)
+    if not more:
+        is_mixture = first.name in MIXTURES and first.split in (None, "test")
+        return dict(MIXTURES[first.name].test) if is_mixture else {"test": setting}
     named: dict[str, str] = {}
-    for part in parts:
-        key = Path(_split_name(part)[0]).name.partition(".")[0]
+    for part in (first, *more):
+        key = Path(part.name).name.partition(".")[0]
         if key in named:
             raise ConfigError(
                 f"test_dataset={setting}: {key} is named twice; each held-out split needs its "
                 "own name"
             )
-        named[key] = part
+        named[key] = part.given
     return named
 
 
 def with_absolute_paths(setting: str) -> str:
     """Return the setting with each existing path in it absolute, so that it means the same in any
     working directory. Names of the catalogue come before paths."""
-    return ",".join(map(_absolute, _parts(setting)))
-
-
-def _absolute(part: str) -> str:
-    local = _local(part)
-    if local is None or _split_name(part)[0] in KNOWN_NAMES:
-        return part
-    return ":".join([os.path.abspath(local[0]), *filter(None, local[1:])])
+    return ",".join(
+        part.given
+        if part.path is None or part.name in KNOWN_NAMES
+        else ":".join([os.path.abspath(part.path), *filter(None, [part.split])])
+        for part in _parts(setting)
+    )
 
 
 def own_test_setting(setting: str) -> str | None:
     """Return the setting of the held-out problems that belong to `dataset=setting`, or None if
     there are none."""
-    parts = _parts(setting)
-    name, revision, split = _split_name(parts[0])
-    if len(parts) > 1 or split is not None:
+    part, *more = _parts(setting)
+    if more or part.split is not None:
         return None
-    at = f"@{revision}" if revision else ""
-    if name in MIXTURES:
-        return f"{name}{at}"
-    if name in CATALOGUE:
-        return f"{name}{at}:test" if "test" in CATALOGUE[name].splits[1:] else None
-    manifest = read_prepared(SHIPPED.get(name, Path(name).expanduser()))
-    return f"{name}:test" if manifest is not None and "test" in manifest["splits"] else None
+    if part.name in MIXTURES:
+        return part.name
+    if part.name in CATALOGUE:
+        return f"{part.given}:test" if "test" in CATALOGUE[part.name].splits[1:] else None
+    folder = SHIPPED.get(part.name, part.path)
+    manifest = None if folder is None else read_prepared(folder)
+    return f"{part.name}:test" if manifest is not None and "test" in manifest["splits"] else None
 
 
-def _parts(setting: str) -> list[str]:
-    if _local(setting) is not None:
-        return [setting]
+def _parts(setting: str) -> list[Part]:
+    if (whole := _local(setting)) is not None:
+        return [whole]
     parts = [part.strip() for part in setting.split(",")]
     if not all(parts):
         raise ConfigError(
             f"dataset={setting!r} names nothing; give a name, a path, or several with commas"
         )
-    return parts
+    return list(map(_part, parts))
 
 
-def _sources(part: str, role: Role) -> list[Source]:
-    name, revision, split = _split_name(part)
-    if part == BUILTIN:
+def _part(text: str) -> Part:
+    if (local := _local(text)) is not None:
+        return local
+    base, colon, split = text.rpartition(":") if ":" in text else (text, "", "")
+    name, at, revision = base.partition("@")
+    if (at and not revision) or (colon and not split):
+        raise ConfigError(
+            f"dataset={text!r}: write name, name@revision, name:split or name@revision:split"
+        )
+    if at and name in MIXTURES:
+        parts = ",".join(MIXTURES[name].train).replace(":", "@REVISION:")
+        raise ConfigError(f"dataset={text}: {name} is a mixture; name its parts instead: {parts}")
+    return Part(text, name, revision or None, split or None)
+
+
+def _local(text: str) -> Part | None:
+    """Return the part that names an existing file or folder, else None."""
+    head, _, split = text.rpartition(":")
+    for name, of_folder in ((text, None), (head, split)):
+        path = Path(os.path.expanduser(name))
+        if name and of_folder != "" and path.exists():
+            return Part(text, name, None, of_folder, path)
+    return None
+
+
+def _sources(part: Part, role: Role) -> list[Source]:
+    name, split, given = part.name, part.split, part.given
+    if given == BUILTIN:
         from code_rl.data.builtin import BuiltinTrainSet
 
         return [
@@ -283,40 +319,31 @@ def _sources(part: str, role: Role) -> list[Source]:
         if split not in (None, "train", "test"):
             raise ConfigError(f"{name}:{split}: the splits of {name} are train and test")
         chosen = mixture.test.values() if (split or role) == "test" else mixture.train
-        return [source for each in chosen for source in _sources(_at(each, revision, name), role)]
+        return [source for each in chosen for source in _sources(_part(each), role)]
     if name in CATALOGUE:
-        return [_named(name, CATALOGUE[name], revision, split, role)]
-    local = (SHIPPED[name], split) if name in SHIPPED else _local(part)
-    if local is not None:
-        return [_from_path(*local, role, part)]
+        return [_named(part, CATALOGUE[name], role)]
+    path = SHIPPED.get(name, part.path)
+    if path is not None:
+        return [_from_path(path, part, role)]
     if "/" in name and not name.startswith(("/", ".", "~")) and not is_data_file(name):
         owner, repository, *config = name.split("/", 2)
-        return [
-            _named(
-                name,
-                CatalogueEntry(f"{owner}/{repository}", "".join(config) or None),
-                revision,
-                split,
-                role,
-            )
-        ]
+        entry = CatalogueEntry(f"{owner}/{repository}", "".join(config) or None)
+        return [_named(part, entry, role)]
     if is_data_file(name) or name.startswith(("/", "./", "../", "~")):
-        raise ConfigError(f"dataset={part}: there is no such file or folder")
-    if OBJECT.fullmatch(part) and not suggestion(name, KNOWN_NAMES):
-        problems = problems_of("dataset", part, registry.find("dataset", part, dict[str, Any]()))
-        return [
-            MadeSource(part, None, (), given=part, problems=problems, version=digest_of(problems))
-        ]
+        raise ConfigError(f"dataset={given}: there is no such file or folder")
+    if OBJECT.fullmatch(given) and not suggestion(name, KNOWN_NAMES):
+        problems = problems_of("dataset", given, registry.find("dataset", given, dict[str, Any]()))
+        version = digest_of(problems)
+        return [MadeSource(given, None, (), given=given, problems=problems, version=version)]
     raise ConfigError(
-        f"dataset={part!r}: there is no such file or folder, and no data set of that name"
+        f"dataset={given!r}: there is no such file or folder, and no data set of that name"
         f"{suggestion(name, KNOWN_NAMES)}; known are {', '.join(KNOWN_NAMES)}, hub ids "
         "(owner/name), paths, and package.module:object for your own"
     )
 
 
-def _named(
-    name: str, entry: CatalogueEntry, revision: str | None, split: str | None, role: Role
-) -> Source:
+def _named(part: Part, entry: CatalogueEntry, role: Role) -> Source:
+    name, split = part.name, part.split
     wanted: Sequence[str] = ()
     if name == "livecodebench":
         split = split or "release_latest"
@@ -326,7 +353,7 @@ def _named(
         split = split or default
         if name in CATALOGUE and split not in entry.splits:
             raise ConfigError(f"{name}:{split}: the splits of {name} are {', '.join(entry.splits)}")
-    repository = open_repository(entry.repository, revision)
+    repository = open_repository(entry.repository, part.revision)
     files = wanted or [
         file for file in repository.listed(entry.config, split) if is_data_file(file)
     ]
@@ -340,7 +367,8 @@ def _named(
     return Source(name, split, paths, entry.repository, repository.commit, repository.licence)
 
 
-def _from_path(path: Path, split: str | None, role: Role, given: str) -> Source:
+def _from_path(path: Path, part: Part, role: Role) -> Source:
+    split, given = part.split, part.given
     if path.is_file():
         if split is not None:
             raise ConfigError(f"{path}:{split}: a file has no splits; leave {split!r} out")
@@ -358,7 +386,7 @@ def _from_path(path: Path, split: str | None, role: Role, given: str) -> Source:
                 f"{path}:{split}: the splits of this prepared folder are {', '.join(splits)}"
             )
         file = path / str(splits[split]["file"])
-        return Source(path.resolve().name, split, (file,), given=f"{_split_name(given)[0]}:{split}")
+        return Source(path.resolve().name, split, (file,), given=f"{part.name}:{split}")
     names = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
     if any(name.endswith(".arrow") for name in names):
         raise ConfigError(
@@ -387,44 +415,3 @@ def read_prepared(path: Path) -> dict[str, Any] | None:
             "prepare it anew in another folder"
         )
     return manifest
-
-
-def _local(part: str) -> tuple[Path, str | None] | None:
-    """Return the path and split of a part that names a local file or folder, else None."""
-    whole = Path(os.path.expanduser(part))
-    if part and whole.exists():
-        return whole, None
-    head, colon, split = part.rpartition(":")
-    path = Path(os.path.expanduser(head))
-    return (path, split) if colon and head and split and path.exists() else None
-
-
-def _split_name(part: str) -> tuple[str, str | None, str | None]:
-    """Split `name[@revision][:split]` into its parts; a path has only a split."""
-    local = _local(part)
-    if local is not None:
-        return part.removesuffix(f":{local[1]}") if local[1] else part, None, local[1]
-    base, split = part, None
-    if ":" in part:
-        base, _, split = part.rpartition(":")
-    name, at, revision = base.partition("@")
-    if (at and not revision) or split == "":
-        raise ConfigError(
-            f"dataset={part!r}: write name, name@revision, name:split or name@revision:split"
-        )
-    return name, revision or None, split
-
-
-def _at(part: str, revision: str | None, mixture: str) -> str:
-    """Return a mixture's part at a revision. Raises ConfigError if the parts are in different
-    repositories."""
-    if revision is None:
-        return part
-    parts = MIXTURES[mixture].train
-    if len({CATALOGUE[each.partition(":")[0]].repository for each in parts}) > 1:
-        named = ",".join(each.replace(":", "@REVISION:") for each in parts)
-        raise ConfigError(
-            f"{mixture}@{revision}: {mixture} is made of several repositories; name its parts "
-            f"instead: {named}"
-        )
-    return part.replace(":", f"@{revision}:")

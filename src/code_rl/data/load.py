@@ -225,8 +225,7 @@ def within_difficulty(problems: Sequence[Problem], difficulty: str) -> Sequence[
 
 
 def with_tests(problems: Sequence[Problem], least: int, most: int | None) -> Sequence[Problem]:
-    """Return the problems that have at least `least` tests, each with at most `most`: the public
-    ones, then those with the longest inputs, in their original order.
+    """Return the problems that have at least `least` tests, each `with_most_tests` (None: all).
 
     Raises ConfigError if none is left.
     """
@@ -241,10 +240,17 @@ def with_tests(problems: Sequence[Problem], least: int, most: int | None) -> Seq
         kept = Selected(problems, [i for i, count in enumerate(counts) if count >= least])
     if not kept:
         raise ConfigError(f"min_tests={least} leaves none of {len(problems)} problems; lower it")
-    return kept if most is None else Selected(kept, range(len(kept)), partial(_capped, most=most))
+    return (
+        kept
+        if most is None
+        else Selected(kept, range(len(kept)), partial(with_most_tests, most=most))
+    )
 
 
-def _capped(problem: Problem, most: int) -> Problem:
+def with_most_tests(problem: Problem, most: int) -> Problem:
+    """Return the problem with at most `most` tests: the public ones, then those with the longest
+    inputs, in their original order."""
+
     def size(test: TestCase) -> int:
         return (
             len(test.input) if isinstance(test, StdinTest) else len(repr((test.args, test.kwargs)))

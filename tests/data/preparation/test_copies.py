@@ -12,7 +12,7 @@ import pytest
 from code_rl.data.preparation.decontaminate import MOST_SHARERS, Decontaminator, Pair
 from code_rl.data.preparation.deduplicate import Deduplicator
 from code_rl.data.preparation.evaluation_sets import EvaluationProblem, evaluation_problems
-from code_rl.data.preparation.ngrams import Numbers, ngrams, words
+from code_rl.data.preparation.ngrams import ngrams, words
 from code_rl.data.preparation.normalise import open_source
 from code_rl.data.preparation.workspace import ProblemSummary, make_entry
 from code_rl.data.sources.records import Skipped
@@ -38,8 +38,8 @@ def entry(statement: str, *cases: tuple[str, str], name: str = "p") -> ProblemSu
     return make_entry(Problem(name, statement, tests), 0)[0]
 
 
-def kept(*entries: ProblemSummary, numbers: Numbers = "count") -> list[bool]:
-    found = Deduplicator(0.8, numbers)
+def kept(*entries: ProblemSummary) -> list[bool]:
+    found = Deduplicator(0.8)
     return [found.decide(one).keep for one in entries]
 
 
@@ -47,10 +47,8 @@ def exam(text: str, *ids: str) -> EvaluationProblem:
     return EvaluationProblem("set", ids[0] if ids else "e", text, ids)
 
 
-def found(
-    statement: str, *eval_problems: EvaluationProblem, name: str = "p", numbers: Numbers = "count"
-) -> Pair | None:
-    return Decontaminator(eval_problems, 0.35, numbers).find(entry(statement, name=name))
+def found(statement: str, *eval_problems: EvaluationProblem, name: str = "p") -> Pair | None:
+    return Decontaminator(eval_problems, 0.35).find(entry(statement, name=name))
 
 
 def edited(text: str, share: float, seed: int) -> str:
@@ -92,16 +90,14 @@ def test_a_copy_with_an_edit_is_a_duplicate_and_another_story_is_not() -> None:
 
 
 @pytest.mark.parametrize("told", [FIELD.format(most="{n}"), "Write a function that returns x plus {n}."])
-def test_another_number_makes_another_problem_unless_numbers_are_ignored(told: str) -> None:
+def test_another_number_makes_another_problem(told: str) -> None:
     texts = told.format(n=2), told.format(n=12)
     assert kept(*map(entry, texts)) == [True, True]
-    assert kept(*map(entry, texts), numbers="ignore") == [True, False]
 
 
-def test_short_texts_that_differ_in_a_number_do_not_overlap_unless_numbers_are_ignored() -> None:
+def test_short_texts_that_differ_in_a_number_do_not_overlap() -> None:
     one, other = "Write a function that returns x plus 2.", "Write a function that returns x plus 12."
     assert found(one, exam(other)) is None
-    assert found(one, exam(other), numbers="ignore")
 
 
 def test_one_input_with_two_answers_makes_two_problems() -> None:
@@ -180,7 +176,7 @@ def test_an_evaluation_row_is_known_by_its_statement(row: dict[str, object], tmp
 def test_an_evaluation_row_without_a_statement_is_an_error_that_names_it(row: object, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"prompt": LEAK}) + "\n" + json.dumps(row) + "\n")
-    with refused("1 of 2 rows", "rows.jsonl:2", kind=DataError):
+    with refused("1 of 2 rows", "rows.jsonl, line 2", kind=DataError):
         list(evaluation_problems(str(path)))
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from code_rl.data.preparation.normalise import open_source
 from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.data.preparation.workspace import Candidate, Workspace, make_entry
-from code_rl.data.preparation.write import _write_parquet
 from code_rl.grading.native import format_problem
 from code_rl.grading.problem import CallTest, Problem, StdinTest
 
@@ -42,7 +41,7 @@ PROBLEMS = st.builds(
     Problem, id=st.just("c"), statement=NASTY, fn_name=st.just("f"), tests=st.lists(CALLS, min_size=1, max_size=3).map(tuple)
 )  # fmt: skip
 CARDS = st.sampled_from([{}, {"verified": True, "passed": ["normalise", "filter"]}])
-NOTES = st.sampled_from([{}, {"time_limit_s": 3.0}, {"tests": [0]}, {"time_limit_s": 12.0, "tests": [0]}])
+LIMITS = st.sampled_from([None, 3.0, 12.0])
 
 
 @pytest.fixture(scope="module")
@@ -53,26 +52,14 @@ def workspace(tmp_path_factory):
 
 
 @settings(max_examples=60, deadline=None)
-@given(problem=PROBLEMS, metadata=CARDS, notes=NOTES)
-def test_a_line_is_that_of_the_problem_as_it_stands(workspace, problem, metadata, notes):
+@given(problem=PROBLEMS, metadata=CARDS, time_limit_s=LIMITS)
+def test_a_line_is_that_of_the_problem_as_it_stands(workspace, problem, metadata, time_limit_s):
     entry, line = make_entry(problem, len(workspace.store))
     workspace.store.add(problem, {}, line)
-    candidate = Candidate(entry, metadata, notes)
+    candidate = Candidate(entry, metadata, time_limit_s)
     stored = dataclasses.replace(problem, time_limit_s=float(problem.time_limit_s))
     assert workspace.store[entry.place] == stored
     assert format_problem(workspace.store[entry.place]) == format_problem(stored)
-    kept = problem.tests if "tests" not in notes else problem.tests[:1]
     meta = {**problem.meta, "prepare": metadata} if metadata else problem.meta
-    limit = notes.get("time_limit_s", stored.time_limit_s)
-    assert workspace.load(candidate) == dataclasses.replace(stored, tests=kept, meta=meta, time_limit_s=limit)
-
-
-def test_a_table_keeps_every_field_of_a_problem(tmp_path):
-    told = Problem(
-        "talk",
-        "Guess.",
-        (StdinTest("7\n", ""),),
-        date="2024-01-31",
-    )
-    _write_parquet(tmp_path / "table.parquet", iter([told]))
-    assert list(open_source(str(tmp_path / "table.parquet")).items()) == [told]
+    limit = time_limit_s or stored.time_limit_s
+    assert workspace.load(candidate) == dataclasses.replace(stored, meta=meta, time_limit_s=limit)

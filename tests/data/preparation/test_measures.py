@@ -1,4 +1,4 @@
-"""Clock, cap, intervals, ledger, trivial programs: the parts that decide without a sandbox."""
+"""Clock, intervals, ledger, trivial programs: the parts that decide without a sandbox."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.data.preparation.cap import cap_entry, spread
-from code_rl.data.preparation.decisions import BYTES_IN_FLIGHT, KEEP, Decision, Decisions
+from code_rl.data.preparation.decisions import BYTES_IN_FLIGHT, Decision, Decisions
 from code_rl.data.preparation.difficulty import judge_rate
-from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.data.preparation.verification.attempts import trivial_pass
 from code_rl.data.preparation.verification.verify import bucket, calibrated_limit
 from code_rl.data.preparation.workspace import Candidate, ProblemSummary, make_entry, measure
@@ -48,45 +46,6 @@ def test_limits_follow_the_reference() -> None:
     assert calibrated_limit(1.0, 0.01) == 1.0
     assert calibrated_limit(6.0, 3.0) == 6.0
     assert calibrated_limit(6.0, 17.0) == 64.0
-
-
-@given(st.integers(0, 40))
-def test_a_spread_keeps_every_item_once_and_begins_with_the_ends(count: int) -> None:
-    found = spread(range(count))
-    assert sorted(found) == list(range(count))
-    if count > 1:
-        assert set(found[:2]) == {0, count - 1}
-
-
-def test_public_tests_and_killers_are_kept_first_and_the_order_of_the_source_stays() -> None:
-    cases = [(f"{n}\n", f"{n}\n") for n in range(20)]
-    config = PrepareConfig(dataset="d", out="o", max_tests=5)
-    decision = cap_entry(entry(stdin_problem(*cases, public=2)), {"kills": {"13": 4, "7": 1}}, config)
-    assert decision.notes["tests"] == [0, 1, 7, 13, 19]
-
-
-@given(st.lists(st.integers(1, 900), min_size=2, max_size=30), st.integers(2, 10))
-def test_kept_tests_stay_within_bytes_and_number(sizes: list[int], most: int) -> None:
-    made = entry(stdin_problem(*(("x" * size, f"{size}") for size in sizes)))
-    config = PrepareConfig(dataset="d", out="o", max_tests=most, max_test_mb=0.002, min_tests=1)
-    decision = cap_entry(made, {}, config)
-    kept = decision.notes.get("tests", range(made.tests))
-    assert decision.keep
-    assert 1 <= len(kept) <= most
-    assert sum(made.sizes[index] for index in kept) <= 2000
-
-
-def test_a_problem_of_which_too_few_tests_fit_is_dropped() -> None:
-    made = entry(stdin_problem(("1" * 1500, "1"), ("2" * 1500, "2"), ("3" * 1500, "3")))
-    config = PrepareConfig(dataset="d", out="o", max_test_mb=0.002, min_tests=2)
-    assert not cap_entry(made, {}, config).keep
-
-
-def test_slow_tests_are_capped_by_the_time_of_the_reference() -> None:
-    made = entry(stdin_problem(*((f"{n}\n", "1") for n in range(6))))
-    config = PrepareConfig(dataset="d", out="o", max_test_cpu_s=9.0)
-    decision = cap_entry(made, {"costs": {"0": 8.0, "1": 8.0, "5": 0.5}}, config)
-    assert decision.notes["tests"] == [0, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -148,12 +107,12 @@ def test_problems_decided_at_once_stay_within_the_budget_of_bytes_and_a_larger_o
         most.append(sorted(under_way))
         await asyncio.sleep(0.001)
         under_way.remove(candidate.entry.length)
-        return KEEP
+        return Decision()
 
     log = KeyedLog[str](tmp_path / "stage.jsonl", itemgetter("key"))
     decisions = Decisions(candidates, list(map(str, range(len(sizes)))), log, lambda: None)
     asyncio.run(decisions.at_once(decide, 5))
-    assert decisions.made == [KEEP] * len(sizes)
+    assert decisions.made == [Decision()] * len(sizes)
     assert all(sum(each) <= BYTES_IN_FLIGHT or len(each) == 1 for each in most)
     assert max(map(len, most)) > 1
 

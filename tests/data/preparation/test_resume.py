@@ -17,7 +17,7 @@ from code_rl.grading.native import write_problems
 from tests.data.preparation.planted import planted_set
 
 RESULTS = ("train.jsonl", "test.jsonl", "manifest.json", "dropped.jsonl")
-MOMENTS = (("index.jsonl", 9), ("deduplicate.jsonl", 5), ("verify.jsonl", 3), ("verify.jsonl", 12), ("cap.jsonl", 2))
+MOMENTS = (("index.jsonl", 9), ("verify.jsonl", 3), ("verify.jsonl", 12))
 """A file of the work folder and how many lines it has when the kill comes: during each stage, as far as one can aim."""
 
 

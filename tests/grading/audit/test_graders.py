@@ -137,7 +137,7 @@ def test_a_failure_is_not_a_verdict_and_no_clean_card() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "said"), [("not_a_number", "NaN"), ("a_list", "not list of length 1")])
+@pytest.mark.parametrize(("name", "said"), [("not_a_number", "nan"), ("a_list", "not list of length 1")])
 def test_what_is_not_one_number_is_a_failure_that_says_so(name: str, said: str) -> None:
     card = _audit(grader=_planted(name))
     count, _, failed = card.total("honest", "mutant", "cheat", "owner")

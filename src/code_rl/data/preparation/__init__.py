@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from code_rl.util.door import door
 
 if TYPE_CHECKING:
-    from code_rl.data.preparation.pipeline import prepare
-    from code_rl.data.preparation.plan import check, say_plan
+    from code_rl.data.preparation.pipeline import check, prepare
     from code_rl.data.preparation.report import PrepareView
     from code_rl.data.preparation.settings import PrepareConfig
 else:  # a type checker would take any name for one of ours

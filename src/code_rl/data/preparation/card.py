@@ -1,7 +1,8 @@
 """The card of a prepared set: `card.md` and `card.json`.
 
-It has the rows by outcome, tests per problem, J of the tests as the source has them and as they are
-written, the problems whose tests are weak or wrong, licence, and overlap with evaluation sets.
+It is written after each stage. It has the counts of the stages, the rows by outcome, tests per
+problem, J of the tests as the source has them and as they are written, the problems whose tests are
+weak or wrong, licence, and overlap with evaluation sets.
 """
 
 from __future__ import annotations
@@ -10,40 +11,48 @@ import json
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from code_rl.data.preparation.report import Report
-from code_rl.data.preparation.verification.programs import Verdicts, quality, wrong_kind
-from code_rl.data.preparation.workspace import Candidate
+import chz
+
+from code_rl.data.preparation.decisions import Verdicts
+from code_rl.data.preparation.report import CARD, Report
+from code_rl.data.preparation.verification.programs import quality, wrong_kind
+from code_rl.data.preparation.workspace import Candidate, Workspace
+from code_rl.util.data_files import sources_digest
 from code_rl.util.files import write_atomically
 from code_rl.util.pages import render_page
+from code_rl.util.version import __version__
 
-CARD = "card.md"
 WRONG_TESTS = ("reference_fails", "flaky", "impossible_time_limit", "broken_checker")
 
 
-def write_card(report: Report, kept: Sequence[Candidate], sets: Sequence[str], out: Path) -> str:
-    """Write the card of a finished run into `out`, and return its line about the kept problems.
-
-    `kept` are the problems at the end, `sets` the evaluation sets that they were compared with.
-    """
-    card = _card(report, kept, sets)
+def write_card(report: Report, kept: Sequence[Candidate], workspace: Workspace) -> str:
+    """Write the card and `dropped.jsonl` (every dropped row, in order). Return the card's line
+    about the problems `kept` so far."""
+    out, card = workspace.out, _card(report, kept, workspace)
+    dropped = map(asdict, report.dropped)
+    write_atomically(out / "dropped.jsonl", "".join(json.dumps(row) + "\n" for row in dropped))
     write_atomically(out / "card.json", json.dumps(card, indent=1) + "\n")
     # Markdown shows HTML's escapes as the characters.
     write_atomically(out / CARD, render_page(Path(__file__).with_name("card.md.j2"), card=card))
     return str(card["kept"]["summary"])
 
 
-def _card(report: Report, kept: Sequence[Candidate], sets: Sequence[str]) -> dict[str, Any]:
+def _card(report: Report, kept: Sequence[Candidate], workspace: Workspace) -> dict[str, Any]:
+    config, dropped = workspace.config, report.dropped
     ids = {one.entry.id for one in kept}
-    dropped = [one for stage in report.stages for one in stage.dropped]
     reasons = {one.id: one.reason for one in dropped}
-    overlap = Counter(pair["set"] for pair in report.pairs)
-    tests = [one.metadata.get("tests", one.entry.tests) for one in kept] or [0]
+    overlap = Counter(one.overlap for one in dropped)
+    tests = [min(one.entry.tests, config.max_tests) for one in kept] or [0]
     return {
-        "dataset": report.dataset,
-        "provenance": report.provenance,
+        "dataset": config.dataset,
+        "code": f"{__version__} {sources_digest('code_rl')[:12]}",
+        "settings": chz.asdict(config),
+        "provenance": workspace.dataset.provenance(),
+        "stages": [stage.to_json() for stage in report.stages],
         "rows": {
             "read": report.stages[0].went_in,
             "kept": len(kept),
@@ -52,7 +61,7 @@ def _card(report: Report, kept: Sequence[Candidate], sets: Sequence[str]) -> dic
         "tests": [min(tests), statistics.median(tests), max(tests)],
         "source": _measured(report.programs.values()),
         "kept": _measured(found for name, found in report.programs.items() if name in ids),
-        "overlap": {name: overlap[name] for name in sets},
+        "overlap": {name: overlap[name] for name in config.evaluation_sets},
         "weak_tests": [
             {
                 "id": name,

@@ -27,27 +27,30 @@ OnItem = Callable[[], None]
 """Called once for each decided item."""
 
 
+Verdicts = Mapping[str, Mapping[str, int]]
+"""Counts by verdict of each kind of program that was judged for a problem."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A stage's decision on one item. `reason` is a code for counting (empty if kept), `detail` a
-    short text for users.
+    """A stage's decision on one problem: kept if `reason`, a code for counting, is empty. `detail`
+    is a short text for users.
 
-    `metadata` is added to the problem's `meta.prepare`; `notes` are only for later stages.
+    `metadata` is added to the problem's `meta.prepare`, and `time_limit_s` replaces its limit.
+    `programs` are the verdicts of stage `verify`, `overlap` the set that has the problem.
     """
 
-    keep: bool
     reason: str = ""
     detail: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    time_limit_s: float | None = None
+    programs: Verdicts = field(default_factory=dict)
+    overlap: str = ""
 
-
-KEEP = Decision(keep=True)
-
-
-def drop(reason: str, detail: str = "", **notes: Any) -> Decision:
-    """Return a decision to drop."""
-    return Decision(keep=False, reason=reason, detail=detail, notes=notes)
+    @property
+    def keep(self) -> bool:
+        """True if the problem is kept."""
+        return not self.reason
 
 
 def one_by_one(
@@ -107,7 +110,7 @@ class Decisions:
                 try:
                     decision = await decide(candidate)
                 except SandboxError as error:
-                    decision = drop(SANDBOX_ERROR, str(error))
+                    decision = Decision(SANDBOX_ERROR, str(error))
                 if decision is not None:
                     self._take(index, decision)
                 async with changed:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from code_rl.data.preparation.decisions import KEEP, Decision, OnItem, drop, one_by_one
+from code_rl.data.preparation.decisions import Decision, OnItem, one_by_one
 from code_rl.data.preparation.evaluation_sets import EvaluationProblem, evaluation_problems
-from code_rl.data.preparation.ngrams import Gram, Numbers, ngrams, problem_text, words
+from code_rl.data.preparation.ngrams import Gram, ngrams, problem_text, words
 from code_rl.data.preparation.workspace import Candidate, ProblemSummary, Workspace
 
 MOST_SHARERS = 8
@@ -35,20 +35,14 @@ class Decontaminator:
     """Finds the evaluation problem that an entry overlaps with most. Equal texts are one evaluation
     problem."""
 
-    def __init__(
-        self,
-        eval_problems: Iterable[EvaluationProblem],
-        containment: float,
-        numbers: Numbers = "count",
-    ) -> None:
+    def __init__(self, eval_problems: Iterable[EvaluationProblem], containment: float) -> None:
         self._containment = containment
-        self._numbers = numbers
         self._exams: list[EvaluationProblem] = []
         self._ids: list[set[str]] = []
         grams: list[set[Gram]] = []
         places: dict[tuple[str, ...], int] = {}
         for exam in eval_problems:
-            text = words(exam.text, numbers)
+            text = words(exam.text)
             place = places.setdefault(tuple(text), len(places))
             if place == len(self._exams):
                 self._exams.append(exam)
@@ -68,9 +62,7 @@ class Decontaminator:
         """The evaluation problem that `entry` overlaps with most, or None."""
         text = problem_text(entry.statement, entry.starter_code)
         shared = Counter(
-            place
-            for gram in ngrams(words(text, self._numbers))
-            for place in self._holders.get(gram, ())
+            place for gram in ngrams(words(text)) for place in self._holders.get(gram, ())
         )
         shares = {place: count / self._sizes[place] for place, count in shared.items()}
         most = max(shares, key=lambda place: (shares[place], -place), default=None)
@@ -98,14 +90,14 @@ async def run_decontaminate(
     """Drop problems that overlap with the named evaluation sets."""
     config = workspace.config
     eval_problems = [exam for name in config.evaluation_sets for exam in evaluation_problems(name)]
-    found = Decontaminator(eval_problems, config.containment, config.numbers)
+    found = Decontaminator(eval_problems, config.containment)
     return one_by_one(candidates, on_item, lambda one: _decide(found.find(one.entry)))
 
 
 def _decide(pair: Pair | None) -> Decision:
     if pair is None:
-        return KEEP
+        return Decision()
     share = f"{100 * pair.share:.0f}% of its text"
-    return drop(
-        "contaminated", f"{pair.exam} of {pair.set}: {pair.why}, {share}", pair=asdict(pair)
+    return Decision(
+        "contaminated", f"{pair.exam} of {pair.set}: {pair.why}, {share}", overlap=pair.set
     )

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from code_rl.data.preparation.decisions import KEEP, Decision, OnItem, drop, one_by_one
-from code_rl.data.preparation.ngrams import Numbers, ngrams, problem_text, words
+from code_rl.data.preparation.decisions import Decision, OnItem, one_by_one
+from code_rl.data.preparation.ngrams import ngrams, problem_text, words
 from code_rl.data.preparation.workspace import Candidate, ProblemSummary, Workspace
 
 PERMUTATIONS = 128
@@ -31,7 +31,7 @@ async def run_deduplicate(
     ordered = [
         candidates[index] for index in order
     ]  # a copy without a solution would not pass verify
-    found = Deduplicator(workspace.config.similarity, workspace.config.numbers)
+    found = Deduplicator(workspace.config.similarity)
     decisions = one_by_one(ordered, on_item, lambda one: found.decide(one.entry))
     made = dict(zip(order, decisions, strict=True))
     return [made[index] for index in range(len(candidates))]
@@ -40,11 +40,10 @@ async def run_deduplicate(
 class Deduplicator:
     """Decides on entries in order, by comparison with those kept before."""
 
-    def __init__(self, similarity: float, numbers: Numbers = "count") -> None:
+    def __init__(self, similarity: float) -> None:
         from rensa import RMinHashLSH
 
         self._similarity = similarity
-        self._numbers = numbers
         self._kept: list[tuple[ProblemSummary, tuple[str, ...], Any]] = []
         self._index = RMinHashLSH(threshold=similarity, num_perm=PERMUTATIONS, num_bands=BANDS)
 
@@ -57,18 +56,18 @@ class Deduplicator:
             similarity = round(signature.jaccard(theirs), 3)
             if similarity >= self._similarity and not _conflict(entry, other):
                 detail = f"of {other.id}: statements about {similarity:.2f} alike"
-                return drop("duplicate", detail, of=other.id, similarity=similarity)
+                return Decision("duplicate", detail)
         if signature is not None:
             self._index.insert(len(self._kept), signature)
         self._kept.append((entry, numbers, signature))
-        return KEEP
+        return Decision()
 
     def _sketch(self, entry: ProblemSummary) -> tuple[tuple[str, ...], Any]:
         """Return the numbers of the entry's text in order, and the MinHash of its 8-grams (None for
         a text without words)."""
         from rensa import RMinHash
 
-        text = words(problem_text(entry.statement, entry.starter_code), self._numbers)
+        text = words(problem_text(entry.statement, entry.starter_code))
         numbers = tuple(word for word in text if word.isdecimal())
         grams = ngrams(text)
         if not grams:

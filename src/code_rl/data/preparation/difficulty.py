@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from code_rl.data.preparation.decisions import KEEP, Decision, OnItem, drop, one_by_one
+from code_rl.data.preparation.decisions import Decision, OnItem, one_by_one
 from code_rl.data.preparation.workspace import Candidate, Workspace
 from code_rl.grading import VerdictKind
 from code_rl.util.data_files import read_rows
@@ -22,8 +22,8 @@ def judge_rate(passed: int, n: int, solved: str) -> Decision:
     rate = {"pass_rate": round(passed / n, 4), "samples": n}
     if solved == "drop" and passed in (0, n):
         reason = "never_solved" if passed == 0 else "always_solved"
-        return drop(reason, f"{passed} of {n} samples pass", difficulty=rate)
-    return Decision(keep=True, metadata={"difficulty": rate})
+        return Decision(reason, f"{passed} of {n} samples pass")
+    return Decision(metadata={"difficulty": rate})
 
 
 def verdicts_file(path: str) -> Path:
@@ -62,6 +62,6 @@ async def run_difficulty(
 
     def decide(candidate: Candidate) -> Decision:
         passed, judged = rates.get(candidate.entry.id, (0, 0))
-        return judge_rate(passed, judged, workspace.config.solved) if judged else KEEP
+        return judge_rate(passed, judged, workspace.config.solved) if judged else Decision()
 
     return one_by_one(candidates, on_item, decide)

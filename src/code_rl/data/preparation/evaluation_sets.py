@@ -1,4 +1,4 @@
-"""Evaluation sets in the form that `decontaminate` needs: a text and ids for each row. Prompts
+"""Evaluation sets in the form that `decontaminate` needs: a text and ids for each raw row. Prompts
 without tests are enough."""
 
 from __future__ import annotations
@@ -6,15 +6,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from code_rl.data.dataset import MANIFEST
+from code_rl.data.dataset import Source
+from code_rl.data.load import given_as
 from code_rl.data.preparation.ngrams import problem_text
 from code_rl.data.preparation.normalise import open_source
-from code_rl.data.sources.records import Skipped
-from code_rl.grading import Problem
-from code_rl.util.data_files import DATA_SUFFIXES, is_data_file, stream_rows
 from code_rl.util.errors import DataError
 
 STATEMENT_FIELDS = (
@@ -40,7 +37,7 @@ ID_FIELDS = ("id", "question_id", "task_id", "problem_id", "slug", "title", "que
 NO_TASK = frozenset({"assistant", "gpt", "tool"})
 """Speakers of a chat whose turns are answers."""
 LEAST_ROWS = 8
-"""In a file of at least this many rows, a text in more than half of them is not a statement."""
+"""In a set of at least this many rows, a text in more than half of them is not a statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,69 +50,49 @@ class EvaluationProblem:
     ids: tuple[str, ...]
 
 
-def evaluation_problems(name: str) -> Iterator[EvaluationProblem]:
-    """Yield the problems of the set `name`: a file, a folder of files, or any `dataset=`.
+def evaluation_problems(name: str) -> list[EvaluationProblem]:
+    """Return the problems of the set `name`, which is any `dataset=`.
 
     Raises DataError if a row has no statement, ConfigError if the set does not exist.
     """
-    files = _files(name)
-    if files is None:
-        for item in open_source(name, "test").items():
-            if not isinstance(item, Skipped):
-                problem = item if isinstance(item, Problem) else item.problem
-                text = problem_text(problem.statement, problem.starter_code)
-                yield EvaluationProblem(name, problem.id, text, (problem.id, *_ids(problem.meta)))
-        return
-    for file in files:
-        yield from _of_file(name, file)
+    with given_as("decontaminate"):
+        sources = open_source(name, "test").sources
+    return [problem for source in sources for problem in _of_source(name, source)]
 
 
-def _files(name: str) -> list[Path] | None:
-    """Return the files of a set that is given as a file or folder, or None for any other
-    `dataset=`."""
-    path = Path(name)
-    if not path.exists() or (path / MANIFEST).is_file():
-        return None
-    files = (
-        [path]
-        if path.is_file()
-        else sorted(file for file in path.rglob("*") if is_data_file(file.name))
-    )
-    if not files or not all(is_data_file(file.name) for file in files):
-        raise DataError(f"decontaminate={path}: no data file there ({', '.join(DATA_SUFFIXES)})")
-    return files
-
-
-def _of_file(name: str, file: Path) -> list[EvaluationProblem]:
-    found = [
-        _problem(name, row, file, number) for number, row in enumerate(stream_rows(file), start=1)
-    ]
+def _of_source(name: str, source: Source) -> list[EvaluationProblem]:
+    found = [_problem(name, row, where) for where, row in source.rows()]
     unread = [exam.id for exam in found if not exam.text.strip()]
-    if unread or not found:
+    if unread:
         raise DataError(
-            f"decontaminate={name}: {len(unread)} of {len(found)} rows of {file.name} have no "
-            f"statement ({', '.join(unread[:3])}); give it as one of {', '.join(STATEMENT_FIELDS)}"
+            f"decontaminate={name}: {len(unread)} of {len(found)} rows have no statement "
+            f"({', '.join(unread[:3])}); give it as one of {', '.join(STATEMENT_FIELDS)}"
         )
     text, count = Counter(exam.text for exam in found).most_common(1)[0]
     if len(found) >= LEAST_ROWS and 2 * count > len(found):
         raise DataError(
-            f"decontaminate={name}: {count} of {len(found)} rows of {file.name} have one text, "
-            f"{text[:60]!r}…, which "
-            "tells no problem from another; give each problem's own text as `statement`"
+            f"decontaminate={name}: {count} of {len(found)} rows have one text, {text[:60]!r}…, "
+            "which tells no problem from another; give each problem's own text as `statement`"
         )
     return found
 
 
-def _problem(name: str, row: Mapping[str, Any], file: Path, number: int) -> EvaluationProblem:
+def _problem(name: str, row: Mapping[str, Any] | DataError, where: str) -> EvaluationProblem:
+    if isinstance(row, DataError):
+        raise row
     ids = _ids(row)
-    text = "\n".join(told for field in STATEMENT_FIELDS for told in _told(row.get(field)))
-    return EvaluationProblem(name, ids[0] if ids else f"{file.name}:{number}", text, ids)
+    told = "\n".join(told for field in STATEMENT_FIELDS for told in _told(row.get(field)))
+    return EvaluationProblem(
+        name, ids[0] if ids else where, problem_text(told, row.get("starter_code")), ids
+    )
 
 
 def _ids(row: Mapping[str, Any]) -> tuple[str, ...]:
+    meta = row.get("meta")
+    found = {**meta, **row} if isinstance(meta, Mapping) else row
     return tuple(
         dict.fromkeys(
-            str(row[field]) for field in ID_FIELDS if isinstance(row.get(field), str | int)
+            str(found[field]) for field in ID_FIELDS if isinstance(found.get(field), str | int)
         )
     )
 

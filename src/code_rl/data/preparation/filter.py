@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from itertools import islice
 
-from code_rl.data.preparation.decisions import Decision, OnItem, drop, one_by_one
+from code_rl.data.preparation.decisions import Decision, OnItem, one_by_one
 from code_rl.data.preparation.ngrams import problem_text
 from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.data.preparation.workspace import Candidate, ProblemSummary, Workspace
@@ -38,19 +38,21 @@ def filter_entry(entry: ProblemSummary, config: PrepareConfig) -> Decision:
     length = len(entry.statement) + len((entry.starter_code or "").strip())
     if not config.min_statement_chars <= length <= config.max_statement_chars:
         reason = "too_short" if length < config.min_statement_chars else "too_long"
-        return drop(reason, f"statement of {length} characters")
+        return Decision(reason, f"statement of {length} characters")
     text = problem_text(entry.statement, entry.starter_code)
     words = islice(_WORD.finditer(_LINK.sub(" ", text)), LEAST_WORDS)
     if sum(1 for _ in words) < LEAST_WORDS or _NO_STATEMENT.search(text):
-        return drop("no_statement", "the source has no text for this problem, or only a link to it")
+        return Decision(
+            "no_statement", "the source has no text for this problem, or only a link to it"
+        )
     if entry.tests < config.min_tests:
-        return drop("few_tests", f"{entry.tests} tests, {config.min_tests} wanted")
-    if (size := sum(entry.sizes)) > config.max_row_mb * 1e6:
-        return drop("oversized", f"{size / 1e6:.1f} MB of tests")
+        return Decision("few_tests", f"{entry.tests} tests, {config.min_tests} wanted")
+    if entry.size > config.max_row_mb * 1e6:
+        return Decision("oversized", f"{entry.size / 1e6:.1f} MB of tests")
     for reason, pattern in (("image", _IMAGE), ("interactive", _INTERACTIVE)):
         if found := pattern.search(entry.statement):
-            return drop(reason, _around(entry.statement, found))
-    return Decision(keep=True)
+            return Decision(reason, _around(entry.statement, found))
+    return Decision()
 
 
 def _around(text: str, match: re.Match[str]) -> str:

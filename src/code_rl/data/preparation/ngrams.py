@@ -8,18 +8,15 @@ is one 8-gram.
 from __future__ import annotations
 
 import re
-from typing import Literal
 
-Numbers = Literal["count", "ignore"]
 Gram = tuple[str, ...]
 SIZE = 8
 _WORD = re.compile(r"[^\W\d_]+|\d+")
 
 
-def words(text: str, numbers: Numbers = "count") -> list[str]:
-    """Return the words of a text; if numbers are ignored, each is `0`."""
-    found = _WORD.findall(text.lower())
-    return found if numbers == "count" else ["0" if word.isdecimal() else word for word in found]
+def words(text: str) -> list[str]:
+    """Return the words of a text."""
+    return _WORD.findall(text.lower())
 
 
 def ngrams(words: list[str]) -> set[Gram]:

@@ -4,14 +4,14 @@ uniform line ends and a unique id."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import aclosing
 
 from code_rl.data.dataset import Dataset, Role, open_dataset
 from code_rl.data.on_disk import READERS
 from code_rl.data.preparation.workspace import Candidate, ProblemSummary, Workspace, make_entry
 from code_rl.data.resolve import resolve_all
-from code_rl.data.sources.records import Item, Skipped
+from code_rl.data.sources.records import Skipped
 from code_rl.grading import Problem
 from code_rl.grading.sandbox import OnDemand
 from code_rl.grading.values import ValueCodecError
@@ -49,9 +49,9 @@ async def normalise(workspace: Workspace, on_row: Callable[[], None]) -> list[Ca
     Raises SandboxError if the executor fails on a draft: without its reference a row cannot be
     read.
     """
-    store, supplied = workspace.store, set[str]()
+    store = workspace.store
     if not store.complete:
-        rows = _watched(workspace.dataset.items(store.rows), supplied)
+        rows = workspace.dataset.items(store.rows)
         executor = OnDemand(workspace.executor)
         async with aclosing(resolve_all(rows, executor)) as items:  # type: ignore[type-var]
             async for item in items:
@@ -60,10 +60,9 @@ async def normalise(workspace: Workspace, on_row: Callable[[], None]) -> list[Ca
                 if isinstance(item, Skipped):
                     store.leave_out(item)
                 else:
-                    stated = item.compare.rule == "checker" and item.id not in supplied
                     item = tidy(item)
                     try:
-                        entry, line = make_entry(item, len(store), stated_checker=stated)
+                        entry, line = make_entry(item, len(store))
                     except ValueCodecError as error:
                         store.leave_out(Skipped(item.id, "value_not_plain", str(error)))
                     else:
@@ -71,15 +70,6 @@ async def normalise(workspace: Workspace, on_row: Callable[[], None]) -> list[Ca
                 on_row()
         store.finish()
     return [Candidate(ProblemSummary(**place.about)) for place in store.places]
-
-
-def _watched(items: Iterator[Item], supplied: set[str]) -> Iterator[Item]:
-    """Yield the items. Add to `supplied` the ids of problems whose checker came from a reader; only
-    a finished row can have its own."""
-    for item in items:
-        if not isinstance(item, Problem | Skipped) and item.problem.compare.rule == "checker":
-            supplied.add(item.problem.id)
-        yield item
 
 
 def tidy(problem: Problem) -> Problem:

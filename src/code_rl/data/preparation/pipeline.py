@@ -1,38 +1,68 @@
-"""Runs the stages in order. Each gets the candidates that the previous one kept; the report is
+"""Runs the stages in order. Each gets the candidates that the previous one kept; the card is
 written after each."""
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from pkgutil import resolve_name
-
-import chz
 
 from code_rl.data.dataset import Dataset, read_prepared
-from code_rl.data.preparation.card import CARD, write_card
+from code_rl.data.preparation.card import write_card
 from code_rl.data.preparation.decisions import (
-    KEEP,
     MISSING_LIBRARY,
     SANDBOX_ERROR,
     Decision,
     OnItem,
 )
-from code_rl.data.preparation.normalise import normalise, store_key
-from code_rl.data.preparation.report import EXCERPT, Dropped, PrepareView, Report, StageReport
-from code_rl.data.preparation.settings import STAGES, PrepareConfig, skip_note
-from code_rl.data.preparation.verification.programs import PROGRAMS
-from code_rl.data.preparation.workspace import Candidate, Workspace
-from code_rl.util.errors import install_command
+from code_rl.data.preparation.decontaminate import run_decontaminate
+from code_rl.data.preparation.deduplicate import run_deduplicate
+from code_rl.data.preparation.difficulty import read_pass_rates, run_difficulty, verdicts_file
+from code_rl.data.preparation.evaluation_sets import evaluation_problems
+from code_rl.data.preparation.filter import run_filter
+from code_rl.data.preparation.normalise import normalise, open_source, store_key
+from code_rl.data.preparation.report import Dropped, PrepareView, Report, StageReport
+from code_rl.data.preparation.settings import PrepareConfig
+from code_rl.data.preparation.verification.verify import run_verify
+from code_rl.data.preparation.workspace import Candidate, Workspace, check_folder
+from code_rl.data.preparation.write import check_replaced, run_write
+from code_rl.util.errors import ConfigError, install_command
 
 Runner = Callable[[Workspace, Sequence[Candidate], OnItem], Awaitable[list[Decision]]]
 """A stage's function: from the remaining candidates to one decision each. Stored decisions are
-reused (`Workspace.verifying`)."""
+reused."""
+RUNNERS: dict[str, Runner] = {
+    "filter": run_filter,
+    "deduplicate": run_deduplicate,
+    "decontaminate": run_decontaminate,
+    "verify": run_verify,
+    "difficulty": run_difficulty,
+    "write": run_write,
+}
+"""The function of each stage after `normalise`."""
+
+
+def check(config: PrepareConfig) -> Dataset:
+    """Refuse unusable settings before anything runs: unknown data, evaluation sets, models,
+    folders. Return the opened data set."""
+    if "deduplicate" in config.stages and importlib.util.find_spec("rensa") is None:
+        raise ConfigError(
+            f"the stage deduplicate needs rensa: {install_command('data')}, or stop_after=filter"
+        )
+    check_folder(config)
+    if "difficulty" in config.stages:
+        read_pass_rates(verdicts_file(str(config.pass_rates)))
+    if "decontaminate" in config.stages:
+        for name in config.evaluation_sets:
+            evaluation_problems(name)
+    source = open_source(config.dataset)
+    check_replaced(config, source)
+    return source
 
 
 async def prepare(config: PrepareConfig, source: Dataset, view: PrepareView) -> int:
-    """Run `code-rl prepare` on `source`, which `plan.check` opened, and return the exit code."""
+    """Run `code-rl prepare` on `source`, which `check` opened, and return the exit code."""
     with Workspace(config, source, store_key(source)) as workspace:
         return await run_stages(workspace, view)
 
@@ -45,9 +75,7 @@ async def run_stages(workspace: Workspace, view: PrepareView) -> int:
     """
     from code_rl.grading.sandbox import check_executor
 
-    report = Report(
-        workspace.config.dataset, chz.asdict(workspace.config), workspace.dataset.provenance()
-    )
+    report, line = Report(), ""
     candidates: list[Candidate] = []
     try:
         if (
@@ -63,14 +91,11 @@ async def run_stages(workspace: Workspace, view: PrepareView) -> int:
             )
             done, candidates = await stage
             report.stages.append(replace(done, seconds=time.perf_counter() - started))
-            report.save(workspace.out)
+            line = write_card(report, candidates, workspace)
             view.stage_done(report.stages[-1])
     finally:
         await workspace.aclose()
-    report.finished = True
-    report.save(workspace.out)
-    line = write_card(report, candidates, workspace.config.evaluation_sets, workspace.out)
-    view.say(f"card: {workspace.out / CARD}; {line}")
+    view.say(line)
     written = None
     if "write" in workspace.config.stages:
         splits = (read_prepared(workspace.out) or {"splits": {}})["splits"]
@@ -90,7 +115,9 @@ async def _normalise(
 ) -> tuple[StageReport, list[Candidate]]:
     with view.progress("normalise", None) as on_row:
         candidates = await normalise(workspace, on_row)
-    dropped = [Dropped(one.row_id, one.reason, one.detail) for one in workspace.store.skipped]
+    dropped = [
+        Dropped(one.row_id, "normalise", one.reason, one.detail) for one in workspace.store.skipped
+    ]
     return StageReport("normalise", workspace.store.rows, len(workspace.store), dropped), candidates
 
 
@@ -101,41 +128,29 @@ async def _run(
     name: str,
     candidates: Sequence[Candidate],
 ) -> tuple[StageReport, list[Candidate]]:
-    skipped = skip_note(name, workspace.config)
-    runner: Runner = resolve_name(STAGES[name].runner)
     with view.progress(name, len(candidates)) as on_item:
-        decisions = (
-            [KEEP] * len(candidates) if skipped else await runner(workspace, candidates, on_item)
-        )
+        decisions = await RUNNERS[name](workspace, candidates, on_item)
     kept: list[Candidate] = []
     dropped = []
     for candidate, decision in zip(candidates, decisions, strict=True):
-        if programs := decision.notes.get(PROGRAMS):
-            report.programs[candidate.entry.id] = programs
+        if decision.programs:
+            report.programs[candidate.entry.id] = decision.programs
         if decision.keep:
-            kept.append(_after(candidate, name, decision, workspace))
+            kept.append(_after(candidate, name, decision))
         else:
-            text = " ".join(candidate.entry.statement.split())
-            shown = text if len(text) <= EXCERPT else text[: EXCERPT - 1] + "…"
-            dropped.append(Dropped(candidate.entry.id, decision.reason, decision.detail, shown))
-            if "pair" in decision.notes:
-                report.pairs.append(dict(decision.notes["pair"]))
-    note = f"skipped: {skipped}" if skipped else ""
-    return StageReport(name, len(candidates), len(kept), dropped, note=note), kept
+            dropped.append(
+                Dropped(
+                    candidate.entry.id, name, decision.reason, decision.detail, decision.overlap
+                )
+            )
+    return StageReport(name, len(candidates), len(kept), dropped), kept
 
 
-def _after(candidate: Candidate, stage: str, decision: Decision, workspace: Workspace) -> Candidate:
-    """Return the candidate with the stage's metadata and notes."""
-    passed = [
-        *candidate.metadata.get("passed", ("normalise",)),
-        *[stage] * (not skip_note(stage, workspace.config)),
-    ]
-    metadata = (
-        {**candidate.metadata, **decision.metadata, "passed": passed}
-        if stage != "write"
-        else candidate.metadata
-    )
-    return Candidate(candidate.entry, metadata, {**candidate.notes, **decision.notes})
+def _after(candidate: Candidate, stage: str, decision: Decision) -> Candidate:
+    """Return the candidate with the stage's metadata and time limit."""
+    passed = [*candidate.metadata.get("passed", ("normalise",)), stage]
+    metadata = {**candidate.metadata, **decision.metadata, "passed": passed}
+    return Candidate(candidate.entry, metadata, decision.time_limit_s or candidate.time_limit_s)
 
 
 def _exit_code(report: Report, view: PrepareView) -> int:

@@ -1,35 +1,29 @@
-"""`report.json`: counts and reasons, stage by stage; rewritten after each stage."""
+"""The counts of a run, stage by stage, and their lines on the terminal."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from code_rl.data.preparation.verification.programs import Verdicts
-from code_rl.data.preparation.workspace import REPORT
-from code_rl.util.data_files import sources_digest
-from code_rl.util.files import write_atomically
-from code_rl.util.pages import render_page
+from code_rl.data.preparation.decisions import Verdicts
 from code_rl.util.progress import View, progress
-from code_rl.util.version import __version__
 
-EXAMPLES = 3
-EXCERPT = 160
+CARD = "card.md"
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """One row that a stage dropped, with the beginning of its `statement`."""
+    """One row that a stage dropped, and the evaluation set that has its problem."""
 
     id: str
+    stage: str
     reason: str
     detail: str
-    statement: str = ""
+    overlap: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,80 +36,34 @@ class StageReport:
     came_out: int
     dropped: Sequence[Dropped]
     seconds: float = 0.0
-    note: str = ""
 
     @property
     def reasons(self) -> dict[str, int]:
         """Return the number of dropped items by reason, most first."""
         return dict(Counter(one.reason for one in self.dropped).most_common())
 
-    @property
-    def examples(self) -> list[Dropped]:
-        """The first dropped row of each of the three commonest reasons."""
-        firsts = {one.reason: one for one in reversed(self.dropped)}
-        return [firsts[reason] for reason in self.reasons][:EXAMPLES]
-
     def to_json(self) -> dict[str, Any]:
-        """Return the stage's object in `report.json`."""
-        row: dict[str, Any] = {
+        """Return the stage's object in the card."""
+        return {
             "stage": self.stage,
             "in": self.went_in,
             "out": self.came_out,
             "dropped": self.reasons,
-            "examples": list(map(asdict, self.examples)),
             "seconds": round(self.seconds, 3),
         }
-        return row | ({"note": self.note} if self.note else {})
 
 
 @dataclass(slots=True)
 class Report:
     """The whole run so far. `programs` has the verdicts of stage `verify`, by problem."""
 
-    dataset: str
-    settings: dict[str, Any]
-    provenance: Any
     stages: list[StageReport] = field(default_factory=list)
-    pairs: list[dict[str, Any]] = field(default_factory=list)
     programs: dict[str, Verdicts] = field(default_factory=dict)
-    finished: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of `report.json`."""
-        return {
-            "dataset": self.dataset,
-            "code": f"{__version__} {sources_digest('code_rl')[:12]}",
-            "finished": self.finished,
-            "settings": self.settings,
-            "provenance": self.provenance,
-            "stages": [stage.to_json() for stage in self.stages],
-            "decontamination": {"pairs": self.pairs},
-        }
-
-    def save(self, folder: Path) -> None:
-        """Write `report.json`, `report.html` and `dropped.jsonl` (every dropped row, in order)."""
-        rows = [
-            {"id": one.id, "stage": stage.stage, "reason": one.reason, "detail": one.detail}
-            for stage in self.stages
-            for one in stage.dropped
-        ]
-        write_atomically(folder / "dropped.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-        write_atomically(folder / REPORT, json.dumps(self.to_json(), indent=1) + "\n")
-        write_atomically(folder / "report.html", render(self))
-
-
-def render(report: Report) -> str:
-    """Return the report's page."""
-    stages = report.stages
-    first, last = (stages[0].went_in, stages[-1].came_out) if stages else (0, 0)
-    most = max((stage.went_in for stage in stages), default=0) or 1
-    return render_page(
-        Path(__file__).with_name("prepare.html.j2"),
-        report=report,
-        first=first,
-        last=last,
-        most=most,
-    )
+    @property
+    def dropped(self) -> list[Dropped]:
+        """Every dropped row, in order."""
+        return [one for stage in self.stages for one in stage.dropped]
 
 
 class PrepareView(View):
@@ -128,23 +76,16 @@ class PrepareView(View):
 
     def stage_done(self, stage: StageReport) -> None:
         """Print a stage's line."""
-        reasons = [
-            ", ".join(f"{reason} {count}" for reason, count in stage.reasons.items()),
-            stage.note,
-        ]
-        said = "; ".join(filter(None, reasons)) or "nothing dropped"
+        reasons = ", ".join(f"{reason} {count}" for reason, count in stage.reasons.items())
         self.say(
             f"{stage.stage:>13}  {stage.went_in:>7} → {stage.came_out:<7} {stage.seconds:7.1f} s "
-            f" {said}"
+            f" {reasons or 'nothing dropped'}"
         )
 
     def farewell(self, out: Path, written: Mapping[str, int] | None) -> None:
         """Print where the output is; `written` has the problems of each split (None: the stage
         write did not run)."""
-        self.say(
-            f"report: {out / 'report.html'}, {out / 'report.json'}; every dropped row: "
-            f"{out / 'dropped.jsonl'}"
-        )
+        self.say(f"card: {out / CARD}; every dropped row: {out / 'dropped.jsonl'}")
         if written is not None:
             splits = ", ".join(f"{count} in {name}" for name, count in written.items())
             self.say(

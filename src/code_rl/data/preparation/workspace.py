@@ -6,25 +6,23 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from code_rl.data.dataset import Dataset
+from code_rl.data.load import with_most_tests
 from code_rl.data.on_disk import ProblemStore
-from code_rl.data.preparation.decisions import Decisions, OnItem
-from code_rl.data.preparation.settings import STAGES, PrepareConfig
+from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.grading import Problem, StdinTest, TestCase
 from code_rl.grading.native import format_problem
 from code_rl.grading.sandbox import Executor
 from code_rl.grading.values import ENVELOPE, dumps
-from code_rl.util.data_files import sources_digest
 from code_rl.util.errors import ConfigError
-from code_rl.util.files import KeyedLog, check_out, digest, only_writer
+from code_rl.util.files import check_out, only_writer
 
-WORK, REPORT = "work", "report.json"
+WORK = "work"
 NAME_KEYS = (
     "title",
     "question_title",
@@ -43,10 +41,9 @@ class ProblemSummary:
     """A problem as the static stages see it: its text and sizes, without its tests.
 
     `digest` is the content hash of the whole problem, `place` its position in the store, and
-    `length` the bytes of its line. `sizes` are the bytes of each test (input and expected output),
-    `public` the indices of public tests, and `test_hashes` short hashes of the first tests' inputs
-    and expected outputs. `called` has its id and the names that the source gave it.
-    `stated_checker` is True if the data itself has the checker.
+    `length` the bytes of its line. `tests` is the number of tests, `size` their bytes (inputs and
+    expected outputs), and `test_hashes` short hashes of the first tests' inputs and expected
+    outputs. `called` has its id and the names that the source gave it.
     """
 
     id: str
@@ -56,26 +53,17 @@ class ProblemSummary:
     statement: str
     starter_code: str | None
     source: str
-    rule: str
     solutions: int
-    sizes: Sequence[int]
-    public: Sequence[int]
+    tests: int
+    size: int
     test_hashes: Sequence[tuple[str, str]]
     called: Sequence[str]
-    stated_checker: bool
-
-    @property
-    def tests(self) -> int:
-        """The number of tests."""
-        return len(self.sizes)
 
 
 _OF_PROBLEM = ("id", "statement", "starter_code", "source")
 
 
-def make_entry(
-    problem: Problem, place: int, *, stated_checker: bool = False
-) -> tuple[ProblemSummary, bytes]:
+def make_entry(problem: Problem, place: int) -> tuple[ProblemSummary, bytes]:
     """Return the summary of a problem, which is at `place` in its store, and its native line."""
     line = format_problem(problem).encode("ascii")
     measured = [measure(test, index < MAX_HASHED_TESTS) for index, test in enumerate(problem.tests)]
@@ -84,10 +72,9 @@ def make_entry(
         digest=hashlib.blake2b(line, digest_size=16).hexdigest(),
         place=place,
         length=len(line),
-        rule=problem.compare.rule,
         solutions=len(problem.solutions),
-        sizes=[size for size, _ in measured],
-        public=[index for index, test in enumerate(problem.tests) if test.public],
+        tests=len(measured),
+        size=sum(size for size, _ in measured),
         test_hashes=[pair for _, pair in measured[:MAX_HASHED_TESTS]],
         called=[
             problem.id,
@@ -97,7 +84,6 @@ def make_entry(
                 if isinstance(problem.meta.get(key), str | int)
             ),
         ],
-        stated_checker=stated_checker,
     )
     return entry, line
 
@@ -124,12 +110,12 @@ def _short_hash(text: str) -> str:
 
 @dataclass(slots=True)
 class Candidate:
-    """A problem that every stage so far kept: its summary, its metadata, and notes for later
-    stages."""
+    """A problem that every stage so far kept: its summary, its metadata, and its time limit (None:
+    that of the source)."""
 
     entry: ProblemSummary
     metadata: dict[str, Any] = field(default_factory=dict)
-    notes: dict[str, Any] = field(default_factory=dict)
+    time_limit_s: float | None = None
 
 
 def check_folder(config: PrepareConfig) -> None:
@@ -182,30 +168,10 @@ class Workspace:
             await self._executor.aclose()
             self._executor = None
 
-    @contextlib.contextmanager
-    def verifying(self, candidates: Sequence[Candidate], on_item: OnItem) -> Iterator[Decisions]:
-        """Give the decisions of stage `verify`, including those stored by an earlier run. If the
-        block ends without an error, only the rows of these candidates are kept.
-
-        A decision depends on the stage's settings, on the code of the stage and of grading, and on
-        the problem.
-        """
-        shared = [
-            sources_digest("code_rl.data.preparation.verification", "code_rl.grading"),
-            *(getattr(self.config, name) for name in STAGES["verify"].settings),
-        ]
-        keys = [digest(shared, one.entry.digest, one.entry.stated_checker) for one in candidates]
-        log = KeyedLog[str](self.work / "verify.jsonl", itemgetter("key"))
-        with contextlib.closing(log):
-            yield Decisions(candidates, keys, log, on_item)
-            log.rewrite(keys)
-
     def load(self, candidate: Candidate) -> Problem:
-        """Return the problem as the stages so far left it: its tests, its limit, and metadata in
-        `meta`."""
-        problem = self.store[candidate.entry.place]
-        kept = candidate.notes.get("tests")
-        tests = problem.tests if kept is None else tuple(problem.tests[index] for index in kept)
+        """Return the problem as it is written: at most `max_tests` tests, the limit of its
+        reference, and metadata in `meta`."""
+        problem = with_most_tests(self.store[candidate.entry.place], self.config.max_tests)
         metadata = {"prepare": candidate.metadata} if candidate.metadata else {}
-        limit = float(candidate.notes.get("time_limit_s", problem.time_limit_s))
-        return replace(problem, tests=tests, time_limit_s=limit, meta={**problem.meta, **metadata})
+        limit = candidate.time_limit_s or problem.time_limit_s
+        return replace(problem, time_limit_s=limit, meta={**problem.meta, **metadata})

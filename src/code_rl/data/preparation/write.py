@@ -4,30 +4,26 @@ bytes."""
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import chz
 
 from code_rl.data.dataset import MANIFEST, PREPARED, Dataset, read_prepared
-from code_rl.data.preparation.decisions import KEEP, Decision, OnItem
+from code_rl.data.preparation.decisions import Decision, OnItem
 from code_rl.data.preparation.settings import NO_DATA, PrepareConfig
 from code_rl.data.preparation.workspace import Candidate, Workspace
 from code_rl.grading import Problem
-from code_rl.grading.native import NATIVE_FIELDS, NESTED, problem_to_json, write_problems
+from code_rl.grading.native import write_problems
 from code_rl.util.data_files import file_sha256
-from code_rl.util.errors import ConfigError, install_command
+from code_rl.util.errors import ConfigError
 from code_rl.util.files import sync_directory, write_atomically
 from code_rl.util.version import __version__
 
 VERSION = 1
 SPLITS = ("train", "test")
-ROWS_A_GROUP = 16
 
 
 def split_of(problem_id: str, test_share: float, seed: int) -> str:
@@ -60,9 +56,9 @@ async def run_write(
             (workspace.out / Path(each["file"]).name).unlink(missing_ok=True)
     write_atomically(
         workspace.out / MANIFEST,
-        json.dumps(_manifest(workspace, candidates, splits), indent=1) + "\n",
+        json.dumps(_manifest(workspace, splits), indent=1) + "\n",
     )
-    return [KEEP] * len(candidates)
+    return [Decision()] * len(candidates)
 
 
 def check_replaced(config: PrepareConfig, source: Dataset) -> None:
@@ -94,39 +90,12 @@ def _write_split(
             on_item()
 
     part = workspace.work / file.name
-    (_write_parquet if workspace.config.format == "parquet" else write_problems)(part, problems())
+    write_problems(part, problems())
     part.replace(file)
     sync_directory(workspace.out)
 
 
-def check_format(config: PrepareConfig) -> None:
-    """Raise ConfigError if the format needs a package that is not installed."""
-    if config.format == "parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise ConfigError(
-            f"format=parquet needs pyarrow: {install_command('data')}, or use format=jsonl"
-        )
-
-
-def _write_parquet(target: Path, problems: Iterator[Problem]) -> None:
-    """Write one column per native field, in small row groups, so that memory stays bounded."""
-    import pyarrow as pa
-    from pyarrow.parquet import ParquetWriter
-
-    numbers = {"time_limit_s": pa.float64(), "memory_limit_mb": pa.int64()}
-    schema = pa.schema([(name, numbers.get(name, pa.string())) for name in NATIVE_FIELDS])
-    with ParquetWriter(target, schema, compression="zstd") as writer:
-        while rows := [_columns(problem) for problem in islice(problems, ROWS_A_GROUP)]:
-            writer.write_table(pa.Table.from_pylist(rows, schema=schema))
-
-
-def _columns(problem: Problem) -> dict[str, Any]:
-    row = problem_to_json(problem)
-    return row | {name: json.dumps(row[name]) for name in NESTED}
-
-
-def _manifest(
-    workspace: Workspace, candidates: Sequence[Candidate], splits: dict[str, Any]
-) -> dict[str, Any]:
+def _manifest(workspace: Workspace, splits: dict[str, Any]) -> dict[str, Any]:
     """Return the manifest. It has no times, so the same data and settings give the same
     manifest."""
     settings = {
@@ -139,7 +108,4 @@ def _manifest(
         "splits": splits,
         "settings": settings,
         "provenance": workspace.dataset.provenance(),
-        "problems_by_source": dict(
-            sorted(Counter(s.entry.source or "unnamed" for s in candidates).items())
-        ),
     }

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import secrets
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ async def start(python: str, target: str, confined: bool, folder: str) -> Proces
     try:
         if confined:
             seen = json.dumps(
-                sorted({folder, os.getcwd(), str(_SHIM.parent), *await _import_path(python)})
+                sorted({folder, os.getcwd(), str(_SHIM.parent), *_import_path(python)})
             )
             command = [
                 sys.executable,
@@ -56,13 +57,10 @@ print(json.dumps([os.path.dirname(sys.executable), sys.prefix, *map(os.path.absp
 """
 
 
-async def _import_path(python: str) -> list[str]:
+def _import_path(python: str) -> list[str]:
     """Return the folders of an interpreter, and those where it looks for modules."""
-    asking = await asyncio.create_subprocess_exec(
-        python, "-c", _IMPORT_PATH, stdout=asyncio.subprocess.PIPE
-    )
-    answer, _ = await asking.communicate()
-    return list(json.loads(answer or "[]"))
+    asked = subprocess.run([python, "-c", _IMPORT_PATH], stdout=subprocess.PIPE, check=False)
+    return list(json.loads(asked.stdout or "[]"))
 
 
 class Process:
@@ -73,29 +71,16 @@ class Process:
         self._last = b""
         self._draining = asyncio.create_task(self._drain())
 
-    async def ready(self, within_s: float) -> dict[str, Any]:
-        """Wait until the process has loaded its code, and return its first line. Raises EOFError
-        with the reason if it does not."""
-        try:
-            return await asyncio.wait_for(self.hear(), within_s)
-        except TimeoutError:
-            raise EOFError(f"not within {within_s:g} s") from None
-
     async def request(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to one line. Raises EOFError if there is none."""
+        """Return the answer to one line, skipping output of programs. The first answer comes once
+        the process has loaded its code. Raises EOFError with the last line of stderr if there is
+        none."""
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         nonce = secrets.token_hex(8)
-        try:
+        with contextlib.suppress(OSError):  # it has ended, as the next line shows
             self._process.stdin.write(json.dumps({**question, "nonce": nonce}).encode() + b"\n")
             await self._process.stdin.drain()
-        except (ConnectionError, OSError):
-            raise EOFError("the process has ended") from None
-        return await self.hear(nonce)
-
-    async def hear(self, nonce: str | None = None) -> dict[str, Any]:
-        """Return the next line that carries `nonce`, skipping output of programs. Raises EOFError
-        with the last lines of stderr."""
-        assert self._process.stdout is not None
         while True:
             try:
                 line = await self._process.stdout.readline()

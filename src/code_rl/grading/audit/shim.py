@@ -1,5 +1,5 @@
 """Calls a foreign grader, inside its own interpreter, for each line of JSON on stdin, and answers
-with a line of JSON. Standard library only.
+with a line of JSON. The first line loads the grader. Standard library only.
 
 Usage: python shim.py TARGET FOLDER, as in `package.module:function /import/from/here`.
 """
@@ -29,26 +29,19 @@ def main() -> None:
     )  # Python puts this folder first, but graders must not import its files
     sys.path[:] = [place for place in sys.path if os.path.abspath(place) != here]
     target, folder = sys.argv[1:]
-    try:
-        function = load(target, folder)
-    except BaseException as error:  # noqa: BLE001 - whatever an import raises
-        answers.write(json.dumps(_failed(error)) + "\n")
-        return
-    answers.write("{}\n")
+    function: Callable[..., Any] | None = None
     for line in questions:
         question = json.loads(line)
         # a hostile program may write to every descriptor that it inherits
-        signed = {"nonce": question.pop("nonce")}
+        said = {"nonce": question.pop("nonce")}
         try:
-            score = score_of(_call(function, code=question["code"], problem=question))
-            said = json.dumps({"score": score, **signed})
+            if function is None:
+                function = load(target, folder)
+            else:
+                said["score"] = score_of(_call(function, code=question["code"], problem=question))
         except BaseException as error:  # noqa: BLE001 - the failure is the answer
-            said = json.dumps({**_failed(error), **signed})
-        answers.write("\n" + said + "\n")
-
-
-def _failed(error: BaseException) -> dict[str, str]:
-    return {"failed": f"{type(error).__name__}: {error}"}
+            said["failed"] = f"{type(error).__name__}: {error}"
+        answers.write("\n" + json.dumps(said) + "\n")
 
 
 def _module_of(name: str, file: str) -> ModuleType:

@@ -1,2 +1,2 @@
-"""The stage that runs programs: `verify` proves references, and `attempts` runs and mutates
+"""The stage that runs programs: `verify` proves references, and `attempts` perturbs and mutates
 them."""

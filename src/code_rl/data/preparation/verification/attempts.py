@@ -1,6 +1,5 @@
-"""Runs one reference solution on its problem's tests, with the judge that gives the reward: it
-passes, fails, or gets no verdict. A seeded mutator makes (mostly) wrong versions of a right
-program, with one small change each."""
+"""Trivial programs that pass, perturbed runs of a reference, and mutants: (mostly) wrong versions
+of a right program, with one small change each."""
 
 from __future__ import annotations
 
@@ -8,12 +7,11 @@ import ast
 import random
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from code_rl.grading import Compare, Problem, StdinTest, TestCase, Verdict, judge_async
+from code_rl.grading import Compare, Problem, StdinTest, TestCase
 from code_rl.grading.comparison import compare_printed, compare_returned
-from code_rl.grading.sandbox import Executor
 from code_rl.grading.values import dumps
 from code_rl.util import syntax
 
@@ -21,31 +19,6 @@ _UNSTEADY = re.compile(
     r"\b(?:random|randint|randrange|shuffle|choice|secrets|uuid|urandom|time|datetime|perf_counter|"
     r"monotonic|threading|multiprocessing|asyncio|concurrent|getpid)\b|\b(?:id|hash)\("
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """A program's verdict and the CPU seconds of each test that ran, in order."""
-
-    verdict: Verdict
-    seconds: tuple[float, ...]
-
-    @property
-    def slowest_s(self) -> float:
-        """CPU seconds of the slowest test."""
-        return max(self.seconds, default=0.0)
-
-
-async def attempt(
-    problem: Problem, code: str, executor: Executor, cpu_limit_s: float | None = None
-) -> Attempt:
-    """Judge `code` and record the time of each test. `cpu_limit_s` replaces the problem's own limit
-    and may be higher."""
-    if cpu_limit_s is not None:
-        problem = replace(problem, time_limit_s=cpu_limit_s)
-    seconds: list[float] = []
-    verdict = await judge_async(problem, code, executor, seconds=seconds)
-    return Attempt(verdict, tuple(seconds))
 
 
 def perturbed(problem: Problem, number: int) -> Problem:
@@ -120,7 +93,7 @@ Undo = Callable[[], None]
 Change = Callable[[], Undo]
 """A function that changes the syntax tree in one place and returns the function that undoes it."""
 
-COMPARE_SWAPS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
+OPERATOR_SWAPS: dict[type[ast.AST], tuple[type[Any], ...]] = {
     ast.Lt: (ast.LtE, ast.Gt),
     ast.LtE: (ast.Lt, ast.GtE),
     ast.Gt: (ast.GtE, ast.Lt),
@@ -131,8 +104,6 @@ COMPARE_SWAPS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.NotIn: (ast.In,),
     ast.Is: (ast.IsNot,),
     ast.IsNot: (ast.Is,),
-}
-BINARY_SWAPS: dict[type[ast.operator], tuple[type[ast.operator], ...]] = {
     ast.Add: (ast.Sub, ast.Mult),
     ast.Sub: (ast.Add,),
     ast.Mult: (ast.Add, ast.FloorDiv),
@@ -145,6 +116,8 @@ BINARY_SWAPS: dict[type[ast.operator], tuple[type[ast.operator], ...]] = {
     ast.BitXor: (ast.BitOr,),
     ast.LShift: (ast.RShift,),
     ast.RShift: (ast.LShift,),
+    ast.And: (ast.Or,),
+    ast.Or: (ast.And,),
 }
 NAME_SWAPS = {
     "min": "max",
@@ -223,12 +196,10 @@ def _own_changes(node: ast.AST) -> Iterator[Change]:
     """Yield changes of a node itself: operators, names, bounds of slices, the value of a return."""
     if isinstance(node, ast.Compare):
         for index, op in enumerate(node.ops):
-            yield from (_setter(node.ops, index, swap()) for swap in COMPARE_SWAPS[type(op)])
-    elif isinstance(node, ast.BinOp | ast.AugAssign):
-        for swap in BINARY_SWAPS.get(type(node.op), ()):
+            yield from (_setter(node.ops, index, swap()) for swap in OPERATOR_SWAPS[type(op)])
+    elif isinstance(node, ast.BinOp | ast.AugAssign | ast.BoolOp):
+        for swap in OPERATOR_SWAPS.get(type(node.op), ()):
             yield _setter(vars(node), "op", swap())
-    elif isinstance(node, ast.BoolOp):
-        yield _setter(vars(node), "op", ast.Or() if isinstance(node.op, ast.And) else ast.And())
     elif isinstance(node, ast.Slice):
         for name in ("lower", "upper"):
             bound = getattr(node, name)

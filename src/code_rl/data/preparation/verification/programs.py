@@ -1,30 +1,16 @@
-"""The verdicts on a problem's right and wrong programs, and the quality of its tests.
-
-A decision of stage `verify` has them in its notes, as counts by verdict.
-"""
+"""The verdicts on a problem's right and wrong programs, and the quality of its tests."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
-from code_rl.data.preparation.decisions import Decision, drop
+from code_rl.data.preparation.decisions import Decision, Verdicts
 from code_rl.grading import VerdictKind
 from code_rl.util.rates import Rate, RewardQuality
 
 RIGHT, TRIVIAL, WRONG, MUTANTS = "right", "trivial", "wrong_solutions", "mutants"
 # The count of mutants that pass and are not known to differ from the reference.
 UNKNOWN = "unknown"
-PROGRAMS = "programs"
-
-Verdicts = Mapping[str, Mapping[str, int]]
-"""Counts by verdict of each kind of program. Trivial programs are counted only if one passes."""
-
-
-def with_programs(decision: Decision, verdicts: Verdicts) -> Decision:
-    """Return the decision with these verdicts in its notes."""
-    found = {kind: dict(counts) for kind, counts in verdicts.items()}
-    return replace(decision, notes={**decision.notes, PROGRAMS: found})
 
 
 def wrong_kind(verdicts: Verdicts) -> str:
@@ -48,8 +34,7 @@ def _rate(problems: Iterable[Mapping[str, int]]) -> Rate:
 
 def at_least(decision: Decision, min_j: float | None) -> Decision:
     """Drop a problem whose J is below `min_j`. A problem of unknown J is kept."""
-    verdicts = decision.notes.get(PROGRAMS, {})
-    found = quality([verdicts])
+    found = quality([decision.programs])
     if not decision.keep or min_j is None or found.j is None or found.j >= min_j:
         return decision
-    return with_programs(drop("low_j", str(found)), verdicts)
+    return Decision("low_j", str(found), programs=decision.programs)

@@ -8,6 +8,7 @@ problem is verified again at the end, with fewer in flight and a larger limit.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import sys
@@ -15,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from code_rl.data.preparation.decisions import (
@@ -23,13 +25,12 @@ from code_rl.data.preparation.decisions import (
     SANDBOX_ERROR,
     UNSETTLED,
     Decision,
+    Decisions,
     OnItem,
-    drop,
+    Verdicts,
 )
 from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.data.preparation.verification.attempts import (
-    Attempt,
-    attempt,
     is_unsteady,
     mutants,
     perturbed,
@@ -43,13 +44,14 @@ from code_rl.data.preparation.verification.programs import (
     UNKNOWN,
     WRONG,
     at_least,
-    with_programs,
 )
-from code_rl.data.preparation.workspace import Candidate, ProblemSummary, Workspace
-from code_rl.grading import Problem, Verdict, VerdictKind
+from code_rl.data.preparation.workspace import Candidate, Workspace
+from code_rl.grading import Problem, Verdict, VerdictKind, judge_async
 from code_rl.grading.sandbox import Executor, Limits
 from code_rl.grading.submission import limits_of
 from code_rl.util.concurrency import IN_FLIGHT_PER_PLACE, default_concurrency
+from code_rl.util.data_files import sources_digest
+from code_rl.util.files import KeyedLog, digest
 
 UNSTEADY_REPEATS = 10
 MOST_WRONG_SOLUTIONS = 5
@@ -64,24 +66,35 @@ _NOT_IMPORTED = re.compile(
 )
 
 
+# The code and the settings on which a stored decision depends, beside the problem.
+_CODE = (__package__, "code_rl.data.preparation.decisions", "code_rl.grading")
+_DECIDING = ("mutants", "seed", "max_references", "repeats", "patient_limit_s", "unverified")
+
+
 async def run_verify(
     workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
 ) -> list[Decision]:
-    """Verify many problems at once. Those whose references all ran out of time come last, few at
-    once."""
-    with workspace.verifying(candidates, on_item) as decisions:
+    """Verify many problems at once, except those that an earlier run has decided. Those whose
+    references all ran out of time come last, few at once."""
+    config = workspace.config
+    shared = [sources_digest(*_CODE), *(getattr(config, name) for name in _DECIDING)]
+    keys = [digest(shared, one.entry.digest) for one in candidates]
+    log = KeyedLog[str](workspace.work / "verify.jsonl", itemgetter("key"))
+    with contextlib.closing(log):
+        decisions = Decisions(candidates, keys, log, on_item)
         if decisions.waiting:
-            verifier = Verifier(workspace.config, workspace.executor())
+            verifier = Verifier(config, workspace.executor())
             places = default_concurrency(workspace.executor().slots)
 
             async def decide(one: Candidate, *, patient: bool = False) -> Decision | None:
                 problem = workspace.store[one.entry.place]
-                return await verifier.verify(one.entry, problem, patient=patient)
+                return await verifier.verify(problem, patient=patient)
 
             await decisions.at_once(decide, places)
             few = max(1, places // IN_FLIGHT_PER_PLACE)
             await decisions.at_once(partial(decide, patient=True), few)
-        return [at_least(decision, workspace.config.min_j) for decision in decisions.made]
+        log.rewrite(keys)
+    return [at_least(decision, config.min_j) for decision in decisions.made]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,80 +104,85 @@ class Verifier:
     config: PrepareConfig
     executor: Executor
 
-    async def verify(
-        self, entry: ProblemSummary, problem: Problem, *, patient: bool = False
-    ) -> Decision | None:
+    async def verify(self, problem: Problem, *, patient: bool = False) -> Decision | None:
         """Return the decision, or None if no reference passed and one ran out of time: the problem
         is then verified again with `patient`.
 
         Raises SandboxError if the executor fails at a point where no verdict can report it.
         """
-        checkers = self.config.checkers
-        if entry.rule == "checker" and (
-            checkers == "drop" or (checkers == "stated" and not entry.stated_checker)
-        ):
-            return drop(
-                "needs_checker", "many valid answers: the expected outputs alone do not decide"
-            )
         if (trivial := trivial_pass(problem)) is not None:
-            return drop(*trivial, programs={TRIVIAL: {VerdictKind.PASSED.value: 1}})
+            return Decision(*trivial, programs={TRIVIAL: {VerdictKind.PASSED.value: 1}})
         if not problem.solutions:
             if self.config.unverified == "drop":
-                return drop(
+                return Decision(
                     "no_reference", "no reference solution: nothing shows that the tests are right"
                 )
-            return Decision(keep=True, metadata={"verified": False})
+            return Decision(metadata={"verified": False})
         failures: list[Decision] = []
         programs: Programs = defaultdict(Counter)
         late = False
         for number, code in enumerate(problem.solutions[: self.config.max_references], start=1):
             limit = self.config.patient_limit_s if patient else problem.time_limit_s
-            tried = await attempt(problem, code, self.executor, limit)
-            kind = tried.verdict.kind
-            _note(programs, RIGHT, tried.verdict)
-            if kind is VerdictKind.PASSED:
-                decision = await self._proved(problem, code, tried, number, programs)
-                return with_programs(decision, programs)
-            late = late or (kind is VerdictKind.TIME_LIMIT and not patient)
+            seconds: list[float] = []
+            verdict = await self._judge(problem, code, limit, programs[RIGHT], seconds)
+            if verdict.correct:
+                slowest = max(seconds, default=0.0)
+                decision = await self._proved(problem, code, slowest, number, programs)
+                return replace(decision, programs=_plain(programs))
+            late = late or (verdict.kind is VerdictKind.TIME_LIMIT and not patient)
             if not late:
-                failures.append(await self._failure(problem, code, tried, limit))
+                failures.append(await self._failure(problem, code, verdict, limit))
         if late:
             return None
         # Prefer a broken checker, then a failure of this machine, then the first failure.
         broken = [each for each in failures if each.reason == BROKEN_CHECKER]
         chosen = (broken or [one for one in failures if one.reason in UNSETTLED] or failures)[0]
-        return with_programs(chosen, programs)
+        return replace(chosen, programs=_plain(programs))
 
-    async def _failure(self, problem: Problem, code: str, tried: Attempt, limit: float) -> Decision:
+    async def _judge(
+        self,
+        problem: Problem,
+        code: str,
+        limit: float,
+        counts: Counter[str] | None = None,
+        seconds: list[float] | None = None,
+    ) -> Verdict:
+        """Judge a program under a CPU limit in seconds. `counts` counts its verdict, unless that
+        says nothing about the program; `seconds` gets the CPU seconds of each test."""
+        limited = replace(problem, time_limit_s=limit)
+        verdict = await judge_async(limited, code, self.executor, seconds=seconds)
+        if counts is not None and not verdict.undecided:
+            counts[verdict.kind.value] += 1
+        return verdict
+
+    async def _failure(
+        self, problem: Problem, code: str, verdict: Verdict, limit: float
+    ) -> Decision:
         """Return the decision for a reference that failed."""
-        verdict = tried.verdict
         message = verdict.failure.message if verdict.failure else ""
         if verdict.undecided:
             return _no_verdict(verdict)
         if message.startswith(("ModuleNotFoundError", "ImportError")):
-            open_tests = tuple(
-                replace(test, public=True) for test in problem.tests
-            )  # public tests show the whole error
-            again = (
-                await attempt(replace(problem, tests=open_tests), code, self.executor, limit)
-            ).verdict
+            # Public tests show the whole error.
+            open_tests = tuple(replace(test, public=True) for test in problem.tests)
+            again = await self._judge(replace(problem, tests=open_tests), code, limit)
             if again.failure and (library := missing_library(again.failure.message)):
-                return drop(MISSING_LIBRARY, f"the sandbox lacks {library}")
+                return Decision(MISSING_LIBRARY, f"the sandbox lacks {library}")
         at = f"{verdict.kind.value} at test {verdict.passed} of {verdict.total}"
-        return drop("reference_fails", f"{at}: {message.partition(':')[0]}")
+        return Decision("reference_fails", f"{at}: {message.partition(':')[0]}")
 
     async def _proved(
-        self, problem: Problem, code: str, tried: Attempt, number: int, programs: Programs
+        self, problem: Problem, code: str, slowest: float, number: int, programs: Programs
     ) -> Decision:
-        """Return the decision for a reference that passed once, after the rest of the proof."""
-        slowest = tried.slowest_s
+        """Return the decision for a reference that passed once, with `slowest` CPU seconds on its
+        slowest test, after the rest of the proof."""
         stated = problem.time_limit_s
         if (
             slowest > stated
             and stated != Limits().cpu_s  # the default limit, which the data did not state
             and (slowest > IMPOSSIBLE_FACTOR * stated or stated < 1)
         ):
-            return drop(
+            return Decision(
                 "impossible_time_limit",
                 f"the limit is {stated:g} s of CPU time, the reference needs more",
             )
@@ -176,42 +194,25 @@ class Verifier:
             decision = await self._wrong_ones(problem, patience, programs)
         if decision is not None:
             return decision
-        made, kills = await self._mutants(problem, code, tried, programs)
-        killed = kills.total()
+        await self._mutants(problem, code, 2 * bucket(slowest), programs[MUTANTS])
         metadata: dict[str, Any] = {
             "verified": True,
             "reference": number,
             "reference_cpu_s": bucket(slowest),
-            "mutants": made,
-            "mutants_killed": killed,
-            "strength": round(killed / made, 3) if made else None,
         }
-        if made and killed / made < self.config.min_strength:
-            return drop("weak_tests", f"{killed} of {made} mutants of the reference are killed")
-        costs = {
-            str(index): cost(seconds)
-            for index, seconds in enumerate(tried.seconds)
-            if cost(seconds)
-        }
-        notes = {
-            "time_limit_s": limit,
-            "costs": costs,
-            "kills": {str(k): n for k, n in sorted(kills.items())},
-        }
-        return Decision(keep=True, metadata=metadata, notes=notes)
+        return Decision(metadata=metadata, time_limit_s=limit)
 
     async def _repeated(self, problem: Problem, code: str, limit: float) -> Decision | None:
         """Run a passing reference again, each time as a perturbed run. One failure makes the
         problem flaky."""
         more = UNSTEADY_REPEATS if self.config.repeats and is_unsteady(code) else 0
         for number in range(1, 1 + self.config.repeats + more):
-            moved = perturbed(problem, number)
-            verdict = (await attempt(moved, code, self.executor, limit)).verdict
+            verdict = await self._judge(perturbed(problem, number), code, limit)
             if verdict.undecided:
                 return _no_verdict(verdict)
             if not verdict.correct:
                 how = f"fails when it is run again ({verdict.kind.value})"
-                return drop("flaky", f"the reference passes once and {how}")
+                return Decision("flaky", f"the reference passes once and {how}")
         return None
 
     async def _others(
@@ -219,8 +220,7 @@ class Verifier:
     ) -> None:
         """Judge the accepted solutions after the `number`th, under the limit that is written."""
         for code in problem.solutions[number : self.config.max_references]:
-            verdict = (await attempt(problem, code, self.executor, limit)).verdict
-            _note(programs, RIGHT, verdict)
+            await self._judge(problem, code, limit, programs[RIGHT])
 
     async def _wrong_ones(
         self, problem: Problem, limit: float, programs: Programs
@@ -230,45 +230,37 @@ class Verifier:
         wrong = known[:MOST_WRONG_SOLUTIONS] if isinstance(known, list) else []
         passing: list[Decision] = []
         for number, code in enumerate(map(str, wrong)):
-            verdict = (await attempt(problem, code, self.executor, limit)).verdict
+            verdict = await self._judge(problem, code, limit, programs[WRONG])
             if verdict.undecided:
                 return _no_verdict(verdict)
-            _note(programs, WRONG, verdict)
             if verdict.correct:
                 said = f"wrong solution {number} passes all {verdict.total} tests"
-                passing.append(drop("wrong_solution_passes", said))
+                passing.append(Decision("wrong_solution_passes", said))
         return passing[0] if passing else None
 
     async def _mutants(
-        self, problem: Problem, code: str, tried: Attempt, programs: Programs
-    ) -> tuple[int, Counter[int]]:
-        """Return the number of judged mutants, and of killed ones by test. Mutants without a
-        verdict do not count."""
-        limit = 2 * bucket(tried.slowest_s)
+        self, problem: Problem, code: str, limit: float, counts: Counter[str]
+    ) -> None:
+        """Count the verdicts on mutants. Those that pass are judged on generated inputs too."""
         seed = f"{self.config.seed}/{problem.id}"
-        every = [
-            (one, (await attempt(problem, one, self.executor, limit)).verdict)
-            for one in mutants(code, self.config.mutants, seed)
-        ]
-        judged = [(one, verdict) for one, verdict in every if not verdict.undecided]
-        killed = [verdict for _, verdict in judged if not verdict.correct]
-        for verdict in killed:
-            _note(programs, MUTANTS, verdict)
-        alive = [one for one, verdict in judged if verdict.correct]
-        if alive:
-            limits = limits_of(problem, limit)
-            nearby = await nearby_problem(problem, code, self.executor, limits, seed)
-            for one in alive:
-                found = nearby and (await attempt(nearby, one, self.executor, limit)).verdict.kind
-                differs = found in (VerdictKind.WRONG_ANSWER, VerdictKind.RUNTIME_ERROR)
-                programs[MUTANTS][VerdictKind.PASSED.value if differs else UNKNOWN] += 1
-        return len(judged), Counter(verdict.passed for verdict in killed)
+        alive: list[str] = []
+        for mutant in mutants(code, self.config.mutants, seed):
+            verdict = await self._judge(problem, mutant, limit)
+            if verdict.correct:
+                alive.append(mutant)
+            elif not verdict.undecided:
+                counts[verdict.kind.value] += 1
+        limits = limits_of(problem, limit)
+        nearby = await nearby_problem(problem, code, self.executor, limits, seed) if alive else None
+        for mutant in alive:
+            found = nearby and (await self._judge(nearby, mutant, limit)).kind
+            differs = found in (VerdictKind.WRONG_ANSWER, VerdictKind.RUNTIME_ERROR)
+            counts[VerdictKind.PASSED.value if differs else UNKNOWN] += 1
 
 
-def _note(programs: Programs, kind: str, verdict: Verdict) -> None:
-    """Count a program's verdict, unless it says nothing about the program."""
-    if not verdict.undecided:
-        programs[kind][verdict.kind.value] += 1
+def _plain(programs: Programs) -> Verdicts:
+    """Return the counts as dicts, which `asdict` copies."""
+    return {kind: dict(counts) for kind, counts in programs.items() if counts}
 
 
 def missing_library(message: str) -> str:
@@ -283,7 +275,7 @@ def _no_verdict(verdict: Verdict) -> Decision:
     """Return the decision for a verdict that is not about the program: a broken checker, or a
     failed sandbox."""
     broken = verdict.kind is VerdictKind.CHECKER_ERROR
-    return drop(
+    return Decision(
         BROKEN_CHECKER if broken else SANDBOX_ERROR,
         verdict.failure.message if verdict.failure else "",
     )
@@ -302,11 +294,6 @@ def bucket(cpu_s: float) -> float:
     if cpu_s <= STEP_S:
         return STEP_S
     return float(STEP_S * 2 ** math.ceil(math.log2(cpu_s / STEP_S)))
-
-
-def cost(cpu_s: float) -> float:
-    """Return a test's share of a time budget: its bucket, 0 below the first."""
-    return 0.0 if cpu_s <= STEP_S else bucket(cpu_s)
 
 
 def calibrated_limit(stated_s: float, slowest_s: float) -> float:

@@ -4,7 +4,6 @@ reward the program. Problems are also given in the forms that other graders read
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,15 +24,10 @@ class GraderOutcome:
 def outcome_of(score: object, pays_at: float, said: str) -> GraderOutcome:
     """Return the outcome for a score. Anything but a comparable number is a failure of the
     grader."""
-    if not isinstance(score, bool | int | float):
+    # Only NaN differs from itself.
+    if not isinstance(score, bool | int | float) or score != score:
         return GraderOutcome(None, said)
-    try:
-        number = float(score)
-    except OverflowError:
-        return GraderOutcome(None, f"the score is beyond every float: {said}")
-    if math.isnan(number):
-        return GraderOutcome(None, f"the score is NaN: {said}")
-    return GraderOutcome(number >= pays_at, said)
+    return GraderOutcome(score >= pays_at, said)
 
 
 class AuditedGrader:
@@ -122,22 +116,11 @@ def shapes(problem: Problem, code: str) -> dict[str, Any]:
         "memory_limit_mb": problem.memory_limit_mb,
         "inputs": inputs,
         "outputs": outputs,
-        "input_output": {"inputs": inputs, "outputs": outputs}
-        | ({"fn_name": problem.fn_name} if calls else {}),
         "lcb_input_output": {"inputs": lines, "outputs": values}
         | ({"fn_name": problem.fn_name} if calls else {}),
         "lcb_tests": [
             {"input": given, "output": wanted, "testtype": kind}
             for given, wanted in zip(lines, values, strict=True)
-        ],
-        "test_cases": [
-            {
-                "type": "function_call" if calls else "stdin_stdout",
-                "fn_name": problem.fn_name,
-                "input": a,
-                "output": b,
-            }
-            for a, b in zip(inputs, outputs, strict=True)
         ],
         "asserts": [
             f"assert {problem.fn_name}({', '.join(map(repr, test.args))}) == {test.expected!r}"
