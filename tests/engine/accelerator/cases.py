@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from tinker import types
 
-from code_rl.engine.local import EmbeddedService, decode, forward, picking
+from code_rl.engine.local import EmbeddedService, caches, decode, forward, picking
 from code_rl.engine.local.decode import SequenceRequest
 from code_rl.engine.local.device import Device
 from code_rl.engine.local.forward import Prompt
@@ -100,12 +100,25 @@ def rl_step(kind: str, device: str, dtype: str, losses: tuple[str, ...]) -> Numb
     return found
 
 
+def rounding(kind: str, device: str) -> float:
+    """The mean distance of bfloat16's log-probabilities, as sampled, from those of float32 on the CPU."""
+    _, exact = _client(kind, "cpu", "float32")
+    sequences = _sample(_client(kind, device, "bfloat16")[1])
+    scorer = exact.save_weights_and_get_sampling_client().result()
+    gaps: list[float] = []
+    for i, sequence in enumerate(sequences):
+        prompt = tokens(1 + i // 4, PROMPT + 1 + i // 4)
+        scored = scorer.compute_logprobs(text([*prompt, *sequence.tokens])).result()[len(prompt) :]
+        gaps += [abs(ours - theirs) for ours, theirs in zip(sequence.logprobs or (), scored, strict=True)]
+    return sum(gaps) / len(gaps)
+
+
 def narrowed(device: str) -> Numbers:
     """Sampling with stops, filters, greedy rows and prompt scores."""
     _, client = _client("qwen3", device, "float32")
     sampler = client.save_weights_and_get_sampling_client().result()
     asked = types.SamplingParams(max_tokens=30, temperature=0.7, top_p=0.9, top_k=20, seed=1, stop=[5, 6, 7, 8, 9, 10])
-    filtered = sampler.sample(text(tokens(4, 30)), 6, asked, include_prompt_logprobs=True, topk_prompt_logprobs=3)
+    filtered = sampler.sample(text(tokens(4, 30)), 20, asked, include_prompt_logprobs=True, topk_prompt_logprobs=3)
     greedy = sampler.sample(text(tokens(5, 9)), 1, types.SamplingParams(max_tokens=9, temperature=0.0))
     answers = filtered.result(), greedy.result()
     return {
@@ -204,7 +217,9 @@ def counted_sampling(fault: str = "") -> Numbers:
         sample(8)
         waits = card.waits
         peak = sample(72)
-        cells = decode.cell_bytes(weights) * (2 * 32 + 16 * 80)
+        columns = 2 * (32 + 8 * 80)
+        mask = 8 * weights.arch.queries_per_kv * columns * weights.dtype.itemsize
+        cells = decode.cell_bytes(weights) * columns + mask
         return {"waits_per_step": (card.waits - waits) / 64, "peak": peak, "cells": cells}
 
 
@@ -229,7 +244,7 @@ def _doubled_cache() -> Any:
         kept.append(found.clone())
         return found
 
-    return patch.object(decode, "extended", extended)
+    return patch.object(caches, "extended", extended)
 
 
 def _wrong_device() -> Any:

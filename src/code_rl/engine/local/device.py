@@ -96,6 +96,12 @@ class Device:
         return module if hasattr(module, "mem_get_info") else None
 
 
+def fuses(place: torch.device) -> bool:
+    """Return True where operations are joined to launch fewer. The processor's results are pinned
+    bit for bit, and it launches nothing."""
+    return place.type != "cpu"
+
+
 def preferred() -> torch.device:
     """Return the first kind of device that this machine has: cuda, mps, cpu."""
     for kind in _PREFERRED:

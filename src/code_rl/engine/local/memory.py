@@ -24,7 +24,8 @@ from torch.utils._pytree import tree_leaves
 from code_rl.engine.settings import EngineSettings
 from code_rl.util.errors import ConfigError
 
-from .decode import BLOCK, bytes_per_token
+from .caches import BLOCK
+from .decode import bytes_per_token
 from .device import Device
 from .forward import LOGIT_CHUNK, tracing
 from .hf import HfArchitecture
