@@ -79,9 +79,13 @@ class Options:
                 raise ConfigError(f"shapes={self.shapes}: {shape!r} is none of {', '.join(SHAPES)}")
 
 
-def architecture(shape: str, context: int) -> Architecture:
+def configuration(shape: str, context: int) -> Qwen3Config:
     settings = {"tie_word_embeddings": True, **SHAPES[shape]}
-    return read_architecture(Qwen3Config(**settings, max_position_embeddings=context))
+    return Qwen3Config(**settings, max_position_embeddings=context)
+
+
+def architecture(shape: str, context: int) -> Architecture:
+    return read_architecture(configuration(shape, context))
 
 
 def make_weights(arch: Architecture, dtype: torch.dtype, device: torch.device | None = None) -> Weights:

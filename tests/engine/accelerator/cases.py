@@ -21,8 +21,12 @@ from code_rl.engine.local import EmbeddedService, caches, decode, forward, picki
 from code_rl.engine.local.decode import SequenceRequest
 from code_rl.engine.local.device import Device
 from code_rl.engine.local.forward import Prompt
+from code_rl.engine.local.hf import hf_modules, hf_weights
+from code_rl.engine.local.hf_learner import HfLearner
+from code_rl.engine.local.lora import Lora, LoraSettings
 from code_rl.engine.local.memory import Load, plan_memory
 from code_rl.engine.local.models import wrap_model
+from code_rl.engine.local.passes import read_pass
 from code_rl.engine.local.picking import Choice
 from code_rl.engine.losses import LOSSES
 from code_rl.util.errors import ConfigError
@@ -281,24 +285,46 @@ def facts() -> Numbers:
 def planned() -> Numbers:
     """The plan of a small model, and the most bytes that its training takes on the card."""
     from benchmarks.accelerator import CONTEXT, simulated
-    from benchmarks.memory import architecture
+    from benchmarks.memory import configuration
 
     install()
     load = Load(prompt=64, max_tokens=448, group=4, rank=8)
     with sized(GIB, compute=False):
-        plan = plan_memory(architecture("small", CONTEXT), torch.bfloat16, Device(PLACE), load)
+        plan = plan_memory(configuration("small", CONTEXT), torch.bfloat16, Device(PLACE), load)
         fits = plan.parts.total + plan.cache_bytes <= GIB
     return {"planned": plan.parts.total, "peak": simulated("small", load, plan.tokens), "fits": fits, "rows": plan.rows}
 
 
+def planned_transformers() -> Numbers:
+    """The same for a model that transformers runs."""
+    from transformers import AutoModelForCausalLM, GPT2Config
+
+    from benchmarks.memory import group
+
+    install()
+    load = Load(prompt=64, max_tokens=448, group=4, rank=8)
+    config = GPT2Config(vocab_size=512, n_positions=1024, n_embd=64, n_layer=2, n_head=2)
+    with sized(GIB):
+        plan = plan_memory(config, torch.float32, Device(PLACE), load)
+        before = card.live
+        weights = hf_weights(AutoModelForCausalLM.from_config(config).to(PLACE))
+        settings = LoraSettings(load.rank, 0)
+        learner = HfLearner(weights, Lora(weights.arch, settings, PLACE, hf_modules(weights, settings)))
+        sampler = learner.snapshot()
+        card.reset()
+        learner.forward_backward(group(load.group, load.longest, load.prompt), read_pass("importance_sampling", None))
+        del sampler
+        return {"planned": plan.parts.total, "peak": card.peak - before, "fits": True, "rows": plan.rows}
+
+
 def refused(total: int) -> str:
     """The refusal of a plan on a card of so many bytes; empty if the plan fits."""
-    from benchmarks.memory import architecture
+    from benchmarks.memory import configuration
 
     install()
     with sized(total, compute=False):
         try:
-            plan_memory(architecture("small", 8192), torch.bfloat16, Device(PLACE), Load(64, 4096, 4, 8))
+            plan_memory(configuration("small", 8192), torch.bfloat16, Device(PLACE), Load(64, 4096, 4, 8))
         except ConfigError as error:
             return str(error)
     return ""

@@ -124,8 +124,9 @@ def test_a_planted_tensor_on_the_wrong_device_is_refused(card):
         card(cases.counted_sampling, "a wrong device")
 
 
-def test_a_plan_is_within_a_tenth_of_the_peak_on_the_card(card):
-    found = card(cases.planned)
+@pytest.mark.parametrize("plan", [cases.planned, cases.planned_transformers])
+def test_a_plan_is_within_a_tenth_of_the_peak_on_the_card(card, plan):
+    found = card(plan)
     assert found["planned"] == pytest.approx(found["peak"], rel=0.1)
     assert found["fits"]
     assert found["rows"] >= 4

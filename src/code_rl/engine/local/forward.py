@@ -11,7 +11,6 @@ square.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from .device import fuses
+from .device import fuses, tracing
 from .packing import Grid, Packed, is_long, make_grid, to_device
 from .weights import SMALL_HIDDEN, Architecture, Layer, Weights
 from .worker import safe_point
@@ -37,10 +36,6 @@ WIDTH = 16
 PREFILL_TOKENS = 8192
 LOGIT_CHUNK = 1 << 24
 SCORE_CHUNK = 1 << 25
-
-
-# `norm`, while a plan of memory is traced in this thread: stands in for an accelerator's kernel.
-tracing = threading.local()
 
 
 class _Norm(torch.autograd.Function):
