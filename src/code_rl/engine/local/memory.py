@@ -340,7 +340,7 @@ def _unpacked() -> Iterator[None]:
     from transformers import masking_utils
 
     plain = masking_utils.find_packed_sequence_indices
-    masking_utils.find_packed_sequence_indices = lambda _: None
+    masking_utils.find_packed_sequence_indices = lambda position_ids: None  # noqa: ARG005
     try:
         yield
     finally:
