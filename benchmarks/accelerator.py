@@ -21,7 +21,7 @@ from functools import partial
 import chz
 import torch
 
-from benchmarks.memory import GIB, SHAPES, architecture, group, make_weights
+from benchmarks.memory import GIB, SHAPES, architecture, configuration, group, make_weights
 from code_rl.cli.main import run_script
 from code_rl.engine.local.decode import SequenceRequest, decode
 from code_rl.engine.local.device import Device
@@ -154,23 +154,20 @@ def plan_part(options: Options) -> None:
     """Print the plan beside the simulated peak, and the plan of each card."""
     print(f"\n{'shape':12}{'max_tokens':>12}{'planned GiB':>14}{'simulated':>12}{'ratio':>8}")
     for shape in options.shapes.split(","):
-        arch, load = (
-            architecture(shape, CONTEXT),
-            Load(options.prompt, options.plan_tokens, options.group, options.rank),
-        )
+        load = Load(options.prompt, options.plan_tokens, options.group, options.rank)
         with sized(1 << 50, compute=False):
-            plan = plan_memory(arch, torch.bfloat16, Device(PLACE), load)
+            plan = plan_memory(configuration(shape, CONTEXT), torch.bfloat16, Device(PLACE), load)
         peak, planned = simulated(shape, load, plan.tokens), plan.parts.total
         cells = f"{load.max_tokens:12,}{planned / GIB:14.2f}{peak / GIB:12.2f}{planned / peak:8.3f}"
         print(f"{shape:12}{cells}", flush=True)
     for shape in options.shapes.split(","):
-        arch = architecture(shape, CONTEXT)
+        described = configuration(shape, CONTEXT)
         for gib in map(int, options.cards.split(",")):
             for max_tokens in (8192, 24576):
                 load = Load(options.prompt, max_tokens, options.group, options.rank)
                 with sized(gib * GIB, compute=False):
                     try:
-                        said = str(plan_memory(arch, torch.bfloat16, Device(PLACE), load))
+                        said = str(plan_memory(described, torch.bfloat16, Device(PLACE), load))
                     except ConfigError as error:
                         said = str(error)
                 print(f"{shape} at {max_tokens:,} tokens on {gib} GB: {said}", flush=True)

@@ -34,7 +34,7 @@ from transformers import Qwen3Config
 from code_rl.cli.main import run_script
 from code_rl.engine.local import learner
 from code_rl.engine.local.decode import SequenceRequest, cell_bytes, decode
-from code_rl.engine.local.forward import Prompt, decoder_layer
+from code_rl.engine.local.forward import Prompt, decoder_layer, rotation
 from code_rl.engine.local.lora import Lora, LoraSettings
 from code_rl.engine.local.memory import Allocations
 from code_rl.engine.local.packing import plan
@@ -79,9 +79,13 @@ class Options:
                 raise ConfigError(f"shapes={self.shapes}: {shape!r} is none of {', '.join(SHAPES)}")
 
 
-def architecture(shape: str, context: int) -> Architecture:
+def configuration(shape: str, context: int) -> Qwen3Config:
     settings = {"tie_word_embeddings": True, **SHAPES[shape]}
-    return read_architecture(Qwen3Config(**settings, max_position_embeddings=context))
+    return Qwen3Config(**settings, max_position_embeddings=context)
+
+
+def architecture(shape: str, context: int) -> Architecture:
+    return read_architecture(configuration(shape, context))
 
 
 def make_weights(arch: Architecture, dtype: torch.dtype, device: torch.device | None = None) -> Weights:
@@ -166,10 +170,10 @@ def trace_units(shape: str, units: tuple[tuple[int, ...], ...], budget: int) -> 
             linear.lora_b.requires_grad_()
         held = memory.live
         x = torch.empty(tokens, arch.hidden, dtype=torch.bfloat16)
-        tables = (weights.cos[:1].unsqueeze(1), weights.sin[:1].unsqueeze(1))
-        flat = decoder_layer(weights, layer, x, *tables, lambda q, k, v: q.reshape(tokens, -1) + 0 * (k + v).sum())
+        rotate = rotation(weights, torch.zeros(1, dtype=torch.int64))
+        flat = decoder_layer(weights, layer, x, rotate, lambda q, k, v: q.reshape(tokens, -1) + 0 * (k + v).sum())
         one_layer = memory.live - held
-        del flat, x, tables, layer, apart, linear
+        del flat, x, rotate, layer, apart, linear
         gc.collect()
         must = held + one_layer + arch.layers * tokens * arch.hidden * weights.embed.element_size()
         made.gradient, memory.peak = None, 0

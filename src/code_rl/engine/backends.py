@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,6 +18,7 @@ from code_rl.util.errors import BackendError, CheckpointError, ConfigError, requ
 if TYPE_CHECKING:
     import tinker
 
+    from code_rl.engine.local.memory import MemoryPlan
     from code_rl.engine.probes import Survey
     from code_rl.engine.remote import RemoteService, RemoteTrainingClient
     from code_rl.engine.vllm import Vllm
@@ -70,9 +72,9 @@ async def preflight(config: EngineSettings) -> Survey | None:
                 "install 'tinker>=0.38'"
             )
         if config.sampler is not None:
-            from code_rl.engine.vllm import find_vllm, vllm_at
+            from code_rl.engine.vllm import check_vllm
 
-            await asyncio.to_thread(find_vllm, vllm_at(config.sampler))
+            await asyncio.to_thread(check_vllm, config)
         if config.model_name is not None:
             from code_rl.engine.local.models import context_of
 
@@ -114,7 +116,9 @@ async def _connect_embedded(
     service = EmbeddedService(config.device, config.dtype, config.threads, state_dir)
     memory = await asyncio.to_thread(plan_run, config, service.device, service.dtype)
     if memory is not None:
-        service.follow(memory)
+        # Beside a vLLM of the run's own, the engine's sampler only scores single answers.
+        own = config.sampler == "vllm"
+        service.follow(replace(memory, cache_bytes=0) if own else memory)
     if state_path is not None:
         trainer = await ready(service.create_training_client_from_state_with_optimizer(state_path))
     else:
@@ -137,41 +141,53 @@ async def _connect_embedded(
     return (
         backend
         if config.sampler is None
-        else await _sampled_by_vllm(backend, config, config.sampler, state_dir)
+        else await _sampled_by_vllm(backend, config, state_dir, service.dtype, memory)
     )
 
 
 async def _sampled_by_vllm(
-    backend: Backend, config: EngineSettings, sampler: str, state_dir: Path
+    backend: Backend,
+    config: EngineSettings,
+    state_dir: Path,
+    dtype: object,
+    memory: MemoryPlan | None,
 ) -> Backend:
     """Return the same trainer with vLLM as its sampler. The context is the shorter of the two."""
     from code_rl.engine.vllm import Vllm, find_vllm, vllm_at
+    from code_rl.engine.vllm_server import LOG, OWN, OwnVllm
 
-    place = vllm_at(sampler)
-    model, context, held = await asyncio.to_thread(find_vllm, place)
-    wanted = min(config.longest_completion + 1, backend.context)
-    if context < wanted:
-        raise ConfigError(
-            f"max_tokens={wanted - 1} does not fit into the {context} tokens of "
-            f"sampler={place.url}; start it with --max-model-len {backend.context}"
-        )
-    vllm = Vllm(config, place, state_dir)
-
-    def close() -> object:
-        vllm.close()
-        return backend.close()
-
+    closing = ExitStack()
+    closing.callback(backend.close)
     try:
+        if config.sampler == OWN:
+            share = None if memory is None else memory.cache_bytes / memory.memory
+            number = str(dtype).removeprefix("torch.")
+            log = state_dir.parent / LOG
+            server = OwnVllm(config, number, backend.context, share, log)
+            closing.callback(server.close)
+            await server.ready()
+            place = server.place
+        else:
+            place = vllm_at(str(config.sampler))
+        model, context, held = await asyncio.to_thread(find_vllm, place)
+        wanted = min(config.longest_completion + 1, backend.context)
+        if context < wanted:
+            raise ConfigError(
+                f"max_tokens={wanted - 1} does not fit into the {context} tokens of "
+                f"sampler={place.url}; start it with --max-model-len {backend.context}"
+            )
+        vllm = Vllm(config, place, state_dir)
+        closing.callback(vllm.close)
         await vllm.begin(cast("Any", backend.trainer), held)
     except BaseException:
-        close()
+        closing.close()
         raise
     description = f"{backend.description}, sampled by {model} at {place.url}"
     return replace(
         backend,
         description=description,
         context=min(context, backend.context),
-        close=close,
+        close=closing.close,
         vllm=vllm,
     )
 

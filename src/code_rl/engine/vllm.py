@@ -30,6 +30,7 @@ from code_rl.engine.adapters import open_to_others, read_embedded, write_peft
 from code_rl.engine.places import Place, place_of
 from code_rl.engine.remote import Link
 from code_rl.engine.settings import EngineSettings
+from code_rl.engine.vllm_server import OWN, command_of
 from code_rl.util.concurrency import gather_or_cancel
 from code_rl.util.errors import BackendError, ConfigError
 from code_rl.util.proxies import via_proxy
@@ -75,6 +76,14 @@ def vllm_at(sampler: str) -> Place:
     """Return the server that `sampler=` names; a trailing `/v1` is dropped. Its key comes from
     CODE_RL_SERVER_KEY in the environment. Raises ConfigError for anything but a URL."""
     return place_of(sampler.rstrip("/").removesuffix("/v1"), setting="sampler")
+
+
+def check_vllm(config: EngineSettings) -> None:
+    """Raise ConfigError if the run's sampler is not installed, or does not answer as vLLM does."""
+    if config.sampler == OWN:
+        command_of(config)
+    else:
+        find_vllm(vllm_at(str(config.sampler)))
 
 
 def find_vllm(place: Place) -> tuple[str, int, list[str]]:

@@ -17,12 +17,16 @@ import numpy as np
 import torch
 from tinker import types
 
-from code_rl.engine.local import EmbeddedService, decode, forward, picking
+from code_rl.engine.local import EmbeddedService, caches, decode, forward, picking
 from code_rl.engine.local.decode import SequenceRequest
 from code_rl.engine.local.device import Device
 from code_rl.engine.local.forward import Prompt
+from code_rl.engine.local.hf import hf_modules, hf_weights
+from code_rl.engine.local.hf_learner import HfLearner
+from code_rl.engine.local.lora import Lora, LoraSettings
 from code_rl.engine.local.memory import Load, plan_memory
 from code_rl.engine.local.models import wrap_model
+from code_rl.engine.local.passes import read_pass
 from code_rl.engine.local.picking import Choice
 from code_rl.engine.losses import LOSSES
 from code_rl.util.errors import ConfigError
@@ -100,12 +104,25 @@ def rl_step(kind: str, device: str, dtype: str, losses: tuple[str, ...]) -> Numb
     return found
 
 
+def rounding(kind: str, device: str) -> float:
+    """The mean distance of bfloat16's log-probabilities, as sampled, from those of float32 on the CPU."""
+    _, exact = _client(kind, "cpu", "float32")
+    sequences = _sample(_client(kind, device, "bfloat16")[1])
+    scorer = exact.save_weights_and_get_sampling_client().result()
+    gaps: list[float] = []
+    for i, sequence in enumerate(sequences):
+        prompt = tokens(1 + i // 4, PROMPT + 1 + i // 4)
+        scored = scorer.compute_logprobs(text([*prompt, *sequence.tokens])).result()[len(prompt) :]
+        gaps += [abs(ours - theirs) for ours, theirs in zip(sequence.logprobs or (), scored, strict=True)]
+    return sum(gaps) / len(gaps)
+
+
 def narrowed(device: str) -> Numbers:
     """Sampling with stops, filters, greedy rows and prompt scores."""
     _, client = _client("qwen3", device, "float32")
     sampler = client.save_weights_and_get_sampling_client().result()
     asked = types.SamplingParams(max_tokens=30, temperature=0.7, top_p=0.9, top_k=20, seed=1, stop=[5, 6, 7, 8, 9, 10])
-    filtered = sampler.sample(text(tokens(4, 30)), 6, asked, include_prompt_logprobs=True, topk_prompt_logprobs=3)
+    filtered = sampler.sample(text(tokens(4, 30)), 20, asked, include_prompt_logprobs=True, topk_prompt_logprobs=3)
     greedy = sampler.sample(text(tokens(5, 9)), 1, types.SamplingParams(max_tokens=9, temperature=0.0))
     answers = filtered.result(), greedy.result()
     return {
@@ -204,7 +221,9 @@ def counted_sampling(fault: str = "") -> Numbers:
         sample(8)
         waits = card.waits
         peak = sample(72)
-        cells = decode.cell_bytes(weights) * (2 * 32 + 16 * 80)
+        columns = 2 * (32 + 8 * 80)
+        mask = 8 * weights.arch.queries_per_kv * columns * weights.dtype.itemsize
+        cells = decode.cell_bytes(weights) * columns + mask
         return {"waits_per_step": (card.waits - waits) / 64, "peak": peak, "cells": cells}
 
 
@@ -229,7 +248,7 @@ def _doubled_cache() -> Any:
         kept.append(found.clone())
         return found
 
-    return patch.object(decode, "extended", extended)
+    return patch.object(caches, "extended", extended)
 
 
 def _wrong_device() -> Any:
@@ -266,24 +285,46 @@ def facts() -> Numbers:
 def planned() -> Numbers:
     """The plan of a small model, and the most bytes that its training takes on the card."""
     from benchmarks.accelerator import CONTEXT, simulated
-    from benchmarks.memory import architecture
+    from benchmarks.memory import configuration
 
     install()
     load = Load(prompt=64, max_tokens=448, group=4, rank=8)
     with sized(GIB, compute=False):
-        plan = plan_memory(architecture("small", CONTEXT), torch.bfloat16, Device(PLACE), load)
+        plan = plan_memory(configuration("small", CONTEXT), torch.bfloat16, Device(PLACE), load)
         fits = plan.parts.total + plan.cache_bytes <= GIB
     return {"planned": plan.parts.total, "peak": simulated("small", load, plan.tokens), "fits": fits, "rows": plan.rows}
 
 
+def planned_transformers() -> Numbers:
+    """The same for a model that transformers runs."""
+    from transformers import AutoModelForCausalLM, GPT2Config
+
+    from benchmarks.memory import group
+
+    install()
+    load = Load(prompt=64, max_tokens=448, group=4, rank=8)
+    config = GPT2Config(vocab_size=512, n_positions=1024, n_embd=64, n_layer=2, n_head=2)
+    with sized(GIB):
+        plan = plan_memory(config, torch.float32, Device(PLACE), load)
+        before = card.live
+        weights = hf_weights(AutoModelForCausalLM.from_config(config).to(PLACE))
+        settings = LoraSettings(load.rank, 0)
+        learner = HfLearner(weights, Lora(weights.arch, settings, PLACE, hf_modules(weights, settings)))
+        sampler = learner.snapshot()
+        card.reset()
+        learner.forward_backward(group(load.group, load.longest, load.prompt), read_pass("importance_sampling", None))
+        del sampler
+        return {"planned": plan.parts.total, "peak": card.peak - before, "fits": True, "rows": plan.rows}
+
+
 def refused(total: int) -> str:
     """The refusal of a plan on a card of so many bytes; empty if the plan fits."""
-    from benchmarks.memory import architecture
+    from benchmarks.memory import configuration
 
     install()
     with sized(total, compute=False):
         try:
-            plan_memory(architecture("small", 8192), torch.bfloat16, Device(PLACE), Load(64, 4096, 4, 8))
+            plan_memory(configuration("small", 8192), torch.bfloat16, Device(PLACE), Load(64, 4096, 4, 8))
         except ConfigError as error:
             return str(error)
     return ""

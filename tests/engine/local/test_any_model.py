@@ -131,7 +131,7 @@ def test_it_equals_the_engines_own_pass_where_there_is_one():
     fast = trained(client_of(model))
     slow = service(reference("llama"))
     weights = slow.models["m"]
-    loaded = hf_weights(reference("llama"), torch.device("cpu"), torch.float32)
+    loaded = hf_weights(reference("llama").float())
     general = HfWeights(loaded.arch, loaded.module)
     slow.add_model(Model("m", "", general, weights.eos, general.fingerprint()))
     other = slow.create_lora_training_client("m", rank=4, seed=0).result()

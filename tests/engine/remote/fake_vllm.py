@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +34,7 @@ class FakeVllm(Loopback):
         self._service = EmbeddedService(device="cpu", threads=1)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
+        if self.key and request.path != "/health" and request.headers.get("Authorization") != f"Bearer {self.key}":
             return web.json_response({"error": "Unauthorized"}, status=401)
         body = await request.json() if request.method == "POST" else {}
         match request.path:
@@ -110,3 +113,26 @@ class FakeVllm(Loopback):
 def error(status: int, kind: str, message: str) -> web.Response:
     said = {"message": message, "type": kind, "param": None, "code": status}
     return web.json_response({"error": said}, status=status)
+
+
+def main() -> None:
+    """Serve as `vllm serve` would with these options, until the process is ended."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--enable-lora", action="store_true", required=True)
+    for name in ("port", "max-lora-rank", "max-loras", "max-model-len"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    for name in ("model", "dtype", "host"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--logprobs-mode")
+    asked = parser.parse_args()
+    made = FakeVllm(asked.max_lora_rank)
+    made.port, made.context, made.key = asked.port, asked.max_model_len, os.environ["VLLM_API_KEY"]
+    made.updates = os.environ["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
+    made.processed = asked.logprobs_mode == "processed_logprobs"
+    print("model loaded", flush=True)
+    with made:
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

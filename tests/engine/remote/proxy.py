@@ -16,6 +16,7 @@ class Loopback:
     """A server on loopback, in a thread of its own, that answers every request with `_answer`."""
 
     def __init__(self) -> None:
+        self.port = 0  # any
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
 
@@ -40,7 +41,7 @@ class Loopback:
         application.router.add_route("*", "/{path:.*}", self._answer)
         runner = web.AppRunner(application)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await web.TCPSite(runner, "127.0.0.1", self.port).start()
         self.port = runner.addresses[0][1]
         async with ClientSession(auto_decompress=False) as self._client:
             self._ready.set()

@@ -21,7 +21,7 @@ A token then changes only if its uniform number falls into that difference.
 from __future__ import annotations
 
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,25 +33,23 @@ from torch import Tensor
 
 from code_rl.util.errors import BackendError
 
-from .device import Device
+from .caches import BLOCK, caches_of, round_up
+from .device import Device, fuses
 from .forward import (
     PREFILL_TOKENS,
-    WIDTH,
     Prefilled,
     Prompt,
     Scored,
     decoder_layer,
-    extended,
     prefill,
     rms_norm,
-    weighted,
+    rotation,
 )
 from .picking import Choice, Picker
-from .weights import Architecture, Weights, even_rows
+from .weights import Architecture, Weights
 
 MAX_ROWS = 256
 MIN_ROWS = 16
-BLOCK = 64
 COMPACT_BELOW = 0.85
 _WORTH_A_COHORT = 4
 
@@ -137,17 +135,17 @@ def _admitted(
     A short prompt's keys take as much memory as the longest prompt's of its batch, so prompts of
     very different lengths go into several batches.
     """
-    running = sum(len(batch.ids) for batch in batches)
+    running, cells_of = sum(len(batch.ids) for batch in batches), caches_of(weights.device).cells_of
     left = budget // cell_bytes(weights) - sum(batch.cells for batch in batches)
-    prompts: dict[int, int] = {}
+    widths: dict[int, int] = {}
+    counts: Counter[int] = Counter()
     count = limit = 0
     for request in itertools.islice(waiting, MAX_ROWS - running):
-        prompts[id(request.prompt)] = _round_up(len(request.prompt.tokens))
-        limit = max(limit, _round_up(request.max_tokens))
-        cells = len(prompts) * max(prompts.values())
-        if cells + (count + 1) * limit > left or cells > max(
-            PREFILL_TOKENS, 2 * sum(prompts.values())
-        ):
+        widths[id(request.prompt)] = round_up(len(request.prompt.tokens))
+        counts[id(request.prompt)] += 1
+        limit, width = max(limit, round_up(request.max_tokens)), max(widths.values())
+        cells = cells_of(counts.values(), width, limit)
+        if cells > left or len(widths) * width > max(PREFILL_TOKENS, 2 * sum(widths.values())):
             break
         count += 1
     if not batches:
@@ -166,10 +164,6 @@ def cell_bytes(weights: Weights) -> int:
 def bytes_per_token(arch: Architecture, dtype: torch.dtype) -> int:
     """Return what `cell_bytes` returns, for weights of this shape."""
     return 2 * (arch.layers + 1) * arch.kv_width * dtype.itemsize
-
-
-def _round_up(tokens: int) -> int:
-    return -(-tokens // WIDTH) * WIDTH
 
 
 def _rows(parts: Sequence[Tensor], spare: int) -> Tensor:
@@ -196,8 +190,8 @@ def _step(weights: Weights, batches: Sequence[_Batch]) -> None:
     sizes = [len(batch.ids) for batch in batches]
     spare = max(0, MIN_ROWS - sum(sizes))
     sizes.append(spare)
-    positions = _rows([batch.begin() for batch in batches], spare)
-    cos, sin = weights.cos[positions].unsqueeze(1), weights.sin[positions].unsqueeze(1)
+    positions = _rows([batch.caches.begin() for batch in batches], spare)
+    rotate = rotation(weights, positions, by_products=fuses(weights.device))
     x = F.embedding(_rows([batch.token for batch in batches], spare), weights.embed)
     for i, layer in enumerate(weights.layers):
 
@@ -205,18 +199,18 @@ def _step(weights: Weights, batches: Sequence[_Batch]) -> None:
             parts = zip(
                 batches, *(torch.split(each, sizes) for each in (query, key, value)), strict=False
             )
-            found = [batch.attend(i, q, k, v) for batch, q, k, v in parts]
+            found = [batch.caches.attend(i, q, k, v) for batch, q, k, v in parts]
             return (
                 torch.cat([*found, query.new_zeros(spare, arch.q_width)])
                 if len(sizes) > 2 or spare
                 else found[0]
             )
 
-        x = decoder_layer(weights, layer, x, cos, sin, attend)
+        x = decoder_layer(weights, layer, x, rotate, attend)
     logits = weights.head(rms_norm(x, weights.norm, arch.norm_eps)).float()
     for batch, part in zip(batches, torch.split(logits, sizes), strict=False):
         batch.logits = part
-        batch.step += 1
+        batch.caches.step += 1
 
 
 class _Batch:
@@ -224,8 +218,6 @@ class _Batch:
     tokens so far.
 
     `ids` are the requests of the rows in the cache, and `alive` [rows] marks unfinished rows.
-    `places` [rows] maps rows to a grid of prompts × slots; `grid` [prompts · slots] maps slots to
-    rows. Both are None if the rows fill the grid in order.
     """
 
     def __init__(
@@ -235,29 +227,20 @@ class _Batch:
         numbers: Mapping[Prompt, int],
         prompts: Prefilled,
     ) -> None:
-        self.weights, self.arch, self.device = weights, weights.arch, weights.device
+        self.arch, self.device = weights.arch, weights.device
         self.requests = sorted(requests, key=lambda request: numbers[request.prompt])
-        self.prompt_of = [numbers[request.prompt] for request in self.requests]
-        self.scored = [prompts.scored[prompt] for prompt in self.prompt_of]
-        self.prefix_keys, self.prefix_values = prompts.keys, prompts.values
-        self.prefix_lengths = prompts.lengths
-        self.logits = prompts.logits.index_select(
-            0, torch.tensor(self.prompt_of, device=self.device)
-        )
-        self._renumber_prompts()
-        rows, kv, d = len(requests), self.arch.kv_heads, self.arch.head_dim
+        prompt_of = [numbers[request.prompt] for request in self.requests]
+        self.scored = [prompts.scored[prompt] for prompt in prompt_of]
+        self.logits = prompts.logits.index_select(0, torch.tensor(prompt_of, device=self.device))
+        rows = len(requests)
         self.ids, self.alive = list(range(rows)), np.ones(rows, dtype=np.bool_)
-        self.places: Tensor | None
-        self.grid: Tensor | None
-        self._lay_out()
-        self.step = self.capacity = 0
-        self.keys = [self.prefix_values[0].new_zeros(rows, kv, d, 0) for _ in weights.layers]
-        self.values = [self.prefix_values[0].new_zeros(rows, kv, 0, d) for _ in weights.layers]
+        self.limits = np.array([request.max_tokens for request in self.requests])
+        limit = round_up(int(self.limits.max()))
+        self.caches = caches_of(self.device)(weights, prompts, prompt_of, limit)
         self.token = torch.zeros(rows, dtype=torch.int64, device=self.device)
         self.look_every = Device(self.device).look_every
         self.unread: list[tuple[Tensor, Tensor]] = []
         self.picker = Picker([request.choice for request in self.requests], self.device)
-        self.limits = np.array([request.max_tokens for request in self.requests])
         self.stop_table, self.stop_sets = self._stops()
         self.tokens = np.zeros((BLOCK, rows), dtype=np.int32)
         self.logprobs = np.zeros((BLOCK, rows), dtype=np.float32)
@@ -268,8 +251,7 @@ class _Batch:
     @property
     def cells(self) -> int:
         """The number of tokens that the caches hold at their largest."""
-        own = max(self.capacity, _round_up(int(self.limits.max())))
-        return len(self.prefix_lengths) * self.prefix_values[0].shape[2] + len(self.ids) * own
+        return self.caches.cells
 
     def sample_tokens(self) -> list[tuple[SequenceRequest, Completion]]:
         """Choose the next token of every row; return the sequences that are known to have ended.
@@ -280,7 +262,7 @@ class _Batch:
         sampled = self.picker.sample_tokens(self.logits)
         self.token = sampled[0]
         self.unread.append(sampled)
-        last = self.step + 1 >= self.limits[self.alive].max()
+        last = self.caches.step + 1 >= self.limits[self.alive].max()
         if len(self.unread) < self.look_every and not last:
             return []
         tokens, logprobs = fetch(self.unread)
@@ -289,7 +271,7 @@ class _Batch:
                 "the model's logits are not finite: its weights are damaged, or training has "
                 "diverged"
             )
-        first = self.step + 1 - len(self.unread)
+        first = self.caches.step + 1 - len(self.unread)
         self.unread.clear()
         ended = [
             found
@@ -333,100 +315,15 @@ class _Batch:
             for i, stop in zip(ids[ending].tolist(), stopping[ending].tolist(), strict=True)
         ]
 
-    def begin(self) -> Tensor:
-        """Make room for the step's keys and values; return the position of each row's last token
-        [rows]."""
-        if self.step == self.capacity:
-            self.capacity = min(self.capacity + BLOCK, _round_up(int(self.limits.max())))
-            for i in range(self.arch.layers):
-                self.keys[i] = extended(self.keys[i], 3, self.capacity)
-                self.values[i] = extended(self.values[i], 2, self.capacity)
-        # A finished row runs on until it is dropped, possibly beyond the end of the tables.
-        return (self.starts + self.step).clamp_(max=self.arch.max_context - 1)
-
-    def attend(self, i: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Return layer i's attention of the rows' last tokens, [rows, heads · d], from queries
-        [rows, heads, d], keys and values [rows, kv, d]."""
-        arch, step = self.arch, self.step
-        self.keys[i][:, :, :, step] = key
-        self.values[i][:, :, step] = value
-        rows, prefix = len(query), self.prefix_mask.shape[-1]
-        query = query.reshape(rows, arch.kv_heads, arch.queries_per_kv, arch.head_dim)
-        to_prefix = self._prefix_matmul(query, self.prefix_keys[i], self.prefix_mask)
-        # Rounding depends on a row's alignment in memory. Up to four more columns give all rows the
-        # same alignment.
-        to_own = (query @ self.keys[i][..., : (step + 4) // 4 * 4])[..., : step + 1]
-        probs = torch.softmax(torch.cat([to_prefix, to_own], dim=-1), dim=-1)
-        out = self._prefix_matmul(probs[..., :prefix], self.prefix_values[i])
-        out = out + probs[..., prefix:] @ self.values[i][:, :, : step + 1]
-        return out.reshape(rows, arch.q_width)
-
-    def _prefix_matmul(self, left: Tensor, right: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Multiply each row's [kv, per, m] with its prompt's [kv, m, n], one product per prompt for
-        all its rows.
-
-        `mask` [prompts, 1, 1, n] is added to the result.
-        """
-        if self.grid is not None:
-            left = left.index_select(0, self.grid)
-        n, slots = len(right), self.slots
-        kv, per, m = left.shape[1:]
-        folded = left.reshape(n, slots, kv, per, m).transpose(1, 2).reshape(n, kv, slots * per, m)
-        product = weighted(self.arch, folded, right) if mask is None else folded @ right + mask
-        out = product.view(n, kv, slots, per, -1).transpose(1, 2).reshape(n * slots, kv, per, -1)
-        return out if self.places is None else out.index_select(0, self.places)
-
     def _compact(self, token: Tensor) -> Tensor:
         """Drop finished rows and return the tokens of the remaining rows."""
         keep = np.flatnonzero(self.alive)
         chosen = keep.tolist()
-        index = torch.from_numpy(keep).to(self.device)
-        self.prompt_of = [self.prompt_of[row] for row in chosen]
         self.ids, self.alive = [self.ids[row] for row in chosen], self.alive[keep]
-        self._renumber_prompts()
-        self._lay_out()
-        _select(self.keys, index)
-        _select(self.values, index)
-        self.picker.keep(chosen)
         self.limits, self.stop_sets = self.limits[keep], self.stop_sets[keep]
-        return token.index_select(0, index)
-
-    def _renumber_prompts(self) -> None:
-        """Forget prompts without a remaining row, and renumber `prompt_of`."""
-        used = sorted(set(self.prompt_of))
-        if len(used) < len(self.prefix_lengths):
-            index = torch.tensor(used, device=self.device)
-            _select(self.prefix_keys, index)
-            _select(self.prefix_values, index)
-            self.prefix_lengths = self.prefix_lengths.index_select(0, index)
-        columns = torch.arange(self.prefix_values[0].shape[2], device=self.device)
-        hidden = (columns[None, :] >= self.prefix_lengths[:, None])[:, None, None, :]
-        self.prefix_mask = torch.zeros(hidden.shape, dtype=self.weights.dtype, device=self.device)
-        self.prefix_mask.masked_fill_(hidden, float("-inf"))
-        place = {prompt: i for i, prompt in enumerate(used)}
-        self.prompt_of = [place[prompt] for prompt in self.prompt_of]
-        self.starts = self.prefix_lengths.index_select(
-            0, torch.tensor(self.prompt_of, device=self.device)
-        )
-
-    def _lay_out(self) -> None:
-        counts = np.bincount(self.prompt_of)
-        slots, per = int(counts.max()), self.arch.queries_per_kv
-        while even_rows(slots * per) != slots * per:
-            slots += 1
-        self.slots = slots
-        self.places = self.grid = None
-        if bool((counts == slots).all()):
-            return
-        seen = np.zeros(len(counts), dtype=np.int64)
-        grid = np.zeros(len(counts) * slots, dtype=np.int64)
-        places = np.zeros(len(self.prompt_of), dtype=np.int64)
-        for row, prompt in enumerate(self.prompt_of):
-            places[row] = prompt * slots + seen[prompt]
-            grid[places[row]] = row
-            seen[prompt] += 1
-        self.places = torch.from_numpy(places).to(self.device)
-        self.grid = torch.from_numpy(grid).to(self.device)
+        self.caches.keep(chosen, round_up(int(self.limits.max())))
+        self.picker.keep(chosen)
+        return token.index_select(0, torch.from_numpy(keep).to(self.device))
 
     def _stops(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
         """Return the tokens that end a completion, [sets, vocab], and the index of each row's set
@@ -437,10 +334,3 @@ class _Batch:
             table[row, [t for t in tokens if 0 <= t < self.arch.vocab]] = True
         number = {tokens: i for i, tokens in enumerate(sets)}
         return table, np.array([number[request.stop_tokens] for request in self.requests])
-
-
-def _select(caches: list[Tensor], index: Tensor) -> None:
-    """Keep these rows of every layer's cache. Layers are copied one at a time, so at most one is
-    stored twice."""
-    for i, cache in enumerate(caches):
-        caches[i] = cache.index_select(0, index)

@@ -7,6 +7,7 @@ counts memory (`torch.cuda`, `torch.xpu`, a plugin); its settings follow from th
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,10 @@ _HOST_TOKENS, _ACCELERATOR_TOKENS = 2048, 8192
 # Decoding steps between two looks at stops. A look waits for the device; up to LOOK_EVERY - 1
 # tokens of a completion that has stopped are dropped.
 _LOOK_EVERY = 8
+
+# While a plan of memory is traced in this thread: `fuses` says whether for a device that fuses, and
+# `norm` stands in for its kernel.
+tracing = threading.local()
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,12 @@ class Device:
         """The torch module that counts the device's memory, or None."""
         module = getattr(torch, self.place.type, None)
         return module if hasattr(module, "mem_get_info") else None
+
+
+def fuses(place: torch.device) -> bool:
+    """Return True where operations are joined to launch fewer. The processor's results are pinned
+    bit for bit, and it launches nothing."""
+    return getattr(tracing, "fuses", place.type != "cpu")
 
 
 def preferred() -> torch.device:

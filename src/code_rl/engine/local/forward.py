@@ -11,7 +11,6 @@ square.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,11 +22,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from .device import fuses, tracing
 from .packing import Grid, Packed, is_long, make_grid, to_device
 from .weights import SMALL_HIDDEN, Architecture, Layer, Weights
 from .worker import safe_point
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+Rotate = Callable[[Tensor], Tensor]
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 SUMMED = 128
@@ -35,10 +36,6 @@ WIDTH = 16
 PREFILL_TOKENS = 8192
 LOGIT_CHUNK = 1 << 24
 SCORE_CHUNK = 1 << 25
-
-
-# `norm`, while a plan of memory is traced in this thread: stands in for an accelerator's kernel.
-tracing = threading.local()
 
 
 class _Norm(torch.autograd.Function):
@@ -101,7 +98,7 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     if stand_in is not None:
         found: Tensor = stand_in(x)
         return found
-    if x.device.type != "cpu":
+    if fuses(x.device):
         if weight is None or weight.dim() == 1:
             return F.rms_norm(x, (x.shape[-1],), weight, eps)
         scaled = F.rms_norm(x, (x.shape[-1],), None, eps)
@@ -119,14 +116,23 @@ def gated(gate_up: Tensor) -> Tensor:
     return _Gated.apply(gate_up)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding of x [..., heads, head_dim] with tables [..., 1, head_dim] (see
-    `rotary_tables`)."""
-    return torch.addcmul(x * cos, torch.roll(x, x.shape[-1] // 2, dims=-1), sin)
+def rotation(weights: Weights, positions: Tensor, *, by_products: bool = False) -> Rotate:
+    """Return the rotary embedding at positions [n], of x [n, heads, head_dim] (see
+    `rotary_tables`).
+
+    `by_products` makes it one product per call, with a matrix [head_dim, head_dim] per position.
+    """
+    cos, sin = weights.cos[positions].unsqueeze(1), weights.sin[positions].unsqueeze(1)
+    half = weights.arch.head_dim // 2
+    if by_products:
+        unit = torch.eye(2 * half, dtype=weights.dtype, device=weights.device)
+        matrices = torch.addcmul(unit * cos, unit.roll(half, 0), sin)
+        return lambda x: x @ matrices
+    return lambda x: torch.addcmul(x * cos, torch.roll(x, half, dims=-1), sin)
 
 
 def split_heads(
-    weights: Weights, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor
+    weights: Weights, layer: Layer, x: Tensor, rotate: Rotate
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries [n, heads, d] (rotated, and scaled for attention), rotated keys [n, kv, d] and
     values [n, kv, d].
@@ -140,7 +146,7 @@ def split_heads(
     both, value = torch.split(qkv, [arch.heads + arch.kv_heads, arch.kv_heads], dim=1)
     if layer.qk_gain is not None:
         both = rms_norm(both, layer.qk_gain, arch.norm_eps)
-    both = rotate(both, cos, sin)
+    both = rotate(both)
     query, key = torch.split(both, [arch.heads, arch.kv_heads], dim=1)
     if layer.qk_gain is None:
         query = query * arch.head_dim**-0.5
@@ -148,22 +154,22 @@ def split_heads(
 
 
 def decoder_layer(
-    weights: Weights, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend
+    weights: Weights, layer: Layer, x: Tensor, rotate: Rotate, attend: Attend
 ) -> Tensor:
     """Apply one layer to x [n, hidden]. Training, prefill and decoding differ only in `attend`.
 
     `attend` maps queries [n, heads, d], keys and values [n, kv, d] to [n, heads · d].
     """
     eps = weights.arch.norm_eps
-    x = x + layer.o(attend(*split_heads(weights, layer, rms_norm(x, layer.norm_1, eps), cos, sin)))
-    return x + layer.down(gated(layer.gate_up(rms_norm(x, layer.norm_2, eps))))
+    heads = split_heads(weights, layer, rms_norm(x, layer.norm_1, eps), rotate)
+    x = layer.o(attend(*heads), onto=x)
+    return layer.down(gated(layer.gate_up(rms_norm(x, layer.norm_2, eps))), onto=x)
 
 
 def hidden_states(weights: Weights, batch: Packed, recompute: bool) -> Tensor:
     """Return the final normed states [n, hidden]. `recompute` saves memory by computing layers
     again in the backward pass."""
-    cos = weights.cos[batch.positions].unsqueeze(1)
-    sin = weights.sin[batch.positions].unsqueeze(1)
+    rotate = rotation(weights, batch.positions)
     x = F.embedding(batch.tokens, weights.embed)
     prefixes, suffixes, device = batch.prefixes, batch.suffixes, weights.device
     causal = causal_mask((prefixes or suffixes).width, weights.dtype, device)
@@ -180,9 +186,9 @@ def hidden_states(weights: Weights, batch: Packed, recompute: bool) -> Tensor:
 
     for layer in weights.layers:
         if recompute:
-            x = checkpoint(decoder_layer, weights, layer, x, cos, sin, attend, use_reentrant=False)
+            x = checkpoint(decoder_layer, weights, layer, x, rotate, attend, use_reentrant=False)
         else:
-            x = decoder_layer(weights, layer, x, cos, sin, attend)
+            x = decoder_layer(weights, layer, x, rotate, attend)
     return rms_norm(x, weights.norm, weights.arch.norm_eps)
 
 
@@ -464,7 +470,7 @@ def _prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
     positions = torch.from_numpy(np.concatenate([np.arange(n) for n in lengths])).to(
         device, non_blocking=True
     )
-    cos, sin = weights.cos[positions].unsqueeze(1), weights.sin[positions].unsqueeze(1)
+    rotate = rotation(weights, positions)
     mask = causal_mask(grid.width, weights.dtype, device)
     x = F.embedding(tokens, weights.embed)
     keys: list[Tensor] = []
@@ -477,7 +483,7 @@ def _prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
         return attend_causal(weights, grid, mask, query, key, value)
 
     for layer in weights.layers:
-        x = decoder_layer(weights, layer, x, cos, sin, attend)
+        x = decoder_layer(weights, layer, x, rotate, attend)
     ends = to_device(offsets[1:] - 1, device)
     last = rms_norm(x.index_select(0, ends), weights.norm, arch.norm_eps)
     logits = weights.head(last).float()

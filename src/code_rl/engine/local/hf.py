@@ -115,10 +115,10 @@ class HfWeights:
         return digest.hexdigest()
 
 
-def hf_weights(loaded: Any, device: torch.device, dtype: torch.dtype) -> HfWeights:
+def hf_weights(loaded: Any) -> HfWeights:
     """Freeze a transformers model and attach its hooks. Raises ConfigError if it has no linear
     projection to adapt."""
-    module = loaded.to(device=device, dtype=dtype).eval().requires_grad_(False)
+    module = loaded.eval().requires_grad_(False)
     weights = HfWeights(architecture_of(loaded.config), module)
     linears = _linears(module)
     if len(linears) < 2:  # only the unembedding

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,9 +44,10 @@ class _Row:
 
 @torch.inference_mode()
 def decode_hf(
-    weights: HfWeights, waiting: deque[SequenceRequest], arrived: Callable[[], None]
+    weights: HfWeights, waiting: deque[SequenceRequest], arrived: Callable[[], None], budget: int
 ) -> Iterator[tuple[SequenceRequest, Completion]]:
-    """Sample queued requests prompt by prompt, and yield each with its completion."""
+    """Sample queued requests prompt by prompt, and yield each with its completion. The caches take
+    at most `budget` bytes, unless a single row needs more."""
     while waiting:
         arrived()
         prompt = waiting[0].prompt
@@ -53,12 +55,26 @@ def decode_hf(
         rest = [each for each in waiting if each.prompt is not prompt] + mine[MAX_ROWS:]
         waiting.clear()
         waiting.extend(rest)
-        yield from _completions(weights, prompt, mine[:MAX_ROWS])
+        yield from _completions(weights, prompt, mine[:MAX_ROWS], waiting, budget)
+
+
+def cache_bytes(cache: Any) -> int:
+    """Return the bytes of a cache of transformers, and of one more layer, since a layer is stored
+    twice while it grows."""
+    # Layers without attention keep a state of fixed size instead.
+    kept = [layer for layer in cache.layers if getattr(layer, "keys", None) is not None]
+    sizes: list[int] = [layer.keys.nbytes + layer.values.nbytes for layer in kept]
+    return sum(sizes) + max(sizes, default=0)
 
 
 def _completions(
-    weights: HfWeights, prompt: Prompt, requests: Sequence[SequenceRequest]
+    weights: HfWeights,
+    prompt: Prompt,
+    requests: Sequence[SequenceRequest],
+    waiting: deque[SequenceRequest],
+    budget: int,
 ) -> Iterator[tuple[SequenceRequest, Completion]]:
+    """Sample the requests of a prompt; those that do not fit the budget go back to `waiting`."""
     tokens = torch.tensor([prompt.tokens], device=weights.device)
     output = weights(tokens, use_cache=True)
     scored = _scored(prompt, output.logits[0])
@@ -69,6 +85,10 @@ def _completions(
     if not rows:
         return
     cache = output.past_key_values
+    longest = len(prompt.tokens) + max(row.request.max_tokens for row in rows)
+    fitting = max(1, budget * len(prompt.tokens) // max(1, cache_bytes(cache) * longest))
+    waiting.extendleft(row.request for row in reversed(rows[fitting:]))
+    del rows[fitting:]
     cache.reorder_cache(torch.zeros(len(rows), dtype=torch.long, device=weights.device))
     logits = output.logits[:, -1].float().repeat(len(rows), 1)
     picker = Picker([row.request.choice for row in rows], weights.device)

@@ -14,7 +14,7 @@ from .hf import HfWeights, adapter_of
 from .learner import AdamState, Learner, outputs_of
 from .lora import Lora
 from .packing import to_device
-from .passes import EngineExample, Pass
+from .passes import EngineExample, Pass, read_pass
 
 TOKENS = 1024
 """The most tokens of a micro-batch, padding included, unless it is a single example."""
@@ -27,6 +27,11 @@ class HfLearner(Learner):
         self._model, self.lora, self.budget = base, lora, token_budget
         self.adam = AdamState.fresh(lora.flat)
         self.gradient: Tensor | None = None
+
+    def trace(self, examples: Sequence[EngineExample]) -> None:
+        part = max(self._batches(examples), key=len)
+        flat = self.lora.flat.detach().clone().requires_grad_()
+        self._pass([examples[i] for i in part], read_pass("importance_sampling", None), flat)
 
     def snapshot(self) -> HfWeights:
         """Return weights for a sampler that later training does not change."""
@@ -51,26 +56,31 @@ class HfLearner(Learner):
         logprobs = [np.empty(each.targets.shape, dtype=np.float32) for each in examples]
         losses = [np.zeros(each.targets.shape, dtype=np.float32) for each in examples]
         for part in self._batches(examples):
-            model = HfWeights(self._model.arch, self._model.module, adapter_of(self.lora, flat))
-            tokens = np.zeros((len(part), max(len(examples[i].tokens) for i in part)), np.int64)
-            for row, i in enumerate(part):
-                tokens[row, : len(examples[i].tokens)] = examples[i].tokens
-            logits = model(torch.from_numpy(tokens).to(model.device), use_cache=False).logits
-            total = torch.zeros((), device=model.device)
-            results: list[Tensor] = []
-            for row, i in enumerate(part):
-                found, lost = _one(examples[i], logits[row], how)
-                results += [found.detach(), lost.detach()]
-                total = total + lost.sum()
-            if total.requires_grad:
-                total.backward()  # type: ignore[no-untyped-call]
             # One transfer for the whole micro-batch.
+            results = self._pass([examples[i] for i in part], how, flat)
             together = torch.cat(results).cpu().numpy()
             read = np.split(together, np.cumsum([len(each) for each in results])[:-1])
             for i, found_i, lost_i in zip(part, read[::2], read[1::2], strict=True):
                 logprobs[i][...] = found_i
                 losses[i][examples[i].context :] = lost_i
         return outputs_of(logprobs, losses)
+
+    def _pass(self, examples: Sequence[EngineExample], how: Pass, flat: Tensor) -> list[Tensor]:
+        """Return each example's log-probabilities and losses; the gradient is added to `flat`."""
+        model = HfWeights(self._model.arch, self._model.module, adapter_of(self.lora, flat))
+        tokens = np.zeros((len(examples), max(len(e.tokens) for e in examples)), np.int64)
+        for row, example in enumerate(examples):
+            tokens[row, : len(example.tokens)] = example.tokens
+        logits = model(torch.from_numpy(tokens).to(model.device), use_cache=False).logits
+        total = torch.zeros((), device=model.device)
+        results: list[Tensor] = []
+        for row, example in enumerate(examples):
+            found, lost = _one(example, logits[row], how)
+            results += [found.detach(), lost.detach()]
+            total = total + lost.sum()
+        if total.requires_grad:
+            total.backward()  # type: ignore[no-untyped-call]
+        return results
 
     def _batches(self, examples: Sequence[EngineExample]) -> Iterator[list[int]]:
         """Yield the indices of examples of similar length that fit the budget together."""

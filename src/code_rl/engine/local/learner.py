@@ -20,9 +20,9 @@ from torch import Tensor
 from code_rl.util.errors import BackendError, ConfigError
 
 from .device import Device
-from .forward import hidden_states, target_logprobs
+from .forward import LOGIT_CHUNK, hidden_states, target_logprobs
 from .lora import Lora, Module
-from .packing import Packed, Unit, pack, plan
+from .packing import Packed, pack, plan
 from .passes import EngineExample, Floats, Pass
 from .weights import Architecture, Linear, Weights, packed
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .hf import HfWeights
 
 MERGE_LIMIT = 32_000_000
+_CHUNKS = 3
 ACTIVATIONS_LIMIT = (
     2 * 2**30
 )  # bytes of a micro-batch's activations; above this they are recomputed
@@ -134,13 +135,16 @@ class Learner:
         self.recompute = self.budget > fitting
         self._merged: Weights | None = None
 
-    def trace(self, units: Sequence[Unit], targets: int) -> None:
-        """Run a micro-batch forward and backward, with a loss on its first `targets` tokens.
-        `memory` counts the bytes of its tensors, which have no contents."""
+    def trace(self, examples: Sequence[EngineExample]) -> None:
+        """Run the largest micro-batch of the examples forward and backward. `memory` counts the
+        bytes of its tensors, which have no contents."""
+        units = max(plan(examples, self.budget), key=lambda units: sum(u.tokens for u in units))
         weights, _ = self._trainable()
         batch = pack(units, self.base.device)
         states = hidden_states(weights, batch, recompute=self.recompute)
-        found = target_logprobs(weights, states[:targets], batch.targets[:targets], 1.0)
+        # Logits are computed in chunks, of which a few show the peak of all.
+        targets = batch.targets[: _CHUNKS * LOGIT_CHUNK // self.base.arch.vocab]
+        found = target_logprobs(weights, states[: len(targets)], targets, 1.0)
         found.sum().backward()  # type: ignore[no-untyped-call]
 
     def snapshot(self) -> Weights | HfWeights:

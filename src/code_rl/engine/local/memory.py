@@ -6,12 +6,11 @@ the true shape; every further layer adds as much as the second. So the plan foll
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cache
+from contextlib import contextmanager, nullcontext
+from dataclasses import astuple, dataclass, field, replace
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -24,14 +23,16 @@ from torch.utils._pytree import tree_leaves
 from code_rl.engine.settings import EngineSettings
 from code_rl.util.errors import ConfigError
 
-from .decode import BLOCK, bytes_per_token
-from .device import Device
-from .forward import LOGIT_CHUNK, tracing
-from .hf import HfArchitecture
+from .caches import BLOCK
+from .decode import bytes_per_token
+from .device import Device, tracing
+from .hf import HfArchitecture, HfWeights, architecture_of, hf_modules, hf_weights
+from .hf_decode import cache_bytes
+from .hf_learner import TOKENS as HF_TOKENS
+from .hf_learner import HfLearner
 from .learner import Learner, kept_tokens, merges
 from .lora import Lora, LoraSettings, modules
 from .models import model_config
-from .packing import Unit, plan
 from .passes import EngineExample
 from .weights import Architecture, Layer, Linear, Weights
 
@@ -42,8 +43,6 @@ _RESERVED = 0.06
 _PROMPT, _GROUP = 1024, 8
 # The smallest micro-batch that is tried, and the shortest completion that is proposed.
 _LEAST_TOKENS, _SMALLEST = 1024, 256
-# Logits are computed in chunks, of which a few show the peak of all.
-_CHUNKS = 3
 
 
 @dataclass(frozen=True)
@@ -111,136 +110,161 @@ def plan_run(config: EngineSettings, place: torch.device, dtype: torch.dtype) ->
 
 
 def plan_of(config: EngineSettings, device: Device, dtype: torch.dtype) -> MemoryPlan | None:
-    """Return the plan for these settings, or None for a model that transformers runs.
+    """Return the plan for these settings, or None for a model whose pass cannot be traced.
 
     Raises ConfigError if the model cannot be read, or cannot fit.
     """
-    arch = model_config(str(config.model_name))[2]
-    if isinstance(arch, HfArchitecture):
-        return None
+    _, described, arch = model_config(str(config.model_name))
     prompt = min(_PROMPT, arch.max_context // 2)
     completion = min(config.longest_completion, arch.max_context - prompt)
     load = Load(prompt, completion, _GROUP, config.lora_rank)
-    return plan_memory(arch, dtype, device, load)
+    try:
+        return plan_memory(described, dtype, device, load)
+    except RuntimeError:  # what a mixture of experts computes depends on its tokens
+        return None
 
 
-def plan_memory(arch: Architecture, dtype: torch.dtype, device: Device, load: Load) -> MemoryPlan:
-    """Return the plan with the largest micro-batch that leaves room for a group's caches, or else
-    for one completion's.
+def plan_memory(config: Any, dtype: torch.dtype, device: Device, load: Load) -> MemoryPlan:
+    """Return the plan, for a model of this transformers configuration, with the largest micro-batch
+    that leaves room for a group's caches, or else for one completion's.
 
     Raises ConfigError, with the setting that would make it fit, if no plan does.
     """
+    shape = _Shape(config, architecture_of(config), dtype, device.is_accelerator)
     memory = device.total
-    found = _fitting(arch, dtype, device, load, memory)
-    if found is None:
-        raise ConfigError(_refusal(arch, dtype, device, load, memory))
-    return found
-
-
-def _fitting(
-    arch: Architecture, dtype: torch.dtype, device: Device, load: Load, memory: int
-) -> MemoryPlan | None:
-    """Return the best plan for this memory, or None."""
+    tokens = HF_TOKENS if isinstance(shape.arch, HfArchitecture) else device.tokens
     best: MemoryPlan | None = None
-    row = bytes_per_token(arch, dtype) * (load.longest + BLOCK)
-    tokens = device.tokens
-    while tokens >= _LEAST_TOKENS:
-        parts = measured(arch, dtype, load, tokens, device.is_accelerator)
-        room = int(memory * (1 - _RESERVED)) - parts.total
-        rows = room // row
-        if rows >= 1 and (best is None or best.rows < load.group):
-            best = MemoryPlan(parts, tokens, room, rows, memory, device.name)
+    while True:
+        found = _plan(shape, device, load, tokens, memory)
+        if found.rows >= 1 and (best is None or best.rows < load.group):
+            best = found
         # A micro-batch is at least the longest example, so smaller budgets change nothing.
-        if rows >= load.group or tokens <= load.longest:
+        if found.rows >= load.group or tokens <= max(load.longest, _LEAST_TOKENS):
             break
         tokens //= 2
+    if best is None:
+        need = found.parts.total + shape.bytes_per_token * load.longest
+        raise ConfigError(
+            f"max_tokens={load.max_tokens} with lora_rank={load.rank} takes {need / _GIB:.1f} GiB, "
+            f"and {device.name} has {memory / _GIB:.1f}; {_remedy(shape, device, load, memory)}"
+        )
     return best
 
 
-def _refusal(
-    arch: Architecture, dtype: torch.dtype, device: Device, load: Load, memory: int
-) -> str:
-    """Return the message of a plan that does not fit: the need, and the setting to change."""
-    parts = measured(arch, dtype, load, device.tokens, device.is_accelerator)
-    need = parts.total + bytes_per_token(arch, dtype) * load.longest
-    said = (
-        f"max_tokens={load.max_tokens} with lora_rank={load.rank} takes {need / _GIB:.1f} GiB, and "
-        f"{device.name} has {memory / _GIB:.1f}; "
-    )
-    return said + _remedy(arch, dtype, device, load, memory)
+def _plan(shape: _Shape, device: Device, load: Load, tokens: int, memory: int) -> MemoryPlan:
+    """Return the plan with micro-batches of so many tokens; it fits if it has a row."""
+    parts = measured(shape, load, tokens)
+    room = int(memory * (1 - _RESERVED)) - parts.total
+    rows = room // (shape.bytes_per_token * (load.longest + BLOCK))
+    return MemoryPlan(parts, tokens, room, rows, memory, device.name)
 
 
-def _remedy(arch: Architecture, dtype: torch.dtype, device: Device, load: Load, memory: int) -> str:
-    fewer = load.max_tokens // 2
-    while fewer >= _SMALLEST:
-        if _fitting(arch, dtype, device, replace(load, max_tokens=fewer), memory) is not None:
-            return f"give max_tokens={fewer}"
-        fewer //= 2
+def _remedy(shape: _Shape, device: Device, load: Load, memory: int) -> str:
+    """Return the settings that make a load fit, with the smallest micro-batches."""
+    fewer = [load.max_tokens >> i for i in range(1, load.max_tokens.bit_length())]
+    loads = [replace(load, max_tokens=tokens) for tokens in fewer if tokens >= _SMALLEST]
     lower = replace(load, max_tokens=_SMALLEST, rank=max(1, load.rank // 4))
-    if _fitting(arch, dtype, device, lower, memory) is not None:
-        return f"give lora_rank={lower.rank} max_tokens={_SMALLEST}"
+    for smaller in (*loads, lower):
+        if _plan(shape, device, smaller, _LEAST_TOKENS, memory).rows >= 1:
+            rank = f"lora_rank={smaller.rank} " if smaller is lower else ""
+            return f"give {rank}max_tokens={smaller.max_tokens}"
     return "give a smaller model_name"
 
 
+@dataclass(frozen=True)
+class _Shape:
+    """A model to be planned for: its transformers configuration, its shape, its dtype, and whether
+    the device is an accelerator, which fuses operations."""
+
+    config: Any = field(compare=False)
+    arch: Architecture
+    dtype: torch.dtype
+    fuses: bool
+
+    @cached_property
+    def bytes_per_token(self) -> int:
+        """Bytes of a token in the sampler's caches."""
+        if not isinstance(self.arch, HfArchitecture):
+            return bytes_per_token(self.arch, self.dtype)
+        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+            token = torch.zeros(1, 1, dtype=torch.int64)
+            return cache_bytes(self.transformed()(token, use_cache=True).past_key_values)
+
+    def transformed(self) -> HfWeights:
+        """Return a model that transformers runs, on tensors without contents."""
+        from transformers import AutoModelForCausalLM
+
+        made = AutoModelForCausalLM.from_config(self.config, dtype=self.dtype)  # type: ignore[no-untyped-call]
+        return hf_weights(made)
+
+
 @cache
-def measured(
-    arch: Architecture, dtype: torch.dtype, load: Load, tokens: int, view_head: bool
-) -> Parts:
-    """Return the bytes of a model's parts, from traces of one and two of its layers. `view_head`
-    means that a tied unembedding takes no memory of its own."""
-    one, two = (_traced(arch, n, dtype, load, tokens, view_head) for n in (1, 2))
-    grown = [
-        first + (second - first) * (arch.layers - 1) for first, second in zip(one, two, strict=True)
-    ]
-    return Parts(*grown)
+def measured(shape: _Shape, load: Load, tokens: int) -> Parts:
+    """Return the bytes of a model's parts, traced with micro-batches of `tokens`. Every further
+    layer of the engine's own models adds as much as the second."""
+    if isinstance(shape.arch, HfArchitecture):
+        return _traced(shape, load, tokens)
+    one, two = (
+        astuple(_traced(replace(shape, arch=replace(shape.arch, layers=n)), load, tokens, shape))
+        for n in (1, 2)
+    )
+    more = shape.arch.layers - 1
+    return Parts(*(first + (second - first) * more for first, second in zip(one, two, strict=True)))
 
 
-def _traced(
-    arch: Architecture, layers: int, dtype: torch.dtype, load: Load, tokens: int, view_head: bool
-) -> tuple[int, int, int, int]:
-    """Trace a training pass of a model of the same shape with so many layers."""
-    settings = LoraSettings(load.rank, 0)
-    small = replace(arch, layers=layers, max_context=min(arch.max_context, max(load.longest, 1)))
-    with FakeTensorMode(allow_non_fake_inputs=True), _counted() as memory:
-        weights = _empty_weights(small, dtype, view_head)
-        tables = 2 * (arch.max_context - small.max_context) * arch.head_dim * dtype.itemsize
+def _traced(shape: _Shape, load: Load, tokens: int, whole: _Shape | None = None) -> Parts:
+    """Trace a training pass of a model, as part of the `whole` model if given."""
+    with FakeTensorMode(allow_non_fake_inputs=True), _counted(shape.fuses) as memory:
+        weights = _empty_weights(shape) if whole else shape.transformed()
         held = memory.live
-        lora = Lora(small, settings, weights.device)
-        learner = Learner(weights, lora, tokens)
-        learner.recompute = tokens > kept_tokens(arch, dtype)
-        learner.merging = merges(modules(arch, settings), dtype)
+        learner = _learner(weights, load, tokens, whole)
         adapter = memory.live - held
-        snapshot = _snapshot(learner, lora, weights)
+        snapshot = _snapshot(learner)
         sampler = memory.live - held - adapter
-        gc.collect()
         memory.peak = before = memory.live
-        learner.trace(_largest(load, tokens), _CHUNKS * LOGIT_CHUNK // arch.vocab)
+        with nullcontext() if whole else _unpacked():
+            learner.trace(_group(load))
         del snapshot
         # Two gradients, of the step so far and of the request, are made after the activations.
-        gradients = 2 * lora.flat.nbytes
-        return held + tables, adapter, sampler, max(memory.peak - before, gradients)
+        gradients = 2 * learner.lora.flat.nbytes
+        return Parts(held, adapter, sampler, max(memory.peak - before, gradients))
 
 
-def _snapshot(learner: Learner, lora: Lora, weights: Weights) -> Weights:
+def _learner(
+    weights: Weights | HfWeights, load: Load, tokens: int, whole: _Shape | None
+) -> Learner:
+    settings, device = LoraSettings(load.rank, 0), weights.device
+    if isinstance(weights, HfWeights):
+        adapted = hf_modules(weights, settings)
+        return HfLearner(weights, Lora(weights.arch, settings, device, adapted), tokens)
+    assert whole is not None
+    learner = Learner(weights, Lora(weights.arch, settings, device), tokens)
+    learner.recompute = tokens > kept_tokens(whole.arch, whole.dtype)
+    learner.merging = merges(modules(whole.arch, settings), whole.dtype)
+    return learner
+
+
+def _snapshot(learner: Learner) -> Weights | HfWeights:
     """Return a sampler's weights as the learner makes them on an accelerator."""
-    if learner.merging or weights.dtype != torch.float32:
-        return learner.sampler_weights()
-    return lora.merged(weights)
+    if isinstance(learner, HfLearner) or learner.merging or learner.base.dtype != torch.float32:
+        return learner.snapshot()
+    return learner.lora.merged(learner.base)
 
 
-def _largest(load: Load, tokens: int) -> list[Unit]:
-    """Return the micro-batch with the most tokens of a group of the longest examples."""
+def _group(load: Load) -> list[EngineExample]:
+    """Return a group of the longest examples."""
     off = np.zeros(load.prompt - 1, dtype=np.float32)
     on = np.ones(load.max_tokens + 1, dtype=np.float32)
     inputs = {name: np.concatenate([off, on]) for name in ("logprobs", "advantages")}
     ids = np.zeros(load.longest, dtype=np.int64)
-    group = [EngineExample(ids, ids, inputs, load.prompt - 1) for _ in range(load.group)]
-    return max(plan(group, tokens), key=lambda units: sum(unit.tokens for unit in units))
+    return [EngineExample(ids, ids, inputs, load.prompt - 1) for _ in range(load.group)]
 
 
-def _empty_weights(arch: Architecture, dtype: torch.dtype, view_head: bool) -> Weights:
-    def empty(*shape: int) -> Tensor:
-        return torch.empty(*shape, dtype=dtype)
+def _empty_weights(shape: _Shape) -> Weights:
+    arch = shape.arch
+
+    def empty(*sizes: int) -> Tensor:
+        return torch.empty(*sizes, dtype=shape.dtype)
 
     hidden, q, kv = arch.hidden, arch.q_width, arch.kv_width
     layer = [
@@ -256,7 +280,7 @@ def _empty_weights(arch: Architecture, dtype: torch.dtype, view_head: bool) -> W
         for _ in range(arch.layers)
     ]
     embed = empty(arch.vocab, hidden)
-    shared = view_head and arch.tied_unembedding
+    shared = shape.fuses and arch.tied_unembedding
     return Weights(
         arch=arch,
         embed=embed,
@@ -299,14 +323,28 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @contextmanager
-def _counted() -> Iterator[Allocations]:
+def _counted(fuses: bool) -> Iterator[Allocations]:
     """Count allocations, with norms as an accelerator computes them."""
-    tracing.norm = _FusedNorm.apply
+    tracing.norm, tracing.fuses = _FusedNorm.apply, fuses
     try:
         with Allocations() as memory:
             yield memory
     finally:
-        tracing.norm = None
+        del tracing.norm, tracing.fuses
+
+
+@contextmanager
+def _unpacked() -> Iterator[None]:
+    """Tell transformers that no row holds several sequences: in tensors without contents it cannot
+    see that, and would make masks of tokens × tokens."""
+    from transformers import masking_utils
+
+    plain = masking_utils.find_packed_sequence_indices
+    masking_utils.find_packed_sequence_indices = lambda position_ids: None  # noqa: ARG005
+    try:
+        yield
+    finally:
+        masking_utils.find_packed_sequence_indices = plain
 
 
 class _FusedNorm(torch.autograd.Function):

@@ -149,7 +149,7 @@ def wrap_model(
     if eos is None:
         eos = loaded.config.get_text_config().eos_token_id
     if isinstance(architecture_of(loaded.config), HfArchitecture):
-        weights = hf_weights(loaded, device, dtype)
+        weights = hf_weights(loaded.to(device=device, dtype=dtype))
         return Model(name, source, weights, _ids(eos), weights.fingerprint())
     return _model(name, source, from_transformers(loaded), eos, device, dtype)
 

@@ -179,9 +179,9 @@ def _decoded(
     cache_bytes: int | None,
 ) -> Iterator[tuple[SequenceRequest, Completion]]:
     """Yield each request with its completion, sampled by the pass for these weights."""
-    if isinstance(weights, HfWeights):
-        return decode_hf(weights, waiting, arrived)
     budget = Device(weights.device).cache_bytes if cache_bytes is None else cache_bytes
+    if isinstance(weights, HfWeights):
+        return decode_hf(weights, waiting, arrived, budget)
     return decode(weights, waiting, budget, arrived)
 
 

@@ -24,6 +24,8 @@ from torch import Tensor
 
 from code_rl.util.errors import ConfigError
 
+from .device import fuses
+
 FAMILIES = ("llama", "qwen2", "qwen3")
 _STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 _ROW_UNIT, _MANY_ROWS = 4, 64
@@ -143,12 +145,26 @@ class Linear:
     lora_a: Tensor | None = None
     lora_b: Tensor | None = None
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Apply to x [..., in]; the result has x's dtype."""
+    def __call__(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
+        """Apply to x [..., in], and add the result to `onto` [..., out] if given; the result has
+        x's dtype."""
+        if fuses(x.device):
+            return self._fused(x, onto)
+        return self._apply(x) if onto is None else onto + self._apply(x)
+
+    def _fused(self, x: Tensor, onto: Tensor | None) -> Tensor:
+        """Add in the products themselves."""
+        start, weight = self.bias if onto is None else onto, self.weight.to(x.dtype)
+        y = x @ weight if start is None else torch.addmm(start, x, weight)
+        if onto is not None and self.bias is not None:
+            y = y + self.bias
+        return self._adapted(x, y)
+
+    def _apply(self, x: Tensor) -> Tensor:
         rows = x.shape[:-1].numel()
         if even_rows(rows) != rows:
             padded = F.pad(x.reshape(rows, -1), (0, 0, 0, even_rows(rows) - rows))
-            return self(padded)[:rows].view(*x.shape[:-1], -1)
+            return self._apply(padded)[:rows].view(*x.shape[:-1], -1)
         if self.weight.is_mkldnn:
             y: Tensor = torch.ops.mkldnn._linear_pointwise(
                 x, self.weight, self.bias, "none", [], ""
@@ -156,6 +172,10 @@ class Linear:
         else:
             y = x @ self.weight.to(x.dtype)
             y = y if self.bias is None else y + self.bias
+        return self._adapted(x, y)
+
+    def _adapted(self, x: Tensor, y: Tensor) -> Tensor:
+        """Add the adapter's part to y in place."""
         if self.lora_a is not None and self.lora_b is not None:
             # In place: two terms beside their sum would make the widest projection a layer's peak.
             y.flatten(0, -2).addmm_(
@@ -299,7 +319,7 @@ def fuse(model: LoadedModel, device: torch.device, dtype: torch.dtype) -> Weight
     cos, sin = rotary_tables(model.inverse_frequencies, model.rotary_scale, arch)
     unembed = embed if arch.tied_unembedding else take(head, arch.vocab, hidden)
     # A processor multiplies a copy faster; other devices read either layout as fast.
-    shared = arch.tied_unembedding and device.type != "cpu"
+    shared = arch.tied_unembedding and fuses(device)
     weights = Weights(
         arch=arch,
         embed=embed,

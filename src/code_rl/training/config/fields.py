@@ -117,8 +117,15 @@ class Config(SamplingOptions, SandboxOptions):
             "vLLM samples, with every step's adapter",
             "it draws its own completions",
         ),
-        "vLLM server that samples for the embedded trainer, http://host:port[/v1]; its key is "
-        "read from CODE_RL_SERVER_KEY. None: the engine samples.",
+        "vLLM samples for the embedded trainer: vllm (started and ended by the run), or a server's "
+        "http://host:port[/v1], with its key in CODE_RL_SERVER_KEY. None: the engine samples.",
+    )
+    vllm_command: str | None = setting(
+        None,
+        MUTABLE,
+        embedded("how sampler=vllm is started", "there is no sampler to start"),
+        "With sampler=vllm: the command that starts vLLM's server, with further options "
+        "(None: vLLM in code-rl's own environment).",
     )
     sampler_dir: str | None = setting(
         None,
@@ -485,6 +492,10 @@ class Config(SamplingOptions, SandboxOptions):
             )
         if self.sampler_dir is not None and self.sampler is None:
             raise ConfigError(f"sampler_dir={self.sampler_dir} has no effect without sampler=")
+        if self.vllm_command is not None and self.sampler != "vllm":
+            raise ConfigError(
+                f"vllm_command={self.vllm_command} has no effect without sampler=vllm"
+            )
         staged = self.max_tokens_schedule is not None
         limit = "a limit of max_tokens_schedule" if staged else f"max_tokens={self.max_tokens}"
         refuse_buffer(self, self.stage_limits, limit)
