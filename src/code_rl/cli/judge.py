@@ -87,13 +87,14 @@ async def _run(config: JudgeConfig) -> Judged | None:
                 "was run"
             )
             return None
-        await check_executor(executor())
+        await check_executor(executor(), config.language)
         with view.progress(executor().description) as on_verdict:
             judged = await judge_programs(
                 store,
                 config.programs,
                 config.out,
                 executor(),
+                language=config.language,
                 cpu_limit_s=config.reward_timeout,
                 on_verdict=on_verdict,
                 on_earlier=lambda earlier: view.say(f"{earlier} verdicts are here from before"),

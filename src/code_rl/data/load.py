@@ -224,6 +224,14 @@ def within_difficulty(problems: Sequence[Problem], difficulty: str) -> Sequence[
     return kept
 
 
+def in_language(problems: Sequence[Problem], name: str | None) -> Sequence[Problem]:
+    """Return each problem `Problem.in_language`. Raises DataError if the first cannot be."""
+    if name is None or not problems:
+        return problems
+    problems[0].in_language(name)
+    return Selected(problems, range(len(problems)), lambda problem: problem.in_language(name))
+
+
 def with_tests(problems: Sequence[Problem], least: int, most: int | None) -> Sequence[Problem]:
     """Return the problems that have at least `least` tests, each `with_most_tests` (None: all).
 

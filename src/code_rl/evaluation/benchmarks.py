@@ -119,7 +119,8 @@ BENCHMARKS: Mapping[str, PromptStyle] = {
 @dataclass(frozen=True, slots=True)
 class Benchmark:
     """Problems ready to be sampled and judged. `facts` are for the manifest, `skipped` are rows
-    without a problem, and `others` are ids of the set that are not among the entries."""
+    without a problem, and `others` are ids of the set that are not among the entries. `language` is
+    that of the programs (None: each problem's own)."""
 
     name: str
     problem: Callable[[EvalEntry], Problem]
@@ -128,6 +129,11 @@ class Benchmark:
     facts: Mapping[str, Any]
     skipped: Mapping[str, str]
     others: frozenset[str]
+    language: str | None = None
+
+    def asked(self, entry: EvalEntry) -> Problem:
+        """Return an entry's problem in the programs' language. Raises DataError if it cannot be."""
+        return self.problem(entry).in_language(self.language)
 
     def messages(self, problem: Problem) -> list[Message] | None:
         """Return the conversation that asks for a solution, or None if the benchmark has no

@@ -107,12 +107,12 @@ def keyed(programs: Iterable[ProgramRow], context: str) -> Iterator[tuple[Progra
 
 
 def taken(
-    programs: str, store: ProblemStore, limit: float | None
+    programs: str, store: ProblemStore, limit: float | None, language: str | None
 ) -> Iterator[tuple[ProgramRow, str]]:
     """Yield the programs of a file, `keyed` by everything else that decides their verdicts."""
     return keyed(
         read_programs(programs, store),
-        f"{sources_digest('code_rl.grading')} {store.folder.name} {limit}",
+        f"{sources_digest('code_rl.grading')} {store.folder.name} {limit} {language}",
     )
 
 
@@ -127,6 +127,7 @@ async def judge_programs(
     out: str,
     executor: Executor,
     *,
+    language: str | None = None,
     concurrency: int | None = None,
     cpu_limit_s: float | None = None,
     on_verdict: Callable[[Verdict], object] = lambda _: None,
@@ -135,11 +136,12 @@ async def judge_programs(
     """Judge every program of a file that `check_programs` has read. Write one row each to `out`, in
     the order of the programs.
 
-    `concurrency` programs are in flight (None: enough to fill the executor's slots); a slow one
-    does not delay the others. Does not close `executor`.
+    `language` is that of the programs (None: each problem's own). `concurrency` programs are in
+    flight (None: enough to fill the executor's slots); a slow one does not delay the others. Does
+    not close `executor`.
     """
     started = time.perf_counter()
-    rows = taken(programs, store, cpu_limit_s)
+    rows = taken(programs, store, cpu_limit_s, language)
 
     with open_verdicts(out) as log:
         if earlier := sum(is_judged(log.get(key)) for key in log):
@@ -152,8 +154,7 @@ async def judge_programs(
                 )  # let other tasks run, even if this program waits for nothing
                 if is_judged(log.get(key)):
                     continue
-                problem = store.get(program.problem_id)
-                assert problem is not None
+                problem = store.get(program.problem_id).in_language(language)
                 verdict = await judge_async(
                     problem,
                     program.program(problem.language),
@@ -174,7 +175,7 @@ async def judge_programs(
             raise
         finally:
             await cancel_all(tasks)
-        order = [key for _, key in taken(programs, store, cpu_limit_s)]
+        order = [key for _, key in taken(programs, store, cpu_limit_s, language)]
         put_in_order(log, order)
         counts = Counter(VerdictKind(row["verdict"]) for key in order if (row := log.get(key)))
     return Judged(counts, time.perf_counter() - started)

@@ -130,7 +130,7 @@ async def _evaluate_all(
     async with contextlib.AsyncExitStack() as stack:
         executor = connect_executor(**config.connection)
         stack.push_async_callback(executor.aclose)
-        await check_executor(executor)
+        await check_executor(executor, config.language)
         generator = (
             None
             if config.dry_run
@@ -145,7 +145,7 @@ async def _evaluate_all(
             )
             benchmark = await load_benchmark(name, file, choice, executor)
             worded = reworded(benchmark.prompt, config.prompt, config.system_prompt)
-            benchmark = dataclasses.replace(benchmark, prompt=worded)
+            benchmark = dataclasses.replace(benchmark, prompt=worded, language=config.language)
             folder = out if len(data) == 1 else out / benchmark.name
             complete &= await _evaluate(config, benchmark, generator, executor, folder, view)
     return 0 if complete else 1
@@ -179,6 +179,7 @@ async def _evaluate(
     if config.dry_run or generator is None:
         view.say(f"{what}; nothing was asked, nothing judged")
         return True
+    benchmark.asked(benchmark.entries[0])
     make_folder(out)
     earlier = read_manifest(out)
     speed = (earlier or {}).get("speed") or await measure(executor)
@@ -193,7 +194,7 @@ async def _evaluate(
     }
     manifest = _begun(manifest, benchmark, earlier, out)
     folder = Folder(out)
-    questions = Questions(benchmark.entries, benchmark.problem, benchmark.messages)
+    questions = Questions(benchmark.entries, benchmark.asked, benchmark.messages)
     evaluation = Evaluation(questions, generator, plan, executor, folder, folder.group_log)
     view.say(f"{what}; {generator.description}; {executor.description}")
     with view.progress(evaluation.total) as on_verdict:
@@ -247,6 +248,7 @@ def identity(
         **{name: value for name, value in benchmark.facts.items() if name != "skipped"},
         "prompt": benchmark.prompt.version,
         "asked": dict(generator.facts),
+        **({} if config.language is None else {"language": config.language}),
         "rule": "lcb-official" if plan.official else "each problem's own",
         "settings": {
             "n": plan.samples,

@@ -37,6 +37,7 @@ FROM_RUN = {"eval_samples": "n", "eval_limit": "limit"} | {
         "temperature",
         "seed",
         "reward_timeout",
+        "language",
         "environment",
         "max_turns",
         "top_p",
@@ -226,6 +227,10 @@ def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
         words = (config.prompt, config.system_prompt) if own else (None, None)
         get_environment(config.environment, config.max_turns, *words)
     get_prompt_template(config.prompt)
+    if config.answered_by == "reference" and config.language is not None:
+        raise ConfigError(
+            "language= has no effect here: model_name=reference has solutions in each problem's own"
+        )
     if config.answered_by == "reference" and (config.n not in (None, 1) or config.greedy):
         raise ConfigError(
             "model_name=reference has one solution per problem; leave out n= and greedy="

@@ -27,6 +27,7 @@ class Language:
     title: str = ""
     compile: str = ""
     spare_mb: int = 0
+    fusion: str = ""
 
     def run_command(self, memory_mb: int) -> str:
         """Return the command of one test."""
@@ -56,6 +57,11 @@ def language(name: str) -> Language:
             f"language={name!r} is unknown; use one of {known}, or add it with add_languages"
         )
     return _known[name]
+
+
+def language_of_fusion(name: str) -> str | None:
+    """Return our name of a language that Sandbox Fusion calls `name`, or None."""
+    return next((ours for ours, each in _known.items() if name and each.fusion == name), None)
 
 
 def fences_of(name: str) -> tuple[str, ...]:

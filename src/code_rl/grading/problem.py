@@ -153,6 +153,19 @@ class Problem:
             isinstance(test, StdinTest) for test in self.tests[:1]
         )
 
+    def in_language(self, name: str | None) -> Problem:
+        """Return the problem for programs of another language (None: as it is), without its
+        solutions and other source text, which are in the problem's own.
+
+        Raises DataError for an unknown language, or tests that only Python's programs have.
+        """
+        if name in (None, self.language):
+            return self
+        meta = {key: value for key, value in self.meta.items() if key not in ("preamble", "setup")}
+        other = replace(self, language=name, starter_code=None, solutions=(), meta=meta)
+        _check_language(other, f"problem {self.id!r}")
+        return other
+
     def view(self) -> ProblemView:
         """Return the part of the problem that prompts are built from."""
         public = tuple(test for test in self.tests if test.public)

@@ -24,7 +24,13 @@ from code_rl.data import (
     load_test_splits,
     trained_on,
 )
-from code_rl.data.load import RunData, load_train_problems, with_tests, within_difficulty
+from code_rl.data.load import (
+    RunData,
+    in_language,
+    load_train_problems,
+    with_tests,
+    within_difficulty,
+)
 from code_rl.engine import Backend, connect, preflight
 from code_rl.engine.checkpoints import is_run, read_config
 from code_rl.engine.losses import check_loss
@@ -145,7 +151,7 @@ async def assemble(
 
     executor = connect_executor(**config.connection, stop=stop)
     stack.push_async_callback(executor.aclose)
-    await check_executor(executor)
+    await check_executor(executor, config.language)
     data = await read_data(config, executor, earlier, say)
     refuse_other_problems(data, earlier, folder)
     if not claim.resumes:
@@ -223,8 +229,10 @@ async def read_data(
     )
     every = await load_train_problems(source, executor, say)
     rated = every if config.difficulty is None else within_difficulty(every, config.difficulty)
-    train = with_tests(rated, config.min_tests, config.max_tests)
-    test = await load_test_splits(source, config.eval_limit, executor, say)
+    tested = with_tests(rated, config.min_tests, config.max_tests)
+    train = in_language(tested, config.language)
+    splits = await load_test_splits(source, config.eval_limit, executor, say)
+    test = {name: in_language(split, config.language) for name, split in splits.items()}
     parts = {"dataset=": train, **{f"test_dataset= ({name})": test[name] for name in test}}
     return Data(source, train, test, {name: fingerprint_of(part) for name, part in parts.items()})
 

@@ -257,17 +257,20 @@ async def held_out_splits(
     """Return held-out problems by split, `limit` each. Problems given as a list are the split
     `test`."""
     from code_rl.data import find_data, load_test_splits, subsample
+    from code_rl.data.load import in_language
 
     if isinstance(problems, Problem):
         raise ConfigError("problems= is one problem; give a list: [problem]")
     if isinstance(problems, Mapping):
-        return {name: subsample(split, limit) for name, split in problems.items()}
-    if problems is not None and not isinstance(problems, str):
-        return {"test": subsample(problems, limit)}
-    data = find_data(config.dataset, problems or config.test_dataset, evaluates=True)
-    return await shared_executor.run(
-        lambda executor: load_test_splits(data, config.eval_limit, executor)
-    )
+        splits = {name: subsample(split, limit) for name, split in problems.items()}
+    elif problems is not None and not isinstance(problems, str):
+        splits = {"test": subsample(problems, limit)}
+    else:
+        data = find_data(config.dataset, problems or config.test_dataset, evaluates=True)
+        splits = await shared_executor.run(
+            lambda executor: load_test_splits(data, config.eval_limit, executor)
+        )
+    return {name: in_language(split, config.language) for name, split in splits.items()}
 
 
 @contextlib.asynccontextmanager
@@ -287,7 +290,7 @@ async def open_policy(
         stack.callback(backend.close)
         executor = connect_executor(**config.connection)
         stack.push_async_callback(executor.aclose)
-        await check_executor(executor)
+        await check_executor(executor, config.language)
         yield Policy(
             sampler=await (backend.sync_weights() if trained else backend.base_sampler()),
             renderer=get_renderer(config.renderer, backend.tokenizer),

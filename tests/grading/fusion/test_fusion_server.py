@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import re
+import shutil
 import textwrap
 import urllib.error
 import urllib.request
@@ -13,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.boxes import require_boxes
 from tests.grading.fusion.fusion_support import ServerProcess
 
 
@@ -197,11 +199,26 @@ def test_a_slash_at_the_end_of_the_address_makes_no_difference(server: ServerPro
     assert (status, answer["run_result"]["stdout"]) == (200, "1\n")
 
 
-@pytest.mark.parametrize("language", ["cpp", "bash", "cobol"])
-def test_other_languages_are_refused_by_name(server: ServerProcess, language):
+@pytest.mark.parametrize("language", ["cpp_ut", "bash", "cobol"])
+def test_languages_that_are_not_known_are_refused_by_name(server: ServerProcess, language):
     status, answer = post(server, {"code": "x", "language": language})
     assert (status, answer["status"], answer["run_result"]) == (200, "SandboxError", None)
     assert repr(language) in answer["message"]
+
+
+@pytest.mark.skipif(shutil.which("g++", path="/usr/bin") is None, reason="g++ is not installed")
+def test_programs_of_other_languages_are_compiled_and_run(server: ServerProcess):
+    require_boxes()
+    right = {"code": '#include <cstdio>\nint main() { puts("hi"); return 2; }', "language": "cpp"}
+    _, answer = post(server, right)
+    assert (answer["status"], answer["run_result"]["stdout"], answer["run_result"]["return_code"]) == (
+        "Failed",
+        "hi\n",
+        2,
+    )
+    _, answer = post(server, {"code": "int main() {", "language": "cpp"})
+    assert (answer["status"], answer["run_result"], answer["compile_result"]["return_code"]) == ("Failed", None, 1)
+    assert "error" in answer["compile_result"]["stderr"]
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,7 @@ def test_the_judge_of_files_takes_the_block_of_the_problems_language(tmp_path):
     assert json.loads((tmp_path / "verdicts.jsonl").read_text())["verdict"] == "passed"
 
 
-@pytest.mark.parametrize("place", ["full", "server"])
+@pytest.mark.parametrize("place", ["full", "server", "fusion"])
 def test_programs_run_wherever_the_executor_is(place):
     async def go(code):
         async with room(place) as executor:
@@ -254,12 +254,39 @@ def test_a_level_without_boxes_is_refused_by_name(level):
     asyncio.run(go())
 
 
-def test_another_sandbox_fusion_server_gets_python_only():
+@needs["cpp"]
+def test_limits_and_crashes_are_told_apart_on_a_sandbox_fusion_server():
+    slow, crash = "int main() { for (volatile int i = 0;; ++i); }", "int main() { return 3; }"
+
+    async def go(code, **fields):
+        async with room("fusion") as executor:
+            return (await judge_async(problem("cpp", **fields), code, executor)).kind
+
+    assert asyncio.run(go(slow, time_limit_s=0.1)) is VerdictKind.TIME_LIMIT
+    assert asyncio.run(go(crash)) is VerdictKind.RUNTIME_ERROR
+
+
+def test_a_language_that_sandbox_fusion_has_not_is_no_verdict_there():
     async def go():
         async with room("fusion") as executor:
-            return await judge_async(problem("cpp"), RIGHT["cpp"], executor)
+            return await judge_async(problem("c"), RIGHT["c"], executor)
 
     assert asyncio.run(go()).kind is VerdictKind.SANDBOX_ERROR
+
+
+@needs["cpp"]
+def test_a_problem_is_asked_in_another_language_without_what_only_its_own_has():
+    python = Problem(
+        "squares", "Print n * n.", SQUARES, solutions=("print(int(input()) ** 2)",), meta={"preamble": "import os"}
+    )
+    asked = python.in_language("cpp")
+    assert (asked.language, asked.solutions, asked.meta) == ("cpp", (), {})
+    assert judge(asked, RIGHT["cpp"]).correct
+    assert python.in_language(None) is python
+    with refused("language", kind=DataError):
+        python.in_language("cobol")
+    with refused("call tests", kind=DataError):
+        Problem("f", "", (CallTest((), 1),), "", "f").in_language("cpp")
 
 
 THREADS = """int main() {

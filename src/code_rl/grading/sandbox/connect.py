@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 
-from code_rl.grading.sandbox.executor import Executor, require_linux
+from code_rl.grading.languages import PYTHON
+from code_rl.grading.sandbox.executor import Executor, Job, StdinInput, require_linux
 from code_rl.grading.sandbox.fusion.protocol import run_urls
 from code_rl.grading.sandbox.remote import RemoteExecutor
 from code_rl.grading.sandbox.retries import EMBEDDED_OUTAGE_TIMEOUT_S, REMOTE_OUTAGE_TIMEOUT_S
+from code_rl.util.concurrency import closing
 from code_rl.util.errors import ConfigError, SandboxError
 
 
@@ -17,11 +19,16 @@ def resolve_executor(executor: str) -> str:
     return (os.environ.get("SANDBOX_URL") or "embedded") if executor == "auto" else executor
 
 
-async def check_executor(executor: Executor) -> None:
-    """Raise ConfigError if a remote sandbox does not answer or refuses programs. It is called at
-    the start, where this is a wrong setting and nothing has been spent."""
+async def check_executor(executor: Executor, language: str | None = None) -> None:
+    """Raise ConfigError if a remote sandbox does not answer or refuses programs, or `language` is
+    not installed. It is called at the start, where this is a wrong setting and nothing has been
+    spent."""
     try:
         await executor.check()
+        if language not in (None, PYTHON):
+            empty = Job(code="", cases=(StdinInput(b""),), language=language)
+            async with closing(executor.run(empty)) as executions:
+                await anext(executions)
     except SandboxError as error:
         raise ConfigError(f"executor= cannot be used: {error}") from error
 

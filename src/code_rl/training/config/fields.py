@@ -91,6 +91,7 @@ INHERITED = {
     "top_p": SettingFacts(FIXED, _SENT),
     "top_k": SettingFacts(FIXED, _SENT),
     "system_prompt": SettingFacts(FIXED, ANYWHERE),
+    "language": SettingFacts(FIXED, ANYWHERE),
     "seed": SettingFacts(
         FIXED,
         everywhere("repeatable bit for bit on the embedded engine, else as the server keeps seeds"),

@@ -18,7 +18,6 @@ import zlib
 from dataclasses import asdict, dataclass, replace
 
 from code_rl.grading import values
-from code_rl.grading.languages import PYTHON
 from code_rl.grading.sandbox import ending, runner
 from code_rl.grading.sandbox.cases import case_messages
 from code_rl.grading.sandbox.executor import Job
@@ -110,11 +109,6 @@ def make_chunk(job: Job, start: int, count: int) -> Chunk:
     Raises RefusedError if an argument of a call is not plain data, or if the job has files: neither
     can be sent.
     """
-    if job.language != PYTHON:
-        raise RefusedError(
-            f"language={job.language}: Sandbox Fusion servers other than ours get Python programs "
-            "only"
-        )
     if job.files or job.fetch:
         raise RefusedError(
             "a job with files runs in the embedded sandbox only; a request to a remote server "

@@ -97,19 +97,21 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class RunResponse:
-    """The answer to a RunRequest; `files` has the fetched files that exist."""
+    """The answer to a RunRequest; `files` has the fetched files that exist. Without a `run_result`
+    the program was not run: `compile_result` says why."""
 
     status: str
     message: str = ""
     run_result: CommandResult | None = None
+    compile_result: CommandResult | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the response body. `compile_result` is null: Python has no compile step."""
+        """Return the response body."""
         return {
             "status": self.status,
             "message": self.message,
-            "compile_result": None,
+            "compile_result": asdict(self.compile_result) if self.compile_result else None,
             "run_result": asdict(self.run_result) if self.run_result else None,
             "executor_pod_name": None,
             "files": _encoded(self.files),
@@ -129,6 +131,7 @@ class RunResponse:
             body["status"],
             str(body.get("message") or ""),
             _command(body.get("run_result")),
+            _command(body.get("compile_result")),
             fetched,
         )
 

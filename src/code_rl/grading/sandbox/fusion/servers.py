@@ -16,10 +16,12 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 
+from code_rl.grading.languages import PYTHON
 from code_rl.grading.sandbox.executor import Execution, Job, Status
 from code_rl.grading.sandbox.fusion.harness import RESULT_FILE
 from code_rl.grading.sandbox.fusion.jobs import post_job
 from code_rl.grading.sandbox.fusion.payload import Chunk, make_chunk
+from code_rl.grading.sandbox.fusion.programs import execution_of_program, program_request
 from code_rl.grading.sandbox.fusion.protocol import (
     JOBS_HEADER,
     JOBS_PATH,
@@ -76,11 +78,12 @@ class FusionServer(Member):
         waited_s, done = 0.0, 0
         while True:
             rest = job.since(done)
-            attempt = (
-                post_job(self.session, beside(self.url, JOBS_PATH), rest)
-                if self.takes_jobs
-                else self._harness(rest, alone)
-            )
+            if self.takes_jobs:
+                attempt = post_job(self.session, beside(self.url, JOBS_PATH), rest)
+            elif job.language == PYTHON:
+                attempt = self._harness(rest, alone)
+            else:
+                attempt = self._in_its_language(rest)
             try:
                 async with closing(attempt) as executions:
                     async for execution in executions:
@@ -96,6 +99,18 @@ class FusionServer(Member):
                         f"the server stayed busy for {self._busy_s:g} s: {error}"
                     ) from error
                 await asyncio.sleep(pause_s)
+
+    async def _in_its_language(self, job: Job) -> AsyncIterator[Execution]:
+        """Yield executions of a program that the server compiles and runs itself, one request a
+        test. It measures wall time only."""
+        for case in job.cases:
+            request = program_request(job, case)
+            patience_s = request.run_timeout + request.compile_timeout + self._grace_s
+            answer = await post_run(self.session, self.url, request, patience_s)
+            execution = execution_of_program(answer)
+            yield execution
+            if execution.status is Status.COMPILE_ERROR:
+                return
 
     async def _harness(self, job: Job, alone: bool) -> AsyncIterator[Execution]:
         """Yield executions in order; `alone` sends one test per request."""

@@ -78,7 +78,9 @@ async def post_run(
         raise TroubleError(f"{url}: unreadable answer of {len(text)} bytes: {error}") from error
     if answer.status == SANDBOX_ERROR:
         raise TroubleError(f"{url}: SandboxError: {answer.message[:500]}")
-    if answer.run_result is None:
+    if answer.run_result is None and not (
+        answer.compile_result and answer.compile_result.return_code
+    ):
         raise TroubleError(f"{url}: status {answer.status} without a run_result")
     return answer
 

@@ -1,6 +1,6 @@
 """Sandbox Fusion's protocol on top of an executor: `POST /run_code` and `GET /v1/ping`, plus
 `POST /v1/jobs` (`fusion.jobs`), `/v1/boxes` (`fusion.boxes`), `/health` and `/metrics`. `/run_code`
-runs only Python; other languages are refused by name.
+runs Python, and the languages of `grading.languages` that are installed.
 
 With a token, whoever runs programs must send it. Without one, jobs and boxes are for this machine
 only.

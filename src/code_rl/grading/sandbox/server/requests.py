@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
+from code_rl.grading.languages import language_of_fusion
 from code_rl.grading.sandbox.fusion.protocol import (
     PYTHON,
     ProtocolError,
@@ -67,10 +68,8 @@ def parse_request(text: bytes, longest_run_s: float) -> RunRequest:
         raise MalformedRequestError(
             [{**problem, "loc": ["body", *problem["loc"]]} for problem in problems]
         ) from error
-    if body.language != PYTHON:
-        raise UnrunnableRequestError(
-            f"language {body.language!r} is not supported by this server, which runs python only"
-        )
+    if body.language != PYTHON and language_of_fusion(body.language) is None:
+        raise UnrunnableRequestError(f"language {body.language!r} is not supported by this server")
     if body.run_timeout > longest_run_s:
         raise MalformedRequestError.of(
             "run_timeout",
@@ -88,6 +87,7 @@ def parse_request(text: bytes, longest_run_s: float) -> RunRequest:
         raise UnrunnableRequestError(f"files: there are more than {MOST_FILES}")
     return RunRequest(
         code=body.code,
+        language=body.language,
         run_timeout=body.run_timeout,
         memory_limit_mb=body.memory_limit_MB,
         stdin=body.stdin,

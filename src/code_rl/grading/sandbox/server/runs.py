@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from code_rl.grading.languages import PYTHON, language_of_fusion
 from code_rl.grading.sandbox.executor import Execution, Executor, Job, Limits, Status, StdinInput
 from code_rl.grading.sandbox.fusion.protocol import (
     FAILED,
@@ -18,7 +19,7 @@ from code_rl.grading.sandbox.fusion.protocol import (
     RunResponse,
 )
 from code_rl.util.concurrency import closing
-from code_rl.util.errors import SandboxError
+from code_rl.util.errors import ConfigError, SandboxError
 
 KILLED = -9
 FILE_TOO_LARGE = -25
@@ -46,8 +47,8 @@ async def run_request(sandbox: Executor, request: RunRequest, limits: RunLimits)
     try:
         async with closing(sandbox.run(job)) as executions:
             async for execution in executions:
-                return _response(execution, job.limits.memory_mb)
-    except SandboxError as error:
+                return _response(execution, job)
+    except (ConfigError, SandboxError) as error:
         return RunResponse(SANDBOX_ERROR, message=str(error))
     return RunResponse(SANDBOX_ERROR, message="the sandbox returned nothing")
 
@@ -72,10 +73,11 @@ def _job(request: RunRequest, limits: RunLimits) -> Job:
         ),
         files=request.files,
         fetch=request.fetch_files,
+        language=language_of_fusion(request.language) or PYTHON,
     )
 
 
-def _response(execution: Execution, memory_mb: int) -> RunResponse:
+def _response(execution: Execution, job: Job) -> RunResponse:
     code = execution.exit_code
     stderr = execution.stderr.decode("utf-8", "replace")
     status, message = FINISHED, ""
@@ -88,8 +90,11 @@ def _response(execution: Execution, memory_mb: int) -> RunResponse:
             stderr = _with_line(stderr, message)
         case Status.MEMORY_LIMIT:
             code = code or KILLED
-            message = f"memory limit: the run needed more than {memory_mb} MB"
+            message = f"memory limit: the run needed more than {job.limits.memory_mb} MB"
             stderr = stderr if "MemoryError" in stderr else _with_line(stderr, message)
+        case Status.COMPILE_ERROR if job.language != PYTHON:
+            failed = CommandResult(FINISHED, return_code=code or 1, stderr=execution.detail)
+            return RunResponse(FAILED, compile_result=failed)
         case Status.COMPILE_ERROR:
             code = code or 1
             stderr = stderr or execution.detail + "\n"
@@ -101,7 +106,7 @@ def _response(execution: Execution, memory_mb: int) -> RunResponse:
         status, execution.wall_s, code, execution.stdout.decode("utf-8", "replace"), stderr
     )
     succeeded = status == FINISHED and code == 0
-    return RunResponse(SUCCESS if succeeded else FAILED, message, run, execution.files)
+    return RunResponse(SUCCESS if succeeded else FAILED, message, run, files=execution.files)
 
 
 def _with_line(text: str, line: str) -> str:
