@@ -224,12 +224,24 @@ def within_difficulty(problems: Sequence[Problem], difficulty: str) -> Sequence[
     return kept
 
 
-def in_language(problems: Sequence[Problem], name: str | None) -> Sequence[Problem]:
-    """Return each problem `Problem.in_language`. Raises DataError if the first cannot be."""
-    if name is None or not problems:
+def in_language(
+    problems: Sequence[Problem], name: str | None, say: Say = print
+) -> Sequence[Problem]:
+    """Return each problem `Problem.in_language`. Those with call tests, which only Python's
+    programs have, are left out, and counted for users. Raises ConfigError if none is left."""
+    if name is None:
         return problems
-    problems[0].in_language(name)
-    return Selected(problems, range(len(problems)), lambda problem: problem.in_language(name))
+    places = [
+        place
+        for place, problem in enumerate(problems)
+        if not problem.calls or problem.language == name
+    ]
+    left_out = len(problems) - len(places)
+    if left_out:
+        say(f"language={name}: {left_out} of {len(problems)} problems have call tests; left out")
+    if not places:
+        raise ConfigError(f"language={name}: every problem has call tests, which are Python's")
+    return Selected(problems, places, lambda problem: problem.in_language(name))
 
 
 def with_tests(problems: Sequence[Problem], least: int, most: int | None) -> Sequence[Problem]:

@@ -230,9 +230,9 @@ async def read_data(
     every = await load_train_problems(source, executor, say)
     rated = every if config.difficulty is None else within_difficulty(every, config.difficulty)
     tested = with_tests(rated, config.min_tests, config.max_tests)
-    train = in_language(tested, config.language)
+    train = in_language(tested, config.language, say)
     splits = await load_test_splits(source, config.eval_limit, executor, say)
-    test = {name: in_language(split, config.language) for name, split in splits.items()}
+    test = {name: in_language(split, config.language, say) for name, split in splits.items()}
     parts = {"dataset=": train, **{f"test_dataset= ({name})": test[name] for name in test}}
     return Data(source, train, test, {name: fingerprint_of(part) for name, part in parts.items()})
 
