@@ -140,16 +140,10 @@ def entry_point(solution: str, statements: list[ast.stmt]) -> str:
 
     Raises RowError if there is none, or more than one.
     """
-    called: set[str] | None = None
-    for statement in statements:
-        if isinstance(statement, ast.Assert):
-            calls = (part.func for part in ast.walk(statement) if isinstance(part, ast.Call))
-            names = {function.id for function in calls if isinstance(function, ast.Name)}
-            called = names if called is None else called & names
     defined = {
         part.name for part in asserts.read_statements(solution) if isinstance(part, ast.FunctionDef)
     }
-    candidates = sorted(defined & (called or set()))
+    candidates = sorted(defined & asserts.called_by_all(statements))
     if len(candidates) != 1:
         raise RowError("entry_point_unclear", f"candidates {candidates}")
     return candidates[0]
