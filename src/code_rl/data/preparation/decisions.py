@@ -91,10 +91,9 @@ class Decisions:
         return [decision for _, decision in sorted(self._made.items())]
 
     async def at_once(
-        self, decide: Callable[[Candidate], Awaitable[Decision | None]], places: int
+        self, decide: Callable[[Candidate], Awaitable[Decision]], places: int
     ) -> None:
-        """Decide on all waiting candidates, `places` at once. A decision of None is left for
-        later."""
+        """Decide on all waiting candidates, `places` at once."""
         waiting, held, changed = self.waiting, 0, asyncio.Condition()
         queue = iter(waiting)
 
@@ -111,8 +110,7 @@ class Decisions:
                     decision = await decide(candidate)
                 except SandboxError as error:
                     decision = Decision(SANDBOX_ERROR, str(error))
-                if decision is not None:
-                    self._take(index, decision)
+                self._take(index, decision)
                 async with changed:
                     held -= size
                     changed.notify_all()
