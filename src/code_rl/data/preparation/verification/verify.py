@@ -14,7 +14,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from operator import itemgetter
 from typing import Any
 
@@ -24,9 +24,9 @@ from code_rl.data.preparation.decisions import (
     SANDBOX_ERROR,
     UNSETTLED,
     Decision,
-    Decisions,
     OnItem,
     Verdicts,
+    at_once,
 )
 from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.data.preparation.verification.attempts import (
@@ -50,6 +50,7 @@ from code_rl.grading.sandbox import Executor, Limits
 from code_rl.grading.submission import limits_of
 from code_rl.util.concurrency import default_concurrency
 from code_rl.util.data_files import sources_digest
+from code_rl.util.errors import SandboxError
 from code_rl.util.files import KeyedLog, digest
 
 UNSTEADY_REPEATS = 10
@@ -76,20 +77,28 @@ async def run_verify(
     """Verify many problems at once, except those that an earlier run has decided."""
     config = workspace.config
     shared = [sources_digest(*_CODE), *(getattr(config, name) for name in _DECIDING)]
-    keys = [digest(shared, one.entry.digest) for one in candidates]
+    keys = {one.entry.id: digest(shared, one.entry.digest) for one in candidates}
     log = KeyedLog[str](workspace.work / "verify.jsonl", itemgetter("key"))
     with contextlib.closing(log):
-        decisions = Decisions(candidates, keys, log, on_item)
-        if decisions.waiting:
-            verifier = Verifier(config, workspace.executor())
+        rows = {name: log.get(key) for name, key in keys.items()}
+        made = {name: Decision(**row["decision"]) for name, row in rows.items() if row}
+        for _ in made:
+            on_item()
 
-            async def decide(one: Candidate) -> Decision:
-                return await verifier.verify(workspace.store[one.entry.place])
+        async def decide(one: Candidate) -> None:
+            name, verifier = one.entry.id, Verifier(config, workspace.executor())
+            try:
+                made[name] = await verifier.verify(workspace.store[one.entry.place])
+            except SandboxError as error:
+                made[name] = Decision(SANDBOX_ERROR, str(error))
+            if made[name].reason not in UNSETTLED:
+                log.put({"key": keys[name], "decision": asdict(made[name])})
+            on_item()
 
-            places = default_concurrency(workspace.executor().slots)
-            await decisions.at_once(decide, places)
-        log.rewrite(keys)
-    return [at_least(decision, config.min_j) for decision in decisions.made]
+        if waiting := [one for one in candidates if one.entry.id not in made]:
+            await at_once(waiting, decide, default_concurrency(workspace.executor().slots))
+        log.rewrite(keys.values())
+    return [at_least(made[name], config.min_j) for name in keys]
 
 
 @dataclass(frozen=True, slots=True)
