@@ -19,7 +19,7 @@ from code_rl.util.options import AT_LEAST_1, ExecutorOptions, check_that, option
 from code_rl.util.settings import make_settings
 
 if TYPE_CHECKING:
-    from code_rl.grading.audit import AuditedGrader, Corpus, Scorecard
+    from code_rl.grading.audit import AuditedGrader, Scorecard
 
 SHARES = {"quick": 0.2, "full": 1.0}
 OURS = "ours"
@@ -88,7 +88,7 @@ def audit_command(given: Mapping[str, str]) -> int:
 
 
 def _audit_grader(config: AuditConfig) -> Scorecard:
-    from code_rl.grading.audit import load_corpus
+    from code_rl.grading.audit import audit_grader, load_corpus
 
     corpus = load_corpus().share(SHARES[config.corpus])
     grader = open_grader(config)
@@ -100,23 +100,19 @@ def _audit_grader(config: AuditConfig) -> Scorecard:
             else "WITH YOUR RIGHTS"
         )
         print(f"this grader is code that will run hostile programs, {where}")
-    card = asyncio.run(_asked(config, corpus, grader))
+    say = functools.partial(print, flush=True)
+
+    async def audited() -> Scorecard:
+        async with contextlib.aclosing(grader):
+            return await audit_grader(grader, corpus, config.concurrency, say)
+
+    card = asyncio.run(audited())
     if card.skipped:
         print(
             f"{card.skipped} programs were not put to it: their problems have forms that it does "
             "not take"
         )
     return card
-
-
-_say = functools.partial(print, flush=True)
-
-
-async def _asked(config: AuditConfig, corpus: Corpus, grader: AuditedGrader) -> Scorecard:
-    from code_rl.grading.audit import audit_grader
-
-    async with contextlib.aclosing(grader):
-        return await audit_grader(grader, corpus, config.concurrency, _say)
 
 
 def open_grader(config: AuditConfig) -> AuditedGrader:

@@ -270,6 +270,8 @@ def with_tests(problems: Sequence[Problem], least: int, most: int | None) -> Seq
 def with_most_tests(problem: Problem, most: int) -> Problem:
     """Return the problem with at most `most` tests: the public ones, then those with the longest
     inputs, in their original order."""
+    if len(problem.tests) <= most:
+        return problem
 
     def size(test: TestCase) -> int:
         return (

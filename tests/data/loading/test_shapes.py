@@ -181,6 +181,12 @@ def test_an_assert_that_is_no_call_with_a_constant_result_is_refused(code):
     assert read(asserting("assert f(2) == 4", code)).reason == "bad_native_row"
 
 
+def test_asserts_beside_tests_of_another_kind_are_refused():
+    row = asserting("assert f(2) == 4")
+    row["tests"] += [{"kind": "call", "args": [1], "expected": 1}]
+    assert read(row).reason == "bad_native_row"
+
+
 def test_asserts_that_look_at_a_result_in_several_ways_are_refused_where_they_stand():
     found = read(asserting("assert f(2) == True", "assert not f(3)"))
     assert found.reason == "bad_native_row"

@@ -157,9 +157,9 @@ def test_only_what_is_missing_from_a_ledger_is_decided_again(
     asked: list[str] = []
     verify = Verifier.verify
 
-    async def noted(self: Verifier, problem: Problem, *, patient: bool = False) -> Decision | None:
+    async def noted(self: Verifier, problem: Problem) -> Decision:
         asked.append(problem.id)
-        return await verify(self, problem, patient=patient)
+        return await verify(self, problem)
 
     monkeypatch.setattr(Verifier, "verify", noted)
     assert main(words) == 0

@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import replace
-from operator import itemgetter
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.data.preparation.decisions import BYTES_IN_FLIGHT, Decision, Decisions
+from code_rl.data.preparation.decisions import BYTES_IN_FLIGHT, at_once
 from code_rl.data.preparation.difficulty import judge_rate
 from code_rl.data.preparation.verification.attempts import trivial_pass
 from code_rl.data.preparation.verification.verify import bucket, calibrated_limit
 from code_rl.data.preparation.workspace import Candidate, ProblemSummary, make_entry, measure
 from code_rl.grading.problem import CallTest, Problem, StdinTest
 from code_rl.grading.values import MAX_DEPTH
-from code_rl.util.files import KeyedLog
 from code_rl.util.rates import wilson
 
 
@@ -95,24 +92,21 @@ def test_one_hidden_test_with_an_answer_of_its_own_is_enough_against_trivial_pro
     assert trivial_pass(call_problem(((1,), True), ((2,), 0))) is None
 
 
-def test_problems_decided_at_once_stay_within_the_budget_of_bytes_and_a_larger_one_goes_alone(tmp_path: Path) -> None:
+def test_problems_decided_at_once_stay_within_the_budget_of_bytes_and_a_larger_one_goes_alone() -> None:
     sizes = [size * BYTES_IN_FLIGHT // 10 for size in (4, 5, 30, 6, 3, 1, 9, 10, 2)]
     plain = entry(stdin_problem(("1", "2")))
     candidates = [Candidate(replace(plain, length=size)) for size in sizes]
     under_way: list[int] = []
     most: list[list[int]] = []
 
-    async def decide(candidate: Candidate) -> Decision:
+    async def decide(candidate: Candidate) -> None:
         under_way.append(candidate.entry.length)
         most.append(sorted(under_way))
         await asyncio.sleep(0.001)
         under_way.remove(candidate.entry.length)
-        return Decision()
 
-    log = KeyedLog[str](tmp_path / "stage.jsonl", itemgetter("key"))
-    decisions = Decisions(candidates, list(map(str, range(len(sizes)))), log, lambda: None)
-    asyncio.run(decisions.at_once(decide, 5))
-    assert decisions.made == [Decision()] * len(sizes)
+    asyncio.run(at_once(candidates, decide, 5))
+    assert len(most) == len(sizes)
     assert all(sum(each) <= BYTES_IN_FLIGHT or len(each) == 1 for each in most)
     assert max(map(len, most)) > 1
 

@@ -1,16 +1,13 @@
-"""The decisions of a stage: one by one, or several at once within a budget of bytes. The latter are
-stored on disk as they are made."""
+"""The decisions of a stage: one by one, or several at once within a budget of bytes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from code_rl.util.concurrency import gather_or_cancel
-from code_rl.util.errors import SandboxError
-from code_rl.util.files import KeyedLog
 
 if TYPE_CHECKING:
     from code_rl.data.preparation.workspace import Candidate
@@ -64,63 +61,23 @@ def one_by_one(
     return made
 
 
-class Decisions:
-    """The decisions of one costly stage: those stored in `log` under the candidates' `keys`, and
-    those still to be made.
+async def at_once(
+    candidates: Sequence[Candidate], decide: Callable[[Candidate], Awaitable[None]], places: int
+) -> None:
+    """Decide on all candidates, `places` at once, within a budget of bytes."""
+    queue, held, changed = iter(candidates), 0, asyncio.Condition()
 
-    An interruption loses at most the items in progress.
-    """
+    async def work() -> None:
+        nonlocal held
+        for candidate in queue:
+            size = min(candidate.entry.length, BYTES_IN_FLIGHT)  # a larger one runs alone
+            async with changed:
+                while held + size > BYTES_IN_FLIGHT:
+                    await changed.wait()
+                held += size
+            await decide(candidate)
+            async with changed:
+                held -= size
+                changed.notify_all()
 
-    def __init__(
-        self, candidates: Sequence[Candidate], keys: list[str], log: KeyedLog[str], on_item: OnItem
-    ) -> None:
-        self._survivors, self._keys, self._log, self._on_item = candidates, keys, log, on_item
-        kept = {index: row for index, key in enumerate(keys) if (row := log.get(key))}
-        self._made = {index: Decision(**row["decision"]) for index, row in kept.items()}
-        for _ in self._made:
-            on_item()
-
-    @property
-    def waiting(self) -> list[int]:
-        """The candidates without a decision, in order."""
-        return [index for index in range(len(self._survivors)) if index not in self._made]
-
-    @property
-    def made(self) -> list[Decision]:
-        """The decisions, in the candidates' order."""
-        return [decision for _, decision in sorted(self._made.items())]
-
-    async def at_once(
-        self, decide: Callable[[Candidate], Awaitable[Decision | None]], places: int
-    ) -> None:
-        """Decide on all waiting candidates, `places` at once. A decision of None is left for
-        later."""
-        waiting, held, changed = self.waiting, 0, asyncio.Condition()
-        queue = iter(waiting)
-
-        async def work() -> None:
-            nonlocal held
-            for index in queue:
-                candidate = self._survivors[index]
-                size = min(candidate.entry.length, BYTES_IN_FLIGHT)  # a larger one runs alone
-                async with changed:
-                    while held + size > BYTES_IN_FLIGHT:
-                        await changed.wait()
-                    held += size
-                try:
-                    decision = await decide(candidate)
-                except SandboxError as error:
-                    decision = Decision(SANDBOX_ERROR, str(error))
-                if decision is not None:
-                    self._take(index, decision)
-                async with changed:
-                    held -= size
-                    changed.notify_all()
-
-        await gather_or_cancel(work() for _ in range(min(places, len(waiting))))
-
-    def _take(self, index: int, decision: Decision) -> None:
-        if decision.reason not in UNSETTLED:
-            self._log.put({"key": self._keys[index], "decision": asdict(decision)})
-        self._made[index] = decision
-        self._on_item()
+    await gather_or_cancel(work() for _ in range(min(places, len(candidates))))

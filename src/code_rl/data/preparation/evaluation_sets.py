@@ -10,7 +10,7 @@ from typing import Any
 
 from code_rl.data.dataset import Source
 from code_rl.data.load import given_as
-from code_rl.data.preparation.ngrams import problem_text
+from code_rl.data.preparation.ngrams import names_in, problem_text
 from code_rl.data.preparation.normalise import open_source
 from code_rl.util.errors import DataError
 
@@ -33,7 +33,6 @@ STATEMENT_FIELDS = (
     "instruct_prompt",
 )
 """Fields that may describe a row's task. All that a row has are joined to one text."""
-ID_FIELDS = ("id", "question_id", "task_id", "problem_id", "slug", "title", "question_title", "url")
 NO_TASK = frozenset({"assistant", "gpt", "tool"})
 """Speakers of a chat whose turns are answers."""
 LEAST_ROWS = 8
@@ -80,20 +79,11 @@ def _of_source(name: str, source: Source) -> list[EvaluationProblem]:
 def _problem(name: str, row: Mapping[str, Any] | DataError, where: str) -> EvaluationProblem:
     if isinstance(row, DataError):
         raise row
-    ids = _ids(row)
+    meta = row.get("meta")
+    ids = names_in({**meta, **row} if isinstance(meta, Mapping) else row)
     told = "\n".join(told for field in STATEMENT_FIELDS for told in _told(row.get(field)))
     return EvaluationProblem(
         name, ids[0] if ids else where, problem_text(told, row.get("starter_code")), ids
-    )
-
-
-def _ids(row: Mapping[str, Any]) -> tuple[str, ...]:
-    meta = row.get("meta")
-    found = {**meta, **row} if isinstance(meta, Mapping) else row
-    return tuple(
-        dict.fromkeys(
-            str(found[field]) for field in ID_FIELDS if isinstance(found.get(field), str | int)
-        )
     )
 
 

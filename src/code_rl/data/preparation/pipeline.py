@@ -28,6 +28,7 @@ from code_rl.data.preparation.verification.verify import run_verify
 from code_rl.data.preparation.workspace import Candidate, Workspace, check_folder
 from code_rl.data.preparation.write import check_replaced, run_write
 from code_rl.util.errors import ConfigError, install_command
+from code_rl.util.progress import progress
 
 Runner = Callable[[Workspace, Sequence[Candidate], OnItem], Awaitable[list[Decision]]]
 """A stage's function: from the remaining candidates to one decision each. Stored decisions are
@@ -78,9 +79,8 @@ async def run_stages(workspace: Workspace, view: PrepareView) -> int:
     report, line = Report(), ""
     candidates: list[Candidate] = []
     try:
-        if (
-            "verify" in workspace.config.stages
-        ):  # refuse an executor that does not answer before spending time
+        # An executor that does not answer is refused before time is spent.
+        if "verify" in workspace.config.stages:
             await check_executor(workspace.executor())
         for name in workspace.config.stages:
             started = time.perf_counter()
@@ -113,7 +113,7 @@ async def run_stages(workspace: Workspace, view: PrepareView) -> int:
 async def _normalise(
     workspace: Workspace, view: PrepareView
 ) -> tuple[StageReport, list[Candidate]]:
-    with view.progress("normalise", None) as on_row:
+    with progress(view.console, "normalise", None) as on_row:
         candidates = await normalise(workspace, on_row)
     dropped = [
         Dropped(one.row_id, "normalise", one.reason, one.detail) for one in workspace.store.skipped
@@ -128,7 +128,7 @@ async def _run(
     name: str,
     candidates: Sequence[Candidate],
 ) -> tuple[StageReport, list[Candidate]]:
-    with view.progress(name, len(candidates)) as on_item:
+    with progress(view.console, name, len(candidates)) as on_item:
         decisions = await RUNNERS[name](workspace, candidates, on_item)
     kept: list[Candidate] = []
     dropped = []

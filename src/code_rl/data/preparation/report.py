@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from code_rl.data.preparation.decisions import Verdicts
-from code_rl.util.progress import View, progress
+from code_rl.util.progress import View
 
 CARD = "card.md"
 
@@ -68,11 +67,6 @@ class Report:
 
 class PrepareView(View):
     """Shows a run."""
-
-    def progress(self, stage: str, total: int | None) -> AbstractContextManager[Callable[[], None]]:
-        """Show a stage's progress while the block runs; the block calls the function once an
-        item."""
-        return progress(self.console, stage, total)
 
     def stage_done(self, stage: StageReport) -> None:
         """Print a stage's line."""

@@ -101,7 +101,7 @@ class PrepareConfig(ExecutorOptions):
     )
     patient_limit_s: float = option(
         90.0,
-        "verify: CPU seconds per test when references that ran out of time are retried at the end.",
+        "verify: CPU seconds per test when references are tried again because one ran out of time.",
         ABOVE_0,
     )
     mutants: int = option(

@@ -14,6 +14,7 @@ from typing import Any
 from code_rl.data.dataset import Dataset
 from code_rl.data.load import with_most_tests
 from code_rl.data.on_disk import ProblemStore
+from code_rl.data.preparation.ngrams import names_in
 from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.grading import Problem, StdinTest, TestCase
 from code_rl.grading.native import format_problem
@@ -23,16 +24,6 @@ from code_rl.util.errors import ConfigError
 from code_rl.util.files import check_out, only_writer
 
 WORK = "work"
-NAME_KEYS = (
-    "title",
-    "question_title",
-    "slug",
-    "question_id",
-    "contest_id",
-    "task_id",
-    "name",
-    "url",
-)
 MAX_HASHED_TESTS = 64
 
 
@@ -76,14 +67,7 @@ def make_entry(problem: Problem, place: int) -> tuple[ProblemSummary, bytes]:
         tests=len(measured),
         size=sum(size for size, _ in measured),
         test_hashes=[pair for _, pair in measured[:MAX_HASHED_TESTS]],
-        called=[
-            problem.id,
-            *(
-                str(problem.meta[key])
-                for key in NAME_KEYS
-                if isinstance(problem.meta.get(key), str | int)
-            ),
-        ],
+        called=names_in({**problem.meta, "id": problem.id}),
     )
     return entry, line
 

@@ -38,11 +38,13 @@ async def run_write(
 ) -> list[Decision]:
     """Write every remaining problem to its split, then the manifest."""
     config = workspace.config
-    chosen: dict[str, list[Candidate]] = {name: [] for name in SPLITS}
-    for candidate in candidates:
-        chosen[split_of(candidate.entry.id, config.test_share, config.seed)].append(candidate)
     splits = {}
-    for name, members in chosen.items():
+    for name in SPLITS:
+        members = [
+            one
+            for one in candidates
+            if split_of(one.entry.id, config.test_share, config.seed) == name
+        ]
         file = workspace.out / f"{name}.{config.format}"
         if members:
             _write_split(workspace, members, file, on_item)

@@ -315,6 +315,20 @@ def check_body(source: str) -> list[ast.stmt]:
     return functions[0].body
 
 
+def called_by_all(statements: Iterable[ast.stmt]) -> set[str]:
+    """Return the names that every assert calls."""
+    called = [
+        {
+            part.func.id
+            for part in ast.walk(statement)
+            if isinstance(part, ast.Call) and isinstance(part.func, ast.Name)
+        }
+        for statement in statements
+        if isinstance(statement, ast.Assert)
+    ]
+    return set.intersection(*called) if called else set()
+
+
 def read_asserts(reader: AssertReader, statements: Iterable[ast.stmt]) -> list[CallAssert]:
     """Return every assert with content among `statements`, in order. Raises AssertFormError for the
     first one that cannot be read."""

@@ -18,8 +18,8 @@ from code_rl.data.sources.records import (
     Origin,
     Row,
     RowError,
-    calls,
     field,
+    items,
     number,
 )
 from code_rl.grading import Compare, Problem
@@ -56,7 +56,7 @@ def read_humaneval_plus(row: Row, _origin: Origin) -> Draft:
     """Read a HumanEval+ row, full or mini."""
     problem = _problem(row, "humanevalplus")
     inputs = tuple(
-        tuple(call) for name in ("base_input", "plus_input") for call in calls(row, name)
+        tuple(call) for name in ("base_input", "plus_input") for call in items(row, name, list)
     )
     checker = CHECKERS.get(str(problem.fn_name))
     if checker:

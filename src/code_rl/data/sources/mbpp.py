@@ -26,8 +26,8 @@ from code_rl.data.sources.records import (
     RowError,
     field,
     filled,
+    items,
     number,
-    strings,
 )
 from code_rl.grading import Problem
 
@@ -62,10 +62,10 @@ def _row_id(row: Row, _origin: Origin | None = None) -> str:
 def read_mbpp(row: Row, _origin: Origin) -> Problem:
     """Read an MBPP row, original (`text`) or sanitized (`prompt`)."""
     text = filled(row, "text" if row.get("text") is not None else "prompt")
-    solution, stated = field(row, "code", str).replace("\r\n", "\n"), strings(row, "test_list")
+    solution, stated = field(row, "code", str).replace("\r\n", "\n"), items(row, "test_list", str)
     statements = [part for source in stated for part in asserts.read_statements(source)]
     name = entry_point(solution, statements)
-    imports = strings(row, "test_imports") if "test_imports" in row else []
+    imports = items(row, "test_imports", str) if "test_imports" in row else []
     setup = "\n".join(
         [*imports, str(row.get("test_setup_code") or "").replace("\r\n", "\n")]
     ).strip()
@@ -104,7 +104,7 @@ def read_mbpp_plus(row: Row, _origin: Origin) -> Draft:
 def read_mbpp_plus_origin(row: Row, _origin: Origin) -> Problem | Draft:
     """Read an MBPP+ row in the original format, whose `test` lists `inputs` and `results` (or a
     reference function)."""
-    solution, stated = field(row, "code", str), strings(row, "test_list")
+    solution, stated = field(row, "code", str), items(row, "test_list", str)
     name = entry_point(
         solution, [part for source in stated for part in asserts.read_statements(source)]
     )
@@ -140,16 +140,10 @@ def entry_point(solution: str, statements: list[ast.stmt]) -> str:
 
     Raises RowError if there is none, or more than one.
     """
-    called: set[str] | None = None
-    for statement in statements:
-        if isinstance(statement, ast.Assert):
-            calls = (part.func for part in ast.walk(statement) if isinstance(part, ast.Call))
-            names = {function.id for function in calls if isinstance(function, ast.Name)}
-            called = names if called is None else called & names
     defined = {
         part.name for part in asserts.read_statements(solution) if isinstance(part, ast.FunctionDef)
     }
-    candidates = sorted(defined & (called or set()))
+    candidates = sorted(defined & asserts.called_by_all(statements))
     if len(candidates) != 1:
         raise RowError("entry_point_unclear", f"candidates {candidates}")
     return candidates[0]
@@ -158,7 +152,7 @@ def entry_point(solution: str, statements: list[ast.stmt]) -> str:
 def _calls(row: Row, name: str) -> list[list[Any]]:
     """Return the inputs under `name`. One row of the set has an empty object instead of an empty
     list."""
-    return [] if row.get(name) == {} else records.calls(row, name)
+    return [] if row.get(name) == {} else items(row, name, list)
 
 
 def _cast(value: Any, shown: Sequence[Any], unseen: type) -> Any:
@@ -169,8 +163,8 @@ def _cast(value: Any, shown: Sequence[Any], unseen: type) -> Any:
         kinds = {type(one) for one in sequences}
         if len(kinds) > 1:
             raise TypeError(f"both {' and '.join(sorted(kind.__name__ for kind in kinds))}")
-        items = list(chain.from_iterable(sequences))
-        return (kinds.pop() if kinds else unseen)(_cast(item, items, unseen) for item in value)
+        inner = list(chain.from_iterable(sequences))
+        return (kinds.pop() if kinds else unseen)(_cast(item, inner, unseen) for item in value)
     if isinstance(value, dict):
         tables = [one for one in shown if isinstance(one, dict)]
         kind = int if {type(key) for one in tables for key in one} == {int} else str

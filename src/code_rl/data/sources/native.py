@@ -26,7 +26,6 @@ from code_rl.grading.native import (
     test_to_json,
     wrong_field,
 )
-from code_rl.util.data_files import short
 from code_rl.util.errors import DataError
 
 ASSERT = "assert"
@@ -58,63 +57,44 @@ def _without_asserts(fields: Mapping[str, Any], where: str) -> Mapping[str, Any]
     """Return the fields with asserts as calls, and with the rule and the view that they need."""
     stored = fields.get("tests")
     tests: list[Any] = stored if isinstance(stored, list) else []
-    kinds = [_kind(test) for test in tests]
-    if ASSERT not in kinds:
+    are_asserts = [isinstance(test, dict) and test.get("kind") == ASSERT for test in tests]
+    if not any(are_asserts):
         return fields
-    stated: dict[int, list[ast.stmt]] = {}
+    if not all(are_asserts):
+        raise DataError(f"{where}: tests: asserts go with asserts alone; make all tests asserts")
+    stated: list[tuple[str, bool, list[ast.stmt]]] = []
     for index, test in enumerate(tests):
-        if kinds[index] == ASSERT:
-            here = f"{where}: tests[{index}]"
-            code = read_fields(test, _ASSERT_FIELDS, ("kind", "code"), here)["code"]
-            stated[index] = asserts.read_statements(code, f"{here}: code")
-            if not any(isinstance(part, ast.Assert) for part in stated[index]):
-                raise DataError(f"{here}: code={short(code)} has no assert")
-    name = fields.get("fn_name") or _called(where, chain(*stated.values()))
+        here = f"{where}: tests[{index}]"
+        code = read_fields(test, _ASSERT_FIELDS, ("kind", "code"), here)["code"]
+        body = asserts.read_statements(code, f"{here}: code")
+        stated.append((here, test.get("public", False), body))
+    name = fields.get("fn_name") or _called(where, chain(*(body for *_, body in stated)))
     reader = asserts.AssertReader(str(name))
-    found: dict[int, list[asserts.CallAssert]] = {}
-    for index, body in stated.items():
+    found: list[asserts.CallAssert] = []
+    calls: list[dict[str, Any]] = []
+    for here, public, body in stated:
         try:
-            found[index] = asserts.read_asserts(reader, body)
+            made = asserts.read_asserts(reader, body)
         except RowError as error:
-            raise DataError(f"{where}: tests[{index}]: code: {error}") from error
-        if not found[index]:
-            raise DataError(f"{where}: tests[{index}]: code has no assert about {name}")
+            raise DataError(f"{here}: code: {error}") from error
+        if not made:
+            raise DataError(f"{here}: code has no assert about {name}")
+        found += made
+        calls += [test_to_json(one) | {"public": public} for one in made]
     try:
-        view = asserts.common_view(chain(*found.values()))
+        view = asserts.common_view(found)
     except RowError as error:
         raise DataError(f"{where}: tests: {error}") from error
     meta = dict(fields.get("meta") or {})
     if view is not None:
-        if len(found) < len(kinds):
-            raise DataError(f"{where}: tests: an assert about {view} goes with asserts alone")
         meta["setup"] = meta.get("setup", "") + asserts.view_setup(str(name), view)
-    calls = [
-        [test_to_json(one) | {"public": test.get("public", False)} for one in found[index]]
-        if index in found
-        else [test]
-        for index, test in enumerate(tests)
-    ]
-    rest = {"tests": [one for group in calls for one in group], "fn_name": name, "meta": meta}
-    return {"compare": "python", **fields, **rest}
-
-
-def _kind(test: Any) -> Any:
-    return test.get("kind") if isinstance(test, dict) else None
+    return {"compare": "python", **fields, "tests": calls, "fn_name": name, "meta": meta}
 
 
 def _called(where: str, statements: Iterable[ast.stmt]) -> str:
     """Return the one function that every assert calls by name and Python does not define. Raises
     DataError."""
-    called = [
-        {
-            part.func.id
-            for part in ast.walk(statement)
-            if isinstance(part, ast.Call) and isinstance(part.func, ast.Name)
-        }
-        for statement in statements
-        if isinstance(statement, ast.Assert)
-    ]
-    names = set.intersection(*called) - set(dir(builtins)) if called else set[str]()
+    names = asserts.called_by_all(statements) - set(dir(builtins))
     if len(names) != 1:
         raise DataError(
             f"{where}: fn_name is missing, and the asserts do not all call one function; found "

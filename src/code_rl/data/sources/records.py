@@ -200,19 +200,11 @@ def number(row: Row, name: str) -> float:
     return float(value)
 
 
-def strings(row: Row, name: str) -> list[str]:
-    """Return `row[name]`, which must be a list of strings."""
-    items = field(row, name, list)
-    if not all(isinstance(item, str) for item in items):
-        raise RowError("wrong_field_type", f"{name} must be a list of strings")
-    return items
-
-
-def calls(row: Row, name: str) -> list[list[Any]]:
-    """Return `row[name]`, which must be a list of argument lists."""
+def items(row: Row, name: str, kind: type[T]) -> list[T]:
+    """Return `row[name]`, which must be a list of values of type `kind`."""
     found = field(row, name, list)
-    if not all(isinstance(call, list) for call in found):
-        raise RowError("wrong_field_type", f"{name} must be a list of argument lists")
+    if not all(isinstance(item, kind) for item in found):
+        raise RowError("wrong_field_type", f"{name} must be a list of {kind.__name__}")
     return found
 
 

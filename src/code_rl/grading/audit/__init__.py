@@ -1,5 +1,5 @@
-"""The audit of a grader. `programs` is the corpus, `graders/` calls the grader, `scorecard` counts
-its decisions, and `page` renders the scorecard.
+"""The audit of a grader. `programs` is the corpus, `graders/` calls the grader, and `scorecard`
+counts its decisions and renders them.
 
 Only the verb imports this package.
 """
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from code_rl.grading.audit.graders.base import AuditedGrader
     from code_rl.grading.audit.graders.function import Function
     from code_rl.grading.audit.graders.ours import Ours
-    from code_rl.grading.audit.page import render
     from code_rl.grading.audit.programs import Corpus, load_corpus
-    from code_rl.grading.audit.scorecard import Scorecard, audit_grader
+    from code_rl.grading.audit.scorecard import Scorecard, audit_grader, render
 else:  # a type checker would take any name for one of ours
     __getattr__ = door(__name__)

@@ -8,6 +8,8 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
 from typing import Any
 
 from code_rl.grading.audit.graders.base import AuditedGrader, GraderOutcome, one_line
@@ -27,7 +29,9 @@ from code_rl.grading.audit.programs import (
 from code_rl.grading.problem import Problem
 from code_rl.util.concurrency import gather_or_cancel
 from code_rl.util.errors import ConfigError
+from code_rl.util.pages import render_page
 from code_rl.util.rates import Rate, RewardQuality
+from code_rl.util.version import __version__
 
 _OWNERS_A_THIEF = 2
 _LEAKS = {
@@ -148,6 +152,15 @@ class Scorecard:
                 for one in self.tried
             ],
         }
+
+
+def render(card: Scorecard) -> str:
+    """Return the scorecard as self-contained HTML."""
+    made = date.today().isoformat()  # noqa: DTZ011
+    template = Path(__file__).with_name("audit.html.j2")
+    return render_page(
+        template, card=card, findings=card.findings(), version=__version__, made=made
+    )
 
 
 async def audit_grader(

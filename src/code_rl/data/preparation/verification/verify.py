@@ -2,8 +2,8 @@
 reward.
 
 A reference must pass repeatedly. Trivial programs and known wrong solutions must fail. Mutants of
-the reference measure how strong the tests are. If no reference passes and one ran out of time, the
-problem is verified again at the end, with fewer in flight and a larger limit.
+the reference measure how strong the tests are. If no reference passes and one ran out of time, all
+are tried again under a larger limit.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from operator import itemgetter
 from typing import Any
 
@@ -25,9 +24,9 @@ from code_rl.data.preparation.decisions import (
     SANDBOX_ERROR,
     UNSETTLED,
     Decision,
-    Decisions,
     OnItem,
     Verdicts,
+    at_once,
 )
 from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.data.preparation.verification.attempts import (
@@ -49,8 +48,9 @@ from code_rl.data.preparation.workspace import Candidate, Workspace
 from code_rl.grading import Problem, Verdict, VerdictKind, judge_async
 from code_rl.grading.sandbox import Executor, Limits
 from code_rl.grading.submission import limits_of
-from code_rl.util.concurrency import IN_FLIGHT_PER_PLACE, default_concurrency
+from code_rl.util.concurrency import default_concurrency
 from code_rl.util.data_files import sources_digest
+from code_rl.util.errors import SandboxError
 from code_rl.util.files import KeyedLog, digest
 
 UNSTEADY_REPEATS = 10
@@ -74,27 +74,31 @@ _DECIDING = ("mutants", "seed", "max_references", "repeats", "patient_limit_s", 
 async def run_verify(
     workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
 ) -> list[Decision]:
-    """Verify many problems at once, except those that an earlier run has decided. Those whose
-    references all ran out of time come last, few at once."""
+    """Verify many problems at once, except those that an earlier run has decided."""
     config = workspace.config
     shared = [sources_digest(*_CODE), *(getattr(config, name) for name in _DECIDING)]
-    keys = [digest(shared, one.entry.digest) for one in candidates]
+    keys = {one.entry.id: digest(shared, one.entry.digest) for one in candidates}
     log = KeyedLog[str](workspace.work / "verify.jsonl", itemgetter("key"))
     with contextlib.closing(log):
-        decisions = Decisions(candidates, keys, log, on_item)
-        if decisions.waiting:
-            verifier = Verifier(config, workspace.executor())
-            places = default_concurrency(workspace.executor().slots)
+        rows = {name: log.get(key) for name, key in keys.items()}
+        made = {name: Decision(**row["decision"]) for name, row in rows.items() if row}
+        for _ in made:
+            on_item()
 
-            async def decide(one: Candidate, *, patient: bool = False) -> Decision | None:
-                problem = workspace.store[one.entry.place]
-                return await verifier.verify(problem, patient=patient)
+        async def decide(one: Candidate) -> None:
+            name, verifier = one.entry.id, Verifier(config, workspace.executor())
+            try:
+                made[name] = await verifier.verify(workspace.store[one.entry.place])
+            except SandboxError as error:
+                made[name] = Decision(SANDBOX_ERROR, str(error))
+            if made[name].reason not in UNSETTLED:
+                log.put({"key": keys[name], "decision": asdict(made[name])})
+            on_item()
 
-            await decisions.at_once(decide, places)
-            few = max(1, places // IN_FLIGHT_PER_PLACE)
-            await decisions.at_once(partial(decide, patient=True), few)
-        log.rewrite(keys)
-    return [at_least(decision, config.min_j) for decision in decisions.made]
+        if waiting := [one for one in candidates if one.entry.id not in made]:
+            await at_once(waiting, decide, default_concurrency(workspace.executor().slots))
+        log.rewrite(keys.values())
+    return [at_least(made[name], config.min_j) for name in keys]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +108,8 @@ class Verifier:
     config: PrepareConfig
     executor: Executor
 
-    async def verify(self, problem: Problem, *, patient: bool = False) -> Decision | None:
-        """Return the decision, or None if no reference passed and one ran out of time: the problem
-        is then verified again with `patient`.
+    async def verify(self, problem: Problem) -> Decision:
+        """Return the decision on a problem.
 
         Raises SandboxError if the executor fails at a point where no verdict can report it.
         """
@@ -118,22 +121,20 @@ class Verifier:
                     "no_reference", "no reference solution: nothing shows that the tests are right"
                 )
             return Decision(metadata={"verified": False})
-        failures: list[Decision] = []
-        programs: Programs = defaultdict(Counter)
-        late = False
-        for number, code in enumerate(problem.solutions[: self.config.max_references], start=1):
-            limit = self.config.patient_limit_s if patient else problem.time_limit_s
-            seconds: list[float] = []
-            verdict = await self._judge(problem, code, limit, programs[RIGHT], seconds)
-            if verdict.correct:
-                slowest = max(seconds, default=0.0)
-                decision = await self._proved(problem, code, slowest, number, programs)
-                return replace(decision, programs=_plain(programs))
-            late = late or (verdict.kind is VerdictKind.TIME_LIMIT and not patient)
-            if not late:
-                failures.append(await self._failure(problem, code, verdict, limit))
-        if late:
-            return None
+        for limit in (problem.time_limit_s, self.config.patient_limit_s):
+            failed: list[tuple[str, Verdict]] = []
+            programs: Programs = defaultdict(Counter)
+            for number, code in enumerate(problem.solutions[: self.config.max_references], start=1):
+                seconds: list[float] = []
+                verdict = await self._judge(problem, code, limit, programs[RIGHT], seconds)
+                if verdict.correct:
+                    slowest = max(seconds, default=0.0)
+                    decision = await self._proved(problem, code, slowest, number, programs)
+                    return replace(decision, programs=_plain(programs))
+                failed.append((code, verdict))
+            if not any(verdict.kind is VerdictKind.TIME_LIMIT for _, verdict in failed):
+                break
+        failures = [await self._failure(problem, *each, limit) for each in failed]
         # Prefer a broken checker, then a failure of this machine, then the first failure.
         broken = [each for each in failures if each.reason == BROKEN_CHECKER]
         chosen = (broken or [one for one in failures if one.reason in UNSETTLED] or failures)[0]

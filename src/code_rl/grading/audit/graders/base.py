@@ -97,14 +97,14 @@ def _listed(value: Any) -> Any:
 def shapes(problem: Problem, code: str) -> dict[str, Any]:
     """Return a program and its problem's tests under the names used by data set columns and
     `ground_truth`."""
-    stdin = [test for test in problem.tests if isinstance(test, StdinTest)]
     calls = [test for test in problem.tests if isinstance(test, CallTest)]
+    stdin = [test for test in problem.tests if isinstance(test, StdinTest)]
+    named = {"fn_name": problem.fn_name} if calls else {}
     inputs: list[Any] = [test.input for test in stdin] or [_listed(test.args) for test in calls]
-    outputs: list[Any] = [test.expected for test in stdin] or [test.expected for test in calls]
-    lines = [test.input for test in stdin] or [
-        "\n".join(json.dumps(_listed(arg)) for arg in test.args) for test in calls
-    ]
-    values = [test.expected for test in stdin] or [json.dumps(test.expected) for test in calls]
+    outputs: list[Any] = [test.expected for test in stdin or calls]
+    # LiveCodeBench's texts: one JSON value a line.
+    lines = inputs if stdin else ["\n".join(map(json.dumps, given)) for given in inputs]
+    values = outputs if stdin else list(map(json.dumps, outputs))
     kind = "functional" if calls else "stdin"
     return {
         "code": code,
@@ -116,8 +116,7 @@ def shapes(problem: Problem, code: str) -> dict[str, Any]:
         "memory_limit_mb": problem.memory_limit_mb,
         "inputs": inputs,
         "outputs": outputs,
-        "lcb_input_output": {"inputs": lines, "outputs": values}
-        | ({"fn_name": problem.fn_name} if calls else {}),
+        "lcb_input_output": {"inputs": lines, "outputs": values, **named},
         "lcb_tests": [
             {"input": given, "output": wanted, "testtype": kind}
             for given, wanted in zip(lines, values, strict=True)
