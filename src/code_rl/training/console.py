@@ -63,8 +63,7 @@ class Console:
             disable=not self.rich.is_terminal,
         )
         self._task = self._progress.add_task("training", total=total if total > 0 else None)
-        self._headed = self._alarmed = False
-        self.evaluates = False
+        self._headed = self.evaluates = False
 
     def header(self, facts: Mapping[str, str]) -> None:
         """Print the main settings, one a line."""
@@ -123,27 +122,6 @@ class Console:
             _percent(metrics.get("eval/mean_correct")) if "eval/mean_correct" in metrics else "",
         )
         self._row(cells)
-        if metrics.get("canary/passed"):
-            self.notice(
-                f"        ALARM: {metrics['canary/passed']} completions passed an impossible "
-                "problem (canary) or were paid in full for one: a leak, a hack, or a reward that "
-                f"pays more than right answers. The first:\n{metrics['canary/program']}"
-            )
-        if metrics.get("reward/wrong_paid") and not self._alarmed:
-            self._alarmed = True
-            self.notice(
-                f"        ALARM: {metrics['reward/wrong_paid']} programs that fail a test got the "
-                "full reward (reward=); later ones are in the metric reward/wrong_paid. The "
-                f"first:\n{metrics['reward/wrong_program']}"
-            )
-        for kind, what in (
-            ("sandbox_error", "without a verdict"),
-            ("checker_error", "of problems with a broken checker"),
-        ):
-            if metrics.get(f"verdicts/{kind}"):
-                self.notice(
-                    f"        {metrics[f'verdicts/{kind}']} completions {what} ({kind}), masked out"
-                )
 
     def _row(self, cells: Sequence[str]) -> None:
         shown = dict(zip(COLUMNS, zip(cells, WIDTHS, strict=True), strict=True))

@@ -25,7 +25,7 @@ from code_rl.engine.checkpoints import (
 from code_rl.grading import Problem, StdinTest, extract_code
 from code_rl.policy.completion_log import EVALUATIONS, INFLIGHT, GroupLog, InFlight
 from code_rl.policy.prompt_templates import shown_test
-from code_rl.training.report.diagnostics import SMOKE_STEPS, diagnose, worst_of
+from code_rl.training.report.diagnostics import SMOKE_STEPS, alarms, diagnose, worst_of
 from code_rl.training.report.page import LivePage
 from code_rl.training.runs.directory import METRICS, ROLLOUTS
 from code_rl.training.runs.logs import MultiplexLogger
@@ -75,6 +75,7 @@ class Recorder:
         self.console = console
         self._logger = logger
         self._too_long: set[str] = set()
+        self._alarmed: set[tuple[str, str]] = set()
         self._keep = keep_checkpoints
         self._page = LivePage(log_path)
         self._rollouts = JsonLines(log_path / ROLLOUTS)
@@ -103,6 +104,10 @@ class Recorder:
         """Write one line to `metrics.jsonl` and one row to the console."""
         self._logger.log_metrics(metrics, step)
         self.console.end_step(step, metrics)
+        for finding in alarms({"step": step, **metrics}):
+            if (finding.name, finding.severity) not in self._alarmed:
+                self._alarmed.add((finding.name, finding.severity))
+                self.console.notice("\n".join(worst_of([finding])))
         if step + 1 == SMOKE_STEPS:
             found = diagnose(read_metrics(self.log_path), read_config(self.log_path))
             nothing = f"nothing suspicious in the first {SMOKE_STEPS} steps"
