@@ -24,21 +24,21 @@ from rich.text import Text
 from code_rl.util.progress import progress
 from code_rl.util.redaction import redacted
 
-COLUMNS = (
-    "step",
-    "reward",
-    "correct",
-    "format",
-    "skipped",
-    "loss",
-    "tokens",
-    "sample",
-    "score",
-    "train",
-    "held-out",
-)
+COLUMNS = {
+    "step": 6,
+    "reward": 7,
+    "correct": 8,
+    "format": 7,
+    "skipped": 8,
+    "loss": 9,
+    "tokens": 7,
+    "sample": 7,
+    "score": 6,
+    "train": 6,
+    "held-out": 9,
+}
+"""The width of each column, by heading."""
 PIPE_WIDTH = 120
-WIDTHS = (6, 7, 8, 7, 8, 9, 7, 7, 6, 6, 9)
 LEFT_OUT = ("score", "train", "sample", "tokens", "loss")
 """Columns to drop, in this order, on a narrow terminal."""
 
@@ -106,7 +106,7 @@ class Console:
             return
         if not self._headed:
             self._headed = True
-            self._row(COLUMNS)
+            self._row([*COLUMNS])
         self._progress.update(self._task, completed=step + 1)
         cells = (
             str(step),
@@ -124,12 +124,13 @@ class Console:
         self._row(cells)
 
     def _row(self, cells: Sequence[str]) -> None:
-        shown = dict(zip(COLUMNS, zip(cells, WIDTHS, strict=True), strict=True))
+        shown = dict(zip(COLUMNS, cells, strict=True))
         for name in LEFT_OUT:
-            if sum(width + 2 for _, width in shown.values()) - 2 <= self.rich.width:
+            if sum(COLUMNS[name] + 2 for name in shown) - 2 <= self.rich.width:
                 break
             del shown[name]
-        self.notice("  ".join(f"{cell:>{width}}" for cell, width in shown.values()).rstrip())
+        line = "  ".join(f"{cell:>{COLUMNS[name]}}" for name, cell in shown.items())
+        self.notice(line.rstrip())
 
     @contextlib.contextmanager
     def evaluating(self, sizes: Mapping[str, int], samples: int) -> Iterator[Callable[[], None]]:
