@@ -133,10 +133,12 @@ class Console:
         self.notice(line.rstrip())
 
     @contextlib.contextmanager
-    def evaluating(self, sizes: Mapping[str, int], samples: int) -> Iterator[Callable[[], None]]:
-        """Show that an evaluation runs; `evaluates` is True meanwhile."""
-        count, started = sum(sizes.values()), time.monotonic()
-        total = count * (1 + samples)
+    def evaluating(self, count: int, samples: int) -> Iterator[Callable[[], None]]:
+        """Show that an evaluation of `count` problems runs; `evaluates` is True meanwhile.
+
+        The block calls the function that it gets once per judged completion.
+        """
+        total, started = count * (1 + samples), time.monotonic()
         draws = f"greedy + {samples} samples each" if samples else "greedy"
         self.notice(f"evaluating {count} held-out problems, {draws}")
 

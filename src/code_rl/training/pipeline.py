@@ -341,7 +341,8 @@ async def evaluate_run(run: Run, policy: Policy, step: int = -1, *, full: bool) 
     """
     started = time.perf_counter()
     samples = run.config.eval_samples if full else 0
-    with run.recorder.evaluating(run.test_splits, samples) as judged:
+    count = sum(map(len, run.test_splits.values()))
+    with run.recorder.console.evaluating(count, samples) as judged:
         results = await evaluate(
             policy,
             run.test_splits,

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -121,15 +120,6 @@ class Recorder:
         """Return a function from a scope to the log of that scope in the evaluation after
         `step`."""
         return partial(self._evaluations.group_log, step + 1)
-
-    def evaluating(
-        self, splits: Mapping[str, Sequence[Problem]], samples: int
-    ) -> AbstractContextManager[Callable[[], None]]:
-        """Show that an evaluation runs. The block calls the function that it gets once per judged
-        completion."""
-        return self.console.evaluating(
-            {name: len(problems) for name, problems in splits.items()}, samples
-        )
 
     async def begin_checkpoint(
         self, trainer: tinker.TrainingClient, step: int
