@@ -370,7 +370,7 @@ def test_no_time_left_is_guessed_from_the_first_completions(monkeypatch):
     clock = iter(range(0, 10_000, 4))
     monkeypatch.setattr("code_rl.training.console.time.monotonic", lambda: next(clock))
     console = Console(3, rich_console=RichConsole(file=(text := io.StringIO()), width=100))
-    with console.evaluating({"test": 100}, samples=0) as judged:
+    with console.evaluating(100, samples=0) as judged:
         for _ in range(20):
             judged()
     shown = text.getvalue()

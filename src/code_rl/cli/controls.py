@@ -23,7 +23,7 @@ class ControlsConfig:
     the same command continues.
     """
 
-    out: str = chz.field(doc="Folder of the runs, controls.md, controls.json and controls.html.")
+    out: str = chz.field(doc="Folder of the runs, controls.md and controls.json.")
     seeds: str = option("0,1,2", "Seeds, comma-separated; each arm runs with each.")
     arms: str = option(
         "rl,random,format,own",

@@ -24,21 +24,21 @@ from rich.text import Text
 from code_rl.util.progress import progress
 from code_rl.util.redaction import redacted
 
-COLUMNS = (
-    "step",
-    "reward",
-    "correct",
-    "format",
-    "skipped",
-    "loss",
-    "tokens",
-    "sample",
-    "score",
-    "train",
-    "held-out",
-)
+COLUMNS = {
+    "step": 6,
+    "reward": 7,
+    "correct": 8,
+    "format": 7,
+    "skipped": 8,
+    "loss": 9,
+    "tokens": 7,
+    "sample": 7,
+    "score": 6,
+    "train": 6,
+    "held-out": 9,
+}
+"""The width of each column, by heading."""
 PIPE_WIDTH = 120
-WIDTHS = (6, 7, 8, 7, 8, 9, 7, 7, 6, 6, 9)
 LEFT_OUT = ("score", "train", "sample", "tokens", "loss")
 """Columns to drop, in this order, on a narrow terminal."""
 
@@ -63,8 +63,7 @@ class Console:
             disable=not self.rich.is_terminal,
         )
         self._task = self._progress.add_task("training", total=total if total > 0 else None)
-        self._headed = self._alarmed = False
-        self.evaluates = False
+        self._headed = self.evaluates = False
 
     def header(self, facts: Mapping[str, str]) -> None:
         """Print the main settings, one a line."""
@@ -107,7 +106,7 @@ class Console:
             return
         if not self._headed:
             self._headed = True
-            self._row(COLUMNS)
+            self._row([*COLUMNS])
         self._progress.update(self._task, completed=step + 1)
         cells = (
             str(step),
@@ -123,41 +122,23 @@ class Console:
             _percent(metrics.get("eval/mean_correct")) if "eval/mean_correct" in metrics else "",
         )
         self._row(cells)
-        if metrics.get("canary/passed"):
-            self.notice(
-                f"        ALARM: {metrics['canary/passed']} completions passed an impossible "
-                "problem (canary) or were paid in full for one: a leak, a hack, or a reward that "
-                f"pays more than right answers. The first:\n{metrics['canary/program']}"
-            )
-        if metrics.get("reward/wrong_paid") and not self._alarmed:
-            self._alarmed = True
-            self.notice(
-                f"        ALARM: {metrics['reward/wrong_paid']} programs that fail a test got the "
-                "full reward (reward=); later ones are in the metric reward/wrong_paid. The "
-                f"first:\n{metrics['reward/wrong_program']}"
-            )
-        for kind, what in (
-            ("sandbox_error", "without a verdict"),
-            ("checker_error", "of problems with a broken checker"),
-        ):
-            if metrics.get(f"verdicts/{kind}"):
-                self.notice(
-                    f"        {metrics[f'verdicts/{kind}']} completions {what} ({kind}), masked out"
-                )
 
     def _row(self, cells: Sequence[str]) -> None:
-        shown = dict(zip(COLUMNS, zip(cells, WIDTHS, strict=True), strict=True))
+        shown = dict(zip(COLUMNS, cells, strict=True))
         for name in LEFT_OUT:
-            if sum(width + 2 for _, width in shown.values()) - 2 <= self.rich.width:
+            if sum(COLUMNS[name] + 2 for name in shown) - 2 <= self.rich.width:
                 break
             del shown[name]
-        self.notice("  ".join(f"{cell:>{width}}" for cell, width in shown.values()).rstrip())
+        line = "  ".join(f"{cell:>{COLUMNS[name]}}" for name, cell in shown.items())
+        self.notice(line.rstrip())
 
     @contextlib.contextmanager
-    def evaluating(self, sizes: Mapping[str, int], samples: int) -> Iterator[Callable[[], None]]:
-        """Show that an evaluation runs; `evaluates` is True meanwhile."""
-        count, started = sum(sizes.values()), time.monotonic()
-        total = count * (1 + samples)
+    def evaluating(self, count: int, samples: int) -> Iterator[Callable[[], None]]:
+        """Show that an evaluation of `count` problems runs; `evaluates` is True meanwhile.
+
+        The block calls the function that it gets once per judged completion.
+        """
+        total, started = count * (1 + samples), time.monotonic()
         draws = f"greedy + {samples} samples each" if samples else "greedy"
         self.notice(f"evaluating {count} held-out problems, {draws}")
 

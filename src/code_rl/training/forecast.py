@@ -138,15 +138,11 @@ def assumptions(config: Config, given: Mapping[str, float]) -> dict[str, float]:
 
 
 def _cost(config: Config, cost: float | None, currency: str) -> str:
-    embedded = config.backend == BackendKind.EMBEDDED
-    if cost is None:
-        if embedded:
-            return "none: the embedded engine is this machine"
-        return (
-            "no price table; give prices=FILE.toml with [price] prefill, sample, train per million "
-            "tokens"
-        )
-    return f"{cost:,.2f} {currency}{' (the embedded engine itself is free)' if embedded else ''}"
+    if cost is not None:
+        return f"{cost:,.2f} {currency}"
+    if config.backend == BackendKind.EMBEDDED:
+        return "none for the embedded engine"
+    return "unknown without prices=FILE.toml: [price] prefill, sample, train per million tokens"
 
 
 def forecast_lines(config: Config) -> list[str]:

@@ -27,20 +27,9 @@ if TYPE_CHECKING:
 
 OF_A_POLICY = ("eval_limit", "eval_samples", "max_tokens", "seed", "temperature")
 """The settings that apply to a given policy."""
-OF_AN_EVALUATION = (
-    *OF_A_POLICY,
-    *(
-        "backend",
-        "device",
-        "dtype",
-        "environment",
-        "executor",
-        "isolation",
-        "max_turns",
-        "renderer",
-        "reward_timeout",
-    ),
-    *("sandbox_concurrency", "threads"),
+OF_AN_EVALUATION: tuple[str, ...] = (
+    *(*OF_A_POLICY, "backend", "device", "dtype", "environment", "executor", "isolation"),
+    *("max_turns", "renderer", "reward_timeout", "sandbox_concurrency", "threads"),
 )
 
 
@@ -228,16 +217,12 @@ def _settings(
 
     if policy is not None and checkpoint is not None:
         raise ConfigError("policy= and checkpoint= are both given; give one of them")
-    with_what = (
-        "checkpoint="
-        if checkpoint is not None
-        else "policy="
-        if policy is not None
-        else "an evaluation"
-    )
-    allowed = OF_A_POLICY if policy is not None else OF_AN_EVALUATION
-    if policy is None and checkpoint is None:
-        allowed = (*allowed, "model_name")
+    allowed: tuple[str, ...]
+    with_what, allowed = "an evaluation", (*OF_AN_EVALUATION, "model_name")
+    if policy is not None:
+        with_what, allowed = "policy=", OF_A_POLICY
+    elif checkpoint is not None:
+        with_what, allowed = "checkpoint=", OF_AN_EVALUATION
     for name in given:
         if name not in allowed:
             raise ConfigError(

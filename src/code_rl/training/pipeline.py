@@ -160,7 +160,7 @@ class Batches:
         self._batches: dict[int, Batch] = {}
         self._next = run.first_step
         self._side = BackgroundTasks(waits=run.config.max_steps_off_policy == 0)
-        self._started, self._retries = time.perf_counter(), run.executor.retries
+        self._started = time.perf_counter()
 
     async def __aenter__(self) -> Batches:
         await self._side.__aenter__()
@@ -208,15 +208,14 @@ class Batches:
     ) -> dict[str, Any]:
         """Compute the metrics of a trained step, and charge its tokens to the budget."""
         run = self._run
-        retries, self._retries = self._retries, run.executor.retries
         metrics = {
             **step_metrics(batch.step, trained, run.objective),
-            **(run.backend.vllm.measured() if run.backend.vllm is not None else {}),
             **batch.metrics,
             **batch.times(self._started),
-            "sandbox/retries": self._retries - retries,
             **(canary_metrics(canaries, run.objective) if run.config.canary else {}),
         }
+        for observe in run.observers:
+            metrics |= observe()
         metrics |= reward_metrics(trained.groups, [*self._logged, metrics])
         self._logged.append(metrics)
         run.budget.settle(f"batch {batch.step}", Tokens.of(metrics))
@@ -229,9 +228,8 @@ class Batches:
         every = run.config.eval_every
         due = every > 0 and done % every == 0
         if done not in self._batches and run.goes_on(done):
-            refused = unaffordable(
-                run, self._next, 2 if due else 1
-            )  # the next batch would not be started
+            # The next batch would not be started.
+            refused = unaffordable(run, self._next, 2 if due else 1)
             if refused is not None:
                 run.recorder.console.notice(f"stopping after step {done - 1}: {refused}")
                 run.stop.set()
@@ -343,7 +341,8 @@ async def evaluate_run(run: Run, policy: Policy, step: int = -1, *, full: bool) 
     """
     started = time.perf_counter()
     samples = run.config.eval_samples if full else 0
-    with run.recorder.evaluating(run.test_splits, samples) as judged:
+    count = sum(map(len, run.test_splits.values()))
+    with run.recorder.console.evaluating(count, samples) as judged:
         results = await evaluate(
             policy,
             run.test_splits,

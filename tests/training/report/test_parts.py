@@ -14,11 +14,10 @@ from tokenizers import Tokenizer
 import code_rl
 from code_rl.cli.main import main
 from code_rl.cli.report import ReportConfig
-from code_rl.training.report.downsampling import DownsampledGroups
 from code_rl.training.report.groups import group_record
 from code_rl.training.report.heuristics import BLOCKED, HARD_CODED, TAMPERING, flags
 from code_rl.training.report.page import embed, embedded_rollouts
-from code_rl.training.report.run import open_run
+from code_rl.training.report.run import DownsampledGroups, open_run
 from code_rl.training.report.token_decoder import TokenDecoder
 from code_rl.util.files import read_lines
 from code_rl.util.settings import make_settings

@@ -163,6 +163,17 @@ def test_a_checkpoint_whose_completions_sampled_ahead_are_missing_is_not_used(tm
         chosen(tmp_path, broken=("s2", "s4"))
 
 
+def test_a_checkpoint_without_lengths_is_not_used_and_no_record_is_cut(tmp_path):
+    a_run(tmp_path)
+    path = tmp_path / "checkpoints.jsonl"
+    rows = [{name: row[name] for name in row if name != "lengths"} for row in read_checkpoints(tmp_path)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    before = (tmp_path / METRICS).read_bytes()
+    with refused("lengths", "init_from=", kind=CheckpointError):
+        chosen(tmp_path)
+    assert (tmp_path / METRICS).read_bytes() == before
+
+
 def test_the_state_of_a_run_directory_that_was_moved_is_found_beside_its_other_files(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     state = tmp_path / "checkpoints" / "000002.state.safetensors"

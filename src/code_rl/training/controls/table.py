@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from code_rl.evaluation.pass_at_k import Estimate, crossed_difference
 from code_rl.training.controls.arms import RL, ControlPlan
 from code_rl.util.files import write_atomically
-from code_rl.util.pages import render_page
 
 MODES = {"Pass@1": "sampled", "greedy": "greedy"}
 NOTE = (
@@ -40,7 +38,7 @@ class ArmRow:
 
 
 def write_tables(plan: ControlPlan, results: Results) -> str:
-    """Write `controls.json`, `controls.md` and `controls.html` into `out`; return the table."""
+    """Write `controls.json` and `controls.md` into `out`; return the table."""
     found = rows(plan, results)
     text = markdown(found)
     settings = {**plan.given, **asdict(plan), "out": str(plan.out)}
@@ -48,12 +46,7 @@ def write_tables(plan: ControlPlan, results: Results) -> str:
     content = {"settings": settings, "rows": [asdict(row) for row in found]}
     write_atomically(plan.out / "controls.json", json.dumps(content, indent=1) + "\n")
     write_atomically(plan.out / "controls.md", text + "\n")
-    page = Path(__file__).with_name("controls.html.j2")
-    html = render_page(
-        page, head=HEAD, rows=[cells(row) for row in found], note=NOTE, settings=settings
-    )
-    write_atomically(plan.out / "controls.html", html)
-    return f"{text}\ntables: {plan.out / 'controls.md'}, controls.json, controls.html"
+    return f"{text}\ntables: {plan.out / 'controls.md'}, controls.json"
 
 
 def rows(plan: ControlPlan, results: Results) -> list[ArmRow]:

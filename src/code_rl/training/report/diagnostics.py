@@ -95,6 +95,12 @@ def diagnose(records: Sequence[Record], config: Mapping[str, Any]) -> list[Findi
     return sorted(found, key=lambda finding: ("bad", "warning", "note").index(finding.severity))
 
 
+def alarms(record: Record) -> list[Finding]:
+    """Return the findings of one step that need no other step."""
+    run = Windows([record], [record], {})
+    return [_finding(rule.__name__, sign) for rule in ALARMS if (sign := rule(run)) is not None]
+
+
 def worst_of(findings: Sequence[Finding]) -> list[str]:
     """Return lines with the worst finding and its remedy; none if there are only notes."""
     found = [finding for finding in findings if finding.severity != "note"]
@@ -393,12 +399,16 @@ def smoke_test(run: Windows) -> Sign | None:
 
 
 Rule = Callable[[Windows], Sign | None]
-ALWAYS: tuple[Rule, ...] = (
+ALARMS: tuple[Rule, ...] = (
     loss_not_finite,
     canary_passed,
     wrong_paid,
     sandbox_errors,
     checker_errors,
+)
+"""Rules that a single step can break. A run prints such a finding at once."""
+ALWAYS: tuple[Rule, ...] = (
+    *ALARMS,
     no_optimizer_step,
     no_code_blocks,
     built_in_elsewhere,

@@ -19,9 +19,8 @@ from typing import Any
 import orjson
 from markupsafe import Markup
 
-from code_rl.training.report.downsampling import Place, pack
 from code_rl.training.report.overview import side_by_side
-from code_rl.training.report.run import RunReader
+from code_rl.training.report.run import Place, RunReader, pack
 from code_rl.training.report.text import render_text
 from code_rl.util.errors import InputError
 from code_rl.util.files import write_atomically

@@ -1,9 +1,14 @@
 """Reads a run directory, also while it grows: settings, metrics by step, an index of every group,
-and a sample of the rollouts."""
+and a sample of the rollouts.
+
+The page carries whole steps, evenly spaced, as many as fit a budget of bytes: all groups of every
+`stride`-th step and of the last step. `stride` starts at 1 and doubles whenever the budget is full.
+"""
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +18,6 @@ from typing import Any
 import orjson
 
 from code_rl.engine.checkpoints import CONFIG, is_run, read_config
-from code_rl.training.report.downsampling import DownsampledGroups, Place, pack
 from code_rl.training.report.groups import (
     CLIP_NAME,
     Tally,
@@ -32,6 +36,45 @@ from code_rl.util.redaction import redacted
 
 ATTEMPT = 2**16
 """Added to a group's number once for each time that its slot was resampled."""
+BUDGET = 3_200_000
+"""Bytes of compressed groups; base64 adds a third in the page."""
+
+Place = tuple[int, int]
+
+
+def pack(value: Any) -> bytes:
+    """Return the value as JSON, deflated without a header (a browser's `deflate-raw` reads it)."""
+    deflate = zlib.compressobj(6, zlib.DEFLATED, -15)
+    return deflate.compress(orjson.dumps(value)) + deflate.flush()
+
+
+@dataclass(slots=True)
+class DownsampledGroups:
+    """Packed groups by (step, group), downsampled to at most `budget` bytes."""
+
+    budget: int = BUDGET
+    stride: int = 1
+    size: int = 0
+    groups: dict[Place, bytes] = field(default_factory=dict)
+
+    def wants(self, step: int) -> bool:
+        """Return True if the groups of this step are to be kept."""
+        return step % self.stride == 0
+
+    def put(self, place: Place, record: Any) -> None:
+        """Keep a group of a step for which `wants` is True."""
+        self.groups[place] = packed = pack(record)
+        self.size += len(packed)
+        while self.size > self.budget and len({step for step, _ in self.groups}) > 2:
+            self.stride *= 2
+            kept = {place: each for place, each in self.groups.items() if self.wants(place[0])}
+            self.groups, self.size = kept, sum(map(len, kept.values()))
+
+    def rule(self) -> str:
+        """Return the final rule as text."""
+        if self.stride == 1:
+            return "every group of every step"
+        return f"all groups of every {self.stride}th step and of the last one"
 
 
 @dataclass(slots=True)

@@ -179,13 +179,11 @@ def _evaluated(record: Record | None, split: str) -> dict[str, Any] | None:
         "format": "format_rate",
     }
     found |= {key: record[prefix + name] for key, name in names.items() if prefix + name in record}
-    ks = sorted(
-        (int(key.removeprefix(prefix + "pass@")), key)
-        for key in record
-        if key.startswith(prefix + "pass@") and key.removeprefix(prefix + "pass@").isdecimal()
-    )
-    if ks and ks[-1][0] > 1:
-        found |= {"k": ks[-1][0], "pass_k": record[ks[-1][1]]}
+    passes = f"{prefix}pass@"
+    ks = [name.removeprefix(passes) for name in record if name.startswith(passes)]
+    k = max((int(text) for text in ks if text.isdecimal()), default=1)
+    if k > 1:
+        found |= {"k": k, "pass_k": record[f"{passes}{k}"]}
     return found
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from code_rl.engine.checkpoints import (
 from code_rl.grading import Problem, StdinTest, extract_code
 from code_rl.policy.completion_log import EVALUATIONS, INFLIGHT, GroupLog, InFlight
 from code_rl.policy.prompt_templates import shown_test
-from code_rl.training.report.diagnostics import SMOKE_STEPS, diagnose, worst_of
+from code_rl.training.report.diagnostics import SMOKE_STEPS, alarms, diagnose, worst_of
 from code_rl.training.report.page import LivePage
 from code_rl.training.runs.directory import METRICS, ROLLOUTS
 from code_rl.training.runs.logs import MultiplexLogger
@@ -75,6 +74,7 @@ class Recorder:
         self.console = console
         self._logger = logger
         self._too_long: set[str] = set()
+        self._alarmed: set[tuple[str, str]] = set()
         self._keep = keep_checkpoints
         self._page = LivePage(log_path)
         self._rollouts = JsonLines(log_path / ROLLOUTS)
@@ -103,6 +103,10 @@ class Recorder:
         """Write one line to `metrics.jsonl` and one row to the console."""
         self._logger.log_metrics(metrics, step)
         self.console.end_step(step, metrics)
+        for finding in alarms({"step": step, **metrics}):
+            if (finding.name, finding.severity) not in self._alarmed:
+                self._alarmed.add((finding.name, finding.severity))
+                self.console.notice("\n".join(worst_of([finding])))
         if step + 1 == SMOKE_STEPS:
             found = diagnose(read_metrics(self.log_path), read_config(self.log_path))
             nothing = f"nothing suspicious in the first {SMOKE_STEPS} steps"
@@ -116,15 +120,6 @@ class Recorder:
         """Return a function from a scope to the log of that scope in the evaluation after
         `step`."""
         return partial(self._evaluations.group_log, step + 1)
-
-    def evaluating(
-        self, splits: Mapping[str, Sequence[Problem]], samples: int
-    ) -> AbstractContextManager[Callable[[], None]]:
-        """Show that an evaluation runs. The block calls the function that it gets once per judged
-        completion."""
-        return self.console.evaluating(
-            {name: len(problems) for name, problems in splits.items()}, samples
-        )
 
     async def begin_checkpoint(
         self, trainer: tinker.TrainingClient, step: int

@@ -49,8 +49,13 @@ class Start:
 
     @property
     def lengths(self) -> Mapping[str, int]:
-        """The bytes of the checkpoint's files, by name."""
-        return {} if self.record is None else self.record.get("lengths", {})
+        """The bytes of the checkpoint's files, by name. Raises CheckpointError if it names none."""
+        if self.record is None:
+            return {}
+        if "lengths" not in self.record:
+            raise CheckpointError("it does not name the lengths of the run's logs")
+        lengths: Mapping[str, int] = self.record["lengths"]
+        return lengths
 
     @property
     def name(self) -> str:

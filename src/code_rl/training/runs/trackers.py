@@ -119,9 +119,8 @@ def wandb(log_dir: Path, config: Mapping[str, Any]) -> Tracker:
         settings=wandb.Settings(console="off", quiet=True),
     )
     run.define_metric("step")
-    run.define_metric(
-        "*", step_metric="step"
-    )  # wandb's own counter does not accept step −1, the baseline
+    # wandb's own counter does not accept step −1, the baseline.
+    run.define_metric("*", step_metric="step")
     return lambda values, step: run.log({"step": step, **values}), run.finish
 
 
