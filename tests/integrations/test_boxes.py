@@ -66,6 +66,17 @@ def test_an_image_that_is_not_plain_is_refused_with_its_line(task, line):
         read_image(task / "environment")
 
 
+@pytest.mark.parametrize("copied", ["/etc/passwd", "../../../../../../etc/passwd", "link", "folder", "absent"])
+def test_only_files_of_the_task_are_copied(task, copied):
+    environment = task / "environment"
+    (environment / "link").symlink_to("/etc/passwd")
+    (environment / "folder").mkdir()
+    (environment / "folder" / "link").symlink_to("/etc/passwd")
+    (environment / "Dockerfile").write_text(f"FROM debian\nCOPY {copied} /app/\n")
+    with refused(kind=ConfigError):
+        read_image(environment)
+
+
 @pytest.mark.skipif(importlib.util.find_spec("tinker_cookbook") is None, reason="tinker_cookbook is not installed")
 @pytest.mark.parametrize(("command", "reward"), [(SOLVE, 1.0), ("echo 7 > sum", 0.0)])
 def test_the_cookbooks_own_reward_grades_in_a_box(task, command, reward):

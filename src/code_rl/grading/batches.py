@@ -60,10 +60,10 @@ async def executions_together(
                 found = [execution] if size == 1 else _parted(execution, size)
                 for each in found:
                     yield each, size == 1
-                if execution.status is Status.COMPILE_ERROR:
-                    return
                 if len(found) < size:
                     yield None, False
+                    return
+                if execution.status is Status.COMPILE_ERROR:
                     return
                 done, call_s = done + size, execution.cpu_s / size
                 await asyncio.sleep(0)

@@ -125,6 +125,8 @@ async def _judge(
             await _run_checked(problem, code, executor, limits, tally)
         else:
             await _run(problem, code, executor, limits, tally)
+        if tally.reason is None and tally.done < len(problem.tests):
+            raise SandboxError(f"{tally.done} of {len(problem.tests)} tests have a result")
     except SandboxError as error:
         tally.reason, tally.failed = Reason(VerdictKind.SANDBOX_ERROR, str(error)), tally.done
 

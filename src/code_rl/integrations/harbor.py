@@ -12,7 +12,7 @@ from harbor.environments.base import BaseEnvironment, ExecResult
 from harbor.environments.capabilities import EnvironmentCapabilities
 
 from code_rl.grading.sandbox import Box
-from code_rl.integrations.tasks import PlainImage, open_task_box, read_image, run_in
+from code_rl.integrations.tasks import PlainImage, files_below, open_task_box, read_image, run_in
 from code_rl.util.errors import SandboxError
 
 __all__ = ["BoxEnvironment"]
@@ -79,10 +79,9 @@ class BoxEnvironment(BaseEnvironment):  # type: ignore[misc]
 
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
         """Put the files of a directory into the box."""
-        for path in sorted(Path(source_dir).rglob("*")):
-            if path.is_file():
-                target = PurePosixPath(target_dir, path.relative_to(source_dir).as_posix())
-                await self.upload_file(path, str(target))
+        source = Path(source_dir)
+        for path, inner in files_below(source, source):
+            await self.upload_file(path, str(PurePosixPath(target_dir, inner)))
 
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
         """Copy a file of the box to this machine."""
@@ -92,9 +91,11 @@ class BoxEnvironment(BaseEnvironment):  # type: ignore[misc]
 
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
         """Copy the files of a directory of the box to this machine."""
-        listing = f"cd {shlex.quote(source_dir)} && find . -type f"
+        listing = f"cd {shlex.quote(source_dir)} && find . -type f -print0"
         found = await run_in(self._box, listing, "/tmp", 60, {})  # noqa: S108
-        for name in found.stdout.splitlines():
-            inside = PurePosixPath(name)
-            if ".." not in inside.parts:
-                await self.download_file(f"{source_dir}/{inside}", Path(target_dir, inside))
+        whole = Path(target_dir).resolve()
+        for name in filter(None, found.stdout.split("\0")):
+            target = Path(whole, name).resolve()
+            # The agent chose the names.
+            if target.is_relative_to(whole):
+                await self.download_file(f"{source_dir}/{name}", target)

@@ -13,8 +13,10 @@ from typing import NamedTuple
 from code_rl.grading.sandbox import Box, open_box
 from code_rl.util.errors import ConfigError
 
-DIRECTORIES = ("/app", "/home", "/logs", "/oracle", "/root", "/solution", "/tests", "/tmp")  # noqa: S108
-"""Directories in which tasks and their tests write."""
+# Tasks and their tests write there.
+DIRECTORIES = tuple(
+    f"/{name}" for name in ["app", "home", "logs", "oracle", "root", "solution", "tests", "tmp"]
+)
 LOGS = ("/logs/agent", "/logs/artifacts", "/logs/verifier")
 _PLAIN = ("python", "debian", "ubuntu")
 _WITHOUT_EFFECT = ("CMD", "ENTRYPOINT", "EXPOSE", "LABEL", "SHELL", "STOPSIGNAL")
@@ -67,7 +69,7 @@ def _with(image: PlainImage, kind: str, words: list[str], folder: Path, where: s
         case "COPY", [*sources, target] if sources and not sources[0].startswith("--"):
             root = PurePosixPath(image.workdir, target)
             into = target.endswith(("/", ".")) or len(sources) > 1
-            found = [pair for name in sources for pair in _copied(folder / name, root, into)]
+            found = [pair for name in sources for pair in _copied(folder, name, root, into)]
             return PlainImage(image.workdir, image.environment, (*image.files, *found))
         case _ if kind in _WITHOUT_EFFECT:
             return image
@@ -77,11 +79,26 @@ def _with(image: PlainImage, kind: str, words: list[str], folder: Path, where: s
     )
 
 
-def _copied(source: Path, target: PurePosixPath, into: bool) -> list[tuple[Path, str]]:
+def _copied(folder: Path, name: str, target: PurePosixPath, into: bool) -> list[tuple[Path, str]]:
+    source = folder / name.lstrip("/")
     if source.is_dir():
-        inside = sorted(path for path in source.rglob("*") if path.is_file())
-        return [(path, str(target / path.relative_to(source))) for path in inside]
-    return [(source, str(target / source.name if into else target))]
+        return [(path, str(target / inner)) for path, inner in files_below(source, folder)]
+    return [(_within(source, folder), str(target / source.name if into else target))]
+
+
+def files_below(source: Path, folder: Path) -> list[tuple[Path, PurePosixPath]]:
+    """Return the files below `source`, with their paths from there. Raises ConfigError for a link
+    out of `folder`."""
+    found = sorted(path for path in source.rglob("*") if path.is_file())
+    inner = (PurePosixPath(path.relative_to(source).as_posix()) for path in found)
+    return [(_within(path, folder), name) for path, name in zip(found, inner, strict=True)]
+
+
+def _within(path: Path, folder: Path) -> Path:
+    whole = path.resolve()
+    if not whole.is_relative_to(folder.resolve()) or not whole.is_file():
+        raise ConfigError(f"{path} is no file below {folder}")
+    return whole
 
 
 @contextlib.asynccontextmanager
@@ -96,7 +113,7 @@ async def open_task_box(image: PlainImage, url: str | None = None) -> AsyncItera
         yield box
 
 
-class Ended(NamedTuple):
+class TaskOutput(NamedTuple):
     """The end of a command; the limit that ended it, if one did, is also the last line of
     `stderr`."""
 
@@ -108,7 +125,7 @@ class Ended(NamedTuple):
 
 async def run_in(
     box: Box, command: str, workdir: str, seconds: float, environment: Mapping[str, str]
-) -> Ended:
+) -> TaskOutput:
     """Run a shell command in a directory, with further variables, for at most `seconds`."""
     place = shlex.quote(workdir)
     exports = (f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
@@ -123,4 +140,4 @@ async def run_in(
     stdout, stderr = (data.decode("utf-8", "replace") for data in (result.stdout, result.stderr))
     if result.limit:
         stderr += f"\nstopped at its limit of {result.limit}"
-    return Ended(result.exit_code, stdout, stderr, result.limit)
+    return TaskOutput(result.exit_code, stdout, stderr, result.limit)

@@ -31,13 +31,14 @@ from code_rl.data.load import (
     with_tests,
     within_difficulty,
 )
-from code_rl.engine import Backend, connect, preflight
+from code_rl.engine import Backend, Survey, connect, preflight
 from code_rl.engine.checkpoints import is_run, read_config
 from code_rl.engine.losses import check_loss
 from code_rl.grading import Problem
 from code_rl.grading.sandbox import Executor, check_executor, connect_executor
 from code_rl.policy import cap_max_tokens, prompt_length, refuse_prompts
-from code_rl.policy.renderers import get_renderer
+from code_rl.policy.environments import Environment
+from code_rl.policy.renderers import Renderer, get_renderer
 from code_rl.training.algorithm.lengths import ContextSchedule
 from code_rl.training.budget import Budget, Tokens, read_prices
 from code_rl.training.config import (
@@ -57,6 +58,7 @@ from code_rl.training.run import Observer, Run, sampling_of, unaffordable
 from code_rl.training.runs.directory import (
     BEGUN,
     ROLLOUTS,
+    Claim,
     begun_settings,
     claimed,
     clear,
@@ -157,29 +159,11 @@ async def assemble(
     if not claim.resumes:
         clear(folder)  # also what an interrupted deletion, or start, left
 
-    async def load(start: Start) -> Backend:
-        state = start.state_path(folder)
-        if state is None and config.init_from is not None:
-            state = find_checkpoint(config.init_from, config)
-        backend = await connect(config, folder / "checkpoints", state, survey)
-        stack.callback(backend.close)
-        return backend
-
-    start = Start()
-    if claim.resumes:
-        start, backend = await choose_start(folder, say, load)
-        resume(config, folder, start, say)
-    else:
-        backend = await load(start)
-
+    start, backend = await open_backend(config, claim, survey, say, stack)
     check_room(config, backend, folder, say)
     environment = environment_of(config)
     renderer = get_renderer(config.renderer, backend.tokenizer)
-    lengths = [
-        (problem.id, prompt_length(problem, environment, renderer, backend.context))
-        for problem in itertools.chain(*data.test.values())
-    ]
-    refuse_prompts(lengths, backend.context, "held-out")
+    check_held_out(data, environment, renderer, backend.context)
     schedule, room = fit_lengths(config, backend.context, say)
     prices = read_prices(config.prices)[0] if config.prices is not None else None
     spent = sum(map(Tokens.of, read_metrics(folder)), Tokens())
@@ -206,17 +190,58 @@ async def assemble(
     logging.getLogger("code_rl").info(
         "backend %s; %s", backend.description, backend.capabilities.describe()
     )
-    run.problem_sampler.recall(folder / ROLLOUTS)
-    run.problem_sampler.batch(start.step)  # raises where no prompt leaves room for an answer
+    check_first_step(run, start, folder)
     console.resume_at(start.step)
+    claim.started = True
+    return run
+
+
+async def open_backend(
+    config: Config,
+    claim: Claim,
+    survey: Survey | None,
+    say: Say,
+    stack: contextlib.AsyncExitStack,
+) -> tuple[Start, Backend]:
+    """Connect the back end with the weights of the run's start: new ones, those of `init_from`, or
+    those of the last good checkpoint, whose later steps are removed from the directory."""
+    folder = claim.path
+
+    async def load(start: Start) -> Backend:
+        state = start.state_path(folder)
+        if state is None and config.init_from is not None:
+            state = find_checkpoint(config.init_from, config)
+        backend = await connect(config, folder / "checkpoints", state, survey)
+        stack.callback(backend.close)
+        return backend
+
+    if not claim.resumes:
+        return Start(), await load(Start())
+    start, backend = await choose_start(folder, say, load)
+    resume(config, folder, start, say)
+    return start, backend
+
+
+def check_held_out(data: Data, environment: Environment, renderer: Renderer, context: int) -> None:
+    """Raise DataError if a held-out prompt leaves no room for an answer."""
+    lengths = [
+        (problem.id, prompt_length(problem, environment, renderer, context))
+        for problem in itertools.chain(*data.test.values())
+    ]
+    refuse_prompts(lengths, context, "held-out")
+
+
+def check_first_step(run: Run, start: Start, folder: Path) -> None:
+    """Raise DataError where no prompt of the first batch leaves room for an answer, ConfigError if
+    a cap does not allow the step."""
+    run.problem_sampler.recall(folder / ROLLOUTS)
+    run.problem_sampler.batch(start.step)
     refused = unaffordable(run, start.step, evaluations=1 if start.step else 2)
     if refused is not None:
         raise ConfigError(
             f"{refused}: nothing can be started; raise the cap, or make the batch or the "
             "evaluations smaller"
         )
-    claim.started = True
-    return run
 
 
 async def read_data(

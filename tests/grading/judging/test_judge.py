@@ -304,3 +304,13 @@ def test_outputs_held_for_the_checker_are_bounded():
     assert verdict.correct
     asked = [sum(len(case.message) for case in job.cases) for job in executor.jobs if job.code == DECIDES]
     assert max(asked) < 8 << 20
+
+
+def test_a_program_that_compiles_for_its_first_call_only_is_not_paid():
+    """A source that takes about as long to compile as it may can fail for a later batch."""
+    calls = Problem("p", "", tuple(CallTest((n,), n) for n in range(50)), "", "f")
+
+    def script(job: Job):
+        return [returned("0"), Execution(Status.COMPILE_ERROR, exit_code=1)][: len(job.cases)]
+
+    assert run(calls, script)[0].kind is not VerdictKind.PASSED

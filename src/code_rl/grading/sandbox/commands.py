@@ -17,7 +17,7 @@ _FILE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class CommandResult:
+class BoxResult:
     """The end of one command.
 
     `exit_code` is negative for a signal. `limit` names the limit that ended the command: cpu, wall,
@@ -57,7 +57,7 @@ class Box:
 
     async def request(
         self, kind: str, text: str, stdin: bytes, limits: BoxLimits, home_read_only: bool = False
-    ) -> CommandResult:
+    ) -> BoxResult:
         """Run a command (SHELL), or put the file `text` in (WRITE) or read it (READ). Raises
         SandboxError if the box has ended."""
         raise NotImplementedError
@@ -73,7 +73,7 @@ class Box:
         output_bytes: int = 1 << 20,
         processes: int = 64,
         home_read_only: bool = False,
-    ) -> CommandResult:
+    ) -> BoxResult:
         """Run `command` with /bin/sh in /box and return its result.
 
         `output_bytes` bounds standard output and standard error together; what exceeds it is cut.
@@ -122,5 +122,5 @@ class Box:
         return BoxLimits(_FILE_S, _FILE_S, 256, output_bytes, 4)
 
 
-def _reason(result: CommandResult) -> str:
+def _reason(result: BoxResult) -> str:
     return result.stderr.decode("utf-8", "replace")[:200] or f"limit {result.limit}"

@@ -16,7 +16,7 @@ from typing import Any
 
 import aiohttp
 
-from code_rl.grading.sandbox.commands import Box, BoxLimits, CommandResult
+from code_rl.grading.sandbox.commands import Box, BoxLimits, BoxResult
 from code_rl.grading.sandbox.fusion.protocol import BOXES_PATH, beside, run_urls
 from code_rl.grading.sandbox.fusion.transport import TOKEN_VARIABLE, bearer
 from code_rl.util.errors import CodeRLError, ConfigError, IsolationError, SandboxError
@@ -49,7 +49,7 @@ class RemoteBox(Box):
 
     async def request(
         self, kind: str, text: str, stdin: bytes, limits: BoxLimits, home_read_only: bool = False
-    ) -> CommandResult:
+    ) -> BoxResult:
         """See `Box.request`."""
         async with self._turn:
             if self.closed:
@@ -59,7 +59,7 @@ class RemoteBox(Box):
                 sent = [kind, text, data, list(limits), home_read_only]
                 row = await self.exchange({"request": sent}, limits.wall_s + SILENCE_S)
                 streams = {name: base64.b64decode(row[name]) for name in _STREAMS}
-                return CommandResult(**{**row, **streams})
+                return BoxResult(**{**row, **streams})
             except (KeyError, TypeError, ValueError) as error:
                 raise SandboxError(f"{self._url}: an unreadable answer: {error}") from error
             except asyncio.CancelledError:
@@ -110,7 +110,7 @@ async def connect_box(
             yield box
 
 
-def result_row(result: CommandResult) -> dict[str, Any]:
+def result_row(result: BoxResult) -> dict[str, Any]:
     """Return a result as a message."""
     streams = {name: base64.b64encode(getattr(result, name)).decode() for name in _STREAMS}
     return {**asdict(result), **streams}

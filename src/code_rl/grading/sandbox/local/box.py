@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from code_rl.grading.sandbox.commands import Box, BoxLimits, CommandResult
+from code_rl.grading.sandbox.commands import Box, BoxLimits, BoxResult
 from code_rl.grading.sandbox.local.cgroups import Groups, WorkerGroup
 from code_rl.grading.sandbox.local.guest import box as guest
 from code_rl.grading.sandbox.local.guest import wire
@@ -114,7 +114,7 @@ class LocalBox(Box):
 
     async def request(
         self, kind: str, text: str, stdin: bytes, limits: BoxLimits, home_read_only: bool = False
-    ) -> CommandResult:
+    ) -> BoxResult:
         """See `Box.request`."""
         request = {
             "kind": kind,
@@ -136,7 +136,7 @@ class LocalBox(Box):
                 starved = self._group is not None and self._group.ran_out_of_memory()
                 self.close()
                 if starved:  # the kernel has ended the box's own processes, too
-                    return CommandResult(-9, b"", b"", 0.0, 0.0, limits.memory_mb << 20, "memory")
+                    return BoxResult(-9, b"", b"", 0.0, 0.0, limits.memory_mb << 20, "memory")
                 raise SandboxError(f"a box ended: {error}") from error
             except BaseException:
                 self.close()
@@ -144,7 +144,7 @@ class LocalBox(Box):
 
     async def _exchange(
         self, request: dict[str, Any], stdin: bytes, limits: BoxLimits
-    ) -> CommandResult:
+    ) -> BoxResult:
         if self._group is not None:
             self._group.limit(request["memory_bytes"] + 2 * self._disk_bytes, limits.processes)
             self._group.ran_out_of_memory()  # earlier events do not belong to this command
@@ -173,7 +173,7 @@ class LocalBox(Box):
         if outputs.cut and not limit:
             limit = guest.OUTPUT
         stdout, stderr = (bytes(held) for held in outputs.held)
-        return CommandResult(code, stdout, stderr, cpu_s, wall_s, peak, limit or None)
+        return BoxResult(code, stdout, stderr, cpu_s, wall_s, peak, limit or None)
 
     def _stop(self) -> None:
         with contextlib.suppress(OSError):

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator
 
 from code_rl.grading.languages import Language, language
-from code_rl.grading.sandbox.commands import Box, CommandResult
+from code_rl.grading.sandbox.commands import Box, BoxResult
 from code_rl.grading.sandbox.executor import Execution, Job, Status, StdinInput
 from code_rl.grading.sandbox.local.box import LocalBox
 from code_rl.grading.sandbox.retries import LostError, RefusedError
@@ -158,7 +158,7 @@ async def check_installed(language: Language, box: Box) -> None:
     _installed.add(language)
 
 
-def _execution(result: CommandResult, compile_s: float) -> Execution:
+def _execution(result: BoxResult, compile_s: float) -> Execution:
     if result.limit is not None:
         status, code, detail = _STATUS[result.limit], None, f"limit of {result.limit}"
     else:
