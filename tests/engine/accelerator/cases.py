@@ -57,7 +57,7 @@ def _client(kind: str, device: str, dtype: str, folder: str | None = None) -> tu
     return service, client
 
 
-def _sample(client: Any, count: int = 4, length: int = 12, **params: Any) -> list[types.SampledSequence]:
+def _sample(client: Any, count: int = 4, length: int = 8, **params: Any) -> list[types.SampledSequence]:
     sampler = client.save_weights_and_get_sampling_client().result()
     settings = types.SamplingParams(max_tokens=length, seed=3, **{"temperature": 1.0, **params})
     found = [sampler.sample(text(tokens(seed, PROMPT + seed)), count, settings) for seed in (1, 2)]
@@ -205,7 +205,7 @@ def served(device: str, folder: str) -> Numbers:
 
 
 def counted_sampling(fault: str = "") -> Numbers:
-    """Waits and bytes of sampling 16 completions of 64 tokens, without a fault or with one planted in the engine."""
+    """Waits and bytes of sampling 16 completions of 40 tokens, without a fault or with one planted in the engine."""
     _, client = _client("qwen3", NAME, "float32")
     weights = client._learner.sampler_weights()
 
@@ -220,11 +220,11 @@ def counted_sampling(fault: str = "") -> Numbers:
     with sized(GIB), _FAULTS[fault]() if fault else nullcontext():
         sample(8)
         waits = card.waits
-        peak = sample(72)
-        columns = 2 * (32 + 8 * 80)
+        peak = sample(40)
+        columns = 2 * (32 + 8 * 48)
         mask = 8 * weights.arch.queries_per_kv * columns * weights.dtype.itemsize
         cells = decode.cell_bytes(weights) * columns + mask
-        return {"waits_per_step": (card.waits - waits) / 64, "peak": peak, "cells": cells}
+        return {"waits_per_step": (card.waits - waits) / 32, "peak": peak, "cells": cells}
 
 
 def _item_per_token() -> Any:
@@ -324,7 +324,7 @@ def refused(total: int) -> str:
     install()
     with sized(total, compute=False):
         try:
-            plan_memory(configuration("small", 8192), torch.bfloat16, Device(PLACE), Load(64, 4096, 4, 8))
+            plan_memory(configuration("small", 8192), torch.bfloat16, Device(PLACE), Load(64, 1024, 4, 8))
         except ConfigError as error:
             return str(error)
     return ""
