@@ -223,7 +223,7 @@ def counted_sampling(fault: str = "") -> Numbers:
         peak = sample(40)
         columns = 2 * (32 + 8 * 48)
         mask = 8 * weights.arch.queries_per_kv * columns * weights.dtype.itemsize
-        cells = decode.cell_bytes(weights) * columns + mask
+        cells = decode.bytes_per_token(weights.arch, weights.dtype) * columns + mask
         return {"waits_per_step": (card.waits - waits) / 32, "peak": peak, "cells": cells}
 
 

@@ -63,8 +63,8 @@ def test_bfloat16_is_as_near_to_float32_as_on_the_cpu(card, kind):
     assert 0 < ours <= 1.25 * cpu
 
 
-def test_a_step_with_each_loss_runs_in_bfloat16(card):
-    found = card(cases.rl_step, "qwen3", NAME, "bfloat16", tuple(LOSSES))
+def test_a_step_runs_in_bfloat16(card):
+    found = card(cases.rl_step, "qwen3", NAME, "bfloat16", ("ppo", "gspo", "cross_entropy"))
     assert all(math.isfinite(number) for number in flat(found))
     assert found["ppo"][1] > 0
 
