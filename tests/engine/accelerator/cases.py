@@ -166,16 +166,18 @@ def exported(device: str, folder: str) -> Numbers:
     return {name: float(tensor.double().sum()) for name, tensor in state.items()}
 
 
-def whole_run(device: str, folder: str) -> Numbers:
-    """`code_rl.train` for a step with a KL penalty, then resumed for another: the figures of each step."""
+def whole_run(device: str, folder: str, stops: tuple[int, ...]) -> Numbers:
+    """`code_rl.train` with a KL penalty, stopped and resumed after these steps: the figures of each step."""
     import code_rl
 
     install()
     small: Numbers = {"backend": "embedded", "executor": "embedded", "isolation": "none"}
     small |= {"batch_size": 8, "group_size": 4, "max_tokens": 40, "eval_every": -1, "threads": 1, "dtype": "float32"}
     log_path = f"{folder}/{device}"
-    code_rl.train(log_path=log_path, device=device, max_steps=1, kl_coef=0.05, **small)
-    code_rl.train(log_path=log_path, max_steps=2)
+    first, *later = stops
+    code_rl.train(log_path=log_path, device=device, max_steps=first, kl_coef=0.05, **small)
+    for steps in later:
+        code_rl.train(log_path=log_path, max_steps=steps)
     lines = map(json.loads, (Path(log_path) / "metrics.jsonl").read_text().splitlines())
     return {str(i): {k: v for k, v in line.items() if _is_figure(k, v)} for i, line in enumerate(lines)}
 

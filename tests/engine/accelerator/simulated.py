@@ -7,6 +7,7 @@ With `compute=False` tensors have shapes and no contents, so that a model of any
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -222,6 +223,8 @@ def install() -> Card:
         library.fallback(run, "PrivateUse1")
         _kept.append(library)
         _complete()
+        # Modules that stay would be looked through at every collection.
+        gc.freeze()
     return card
 
 

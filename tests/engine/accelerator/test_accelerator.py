@@ -88,8 +88,8 @@ def test_an_export_has_the_tensors_of_the_cpu(card, tmp_path):
     assert_same(ours, card(cases.exported, "cpu", str(tmp_path / "cpu")))
 
 
-def test_a_whole_run_with_kl_and_its_resumption_have_the_figures_of_the_cpu(card, tmp_path):
-    ours, cpu = (card(cases.whole_run, device, str(tmp_path)) for device in (NAME, "cpu"))
+def test_a_run_with_kl_that_was_resumed_has_the_figures_of_a_whole_one_on_the_cpu(card, tmp_path):
+    ours, cpu = (card(cases.whole_run, *how) for how in ((NAME, str(tmp_path), (1, 2)), ("cpu", str(tmp_path), (2,))))
     assert len(ours) == 2
     assert any("kl_reference" in step for step in ours.values())
     assert ours.keys() == cpu.keys()
