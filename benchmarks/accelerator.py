@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -109,8 +110,9 @@ def train(learner: Learner, options: Options) -> int:
     return options.prompt + options.group * options.new_tokens
 
 
-def measure(shape: str, options: Options) -> Meters:
-    """Count one shape on a card without a limit."""
+@contextmanager
+def loaded(shape: str, rank: int, tokens: int | None = None) -> Iterator[tuple[Learner, int, int]]:
+    """A learner on a card without a limit, the bytes that the card held before, and those of the base weights."""
     install()
     with sized(1 << 50, compute=False) as card:
         gc.collect()
@@ -119,9 +121,13 @@ def measure(shape: str, options: Options) -> Meters:
             base = make_weights(architecture(shape, CONTEXT), torch.bfloat16, PLACE)
         gc.collect()
         weights = card.live - before
-        lora = Lora(base.arch, LoraSettings(options.rank, 0), PLACE)
-        learner = Learner(base, lora)
-        adapter = card.live - before - weights
+        yield Learner(base, Lora(base.arch, LoraSettings(rank, 0), PLACE), tokens), before, weights
+
+
+def measure(shape: str, options: Options) -> Meters:
+    """Count one shape."""
+    with loaded(shape, options.rank) as (learner, before, weights):
+        adapter = install().live - before - weights
         sampler = learner.sampler_weights()
         few, many = (counted(partial(sample, sampler, options, n)) for n in (1, 1 + STEPS))
         step = Counted((many.launches - few.launches) // STEPS, 0, 0)
@@ -133,15 +139,8 @@ def measure(shape: str, options: Options) -> Meters:
 
 def simulated(shape: str, load: Load, tokens: int) -> int:
     """The most bytes that training holds on the card, with a sampler's weights, in micro-batches of `tokens`."""
-    install()
-    with sized(1 << 50, compute=False) as card:
-        gc.collect()
-        before = card.live
-        with torch.device(NAME):
-            base = make_weights(architecture(shape, CONTEXT), torch.bfloat16, PLACE)
-        lora = Lora(base.arch, LoraSettings(load.rank, 0), PLACE)
-        learner = Learner(base, lora, tokens)
-        sampler = learner.sampler_weights()
+    with loaded(shape, load.rank, tokens) as (learner, before, _):
+        card, sampler = install(), learner.snapshot()
         gc.collect()
         card.reset()
         examples = group(load.group, load.longest, load.prompt)

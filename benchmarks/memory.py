@@ -33,7 +33,7 @@ from transformers import Qwen3Config
 
 from code_rl.cli.main import run_script
 from code_rl.engine.local import learner
-from code_rl.engine.local.decode import SequenceRequest, cell_bytes, decode
+from code_rl.engine.local.decode import SequenceRequest, bytes_per_token, decode
 from code_rl.engine.local.forward import Prompt, decoder_layer, rotation
 from code_rl.engine.local.lora import Lora, LoraSettings
 from code_rl.engine.local.memory import Allocations
@@ -216,7 +216,7 @@ def measure_sampling(rows: int, new_tokens: int, prompt: int, share: float) -> t
     weights = make_weights(architecture("small", prompt + new_tokens), torch.float32)
     text = Prompt(tuple(4 + i % 500 for i in range(prompt)))
     draws = deque(SequenceRequest((0, i), text, new_tokens, Choice(0, i), frozenset()) for i in range(rows))
-    budget = int(cell_bytes(weights) * (prompt + 16 + share * rows * (new_tokens + 16)))
+    budget = int(bytes_per_token(weights.arch, weights.dtype) * (prompt + 16 + share * rows * (new_tokens + 16)))
     start = time.perf_counter()
     with Allocations() as memory:
         done = list(decode(weights, draws, budget))

@@ -2,7 +2,7 @@
 
 After each step the adapter is written in peft's form and loaded into the server under a new name.
 Prompts and completions are sent as token ids with log-probabilities. The trainer's own engine
-scores the first answers of every adapter again. The difference is logged, and a large difference
+scores the first answer of every adapter again. The difference is logged, and a large difference
 ends the run before anything is trained on the samples. A run waits for an unreachable server, and
 loads its adapters again if the server lost them.
 """
@@ -53,9 +53,6 @@ LARGEST_GAP = 0.1
 """The largest accepted mean difference, in nats, between its log-probabilities and the trainer's
 for the same weights."""
 AT_ONCE = 256
-SCORED = 8
-"""The number of an adapter's answers that the trainer's engine scores again before it frees the
-weights."""
 _PROBE_TOKENS, _HOT = 16, 3.0
 _SCALED = "--logprobs-mode processed_logprobs"
 _START = (
@@ -188,7 +185,8 @@ class Vllm:
         async def apart(drawn_at: float, scored_at: float) -> list[float]:
             how = types.SamplingParams(max_tokens=_PROBE_TOKENS, temperature=drawn_at, seed=0)
             tokens, logprobs, _ = await self.complete(sampler, prompt, how, 0)
-            return await sampler.gap(prompt, tokens, logprobs, scored_at)
+            assert sampler.exact is not None
+            return await gaps_to(sampler.exact, prompt, tokens, logprobs, scored_at)
 
         self.compare(await apart(1.0, 1.0))
         if not (tempered or narrowed):
@@ -377,14 +375,13 @@ class VllmSampler:
     """One adapter on the server: a snapshot of the weights, with the methods and results of
     `tinker.SamplingClient` that a run needs.
 
-    `exact` samples from the same weights on the trainer's engine. It scores `SCORED` answers and is
-    then released.
+    `exact` samples from the same weights on the trainer's engine. It scores one answer and is then
+    released: a new adapter has no effect, so one comparison at a run's start would show nothing.
     """
 
     def __init__(self, vllm: Vllm, name: str, exact: EmbeddedSamplingClient) -> None:
-        self.name = name
-        self._vllm, self._left = vllm, SCORED
-        self._exact: EmbeddedSamplingClient | None = exact
+        self.name, self._vllm = name, vllm
+        self.exact: EmbeddedSamplingClient | None = exact
 
     async def sample(
         self, prompt: types.ModelInput, num_samples: int, sampling_params: types.SamplingParams
@@ -398,11 +395,10 @@ class VllmSampler:
         drawn = await gather_or_cancel(
             self._vllm.complete(self, tokens, how, seed + i) for i in range(num_samples)
         )
-        if how.temperature and self._left > 0:
-            self._left -= 1
-            self._vllm.compare(await self.gap(tokens, *drawn[0][:2], how.temperature))
-            if self._left <= 0:
-                self._exact = None
+        exact, self.exact = self.exact, None
+        if how.temperature and exact is not None:
+            gaps = await gaps_to(exact, tokens, *drawn[0][:2], how.temperature)
+            self._vllm.compare(gaps)
         sequences = [
             types.SampledSequence(
                 stop_reason=end,
@@ -414,24 +410,20 @@ class VllmSampler:
         ]
         return types.SampleResponse(sequences=sequences)
 
-    async def gap(
-        self,
-        prompt: Sequence[int],
-        tokens: Sequence[int],
-        logprobs: Sequence[float],
-        temperature: float,
-    ) -> list[float]:
-        """Return the absolute difference of each log-probability from the trainer's own."""
-        from code_rl.engine.backends import logprobs_of
 
-        if self._exact is None:
-            return []
-        scored = await logprobs_of(cast("Any", self._exact), [*prompt, *tokens], temperature)
-        return [
-            abs(a - b)
-            for a, b in zip(logprobs, scored[len(prompt) :], strict=True)
-            if b is not None
-        ]
+async def gaps_to(
+    exact: EmbeddedSamplingClient,
+    prompt: Sequence[int],
+    tokens: Sequence[int],
+    logprobs: Sequence[float],
+    temperature: float,
+) -> list[float]:
+    """Return the absolute difference of each log-probability from the trainer's own."""
+    from code_rl.engine.backends import logprobs_of
+
+    scored = await logprobs_of(cast("Any", exact), [*prompt, *tokens], temperature)
+    pairs = zip(logprobs, scored[len(prompt) :], strict=True)
+    return [abs(a - b) for a, b in pairs if b is not None]
 
 
 def _write(saved: Path, folder: Path) -> None:

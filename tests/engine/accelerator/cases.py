@@ -57,7 +57,7 @@ def _client(kind: str, device: str, dtype: str, folder: str | None = None) -> tu
     return service, client
 
 
-def _sample(client: Any, count: int = 4, length: int = 12, **params: Any) -> list[types.SampledSequence]:
+def _sample(client: Any, count: int = 4, length: int = 8, **params: Any) -> list[types.SampledSequence]:
     sampler = client.save_weights_and_get_sampling_client().result()
     settings = types.SamplingParams(max_tokens=length, seed=3, **{"temperature": 1.0, **params})
     found = [sampler.sample(text(tokens(seed, PROMPT + seed)), count, settings) for seed in (1, 2)]
@@ -166,16 +166,18 @@ def exported(device: str, folder: str) -> Numbers:
     return {name: float(tensor.double().sum()) for name, tensor in state.items()}
 
 
-def whole_run(device: str, folder: str) -> Numbers:
-    """`code_rl.train` for a step with a KL penalty, then resumed for another: the figures of each step."""
+def whole_run(device: str, folder: str, stops: tuple[int, ...]) -> Numbers:
+    """`code_rl.train` with a KL penalty, stopped and resumed after these steps: the figures of each step."""
     import code_rl
 
     install()
     small: Numbers = {"backend": "embedded", "executor": "embedded", "isolation": "none"}
     small |= {"batch_size": 8, "group_size": 4, "max_tokens": 40, "eval_every": -1, "threads": 1, "dtype": "float32"}
     log_path = f"{folder}/{device}"
-    code_rl.train(log_path=log_path, device=device, max_steps=1, kl_coef=0.05, **small)
-    code_rl.train(log_path=log_path, max_steps=2)
+    first, *later = stops
+    code_rl.train(log_path=log_path, device=device, max_steps=first, kl_coef=0.05, **small)
+    for steps in later:
+        code_rl.train(log_path=log_path, max_steps=steps)
     lines = map(json.loads, (Path(log_path) / "metrics.jsonl").read_text().splitlines())
     return {str(i): {k: v for k, v in line.items() if _is_figure(k, v)} for i, line in enumerate(lines)}
 
@@ -205,7 +207,7 @@ def served(device: str, folder: str) -> Numbers:
 
 
 def counted_sampling(fault: str = "") -> Numbers:
-    """Waits and bytes of sampling 16 completions of 64 tokens, without a fault or with one planted in the engine."""
+    """Waits and bytes of sampling 16 completions of 40 tokens, without a fault or with one planted in the engine."""
     _, client = _client("qwen3", NAME, "float32")
     weights = client._learner.sampler_weights()
 
@@ -220,11 +222,11 @@ def counted_sampling(fault: str = "") -> Numbers:
     with sized(GIB), _FAULTS[fault]() if fault else nullcontext():
         sample(8)
         waits = card.waits
-        peak = sample(72)
-        columns = 2 * (32 + 8 * 80)
+        peak = sample(40)
+        columns = 2 * (32 + 8 * 48)
         mask = 8 * weights.arch.queries_per_kv * columns * weights.dtype.itemsize
-        cells = decode.cell_bytes(weights) * columns + mask
-        return {"waits_per_step": (card.waits - waits) / 64, "peak": peak, "cells": cells}
+        cells = decode.bytes_per_token(weights.arch, weights.dtype) * columns + mask
+        return {"waits_per_step": (card.waits - waits) / 32, "peak": peak, "cells": cells}
 
 
 def _item_per_token() -> Any:
@@ -324,7 +326,7 @@ def refused(total: int) -> str:
     install()
     with sized(total, compute=False):
         try:
-            plan_memory(configuration("small", 8192), torch.bfloat16, Device(PLACE), Load(64, 4096, 4, 8))
+            plan_memory(configuration("small", 8192), torch.bfloat16, Device(PLACE), Load(64, 1024, 4, 8))
         except ConfigError as error:
             return str(error)
     return ""

@@ -7,7 +7,7 @@ With `compute=False` tensors have shapes and no contents, so that a model of any
 
 from __future__ import annotations
 
-import weakref
+import gc
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from code_rl.engine.local.forward import rms_norm
+from code_rl.engine.local.memory import Meter
 
 NAME = "simgpu"
 PLACE = torch.device("privateuseone", 0)  # renamed by `install`
@@ -30,14 +31,14 @@ _FREE = {"aten::detach", "aten::empty", "aten::alias", "aten::empty_like", "aten
 _FREE |= {"aten::_unsafe_view", "aten::lift_fresh", "aten::_reshape_alias", "aten::new_empty_strided"}
 
 
-class Card:
+class Card(Meter):
     """The state of the simulated card. `launched` counts operations by name, `waits` the times the host waited for it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.total, self.compute = 80 * GIB, True
-        self.live = self.peak = self.waits = 0
+        self.waits = 0
         self.launched: Counter[str] = Counter()
-        self._seen: dict[int, weakref.ref[Any]] = {}
 
     @property
     def launches(self) -> int:
@@ -50,21 +51,12 @@ class Card:
         self.launched.clear()
 
     def store(self, tensor: Tensor) -> None:
-        """Count the tensor's memory, once for all its views, until it is freed."""
-        storage = tensor.untyped_storage()
-        key, size = storage._cdata, storage.nbytes()
-        if key in self._seen:
-            return
-
-        def freed(_: object) -> None:
-            del self._seen[key]
-            self.live -= size
-
-        if self.live + size > self.total:
-            raise torch.OutOfMemoryError(f"{NAME}: {size} bytes more than the {self.total - self.live} left")
-        self._seen[key] = weakref.ref(storage, freed)
-        self.live += size
-        self.peak = max(self.peak, self.live)
+        """Count a new tensor's memory; raise if there is too little."""
+        before = self.live
+        self.count(tensor)
+        if self.live > self.total:
+            size, self.peak = self.live - before, before
+            raise torch.OutOfMemoryError(f"{NAME}: {size} bytes more than the {self.total - before} left")
 
 
 card = Card()
@@ -231,6 +223,8 @@ def install() -> Card:
         library.fallback(run, "PrivateUse1")
         _kept.append(library)
         _complete()
+        # Modules that stay would be looked through at every collection.
+        gc.freeze()
     return card
 
 

@@ -135,7 +135,7 @@ def test_waiting_rows_take_the_room_of_finished_ones(tiny, monkeypatch):
     free = sampled(tiny, requests)
     cells = 48 + 5 * 200
     weights = tiny._snapshot.weights
-    monkeypatch.setattr(Device, "cache_bytes", cells * decode.cell_bytes(weights))
+    monkeypatch.setattr(Device, "cache_bytes", cells * decode.bytes_per_token(weights.arch, weights.dtype))
     steps = counted_steps(monkeypatch)
     assert sampled(tiny, requests) == free
     assert len(steps) == 199

@@ -25,8 +25,8 @@ def settings_of(run: Path, **changes: str) -> dict[str, str]:
     return {**given("vllm", run, vllm_command=COMMAND, outage_timeout="60"), **changes}
 
 
-def servers(run: Path) -> list[int]:
-    """The processes whose environment or command belongs to this run's server and its guard."""
+def servers(run: Path, word: bytes = b"tests.engine.remote.fake_vllm") -> list[int]:
+    """The processes of this run's server and its guard: those with the run in their environment and `word` in their command."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -34,13 +34,13 @@ def servers(run: Path) -> list[int]:
             mine = str(run).encode() in (folder / "environ").read_bytes()
         except OSError:
             continue
-        if mine and b"tests.engine.remote.fake_vllm" in command:
+        if mine and word in command:
             found.append(int(folder.name))
     return found
 
 
 def eventually(condition, what: str) -> None:
-    for _ in range(600):
+    for _ in range(3000):
         if condition():
             return
         time.sleep(0.1)

@@ -139,9 +139,12 @@ EXPECTED = {
 }
 
 
-# What sampler_dir= does beside sampler= is in test_vllm.py; without it it is refused everywhere.
+# Without sampler= these are refused everywhere; beside it, see test_vllm.py and test_own_vllm.py.
+BESIDE_SAMPLER = {"sampler_dir", "vllm_command"}
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("setting", [name for name in REACHING if name != "sampler_dir"])
+@pytest.mark.parametrize("setting", [name for name in REACHING if name not in BESIDE_SAMPLER])
 def test_setting_arrives_or_ends_the_run(arrived, setting, server, tmp_path, monkeypatch):
     honoured = arrived.kind in REACHING[setting].honoured
     if honoured and setting == "sampler":

@@ -21,6 +21,7 @@ from code_rl.data.library import load_problems
 from code_rl.engine.names import PACKAGE, SMOLLM2, source_of
 from code_rl.policy.renderers import get_renderer
 from code_rl.training.runs.recorder import read_metrics
+from tests.engine.remote.test_own_vllm import eventually, servers
 from tests.engine.remote.test_vllm import given
 
 PYTHON = os.environ.get("CODE_RL_VLLM")
@@ -110,6 +111,29 @@ def test_vllm_draws_with_the_trainers_log_probabilities_at_every_step(vllm, tmp_
     assert max(line["sampler/gap_max"] for line in lines) < 1e-3
     assert max(line["ratio_max"] for line in lines if line["n_datums"]) < 1e-3
     assert [model["id"] for model in httpx.get(f"{vllm.url}/v1/models").json()["data"]] == [source_of("tiny")]
+
+
+def test_a_run_that_starts_vllm_itself_goes_on_when_it_is_killed_and_leaves_none(tmp_path, monkeypatch):
+    run, word = tmp_path / "run", b"vllm.entrypoints"
+    for name, value in {**CPU, "OMP_NUM_THREADS": "1", "SERVER_OF": str(run)}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    command = f"{PYTHON} -m vllm.entrypoints.openai.api_server --enforce-eager --no-enable-chunked-prefill"
+
+    def kill_once() -> None:
+        eventually(lambda: (run / "metrics.jsonl").exists(), "no step was taken")
+        for process in servers(run, word):
+            if b"guard.py" not in Path(f"/proc/{process}/cmdline").read_bytes():
+                os.kill(process, signal.SIGKILL)
+
+    killing = threading.Thread(target=kill_once)
+    killing.start()
+    settings = given("vllm", run, vllm_command=command, dtype="float32", max_steps="4", outage_timeout="300")
+    assert train_command(settings) == 0
+    killing.join()
+    assert len(steps(run)) == 4
+    assert max(line["sampler/gap_max"] for line in steps(run)) < 1e-3
+    assert servers(run, word) == []
 
 
 def test_a_run_with_overlap_waits_for_a_vllm_that_is_killed_and_goes_on_when_it_is_back(vllm, tmp_path):

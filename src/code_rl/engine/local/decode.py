@@ -136,7 +136,9 @@ def _admitted(
     very different lengths go into several batches.
     """
     running, cells_of = sum(len(batch.ids) for batch in batches), caches_of(weights.device).cells_of
-    left = budget // cell_bytes(weights) - sum(batch.cells for batch in batches)
+    left = budget // bytes_per_token(weights.arch, weights.dtype) - sum(
+        batch.cells for batch in batches
+    )
     widths: dict[int, int] = {}
     counts: Counter[int] = Counter()
     count = limit = 0
@@ -155,14 +157,9 @@ def _admitted(
     return [waiting.popleft() for _ in range(min(count, len(waiting)))]
 
 
-def cell_bytes(weights: Weights) -> int:
+def bytes_per_token(arch: Architecture, dtype: torch.dtype) -> int:
     """Return the bytes of a token's keys and values in all layers plus one, since a layer is stored
     twice while its cache is copied."""
-    return bytes_per_token(weights.arch, weights.dtype)
-
-
-def bytes_per_token(arch: Architecture, dtype: torch.dtype) -> int:
-    """Return what `cell_bytes` returns, for weights of this shape."""
     return 2 * (arch.layers + 1) * arch.kv_width * dtype.itemsize
 
 

@@ -292,22 +292,15 @@ def _empty_weights(shape: _Shape) -> Weights:
     )
 
 
-class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of the storages that operations make, and their peak."""
+class Meter:
+    """Counts the bytes of the storages of tensors, and their peak."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
         self.live = self.peak = 0
         self._seen: dict[int, weakref.ref[Any]] = {}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(out):
-            if isinstance(leaf, Tensor):
-                self._count(leaf)
-        return out
-
-    def _count(self, tensor: Tensor) -> None:
+    def count(self, tensor: Tensor) -> None:
+        """Count the tensor's storage, once for all its views, until it is freed."""
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
         if key in self._seen:
@@ -320,6 +313,21 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seen[key] = weakref.ref(storage, freed)
         self.live += size
         self.peak = max(self.peak, self.live)
+
+
+class Allocations(Meter, TorchDispatchMode):
+    """Counts the tensors that operations make."""
+
+    def __init__(self) -> None:
+        Meter.__init__(self)
+        TorchDispatchMode.__init__(self)  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, Tensor):
+                self.count(leaf)
+        return out
 
 
 @contextmanager

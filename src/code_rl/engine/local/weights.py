@@ -146,25 +146,18 @@ class Linear:
     lora_b: Tensor | None = None
 
     def __call__(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
-        """Apply to x [..., in], and add the result to `onto` [..., out] if given; the result has
-        x's dtype."""
-        if fuses(x.device):
-            return self._fused(x, onto)
-        return self._apply(x) if onto is None else onto + self._apply(x)
-
-    def _fused(self, x: Tensor, onto: Tensor | None) -> Tensor:
-        """Add in the products themselves."""
+        """Apply to x [n, in], and add the result to `onto` [n, out] if given; the result has x's
+        dtype."""
+        if not fuses(x.device):
+            return self._apart(x) if onto is None else onto + self._apart(x)
         start, weight = self.bias if onto is None else onto, self.weight.to(x.dtype)
         y = x @ weight if start is None else torch.addmm(start, x, weight)
-        if onto is not None and self.bias is not None:
-            y = y + self.bias
-        return self._adapted(x, y)
+        return self._adapted(x, y if onto is None or self.bias is None else y + self.bias)
 
-    def _apply(self, x: Tensor) -> Tensor:
-        rows = x.shape[:-1].numel()
-        if even_rows(rows) != rows:
-            padded = F.pad(x.reshape(rows, -1), (0, 0, 0, even_rows(rows) - rows))
-            return self._apply(padded)[:rows].view(*x.shape[:-1], -1)
+    def _apart(self, x: Tensor) -> Tensor:
+        rows = even_rows(len(x))
+        if rows != len(x):
+            return self._apart(F.pad(x, (0, 0, 0, rows - len(x))))[: len(x)]
         if self.weight.is_mkldnn:
             y: Tensor = torch.ops.mkldnn._linear_pointwise(
                 x, self.weight, self.bias, "none", [], ""
@@ -175,12 +168,10 @@ class Linear:
         return self._adapted(x, y)
 
     def _adapted(self, x: Tensor, y: Tensor) -> Tensor:
-        """Add the adapter's part to y in place."""
+        """Add the adapter's part to y. In place: two terms beside their sum would make the widest
+        projection a layer's peak."""
         if self.lora_a is not None and self.lora_b is not None:
-            # In place: two terms beside their sum would make the widest projection a layer's peak.
-            y.flatten(0, -2).addmm_(
-                (x @ self.lora_a.to(x.dtype)).flatten(0, -2), self.lora_b.to(x.dtype)
-            )
+            y.addmm_(x @ self.lora_a.to(x.dtype), self.lora_b.to(x.dtype))
         return y
 
     @property
