@@ -389,3 +389,27 @@ def test_a_checker_of_call_tests_is_in_python():
     call = Problem("f", "Return 1.", (CallTest((), 1),), "", "f", compare=compare)
     with refused("checker_language", kind=DataError):
         judge(call, "def f(): return 1")
+
+
+HIDES = """#define _GNU_SOURCE
+#include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(void) {
+    struct sigaction no_zombies = {.sa_flags = SA_NOCLDWAIT};
+    signal(SIGCHLD, SIG_IGN);
+    sigaction(SIGCHLD, &no_zombies, 0);
+    for (int k = 0; k < 4000; k++) {
+        if (!fork()) { for (volatile long x = 0; x < 20000000L; x++); _exit(0); }
+        wait(0);
+    }
+    puts("9");
+}"""
+
+
+@needs["c"]
+def test_a_program_cannot_hide_the_processor_time_of_its_processes():
+    verdict = judge(problem("c", SMALL, time_limit_s=1.0), HIDES)
+    assert verdict.kind is VerdictKind.TIME_LIMIT
+    assert verdict.cpu_s >= 1
