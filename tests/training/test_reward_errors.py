@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +15,9 @@ from code_rl.policy import Trajectory
 from code_rl.training import read_metrics
 from code_rl.training.objective import ScoredGroup
 from code_rl.training.report.diagnostics import diagnose
-from code_rl.training.reward_errors import passes_public, reward_metrics
+from code_rl.training.reward_errors import passes_public, reward_metrics, second_judgment
 from code_rl.util.rates import wilson
+from tests.boxes import shared_box
 from tests.training.pipeline_support import small
 from tests.training.rollout_support import group_of, trajectory
 
@@ -94,3 +97,15 @@ def test_our_verdict_pays_no_wrong_program_and_canaries_bound_the_rest(tmp_path,
     assert 0 < last["reward/fpr_upper"] < first["reward/fpr_upper"] < 1
     assert 0 <= last["reward/public_fpr"] <= 1
     assert f"{100 * last['reward/fpr_upper']:.1f}%" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("code", "unstable"), [("print(input())", 0), ("print('other words')", 1)])
+def test_a_program_that_passed_is_judged_once_more(code: str, unstable: int) -> None:
+    passed = trajectory(1.0)
+    group = replace(
+        group_of([trajectory(0.0), replace(passed, turns=(replace(passed.last, code=code),))]), problem=PROBLEM
+    )
+    groups = [scored(0.0), ScoredGroup(group, (0.0, 1.0), (-0.5, 0.5), (None, None), None)]
+    again = asyncio.run(second_judgment(groups, shared_box(), 5.0))
+    assert again == {"reward/judged_twice": 1, "reward/unstable": unstable}
+    assert asyncio.run(second_judgment([scored(0.0)], shared_box(), 5.0)) == {}

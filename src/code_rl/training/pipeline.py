@@ -27,7 +27,7 @@ from code_rl.training.algorithm.datums import Example
 from code_rl.training.algorithm.metrics import step_metrics
 from code_rl.training.budget import Tokens
 from code_rl.training.objective import ScoredGroup, TrainedBatch
-from code_rl.training.reward_errors import canary_metrics, reward_metrics
+from code_rl.training.reward_errors import canary_metrics, reward_metrics, second_judgment
 from code_rl.training.run import Run, unaffordable, worst_batch, worst_evaluation
 from code_rl.training.runs.recorder import read_metrics
 from code_rl.util.concurrency import BackgroundTasks, cancel_all, gather_tasks
@@ -197,10 +197,12 @@ class Batches:
         With K above 0 the evaluation runs while later steps train; log lines keep their order.
         """
         canaries = await gather_tasks(batch.canaries)
-        self._run.problem_sampler.observe(batch.step, trained.groups)
-        await self._log(batch.step, self._measure(batch, trained, canaries), policy)
-        every = self._run.config.save_every
-        if every and (not self._run.goes_on(policy.step) or policy.step % every == 0):
+        run = self._run
+        again = await second_judgment(trained.groups, run.executor, run.config.reward_timeout)
+        run.problem_sampler.observe(batch.step, trained.groups)
+        await self._log(batch.step, self._measure(batch, trained, canaries) | again, policy)
+        every = run.config.save_every
+        if every and (not run.goes_on(policy.step) or policy.step % every == 0):
             await self._save(policy.step)
 
     def _measure(

@@ -1,4 +1,5 @@
-"""A running estimate of the reward's false positives: wrong programs that are paid.
+"""A running estimate of the reward's errors: wrong programs that are paid, and verdicts that change
+when a program is judged again.
 
 Two kinds of programs are known to be wrong: those for canaries, and those that fail a test. Only
 canaries can show that the judge itself is cheated. Programs that fail a test can show that
@@ -8,14 +9,17 @@ right programs that are not paid.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from code_rl.grading import Problem, Verdict
+from code_rl.grading import Problem, Verdict, judge_async
+from code_rl.grading.sandbox import Executor
 from code_rl.policy import Group, Trajectory
 from code_rl.training.algorithm.metrics import mean
 from code_rl.training.objective import Objective, ScoredGroup
+from code_rl.util.errors import SandboxError
 from code_rl.util.rates import Rate
 
 FULL_REWARD = 1.0
@@ -48,6 +52,25 @@ def reward_metrics(
     }
     metrics["reward/fpr_upper"] = _upper([*logged, metrics])
     return metrics | ({"reward/wrong_program": shown_program(paid[0])} if paid else {})
+
+
+async def second_judgment(
+    groups: Sequence[ScoredGroup], executor: Executor, cpu_limit_s: float | None
+) -> dict[str, int]:
+    """Judge a step's first program that passed once more, and count it, and whether it failed now.
+    A failure of the sandbox counts nothing."""
+    for scored in groups:
+        problem = scored.group.problem
+        for each in scored.group.trajectories:
+            code, verdict = each.last.code, each.verdict
+            # An environment of a user's own may have judged in another way.
+            if verdict.correct and code is not None and verdict.rule == problem.compare.rule:
+                with contextlib.suppress(SandboxError):
+                    again = await judge_async(problem, code, executor, cpu_limit_s=cpu_limit_s)
+                    if not again.undecided:
+                        return {"reward/judged_twice": 1, "reward/unstable": int(not again.correct)}
+                return {}
+    return {}
 
 
 def passes_public(problem: Problem, verdict: Verdict) -> bool:

@@ -49,6 +49,7 @@ ILL = {
     "loss-not-finite": run(loss=(float("nan"), float("nan"))),
     "canary-passed": run(canary__passed=(1, 1)),
     "wrong-paid": run(reward__wrong_paid=(1, 1)),
+    "unstable-verdicts": run(reward__judged_twice=(1, 1), reward__unstable=(0, 1)),
     "sandbox-errors": run(verdicts__sandbox_error=(1, 1)),
     "checker-errors": run(verdicts__checker_error=(1, 1)),
     "no-optimizer-step": run(n_datums=(0, 0)),

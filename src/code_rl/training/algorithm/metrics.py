@@ -89,6 +89,8 @@ METRICS = (
     Metric("reward/wrong", "completions", "programs that fail a test"),
     Metric("reward/wrong_paid", "completions", "of those, with a reward of 1 or more: should be 0"),
     Metric("reward/wrong_program", "", "text of the first of those (absent: none)"),
+    Metric("reward/judged_twice", "completions", "programs that passed and were judged once more"),
+    Metric("reward/unstable", "completions", "of those, failed then: should be 0"),
     Metric(
         "reward/public_fpr",
         "share",

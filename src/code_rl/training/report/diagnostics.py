@@ -175,6 +175,13 @@ def wrong_paid(run: Windows) -> Sign | None:
     return _alarm(run, "reward/wrong_paid", said, "reward/wrong_program")
 
 
+def unstable_verdicts(run: Windows) -> Sign | None:
+    """A program that passed failed when it was judged again."""
+    failed, twice = run.total("reward/unstable"), run.total("reward/judged_twice")
+    evidence = f"{failed:.0f} of {twice:.0f} programs that passed failed when judged once more"
+    return Sign("warning", evidence) if failed else None
+
+
 def _alarm(run: Windows, name: str, said: str, program: str) -> Sign | None:
     """Return the sign of a count that must be 0, with the first program."""
     alarms = [record for record in run.steps if record.get(name)]
@@ -403,6 +410,7 @@ ALARMS: tuple[Rule, ...] = (
     loss_not_finite,
     canary_passed,
     wrong_paid,
+    unstable_verdicts,
     sandbox_errors,
     checker_errors,
 )
