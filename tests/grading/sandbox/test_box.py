@@ -346,6 +346,18 @@ def test_a_box_on_a_server_runs_commands_and_keeps_files_there():
     assert (len(cut.stdout), cut.limit) == (1000, "output")
 
 
+@pytest.mark.slow
+def test_a_box_on_a_server_lives_through_a_long_command_and_a_long_pause():
+    async def run():
+        async with code_rl.open_box(url=shared_server(4)) as box:
+            await box.write("kept", b"1")
+            await box.run("sleep 70", wall_s=200)
+            await asyncio.sleep(70)
+            return await box.read("kept")
+
+    assert asyncio.run(run()) == b"1"
+
+
 def test_a_box_on_a_server_needs_its_token(monkeypatch):
     async def run(url):
         async with code_rl.open_box(url=url) as box:

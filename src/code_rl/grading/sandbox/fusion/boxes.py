@@ -93,7 +93,7 @@ async def connect_box(
     headers = bearer(os.environ.get(TOKEN_VARIABLE))
     async with aiohttp.ClientSession(headers=headers, trust_env=True) as session:
         try:
-            socket = await session.ws_connect(address, max_msg_size=0, heartbeat=30.0)
+            socket = await session.ws_connect(address, max_msg_size=0)
         except aiohttp.WSServerHandshakeError as error:
             raise SandboxError(
                 f"{address}: HTTP {error.status}; is this a code-rl sandbox, and does "

@@ -14,15 +14,13 @@ from code_rl.grading.sandbox.fusion.boxes import failure_row, result_row
 from code_rl.grading.sandbox.server.runs import RunLimits
 from code_rl.util.errors import CodeRLError, ConfigError
 
-HEARTBEAT_S = 30.0
-
 
 async def serve_box(
     request: web.Request, limits: RunLimits, most_bytes: int, running: asyncio.Semaphore
 ) -> web.WebSocketResponse:
     """Open a box, and answer the requests of a connection until it ends. Commands hold `running`
     while they run."""
-    socket = web.WebSocketResponse(max_msg_size=most_bytes, heartbeat=HEARTBEAT_S)
+    socket = web.WebSocketResponse(max_msg_size=most_bytes)
     await socket.prepare(request)
     try:
         settings = await socket.receive_json()
