@@ -118,6 +118,18 @@ def test_a_recipe_gives_defaults_to_the_model_that_is_its_own():
     assert (make_config(other).recipe, make_config(other).learning_rate) == (None, 4e-5)
 
 
+def test_a_file_of_settings_is_a_recipe_wherever_the_run_goes_on(tmp_path, monkeypatch):
+    (tmp_path / "mine.toml").write_text('model_name = "tiny"\nmax_steps = 7\nloss = "gspo"\n')
+    monkeypatch.chdir(tmp_path)
+    config = make_config({"recipe": "mine.toml", "max_steps": "9"})
+    assert (config.loss, config.max_steps, config.recipe) == ("gspo", 9, str(tmp_path / "mine.toml"))
+    for name, text in (("bad.toml", "max_step = 7"), ("broken.toml", "= 7"), ("absent.toml", None)):
+        if text is not None:
+            (tmp_path / name).write_text(text)
+        with refused("max_step" if name == "bad.toml" else name):
+            make_config({"recipe": name})
+
+
 @pytest.mark.parametrize(
     ("name", "values"),
     [

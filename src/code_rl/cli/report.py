@@ -18,13 +18,17 @@ from code_rl.util.settings import make_settings
 class ReportConfig:
     """Settings of `code-rl report`: show what happened in a run."""
 
-    log_path: str = chz.field(doc="Directory of a run.")
+    log_path: str | None = option(
+        None, "Directory of a run. None: list the runs in ~/code-rl-logs, with their states."
+    )
     compare: str | None = option(None, "Run directories to compare with, comma-separated.")
     format: Literal["html", "text"] = option("html", "html: a self-contained page; text: printed.")
     out: str | None = option(None, "The page's file (None: report.html in log_path).")
 
     @chz.validate
     def _fits(self) -> None:
+        if self.log_path is None and (self.compare, self.out) != (None, None):
+            raise ConfigError("log_path= is missing: compare= and out= are about a run's report")
         if self.format == "text" and self.out is not None:
             raise ConfigError("format=text and out= exclude each other; give one of them")
 
@@ -32,9 +36,23 @@ class ReportConfig:
 def report_command(given: Mapping[str, Any]) -> int:
     """Run `code-rl report` and return the exit code."""
     from code_rl.training import open_report
-    from code_rl.training.report import WIDTH, compare_text, open_run, render_text, side_by_side
+    from code_rl.training.report import (
+        WIDTH,
+        compare_text,
+        open_run,
+        render_text,
+        runs_in,
+        side_by_side,
+    )
 
     config = make_settings(ReportConfig, given)
+    if config.log_path is None:
+        rows = list(runs_in(Path.home() / "code-rl-logs"))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            print("  ".join(cells).rstrip())
+        return 0
     names = [
         config.log_path,
         *(name.strip() for name in (config.compare or "").split(",") if name.strip()),

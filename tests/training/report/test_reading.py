@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from code_rl.cli.main import main
 from code_rl.training.config import make_config
 from code_rl.training.report.overview import overview
 from code_rl.training.report.page import render
@@ -135,3 +136,20 @@ def test_a_loop_that_logs_a_few_metrics_or_no_step_has_a_report(tmp_path):
         log.log_metrics({"mean_reward": 0.1, "eval/test/mean_correct": 0.2}, step)
     log.close()
     assert "</html>" in render([open_run(tmp_path)])
+
+
+def test_the_runs_of_a_directory_are_listed_with_their_states(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    runs = tmp_path / "code-rl-logs"
+    for name, most in (("a", 12), ("b", 60), ("c", 60)):
+        write_run(runs / name, config={"recipe": "tiny", "max_steps": most})
+    (runs / "notes").mkdir()
+    with only_writer(runs / "c" / LOCK, "log_path"):
+        assert main(["report"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row[:4] for row in rows[1:]] == [
+        ["a", "finished", "tiny", "12/12"],
+        ["b", "stopped", "tiny", "12/60"],
+        ["c", "running", "tiny", "12/60"],
+    ]
+    assert main(["report", "compare=a"]) == 2

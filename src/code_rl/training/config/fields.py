@@ -109,7 +109,8 @@ class Config(SamplingOptions, SandboxOptions):
         None,
         FIXED,
         ANYWHERE,
-        "Named settings to start from. None: tiny on the embedded engine, else course.",
+        "Settings to start from: a name, or FILE.toml of your own. None: tiny on the embedded "
+        "engine, else course.",
     )
     sampler: str | None = setting(
         None,

@@ -24,6 +24,9 @@ HOSTED_RECIPE = "course"
 PUBLISHED = "published"
 PATHS = {
     **dict.fromkeys(("init_from", "prices"), lambda path: str(Path(path).expanduser().absolute())),
+    "recipe": lambda name: (
+        str(Path(name).expanduser().absolute()) if name.endswith(".toml") else name
+    ),
     **dict.fromkeys(("dataset", "test_dataset"), with_absolute_paths),
     "model_name": with_absolute_path,
 }
@@ -129,13 +132,18 @@ def _names() -> list[str]:
 
 
 def _read(name: str) -> dict[str, Any]:
-    names = _names()
-    if name not in names:
+    names, path = _names(), RECIPES / f"{name}.toml"
+    if name.endswith(".toml"):
+        path = Path(name)
+    elif name not in names:
         raise ConfigError(
-            f"unknown recipe {name!r}{suggestion(name, names)}; there are: {', '.join(names)}"
+            f"unknown recipe {name!r}{suggestion(name, names)}; there are: {', '.join(names)}; or "
+            "give a file of settings, FILE.toml"
         )
-    with (RECIPES / f"{name}.toml").open("rb") as file:
-        return tomllib.load(file)
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"recipe={name} cannot be read: {error}") from error
 
 
 def changed_settings(was: Config, now: Config) -> list[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from code_rl.util.door import door
 
 if TYPE_CHECKING:
+    from code_rl.training.report.listing import runs_in
     from code_rl.training.report.overview import side_by_side
     from code_rl.training.report.page import REPORT, write_report
     from code_rl.training.report.run import open_run
