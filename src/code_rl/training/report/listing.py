@@ -25,7 +25,7 @@ def _row(path: Path) -> tuple[str, ...]:
     config, metrics = read_config(path), read_metrics(path)
     steps, most = sum(record["step"] >= 0 for record in metrics), config.get("max_steps", -1)
     state = "stopped"
-    if is_held(path / LOCK):
+    if (path / LOCK).exists() and is_held(path / LOCK):
         state = "running"
     elif steps >= most > 0:
         state = "finished"
