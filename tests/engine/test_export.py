@@ -18,6 +18,7 @@ from code_rl.engine.adapters import read_folder  # noqa: E402
 from code_rl.engine.local import EmbeddedService  # noqa: E402
 from code_rl.engine.names import source_of  # noqa: E402
 from code_rl.util.errors import CheckpointError, ConfigError  # noqa: E402
+from tests.engine.hub import Hub  # noqa: E402
 from tests.engine.local.embedded_models import text, trained  # noqa: E402
 from tests.refusals import refused  # noqa: E402
 
@@ -168,3 +169,28 @@ def test_adapter_without_its_other_half_is_refused(exported, tmp_path):
     (tmp_path / "adapter_config.json").write_text('{"r": 8, "lora_alpha": 32}')
     with pytest.raises(CheckpointError):
         read_folder(tmp_path, "tiny")
+
+
+def test_an_export_is_uploaded_whole_into_a_private_repository(exported, tmp_path):
+    hub, checkpoint = Hub(), next((exported[0] / "checkpoints").rglob("*trained*"))
+    words = [f"checkpoint={checkpoint}", "format=peft", f"out={tmp_path / 'out'}"]
+    done = hub.run("export", *words, "push_to_hub=model")
+    assert done.returncode == 0, done.stderr
+    assert hub.url in done.stderr
+    written = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert hub.files == {"me/model": written}
+    assert (hub.private, hub.tokens) == ([True], {"Bearer hf_of_this_test"})
+
+
+@pytest.mark.parametrize(
+    ("name", "token", "code"),
+    [("model", None, 2), ("a/b/c", "hf_x", 2), ("model", "hf_x", 1)],
+    ids=["no token", "no name", "refused"],
+)
+def test_an_upload_that_cannot_be_is_one_line_and_loses_nothing(exported, tmp_path, name, token, code):
+    hub, checkpoint = Hub(refuses=True), next((exported[0] / "checkpoints").rglob("*trained*"))
+    words = [f"checkpoint={checkpoint}", "format=peft", f"out={tmp_path / 'out'}"]
+    done = hub.run("export", *words, f"push_to_hub={name}", token=token)
+    assert done.returncode == code, done.stderr
+    assert "push_to_hub" in done.stderr.splitlines()[-1]
+    assert (tmp_path / "out").exists() == (code == 1)

@@ -56,8 +56,26 @@ def test_a_plain_image_is_a_box_with_its_directory_variables_and_files(task):
     assert (ended.exit_code, ended.stdout, ended.limit) == (0, "/app\n1\n2\n3\ntotal 1 a b\n", None)
 
 
+@pytest.mark.parametrize("target", ["/app", "/app/", ".", "./numbers", "/app/numbers"])
+def test_a_file_is_copied_into_a_directory_or_under_a_name(task, target):
+    lines = ["from --platform=linux/amd64 python@sha256:00", "WORKDIR /app", f"COPY numbers {target}"]
+    (task / "environment" / "Dockerfile").write_text("\n".join(lines))
+    assert [path for _, path in read_image(task / "environment").files] == ["/app/numbers"]
+
+
 @pytest.mark.parametrize(
-    "line", ["FROM nvidia/cuda:12", "RUN apt-get install gcc", "COPY --from=base /a /b", "USER me"]
+    "line",
+    [
+        "FROM nvidia/cuda:12",
+        "RUN apt-get install gcc",
+        "COPY --from=base /a /b",
+        "USER me",
+        "ENV PATH=/opt:$PATH",
+        "ENV A 'it",
+        "WORKDIR /usr/src/app",
+        "COPY numbers /numbers/../../etc/x",
+        "COPY *.py .",
+    ],
 )
 def test_an_image_that_is_not_plain_is_refused_with_its_line(task, line):
     path = task / "environment" / "Dockerfile"

@@ -27,7 +27,7 @@ from code_rl.engine.adapters import (
 from code_rl.engine.checkpoints import checkpoint_record, read_config
 from code_rl.engine.names import source_of
 from code_rl.training import read_metrics
-from code_rl.util.errors import ConfigError
+from code_rl.util.errors import BackendError, ConfigError
 from code_rl.util.files import writes
 from code_rl.util.options import option
 from code_rl.util.settings import make_settings
@@ -50,6 +50,11 @@ class ExportConfig:
     )
     base_model: str | None = option(
         None, "Base model, a local folder or hub id (None: as the checkpoint says)."
+    )
+    push_to_hub: str | None = option(
+        None,
+        "Also upload the folder into this model repository of the Hugging Face hub, NAME or "
+        "ORG/NAME, made private if it is new. The token is that of HF_TOKEN or `hf auth login`.",
     )
     backend: str = option(
         "auto",
@@ -80,6 +85,7 @@ def export_command(given: Mapping[str, Any]) -> int:
     out = Path(config.out).expanduser()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"out={config.out} exists and is not an empty folder; choose another")
+    hub = None if config.push_to_hub is None else _hub(config.push_to_hub)
     origin = _origin(config)
     adapter = _adapter(origin)
     import transformers
@@ -113,7 +119,41 @@ def export_command(given: Mapping[str, Any]) -> int:
     print(
         f"{config.format} export of {origin.path} on {adapter.base_model}: {out}", file=sys.stderr
     )
+    if hub is not None:
+        print(f"uploaded: {_push(hub, str(config.push_to_hub), out)}", file=sys.stderr)
     return 0
+
+
+def _hub(name: str) -> Any:
+    """Return a client of the hub. Raises ConfigError for an impossible name, or without a token."""
+    from huggingface_hub import HfApi, get_token
+    from huggingface_hub.utils._validators import validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except ValueError as error:
+        raise ConfigError(f"push_to_hub={name}: {' '.join(str(error).split())}") from error
+    if get_token() is None:
+        raise ConfigError(f"push_to_hub={name} needs a token: set HF_TOKEN, or run `hf auth login`")
+    return HfApi()
+
+
+def _push(hub: Any, name: str, folder: Path) -> str:
+    """Upload the folder in one commit and return the repository's address. Raises BackendError if
+    the hub does not take it; the folder stays."""
+    import httpx
+
+    try:
+        url = hub.create_repo(name, private=True, exist_ok=True)
+        hub.upload_folder(
+            repo_id=url.repo_id, folder_path=folder, commit_message="Export of code-rl"
+        )
+    except (OSError, ValueError, httpx.HTTPError) as error:
+        said = " ".join(str(error).split())[:300]
+        raise BackendError(
+            f"push_to_hub={name}: the hub did not take it: {said}; the export is in {folder}"
+        ) from error
+    return str(url)
 
 
 def _origin(config: ExportConfig) -> _Origin:

@@ -4,9 +4,10 @@ Debian or Python image and installs nothing."""
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -35,7 +36,8 @@ class PlainImage:
     @property
     def directories(self) -> tuple[str, ...]:
         """The directories that a box of this image has."""
-        own = [f"/{PurePosixPath(self.workdir).parts[1]}"] if self.workdir != "/" else []
+        paths = (self.workdir, *(path for _, path in self.files))
+        own = (f"/{PurePosixPath(path).parts[1]}" for path in paths)
         return tuple(dict.fromkeys((*DIRECTORIES, *own)))
 
 
@@ -46,43 +48,56 @@ def read_image(folder: Path) -> PlainImage:
     image = PlainImage()
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     for number, line in enumerate(text.replace("\\\n", " ").splitlines(), start=1):
-        words = shlex.split(line, comments=True)
-        if words:
-            image = _with(image, words[0].upper(), words[1:], folder, f"{path}, line {number}")
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        try:
+            kind, *words = shlex.split(line)
+            if "$" in line:
+                raise ConfigError("a box knows no variables")
+            image = _with(image, kind.upper(), words, folder)
+        except ValueError as error:
+            raise ConfigError(f"{path}, line {number}: {line.strip()[:80]}: {error}") from error
     return image
 
 
-def _with(image: PlainImage, kind: str, words: list[str], folder: Path, where: str) -> PlainImage:
-    known = dict(image.environment)
-    match kind, words:
-        case "FROM", [base, *_] if base.split("/")[-1].split(":")[0] in _PLAIN:
+def _with(image: PlainImage, kind: str, words: list[str], folder: Path) -> PlainImage:
+    match kind, [word for word in words if kind != "FROM" or not word.startswith("--platform=")]:
+        case "FROM", [base, *_] if re.split("[:@]", base.split("/")[-1])[0] in _PLAIN:
             return image
         case "WORKDIR", [workdir]:
-            whole = PurePosixPath(image.workdir, workdir)
-            return PlainImage(str(whole), image.environment, image.files)
+            return replace(image, workdir=_own(image, workdir))
         case "ENV", [name, value] if "=" not in name:
-            known[name] = value
-            return PlainImage(image.workdir, tuple(known.items()), image.files)
+            return replace(image, environment=(*image.environment, (name, value)))
         case "ENV", [*pairs] if all("=" in pair for pair in pairs):
-            known |= dict(pair.split("=", 1) for pair in pairs)
-            return PlainImage(image.workdir, tuple(known.items()), image.files)
+            given = (pair.partition("=") for pair in pairs)
+            known = ((name, value) for name, _, value in given)
+            return replace(image, environment=(*image.environment, *known))
         case "COPY", [*sources, target] if sources and not sources[0].startswith("--"):
-            root = PurePosixPath(image.workdir, target)
-            into = target.endswith(("/", ".")) or len(sources) > 1
+            root = PurePosixPath(_own(image, target))
+            into = target.endswith(("/", ".")) or len(sources) > 1 or str(root) == image.workdir
             found = [pair for name in sources for pair in _copied(folder, name, root, into)]
-            return PlainImage(image.workdir, image.environment, (*image.files, *found))
+            return replace(image, files=(*image.files, *found))
         case _ if kind in _WITHOUT_EFFECT:
             return image
     raise ConfigError(
-        f"{where}: {kind} {' '.join(words)[:60]}: a box has this machine's programs only; it takes "
+        "a box has this machine's programs only; it takes "
         f"FROM {'|'.join(_PLAIN)}, WORKDIR, ENV and COPY"
     )
+
+
+def _own(image: PlainImage, path: str) -> str:
+    """Return the whole path. Raises ConfigError if it is not in a directory of the box's own."""
+    whole = PurePosixPath(image.workdir, path)
+    if ".." in whole.parts or "/" + "".join(whole.parts[1:2]) in Box.TAKEN:
+        raise ConfigError(f"{whole} is not in a directory that a box can have, such as /app")
+    return str(whole)
 
 
 def _copied(folder: Path, name: str, target: PurePosixPath, into: bool) -> list[tuple[Path, str]]:
     source = folder / name.lstrip("/")
     if source.is_dir():
         return [(path, str(target / inner)) for path, inner in files_below(source, folder)]
+    into = into or str(target) in DIRECTORIES
     return [(_within(source, folder), str(target / source.name if into else target))]
 
 

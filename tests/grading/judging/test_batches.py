@@ -127,6 +127,13 @@ def test_where_all_tests_run_as_many_pass_as_alone():
     assert decided(judged(DOUBLE, code, all_tests=True)) == decided(judged(DOUBLE, code, apart=True, all_tests=True))
 
 
+def test_a_call_draws_the_same_random_numbers_in_a_batch_and_alone():
+    code = "import random\ndef f(n): return 2 * n if random.random() < 0.97 else -1"
+    for salt in range(6):
+        salted = f"{code}\n# {salt}"
+        assert decided(judged(DOUBLE, salted)) == decided(judged(DOUBLE, salted, apart=True))
+
+
 class Counted(StandIn):
     def __init__(self, inner) -> None:
         self.inner, self.slots, self.made = inner, 1, 0

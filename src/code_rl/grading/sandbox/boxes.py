@@ -18,9 +18,6 @@ else:  # it can be imported only on Linux
     box = Lazy("code_rl.grading.sandbox.local.box")
 
 
-TAKEN = ("/", "/bin", "/box", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/usr")
-
-
 @contextlib.asynccontextmanager
 async def open_box(
     isolation: str = "auto",
@@ -44,7 +41,7 @@ async def open_box(
     if not 0 < disk_mb <= 1 << 20:
         raise ConfigError(f"disk_mb={disk_mb}: use a number from 1 to {1 << 20}")
     for path in writable:
-        if path.count("/") != 1 or not path.startswith("/") or path in TAKEN:
+        if path.count("/") != 1 or not path.startswith("/") or path in Box.TAKEN:
             raise ConfigError(f"writable={path!r}: name a directory such as /app")
     if url is not None:
         from code_rl.grading.sandbox.fusion.boxes import connect_box
