@@ -48,12 +48,6 @@ class Box:
     """An open box. It runs one command at a time; further calls wait. Made by `open_box`."""
 
     TAKEN = ("/", "/bin", "/box", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/usr")
-        "/",
-        *(
-            f"/{name}"
-            for name in ["bin", "box", "dev", "etc", "lib", "lib32", "lib64", "proc", "usr"]
-        ),
-    )
     """Directories that are not the box's own."""
 
     def __init__(self, disk_mb: int, writable: tuple[str, ...]) -> None:
