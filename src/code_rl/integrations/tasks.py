@@ -55,7 +55,7 @@ def read_image(folder: Path) -> PlainImage:
             if "$" in line:
                 raise ConfigError("a box knows no variables")
             image = _with(image, kind.upper(), words, folder)
-        except ValueError as error:
+        except (ConfigError, ValueError) as error:
             raise ConfigError(f"{path}, line {number}: {line.strip()[:80]}: {error}") from error
     return image
 
