@@ -20,8 +20,9 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from code_rl.engine.settings import EngineSettings
+from code_rl.engine.settings import TrainingOptions
 from code_rl.util.errors import ConfigError
+from code_rl.util.options import SamplingOptions
 
 from .caches import BLOCK
 from .decode import bytes_per_token
@@ -102,22 +103,26 @@ class MemoryPlan:
         return f"memory, GiB of {self.memory / _GIB:.1f} on {self.device}: {listed}"
 
 
-def plan_run(config: EngineSettings, place: torch.device, dtype: torch.dtype) -> MemoryPlan | None:
+def plan_run(
+    options: SamplingOptions, training: TrainingOptions, place: torch.device, dtype: torch.dtype
+) -> MemoryPlan | None:
     """Return the plan of a run on an accelerator; None elsewhere, where the system's memory gives
     way. Raises as `plan_of` does."""
     device = Device(place)
-    return plan_of(config, device, dtype) if device.is_accelerator else None
+    return plan_of(options, training, device, dtype) if device.is_accelerator else None
 
 
-def plan_of(config: EngineSettings, device: Device, dtype: torch.dtype) -> MemoryPlan | None:
+def plan_of(
+    options: SamplingOptions, training: TrainingOptions, device: Device, dtype: torch.dtype
+) -> MemoryPlan | None:
     """Return the plan for these settings, or None for a model whose pass cannot be traced.
 
     Raises ConfigError if the model cannot be read, or cannot fit.
     """
-    _, described, arch = model_config(str(config.model_name))
+    _, described, arch = model_config(str(options.model_name))
     prompt = min(_PROMPT, arch.max_context // 2)
-    completion = min(config.longest_completion, arch.max_context - prompt)
-    load = Load(prompt, completion, _GROUP, config.lora_rank)
+    longest = max(options.max_tokens, training.longest_completion)
+    load = Load(prompt, min(longest, arch.max_context - prompt), _GROUP, training.lora_rank)
     try:
         return plan_memory(described, dtype, device, load)
     except RuntimeError:  # what a mixture of experts computes depends on its tokens
