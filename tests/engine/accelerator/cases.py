@@ -209,7 +209,7 @@ def served(device: str, folder: str) -> Numbers:
 def counted_sampling(fault: str = "") -> Numbers:
     """Waits and bytes of sampling 16 completions of 40 tokens, without a fault or with one planted in the engine."""
     _, client = _client("qwen3", NAME, "float32")
-    weights = client._learner.sampler_weights()
+    weights = client._learner.snapshot()
 
     def sample(length: int) -> int:
         card.reset()

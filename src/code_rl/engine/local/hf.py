@@ -22,7 +22,7 @@ from transformers.pytorch_utils import Conv1D
 
 from code_rl.util.errors import ConfigError
 
-from .lora import Lora, LoraSettings, Module
+from .lora import LoraSettings, Module
 from .weights import Architecture, check_unquantized, read_architecture
 
 UNKNOWN_CONTEXT = 8192  # if the configuration has no longest position
@@ -145,13 +145,6 @@ def in_and_out(linear: Any) -> tuple[int, int]:
     """The widths of a linear projection; GPT-2's `Conv1D` keeps its weight transposed."""
     rows, columns = linear.weight.shape
     return (rows, columns) if isinstance(linear, Conv1D) else (columns, rows)
-
-
-def adapter_of(lora: Lora, flat: Tensor) -> Adapter:
-    """Return the adapter in a vector that is laid out like the parameters; gradients flow to the
-    vector."""
-    a, b = lora.views(flat)
-    return {name: (a[name], lora.scale * b[name]) for name in a}
 
 
 def _linears(module: nn.Module) -> dict[str, nn.Module]:

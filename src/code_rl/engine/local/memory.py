@@ -27,12 +27,12 @@ from code_rl.util.options import SamplingOptions
 from .caches import BLOCK
 from .decode import bytes_per_token
 from .device import Device, tracing
-from .hf import HfArchitecture, HfWeights, architecture_of, hf_modules, hf_weights
+from .hf import HfArchitecture, HfWeights, architecture_of, hf_weights
 from .hf_decode import cache_bytes
 from .hf_learner import TOKENS as HF_TOKENS
-from .hf_learner import HfLearner
-from .learner import Learner, kept_tokens, merges
-from .lora import Lora, LoraSettings, modules
+from .hf_learner import new_learner
+from .learner import kept_tokens, merges
+from .lora import LoraSettings, modules
 from .models import model_config
 from .passes import EngineExample
 from .weights import Architecture, Layer, Linear, Weights
@@ -222,9 +222,13 @@ def _traced(shape: _Shape, load: Load, tokens: int, whole: _Shape | None = None)
     with FakeTensorMode(allow_non_fake_inputs=True), _counted(shape.fuses) as memory:
         weights = _empty_weights(shape) if whole else shape.transformed()
         held = memory.live
-        learner = _learner(weights, load, tokens, whole)
+        settings = LoraSettings(load.rank, 0)
+        learner = new_learner(weights, settings, tokens)
+        if whole is not None:
+            learner.recompute = tokens > kept_tokens(whole.arch, whole.dtype)
+            learner.merging = merges(modules(whole.arch, settings), whole.dtype)
         adapter = memory.live - held
-        snapshot = _snapshot(learner)
+        snapshot = learner.snapshot()
         sampler = memory.live - held - adapter
         memory.peak = before = memory.live
         with nullcontext() if whole else _unpacked():
@@ -233,27 +237,6 @@ def _traced(shape: _Shape, load: Load, tokens: int, whole: _Shape | None = None)
         # Two gradients, of the step so far and of the request, are made after the activations.
         gradients = 2 * learner.lora.flat.nbytes
         return Parts(held, adapter, sampler, max(memory.peak - before, gradients))
-
-
-def _learner(
-    weights: Weights | HfWeights, load: Load, tokens: int, whole: _Shape | None
-) -> Learner:
-    settings, device = LoraSettings(load.rank, 0), weights.device
-    if isinstance(weights, HfWeights):
-        adapted = hf_modules(weights, settings)
-        return HfLearner(weights, Lora(weights.arch, settings, device, adapted), tokens)
-    assert whole is not None
-    learner = Learner(weights, Lora(weights.arch, settings, device), tokens)
-    learner.recompute = tokens > kept_tokens(whole.arch, whole.dtype)
-    learner.merging = merges(modules(whole.arch, settings), whole.dtype)
-    return learner
-
-
-def _snapshot(learner: Learner) -> Weights | HfWeights:
-    """Return a sampler's weights as the learner makes them on an accelerator."""
-    if isinstance(learner, HfLearner) or learner.merging or learner.base.dtype != torch.float32:
-        return learner.snapshot()
-    return learner.lora.merged(learner.base)
 
 
 def _group(load: Load) -> list[EngineExample]:
