@@ -111,14 +111,17 @@ async def _connect_embedded(
     options: SamplingOptions, training: TrainingOptions, state_dir: Path, state_path: str | None
 ) -> Backend:
     from code_rl.engine.local import EmbeddedService
-    from code_rl.engine.local.memory import plan_run
+    from code_rl.engine.local.device import Device
+    from code_rl.engine.local.memory import plan_of
     from code_rl.engine.local.passes import loss_settings
 
     if options.model_name is None:
         raise ConfigError("model_name is not set; give model_name=tiny, a local folder or a hub id")
     name = options.model_name
     service = EmbeddedService(options.device, options.dtype, options.threads, state_dir)
-    memory = await asyncio.to_thread(plan_run, options, training, service.device, service.dtype)
+    device, memory = Device(service.device), None
+    if device.is_accelerator:  # elsewhere the system's memory gives way
+        memory = await asyncio.to_thread(plan_of, options, training, device, service.dtype)
     if memory is not None:
         # Beside a vLLM of the run's own, the engine's sampler only scores single answers.
         own = training.sampler == "vllm"

@@ -8,7 +8,6 @@ image or audio towers, and experts that transformers stores as one tensor are no
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import threading
 from collections.abc import Callable, Mapping
@@ -105,14 +104,6 @@ class HfWeights:
             return self.module(input_ids=tokens, **options)
         finally:
             _active.adapter = {}
-
-    def fingerprint(self) -> str:
-        """A short hash of the shape and of a sample of the values."""
-        digest = hashlib.blake2b(repr(self.arch).encode(), digest_size=16)
-        for name, tensor in sorted(self.module.state_dict().items()):
-            sample = tensor.detach().flatten()[:64].tolist()
-            digest.update(f"{name} {tuple(tensor.shape)} {sample}".encode())
-        return digest.hexdigest()
 
 
 def hf_weights(loaded: Any) -> HfWeights:

@@ -35,7 +35,7 @@ from .learner import kept_tokens, merges
 from .lora import LoraSettings, modules
 from .models import model_config
 from .passes import EngineExample
-from .weights import Architecture, Layer, Linear, Weights
+from .weights import Architecture, Weights, assembled, rotary_tables
 
 _GIB = 2**30
 # Left to the driver, its libraries and the allocator's gaps.
@@ -101,15 +101,6 @@ class MemoryPlan:
         }
         listed = ", ".join(f"{name} {size / _GIB:.2f}" for name, size in named.items())
         return f"memory, GiB of {self.memory / _GIB:.1f} on {self.device}: {listed}"
-
-
-def plan_run(
-    options: SamplingOptions, training: TrainingOptions, place: torch.device, dtype: torch.dtype
-) -> MemoryPlan | None:
-    """Return the plan of a run on an accelerator; None elsewhere, where the system's memory gives
-    way. Raises as `plan_of` does."""
-    device = Device(place)
-    return plan_of(options, training, device, dtype) if device.is_accelerator else None
 
 
 def plan_of(
@@ -249,35 +240,13 @@ def _group(load: Load) -> list[EngineExample]:
 
 
 def _empty_weights(shape: _Shape) -> Weights:
-    arch = shape.arch
+    arch, dtype, host = shape.arch, shape.dtype, torch.device("cpu")
 
-    def empty(*sizes: int) -> Tensor:
-        return torch.empty(*sizes, dtype=shape.dtype)
+    def empty(_: str, *sizes: int) -> Tensor:
+        return torch.empty(*sizes, dtype=dtype)
 
-    hidden, q, kv = arch.hidden, arch.q_width, arch.kv_width
-    layer = [
-        Layer(
-            norm_1=empty(hidden),
-            qkv=Linear(empty(hidden, q + 2 * kv)),
-            qk_gain=empty(arch.heads + arch.kv_heads, arch.head_dim) if arch.qk_norm else None,
-            o=Linear(empty(q, hidden)),
-            norm_2=empty(hidden),
-            gate_up=Linear(empty(hidden, 2 * arch.ffn)),
-            down=Linear(empty(arch.ffn, hidden)),
-        )
-        for _ in range(arch.layers)
-    ]
-    embed = empty(arch.vocab, hidden)
-    shared = shape.fuses and arch.tied_unembedding
-    return Weights(
-        arch=arch,
-        embed=embed,
-        layers=tuple(layer),
-        norm=empty(hidden),
-        head=Linear(embed.t() if shared else empty(hidden, arch.vocab)),
-        cos=empty(arch.max_context, arch.head_dim),
-        sin=empty(arch.max_context, arch.head_dim),
-    )
+    tables = rotary_tables(torch.empty(arch.head_dim // 2), 1.0, arch)
+    return assembled(arch, empty, (), tables, host, dtype)
 
 
 class Meter:
