@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import chz
 import torch
@@ -128,7 +129,7 @@ def measure(shape: str, options: Options) -> Meters:
     """Count one shape."""
     with loaded(shape, options.rank) as (learner, before, weights):
         adapter = install().live - before - weights
-        sampler = learner.sampler_weights()
+        sampler = cast(Weights, learner.snapshot())
         few, many = (counted(partial(sample, sampler, options, n)) for n in (1, 1 + STEPS))
         step = Counted((many.launches - few.launches) // STEPS, 0, 0)
         waits = (many.waits - few.waits) / STEPS

@@ -119,7 +119,7 @@ def seconds(options: Options, work: Callable[[], Any]) -> tuple[float, float]:
 def sample_part(options: Options) -> None:
     model, prompts = make_model(options), make_prompts(options)
     service = EmbeddedService(device=options.device)
-    service.add_model(wrap_model("m", "", model, service.device, service.dtype))
+    service.models["m"] = wrap_model("m", "", model, service.device, service.dtype)
     client = service.create_sampling_client(base_model="m").result()
     width = max(map(len, prompts))
     ids = torch.zeros(len(prompts), width, dtype=torch.long, device=options.device)
@@ -171,7 +171,7 @@ def reward_of(tokens: list[int]) -> float:
 
 def our_step(options: Options, prompts: list[list[int]]) -> list[tuple[float, float]]:
     service = EmbeddedService(device=options.device)
-    service.add_model(wrap_model("m", "", make_model(options), service.device, service.dtype))
+    service.models["m"] = wrap_model("m", "", make_model(options), service.device, service.dtype)
     trainer = service.create_lora_training_client("m", rank=32, seed=0, train_unembed=False).result()
     adam = types.AdamParams(learning_rate=LEARNING_RATE)
 

@@ -10,10 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import chz
-
-from code_rl.engine import BUILT_IN
-from code_rl.engine.checkpoints import read_config, run_of
 from code_rl.evaluation import (
     COMPARISON,
     SAMPLES,
@@ -26,10 +22,9 @@ from code_rl.evaluation import (
     make_eval_config,
 )
 from code_rl.training import new_folder
-from code_rl.training.config import Config, make_config, published_values, refuse_settings
+from code_rl.training.config import published_values, refuse_settings
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import LOCK, check_out, make_folder, write_atomically
-from code_rl.util.options import ModelOptions
 
 
 def eval_command(given: Mapping[str, Any]) -> int:
@@ -38,10 +33,12 @@ def eval_command(given: Mapping[str, Any]) -> int:
     if config.compare is not None:
         return _compare(config)
     data = check_benchmarks(config)
-    out, engine = _out(config), engine_settings(config)
+    if config.answered_by == "weights":
+        refuse_settings(config)
+    out = _out(config)
     is_new = config.out is None or not out.exists()
     try:
-        return asyncio.run(evaluate_benchmarks(config, engine, data, out))
+        return asyncio.run(evaluate_benchmarks(config, data, out))
     except KeyboardInterrupt:
         if any(out.rglob(SAMPLES)):
             print(
@@ -63,22 +60,6 @@ def _compare(config: EvalConfig) -> int:
         out = make_folder(Path(config.out).expanduser())
         write_atomically(out / COMPARISON, json.dumps(found, indent=2) + "\n")
     return 0
-
-
-def engine_settings(config: EvalConfig) -> Config | None:
-    """Return the engine's settings if weights are evaluated, else None. Raises ConfigError for a
-    setting that the back end would ignore."""
-    if config.answered_by != "weights":
-        return None
-    shared = (*chz.chz_fields(ModelOptions), "temperature", "top_p", "top_k", "seed")
-    settings: dict[str, Any] = {name: getattr(config, name) for name in shared}
-    if config.checkpoint is not None and (
-        rank := read_config(run_of(config.checkpoint)[0]).get("lora_rank")
-    ):
-        settings["lora_rank"] = rank
-    made = make_config(settings | {"model_name": config.model_name or BUILT_IN})
-    refuse_settings(made)
-    return made
 
 
 def _out(config: EvalConfig) -> Path:

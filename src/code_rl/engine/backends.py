@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from code_rl.engine.losses import POLICY_LOSSES
 from code_rl.engine.places import BackendKind, Capabilities, place_of
-from code_rl.engine.settings import EngineSettings
+from code_rl.engine.settings import TrainingOptions
 from code_rl.util.concurrency import interruptible
 from code_rl.util.errors import BackendError, CheckpointError, ConfigError, require
+from code_rl.util.options import SamplingOptions
 
 if TYPE_CHECKING:
     import tinker
@@ -54,7 +55,9 @@ class Backend:
         return sampler
 
 
-async def preflight(config: EngineSettings) -> Survey | None:
+async def preflight(
+    options: SamplingOptions, training: TrainingOptions | None = None
+) -> Survey | None:
     """Ask a remote back end whether this run can begin. Nothing is written or spent; the embedded
     engine returns None.
 
@@ -64,28 +67,29 @@ async def preflight(config: EngineSettings) -> Survey | None:
     """
     from code_rl.engine.probes import sdk_is_newer, survey
 
-    if config.backend == BackendKind.EMBEDDED:
+    if options.backend == BackendKind.EMBEDDED:
         require("engine", "backend=embedded", "torch")
         if not sdk_is_newer():
             raise ConfigError(
                 "backend=embedded needs a newer tinker SDK than the one installed; run: pip "
                 "install 'tinker>=0.38'"
             )
-        if config.sampler is not None:
+        if training is not None and training.sampler is not None:
             from code_rl.engine.vllm import check_vllm
 
-            await asyncio.to_thread(check_vllm, config)
-        if config.model_name is not None:
+            await asyncio.to_thread(check_vllm, training)
+        if options.model_name is not None:
             from code_rl.engine.local.models import context_of
 
-            await asyncio.to_thread(context_of, config.model_name)
+            await asyncio.to_thread(context_of, options.model_name)
         return None
 
-    return await survey(place_of(config.backend), config.model_name)
+    return await survey(place_of(options.backend), options.model_name)
 
 
 async def connect(
-    config: EngineSettings,
+    options: SamplingOptions,
+    training: TrainingOptions,
     state_dir: Path,
     state_path: str | None = None,
     found: Survey | None = None,
@@ -97,33 +101,36 @@ async def connect(
     unknown model or a setting that cannot be honored, CheckpointError for a missing or damaged
     checkpoint, and BackendError if the server failed.
     """
-    found = found or await preflight(config)
+    found = found or await preflight(options, training)
     if found is None:
-        return await _connect_embedded(config, state_dir, state_path)
-    return await _connect_remote(config, state_path, found)
+        return await _connect_embedded(options, training, state_dir, state_path)
+    return await _connect_remote(options, training, state_path, found)
 
 
 async def _connect_embedded(
-    config: EngineSettings, state_dir: Path, state_path: str | None
+    options: SamplingOptions, training: TrainingOptions, state_dir: Path, state_path: str | None
 ) -> Backend:
     from code_rl.engine.local import EmbeddedService
-    from code_rl.engine.local.memory import plan_run
+    from code_rl.engine.local.device import Device
+    from code_rl.engine.local.memory import plan_of
     from code_rl.engine.local.passes import loss_settings
 
-    if config.model_name is None:
+    if options.model_name is None:
         raise ConfigError("model_name is not set; give model_name=tiny, a local folder or a hub id")
-    name = config.model_name
-    service = EmbeddedService(config.device, config.dtype, config.threads, state_dir)
-    memory = await asyncio.to_thread(plan_run, config, service.device, service.dtype)
+    name = options.model_name
+    service = EmbeddedService(options.device, options.dtype, options.threads, state_dir)
+    device, memory = Device(service.device), None
+    if device.is_accelerator:  # elsewhere the system's memory gives way
+        memory = await asyncio.to_thread(plan_of, options, training, device, service.dtype)
     if memory is not None:
         # Beside a vLLM of the run's own, the engine's sampler only scores single answers.
-        own = config.sampler == "vllm"
+        own = training.sampler == "vllm"
         service.follow(replace(memory, cache_bytes=0) if own else memory)
     if state_path is not None:
         trainer = await ready(service.create_training_client_from_state_with_optimizer(state_path))
     else:
         trainer = await ready(
-            service.create_lora_training_client(name, rank=config.lora_rank, seed=config.seed)
+            service.create_lora_training_client(name, rank=training.lora_rank, seed=options.seed)
         )
     backend = Backend(
         description=f"the embedded engine ({service.device}, "
@@ -140,14 +147,15 @@ async def _connect_embedded(
     )
     return (
         backend
-        if config.sampler is None
-        else await _sampled_by_vllm(backend, config, state_dir, service.dtype, memory)
+        if training.sampler is None
+        else await _sampled_by_vllm(backend, options, training, state_dir, service.dtype, memory)
     )
 
 
 async def _sampled_by_vllm(
     backend: Backend,
-    config: EngineSettings,
+    options: SamplingOptions,
+    training: TrainingOptions,
     state_dir: Path,
     dtype: object,
     memory: MemoryPlan | None,
@@ -159,24 +167,24 @@ async def _sampled_by_vllm(
     closing = ExitStack()
     closing.callback(backend.close)
     try:
-        if config.sampler == OWN:
+        if training.sampler == OWN:
             share = None if memory is None else memory.cache_bytes / memory.memory
             number = str(dtype).removeprefix("torch.")
             log = state_dir.parent / LOG
-            server = OwnVllm(config, number, backend.context, share, log)
+            server = OwnVllm(options, training, number, backend.context, share, log)
             closing.callback(server.close)
             await server.ready()
             place = server.place
         else:
-            place = vllm_at(str(config.sampler))
+            place = vllm_at(str(training.sampler))
         model, context, held = await asyncio.to_thread(find_vllm, place)
-        wanted = min(config.longest_completion + 1, backend.context)
+        wanted = min(max(options.max_tokens, training.longest_completion) + 1, backend.context)
         if context < wanted:
             raise ConfigError(
                 f"max_tokens={wanted - 1} does not fit into the {context} tokens of "
                 f"sampler={place.url}; start it with --max-model-len {backend.context}"
             )
-        vllm = Vllm(config, place, state_dir)
+        vllm = Vllm(options, training.sampler_dir, place, state_dir)
         closing.callback(vllm.close)
         await vllm.begin(cast("Any", backend.trainer), held)
     except BaseException:
@@ -192,39 +200,43 @@ async def _sampled_by_vllm(
     )
 
 
-async def _connect_remote(config: EngineSettings, state_path: str | None, found: Survey) -> Backend:
+async def _connect_remote(
+    options: SamplingOptions, training: TrainingOptions, state_path: str | None, found: Survey
+) -> Backend:
     from code_rl.engine import probes as asking
     from code_rl.engine.remote import RemoteService
 
-    place, name, ttl = place_of(config.backend), config.model_name or "", config.checkpoint_ttl_days
+    place, name = place_of(options.backend), options.model_name or ""
+    ttl = training.checkpoint_ttl_days
     context = asking.context_of(name, found.models[name])
     ttl_s = None if ttl is None else round(ttl * 86400)
-    service = await asyncio.to_thread(RemoteService, place, config.outage_timeout, ttl_s)
+    service = await asyncio.to_thread(RemoteService, place, options.outage_timeout, ttl_s)
     try:
         if state_path is not None:
             trainer = await _restored(service, state_path)
         else:
             trainer = await service.create_lora_training_client(
-                name, rank=config.lora_rank, seed=config.seed
+                name, rank=training.lora_rank, seed=options.seed
             )
         info = await asyncio.to_thread(trainer.get_info)
         with interruptible():
             tokenizer = asking.load_tokenizer(name, info.model_data.tokenizer_id)
         capabilities = Capabilities(place.kind, found.losses, safe_repeats=found.numbered_requests)
         token = int(tokenizer.encode("a", add_special_tokens=False)[0])
-        if config.temperature not in (0.0, 1.0):
+        if training.loss is not None and options.temperature not in (0.0, 1.0):
             sampler = await trainer.save_weights_and_get_sampling_client()
             capabilities = replace(
                 capabilities, scaled_logprobs=await asking.probe_scaling(sampler, token)
             )
-            capabilities.require_temperature(config.temperature)
-        if config.top_p < 1 or config.top_k > 0:
+            capabilities.require_temperature(options.temperature)
+        if options.top_p < 1 or options.top_k > 0:
             sampler = await trainer.save_weights_and_get_sampling_client()
-            await asking.probe_narrowing(sampler, token, config.top_p, config.top_k)
-        settings = config.loss_config | capabilities.pass_settings(config.temperature)
-        probed = config.loss in POLICY_LOSSES and capabilities.has_loss(config.loss, settings)
-        if probed and not await asking.probe_loss(trainer, config.loss, settings, token):
-            capabilities = replace(capabilities, refused_losses=frozenset({config.loss}))
+            await asking.probe_narrowing(sampler, token, options.top_p, options.top_k)
+        loss = training.loss or ""
+        settings = {**training.loss_config, **capabilities.pass_settings(options.temperature)}
+        probed = loss in POLICY_LOSSES and capabilities.has_loss(loss, settings)
+        if probed and not await asking.probe_loss(trainer, loss, settings, token):
+            capabilities = replace(capabilities, refused_losses=frozenset({loss}))
     except BaseException:
         service.close()
         raise

@@ -1,49 +1,22 @@
-"""The settings of a run or an evaluation that the engine reads."""
+"""The settings of a training run that the engine reads beside those that it shares with an
+evaluation (`SamplingOptions`)."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
-class EngineSettings(Protocol):
-    """The settings that the engine reads: place, model, sampling and training. `training.Config`
-    has all of them."""
+@dataclass(frozen=True, slots=True)
+class TrainingOptions:
+    """The settings that only training has, by the names of the run's; the defaults suit an
+    evaluation. `loss` is None if nothing is trained."""
 
-    @property
-    def backend(self) -> str: ...
-    @property
-    def model_name(self) -> str | None: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def threads(self) -> int | None: ...
-    @property
-    def renderer(self) -> str: ...
-    @property
-    def sampler(self) -> str | None: ...
-    @property
-    def sampler_dir(self) -> str | None: ...
-    @property
-    def vllm_command(self) -> str | None: ...
-    @property
-    def lora_rank(self) -> int: ...
-    @property
-    def loss(self) -> str: ...
-    @property
-    def loss_config(self) -> dict[str, float]: ...
-    @property
-    def temperature(self) -> float: ...
-    @property
-    def top_p(self) -> float: ...
-    @property
-    def top_k(self) -> int: ...
-    @property
-    def longest_completion(self) -> int: ...
-    @property
-    def checkpoint_ttl_days(self) -> float | None: ...
-    @property
-    def outage_timeout(self) -> float: ...
-    @property
-    def seed(self) -> int: ...
+    loss: str | None = None
+    loss_config: Mapping[str, float] = field(default_factory=dict)
+    lora_rank: int = 32
+    longest_completion: int = 0
+    checkpoint_ttl_days: float | None = None
+    sampler: str | None = None
+    sampler_dir: str | None = None
+    vllm_command: str | None = None

@@ -29,10 +29,11 @@ import numpy as np
 from code_rl.engine.adapters import open_to_others, read_embedded, write_peft
 from code_rl.engine.places import Place, place_of
 from code_rl.engine.remote import Link
-from code_rl.engine.settings import EngineSettings
+from code_rl.engine.settings import TrainingOptions
 from code_rl.engine.vllm_server import OWN, command_of
 from code_rl.util.concurrency import gather_or_cancel
 from code_rl.util.errors import BackendError, ConfigError
+from code_rl.util.options import SamplingOptions
 from code_rl.util.proxies import via_proxy
 
 if TYPE_CHECKING:
@@ -75,12 +76,12 @@ def vllm_at(sampler: str) -> Place:
     return place_of(sampler.rstrip("/").removesuffix("/v1"), setting="sampler")
 
 
-def check_vllm(config: EngineSettings) -> None:
+def check_vllm(training: TrainingOptions) -> None:
     """Raise ConfigError if the run's sampler is not installed, or does not answer as vLLM does."""
-    if config.sampler == OWN:
-        command_of(config)
+    if training.sampler == OWN:
+        command_of(training)
     else:
-        find_vllm(vllm_at(str(config.sampler)))
+        find_vllm(vllm_at(str(training.sampler)))
 
 
 def find_vllm(place: Place) -> tuple[str, int, list[str]]:
@@ -122,7 +123,9 @@ class Vllm:
     folder there has the mark as its name.
     """
 
-    def __init__(self, config: EngineSettings, place: Place, state_dir: Path) -> None:
+    def __init__(
+        self, options: SamplingOptions, sampler_dir: str | None, place: Place, state_dir: Path
+    ) -> None:
         import httpx
 
         home = state_dir.resolve()
@@ -130,13 +133,9 @@ class Vllm:
             f"{socket.gethostname()}:{home}".encode(errors="surrogateescape")
         ).hexdigest()[:12]
         self._mark = f"code-rl-{re.sub('[^A-Za-z0-9._-]', '_', home.parent.name)[:40]}-{told}"
-        folder = (
-            state_dir / "adapters"
-            if config.sampler_dir is None
-            else Path(config.sampler_dir) / self._mark
-        )
-        self.place, self.folder, self._config = place, folder.expanduser().absolute(), config
-        self._link = Link(place, config.outage_timeout, health="/health")
+        folder = state_dir / "adapters" if sampler_dir is None else Path(sampler_dir) / self._mark
+        self.place, self.folder, self._options = place, folder.expanduser().absolute(), options
+        self._link = Link(place, options.outage_timeout, health="/health")
         limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=0)
         timeout = httpx.Timeout(None, connect=CONNECT_S)
         self._http = httpx.AsyncClient(
@@ -165,9 +164,8 @@ class Vllm:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"sampler_dir={self._config.sampler_dir}: {self.folder} cannot be made "
-                f"({error.strerror}); "
-                "give a folder that this machine can write and the server can read"
+                f"sampler_dir={self.folder} cannot be made ({error.strerror}); give a folder that "
+                "this machine can write and the server can read"
             ) from error
         try:
             sampler = await self.snapshot(trainer)
@@ -178,9 +176,9 @@ class Vllm:
     async def _probe(self, sampler: VllmSampler, last_token: int) -> None:
         from tinker import types
 
-        config, prompt = self._config, [last_token // 2, last_token // 3, last_token]
-        tempered = config.temperature not in (0.0, 1.0)
-        narrowed = config.top_p < 1 or config.top_k > 0
+        options, prompt = self._options, [last_token // 2, last_token // 3, last_token]
+        tempered = options.temperature not in (0.0, 1.0)
+        narrowed = options.top_p < 1 or options.top_k > 0
 
         async def apart(drawn_at: float, scored_at: float) -> list[float]:
             how = types.SamplingParams(max_tokens=_PROBE_TOKENS, temperature=drawn_at, seed=0)
@@ -199,8 +197,8 @@ class Vllm:
         else:
             instead = f"start it {'with' if tempered else 'without'} {_SCALED}"
         raise ConfigError(
-            f"temperature={config.temperature:g} with top_p={config.top_p:g} and "
-            f"top_k={config.top_k} cannot be trained with on sampler={self.place.url}: {instead}"
+            f"temperature={options.temperature:g} with top_p={options.top_p:g} and "
+            f"top_k={options.top_k} cannot be trained with on sampler={self.place.url}: {instead}"
         )
 
     async def snapshot(self, trainer: EmbeddedTrainingClient) -> VllmSampler:

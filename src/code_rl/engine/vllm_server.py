@@ -19,8 +19,9 @@ from pathlib import Path
 
 from code_rl.engine.names import source_of
 from code_rl.engine.places import BackendKind, Place
-from code_rl.engine.settings import EngineSettings
+from code_rl.engine.settings import TrainingOptions
 from code_rl.util.errors import ConfigError
+from code_rl.util.options import SamplingOptions
 
 OWN = "vllm"
 logger = logging.getLogger("code_rl.engine")
@@ -30,11 +31,11 @@ _START_S, _CHECK_S, _NOTICE_S, _END_S = 1800.0, 0.5, 15.0, 30.0
 _SERVER = "-m vllm.entrypoints.openai.api_server"
 
 
-def command_of(config: EngineSettings) -> list[str]:
+def command_of(training: TrainingOptions) -> list[str]:
     """Return the command that starts vLLM, without the run's options. Raises ConfigError if it is
     not installed."""
-    if config.vllm_command is not None:
-        return shlex.split(config.vllm_command)
+    if training.vllm_command is not None:
+        return shlex.split(training.vllm_command)
     command = [sys.executable, *_SERVER.split()]
     probe = "import sys; from importlib.util import find_spec; sys.exit(find_spec('vllm') is None)"
     if subprocess.run([sys.executable, "-c", probe], check=False).returncode:
@@ -49,7 +50,13 @@ class OwnVllm:
     """A running server at `place`, for the run's model and adapters."""
 
     def __init__(
-        self, config: EngineSettings, dtype: str, context: int, share: float | None, log: Path
+        self,
+        options: SamplingOptions,
+        training: TrainingOptions,
+        dtype: str,
+        context: int,
+        share: float | None,
+        log: Path,
     ) -> None:
         """Start it. `context` is in tokens, `share` the part of the device's memory that it may
         take (None: its own default), and `log` its log file."""
@@ -57,23 +64,23 @@ class OwnVllm:
             probe.bind(("127.0.0.1", 0))
             port = int(probe.getsockname()[1])
         key = f"tml-{secrets.token_hex(16)}"
-        options = {
-            "model": source_of(str(config.model_name)),
+        flags = {
+            "model": source_of(str(options.model_name)),
             "dtype": dtype,
             "host": "127.0.0.1",
             "port": port,
             # The ranks that vLLM accepts are powers of two from 8 on.
-            "max-lora-rank": max(8, 1 << (config.lora_rank - 1).bit_length()),
+            "max-lora-rank": max(8, 1 << (training.lora_rank - 1).bit_length()),
             # The current adapter, and that of completions still in flight.
             "max-loras": 2,
             "max-model-len": context,
         }
         if share is not None:
-            options["gpu-memory-utilization"] = f"{share:.2f}"
-        if config.temperature not in (0.0, 1.0):
-            options["logprobs-mode"] = "processed_logprobs"
-        command = [*command_of(config), "--enable-lora"]
-        command += [part for name, value in options.items() for part in (f"--{name}", str(value))]
+            flags["gpu-memory-utilization"] = f"{share:.2f}"
+        if options.temperature not in (0.0, 1.0):
+            flags["logprobs-mode"] = "processed_logprobs"
+        command = [*command_of(training), "--enable-lora"]
+        command += [part for name, value in flags.items() for part in (f"--{name}", str(value))]
         # The key is in the environment, where other users of the machine cannot read it.
         secret = {"VLLM_API_KEY": key, "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
         self.place = Place(BackendKind.SERVER, f"http://127.0.0.1:{port}", key)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from code_rl.engine import EngineSettings
 from code_rl.engine.checkpoints import checkpoint_record, read_config
 from code_rl.evaluation.samples import GREEDY, SAMPLED, STATE, Mode, Sample, read_stored
 from code_rl.evaluation.settings import EvalConfig
@@ -172,29 +171,31 @@ def _sample(group: Group, mode: Mode, number: int) -> Sample:
     )
 
 
-async def connect_weights(
-    config: EvalConfig, settings: EngineSettings, out: Path, executor: Executor
-) -> PolicyGenerator:
+async def connect_weights(config: EvalConfig, out: Path, executor: Executor) -> PolicyGenerator:
     """Connect a base model's or a checkpoint's weights on their back end, in their environment."""
-    from code_rl.engine import connect, preflight
+    from code_rl.engine import TrainingOptions, connect, preflight
     from code_rl.engine.local import share_cores
     from code_rl.policy.environments import get_environment
     from code_rl.policy.renderers import get_renderer
 
     share_cores()
-    state_path, facts = None, dict[str, Any](model=settings.model_name, backend=config.backend)
+    facts = dict[str, Any](model=config.model_name, backend=config.backend)
+    state_path, training = None, TrainingOptions()
     if config.checkpoint is not None:
         run, record = checkpoint_record(config.checkpoint)
         state_path = record["state_path"]
         facts |= {"run": run.name, "checkpoint": record["name"], "step": record.get("step")}
-        if (recipe := read_config(run).get("recipe")) is not None:
-            facts["recipe"] = recipe
+        kept = read_config(run)
+        training = TrainingOptions(lora_rank=kept.get("lora_rank", training.lora_rank))
+        if kept.get("recipe") is not None:
+            facts["recipe"] = kept["recipe"]
     environment = get_environment(config.environment, config.max_turns)
     how = ""
     if config.environment != "single":
         facts |= {"environment": config.environment, "max_turns": environment.max_turns}
         how = f", environment {config.environment} (up to {environment.max_turns} answers)"
-    backend = await connect(settings, out / STATE, state_path, await preflight(settings))
+    found = await preflight(config)
+    backend = await connect(config, training, out / STATE, state_path, found)
     sampler = await (
         backend.base_sampler() if config.checkpoint is None else backend.sync_weights()
     )
@@ -203,7 +204,7 @@ async def connect_weights(
         if config.checkpoint
         else str(config.model_name)
     )
-    renderer = get_renderer(settings.renderer, backend.tokenizer)
+    renderer = get_renderer(config.renderer, backend.tokenizer)
     return PolicyGenerator(
         Policy(
             sampler,
@@ -249,16 +250,12 @@ def read_samples_file(
 
 async def connect_generator(
     config: EvalConfig,
-    settings: EngineSettings | None,
     out: Path,
     executor: Executor,
     stack: contextlib.AsyncExitStack,
 ) -> CompletionGenerator | None:
     """Return the generator for every benchmark, or None if each benchmark has its own (a samples
-    file).
-
-    `settings` are the engine's, for weights.
-    """
+    file)."""
     if config.answered_by == "samples":
         return None
     generator: CompletionGenerator = Reference()
@@ -266,7 +263,7 @@ async def connect_generator(
         from code_rl.evaluation.endpoint import Endpoint
 
         generator = Endpoint(config)
-    elif settings is not None:
-        generator = await connect_weights(config, settings, out, executor)
+    elif config.answered_by == "weights":
+        generator = await connect_weights(config, out, executor)
     stack.push_async_callback(generator.aclose)
     return generator

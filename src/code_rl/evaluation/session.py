@@ -13,7 +13,6 @@ from typing import Any
 import chz
 
 from code_rl.data.benchmarks import RowSelection, check_selection
-from code_rl.engine import EngineSettings
 from code_rl.evaluation.benchmarks import (
     BENCHMARKS,
     Benchmark,
@@ -89,28 +88,26 @@ def data_of(data: str | None, names: Sequence[str]) -> dict[str, str | None]:
 
 async def evaluate_benchmarks(
     config: EvalConfig,
-    engine: EngineSettings | None,
     data: Mapping[str, str | None],
     out: Path,
 ) -> int:
     """Evaluate all benchmarks under each token limit. Several results are followed by a table with
     their average. Raises ConfigError if another process writes into `out`."""
     if config.dry_run:
-        return await _evaluate_limits(config, engine, data, out)
+        return await _evaluate_limits(config, data, out)
     with only_writer(make_folder(out) / LOCK, f"out={out}"):
-        return await _evaluate_limits(config, engine, data, out)
+        return await _evaluate_limits(config, data, out)
 
 
 async def _evaluate_limits(
     config: EvalConfig,
-    engine: EngineSettings | None,
     data: Mapping[str, str | None],
     out: Path,
 ) -> int:
     limits = sweep_limits(config)
     folders = {limit: out / str(limit) if config.sweep else out for limit in limits}
     codes = [
-        await _evaluate_all(chz.replace(config, max_tokens=limit, sweep=None), engine, data, folder)
+        await _evaluate_all(chz.replace(config, max_tokens=limit, sweep=None), data, folder)
         for limit, folder in folders.items()
     ]
     if not config.dry_run and len(limits) * len(data) > 1:
@@ -122,7 +119,6 @@ async def _evaluate_limits(
 
 async def _evaluate_all(
     config: EvalConfig,
-    engine: EngineSettings | None,
     data: Mapping[str, str | None],
     out: Path,
 ) -> int:
@@ -132,9 +128,7 @@ async def _evaluate_all(
         stack.push_async_callback(executor.aclose)
         await check_executor(executor, config.language)
         generator = (
-            None
-            if config.dry_run
-            else await connect_generator(config, engine, out, executor, stack)
+            None if config.dry_run else await connect_generator(config, out, executor, stack)
         )
         complete = True
         for name, file in data.items():

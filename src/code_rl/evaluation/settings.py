@@ -8,9 +8,12 @@ from typing import Any, Literal
 import chz
 
 from code_rl.data.benchmarks import RowSelection
+from code_rl.engine import BUILT_IN, BackendKind, resolve_backend
 from code_rl.engine.checkpoints import read_config, run_of
+from code_rl.engine.names import with_absolute_path
 from code_rl.policy.environments import ENVIRONMENTS, get_environment
 from code_rl.policy.prompt_templates import PROMPTS, get_prompt_template
+from code_rl.policy.renderers import check_renderer
 from code_rl.util.errors import ConfigError
 from code_rl.util.options import (
     ABOVE_0,
@@ -177,7 +180,16 @@ def make_eval_config(given: Mapping[str, Any]) -> EvalConfig:
             from_run.pop("max_turns", None)
     config = make_settings(EvalConfig, from_run, given)
     _check(config, given)
-    return config
+    weights = config.compare is None and config.answered_by == "weights"
+    return _resolved(config) if weights else config
+
+
+def _resolved(config: EvalConfig) -> EvalConfig:
+    """Return the settings with the back end and the model that stand for `auto` and None."""
+    backend, name = resolve_backend(config.backend), config.model_name or BUILT_IN
+    if backend == BackendKind.EMBEDDED:
+        name = with_absolute_path(name)
+    return chz.replace(config, backend=backend, model_name=name)
 
 
 OF_WEIGHTS = ("backend", "device", "dtype", "threads", "renderer", "environment", "max_turns")
@@ -226,6 +238,7 @@ def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
         )  # else the system message, or each benchmark's prompt, comes first
         words = (config.prompt, config.system_prompt) if own else (None, None)
         get_environment(config.environment, config.max_turns, *words)
+        check_renderer(config.renderer)
     get_prompt_template(config.prompt)
     if config.answered_by == "reference" and config.language is not None:
         raise ConfigError(

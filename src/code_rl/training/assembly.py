@@ -148,7 +148,7 @@ async def assemble(
     folder, say = claim.path, console.notice
     if not claim.resumes:
         write_atomically(folder / BEGUN, json.dumps(chz.asdict(config)))
-    survey = await preflight(config)
+    survey = await preflight(config, config.training)
     earlier = read_config(folder).get("resolved", {}) if claim.resumes else {}
 
     executor = connect_executor(**config.connection, stop=stop)
@@ -211,7 +211,7 @@ async def open_backend(
         state = start.state_path(folder)
         if state is None and config.init_from is not None:
             state = find_checkpoint(config.init_from, config)
-        backend = await connect(config, folder / "checkpoints", state, survey)
+        backend = await connect(config, config.training, folder / "checkpoints", state, survey)
         stack.callback(backend.close)
         return backend
 

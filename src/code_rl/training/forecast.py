@@ -178,7 +178,7 @@ def forecast_lines(config: Config) -> list[str]:
                 f"{100 * cap / figure:.0f}% of it"
             )
     if config.backend == BackendKind.EMBEDDED:
-        lines += [f"  {line}" for line in memory_lines(config)]
+        lines += [f"  {line}" for line in memory_lines(config, config.training)]
     lines += ["", "assumed:"]
     lines += [
         f"  {name} = {assume[name]:g}  ({meaning})" for name, (meaning, *_) in ASSUMED.items()

@@ -271,7 +271,7 @@ async def open_policy(
     environment = environment_of(config)
     async with contextlib.AsyncExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        backend = await connect(config, scratch, state_path)
+        backend = await connect(config, config.training, scratch, state_path)
         stack.callback(backend.close)
         executor = connect_executor(**config.connection)
         stack.push_async_callback(executor.aclose)

@@ -46,8 +46,20 @@ ALL_OR_SOME = check_that(lambda count: count == -1 or count >= 1, "-1 (all) or a
 
 
 @chz.chz
-class ExecutorOptions:
-    """Where a verb runs programs, how many at once, and how long it waits for servers."""
+class OutageOptions:
+    """How long a verb waits for servers."""
+
+    outage_timeout: float = option(
+        600.0,
+        "Seconds that the sandbox or a model's server may be away before the command stops, "
+        "resumable.",
+        ABOVE_0,
+    )
+
+
+@chz.chz
+class ExecutorOptions(OutageOptions):
+    """Where a verb runs programs, and how many at once."""
 
     executor: str = option(
         "auto",
@@ -61,12 +73,6 @@ class ExecutorOptions:
     )
     sandbox_concurrency: int | None = option(
         None, "Programs in flight at once, per server (None: the executor's default).", AT_LEAST_1
-    )
-    outage_timeout: float = option(
-        600.0,
-        "Seconds that the sandbox or a model's server may be away before the command stops, "
-        "resumable.",
-        ABOVE_0,
     )
 
     @property
@@ -136,7 +142,7 @@ class ModelOptions(DeviceOptions):
 
 
 @chz.chz
-class SamplingOptions(ModelOptions):
+class SamplingOptions(ModelOptions, OutageOptions):
     """The same, with how the model samples."""
 
     max_tokens: int = option(

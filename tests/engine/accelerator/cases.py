@@ -49,7 +49,7 @@ def _client(kind: str, device: str, dtype: str, folder: str | None = None) -> tu
     """A service on this device and a client whose adapter has random weights."""
     install()
     service = EmbeddedService(device=device, dtype=dtype, state_dir=folder)
-    service.add_model(wrap_model("m", "/nonexistent", _model(kind), service.device, service.dtype))
+    service.models["m"] = wrap_model("m", "/nonexistent", _model(kind), service.device, service.dtype)
     client = service.create_lora_training_client("m", rank=4, seed=0).result()
     generator = torch.Generator().manual_seed(0)
     client._lora.flat.copy_(torch.randn(client._lora.flat.shape, generator=generator) * 0.05)
@@ -209,7 +209,7 @@ def served(device: str, folder: str) -> Numbers:
 def counted_sampling(fault: str = "") -> Numbers:
     """Waits and bytes of sampling 16 completions of 40 tokens, without a fault or with one planted in the engine."""
     _, client = _client("qwen3", NAME, "float32")
-    weights = client._learner.sampler_weights()
+    weights = client._learner.snapshot()
 
     def sample(length: int) -> int:
         card.reset()

@@ -100,7 +100,7 @@ def reference(family, seed=0):
 def service(model, state_dir=None, dtype="float32", source="/nonexistent"):
     """An embedded service that knows `model` as "m"."""
     made = EmbeddedService(device="cpu", dtype=dtype, state_dir=state_dir)
-    made.add_model(wrap_model("m", source, model, made.device, made.dtype))
+    made.models["m"] = wrap_model("m", source, model, made.device, made.dtype)
     return made
 
 

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from tinker import types  # noqa: E402
 
 from code_rl.engine.local.hf import HfWeights, hf_weights  # noqa: E402
-from code_rl.engine.local.models import Model  # noqa: E402
+from code_rl.engine.local.models import Model, fingerprint  # noqa: E402
 from tests.engine.local.embedded_models import VOCAB, datum, policy_datum, reference, service, text, tokens, trained  # noqa: E402
 from tests.refusals import refused  # noqa: E402
 
@@ -133,7 +133,7 @@ def test_it_equals_the_engines_own_pass_where_there_is_one():
     weights = slow.models["m"]
     loaded = hf_weights(reference("llama").float())
     general = HfWeights(loaded.arch, loaded.module)
-    slow.add_model(Model("m", "", general, weights.eos, general.fingerprint()))
+    slow.models["m"] = Model("m", "", general, weights.eos, fingerprint(general))
     other = slow.create_lora_training_client("m", rank=4, seed=0).result()
     assert [m.name for m in fast._lora.modules] == [m.name for m in other._lora.modules]
     trained(other)

@@ -121,7 +121,7 @@ def counted_steps(monkeypatch):
     step = decode._step
 
     def counted(weights, batches):
-        seen.append(([len(batch.ids) for batch in batches], sum(batch.cells for batch in batches)))
+        seen.append(([len(batch.ids) for batch in batches], sum(batch.caches.cells for batch in batches)))
         step(weights, batches)
 
     monkeypatch.setattr(decode, "_step", counted)

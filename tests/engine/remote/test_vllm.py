@@ -74,7 +74,7 @@ def test_nothing_in_a_shared_folder_is_deleted_but_what_the_run_wrote(
 
     async def whole():
         config = make_config({}, given(vllm.url, tmp_path, sampler_dir=sampler_dir))
-        (await connect(config, Path(log_path, "checkpoints"))).close()
+        (await connect(config, config.training, Path(log_path, "checkpoints"))).close()
 
     asyncio.run(whole())
     assert all(file.exists() for file in mine)
@@ -84,9 +84,9 @@ def test_nothing_in_a_shared_folder_is_deleted_but_what_the_run_wrote(
 def test_runs_of_one_name_that_share_a_folder_leave_each_other_alone(vllm, tmp_path):
     async def both():
         config = make_config({}, given(vllm.url, tmp_path, sampler_dir=str(tmp_path / "shared")))
-        first = await connect(config, tmp_path / "a" / "run" / "checkpoints")
+        first = await connect(config, config.training, tmp_path / "a" / "run" / "checkpoints")
         held = dict(vllm.roots)
-        second = await connect(config, tmp_path / "b" / "run" / "checkpoints")
+        second = await connect(config, config.training, tmp_path / "b" / "run" / "checkpoints")
         second.close()
         assert list(vllm.loaded) == list(held)
         assert all(map(os.listdir, held.values()))
@@ -210,7 +210,8 @@ WRONG: dict[str, Any] = {
 def test_an_answer_that_is_not_what_was_asked_for_is_refused(vllm, tmp_path, wrong):
     vllm.spoil = WRONG[wrong]
     with refused("sampler="):
-        asyncio.run(connect(make_config({}, given(vllm.url, tmp_path)), tmp_path / "checkpoints"))
+        config = make_config({}, given(vllm.url, tmp_path))
+        asyncio.run(connect(config, config.training, tmp_path / "checkpoints"))
 
 
 def test_an_answer_that_is_not_what_was_asked_for_ends_the_run_before_it_is_used(vllm, tmp_path):

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from code_rl.util.errors import ConfigError
 
 if TYPE_CHECKING:
-    from code_rl.engine.settings import EngineSettings
+    from code_rl.engine.settings import TrainingOptions
+    from code_rl.util.options import SamplingOptions
 
     from .service import EmbeddedService
 
@@ -32,7 +33,7 @@ def share_cores() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
-def memory_lines(config: EngineSettings) -> list[str]:
+def memory_lines(options: SamplingOptions, training: TrainingOptions) -> list[str]:
     """Return the memory plan for these settings as lines for a reader, or the reason that the model
     does not fit. Nothing is loaded; without torch there is no plan."""
     if find_spec("torch") is None:
@@ -42,8 +43,8 @@ def memory_lines(config: EngineSettings) -> list[str]:
     from .service import resolve_device, resolve_dtype
 
     try:
-        place = resolve_device(config.device)
-        plan = plan_of(config, Device(place), resolve_dtype(config.dtype, place))
+        place = resolve_device(options.device)
+        plan = plan_of(options, training, Device(place), resolve_dtype(options.dtype, place))
     except ConfigError as error:
         return [f"memory: {error}"]
     return [] if plan is None else [str(plan)]

@@ -21,6 +21,7 @@ A token then changes only if its uniform number falls into that difference.
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,6 +85,11 @@ class Completion:
     stopped: bool
     scored: Scored
 
+    @classmethod
+    def empty(cls, scored: Scored) -> Completion:
+        """Return a completion of no tokens."""
+        return cls(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float32), False, scored)
+
 
 @torch.inference_mode()
 def decode(
@@ -101,7 +107,7 @@ def decode(
     tried = (-1, 0)
     while waiting or batches:
         arrived()
-        now = (sum(batch.cells for batch in batches), len(waiting))
+        now = (sum(batch.caches.cells for batch in batches), len(waiting))
         requests = _admitted(weights, batches, waiting, budget) if now != tried else []
         tried = (-1, 0) if requests else now
         if requests:
@@ -112,10 +118,7 @@ def decode(
             filled = prefill(weights, list(numbers))
             for request in requests:
                 if not request.max_tokens:
-                    nothing = np.empty(0)
-                    scored = filled.scored[numbers[request.prompt]]
-                    tokens, logprobs = nothing.astype(np.int32), nothing.astype(np.float32)
-                    yield request, Completion(tokens, logprobs, False, scored)
+                    yield request, Completion.empty(filled.scored[numbers[request.prompt]])
             if sampled := [request for request in requests if request.max_tokens]:
                 batches.append(_Batch(weights, sampled, numbers, filled))
             del filled
@@ -137,7 +140,7 @@ def _admitted(
     """
     running, cells_of = sum(len(batch.ids) for batch in batches), caches_of(weights.device).cells_of
     left = budget // bytes_per_token(weights.arch, weights.dtype) - sum(
-        batch.cells for batch in batches
+        batch.caches.cells for batch in batches
     )
     widths: dict[int, int] = {}
     counts: Counter[int] = Counter()
@@ -210,45 +213,37 @@ def _step(weights: Weights, batches: Sequence[_Batch]) -> None:
         batch.caches.step += 1
 
 
-class _Batch:
-    """Sequences that began together: their caches, the logits of their next tokens, and their
-    tokens so far.
+class Rows(ABC):
+    """Sequences that began together: the logits of their next tokens, and their tokens so far.
 
     `ids` are the requests of the rows in the cache, and `alive` [rows] marks unfinished rows.
     """
 
     def __init__(
         self,
-        weights: Weights,
         requests: Sequence[SequenceRequest],
-        numbers: Mapping[Prompt, int],
-        prompts: Prefilled,
+        scored: Sequence[Scored],
+        logits: Tensor,
+        arch: Architecture,
     ) -> None:
-        self.arch, self.device = weights.arch, weights.device
-        self.requests = sorted(requests, key=lambda request: numbers[request.prompt])
-        prompt_of = [numbers[request.prompt] for request in self.requests]
-        self.scored = [prompts.scored[prompt] for prompt in prompt_of]
-        self.logits = prompts.logits.index_select(0, torch.tensor(prompt_of, device=self.device))
-        rows = len(requests)
+        self.requests, self.scored, self.logits = requests, scored, logits
+        self.device, rows = logits.device, len(requests)
         self.ids, self.alive = list(range(rows)), np.ones(rows, dtype=np.bool_)
-        self.limits = np.array([request.max_tokens for request in self.requests])
-        limit = round_up(int(self.limits.max()))
-        self.caches = caches_of(self.device)(weights, prompts, prompt_of, limit)
+        self.limits = np.array([request.max_tokens for request in requests])
         self.token = torch.zeros(rows, dtype=torch.int64, device=self.device)
-        self.look_every = Device(self.device).look_every
+        self.look_every, self.sampled = Device(self.device).look_every, 0
         self.unread: list[tuple[Tensor, Tensor]] = []
-        self.picker = Picker([request.choice for request in self.requests], self.device)
-        self.stop_table, self.stop_sets = self._stops()
+        self.picker = Picker([request.choice for request in requests], self.device)
+        self.stop_table, self.stop_sets = self._stops(arch.vocab)
         self.tokens = np.zeros((BLOCK, rows), dtype=np.int32)
         self.logprobs = np.zeros((BLOCK, rows), dtype=np.float32)
         self.texts: dict[int, list[int]] = {
-            i: [] for i, request in enumerate(self.requests) if request.stopped is not None
+            i: [] for i, request in enumerate(requests) if request.stopped is not None
         }
 
-    @property
-    def cells(self) -> int:
-        """The number of tokens that the caches hold at their largest."""
-        return self.caches.cells
+    @abstractmethod
+    def keep(self, rows: Sequence[int]) -> None:
+        """Drop all other rows from the caches; `limits` are those of these rows."""
 
     def sample_tokens(self) -> list[tuple[SequenceRequest, Completion]]:
         """Choose the next token of every row; return the sequences that are known to have ended.
@@ -259,7 +254,8 @@ class _Batch:
         sampled = self.picker.sample_tokens(self.logits)
         self.token = sampled[0]
         self.unread.append(sampled)
-        last = self.caches.step + 1 >= self.limits[self.alive].max()
+        self.sampled += 1
+        last = self.sampled >= self.limits[self.alive].max()
         if len(self.unread) < self.look_every and not last:
             return []
         tokens, logprobs = fetch(self.unread)
@@ -268,7 +264,7 @@ class _Batch:
                 "the model's logits are not finite: its weights are damaged, or training has "
                 "diverged"
             )
-        first = self.caches.step + 1 - len(self.unread)
+        first = self.sampled - len(self.unread)
         self.unread.clear()
         ended = [
             found
@@ -318,16 +314,39 @@ class _Batch:
         chosen = keep.tolist()
         self.ids, self.alive = [self.ids[row] for row in chosen], self.alive[keep]
         self.limits, self.stop_sets = self.limits[keep], self.stop_sets[keep]
-        self.caches.keep(chosen, round_up(int(self.limits.max())))
+        self.keep(chosen)
         self.picker.keep(chosen)
         return token.index_select(0, torch.from_numpy(keep).to(self.device))
 
-    def _stops(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+    def _stops(self, vocab: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
         """Return the tokens that end a completion, [sets, vocab], and the index of each row's set
         [rows]."""
         sets = list(dict.fromkeys(request.stop_tokens for request in self.requests))
-        table = np.zeros((len(sets), self.arch.vocab), dtype=np.bool_)
+        table = np.zeros((len(sets), vocab), dtype=np.bool_)
         for row, tokens in enumerate(sets):
-            table[row, [t for t in tokens if 0 <= t < self.arch.vocab]] = True
+            table[row, [t for t in tokens if 0 <= t < vocab]] = True
         number = {tokens: i for i, tokens in enumerate(sets)}
         return table, np.array([number[request.stop_tokens] for request in self.requests])
+
+
+class _Batch(Rows):
+    """Rows of the engine's own pass, with their caches."""
+
+    def __init__(
+        self,
+        weights: Weights,
+        requests: Sequence[SequenceRequest],
+        numbers: Mapping[Prompt, int],
+        prompts: Prefilled,
+    ) -> None:
+        requests = sorted(requests, key=lambda request: numbers[request.prompt])
+        prompt_of = [numbers[request.prompt] for request in requests]
+        logits = prompts.logits.index_select(0, torch.tensor(prompt_of, device=weights.device))
+        super().__init__(
+            requests, [prompts.scored[prompt] for prompt in prompt_of], logits, weights.arch
+        )
+        limit = round_up(int(self.limits.max()))
+        self.caches = caches_of(weights.device)(weights, prompts, prompt_of, limit)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        self.caches.keep(rows, round_up(int(self.limits.max())))

@@ -404,6 +404,13 @@ class Scored:
     best: Floats
 
 
+UNSCORED = Scored(
+    np.empty(0, dtype=np.float32),
+    np.empty((0, 0), dtype=np.int32),
+    np.empty((0, 0), dtype=np.float32),
+)
+
+
 @dataclass(frozen=True)
 class Prefilled:
     """Prompts after their forward pass: keys per layer [P, kv, d, width], values [P, kv, width, d],
@@ -487,12 +494,7 @@ def _prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
     ends = to_device(offsets[1:] - 1, device)
     last = rms_norm(x.index_select(0, ends), weights.norm, arch.norm_eps)
     logits = weights.head(last).float()
-    nothing = (
-        np.empty(0, dtype=np.float32),
-        np.empty((0, 0), dtype=np.int32),
-        np.empty((0, 0), dtype=np.float32),
-    )
-    found = [Scored(*nothing) for _ in prompts]
+    found = [UNSCORED] * len(prompts)
     for temperature in {p.scored_at for p in prompts if p.scored_at is not None}:
         states = rms_norm(x, weights.norm, arch.norm_eps)
         following = torch.cat([tokens[1:], tokens[:1]])
@@ -503,7 +505,7 @@ def _prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
                 best = (
                     likeliest(weights, states[a : b - 1], k, temperature)
                     if k and b - a > 1
-                    else nothing[1:]
+                    else (UNSCORED.ids, UNSCORED.best)
                 )
                 found[i] = Scored(np.concatenate([[np.float32(np.nan)], scored[a : b - 1]]), *best)
     return Prefilled(keys, values, grid.lengths, logits, found)

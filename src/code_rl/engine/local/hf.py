@@ -8,7 +8,6 @@ image or audio towers, and experts that transformers stores as one tensor are no
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import threading
 from collections.abc import Callable, Mapping
@@ -22,7 +21,7 @@ from transformers.pytorch_utils import Conv1D
 
 from code_rl.util.errors import ConfigError
 
-from .lora import Lora, LoraSettings, Module
+from .lora import LoraSettings, Module
 from .weights import Architecture, check_unquantized, read_architecture
 
 UNKNOWN_CONTEXT = 8192  # if the configuration has no longest position
@@ -106,14 +105,6 @@ class HfWeights:
         finally:
             _active.adapter = {}
 
-    def fingerprint(self) -> str:
-        """A short hash of the shape and of a sample of the values."""
-        digest = hashlib.blake2b(repr(self.arch).encode(), digest_size=16)
-        for name, tensor in sorted(self.module.state_dict().items()):
-            sample = tensor.detach().flatten()[:64].tolist()
-            digest.update(f"{name} {tuple(tensor.shape)} {sample}".encode())
-        return digest.hexdigest()
-
 
 def hf_weights(loaded: Any) -> HfWeights:
     """Freeze a transformers model and attach its hooks. Raises ConfigError if it has no linear
@@ -145,13 +136,6 @@ def in_and_out(linear: Any) -> tuple[int, int]:
     """The widths of a linear projection; GPT-2's `Conv1D` keeps its weight transposed."""
     rows, columns = linear.weight.shape
     return (rows, columns) if isinstance(linear, Conv1D) else (columns, rows)
-
-
-def adapter_of(lora: Lora, flat: Tensor) -> Adapter:
-    """Return the adapter in a vector that is laid out like the parameters; gradients flow to the
-    vector."""
-    a, b = lora.views(flat)
-    return {name: (a[name], lora.scale * b[name]) for name in a}
 
 
 def _linears(module: nn.Module) -> dict[str, nn.Module]:

@@ -5,41 +5,37 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .decode import MAX_ROWS, Completion, SequenceRequest
-from .forward import Prompt, Scored
+from .decode import MAX_ROWS, Completion, Rows, SequenceRequest
+from .forward import UNSCORED, Prompt, Scored
 from .hf import HfWeights
-from .picking import Picker
+from .weights import Architecture
 from .worker import safe_point
 
 
-@dataclass
-class _Row:
-    """A completion in progress."""
+class _HfRows(Rows):
+    """Rows with a cache of transformers."""
 
-    request: SequenceRequest
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+    def __init__(
+        self,
+        requests: Sequence[SequenceRequest],
+        scored: Scored,
+        logits: Tensor,
+        cache: Any,
+        arch: Architecture,
+    ) -> None:
+        count = len(requests)
+        super().__init__(requests, [scored] * count, logits.repeat(count, 1), arch)
+        self.cache = cache
+        cache.reorder_cache(torch.zeros(count, dtype=torch.long, device=self.device))
 
-    def takes(self, token: int, logprob: float) -> bool | None:
-        """Append a token. Return True if it ends the completion by a stop, False if by length, else
-        None."""
-        self.tokens.append(token)
-        self.logprobs.append(logprob)
-        asked = self.request
-        if token in asked.stop_tokens or (asked.stopped and asked.stopped(self.tokens)):
-            return True
-        return False if len(self.tokens) == asked.max_tokens else None
-
-    def completion(self, stopped: bool, scored: Scored) -> Completion:
-        logprobs = np.asarray(self.logprobs, dtype=np.float32)
-        return Completion(np.asarray(self.tokens, dtype=np.int32), logprobs, stopped, scored)
+    def keep(self, rows: Sequence[int]) -> None:
+        self.cache.reorder_cache(torch.tensor(rows, device=self.device))
 
 
 @torch.inference_mode()
@@ -80,44 +76,28 @@ def _completions(
     scored = _scored(prompt, output.logits[0])
     for request in requests:
         if not request.max_tokens:
-            yield request, _Row(request).completion(False, scored)
-    rows = [_Row(request) for request in requests if request.max_tokens]
-    if not rows:
+            yield request, Completion.empty(scored)
+    sampled = [request for request in requests if request.max_tokens]
+    if not sampled:
         return
     cache = output.past_key_values
-    longest = len(prompt.tokens) + max(row.request.max_tokens for row in rows)
+    longest = len(prompt.tokens) + max(request.max_tokens for request in sampled)
     fitting = max(1, budget * len(prompt.tokens) // max(1, cache_bytes(cache) * longest))
-    waiting.extendleft(row.request for row in reversed(rows[fitting:]))
-    del rows[fitting:]
-    cache.reorder_cache(torch.zeros(len(rows), dtype=torch.long, device=weights.device))
-    logits = output.logits[:, -1].float().repeat(len(rows), 1)
-    picker = Picker([row.request.choice for row in rows], weights.device)
+    waiting.extendleft(reversed(sampled[fitting:]))
+    rows = _HfRows(sampled[:fitting], scored, output.logits[:, -1].float(), cache, weights.arch)
     while True:
-        chosen, logprobs = picker.sample_tokens(logits)
-        taken = zip(rows, chosen.tolist(), logprobs.tolist(), strict=True)
-        ends = [row.takes(token, logprob) for row, token, logprob in taken]
-        for row, stopped in zip(rows, ends, strict=True):
-            if stopped is not None:
-                yield row.request, row.completion(stopped, scored)
-        alive = [at for at, stopped in enumerate(ends) if stopped is None]
-        if not alive:
+        yield from rows.sample_tokens()
+        if not rows.alive.any():
             return
-        if len(alive) < len(rows):
-            rows = [rows[at] for at in alive]
-            picker.keep(alive)
-            kept = torch.tensor(alive, device=weights.device)
-            cache.reorder_cache(kept)
-            chosen = chosen[kept]
         safe_point()
-        output = weights(chosen[:, None], past_key_values=cache, use_cache=True)
-        logits = output.logits[:, -1].float()
+        output = weights(rows.token[:, None], past_key_values=cache, use_cache=True)
+        rows.logits = output.logits[:, -1].float()
 
 
 def _scored(prompt: Prompt, logits: Tensor) -> Scored:
     """Return the prompt's requested scores."""
     if prompt.scored_at is None:
-        nothing = np.empty(0, dtype=np.float32)
-        return Scored(nothing, np.empty((0, 0), dtype=np.int64), nothing[:, None])
+        return UNSCORED
     table = torch.log_softmax(logits[:-1].float() / prompt.scored_at, dim=-1)
     following = torch.tensor(prompt.tokens[1:], device=table.device)
     known = table.gather(1, following[:, None])[:, 0].cpu().numpy()

@@ -3,18 +3,19 @@ attention keeps padding from affecting earlier tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, cast
 
-import numpy as np
 import torch
-from tinker import types
 from torch import Tensor
 
-from .hf import HfWeights, adapter_of
-from .learner import AdamState, Learner, outputs_of
-from .lora import Lora
-from .packing import to_device
-from .passes import EngineExample, Pass, read_pass
+from .hf import HfWeights, hf_modules
+from .learner import Leaf, Learner, Trainable
+from .lora import Lora, LoraSettings
+from .packing import Packed, Suffix, Unit
+from .passes import EngineExample, read_pass
+from .weights import Weights
 
 TOKENS = 1024
 """The most tokens of a micro-batch, padding included, unless it is a single example."""
@@ -23,84 +24,70 @@ TOKENS = 1024
 class HfLearner(Learner):
     """One model in training; it differs from the fast learner only in its passes."""
 
-    def __init__(self, base: HfWeights, lora: Lora, token_budget: int = TOKENS) -> None:
-        self._model, self.lora, self.budget = base, lora, token_budget
-        self.adam = AdamState.fresh(lora.flat)
-        self.gradient: Tensor | None = None
+    def __init__(self, base: HfWeights, lora: Lora, token_budget: int | None = None) -> None:
+        super().__init__(cast(Any, base), lora, token_budget or TOKENS)
+        self._model = base
 
     def trace(self, examples: Sequence[EngineExample]) -> None:
-        part = max(self._batches(examples), key=len)
-        flat = self.lora.flat.detach().clone().requires_grad_()
-        self._pass([examples[i] for i in part], read_pass("importance_sampling", None), flat)
+        units, (weights, _) = max(self._plan(examples), key=len), self._trainable()
+        self._micro_batch(units, read_pass("importance_sampling", None), weights, backward=True)
 
     def snapshot(self) -> HfWeights:
-        """Return weights for a sampler that later training does not change."""
-        adapter = adapter_of(self.lora, self.lora.flat.detach().clone())
-        return HfWeights(self._model.arch, self._model.module, adapter)
+        return HfWeights(self._model.arch, self._model.module, self.lora.pairs())
 
-    def forward(self, examples: Sequence[EngineExample], how: Pass) -> types.ForwardBackwardOutput:
-        with torch.no_grad():
-            return self._passes(examples, how, self.lora.flat)
+    def _weights(self) -> HfWeights:
+        return self.snapshot()
 
-    def forward_backward(
-        self, examples: Sequence[EngineExample], how: Pass
-    ) -> types.ForwardBackwardOutput:
-        flat = self.lora.flat.detach().clone().requires_grad_()
-        output = self._passes(examples, how, flat)
-        self.accumulate(torch.zeros_like(flat) if flat.grad is None else flat.grad)
-        return output
+    def _trainable(self) -> Trainable:
+        weights = self.snapshot()
+        for pair in weights.adapter.values():
+            for part in pair:
+                part.requires_grad_()
+        leaves: list[Leaf] = [
+            (pair, partial(self.lora.chain_pair, name)) for name, pair in weights.adapter.items()
+        ]
+        return weights, leaves
 
-    def _passes(
-        self, examples: Sequence[EngineExample], how: Pass, flat: Tensor
-    ) -> types.ForwardBackwardOutput:
-        logprobs = [np.empty(each.targets.shape, dtype=np.float32) for each in examples]
-        losses = [np.zeros(each.targets.shape, dtype=np.float32) for each in examples]
-        for part in self._batches(examples):
-            # One transfer for the whole micro-batch.
-            results = self._pass([examples[i] for i in part], how, flat)
-            together = torch.cat(results).cpu().numpy()
-            read = np.split(together, np.cumsum([len(each) for each in results])[:-1])
-            for i, found_i, lost_i in zip(part, read[::2], read[1::2], strict=True):
-                logprobs[i][...] = found_i
-                losses[i][examples[i].context :] = lost_i
-        return outputs_of(logprobs, losses)
-
-    def _pass(self, examples: Sequence[EngineExample], how: Pass, flat: Tensor) -> list[Tensor]:
-        """Return each example's log-probabilities and losses; the gradient is added to `flat`."""
-        model = HfWeights(self._model.arch, self._model.module, adapter_of(self.lora, flat))
-        tokens = np.zeros((len(examples), max(len(e.tokens) for e in examples)), np.int64)
-        for row, example in enumerate(examples):
-            tokens[row, : len(example.tokens)] = example.tokens
-        logits = model(torch.from_numpy(tokens).to(model.device), use_cache=False).logits
-        total = torch.zeros((), device=model.device)
-        results: list[Tensor] = []
-        for row, example in enumerate(examples):
-            found, lost = _one(example, logits[row], how)
-            results += [found.detach(), lost.detach()]
-            total = total + lost.sum()
-        if total.requires_grad:
-            total.backward()  # type: ignore[no-untyped-call]
-        return results
-
-    def _batches(self, examples: Sequence[EngineExample]) -> Iterator[list[int]]:
-        """Yield the indices of examples of similar length that fit the budget together."""
-        part: list[int] = []
-        for i in sorted(range(len(examples)), key=lambda i: len(examples[i].tokens)):
-            if part and (len(part) + 1) * len(examples[i].tokens) > self.budget:
+    def _plan(self, examples: Sequence[EngineExample]) -> Iterator[list[Unit]]:
+        """Yield examples of similar length that fit the budget together."""
+        part: list[Unit] = []
+        for i, example in sorted(enumerate(examples), key=lambda entry: len(entry[1].tokens)):
+            if part and (len(part) + 1) * len(example.tokens) > self.budget:
                 yield part
                 part = []
-            part.append(i)
+            part.append(Unit(0, (Suffix(i, 0, example),)))
         if part:
             yield part
 
+    def _logprobs(
+        self, batch: Packed, temperature: float, weights: HfWeights, recompute: bool
+    ) -> tuple[Tensor, Tensor]:
+        del recompute
+        grid, lengths = batch.suffixes, [unit.tokens for unit in batch.units]
+        tokens = batch.tokens.index_select(0, grid.gather).view(grid.rows, grid.width)
+        logits = weights(tokens, use_cache=False).logits
+        found = [
+            _of_targets(row[: len(targets)].float() / temperature, targets)
+            for row, targets in zip(logits, torch.split(batch.targets, lengths), strict=True)
+        ]
+        return found[0].detach()[:0], torch.cat(found)
 
-def _one(example: EngineExample, logits: Tensor, how: Pass) -> tuple[Tensor, Tensor]:
-    """Return the log-probabilities of an example's targets, and the losses of those that count."""
-    count, start, device = len(example.tokens), example.context, logits.device
-    scaled = logits[:count].float() / how.temperature
-    targets = to_device(example.targets, device)
-    chosen = scaled.gather(1, targets.view(count, -1)) - scaled.logsumexp(-1, keepdim=True)
-    logprobs = chosen.view(targets.shape)
-    inputs = {name: to_device(values[start:], device) for name, values in example.inputs.items()}
-    losses: Tensor = how.loss.formula(torch, logprobs[start:], inputs, how.settings)
-    return logprobs, losses
+
+def new_learner(
+    weights: Weights | HfWeights,
+    settings: LoraSettings,
+    tokens: int | None = None,
+    for_sampling: Callable[[], Weights] | None = None,
+) -> Learner:
+    """Return a learner of a new adapter, by the kind of the weights, with micro-batches of `tokens`
+    (None: the device's)."""
+    if isinstance(weights, HfWeights):
+        adapted = hf_modules(weights, settings)
+        return HfLearner(weights, Lora(weights.arch, settings, weights.device, adapted), tokens)
+    return Learner(weights, Lora(weights.arch, settings, weights.device), tokens, for_sampling)
+
+
+def _of_targets(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the log-probabilities of an example's targets [n] or [n, K]."""
+    chosen = logits.gather(1, targets.view(len(targets), -1)) - logits.logsumexp(-1, keepdim=True)
+    return chosen.view(targets.shape)

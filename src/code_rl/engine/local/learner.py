@@ -7,10 +7,10 @@ Not thread-safe: the client's worker calls it, one operation at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from code_rl.util.errors import BackendError, ConfigError
 from .device import Device
 from .forward import LOGIT_CHUNK, hidden_states, target_logprobs
 from .lora import Lora, Module
-from .packing import Packed, pack, plan
+from .packing import Packed, Unit, pack, plan
 from .passes import EngineExample, Floats, Pass
 from .weights import Architecture, Linear, Weights, packed
 
@@ -34,9 +34,11 @@ _CHUNKS = 3
 ACTIVATIONS_LIMIT = (
     2 * 2**30
 )  # bytes of a micro-batch's activations; above this they are recomputed
-_Leaf = tuple[tuple[Tensor, ...], Callable[..., None]]
+Leaf = tuple[tuple[Tensor, ...], Callable[..., None]]
 """Tensors of the trainable weights that collect a gradient, and the function that chains the
 gradient to A and B."""
+Trainable = tuple[Any, list[Leaf]]
+"""The weights of a pass with gradients, of the learner's kind, and their leaves."""
 
 
 @dataclass
@@ -138,7 +140,7 @@ class Learner:
     def trace(self, examples: Sequence[EngineExample]) -> None:
         """Run the largest micro-batch of the examples forward and backward. `memory` counts the
         bytes of its tensors, which have no contents."""
-        units = max(plan(examples, self.budget), key=lambda units: sum(u.tokens for u in units))
+        units = max(self._plan(examples), key=lambda units: sum(unit.tokens for unit in units))
         weights, _ = self._trainable()
         batch = pack(units, self.base.device)
         states = hidden_states(weights, batch, recompute=self.recompute)
@@ -148,10 +150,6 @@ class Learner:
         found.sum().backward()  # type: ignore[no-untyped-call]
 
     def snapshot(self) -> Weights | HfWeights:
-        """Return weights for a sampler that later training does not change."""
-        return self.sampler_weights()
-
-    def sampler_weights(self) -> Weights:
         """Return weights for a sampler that later training does not change. The adapter is merged
         in fp32, and separate in bf16, where merging would round small updates away."""
         if self.base.dtype != torch.float32:
@@ -166,7 +164,7 @@ class Learner:
     def forward(self, examples: Sequence[EngineExample], how: Pass) -> types.ForwardBackwardOutput:
         """Return losses and log-probabilities without gradients."""
         with torch.no_grad():
-            return self._run(examples, how, self._weights(), backward=False)
+            return self._passes(examples, how, self._weights(), backward=False)
 
     def forward_backward(
         self, examples: Sequence[EngineExample], how: Pass
@@ -174,21 +172,18 @@ class Learner:
         """Return the same as `forward`, and add the gradient of the request to the accumulated one.
         On failure nothing is added."""
         weights, leaves = self._trainable()
-        output = self._run(examples, how, weights, backward=True)
+        output = self._passes(examples, how, weights, backward=True)
         gradient = torch.zeros_like(self.lora.flat)
+        into = self.lora.views(gradient)
         for tensors, chain in leaves:
             grads = [tensor.grad for tensor in tensors if tensor.grad is not None]
             if len(grads) == len(tensors):
-                chain(*grads, into=gradient)
-        self.accumulate(gradient)
-        return output
-
-    def accumulate(self, gradient: Tensor) -> None:
-        """Add a whole request's gradient to the gradient of the next step."""
+                chain(*grads, into=into)
         if self.gradient is None:
             self.gradient = gradient
         else:
             self.gradient += gradient
+        return output
 
     def optim_step(self, params: types.AdamParams) -> dict[str, float]:
         """Apply the accumulated gradient and reset it. Raises BackendError if there is none or it
@@ -211,9 +206,9 @@ class Learner:
         """Tell the learner that the adapter was replaced from outside (a restored checkpoint)."""
         self._merged = None
 
-    def _trainable(self) -> tuple[Weights, list[_Leaf]]:
+    def _trainable(self) -> Trainable:
         weights = self._weights()
-        leaves: list[_Leaf] = []
+        leaves: list[Leaf] = []
 
         def leaf(linear: Linear, layer: int, site: str) -> Linear:
             if self.merging:
@@ -228,40 +223,49 @@ class Learner:
 
         return self.lora.mapped(weights, leaf), leaves
 
-    def _weights(self) -> Weights:
-        return self.sampler_weights() if self.merging else self.lora.apart(self.base)
+    def _weights(self) -> Any:
+        """Return the weights of a pass without gradients, of the learner's kind."""
+        return self.snapshot() if self.merging else self.lora.apart(self.base)
 
-    def _run(
-        self, examples: Sequence[EngineExample], how: Pass, weights: Weights, backward: bool
+    def _plan(self, examples: Sequence[EngineExample]) -> Iterator[list[Unit]]:
+        return plan(examples, self.budget)
+
+    def _passes(
+        self, examples: Sequence[EngineExample], how: Pass, weights: Any, backward: bool
     ) -> types.ForwardBackwardOutput:
         logprobs = [np.empty(e.targets.shape, dtype=np.float32) for e in examples]
         losses = [np.zeros(e.targets.shape, dtype=np.float32) for e in examples]
-        for units in plan(examples, self.budget):
-            batch = pack(units, self.base.device)
-            _spread(batch, self._micro_batch(batch, how, weights, backward), logprobs, losses)
+        for units in self._plan(examples):
+            _spread(units, self._micro_batch(units, how, weights, backward), logprobs, losses)
         return outputs_of(logprobs, losses)
 
     def _micro_batch(
-        self, batch: Packed, how: Pass, weights: Weights, backward: bool
+        self, units: Sequence[Unit], how: Pass, weights: Any, backward: bool
     ) -> list[Tensor]:
         """Return the log-probabilities of prefixes and of suffixes, and the suffixes' losses. With
         `backward` the gradients are left in the weights."""
-        states, at = (
-            hidden_states(weights, batch, recompute=self.recompute and backward),
-            batch.prefix_tokens,
-        )
-        with torch.no_grad():
-            nothing = states.new_empty(batch.targets[:0].shape, dtype=torch.float32)
-            prefix = (
-                target_logprobs(weights, states[:at], batch.targets[:at], how.temperature)
-                if at
-                else nothing
-            )
-        suffix = target_logprobs(weights, states[at:], batch.targets[at:], how.temperature)
+        batch = pack(units, self.base.device)
+        recompute = self.recompute and backward
+        prefix, suffix = self._logprobs(batch, how.temperature, weights, recompute)
         losses = _losses(how, suffix, batch)
         if backward:
             losses.sum().backward()  # type: ignore[no-untyped-call]
         return [prefix, suffix.detach(), losses.detach()]
+
+    def _logprobs(
+        self, batch: Packed, temperature: float, weights: Any, recompute: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of the targets of prefixes, without gradients, and of
+        suffixes."""
+        states, at = hidden_states(weights, batch, recompute), batch.prefix_tokens
+        with torch.no_grad():
+            nothing = states.new_empty(batch.targets[:0].shape, dtype=torch.float32)
+            prefix = (
+                target_logprobs(weights, states[:at], batch.targets[:at], temperature)
+                if at
+                else nothing
+            )
+        return prefix, target_logprobs(weights, states[at:], batch.targets[at:], temperature)
 
 
 def outputs_of(logprobs: Sequence[Floats], losses: Sequence[Floats]) -> types.ForwardBackwardOutput:
@@ -298,7 +302,7 @@ def _losses(how: Pass, logprobs: Tensor, batch: Packed) -> Tensor:
 
 
 def _spread(
-    batch: Packed, found: Sequence[Tensor], logprobs: list[Floats], losses: list[Floats]
+    units: Sequence[Unit], found: Sequence[Tensor], logprobs: list[Floats], losses: list[Floats]
 ) -> None:
     """Write a micro-batch's results to the examples that they belong to."""
     # One transfer for all three.
@@ -306,7 +310,7 @@ def _spread(
     together = torch.cat(list(found)).cpu().numpy()
     prefix, suffix, token_losses = np.split(together, np.cumsum(lengths)[:-1])
     at_prefix = at = 0
-    for unit in batch.units:
+    for unit in units:
         for part in unit.suffixes:
             logprobs[part.index][: unit.prefix] = prefix[at_prefix : at_prefix + unit.prefix]
             logprobs[part.index][unit.prefix :] = suffix[at : at + part.length]

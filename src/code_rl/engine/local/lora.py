@@ -23,6 +23,8 @@ from .weights import SITES, Architecture, Linear, Weights
 ALPHA = 32.0
 MAX_RANK = 1024
 HEAD = "lm_head"
+# A and B, or their gradients, by projection.
+Views = tuple[dict[str, Tensor], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ class Lora:
             self.a[module.name].copy_((2.0 * drawn - 1.0) * module.inputs**-0.5)
             self.b[module.name].zero_()
 
-    def views(self, flat: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def views(self, flat: Tensor) -> Views:
         """Return per-module views of a vector that is laid out like the parameters."""
         rank, offset = self.settings.rank, 0
         a: dict[str, Tensor] = {}
@@ -178,23 +180,32 @@ class Lora:
             )
         return replace(linear, lora_a=a.to(dtype), lora_b=b.to(dtype))
 
-    def chain_merged(self, layer: int, site: str, grad: Tensor, into: Tensor) -> None:
-        """Add to `into` (laid out like `flat`) the gradients of A and B that follow from a merged
-        matrix's gradient [in, out]."""
-        grad_a, grad_b = self.views(into)
+    def chain_merged(self, layer: int, site: str, grad: Tensor, into: Views) -> None:
+        """Add to `into` (the views of a gradient) the gradients of A and B that follow from a
+        merged matrix's gradient [in, out]."""
+        into_a, into_b = into
         for m in self.at(layer, site):
             part = grad[:, m.start : m.start + m.outputs].float()
-            grad_a[m.name].addmm_(self.b[m.name].t(), part.t(), alpha=self.scale)
-            grad_b[m.name].addmm_(part.t(), self.a[m.name].t(), alpha=self.scale)
+            into_a[m.name].addmm_(self.b[m.name].t(), part.t(), alpha=self.scale)
+            into_b[m.name].addmm_(part.t(), self.a[m.name].t(), alpha=self.scale)
 
     def chain_apart(
-        self, layer: int, site: str, grad_a: Tensor, grad_b: Tensor, into: Tensor
+        self, layer: int, site: str, grad_a: Tensor, grad_b: Tensor, into: Views
     ) -> None:
         """Add to `into` the gradients of A and B from those of the two thin matrices that `apart`
         makes, [in, R] and [R, out]."""
-        into_a, into_b = self.views(into)
-        rank = self.settings.rank
+        (into_a, into_b), rank = into, self.settings.rank
         for i, m in enumerate(self.at(layer, site)):
             rows = slice(i * rank, (i + 1) * rank)
             into_a[m.name] += grad_a[:, rows].t()
             into_b[m.name] += self.scale * grad_b[rows, m.start : m.start + m.outputs].t()
+
+    def pairs(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return copies of A and of the scaled B by projection."""
+        return {name: (a.clone(), self.scale * self.b[name]) for name, a in self.a.items()}
+
+    def chain_pair(self, name: str, grad_a: Tensor, grad_b: Tensor, into: Views) -> None:
+        """Add to `into` the gradients that follow from those of one of the `pairs`."""
+        into_a, into_b = into
+        into_a[name] += grad_a
+        into_b[name] += self.scale * grad_b

@@ -20,21 +20,22 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from code_rl.engine.settings import EngineSettings
+from code_rl.engine.settings import TrainingOptions
 from code_rl.util.errors import ConfigError
+from code_rl.util.options import SamplingOptions
 
 from .caches import BLOCK
 from .decode import bytes_per_token
 from .device import Device, tracing
-from .hf import HfArchitecture, HfWeights, architecture_of, hf_modules, hf_weights
+from .hf import HfArchitecture, HfWeights, architecture_of, hf_weights
 from .hf_decode import cache_bytes
 from .hf_learner import TOKENS as HF_TOKENS
-from .hf_learner import HfLearner
-from .learner import Learner, kept_tokens, merges
-from .lora import Lora, LoraSettings, modules
+from .hf_learner import new_learner
+from .learner import kept_tokens, merges
+from .lora import LoraSettings, modules
 from .models import model_config
 from .passes import EngineExample
-from .weights import Architecture, Layer, Linear, Weights
+from .weights import Architecture, Weights, assembled, rotary_tables
 
 _GIB = 2**30
 # Left to the driver, its libraries and the allocator's gaps.
@@ -102,22 +103,17 @@ class MemoryPlan:
         return f"memory, GiB of {self.memory / _GIB:.1f} on {self.device}: {listed}"
 
 
-def plan_run(config: EngineSettings, place: torch.device, dtype: torch.dtype) -> MemoryPlan | None:
-    """Return the plan of a run on an accelerator; None elsewhere, where the system's memory gives
-    way. Raises as `plan_of` does."""
-    device = Device(place)
-    return plan_of(config, device, dtype) if device.is_accelerator else None
-
-
-def plan_of(config: EngineSettings, device: Device, dtype: torch.dtype) -> MemoryPlan | None:
+def plan_of(
+    options: SamplingOptions, training: TrainingOptions, device: Device, dtype: torch.dtype
+) -> MemoryPlan | None:
     """Return the plan for these settings, or None for a model whose pass cannot be traced.
 
     Raises ConfigError if the model cannot be read, or cannot fit.
     """
-    _, described, arch = model_config(str(config.model_name))
+    _, described, arch = model_config(str(options.model_name))
     prompt = min(_PROMPT, arch.max_context // 2)
-    completion = min(config.longest_completion, arch.max_context - prompt)
-    load = Load(prompt, completion, _GROUP, config.lora_rank)
+    longest = max(options.max_tokens, training.longest_completion)
+    load = Load(prompt, min(longest, arch.max_context - prompt), _GROUP, training.lora_rank)
     try:
         return plan_memory(described, dtype, device, load)
     except RuntimeError:  # what a mixture of experts computes depends on its tokens
@@ -217,9 +213,13 @@ def _traced(shape: _Shape, load: Load, tokens: int, whole: _Shape | None = None)
     with FakeTensorMode(allow_non_fake_inputs=True), _counted(shape.fuses) as memory:
         weights = _empty_weights(shape) if whole else shape.transformed()
         held = memory.live
-        learner = _learner(weights, load, tokens, whole)
+        settings = LoraSettings(load.rank, 0)
+        learner = new_learner(weights, settings, tokens)
+        if whole is not None:
+            learner.recompute = tokens > kept_tokens(whole.arch, whole.dtype)
+            learner.merging = merges(modules(whole.arch, settings), whole.dtype)
         adapter = memory.live - held
-        snapshot = _snapshot(learner)
+        snapshot = learner.snapshot()
         sampler = memory.live - held - adapter
         memory.peak = before = memory.live
         with nullcontext() if whole else _unpacked():
@@ -228,27 +228,6 @@ def _traced(shape: _Shape, load: Load, tokens: int, whole: _Shape | None = None)
         # Two gradients, of the step so far and of the request, are made after the activations.
         gradients = 2 * learner.lora.flat.nbytes
         return Parts(held, adapter, sampler, max(memory.peak - before, gradients))
-
-
-def _learner(
-    weights: Weights | HfWeights, load: Load, tokens: int, whole: _Shape | None
-) -> Learner:
-    settings, device = LoraSettings(load.rank, 0), weights.device
-    if isinstance(weights, HfWeights):
-        adapted = hf_modules(weights, settings)
-        return HfLearner(weights, Lora(weights.arch, settings, device, adapted), tokens)
-    assert whole is not None
-    learner = Learner(weights, Lora(weights.arch, settings, device), tokens)
-    learner.recompute = tokens > kept_tokens(whole.arch, whole.dtype)
-    learner.merging = merges(modules(whole.arch, settings), whole.dtype)
-    return learner
-
-
-def _snapshot(learner: Learner) -> Weights | HfWeights:
-    """Return a sampler's weights as the learner makes them on an accelerator."""
-    if isinstance(learner, HfLearner) or learner.merging or learner.base.dtype != torch.float32:
-        return learner.snapshot()
-    return learner.lora.merged(learner.base)
 
 
 def _group(load: Load) -> list[EngineExample]:
@@ -261,35 +240,13 @@ def _group(load: Load) -> list[EngineExample]:
 
 
 def _empty_weights(shape: _Shape) -> Weights:
-    arch = shape.arch
+    arch, dtype, host = shape.arch, shape.dtype, torch.device("cpu")
 
-    def empty(*sizes: int) -> Tensor:
-        return torch.empty(*sizes, dtype=shape.dtype)
+    def empty(_: str, *sizes: int) -> Tensor:
+        return torch.empty(*sizes, dtype=dtype)
 
-    hidden, q, kv = arch.hidden, arch.q_width, arch.kv_width
-    layer = [
-        Layer(
-            norm_1=empty(hidden),
-            qkv=Linear(empty(hidden, q + 2 * kv)),
-            qk_gain=empty(arch.heads + arch.kv_heads, arch.head_dim) if arch.qk_norm else None,
-            o=Linear(empty(q, hidden)),
-            norm_2=empty(hidden),
-            gate_up=Linear(empty(hidden, 2 * arch.ffn)),
-            down=Linear(empty(arch.ffn, hidden)),
-        )
-        for _ in range(arch.layers)
-    ]
-    embed = empty(arch.vocab, hidden)
-    shared = shape.fuses and arch.tied_unembedding
-    return Weights(
-        arch=arch,
-        embed=embed,
-        layers=tuple(layer),
-        norm=empty(hidden),
-        head=Linear(embed.t() if shared else empty(hidden, arch.vocab)),
-        cos=empty(arch.max_context, arch.head_dim),
-        sin=empty(arch.max_context, arch.head_dim),
-    )
+    tables = rotary_tables(torch.empty(arch.head_dim // 2), 1.0, arch)
+    return assembled(arch, empty, (), tables, host, dtype)
 
 
 class Meter:

@@ -150,7 +150,7 @@ def wrap_model(
         eos = loaded.config.get_text_config().eos_token_id
     if isinstance(architecture_of(loaded.config), HfArchitecture):
         weights = hf_weights(loaded.to(device=device, dtype=dtype))
-        return Model(name, source, weights, _ids(eos), weights.fingerprint())
+        return Model(name, source, weights, _ids(eos), fingerprint(weights))
     return _model(name, source, from_transformers(loaded), eos, device, dtype)
 
 
@@ -163,7 +163,7 @@ def _model(
     dtype: torch.dtype,
 ) -> Model:
     weights = fuse(read, device, dtype)
-    return Model(name, source, weights, _ids(eos), _fingerprint(weights))
+    return Model(name, source, weights, _ids(eos), fingerprint(weights))
 
 
 def _ids(eos: int | list[int] | None) -> frozenset[int]:
@@ -202,16 +202,17 @@ def _ends(folder: Path, config: Any) -> int | list[int] | None:
     return ids
 
 
-def _fingerprint(weights: Weights) -> str:
+def fingerprint(weights: Weights | HfWeights) -> str:
     """Return a short hash of the shape and of a sample of the values. It detects another model
     under the same name."""
+    if isinstance(weights, HfWeights):
+        named = sorted(weights.module.state_dict().items())
+        sample = [tensor.flatten()[:64] for _, tensor in named]
+    else:
+        matrices = weights.layers[0].qkv.weight, weights.layers[-1].down.weight
+        sample = [weights.norm, weights.embed[:64], *(matrix[:64] for matrix in matrices)]
     digest = hashlib.blake2b(repr(weights.arch).encode(), digest_size=16)
-    for tensor in (
-        weights.norm,
-        weights.embed[:64],
-        weights.layers[0].qkv.weight[:64],
-        weights.layers[-1].down.weight[:64],
-    ):
+    for tensor in sample:
         digest.update(tensor.detach().float().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
 

@@ -130,10 +130,6 @@ class EmbeddedService:
         ConfigError for a model that cannot be loaded."""
         return self._loader.submit(lambda: self._model(base_model))
 
-    def add_model(self, model: Model) -> None:
-        """Register a model that is already in memory under its name."""
-        self.models[model.name] = model
-
     def follow(self, plan: MemoryPlan) -> None:
         """Use the plan's micro-batch and caches from now on."""
         self._tokens, self._sampler.cache_bytes = plan.tokens, plan.cache_bytes

@@ -13,9 +13,9 @@ from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
 from code_rl.util.errors import BackendError, CheckpointError, ConfigError
 
-from .hf import HfArchitecture, HfWeights, hf_modules
-from .hf_learner import HfLearner
-from .learner import AdamState, Learner, check_adam
+from .hf import HfArchitecture
+from .hf_learner import new_learner
+from .learner import AdamState, check_adam
 from .lora import Lora, LoraSettings
 from .models import Model, model_info
 from .passes import (
@@ -57,7 +57,10 @@ class EmbeddedTrainingClient:
     ) -> None:
         self.model_id, self.settings = model_id, settings
         self.model = model
-        self._lora, self._learner = _learner(model, settings, tokens)
+        self._learner = new_learner(
+            model.weights, settings, tokens, lambda: cast(Weights, model.for_sampling)
+        )
+        self._lora = self._learner.lora
         self._lora.initialise()
         self._sampler = sampler
         self._state_dir = state_dir
@@ -331,20 +334,6 @@ class EmbeddedTrainingClient:
             "adam_steps": self._learner.adam.steps,
             "has_gradient": self._learner.gradient is not None,
         }
-
-
-def _learner(model: Model, settings: LoraSettings, tokens: int | None) -> tuple[Lora, Learner]:
-    """Return a new adapter and the learner for the forward pass of the model's weights, with
-    micro-batches of `tokens` (None: the device's)."""
-    weights = model.weights
-    if isinstance(weights, HfWeights):
-        adapted = hf_modules(weights, settings)
-        lora = Lora(weights.arch, settings, weights.device, adapted)
-        return lora, HfLearner(weights, lora)
-    lora = Lora(weights.arch, settings, weights.device)
-    return lora, Learner(
-        weights, lora, tokens, for_sampling=lambda: cast(Weights, model.for_sampling)
-    )
 
 
 def _named(lora: Lora, flat: torch.Tensor, prefix: str) -> dict[str, torch.Tensor]:

@@ -13,7 +13,7 @@ processors, 1 to 16 threads; see `decode`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from code_rl.util.errors import ConfigError
 
-from .device import fuses
+from .device import fuses, tracing
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 _STATIC_ROPE = ("default", "linear", "llama3", "yarn")
@@ -32,6 +32,7 @@ _ROW_UNIT, _MANY_ROWS = 4, 64
 SMALL_HIDDEN = 512
 """The largest width of a model whose bits `even_rows` and `weighted` preserve."""
 _PACKED_FOR = 64
+HEAD = "lm_head.weight"
 SITES = ("qkv", "o", "gate_up", "down")
 
 
@@ -267,21 +268,39 @@ def fuse(model: LoadedModel, device: torch.device, dtype: torch.dtype) -> Weight
     """Return the engine's form of a model, in `dtype` on `device`. Raises ConfigError if a tensor
     is missing, left over, or not of a floating type."""
     arch, left = model.arch, dict(model.state)
+    if arch.tied_unembedding:
+        left.pop(HEAD, None)
+    tables = rotary_tables(model.inverse_frequencies, model.rotary_scale, arch)
+    weights = assembled(arch, partial(_take, left), left, tables, device, dtype)
+    for name in left:
+        if not name.endswith("rotary_emb.inv_freq"):
+            raise ConfigError(f"tensor {name} is unknown to the embedded engine")
+    return weights
+
+
+def assembled(
+    arch: Architecture,
+    take: Callable[..., Tensor],
+    names: Container[str],
+    tables: tuple[Tensor, Tensor],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Weights:
+    """Return weights of tensors that `take(name, *shape)` gives, with the biases that are among
+    `names`."""
     q, kv, hidden, ffn = arch.q_width, arch.kv_width, arch.hidden, arch.ffn
 
     def place(tensor: Tensor) -> Tensor:
         return tensor.to(device=device, dtype=dtype).contiguous()
 
-    take = partial(_take, left)
-
     def fused(block: str, inputs: int, **outputs: int) -> Linear:
-        names = {f"{block}.{name}_proj": n for name, n in outputs.items()}
-        weight = torch.cat([take(f"{at}.weight", n, inputs) for at, n in names.items()]).t()
-        if not any(f"{at}.bias" in left for at in names):
+        parts = {f"{block}.{name}_proj": n for name, n in outputs.items()}
+        weight = torch.cat([take(f"{at}.weight", n, inputs) for at, n in parts.items()]).t()
+        if not any(f"{at}.bias" in names for at in parts):
             return Linear(place(weight))
         biases = [
-            take(f"{at}.bias", n) if f"{at}.bias" in left else torch.zeros(n, dtype=weight.dtype)
-            for at, n in names.items()
+            take(f"{at}.bias", n) if f"{at}.bias" in names else torch.zeros(n, dtype=weight.dtype)
+            for at, n in parts.items()
         ]
         return Linear(place(weight), place(torch.cat(biases)))
 
@@ -303,15 +322,12 @@ def fuse(model: LoadedModel, device: torch.device, dtype: torch.dtype) -> Weight
             down=fused(mlp, ffn, down=hidden),
         )
 
-    head = "lm_head.weight"
     embed = place(take("model.embed_tokens.weight", arch.vocab, hidden))
-    if arch.tied_unembedding:
-        left.pop(head, None)
-    cos, sin = rotary_tables(model.inverse_frequencies, model.rotary_scale, arch)
-    unembed = embed if arch.tied_unembedding else take(head, arch.vocab, hidden)
+    unembed = embed if arch.tied_unembedding else take(HEAD, arch.vocab, hidden)
     # A processor multiplies a copy faster; other devices read either layout as fast.
     shared = arch.tied_unembedding and fuses(device)
-    weights = Weights(
+    cos, sin = tables
+    return Weights(
         arch=arch,
         embed=embed,
         layers=tuple(layer(i) for i in range(arch.layers)),
@@ -320,10 +336,6 @@ def fuse(model: LoadedModel, device: torch.device, dtype: torch.dtype) -> Weight
         cos=place(cos),
         sin=place(sin),
     )
-    for name in left:
-        if not name.endswith("rotary_emb.inv_freq"):
-            raise ConfigError(f"tensor {name} is unknown to the embedded engine")
-    return weights
 
 
 def packed(weights: Weights) -> Weights:
@@ -333,7 +345,8 @@ def packed(weights: Weights) -> Weights:
     On an AMD processor, in fp32 and bf16, this is 1.4 times as fast with 64 rows and twice as fast
     with 16 rows.
     """
-    on_x86 = weights.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() in (
+    here = weights.device.type == "cpu" and not hasattr(tracing, "fuses")
+    on_x86 = here and torch.backends.cpu.get_cpu_capability() in (
         "AVX2",
         "AVX512",
     )

@@ -26,23 +26,17 @@ GRACE_S = 30.0
 
 _ending = threading.Event()
 _lock = threading.Lock()
-_threads: dict[threading.Thread, Callable[[], object]] = {}
+_threads: dict[threading.Thread, _Queue] = {}
 T = TypeVar("T")
 _Job = tuple[Callable[[], Any], "Future[Any]"]
 
 
-def start_thread(
-    name: str, work: Callable[[], object], wake: Callable[[], object]
-) -> threading.Thread:
-    """Start a daemon thread that is joined before the interpreter exits.
-
-    `wake` makes `work` return if it waits for work. Neither may hold a reference to the thread's
-    owner.
-    """
+def _start(name: str, queue: _Queue) -> None:
+    """Run a queue on a daemon thread that is joined before the interpreter exits."""
 
     def run() -> None:
         try:
-            work()
+            queue.work()
         finally:
             with _lock:
                 _threads.pop(thread, None)
@@ -54,8 +48,7 @@ def start_thread(
         atexit.unregister(end_threads)
         atexit.register(end_threads)
         thread.start()
-        _threads[thread] = wake
-    return thread
+        _threads[thread] = queue
 
 
 def safe_point() -> None:
@@ -71,8 +64,8 @@ def end_threads() -> None:
     _ending.set()
     with _lock:
         waited = dict(_threads)
-    for wake in waited.values():
-        wake()
+    for queue in waited.values():
+        queue.close()
     end = time.monotonic() + GRACE_S
     for thread in waited:
         thread.join(max(0.0, end - time.monotonic()))
@@ -125,7 +118,7 @@ class Lanes:
     def __init__(self, name: str) -> None:
         self._name = name
         self._queue = _Queue()
-        self._thread: threading.Thread | None = None
+        self._started = False
         weakref.finalize(self, self._queue.close).atexit = False
 
     def submit(
@@ -139,8 +132,9 @@ class Lanes:
                 raise BackendError(f"{self._name} is closed and accepts no further requests")
             queue.lanes.setdefault(lane, deque()).append((operation, future))
             queue.changed.notify()
-            if self._thread is None:
-                self._thread = start_thread(self._name, queue.work, queue.close)
+            if not self._started:
+                self._started = True
+                _start(self._name, queue)
         return AwaitableConcurrentFuture(future)
 
     def close(self) -> None:

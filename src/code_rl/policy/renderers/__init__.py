@@ -23,7 +23,7 @@ from code_rl.policy.renderers.role_colon import RoleColonRenderer
 from code_rl.policy.renderers.template import ChatTemplateRenderer
 from code_rl.util.errors import ConfigError, DataError
 
-__all__ = ["AUTO", "Message", "Renderer", "get_renderer", "name_of", "renderer_names"]
+__all__ = ["AUTO", "Message", "Renderer", "check_renderer", "get_renderer", "name_of"]
 
 AUTO = "auto"
 RENDERERS: dict[str, type[Renderer]] = {
@@ -60,11 +60,8 @@ def get_renderer(name: str, tokenizer: Any) -> Renderer:
     """
     if name == AUTO:
         return _matching(tokenizer)
+    check_renderer(name)
     name, _, options = name.partition(":")
-    if name not in RENDERERS:
-        raise UnknownRendererError(
-            f"unknown renderer {name!r}; there are: {', '.join(renderer_names())}"
-        )
     if options and name != "chat_template":
         raise ConfigError(f"renderer={name}:{options}: only chat_template takes options")
     try:
@@ -88,9 +85,11 @@ def _read_options(text: str) -> dict[str, Any]:
     return options
 
 
-def renderer_names() -> list[str]:
-    """Return the values of `renderer=`."""
-    return [AUTO, *sorted(RENDERERS)]
+def check_renderer(name: str) -> None:
+    """Raise ConfigError (also a ValueError) for an unknown `renderer=`."""
+    names = [AUTO, *sorted(RENDERERS)]
+    if name.partition(":")[0] not in names:
+        raise UnknownRendererError(f"renderer={name} must be one of {', '.join(names)}")
 
 
 def name_of(renderer: Renderer) -> str:

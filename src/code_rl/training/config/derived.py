@@ -14,6 +14,7 @@ from code_rl.training.algorithm.lengths import ContextSchedule, LengthStage, par
 from code_rl.training.config.fields import FACTS, Config
 from code_rl.training.config.recipes import recipe_of
 from code_rl.util.errors import ConfigError
+from code_rl.util.options import SamplingOptions
 from code_rl.util.registry import GIVEN, given_object
 
 FAR = 10.0
@@ -130,10 +131,13 @@ def on_built_in_problems(dataset: str) -> bool:
     return "builtin" in dataset.split(",")
 
 
-def refuse_settings(config: Config) -> None:
-    """Raise ConfigError, naming the setting, if the run's back end would ignore it."""
-    kind, fields = kind_of(config.backend), chz.chz_fields(Config)
+def refuse_settings(config: SamplingOptions) -> None:
+    """Raise ConfigError, naming the setting, if the back end of a run or an evaluation would ignore
+    it."""
+    kind, fields = kind_of(config.backend), chz.chz_fields(config)
     for name, facts in FACTS.items():
+        if name not in fields:
+            continue
         value: Any = getattr(config, name)
         honoured = kind in facts.reach.honoured
         if facts.reach.note and not honoured and value != fields[name]._default:

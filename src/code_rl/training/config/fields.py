@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any, Literal
 
 import chz
 
 from code_rl.data.load import parse_difficulty
-from code_rl.engine import BackendKind
+from code_rl.engine import BackendKind, TrainingOptions
 from code_rl.engine.losses import HIGH, LOW, POLICY_LOSSES, get_loss
 from code_rl.policy.environments import ENVIRONMENTS
 from code_rl.policy.prompt_templates import PROMPTS
-from code_rl.policy.renderers import renderer_names
+from code_rl.policy.renderers import check_renderer
 from code_rl.policy.rewards import REWARDS
 from code_rl.training.algorithm.advantages import ESTIMATORS, get_estimator
 from code_rl.training.algorithm.lengths import parse_schedule
@@ -468,6 +469,13 @@ class Config(SamplingOptions, SandboxOptions):
         }
 
     @property
+    def training(self) -> TrainingOptions:
+        """The settings that the engine reads beside the sampling options."""
+        return TrainingOptions(
+            **{field.name: getattr(self, field.name) for field in fields(TrainingOptions)}
+        )
+
+    @property
     def stage_limits(self) -> list[int]:
         """The token limits of training, by stage."""
         if self.max_tokens_schedule is None:
@@ -488,10 +496,7 @@ class Config(SamplingOptions, SandboxOptions):
                     f"{name}={getattr(self, name)} has no effect with loss={self.loss}, which has "
                     f"no such bound; choose {' or '.join(clipped)}"
                 )
-        if self.renderer.partition(":")[0] not in renderer_names():
-            raise ConfigError(
-                f"renderer={self.renderer} must be one of {', '.join(renderer_names())}"
-            )
+        check_renderer(self.renderer)
         if self.sampler_dir is not None and self.sampler is None:
             raise ConfigError(f"sampler_dir={self.sampler_dir} has no effect without sampler=")
         if self.vllm_command is not None and self.sampler != "vllm":
