@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.data.order import ProblemOrder, subsample
-from code_rl.grading.problem import Problem, StdinTest
+from code_rl.data import ProblemOrder, subsample
+from code_rl.grading import Problem, StdinTest
 
 
 def problems(count: int) -> list[Problem]:

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from code_rl.policy import Sampling
 from code_rl.policy.completion_log import InFlight
 from code_rl.policy.environments import Tools, get_environment
-from code_rl.policy.sample import Sampling
 from tests.boxes import require_boxes
 from tests.refusals import refused
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from code_rl.grading.problem import CallTest, Problem, StdinTest
+from code_rl.grading import CallTest, Problem, StdinTest
 from tests.kinds import each_is
 
 FOLDS = {

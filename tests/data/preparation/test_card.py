@@ -12,8 +12,8 @@ import pytest
 
 from code_rl.cli.main import main
 from code_rl.data.preparation.verification.nearby import generated_tests
+from code_rl.grading import CallTest, Problem, SequenceTest, StdinTest
 from code_rl.grading.native import write_problems
-from code_rl.grading.problem import CallTest, Problem, SequenceTest, StdinTest
 from tests.data.preparation.planted import planted_set
 from tests.refusals import one_line
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from code_rl.cli.main import main
-from code_rl.data.dataset import open_dataset
+from code_rl.data import open_dataset
 from code_rl.data.preparation.decisions import Decision
 from code_rl.data.preparation.verification.verify import Verifier
+from code_rl.grading import Problem, StdinTest
 from code_rl.grading.native import write_problems
-from code_rl.grading.problem import Problem, StdinTest
 from tests.data.preparation.planted import planted_set
 from tests.grading.corpus.reading import read_problems
 from tests.grading.corpus.rooms import data_file

@@ -15,8 +15,8 @@ from code_rl.data.preparation.evaluation_sets import EvaluationProblem, evaluati
 from code_rl.data.preparation.ngrams import ngrams, words
 from code_rl.data.preparation.normalise import open_source
 from code_rl.data.preparation.workspace import ProblemSummary, make_entry
-from code_rl.data.sources.records import Skipped
-from code_rl.grading.problem import Problem, StdinTest
+from code_rl.data.sources import Skipped
+from code_rl.grading import Problem, StdinTest
 from code_rl.util.errors import DataError
 from tests.grading.corpus.rooms import data_file
 from tests.refusals import refused

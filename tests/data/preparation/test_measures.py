@@ -15,7 +15,7 @@ from code_rl.data.preparation.difficulty import judge_rate
 from code_rl.data.preparation.verification.attempts import trivial_pass
 from code_rl.data.preparation.verification.verify import bucket, calibrated_limit
 from code_rl.data.preparation.workspace import Candidate, ProblemSummary, make_entry, measure
-from code_rl.grading.problem import CallTest, Problem, StdinTest
+from code_rl.grading import CallTest, Problem, StdinTest
 from code_rl.grading.values import MAX_DEPTH
 from code_rl.util.rates import wilson
 

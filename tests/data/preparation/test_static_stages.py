@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from code_rl.data.preparation import PrepareConfig
 from code_rl.data.preparation.filter import filter_entry
-from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.data.preparation.workspace import ProblemSummary, make_entry
-from code_rl.grading.problem import Problem, StdinTest
+from code_rl.grading import Problem, StdinTest
 
 CONFIG = PrepareConfig(dataset="builtin", out="nowhere")
 TASK = (

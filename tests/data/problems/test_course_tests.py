@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.data.sources.testcases import normalize_tests, read_tests
-from code_rl.grading.problem import CallTest, StdinTest
+from code_rl.grading import CallTest, StdinTest
 from code_rl.policy.prompt_templates import build_question
 from code_rl.util.errors import DataError
 from tests.refusals import refused

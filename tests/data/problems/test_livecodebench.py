@@ -24,7 +24,7 @@ from code_rl.data.sources.livecodebench import (
     shard_paths,
 )
 from code_rl.data.sources.records import RowError, Skipped
-from code_rl.grading.problem import CallTest, Problem, StdinTest
+from code_rl.grading import CallTest, Problem, StdinTest
 from code_rl.policy.prompt_templates import build_prompt
 from tests.grading.corpus.reading import read_livecodebench, read_rows
 from tests.grading.corpus.rooms import data_file

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from code_rl.data import ProblemStore
 from code_rl.data.load import with_tests
-from code_rl.data.on_disk import ProblemStore
-from code_rl.data.sources.records import Skipped
+from code_rl.data.sources import Skipped
 from code_rl.grading.native import format_problem, parse_problem, problem_from_json, write_problems
 from code_rl.grading.problem import CallTest, Compare, Problem, SequenceTest, StdinTest, check_compare
-from code_rl.grading.sandbox.executor import Limits
+from code_rl.grading.sandbox import Limits
 from code_rl.util.errors import DataError
 from tests.grading.corpus.reading import read_problems
 from tests.refusals import refused

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from code_rl.data.on_disk import ProblemStore
+from code_rl.data import ProblemStore
 from code_rl.data.order import Selected, trained_on
-from code_rl.grading.problem import Problem, StdinTest
+from code_rl.grading import Problem, StdinTest
 
 
 def problem(name, statement):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from code_rl.cli.train import train_command
-from code_rl.training.runs.recorder import read_metrics
+from code_rl.training import read_metrics
 from tests.engine.remote.test_vllm import given
 from tests.refusals import refused
 

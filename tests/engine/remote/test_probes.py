@@ -12,7 +12,7 @@ import tinker
 from tinker import types
 
 from code_rl.cli.train import train_command
-from code_rl.engine.backends import logprobs_of
+from code_rl.engine import logprobs_of
 from code_rl.engine.local import EmbeddedService
 from code_rl.engine.names import BUILT_IN_FOLDER
 from code_rl.engine.places import KEYLESS, BackendKind, Place

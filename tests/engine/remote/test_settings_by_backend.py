@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from code_rl.cli.train import train_command
+from code_rl.engine import BackendKind
 from code_rl.engine.local.learner import Learner
 from code_rl.engine.local.sampling import Request
 from code_rl.engine.local.training import EmbeddedTrainingClient
-from code_rl.engine.places import BackendKind
-from code_rl.policy.sample import derive_seed
+from code_rl.policy import derive_seed
 from code_rl.training.runs.recorder import Recorder
 from scripts.write_settings import REACHING
 from tests.engine.remote.remote_support import settings

@@ -14,7 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.grading.sandbox.connect import connect_executor
+from code_rl.grading.sandbox import connect_executor
 from code_rl.grading.sandbox.executor import CallInput, Execution, Job, Status
 from code_rl.grading.sandbox.fusion.harness import RESULT_FILE
 from code_rl.grading.sandbox.fusion.payload import TEST_CODE, TEST_UTIL, make_chunk

@@ -18,7 +18,7 @@ import pytest
 from aiohttp import web
 
 from code_rl.cli.main import main
-from code_rl.grading.sandbox.connect import connect_executor
+from code_rl.grading.sandbox import connect_executor
 from code_rl.util import admission
 from code_rl.util.errors import SandboxError
 from tests.grading.fusion.fusion_support import ServerProcess

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from code_rl.grading.problem import CallTest, Problem, SequenceTest
+from code_rl.grading import CallTest, Problem, SequenceTest, VerdictKind
 from code_rl.grading.submission import limits_of
 from code_rl.grading.values import BinaryTree, LinkedList
-from code_rl.grading.verdict import VerdictKind
 from code_rl.util.errors import DataError
 
 from .fakes import verdict_of

@@ -15,11 +15,9 @@ pytest.importorskip("chz")
 
 import tinker_utils.lcb
 from code_rl.cli.main import main
-from code_rl.grading.judging import judge_async
+from code_rl.grading import CallTest, Compare, Problem, StdinTest, judge_async
 from code_rl.grading.native import write_problems
-from code_rl.grading.problem import CallTest, Compare, Problem, StdinTest
-from code_rl.grading.sandbox.connect import connect_executor
-from code_rl.grading.sandbox.shared import shared_executor
+from code_rl.grading.sandbox import connect_executor, shared_executor
 from tinker_utils.env import sandbox_check_correctness
 
 CHECKER = """

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.grading.extract import extract_code
+from code_rl.grading import extract_code
 
 CASES = {
     "tagged": ("x\n```python\nprint(1)\n```\ny", "print(1)"),

@@ -20,9 +20,8 @@ from code_rl.cli.main import main
 from code_rl.data import load_dataset, open_dataset
 from code_rl.evaluation.programs import Judged, check_programs, judge_programs
 from code_rl.evaluation.verdict_files import open_verdicts
+from code_rl.grading import Compare, Problem, StdinTest, VerdictKind
 from code_rl.grading.native import write_problems
-from code_rl.grading.problem import Compare, Problem, StdinTest
-from code_rl.grading.verdict import VerdictKind
 from code_rl.util.errors import DataError, SandboxError
 from tests.refusals import one_line, refused
 

@@ -12,9 +12,8 @@ import sys
 import pytest
 
 from code_rl import CallTest, Compare, ConfigError, DataError, Problem, StdinTest, extract_code, judge
-from code_rl.grading import judge_async, languages
+from code_rl.grading import VerdictKind, judge_async, languages
 from code_rl.grading.native import problem_from_json, problem_to_json
-from code_rl.grading.verdict import VerdictKind
 from tests.boxes import require_boxes
 from tests.grading.corpus.rooms import room
 from tests.refusals import refused

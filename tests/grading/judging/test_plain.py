@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.grading.comparison import compare_returned
-from code_rl.grading.problem import CallTest, Compare
-from code_rl.grading.values import dumps
+from code_rl.grading import CallTest, Compare
+from code_rl.grading.comparison import compare_returned, dumps
 
 MANY = 300_000
 

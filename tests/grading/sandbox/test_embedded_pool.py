@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from code_rl.grading.sandbox.connect import connect_executor
+from code_rl.grading.sandbox import connect_executor
 from code_rl.grading.sandbox.executor import Execution, Status
-from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+from code_rl.grading.sandbox.server import EmbeddedSandbox
 from code_rl.util.errors import IsolationError, SandboxError
 from tests.grading.jobs import collect, stdin_job
 from tests.grading.sandbox.sandbox_boxes import LEVELS, run, run_one

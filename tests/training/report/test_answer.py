@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from code_rl.training.report import open_run
 from code_rl.training.report.overview import MAX_POINTS, columns, overview
-from code_rl.training.report.run import open_run
 from code_rl.training.report.summary import answer, split_results
 from code_rl.training.report.text import clean, compare_text, render_text, sparkline
 from tests.training.report.run_folders import write_run

@@ -16,10 +16,10 @@ import pytest
 from code_rl.grading.sandbox.executor import Execution, Executor, Job
 from code_rl.loop import train
 from code_rl.policy.completion_log import INFLIGHT, step_file, steps_in
+from code_rl.training import read_metrics
 from code_rl.training.assembly import assemble, prepare
 from code_rl.training.console import Console
 from code_rl.training.run import Run
-from code_rl.training.runs.recorder import read_metrics
 from code_rl.util.concurrency import cancelled_by_service
 from code_rl.util.errors import BackendError, CodeRLError, SandboxError
 from code_rl.util.files import read_lines

@@ -18,9 +18,9 @@ import pytest
 
 from code_rl.cli.controls import controls_command
 from code_rl.cli.train import train_command
-from code_rl.data.preparation.settings import PrepareConfig
+from code_rl.data.preparation import PrepareConfig
 from code_rl.data.preparation.workspace import Workspace
-from code_rl.engine.serve.store import StateStore
+from code_rl.engine.serve import StateStore
 from code_rl.evaluation.verdict_files import open_verdicts
 from code_rl.training.runs.directory import begun_settings, check_log_dir, claimed, new_folder
 from code_rl.util.errors import InputError
