@@ -19,7 +19,6 @@ pytest.importorskip("chz")
 from code_rl.cli.main import main
 from code_rl.data import load_dataset, open_dataset
 from code_rl.evaluation.programs import Judged, check_programs, judge_programs
-from code_rl.evaluation.verdict_files import open_verdicts
 from code_rl.grading import Compare, Problem, StdinTest, VerdictKind
 from code_rl.grading.native import write_problems
 from code_rl.util.errors import DataError, SandboxError
@@ -205,13 +204,6 @@ def test_an_output_that_is_no_file_is_refused_before_anything_runs(files, tmp_pa
     with refused("out=", kind=DataError):
         judged((problems, programs, out.format(tmp=tmp_path)), executor)
     assert executor.jobs == []
-
-
-def test_one_process_writes_an_output_at_a_time(files):
-    paths = files(program(1, "1"))
-    with open_verdicts(paths[2]), refused("v.jsonl", kind=DataError):
-        judged(paths)
-    assert judged(paths)[0].counts.total() == 1
 
 
 def test_problems_are_rows_of_any_shape(files, tmp_path):

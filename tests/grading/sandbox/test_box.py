@@ -110,11 +110,6 @@ def test_the_limit_that_ended_a_command_is_named_and_the_box_goes_on(command, li
     assert after.stdout == b"on\n"
 
 
-def test_output_beyond_the_limit_is_cut():
-    (result,) = in_a_box("yes", output_bytes=1000)
-    assert len(result.stdout) == 1000
-
-
 def test_background_processes_end_with_the_command():
     first, second = in_a_box(
         "(setsid sh -c 'sleep 1; echo late > late; sleep 60' &) ; echo done",

@@ -126,12 +126,3 @@ def test_records_of_one_step_are_joined_and_settings_may_be_an_object(tmp_path):
     reader = open_run(tmp_path)
     assert (reader.metrics[0]["mean_reward"], reader.metrics[0]["eval/mean_correct"]) == (0.1, 0.2)
     assert reader.config["learning_rate"] == 1e-4
-
-
-def test_a_loop_that_logs_a_few_metrics_or_no_step_has_a_report(tmp_path):
-    log = setup_logging(tmp_path, {"learning_rate": 1e-4})
-    log.log_metrics({"time/total": 3.0})
-    for step in range(4):
-        log.log_metrics({"mean_reward": 0.1, "eval/test/mean_correct": 0.2}, step)
-    log.close()
-    assert "</html>" in render([open_run(tmp_path)])
