@@ -126,12 +126,13 @@ async def attempt(given: dict[str, str], chaos: Chaos) -> CodeRLError | None:
 
 
 def balanced(log_path: Path, finished: bool) -> None:
-    """No group and no answer is there twice; a finished run has all."""
+    """No group is logged twice, and no answer is sampled or kept twice; a finished run has all groups."""
     logged = Counter((group["step"], group["group"], group["attempt"]) for group in rollouts(log_path))
     folder = log_path / INFLIGHT
-    kept = Counter((step, row["key"]) for step in steps_in(folder) for row in read_lines(step_file(folder, step)))
-    assert set(logged.values()) <= {1}
-    assert set(kept.values()) <= {1}
+    kept = [(step, row["key"]) for step in steps_in(folder) for row in read_lines(step_file(folder, step))]
+    requests = [(step, key.rpartition(" ")[2]) for step, key in kept if key.startswith("drawn ")]
+    for counted in (logged, Counter(kept), Counter(requests)):
+        assert set(counted.values()) <= {1}
     steps = [record["step"] for record in read_metrics(log_path)]
     assert steps == sorted(set(steps))
     if finished:
