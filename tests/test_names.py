@@ -15,7 +15,8 @@ from code_rl.cli.main import VERBS
 from code_rl.cli.train import train_command
 from code_rl.engine.losses import LOSSES
 from code_rl.grading import VerdictKind
-from code_rl.policy.environments import ENVIRONMENTS, PROMPTS
+from code_rl.policy.environments import ENVIRONMENTS
+from code_rl.policy.prompt_templates import PROMPTS
 from code_rl.policy.rewards import REWARDS
 from code_rl.training.algorithm.advantages import ESTIMATORS
 from code_rl.training.algorithm.metrics import METRICS

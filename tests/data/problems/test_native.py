@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from code_rl.data import ProblemStore
 from code_rl.data.load import with_tests
 from code_rl.data.sources import Skipped
+from code_rl.grading import CallTest, Compare, Problem, SequenceTest, StdinTest
 from code_rl.grading.native import format_problem, parse_problem, problem_from_json, write_problems
-from code_rl.grading.problem import CallTest, Compare, Problem, SequenceTest, StdinTest, check_compare
 from code_rl.grading.sandbox import Limits
 from code_rl.util.errors import DataError
 from tests.grading.corpus.reading import read_problems
@@ -258,7 +258,7 @@ def test_a_malformed_row_is_named(tmp_path, field, bad):
     ],
 )
 def test_a_checker_that_three_arguments_can_call_is_taken(source):
-    check_compare(Compare("checker", checker=source), "p")
+    assert problem_from_json(row(compare={"rule": "checker", "checker": source})).compare.checker == source
 
 
 @pytest.mark.parametrize("text", [b"[1]\n", b"{\n", b"\xff\xfe\n", b'{"a":' + b"[" * 100_000 + b"\n", b"null\n"])

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from code_rl.grading import Compare, StdinTest
 from code_rl.grading.comparison import compare_printed
 from code_rl.grading.comparison.text import near, numeral
-from code_rl.grading.problem import RULES, Compare, StdinTest
 
 
 def right(rule: str, got: str | bytes, expected: str, **tolerance: Any) -> bool:
@@ -147,7 +147,7 @@ def test_every_rule_accepts_the_expected_text_itself(text):
 @given(
     st.binary(),
     st.text(st.characters(exclude_categories=["Cs"])),
-    st.sampled_from([r for r in RULES if r != "checker"]),
+    st.sampled_from(["lcb", "lcb-official", "python", "contest"]),
 )
 def test_no_output_makes_a_rule_raise(stdout, expected, rule):
     tolerance = {"abs_tol": 1e-6} if rule == "contest" else {}

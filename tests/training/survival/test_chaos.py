@@ -19,7 +19,6 @@ from code_rl.policy.completion_log import INFLIGHT, step_file, steps_in
 from code_rl.training import read_metrics
 from code_rl.training.assembly import assemble, prepare
 from code_rl.training.console import Console
-from code_rl.training.run import Run
 from code_rl.util.concurrency import cancelled_by_service
 from code_rl.util.errors import BackendError, CodeRLError, SandboxError
 from code_rl.util.files import read_lines
@@ -109,7 +108,7 @@ async def attempt(given: dict[str, str], chaos: Chaos) -> CodeRLError | None:
     """One process's worth of a run, to its end or to the error that stopped it."""
     config, log_path, resumes = prepare(given)
     async with contextlib.AsyncExitStack() as stack:
-        run: Run = await assemble(config, log_path, resumes, Console(STEPS), asyncio.Event(), stack)
+        run = await assemble(config, log_path, resumes, Console(STEPS), asyncio.Event(), stack)
         executor = ChaoticExecutor(run.executor, chaos)
         trainer: Any = ChaoticTrainer(run.backend.trainer, chaos)
         backend = replace(run.backend, trainer=trainer)
