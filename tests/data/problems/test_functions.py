@@ -6,7 +6,6 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +17,7 @@ from code_rl.grading import CallTest, Problem, judge_async
 from code_rl.grading.sandbox import connect_executor
 from tests.data.preparation.test_copies import entry
 from tests.kinds import each_is
-
-ROOT = Path(__file__).parents[3]
+from tests.paths import ROOT
 
 
 def test_the_files_are_what_the_script_writes():

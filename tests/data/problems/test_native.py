@@ -18,6 +18,7 @@ from code_rl.grading.native import format_problem, parse_problem, problem_from_j
 from code_rl.grading.sandbox import Limits
 from code_rl.util.errors import DataError
 from tests.grading.corpus.reading import read_problems
+from tests.paths import ROOT
 from tests.refusals import refused
 
 STDIN = {"kind": "stdin", "input": "1\n", "expected": "2\n", "public": True}
@@ -349,7 +350,7 @@ def test_a_damaged_record_is_named(tmp_path):
 
 
 def test_the_page_on_judging_states_the_limits_that_hold_without_any():
-    page = " ".join((Path(__file__).parents[3] / "docs" / "judging.md").read_text().split())
+    page = " ".join((ROOT / "docs" / "judging.md").read_text().split())
     problem, limits = (
         problem_from_json({"id": "a", "statement": "", "tests": [{"kind": "stdin", "input": "", "expected": ""}]}),
         Limits(),

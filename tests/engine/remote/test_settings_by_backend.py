@@ -16,7 +16,6 @@ from code_rl.policy import derive_seed
 from code_rl.training.runs.recorder import Recorder
 from scripts.write_settings import REACHING
 from tests.engine.remote.remote_support import settings
-from tests.engine.serve.serve_support import ServerThread
 from tests.refusals import refused
 
 GIVEN = {
@@ -26,12 +25,6 @@ GIVEN = {
 LOCAL_GIVEN = {"threads": "1", "dtype": "bfloat16", "keep_checkpoints": "3"}
 SAMPLER = "http://127.0.0.1:9"
 REMOTE_GIVEN = {"checkpoint_ttl_days": "2"}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with ServerThread(tmp_path_factory.mktemp("server")) as made:
-        yield made
 
 
 def backend_of(kind: BackendKind, url: str, environment) -> str:
@@ -139,9 +132,9 @@ EXPECTED = {
 }
 
 
-# What sampler_dir= does beside sampler= is in test_vllm.py; without it it is refused everywhere.
+# What these do beside sampler= is in test_vllm.py and test_own_vllm.py; without it they are refused everywhere.
 @pytest.mark.long
-@pytest.mark.parametrize("setting", [name for name in REACHING if name != "sampler_dir"])
+@pytest.mark.parametrize("setting", [name for name in REACHING if name not in ("sampler_dir", "vllm_command")])
 def test_setting_arrives_or_ends_the_run(arrived, setting, server, tmp_path, monkeypatch):
     honoured = arrived.kind in REACHING[setting].honoured
     if honoured and setting == "sampler":

@@ -14,15 +14,10 @@ import pytest
 
 import code_rl
 from code_rl.util.errors import ConfigError, DataError, IsolationError, SandboxError
-from tests.boxes import end_server, require_boxes, shared_server, start_server
+from tests.boxes import end_server, shared_server, start_server
 
+pytestmark = pytest.mark.usefixtures("boxes")
 COMPILERS = {"g++": "/usr/bin/g++"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def boxes() -> None:
-    """Boxes, or a skip by name."""
-    require_boxes()
 
 
 def in_a_box(*commands, **limits):

@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 
 import code_rl
 from code_rl.cli.main import main
-from code_rl.cli.report import ReportConfig
 from code_rl.training.report.heuristics import BLOCKED, HARD_CODED, TAMPERING, flags
 from code_rl.training.report.page import embed, embedded_rollouts
 from code_rl.training.report.run import DownsampledGroups, open_run
-from code_rl.util.settings import make_settings
-from tests.refusals import refused
+from tests.refusals import one_line, refused
 from tests.training.report.run_folders import PROGRAMS, write_run
 
 PUBLIC = [{"test": 0, "input": "3\n", "expected": "123456789\n"}]
@@ -78,16 +76,10 @@ def test_plain_programs_are_not_flagged(code):
     assert flags(code, "NameError: name 'x' is not defined", PUBLIC, reads_stdin=True) == []
 
 
-@pytest.mark.parametrize(
-    ("given_", "named"),
-    [
-        ({"format": "text", "out": "x.html"}, "out="),
-        ({"format": "pdf"}, "format"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused_by_name(given_, named):
-    with refused(named):
-        make_settings(ReportConfig, {"log_path": "run", **given_})
+@pytest.mark.parametrize(("words", "named"), [(["format=text", "out=x.html"], "out="), (["format=pdf"], "format")])
+def test_settings_that_do_not_go_together_are_refused_by_name(words, named, capsys):
+    assert main(["report", "log_path=run", *words]) == 2
+    one_line(capsys, named)
 
 
 def test_the_verb_writes_a_page_and_prints_text(tmp_path, capsys):
