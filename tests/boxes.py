@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 
 from code_rl import open_box
-from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+from code_rl.grading.sandbox.server import EmbeddedSandbox
 from code_rl.util.errors import IsolationError
 
 _servers: list[subprocess.Popen[str]] = []

@@ -9,7 +9,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # several workers share the cores
 import pytest
 from hypothesis import settings
 
-from tests.boxes import end_servers
+from tests.boxes import end_servers, require_boxes
 
 if find_spec("chz") is not None:  # the core alone has no verbs
     from tests.named_settings import check_names
@@ -26,6 +26,12 @@ def _own_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CODE_RL_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def boxes():
+    """Boxes, or a skip by name."""
+    require_boxes()
 
 
 def pytest_collection():

@@ -22,8 +22,8 @@ from code_rl.cli.main import VERBS, main, run_verb
 from code_rl.cli.serve import ServeConfig
 from code_rl.cli.train import train_command
 from code_rl.engine.losses import LOSSES
+from code_rl.training import read_metrics
 from code_rl.training.algorithm.metrics import METRICS
-from code_rl.training.runs.recorder import read_metrics
 from code_rl.util.settings import read_arguments
 from tests.paths import ROOT
 from tests.training.pipeline_support import small

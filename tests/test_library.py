@@ -17,7 +17,7 @@ import pytest
 import code_rl
 from code_rl import CallTest, DataError, Problem, StdinTest, load_problems
 from code_rl.policy.rewards import fraction
-from code_rl.training.runs.recorder import read_metrics
+from code_rl.training import read_metrics
 from code_rl.util.concurrency import wait_for
 from code_rl.util.door import names
 from code_rl.util.errors import InputError

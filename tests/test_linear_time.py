@@ -16,13 +16,12 @@ import pytest
 
 import code_rl.grading
 import code_rl.training.report
+from code_rl.grading import Compare, StdinTest, extract_code
 from code_rl.grading.comparison import compare_printed
-from code_rl.grading.extract import extract_code
-from code_rl.grading.problem import Compare, StdinTest
 from code_rl.grading.sandbox.ending import exception_line
-from code_rl.policy.renderers.base import Renderer
+from code_rl.policy import Trajectory, Turn
+from code_rl.policy.renderers import Renderer
 from code_rl.policy.rewards import think_answer
-from code_rl.policy.trajectory import Trajectory, Turn
 from code_rl.training.report.heuristics import flags
 
 LENGTH, TIMES = 1 << 12, 4

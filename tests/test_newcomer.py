@@ -9,13 +9,11 @@ import pytest
 
 from code_rl.cli.main import VERBS, Verb, main
 from code_rl.cli.train import train_command
-from code_rl.data.dataset import open_dataset
+from code_rl.data import open_dataset
 from code_rl.data.preparation import pipeline, settings
-from code_rl.data.sources import shapes
-from code_rl.data.sources.records import Skipped
+from code_rl.data.sources import Skipped, shapes
 from code_rl.engine.probes import load_tokenizer
-from code_rl.grading.problem import Problem
-from code_rl.grading.verdict import Verdict, VerdictKind
+from code_rl.grading import Problem, Verdict, VerdictKind
 from code_rl.policy import completion_log as inflight
 from tests import newcomer
 from tests.kinds import each_is

@@ -9,14 +9,14 @@ from collections.abc import Callable
 import pytest
 
 from code_rl import CodeRLError
-from code_rl.engine.places import place_of
+from code_rl.engine import place_of
 from code_rl.engine.probes import require_downloads
 from code_rl.engine.vllm import find_vllm, vllm_at
+from code_rl.evaluation import EvalConfig
 from code_rl.evaluation.endpoint import Endpoint
 from code_rl.evaluation.generators import CompletionRequest
-from code_rl.evaluation.settings import EvalConfig
-from code_rl.grading.problem import Problem, StdinTest
-from code_rl.grading.sandbox.connect import check_executor, connect_executor
+from code_rl.grading import Problem, StdinTest
+from code_rl.grading.sandbox import check_executor, connect_executor
 from code_rl.util.proxies import settle_proxies
 from tests.evaluation.chat_server import RIGHT, chat_server
 from tests.refusals import refused

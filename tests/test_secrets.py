@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.cli.main import main
-from code_rl.cli.report import report_command
 from code_rl.cli.train import train_command
 from code_rl.training.runs.logs import setup_logging
 from code_rl.util.redaction import HIDDEN, holds_key, redacted
@@ -108,7 +107,7 @@ def test_log_and_report_of_a_run_whose_settings_and_errors_hold_keys_show_none(t
     logger.close()
     text = (tmp_path / "logs.log").read_text()
     assert "RuntimeError: 401 for Bearer *** at https://***@host/x" in text
-    assert report_command({"log_path": str(tmp_path)}) == 0
+    assert main(["report", f"log_path={tmp_path}"]) == 0
     assert_no_secret(text + (tmp_path / "report.html").read_text())
 
 

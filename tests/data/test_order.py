@@ -1,12 +1,12 @@
-"""Problem order and subsamples: every problem once an epoch, any position found directly, the built-in splits apart."""
+"""Problem order, subsamples, and held-out problems that are among those to train on."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.data.order import ProblemOrder, subsample
-from code_rl.grading.problem import Problem, StdinTest
+from code_rl.data import ProblemOrder, ProblemStore, subsample, trained_on
+from code_rl.grading import Problem, StdinTest
 
 
 def problems(count: int) -> list[Problem]:
@@ -40,3 +40,32 @@ def test_subsample_is_fixed_ordered_and_no_larger_than_asked(size, limit):
     assert len(chosen) == (size if limit < 0 else min(size, limit))
     ids = [int(problem.id) for problem in chosen]
     assert ids == sorted(set(ids))
+
+
+def problem(name, statement):
+    return Problem(name, statement, tests=(StdinTest("1\n", "1\n"),))
+
+
+TRAIN = [problem("a", "Add two numbers."), problem("b", ""), problem("c", "Sort  a list.")]
+HELD_OUT = {
+    "x": [problem("a", "Something else."), problem("z", "sort a\nlist.")],
+    "y": [problem("y", ""), problem("add", "Add three numbers.")],
+}
+
+
+def test_problems_trained_on_are_found_by_id_and_by_text_but_not_by_having_none():
+    assert trained_on(TRAIN, HELD_OUT) == {"x": ["a", "z"], "y": []}
+
+
+def test_a_part_of_a_set_counts_as_that_part():
+    part = subsample(TRAIN, 1)
+    assert trained_on(part, HELD_OUT)["x"] == {"a": ["a"], "b": [], "c": ["z"]}[part[0].id]
+
+
+def test_a_store_knows_without_reading_its_problems(tmp_path, monkeypatch):
+    store = ProblemStore(tmp_path / "store", "key")
+    for each in TRAIN:
+        store.add(each)
+    store.close()
+    monkeypatch.setattr(ProblemStore, "__getitem__", None)
+    assert trained_on(ProblemStore(tmp_path / "store", "key"), HELD_OUT) == {"x": ["a", "z"], "y": []}

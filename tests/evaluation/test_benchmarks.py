@@ -19,8 +19,8 @@ from code_rl.data.resolve import AT_ONCE
 from code_rl.evaluation.benchmarks import load_benchmark
 from code_rl.evaluation.generators import read_samples_file
 from code_rl.evaluation.runner import judge_official
-from code_rl.grading.problem import CallTest, Problem, StdinTest
-from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+from code_rl.grading import CallTest, Problem, StdinTest
+from code_rl.grading.sandbox.server import EmbeddedSandbox
 from code_rl.util.errors import ConfigError, DataError, SandboxError
 from tests.boxes import shared_box
 from tests.data.problems.test_livecodebench import row as livecodebench_row
@@ -259,8 +259,8 @@ def test_a_sandbox_that_fails_all_calls_in_one_process_is_its_error():
 
 
 def test_the_builtin_splits_are_limited_as_the_loop_limits_them():
+    from code_rl.data import subsample
     from code_rl.data.builtin import test_split
-    from code_rl.data.order import subsample
 
     benchmark = load("builtin", None, limit=3)
     wanted = [

@@ -10,10 +10,10 @@ import traceback
 import pytest
 from aiohttp import web
 
+from code_rl.evaluation import EvalConfig
 from code_rl.evaluation.endpoint import Endpoint
 from code_rl.evaluation.generators import CompletionError, CompletionRequest
-from code_rl.evaluation.settings import EvalConfig
-from code_rl.grading.problem import Problem, StdinTest
+from code_rl.grading import Problem, StdinTest
 from code_rl.util.errors import BackendError, ConfigError
 from tests.evaluation.chat_server import RIGHT, chat_server
 from tests.refusals import refused

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from code_rl.evaluation.held_out import IN_FLIGHT, evaluate
-from code_rl.grading.problem import Problem
-from code_rl.policy.sample import Sampling
-from code_rl.policy.trajectory import Group
+from code_rl.grading import Problem
+from code_rl.policy import Group, Sampling
 from tests.training.rollout_support import PROBLEM, group_of, trajectory
 
 

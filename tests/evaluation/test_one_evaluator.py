@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from code_rl.evaluation import evaluate
 from code_rl.evaluation.generators import EvalEntry, PolicyGenerator
-from code_rl.evaluation.held_out import evaluate
 from code_rl.evaluation.runner import Evaluation, Plan, Questions
 from code_rl.evaluation.samples import Folder, sample_from_json
+from code_rl.policy import Sampling
 from code_rl.policy.environments import Repair, Reply, Single
-from code_rl.policy.sample import Sampling
 from tests.policy.conversation_support import Echo, Scripted, policy, problem, program
 
 WRONG, RIGHT = program("1"), program("7")

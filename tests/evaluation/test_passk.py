@@ -18,7 +18,7 @@ from code_rl.evaluation.pass_at_k import (
     paired_difference,
     pass_at_k,
 )
-from code_rl.grading.verdict import VerdictKind
+from code_rl.grading import VerdictKind
 from code_rl.util.rates import wilson
 from tests.refusals import refused
 

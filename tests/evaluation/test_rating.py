@@ -18,7 +18,7 @@ from code_rl.evaluation.rating import (
     read_standings,
 )
 from code_rl.evaluation.results import _rating
-from code_rl.grading.verdict import VerdictKind
+from code_rl.grading import VerdictKind
 from code_rl.util.errors import DataError
 from tests.grading.corpus.rooms import data_file
 from tests.refusals import refused

@@ -15,10 +15,10 @@ import pytest
 
 from code_rl import ConfigError
 from code_rl.integrations.tasks import open_task_box, read_image, run_in
-from tests.boxes import require_boxes
 from tests.paths import ROOT
 from tests.refusals import refused
 
+pytestmark = pytest.mark.usefixtures("boxes")
 SOLVE = "python3 -c 'print(sum(map(int, open(\"numbers\"))))' > sum"
 TASK = {
     "task.toml": 'version = "1.0"\n[environment]\nbuild_timeout_sec = 60.0\n',
@@ -28,12 +28,6 @@ TASK = {
     "solution/solve.sh": f"#!/bin/bash\n{SOLVE}\n",
     "tests/test.sh": '#!/bin/bash\nif [ "$(cat /app/sum)" = 6 ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n',
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def boxes() -> None:
-    """Boxes, or a skip by name."""
-    require_boxes()
 
 
 @pytest.fixture

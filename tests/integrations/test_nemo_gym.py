@@ -13,7 +13,7 @@ from nemo_gym.base_resources_server import BaseResourcesServerConfig
 from nemo_gym.server_utils import ServerClient
 from responses_api_agents.simple_agent.app import SimpleAgentVerifyResponse
 
-from code_rl.grading.verdict import Verdict, VerdictKind
+from code_rl.grading import Verdict, VerdictKind
 from code_rl.integrations import rows
 from code_rl.integrations.nemo_gym import FAILED, KIND, MASK, CodeServer, to_row
 

@@ -15,9 +15,9 @@ import uvicorn
 from openenv.core.generic_client import GenericEnvClient
 
 from code_rl import load_problems
-from code_rl.grading.verdict import Verdict, VerdictKind
+from code_rl.grading import Verdict, VerdictKind
 from code_rl.integrations import openenv
-from code_rl.policy.sample import GroupGrader
+from code_rl.policy import GroupGrader
 from tests.refusals import refused
 
 

@@ -10,7 +10,7 @@ datasets = pytest.importorskip("datasets")
 
 from code_rl import load_problems  # noqa: E402
 from code_rl.engine.names import source_of  # noqa: E402
-from code_rl.grading.verdict import Verdict, VerdictKind  # noqa: E402
+from code_rl.grading import Verdict, VerdictKind  # noqa: E402
 from code_rl.integrations import rows  # noqa: E402
 from code_rl.integrations.trl import code_reward, to_row  # noqa: E402
 

@@ -21,7 +21,7 @@ from verifiers.v1.errors import TaskError
 
 import code_rl
 from code_rl import load_problems
-from code_rl.grading.verdict import Verdict, VerdictKind
+from code_rl.grading import Verdict, VerdictKind
 from code_rl.integrations import rows
 from code_rl.integrations.verifiers import CodeConfig, CodeTaskset
 from tests.refusals import refused

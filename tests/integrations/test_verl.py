@@ -16,7 +16,7 @@ from verl import DataProto  # noqa: E402
 from verl.trainer.ppo.reward import load_reward_manager  # noqa: E402
 
 from code_rl.engine.names import source_of  # noqa: E402
-from code_rl.grading.verdict import Verdict, VerdictKind  # noqa: E402
+from code_rl.grading import Verdict, VerdictKind  # noqa: E402
 from code_rl.integrations import rows  # noqa: E402
 from code_rl.integrations.verl import to_row  # noqa: E402
 from code_rl.util.errors import SandboxError  # noqa: E402

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from code_rl.grading.problem import Problem, StdinTest
+from code_rl.grading import Problem, StdinTest
 from code_rl.grading.sandbox.executor import Execution, Job, Status, StdinInput
+from code_rl.policy import Policy
 from code_rl.policy.environments import Environment, Repair
-from code_rl.policy.renderers.base import Message, Renderer
-from code_rl.policy.sample import Policy
+from code_rl.policy.renderers import Message, Renderer
 from tests.stand_in import StandIn
 
 STOP = 0

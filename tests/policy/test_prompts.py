@@ -9,7 +9,7 @@ import pytest
 
 from code_rl.cli.train import train_command
 from code_rl.engine.probes import load_tokenizer
-from code_rl.grading.problem import ProblemView
+from code_rl.grading import ProblemView
 from code_rl.policy.environments import get_environment
 from code_rl.policy.prompt_templates import PROMPTS, build_prompt, get_prompt_template
 from code_rl.training.config import make_config

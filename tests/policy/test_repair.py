@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.grading.problem import Problem, StdinTest
+from code_rl.grading import Problem, StdinTest
+from code_rl.policy import Sampling
 from code_rl.policy.completion_log import InFlight
 from code_rl.policy.environments import Repair, get_environment
 from code_rl.policy.rewards import get_reward
-from code_rl.policy.sample import Sampling
 from code_rl.training.algorithm.datums import Example, make_datum, segments
 from tests.refusals import refused
 

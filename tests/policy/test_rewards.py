@@ -8,14 +8,10 @@ from typing import Any
 
 import pytest
 
-from code_rl.grading.extract import extract_code
-from code_rl.grading.judging import judge_async
-from code_rl.grading.problem import Problem, StdinTest
-from code_rl.grading.verdict import Verdict, VerdictKind
+from code_rl.grading import Problem, StdinTest, Verdict, VerdictKind, extract_code, judge_async
+from code_rl.policy import Policy, Sampling, Trajectory, Turn
 from code_rl.policy.renderers import Renderer
 from code_rl.policy.rewards import Reward, get_reward
-from code_rl.policy.sample import Policy, Sampling
-from code_rl.policy.trajectory import Trajectory, Turn
 from code_rl.util.errors import SandboxError
 from tests.grading.judging.fakes import ScriptedExecutor, printed
 from tests.refusals import refused

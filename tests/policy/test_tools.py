@@ -6,21 +6,15 @@ import asyncio
 
 import pytest
 
+from code_rl.policy import Sampling
 from code_rl.policy.completion_log import InFlight
 from code_rl.policy.environments import Tools, get_environment
-from code_rl.policy.sample import Sampling
-from tests.boxes import require_boxes
 from tests.refusals import refused
 
 from .conversation_support import Scripted, policy, problem, program
 
+pytestmark = pytest.mark.usefixtures("boxes")
 RIGHT = program("7")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def boxes() -> None:
-    """Boxes, or a skip by name."""
-    require_boxes()
 
 
 def shell(command: str) -> str:

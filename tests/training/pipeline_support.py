@@ -8,14 +8,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from code_rl.policy.sample import derive_seed
-from code_rl.training.algorithm.advantages import compute_advantages, should_skip
-from code_rl.training.algorithm.datums import make_datum
+from code_rl.policy import derive_seed
+from code_rl.training import read_metrics
+from code_rl.training.algorithm import compute_advantages, make_datum, should_skip
 from code_rl.training.assembly import assemble
 from code_rl.training.config import make_config
 from code_rl.training.console import Console
 from code_rl.training.pipeline import evaluate_run
-from code_rl.training.runs.recorder import read_metrics
 from code_rl.util.concurrency import gather_or_cancel
 from code_rl.util.files import read_lines
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from code_rl.grading.problem import Problem, StdinTest
-from code_rl.grading.verdict import Verdict, VerdictKind
+from code_rl.grading import Problem, StdinTest, Verdict, VerdictKind
+from code_rl.policy import Group, Trajectory, Turn
 from code_rl.policy.rewards import Reward
-from code_rl.policy.trajectory import Group, Trajectory, Turn
 from code_rl.training.objective import Objective
 
 PROBLEM = Problem(id="p", statement="s", tests=(StdinTest(input="", expected="", public=True),))

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from code_rl.cli.main import main
 from code_rl.cli.train import train_command
+from code_rl.training import read_metrics
 from code_rl.training.budget import Budget, Prices, Tokens
 from code_rl.training.config import RECIPES, make_config
 from code_rl.training.forecast import assumptions, forecast
-from code_rl.training.runs.recorder import read_metrics
 from tests.refusals import refused
 from tests.training.pipeline_support import rollouts, small, untimed
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import chz
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.cli.main import main
 from code_rl.training.config import BatchShape, Config, batch_shape, make_config, refuse_idle
-from code_rl.training.config.fields import INHERITED
-from code_rl.training.config.setting import facts_of
 from code_rl.util.settings import describe, make_settings, read_arguments
 from tests.refusals import refused
 
@@ -86,15 +83,6 @@ def test_help_shows_every_setting_with_its_default():
 def test_an_evaluation_that_is_turned_off_on_a_resume_keeps_the_problems_of_the_run():
     earlier = {"backend": "embedded", "executor": "embedded", "test_dataset": "builtin"}
     assert make_config({"eval_every": "-1"}, earlier).test_dataset == "builtin"
-
-
-def test_a_setting_that_does_not_say_who_honours_it_and_when_it_may_change_cannot_be():
-    @chz.chz
-    class Forgetful(Config):
-        learning_rate: float = chz.field(default=1.0, doc="Rate.")
-
-    with refused("Forgetful.learning_rate", kind=TypeError):
-        facts_of(Forgetful, INHERITED)
 
 
 def test_clip_distances_become_the_thresholds_of_the_service():

@@ -15,8 +15,7 @@ import pytest
 from code_rl.cli.train import train_command
 from code_rl.engine.checkpoints import read_checkpoints
 from code_rl.grading.sandbox.executor import Execution, Executor, Job
-from code_rl.training.assembly import prepare
-from code_rl.training.runs.recorder import read_metrics
+from code_rl.training import prepare, read_metrics
 from code_rl.util.errors import SandboxError
 from tests.refusals import refused
 from tests.stand_in import StandIn

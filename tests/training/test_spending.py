@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.engine.places import place_of
-from code_rl.training.assembly import prepare
+from code_rl.engine import place_of
+from code_rl.training import prepare
 from code_rl.training.config import make_config
 from code_rl.training.trainer import confirm
 from code_rl.util.errors import ConfigError

@@ -21,21 +21,21 @@ from rich.console import Console as RichConsole
 import code_rl.loop
 from code_rl.cli.export import export_command
 from code_rl.cli.train import train_command
+from code_rl.data import ProblemOrder
 from code_rl.data.builtin import BuiltinTrainSet
-from code_rl.data.order import ProblemOrder
 from code_rl.engine.checkpoints import read_checkpoints, read_config
 from code_rl.engine.local.models import source_of
 from code_rl.engine.names import BUILT_IN_FOLDER
 from code_rl.engine.probes import load_tokenizer
+from code_rl.grading import Problem, StdinTest
 from code_rl.grading.native import format_problem
-from code_rl.grading.problem import Problem, StdinTest
+from code_rl.policy import prompt_length, refuse_prompts
 from code_rl.policy.environments import Single
-from code_rl.policy.lengths import prompt_length, refuse_prompts
+from code_rl.training import read_metrics
 from code_rl.training.assembly import check_room, prepare
 from code_rl.training.config import defaults_here, doubtful, make_config, unused
 from code_rl.training.console import Console
 from code_rl.training.problem_sampler import ProblemSampler
-from code_rl.training.runs.recorder import read_metrics
 from code_rl.training.trainer import _hints
 from code_rl.util.errors import BackendError, DataError
 from code_rl.util.files import read_lines

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from code_rl.data.resolve import resolve
-from code_rl.grading.judging import judge_async
-from code_rl.grading.problem import Problem
+from code_rl.grading import Problem, judge_async
 from tests.boxes import shared_box
 
 

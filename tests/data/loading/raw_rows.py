@@ -9,7 +9,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
-from code_rl.data.sources.verl import CODE_R1_SYSTEM, code_r1_question
+from code_rl.data.sources import CODE_R1_SYSTEM, code_r1_question
 
 SUM = "a, b = map(int, input().split())\nprint(a + b)"
 PRODUCT = "a, b = map(int, input().split())\nprint(a * b)"

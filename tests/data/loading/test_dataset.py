@@ -13,14 +13,14 @@ import pytest
 import zstandard
 
 from code_rl.data import dataset as datasets
+from code_rl.data import find_data, load_dataset, load_test_splits
 from code_rl.data.catalogue import CATALOGUE, MIXTURES
 from code_rl.data.dataset import open_dataset, own_test_setting
 from code_rl.data.fetch import select_files
-from code_rl.data.load import find_data, load_dataset, load_test_splits
 from code_rl.data.on_disk import READERS
 from code_rl.data.sources.records import Skipped, item_id
+from code_rl.grading import Problem, StdinTest
 from code_rl.grading.native import format_problem, write_problems
-from code_rl.grading.problem import Problem, StdinTest
 from code_rl.grading.values import MAX_DEPTH
 from code_rl.policy.prompt_templates import build_prompt, build_question
 from code_rl.util.data_files import sources_digest, stream_rows

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from code_rl.data.dataset import open_dataset
+from code_rl.data import open_dataset
 from code_rl.data.sources.records import Skipped, item_id
-from code_rl.grading.problem import Problem
+from code_rl.grading import Problem
 from tests.grading.corpus.rooms import data_file
 
 NOTHING = "pass"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from code_rl.data.on_disk import ProblemStore
+from code_rl.data import ProblemStore
 from code_rl.data.sources.records import Ambiguous, Origin, Skipped, item_id
 from code_rl.data.sources.shapes import read_row, shape_of
 from code_rl.grading import Problem

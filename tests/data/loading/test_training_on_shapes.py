@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
@@ -15,8 +14,8 @@ import zstandard
 
 from code_rl.data.sources.shapes import shape_of
 from tests.data.loading.raw_rows import SAMPLES
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[3]
 COLUMNS = ("problem", "solutions", "starter_code", "tests", "metadata")
 
 

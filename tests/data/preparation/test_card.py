@@ -12,9 +12,8 @@ import pytest
 
 from code_rl.cli.main import main
 from code_rl.data.preparation.verification.nearby import generated_tests
+from code_rl.grading import CallTest, Problem, SequenceTest, StdinTest
 from code_rl.grading.native import write_problems
-from code_rl.grading.problem import CallTest, Problem, SequenceTest, StdinTest
-from tests.data.preparation.planted import planted_set
 from tests.refusals import one_line
 
 RIGHT = "a, b = map(int, input().split())\nprint(a + b if a > 0 else b)\n"
@@ -125,18 +124,20 @@ def test_the_markdown_has_no_line_that_data_could_break(tmp_path: Path) -> None:
     assert "- a # b&lt;i&gt;: reference_fails" in (out / "card.md").read_text()
 
 
-@pytest.mark.parametrize("number", range(6))
-def test_generated_inputs_are_new_and_of_the_same_form(number: int) -> None:
-    tests = planted_set(6, 0)[0][number].problem.tests
-    made = generated_tests(tests, random.Random(number))
-    assert made
-    for test in made:
-        if isinstance(test, StdinTest):
-            lines = [line.split() for line in test.input.splitlines()]
-            assert len(lines[1]) == int(lines[0][0])
-            assert test.input not in {one.input for one in tests if isinstance(one, StdinTest)}
-        else:
-            assert all(isinstance(value, int) for value in test.args[0])
+LISTS = ([3, 1, 4], [15, 9], [2, 6, 5, 35], [8])
+
+
+def test_generated_inputs_are_new_and_of_the_same_form() -> None:
+    """A list keeps the count before it, and an argument stays a list of integers."""
+    texts = [f"{len(each)}\n{' '.join(map(str, each))}\n" for each in LISTS]
+    for test in generated_tests(tuple(StdinTest(text, "") for text in texts), random.Random(0)):
+        assert isinstance(test, StdinTest)
+        count, numbers = test.input.splitlines()
+        assert len(numbers.split()) == int(count)
+        assert test.input not in texts
+    called = generated_tests(tuple(CallTest((each,), 0) for each in LISTS), random.Random(0))
+    assert called
+    assert all(isinstance(value, int) for test in called if isinstance(test, CallTest) for value in test.args[0])
 
 
 def test_arguments_given_by_name_are_changed_too() -> None:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from code_rl.cli.main import main
-from code_rl.data.dataset import open_dataset
+from code_rl.data import open_dataset
+from code_rl.data.builtin import BuiltinTrainSet
 from code_rl.data.preparation.decisions import Decision
 from code_rl.data.preparation.verification.verify import Verifier
+from code_rl.grading import Problem, StdinTest
 from code_rl.grading.native import write_problems
-from code_rl.grading.problem import Problem, StdinTest
-from tests.data.preparation.planted import planted_set
 from tests.grading.corpus.reading import read_problems
 from tests.grading.corpus.rooms import data_file
 from tests.kinds import each_is
@@ -25,9 +25,9 @@ from tests.refusals import one_line
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """A file of six clean problems."""
+    """A file of six sound problems."""
     path = tmp_path / "small.jsonl"
-    write_problems(path, [one.problem for one in planted_set(6, 0)[0]])
+    write_problems(path, BuiltinTrainSet()[:6])
     return path
 
 
@@ -119,6 +119,35 @@ def test_it_stops_after_the_stage_that_was_named(small: Path, tmp_path: Path) ->
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
+FILTERED = (
+    ("Look at this board: ![board](http://x/y.png) and print the number of rooks.", "image"),
+    ("Look at this board and print the number of rooks. <IMG src='board.png'>", "image"),
+    ("This is an interactive problem. Guess the number that the judge thinks of.", "interactive"),
+    ("English statement is not available for the problem. Please switch to Chinese.", "no_statement"),
+    ("Statement: https://example.org/problems/17/statement", "no_statement"),
+    ("The [statement](https://example.org/17).", "no_statement"),
+    ("Add.", "too_short"),
+    ("word " * 5000, "too_long"),
+    ("You are given an image as a grid of pixels. Print how many of them are black.", ""),
+    ("Best hand: a Flush is five cards of one suit. Print the name of the given hand.", ""),
+    ("Find the nth bell number. https://example.org/bell-numbers/", ""),
+)
+"""Statements, and the reason for which a problem that has one is dropped (empty: it stays)."""
+
+
+def test_a_filter_drops_for_its_own_reason(tmp_path: Path) -> None:
+    tests = tuple(StdinTest(f"{n}\n", f"{n + 1}\n") for n in range(3))
+    problems = [Problem(f"{n}", text, tests) for n, (text, _) in enumerate(FILTERED)]
+    told = FILTERED[-1][0]
+    problems += [Problem("few", told, tests[:1]), Problem("large", told, (StdinTest("x" * 2_000_000, "1"), *tests))]
+    write_problems(tmp_path / "p.jsonl", problems)
+    words = [f"dataset={tmp_path / 'p.jsonl'}", f"out={tmp_path / 'out'}", "stop_after=filter", "max_row_mb=1"]
+    assert main(["prepare", *words]) == 0
+    dropped = map(json.loads, (tmp_path / "out" / "dropped.jsonl").read_text().splitlines())
+    wanted = {f"{n}": reason for n, (_, reason) in enumerate(FILTERED) if reason}
+    assert {row["id"]: row["reason"] for row in dropped} == wanted | {"few": "few_tests", "large": "oversized"}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz"])
 def test_a_prepared_folder_is_read_back_whole_with_its_cards(small: Path, tmp_path: Path, kind: str) -> None:
@@ -193,8 +222,6 @@ def rated(tmp_path: Path, *rows: tuple[str, str]) -> Path:
 
 
 def test_verdicts_of_an_evaluation_give_pass_rates_and_the_extremes_go(tmp_path: Path) -> None:
-    from code_rl.data.builtin import BuiltinTrainSet
-
     always, never, some, unknown = BuiltinTrainSet()[:4]
     write_problems(tmp_path / "builtin.jsonl", [always, never, some, unknown])
     rows = [(always.id, "passed"), (never.id, "wrong_answer"), (some.id, "passed"), (some.id, "time_limit")]

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from code_rl.data.preparation import PrepareConfig
 from code_rl.data.preparation.normalise import open_source
-from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.data.preparation.workspace import Candidate, Workspace, make_entry
+from code_rl.grading import CallTest, Problem, StdinTest
 from code_rl.grading.native import format_problem
-from code_rl.grading.problem import CallTest, Problem, StdinTest
 
 NASTY = st.text() | st.sampled_from(['],"time_limit_s":9,"meta":{', '"tests":[]', "\\", "\ud800", "}\n{", '"meta"'])
 VALUES = st.recursive(

@@ -11,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.data.preparation.decisions import BYTES_IN_FLIGHT, at_once
-from code_rl.data.preparation.difficulty import judge_rate
 from code_rl.data.preparation.verification.attempts import trivial_pass
-from code_rl.data.preparation.verification.verify import bucket, calibrated_limit
 from code_rl.data.preparation.workspace import Candidate, ProblemSummary, make_entry, measure
-from code_rl.grading.problem import CallTest, Problem, StdinTest
+from code_rl.grading import CallTest, Problem, StdinTest
 from code_rl.grading.values import MAX_DEPTH
 from code_rl.util.rates import wilson
 
@@ -33,18 +31,6 @@ def entry(problem: Problem) -> ProblemSummary:
     return make_entry(problem, 0)[0]
 
 
-@given(st.floats(0, 200))
-def test_a_rung_holds_the_time_and_less_than_twice_of_it(cpu_s: float) -> None:
-    assert cpu_s <= bucket(cpu_s) <= max(0.25, 2 * cpu_s)
-
-
-def test_limits_follow_the_reference() -> None:
-    assert calibrated_limit(6.0, 0.01) == 2.0
-    assert calibrated_limit(1.0, 0.01) == 1.0
-    assert calibrated_limit(6.0, 3.0) == 6.0
-    assert calibrated_limit(6.0, 17.0) == 64.0
-
-
 @pytest.mark.parametrize(
     ("passed", "n", "low", "high"),
     [(0, 8, 0.0, 0.3244), (8, 8, 0.6756, 1.0), (4, 8, 0.2152, 0.7848), (1, 10, 0.0179, 0.4042)],
@@ -60,13 +46,6 @@ def test_wilson_holds_the_rate_within_zero_and_one(n: int, data: st.DataObject) 
     assert 0 <= low <= passed / n + 1e-12
     assert passed / n - 1e-12 <= high <= 1
     assert math.isclose(wilson(n - passed, n)[1], 1 - low, abs_tol=1e-9)
-
-
-def test_problems_that_nobody_or_everybody_solves_are_dropped() -> None:
-    assert judge_rate(0, 8, "drop").reason == "never_solved"
-    assert judge_rate(8, 8, "drop").reason == "always_solved"
-    assert judge_rate(3, 8, "drop").keep
-    assert judge_rate(8, 8, "keep").metadata["difficulty"]["pass_rate"] == 1.0
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 import os
 import random
 import signal
@@ -13,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from code_rl.data.builtin import BuiltinTrainSet
 from code_rl.grading.native import write_problems
-from tests.data.preparation.planted import planted_set
 
 RESULTS = ("train.jsonl", "test.jsonl", "manifest.json", "dropped.jsonl")
 MOMENTS = (("index.jsonl", 9), ("verify.jsonl", 3), ("verify.jsonl", 12))
@@ -22,10 +24,15 @@ MOMENTS = (("index.jsonl", 9), ("verify.jsonl", 3), ("verify.jsonl", 12))
 
 
 def noisy(folder: Path, total: int = 20) -> list[str]:
-    """The words of a run on a small noisy set; `out` is still missing."""
-    planted, eval_problems = planted_set(total, 10)
-    write_problems(folder / "noisy.jsonl", [one.problem for one in planted])
-    write_problems(folder / "exams.jsonl", eval_problems)
+    """The words of a run on a small set with a problem for each stage to drop; `out` is still missing."""
+    *sound, wrong, leaked = BuiltinTrainSet()[:total]
+    spoiled = [
+        dataclasses.replace(sound[0], id="copy", statement=f"{sound[0].statement}\nGood luck with it."),
+        dataclasses.replace(wrong, solutions=("print('wrong')",)),
+        dataclasses.replace(sound[1], id="short", statement="Add."),
+    ]
+    write_problems(folder / "noisy.jsonl", [*sound, leaked, *spoiled])
+    write_problems(folder / "exams.jsonl", [dataclasses.replace(leaked, id="exam")])
     return [
         f"dataset={folder / 'noisy.jsonl'}",
         f"decontaminate={folder / 'exams.jsonl'}",
@@ -65,7 +72,8 @@ def _lines(path: Path) -> int:
 def test_killed_in_the_middle_of_each_stage_it_ends_with_the_same_bytes(tmp_path: Path) -> None:
     words = noisy(tmp_path)
     whole = finish(words, tmp_path / "whole")
-    assert whole["train.jsonl"].count(b"\n") >= 5
+    reasons = {json.loads(line)["reason"] for line in whole["dropped.jsonl"].splitlines()}
+    assert reasons == {"duplicate", "contaminated", "reference_fails", "too_short"}
     for file, lines in MOMENTS:
         kill_at(words, tmp_path / "cut", file, lines)
     assert finish(words, tmp_path / "cut") == whole

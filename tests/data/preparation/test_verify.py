@@ -10,17 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from code_rl.data.preparation import PrepareConfig
 from code_rl.data.preparation.decisions import Decision
 from code_rl.data.preparation.normalise import normalise, open_source
-from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.data.preparation.verification.attempts import mutants
 from code_rl.data.preparation.verification.verify import Verifier, run_verify
 from code_rl.data.preparation.workspace import Workspace
-from code_rl.grading.judging import judge_async
+from code_rl.grading import CallTest, Compare, Problem, SequenceTest, StdinTest, Verdict, judge_async
 from code_rl.grading.native import write_problems
-from code_rl.grading.problem import CallTest, Compare, Problem, SequenceTest, StdinTest
 from code_rl.grading.sandbox.executor import Execution, Job, Status
-from code_rl.grading.verdict import Verdict
 from tests.grading.corpus.rooms import room
 from tests.stand_in import StandIn
 

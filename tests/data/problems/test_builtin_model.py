@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -10,11 +9,12 @@ from hypothesis import strategies as st
 
 from code_rl.data.builtin import SPLITS, test_split
 from code_rl.policy.prompt_templates import CLOSING, OPENING, STARTER_FORMAT, STDIN_FORMAT, build_prompt
+from tests.paths import ROOT
 
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-FOLDER = Path(__file__).parents[3] / "src/code_rl/engine/local/tiny"
+FOLDER = ROOT / "src/code_rl/engine/local/tiny"
 PHRASES = (OPENING, STARTER_FORMAT, STDIN_FORMAT, CLOSING)
 
 

@@ -15,7 +15,7 @@ from code_rl.data.builtin import SPLITS, BuiltinTrainSet, draw_problem
 from code_rl.data.builtin.cases import CASES, PROBE, PUBLIC
 from code_rl.data.builtin.primitives import FILTERS, MAPS, REDUCES, WORD_FILTERS, WORD_MAPS, WORD_REDUCES
 from code_rl.data.builtin.specs import TRAIN
-from code_rl.grading.problem import CallTest
+from code_rl.grading import CallTest
 
 ALL_SPLITS = (TRAIN, *SPLITS)
 

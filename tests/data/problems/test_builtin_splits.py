@@ -17,7 +17,7 @@ from code_rl.data.builtin import (
     test_split,
 )
 from code_rl.data.builtin.specs import TRAIN, held_out_composition, held_out_constant, split_of
-from code_rl.grading.problem import CallTest
+from code_rl.grading import CallTest
 from tests.refusals import refused
 
 PINNED = {

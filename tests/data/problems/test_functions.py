@@ -6,7 +6,6 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +13,11 @@ import pytest
 from code_rl.data.dataset import open_dataset, own_test_setting
 from code_rl.data.preparation.decontaminate import Decontaminator
 from code_rl.data.preparation.evaluation_sets import evaluation_problems
-from code_rl.grading.judging import judge_async
-from code_rl.grading.problem import CallTest, Problem
-from code_rl.grading.sandbox.connect import connect_executor
+from code_rl.grading import CallTest, Problem, judge_async
+from code_rl.grading.sandbox import connect_executor
 from tests.data.preparation.test_copies import entry
 from tests.kinds import each_is
-
-ROOT = Path(__file__).parents[3]
+from tests.paths import ROOT
 
 
 def test_the_files_are_what_the_script_writes():

@@ -24,8 +24,7 @@ from code_rl.data.sources.livecodebench import (
     shard_paths,
 )
 from code_rl.data.sources.records import RowError, Skipped
-from code_rl.grading.problem import CallTest, Problem, StdinTest
-from code_rl.policy.prompt_templates import build_prompt
+from code_rl.grading import CallTest, Problem, StdinTest
 from tests.grading.corpus.reading import read_livecodebench, read_rows
 from tests.grading.corpus.rooms import data_file
 from tests.kinds import each_is
@@ -77,12 +76,6 @@ def test_a_functional_row_has_one_json_value_a_line_as_arguments():
     )  # fmt: skip
     assert problem.tests == (CallTest(([1, 2], "x", 3.5), [[1], None]),)
     assert (problem.fn_name, problem.starter_code) == ("solve", starter)
-
-
-def test_the_prompt_shows_no_private_test():
-    prompt = build_prompt(only([row()]).view())
-    assert "Print the sum." in prompt
-    assert "5 6" not in prompt
 
 
 @given(st.lists(st.fixed_dictionaries({"input": st.text(), "output": st.text(), "testtype": st.just("stdin")})))

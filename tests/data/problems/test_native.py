@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from code_rl.data import ProblemStore
 from code_rl.data.load import with_tests
-from code_rl.data.on_disk import ProblemStore
-from code_rl.data.sources.records import Skipped
+from code_rl.data.sources import Skipped
+from code_rl.grading import CallTest, Compare, Problem, SequenceTest, StdinTest
 from code_rl.grading.native import format_problem, parse_problem, problem_from_json, write_problems
-from code_rl.grading.problem import CallTest, Compare, Problem, SequenceTest, StdinTest, check_compare
-from code_rl.grading.sandbox.executor import Limits
+from code_rl.grading.sandbox import Limits
 from code_rl.util.errors import DataError
 from tests.grading.corpus.reading import read_problems
+from tests.paths import ROOT
 from tests.refusals import refused
 
 STDIN = {"kind": "stdin", "input": "1\n", "expected": "2\n", "public": True}
@@ -171,35 +172,25 @@ BAD = {
         row(tests=["x"]),
         row(tests=[{**STDIN, "kind": "stdio"}]),
         row(tests=[{**STDIN, "input": 5}]),
-        row(tests=[{**STDIN, "expected": None}]),
         row(tests=[{**STDIN, "public": 1}]),
         row(tests=[{**STDIN, "extra": 1}]),
-        row(tests=[{"kind": "stdin", "input": ""}]),
         row(tests=[CALL]),
         row(tests=[STDIN], fn_name="f"),
         row(tests=[{**CALL, "args": 3}], fn_name="f"),
-        row(tests=[{**CALL, "kwargs": []}], fn_name="f"),
         row(tests=[{**CALL, "kwargs": {"not a name": 1}}], fn_name="f"),
         row(tests=[{**CALL, "expected": {"__type__": "module", "items": []}}], fn_name="f"),
         row(tests=[{**CALL, "expected": {"__type__": "set", "items": [[1]]}}], fn_name="f"),
-        row(tests=[{k: v for k, v in CALL.items() if k != "expected"}], fn_name="f"),
         row(tests=[{**SEQUENCE, "calls": []}]),
         row(tests=[{**SEQUENCE, "calls": [["D", []], ["get", []]]}]),
-        row(tests=[{**SEQUENCE, "calls": [["C", [2]], ["get", 1]]}]),
         row(tests=[{**SEQUENCE, "calls": [["C", [2]], ["a b", []]]}]),
         row(tests=[{**SEQUENCE, "expected": [None]}]),
         row(tests=[{**SEQUENCE, "expected": [1, 1]}]),
-        row(tests=[{**SEQUENCE, "class": "no name"}]),
-        row(tests=[{**SEQUENCE, "args": []}]),
         row(tests=[{**RAISES, "expected": 1}]),
         row(tests=[{**RAISES, "raises": "SystemExit"}]),
-        row(tests=[{**RAISES, "raises": "a.b"}]),
         row(tests=[{**RAISES, "fn_name": None}]),
         row(tests=[{**RAISES, "abs_tol": -1}]),
-        row(tests=[{**RAISES, "abs_tol": "x"}]),
         row(compare="lcb-official", tests=[{**STDIN, "abs_tol": 0.1}]),
         row(tests=[{**CALL, "expected": {"__type__": ["x"], "items": []}}], fn_name="f"),
-        row(tests=[{**CALL, "expected": {"__type__": {}, "items": []}}], fn_name="f"),
         row(tests=[{**CALL, "expected": {"__type__": "bytes", "items": [1 << 70]}}], fn_name="f"),
     ],
     "fn_name": [row(fn_name=""), row(fn_name=3)],
@@ -210,22 +201,17 @@ BAD = {
         for x in (
             "lbc",
             None,
-            {"abs_tol": 1},
             {"rule": "lcb", "abs_tol": -1},
-            {"rule": "lcb", "abs_tol": "1"},
             {"rule": "lcb", "tol": 1},
             {"rule": "lcb-official", "abs_tol": 1e-6},
             {"rule": "checker"},
             {"rule": "lcb", "checker": "x"},
             {"rule": "lcb-official", "exact_integers": True},
             {"rule": "contest", "ignore_case": 1},
-            {"rule": "cheker", "checker": CHECK},
             {"rule": "checker", "checker": "checker.py"},
-            {"rule": "checker", "checker": "floats"},
             {"rule": "checker", "checker": "def check(input:\n"},
             {"rule": "checker", "checker": "def chek(a, b, c):\n    return True\n"},
             {"rule": "checker", "checker": "def check(o, e): return o == e"},
-            {"rule": "checker", "checker": "def check(a, b, c, d): return True"},
             {"rule": "checker", "checker": "def check(a, b, c, *, d): return True"},
         )
     ],
@@ -258,7 +244,7 @@ def test_a_malformed_row_is_named(tmp_path, field, bad):
     ],
 )
 def test_a_checker_that_three_arguments_can_call_is_taken(source):
-    check_compare(Compare("checker", checker=source), "p")
+    assert problem_from_json(row(compare={"rule": "checker", "checker": source})).compare.checker == source
 
 
 @pytest.mark.parametrize("text", [b"[1]\n", b"{\n", b"\xff\xfe\n", b'{"a":' + b"[" * 100_000 + b"\n", b"null\n"])
@@ -349,7 +335,7 @@ def test_a_damaged_record_is_named(tmp_path):
 
 
 def test_the_page_on_judging_states_the_limits_that_hold_without_any():
-    page = " ".join((Path(__file__).parents[3] / "docs" / "judging.md").read_text().split())
+    page = " ".join((ROOT / "docs" / "judging.md").read_text().split())
     problem, limits = (
         problem_from_json({"id": "a", "statement": "", "tests": [{"kind": "stdin", "input": "", "expected": ""}]}),
         Limits(),

@@ -10,10 +10,8 @@ from code_rl.data.resolve import REFERENCE_LIMITS, with_expected
 from code_rl.data.sources.leetcode import binary_tree, linked_list
 from code_rl.data.sources.mbpp import cast_calls
 from code_rl.data.sources.records import Draft, RowError, Skipped
-from code_rl.grading.judging import judge_async
-from code_rl.grading.problem import CallTest, Problem
+from code_rl.grading import CallTest, Problem, VerdictKind, judge_async
 from code_rl.grading.values import BinaryTree, LinkedList
-from code_rl.grading.verdict import VerdictKind
 from code_rl.util.errors import DataError
 from tests.boxes import shared_box
 from tests.grading.corpus.reading import (

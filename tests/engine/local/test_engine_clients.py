@@ -15,7 +15,6 @@ from tinker.lib.public_interfaces.api_future import APIFuture
 
 from code_rl.engine.local import EmbeddedService
 from code_rl.engine.local.state import read_state
-from code_rl.engine.local.worker import Lanes
 from code_rl.util.errors import BackendError, CheckpointError, DataError
 from tests.engine.local.embedded_models import (
     policy_datum,
@@ -74,28 +73,6 @@ def test_the_event_loop_is_not_blocked():
         return await pending
 
     assert asyncio.run(run()).metrics
-
-
-def test_a_cancelled_request_is_skipped():
-    worker, gate, ran = Lanes("test"), threading.Event(), []
-    worker.submit(gate.wait)
-    dropped = worker.submit(lambda: ran.append(1))
-    kept = worker.submit(lambda: ran.append(2))
-    assert dropped.future().cancel()
-    gate.set()
-    kept.result()
-    assert ran == [2]
-
-
-def test_a_closed_worker_finishes_its_queue_and_refuses_more():
-    worker, gate = Lanes("test"), threading.Event()
-    worker.submit(gate.wait)
-    last = worker.submit(lambda: 7)
-    worker.close()
-    gate.set()
-    assert last.result() == 7
-    with pytest.raises(BackendError):
-        worker.submit(lambda: 8)
 
 
 def engine_threads():

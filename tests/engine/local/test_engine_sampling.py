@@ -77,18 +77,6 @@ def test_frequencies_follow_the_distribution():
     assert np.all(np.abs(found - expected) <= 5 * np.sqrt(expected * (1 - expected) / 4000) + 1e-3)
 
 
-def test_compute_logprobs_equal_transformers():
-    model = reference("llama")
-    client = service(model).create_sampling_client(base_model="m").result()
-    full = tokens(5, 25)
-    got = client.compute_logprobs(text(full)).result()
-    assert got[0] is None
-    np.testing.assert_allclose(got[1:], reference_logprobs(model, full).numpy(), atol=2e-5)
-    last = client.compute_logprobs(text(full), prompt_logprobs_last_n=3).result()
-    assert last[:-3] == [None] * 22
-    assert last[-3:] == got[-3:]
-
-
 @pytest.fixture(scope="module")
 def tiny():
     return sampler("tiny-shape")

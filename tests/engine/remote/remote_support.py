@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from code_rl.training.runs.recorder import read_metrics
+from code_rl.training import read_metrics
 from tests.engine.remote.proxy import FaultyProxy, Loopback
 
 RUN = {

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from code_rl.cli.train import train_command
-from code_rl.training.runs.recorder import read_metrics
+from code_rl.training import read_metrics
 from tests.engine.remote.test_vllm import given
+from tests.paths import ROOT
 from tests.refusals import refused
 
 COMMAND = f"{sys.executable} -m tests.engine.remote.fake_vllm"
-ROOT = Path(__file__).parents[3]
 
 
 def settings_of(run: Path, **changes: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ import tinker
 from tinker import types
 
 from code_rl.cli.train import train_command
-from code_rl.engine.backends import logprobs_of
+from code_rl.engine import logprobs_of
 from code_rl.engine.local import EmbeddedService
 from code_rl.engine.names import BUILT_IN_FOLDER
 from code_rl.engine.places import KEYLESS, BackendKind, Place
@@ -20,14 +20,7 @@ from code_rl.engine.probes import context_of, load_tokenizer, probe_narrowing, p
 from code_rl.engine.remote import Link, RemoteSamplingClient
 from code_rl.util.errors import BackendError
 from tests.engine.remote.remote_support import FaultyProxy, settings
-from tests.engine.serve.serve_support import ServerThread
 from tests.refusals import refused
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with ServerThread(tmp_path_factory.mktemp("server")) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

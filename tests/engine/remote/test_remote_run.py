@@ -15,14 +15,7 @@ from code_rl.engine.names import BUILT_IN_FOLDER
 from code_rl.engine.places import KEYLESS, BackendKind, Place
 from code_rl.engine.probes import survey
 from tests.engine.remote.remote_support import FaultyProxy, records, sampled, settings
-from tests.engine.serve.serve_support import ServerThread
 from tests.refusals import refused
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with ServerThread(tmp_path_factory.mktemp("server")) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

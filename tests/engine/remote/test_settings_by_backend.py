@@ -8,15 +8,14 @@ import pytest
 import torch
 
 from code_rl.cli.train import train_command
+from code_rl.engine import BackendKind
 from code_rl.engine.local.learner import Learner
 from code_rl.engine.local.sampling import Request
 from code_rl.engine.local.training import EmbeddedTrainingClient
-from code_rl.engine.places import BackendKind
-from code_rl.policy.sample import derive_seed
+from code_rl.policy import derive_seed
 from code_rl.training.runs.recorder import Recorder
 from scripts.write_settings import REACHING
 from tests.engine.remote.remote_support import settings
-from tests.engine.serve.serve_support import ServerThread
 from tests.refusals import refused
 
 GIVEN = {
@@ -26,12 +25,6 @@ GIVEN = {
 LOCAL_GIVEN = {"threads": "1", "dtype": "bfloat16", "keep_checkpoints": "3"}
 SAMPLER = "http://127.0.0.1:9"
 REMOTE_GIVEN = {"checkpoint_ttl_days": "2"}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with ServerThread(tmp_path_factory.mktemp("server")) as made:
-        yield made
 
 
 def backend_of(kind: BackendKind, url: str, environment) -> str:

@@ -12,9 +12,9 @@ import pytest
 from aiohttp import web
 
 from code_rl.cli.train import train_command
-from code_rl.engine.backends import connect
+from code_rl.engine import connect
+from code_rl.training import read_metrics
 from code_rl.training.config import make_config
-from code_rl.training.runs.recorder import read_metrics
 from code_rl.util.errors import BackendError
 from tests.engine.remote.fake_vllm import FakeVllm, error
 from tests.engine.remote.remote_support import FaultyProxy, settings

@@ -17,10 +17,10 @@ import pytest
 
 from code_rl.cli.export import export_command
 from code_rl.cli.train import train_command
-from code_rl.data.library import load_problems
+from code_rl.data import load_problems
 from code_rl.engine.names import PACKAGE, SMOLLM2, source_of
 from code_rl.policy.renderers import get_renderer
-from code_rl.training.runs.recorder import read_metrics
+from code_rl.training import read_metrics
 from tests.engine.remote.test_own_vllm import eventually, servers
 from tests.engine.remote.test_vllm import given
 

@@ -16,16 +16,13 @@ from tinker.proto.request_conv import forward_backward_request_to_proto
 from tinker.proto.response_conv import deserialize_proto_response
 
 from code_rl.cli.serve import QUIET_S
-from code_rl.engine.local.service import EmbeddedService
-from code_rl.engine.serve.application import TinkerApplication
-from code_rl.engine.serve.core import Core
-from code_rl.engine.serve.promises import ServiceLimits
-from code_rl.engine.serve.store import StateStore
-from code_rl.engine.serve.wire import PROTOBUF
+from code_rl.engine.local import EmbeddedService
+from code_rl.engine.serve import Core, ServiceLimits, StateStore, TinkerApplication
 from tests.verb_server import VerbServer
 
 API = "/api/v1"
 KEY = "tml-dummy"
+PROTOBUF = "application/x-protobuf"
 LIMITS = {
     "max_models": 64,
     "max_samplers": 16,

@@ -15,8 +15,7 @@ pytest.importorskip("torch")
 pytest.importorskip("prometheus_client")
 from tinker.proto import tinker_public_pb2 as pb
 
-from code_rl.engine.serve.wire import PROTOBUF
-from tests.engine.serve.serve_support import API, Raw, ServeProcess, datum
+from tests.engine.serve.serve_support import API, PROTOBUF, Raw, ServeProcess, datum
 
 CALLS = (
     "create_session", "session_heartbeat", "create_model", "get_info", "create_sampling_session", "asample", "forward_backward", "optim_step",

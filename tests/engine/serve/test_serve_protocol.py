@@ -7,16 +7,10 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("prometheus_client")
-from tests.engine.serve.serve_support import Raw, ServerThread, datum, pass_message
+from tests.engine.serve.serve_support import Raw, datum, pass_message
 
 TOKENS = list(range(20, 40))
 STEP = {"adam_params": {"learning_rate": 0.01}}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with ServerThread(tmp_path_factory.mktemp("state")) as running:
-        yield running
 
 
 @pytest.fixture

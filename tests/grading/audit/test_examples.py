@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 
 import pytest
 
 from code_rl.cli.audit import AuditConfig, open_grader
-from code_rl.grading.audit.programs import Corpus, load_corpus
-from code_rl.grading.audit.scorecard import audit_grader
+from code_rl.grading.audit import Corpus, audit_grader, load_corpus
 from code_rl.util.concurrency import wait_for
 from code_rl.util.settings import make_settings
+from tests.paths import ROOT
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+EXAMPLES = ROOT / "examples"
 HOLES = {"grader_exec": "early exit", "grader_marker": "forged results"}
 
 

@@ -11,9 +11,8 @@ from code_rl.data.preparation.verification.attempts import mutants
 from code_rl.data.resolve import with_expected
 from code_rl.data.sources.mbpp import FOUND_VIEWS, SET_VIEWS
 from code_rl.data.sources.records import Draft
-from code_rl.grading.judging import judge_async
-from code_rl.grading.problem import Problem
-from code_rl.grading.sandbox.executor import Executor
+from code_rl.grading import Problem, judge_async
+from code_rl.grading.sandbox import Executor
 from tests.grading.corpus.oracle import KILLED, SURVIVED, Question, fates
 from tests.grading.corpus.references import SOURCES, read_source
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
+from code_rl.grading import Problem, Verdict, VerdictKind, judge_async
 from code_rl.grading.audit.programs import CHEAT, HOLDING, HONEST, OWNER, TROUBLE, CorpusProgram, load_corpus
-from code_rl.grading.judging import judge_async
-from code_rl.grading.problem import Problem
-from code_rl.grading.sandbox.executor import Executor
-from code_rl.grading.verdict import Verdict, VerdictKind
+from code_rl.grading.sandbox import Executor
 
 PASSED = frozenset({VerdictKind.PASSED})
 STOPPED = frozenset({VerdictKind.TIME_LIMIT, VerdictKind.RUNTIME_ERROR})

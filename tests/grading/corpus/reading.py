@@ -11,8 +11,8 @@ from code_rl.data.sources import humaneval, leetcode, livecodebench, mbpp
 from code_rl.data.sources.livecodebench import Window
 from code_rl.data.sources.records import Item, Origin, Row
 from code_rl.data.sources.shapes import ReadRow, read_as
+from code_rl.grading import Problem
 from code_rl.grading.native import parse_problem
-from code_rl.grading.problem import Problem
 from code_rl.util.data_files import read_lines, stream_rows
 
 ReadRows = Callable[[Iterable[Row]], Iterator[Any]]

@@ -10,10 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from code_rl.data.resolve import with_expected
 from code_rl.data.sources.records import Draft, Row, Skipped
-from code_rl.grading.judging import judge_async
-from code_rl.grading.problem import Problem
-from code_rl.grading.sandbox.executor import Executor
-from code_rl.grading.verdict import Verdict, VerdictKind
+from code_rl.grading import Problem, Verdict, VerdictKind, judge_async
+from code_rl.grading.sandbox import Executor
 from tests.grading.corpus.reading import (
     read_humaneval,
     read_humaneval_plus,

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.grading.sandbox.connect import connect_executor
-from code_rl.grading.sandbox.executor import Executor
-from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+from code_rl.grading.sandbox import Executor, connect_executor
+from code_rl.grading.sandbox.server import EmbeddedSandbox
 from code_rl.util.data_files import data_folder
 from code_rl.util.errors import IsolationError
 from tests.boxes import end_server, shared_box, shared_server, start_server

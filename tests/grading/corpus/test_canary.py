@@ -13,8 +13,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from code_rl.grading.judging import judge_async
-from code_rl.grading.problem import CallTest, Compare, Problem, StdinTest
+from code_rl.grading import CallTest, Compare, Problem, StdinTest, judge_async
 from code_rl.grading.sandbox.executor import CallInput, Executor, Job, StdinInput
 from tests.grading.corpus.rooms import FUSION, LEVELS, room
 from tests.grading.corpus.searcher import LIMITS, SEARCH, SIZES, Canaries, Posts, found

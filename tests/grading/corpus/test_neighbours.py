@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.grading.sandbox.executor import Executor, Job, Limits, StdinInput
+from code_rl.grading.sandbox import Executor, Job, Limits, StdinInput
 from tests.grading.corpus.rooms import CONFINING, SAMPLES, room
 
 LIMITS = Limits(cpu_s=20.0, wall_s=60.0, memory_mb=512)

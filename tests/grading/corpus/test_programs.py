@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from code_rl.grading import Compare, Problem, StdinTest
 from code_rl.grading.audit.programs import HOLDING, HONEST, TROUBLE, CorpusProgram
-from code_rl.grading.problem import Compare, Problem, StdinTest
-from code_rl.grading.sandbox.executor import Job, Limits, StdinInput
+from code_rl.grading.sandbox import Job, Limits, StdinInput
 from tests.grading.corpus.canary import PROBES, guarded, probe_source
 from tests.grading.corpus.programs import (
     BY_NAME,

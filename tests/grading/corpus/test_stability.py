@@ -8,9 +8,8 @@ from itertools import cycle, islice
 
 import pytest
 
+from code_rl.grading import Problem, StdinTest, VerdictKind
 from code_rl.grading.audit.programs import HONEST, CorpusProgram
-from code_rl.grading.problem import Problem, StdinTest
-from code_rl.grading.verdict import VerdictKind
 from tests.grading.corpus.programs import of_class, of_kind, verdicts
 from tests.grading.corpus.rooms import room
 

@@ -1,4 +1,4 @@
-"""The client of Sandbox Fusion: chunks, sizes, several servers, their processors."""
+"""The client of Sandbox Fusion: addresses, chunks, sizes, slots, several servers, their processors."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import os
 from typing import Any
 
 import pytest
+import yaml
 from aiohttp import web
 
+from code_rl.grading.sandbox import connect_executor
 from code_rl.util.errors import SandboxError
-from tests.grading.fusion.fusion_support import ServerProcess, connected, fake_server, through
+from tests.grading.fusion.fusion_support import ServerProcess, connected, fake_server, relay, through
 from tests.grading.jobs import collect, stdin_job
+from tests.paths import ROOT
+from tests.refusals import refused
 
 
 def test_the_first_test_travels_alone_then_the_others_and_only_inputs_do(server: ServerProcess):
@@ -168,3 +172,77 @@ def test_a_server_of_ours_says_what_it_has(server: ServerProcess, monkeypatch):
         return client.slots
 
     assert asyncio.run(go()) == max(4, 2 * len(os.sched_getaffinity(0)))
+
+
+@pytest.mark.parametrize(
+    ("text", "urls"),
+    [
+        ("http://localhost:8080/run_code", "http://localhost:8080/run_code"),
+        ("http://a:1/", "http://a:1/run_code"),
+        ("https://h/prefix/", "https://h/prefix/run_code"),
+        (" http://a:1 , http://b:2/run_code,http://a:1", "http://a:1/run_code, http://b:2/run_code"),
+    ],
+)
+def test_addresses(text, urls):
+    assert f"at {urls} (" in connect_executor(text).description
+
+
+@pytest.mark.parametrize("text", [" , ", "localhost:8080", "ftp://a", "http://", "http:///run_code"])
+def test_addresses_that_cannot_be_used_are_named(text):
+    with refused(text.strip()):
+        connect_executor(text)
+
+
+def test_an_address_of_the_environment_is_refused_by_its_own_name(monkeypatch):
+    monkeypatch.setenv("SANDBOX_URL", "localhost:8080")
+    with refused("SANDBOX_URL: 'localhost:8080'"):
+        connect_executor("auto")
+
+
+def test_the_environment_sets_address_and_concurrency(monkeypatch):
+    monkeypatch.setenv("SANDBOX_URL", "http://x:1,http://y:2")
+    monkeypatch.setenv("SANDBOX_MAX_CONCURRENCY", "9")
+    executor = connect_executor("auto")
+    assert executor.slots == 18
+    assert "http://x:1/run_code, http://y:2/run_code" in executor.description
+    monkeypatch.delenv("SANDBOX_MAX_CONCURRENCY")
+    assert connect_executor("auto").slots == 8
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "many", "1.5"])
+def test_a_concurrency_that_cannot_be_used_is_named(monkeypatch, value):
+    monkeypatch.setenv("SANDBOX_MAX_CONCURRENCY", value)
+    with refused("SANDBOX_MAX_CONCURRENCY"):
+        connect_executor("http://x:1")
+
+
+def test_waiting_submissions_that_are_cancelled_lose_no_slot(server: ServerProcess):
+    async def use(client):
+        for round_ in range(8):
+            tasks = [asyncio.create_task(collect(client, stdin_job("print(1)"))) for _ in range(6)]
+            for _ in range(round_ % 5):
+                await asyncio.sleep(0)
+            for task in tasks[round_ % 3 :: 2]:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return await asyncio.gather(*(collect(client, stdin_job("print(2)")) for _ in range(4)))
+
+    assert [found[0].stdout for found in through([relay], use, server.url)] == [b"2\n"] * 4
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("sandbox.isolation", str),
+        ("sandbox.cleanup_process", bool),
+        ("sandbox.restore_bash", bool),
+        ("sandbox.max_concurrency", int),
+        ("dataset.database.backend.type", str),
+        ("common.logging_color", bool),
+    ],
+)
+def test_the_configuration_of_the_real_server_has_what_it_requires(path, kind):
+    value = yaml.safe_load((ROOT / "sandbox_config" / "local.yaml").read_text())
+    for key in path.split("."):
+        value = value[key]
+    assert isinstance(value, kind)

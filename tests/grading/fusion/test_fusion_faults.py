@@ -10,7 +10,7 @@ import signal
 import pytest
 from aiohttp import web
 
-from code_rl.grading.sandbox.executor import Status
+from code_rl.grading.sandbox import Status
 from code_rl.util.errors import OutageError, SandboxError
 from tests.grading.fusion.fusion_support import (
     STUBBORN,

@@ -18,13 +18,16 @@ import pytest
 from aiohttp import web
 
 from code_rl.cli.main import main
-from code_rl.grading.sandbox.connect import connect_executor
+from code_rl.grading.sandbox import connect_executor
+from code_rl.grading.sandbox.executor import Execution, Status
+from code_rl.grading.sandbox.server import RunLimits, SandboxApplication
 from code_rl.util import admission
 from code_rl.util.errors import SandboxError
 from tests.grading.fusion.fusion_support import ServerProcess
 from tests.grading.fusion.test_fusion_server import run
 from tests.grading.jobs import collect, stdin_job
 from tests.refusals import one_line
+from tests.stand_in import StandIn
 
 JSON = {"Content-Type": "application/json"}
 SLEEP = {"code": "import time; time.sleep(.5); print('done')", "language": "python"}
@@ -392,3 +395,24 @@ def test_a_job_with_a_field_of_the_wrong_kind_is_refused(server: ServerProcess):
             return answers
 
     assert asyncio.run(go()) == [422] * 4
+
+
+class Ends(StandIn):
+    """A sandbox in which every program ends in one way."""
+
+    async def run(self, job):
+        yield Execution(Status.RUNTIME_ERROR, detail="lost three times")
+
+
+def test_a_run_without_an_exit_code_says_why():
+    async def go():
+        limits = RunLimits(memory_mb=100, output_bytes=100, processes=1, longest_s=60)
+        application = SandboxApplication(Ends(), admission.Admission(1, 1), limits, 1 << 20)
+        async with application.listening("127.0.0.1", 0) as port, aiohttp.ClientSession() as session:
+            body = {"code": "print(1)", "language": "python"}
+            async with session.post(f"http://127.0.0.1:{port}/run_code", json=body) as response:
+                return await response.json()
+
+    answer = asyncio.run(go())
+    assert (answer["status"], answer["message"]) == ("Failed", "lost three times")
+    assert answer["run_result"]["return_code"] is None

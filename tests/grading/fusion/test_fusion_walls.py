@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from aiohttp import web
 
-from code_rl.grading.sandbox.executor import Job, Status, StdinInput
+from code_rl.grading.sandbox import Job, Status, StdinInput
 from code_rl.grading.sandbox.local import pool
 from code_rl.util.errors import IsolationError
 from tests.grading.fusion.fusion_support import ServerProcess, run_all, through

@@ -6,10 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from code_rl.grading.judging import judge_async
-from code_rl.grading.problem import Problem
+from code_rl.grading import Problem, Verdict, judge_async
 from code_rl.grading.sandbox.executor import Execution, Job, Status
-from code_rl.grading.verdict import Verdict
 from code_rl.util.errors import SandboxError
 from tests.boxes import shared_box
 from tests.stand_in import StandIn

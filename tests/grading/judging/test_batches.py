@@ -9,11 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from code_rl.grading import batches
-from code_rl.grading.judging import judge_async
-from code_rl.grading.problem import CallTest, Problem
+from code_rl.grading import CallTest, Problem, Verdict, batches, judge_async
 from code_rl.grading.sandbox.executor import Execution, Job
-from code_rl.grading.verdict import Verdict
 from tests.grading.corpus.rooms import room
 from tests.stand_in import StandIn
 

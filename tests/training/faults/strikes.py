@@ -172,7 +172,7 @@ def arm(fault: str, stage: str, more: dict[str, Any]) -> None:
     import code_rl.training.pipeline
     from code_rl.engine.local.sampling import EmbeddedSamplingClient
     from code_rl.engine.local.training import EmbeddedTrainingClient
-    from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
+    from code_rl.grading.sandbox.server import EmbeddedSandbox
     from code_rl.training.runs.recorder import Recorder
 
     armed = Armed(fault, stage, more)

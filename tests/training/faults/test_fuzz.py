@@ -23,9 +23,8 @@ import code_rl.cli.train
 from code_rl.cli.main import Verb
 from code_rl.data.builtin import BuiltinTrainSet
 from code_rl.engine.checkpoints import append_checkpoint, read_checkpoints
-from code_rl.grading.judging import judge_async
+from code_rl.grading import Verdict, VerdictKind, judge_async
 from code_rl.grading.native import problem_to_json
-from code_rl.grading.verdict import Verdict, VerdictKind
 from code_rl.policy.completion_log import GroupLog, SampledAnswer, SampledAnswers, SamplingRequest, open_kept
 from code_rl.training.config import Config
 from code_rl.util.errors import DataError

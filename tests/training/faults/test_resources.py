@@ -19,9 +19,8 @@ from code_rl.cli.main import main
 from code_rl.engine.local.state import read_state, write_state
 from code_rl.util.errors import CheckpointError, ResourceError, describe_error, is_resource_error, with_resume_hint
 from code_rl.util.files import JsonLines, read_lines, write_atomically
+from tests.paths import ROOT
 from tests.training.pipeline_support import small
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from code_rl.training.report import compare_text, open_run, render_text
 from code_rl.training.report.overview import MAX_POINTS, columns, overview
-from code_rl.training.report.run import open_run
 from code_rl.training.report.summary import answer, split_results
-from code_rl.training.report.text import clean, compare_text, render_text, sparkline
 from tests.training.report.run_folders import write_run
 
 STEPS = [{"step": step, "n_datums": 8} for step in range(10)]
@@ -118,9 +117,10 @@ def test_the_text_has_answer_splits_cost_and_findings(tmp_path):
         assert expected in " ".join(text.split()), expected
 
 
-def test_text_of_a_run_cannot_command_the_terminal():
-    assert clean("a\x1b[31mb\u202ec\x07") == "a [31mb c "
-    assert sparkline([0, 1]) == "▁█"
+def test_text_of_a_run_cannot_command_the_terminal(tmp_path):
+    view = overview(open_run(write_run(tmp_path / "run", steps=2)))
+    shown = render_text({**view, "notices": ["a\x1b[31mb\u202ec\x07"]})
+    assert shown.endswith("note: a [31mb c ")
 
 
 def test_runs_side_by_side_are_told_apart_by_settings_and_by_split():

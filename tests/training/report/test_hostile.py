@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.training.report.page import write_report
-from code_rl.training.report.run import open_run
+from code_rl.training.report import open_run, write_report
 from tests.training.report.browsing import DESKTOP, Watched, watched
 from tests.training.report.run_folders import write_run
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from code_rl.training.report import open_run
 from code_rl.training.report.page import LivePage, write_report
-from code_rl.training.report.run import open_run
 from tests.training.report.browsing import DESKTOP, expect, open_page, watched
 from tests.training.report.run_folders import rewind, write_run
 

@@ -9,20 +9,14 @@ import zlib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
 
 import code_rl
 from code_rl.cli.main import main
-from code_rl.cli.report import ReportConfig
-from code_rl.training.report.groups import group_record
 from code_rl.training.report.heuristics import BLOCKED, HARD_CODED, TAMPERING, flags
 from code_rl.training.report.page import embed, embedded_rollouts
 from code_rl.training.report.run import DownsampledGroups, open_run
-from code_rl.training.report.token_decoder import TokenDecoder
-from code_rl.util.files import read_lines
-from code_rl.util.settings import make_settings
-from tests.refusals import refused
-from tests.training.report.run_folders import PROGRAMS, TOKENIZER, write_run
+from tests.refusals import one_line, refused
+from tests.training.report.run_folders import PROGRAMS, write_run
 
 PUBLIC = [{"test": 0, "input": "3\n", "expected": "123456789\n"}]
 
@@ -82,26 +76,10 @@ def test_plain_programs_are_not_flagged(code):
     assert flags(code, "NameError: name 'x' is not defined", PUBLIC, reads_stdin=True) == []
 
 
-@settings(max_examples=40)
-@given(st.text(alphabet=st.characters(codec="utf-8"), max_size=40))
-def test_pieces_of_tokens_join_to_what_the_tokenizer_reads(text):
-    tokenizer = Tokenizer.from_file(str(TOKENIZER))
-    ids = tokenizer.encode(text).ids
-    pieces = TokenDecoder(tokenizer).split(ids)
-    assert len(pieces) == len(ids)
-    assert "".join(pieces) == tokenizer.decode(ids, skip_special_tokens=False)
-
-
-@pytest.mark.parametrize(
-    ("given_", "named"),
-    [
-        ({"format": "text", "out": "x.html"}, "out="),
-        ({"format": "pdf"}, "format"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused_by_name(given_, named):
-    with refused(named):
-        make_settings(ReportConfig, {"log_path": "run", **given_})
+@pytest.mark.parametrize(("words", "named"), [(["format=text", "out=x.html"], "out="), (["format=pdf"], "format")])
+def test_settings_that_do_not_go_together_are_refused_by_name(words, named, capsys):
+    assert main(["report", "log_path=run", *words]) == 2
+    one_line(capsys, named)
 
 
 def test_the_verb_writes_a_page_and_prints_text(tmp_path, capsys):
@@ -126,12 +104,3 @@ def test_the_library_writes_the_page_of_one_run_or_of_several_to_any_file(tmp_pa
         code_rl.report(runs[0], out="/nowhere/at/all.html", browse=False)
     with refused("compare="):
         code_rl.report(runs[0], compare=runs * 3, browse=False)
-
-
-def test_earlier_turns_of_a_completion_are_shown_with_what_was_said_to_them(tmp_path):
-    run = write_run(tmp_path / "run", steps=1)
-    record = next(read_lines(run / "rollouts.jsonl"))
-    said = [{"role": "user", "content": "it fails"}, {"role": "user", "content": "again"}]
-    record["completions"][0]["turns"] = [{"text": "first", "verdict": "wrong_answer", "messages": said}]
-    shown = group_record(record, [[]] * 6, None)
-    assert shown[0]["turns"] == [{"text": "first", "verdict": "wrong_answer", "said": "it fails\n\nagain"}]

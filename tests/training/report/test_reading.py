@@ -9,9 +9,9 @@ import pytest
 
 from code_rl.cli.main import main
 from code_rl.training.config import make_config
+from code_rl.training.report import open_run
 from code_rl.training.report.overview import overview
 from code_rl.training.report.page import render
-from code_rl.training.report.run import open_run
 from code_rl.training.runs.logs import setup_logging
 from code_rl.util.errors import DataError
 from code_rl.util.files import LOCK, only_writer

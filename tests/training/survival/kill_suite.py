@@ -79,8 +79,8 @@ def facts_of(log_path: Path, state: Path | None = None) -> Facts:
     """`state` is the folder of the server that has the run's checkpoints."""
     from code_rl.engine.checkpoints import read_checkpoints
     from code_rl.engine.local.state import read_state
-    from code_rl.engine.serve.store import StateStore
-    from code_rl.training.runs.recorder import read_metrics
+    from code_rl.engine.serve import StateStore
+    from code_rl.training import read_metrics
 
     records, file = read_checkpoints(log_path), (log_path / "rollouts.jsonl").read_bytes()
     metrics = [{k: v for k, v in record.items() if not k.startswith("time/")} for record in read_metrics(log_path)]

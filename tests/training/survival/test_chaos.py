@@ -16,10 +16,9 @@ import pytest
 from code_rl.grading.sandbox.executor import Execution, Executor, Job
 from code_rl.loop import train
 from code_rl.policy.completion_log import INFLIGHT, step_file, steps_in
+from code_rl.training import read_metrics
 from code_rl.training.assembly import assemble, prepare
 from code_rl.training.console import Console
-from code_rl.training.run import Run
-from code_rl.training.runs.recorder import read_metrics
 from code_rl.util.concurrency import cancelled_by_service
 from code_rl.util.errors import BackendError, CodeRLError, SandboxError
 from code_rl.util.files import read_lines
@@ -109,7 +108,7 @@ async def attempt(given: dict[str, str], chaos: Chaos) -> CodeRLError | None:
     """One process's worth of a run, to its end or to the error that stopped it."""
     config, log_path, resumes = prepare(given)
     async with contextlib.AsyncExitStack() as stack:
-        run: Run = await assemble(config, log_path, resumes, Console(STEPS), asyncio.Event(), stack)
+        run = await assemble(config, log_path, resumes, Console(STEPS), asyncio.Event(), stack)
         executor = ChaoticExecutor(run.executor, chaos)
         trainer: Any = ChaoticTrainer(run.backend.trainer, chaos)
         backend = replace(run.backend, trainer=trainer)
@@ -126,12 +125,13 @@ async def attempt(given: dict[str, str], chaos: Chaos) -> CodeRLError | None:
 
 
 def balanced(log_path: Path, finished: bool) -> None:
-    """No group and no answer is there twice; a finished run has all."""
+    """No group is logged twice, and no answer is sampled or kept twice; a finished run has all groups."""
     logged = Counter((group["step"], group["group"], group["attempt"]) for group in rollouts(log_path))
     folder = log_path / INFLIGHT
-    kept = Counter((step, row["key"]) for step in steps_in(folder) for row in read_lines(step_file(folder, step)))
-    assert set(logged.values()) <= {1}
-    assert set(kept.values()) <= {1}
+    kept = [(step, row["key"]) for step in steps_in(folder) for row in read_lines(step_file(folder, step))]
+    requests = [(step, key.rpartition(" ")[2]) for step, key in kept if key.startswith("drawn ")]
+    for counted in (logged, Counter(kept), Counter(requests)):
+        assert set(counted.values()) <= {1}
     steps = [record["step"] for record in read_metrics(log_path)]
     assert steps == sorted(set(steps))
     if finished:

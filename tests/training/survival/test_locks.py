@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -18,11 +17,11 @@ import pytest
 
 from code_rl.cli.controls import controls_command
 from code_rl.cli.train import train_command
-from code_rl.data.preparation.settings import PrepareConfig
+from code_rl.data.preparation import PrepareConfig
 from code_rl.data.preparation.workspace import Workspace
-from code_rl.engine.serve.store import StateStore
+from code_rl.engine.serve import StateStore
 from code_rl.evaluation.verdict_files import open_verdicts
-from code_rl.training.runs.directory import begun_settings, check_log_dir, claimed, new_folder
+from code_rl.training.runs.directory import check_log_dir, claimed, new_folder
 from code_rl.util.errors import InputError
 from code_rl.util.files import LOCK, only_writer, read_lines, write_atomically
 from tests.paths import ROOT
@@ -66,24 +65,6 @@ def test_a_directory_that_is_new_or_of_a_start_that_was_killed_has_one_writer(tm
         (tmp_path / name).touch()
     with claimed(tmp_path, "resume", resumes=False), refused("log_path="):
         train_command(small(tmp_path))
-
-
-def test_of_many_threads_one_gets_a_directory_and_the_others_are_refused(tmp_path):
-    together, done = threading.Barrier(8), threading.Barrier(8)
-
-    def start(_: int) -> bool:
-        with contextlib.ExitStack() as stack:
-            together.wait()
-            try:
-                stack.enter_context(claimed(tmp_path / "run", "resume", resumes=False))
-            except InputError:
-                return False
-            finally:
-                done.wait()
-            return True
-
-    with ThreadPoolExecutor(8) as pool:
-        assert sum(pool.map(start, range(8))) == 1
 
 
 def test_a_run_that_another_process_began_meanwhile_is_not_overwritten(tmp_path):
@@ -166,18 +147,6 @@ def test_a_start_that_was_killed_leaves_a_directory_that_the_next_one_takes(tmp_
     process.communicate()
     assert train_command(small(tmp_path / "run", max_steps=1)) == 0
     assert [record["step"] for record in untimed(tmp_path / "run")] == [0]
-
-
-def test_a_start_that_is_cut_before_its_data_are_read_keeps_its_settings(tmp_path, monkeypatch):
-    async def cut(_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("code_rl.training.assembly.preflight", cut)
-    with pytest.raises(KeyboardInterrupt):
-        train_command(small(tmp_path / "run", learning_rate="0.003"))
-    kept = begun_settings(tmp_path / "run")
-    assert kept is not None
-    assert kept["learning_rate"] == 0.003
 
 
 def test_after_a_deletion_that_was_killed_nothing_of_the_deleted_run_is_left(tmp_path):

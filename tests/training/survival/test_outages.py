@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 
 import httpx
 import pytest
@@ -21,10 +17,7 @@ from code_rl.engine.remote import Link, RemoteFuture
 from code_rl.grading.sandbox.executor import Execution, Job, Status, StdinInput
 from code_rl.grading.sandbox.retries import MAX_LOST_RESULTS, OUTAGES, LostError, RefusedError, Retries
 from code_rl.util.errors import BackendError, OutageError, SandboxError
-from tests.grading.fusion.fusion_support import ServerProcess
-from tests.paths import ROOT
 from tests.refusals import names_all, refused
-from tests.training.pipeline_support import reached, rollouts, small, untimed
 
 
 class Flaky:
@@ -233,46 +226,3 @@ def test_many_waiting_requests_do_not_all_ask_for_the_servers_health(monkeypatch
     for _ in range(100):
         watched.check()
     assert health.asked <= 2
-
-
-def outages(log_path: Path) -> int:
-    """Of how many outages the run has spoken."""
-    return (log_path / "logs.log").read_text().count("the sandbox does not answer")
-
-
-def start(words: dict[str, str]) -> subprocess.Popen[str]:
-    command = [sys.executable, "train.py", *(f"{name}={value}" for name, value in words.items())]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def until(condition, process: subprocess.Popen[str], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("overlap", [0, 1])
-def test_a_run_whose_sandbox_server_goes_away_twice_ends_like_one_that_nothing_disturbed(overlap, tmp_path):
-    changes = {"max_steps": 4, "save_every": 1, "max_steps_off_policy": overlap, "seed": 3}
-    with ServerProcess() as server:
-        words = small(tmp_path / "whole", executor=server.url, **changes)
-        whole = start(words)
-        assert whole.wait(240) == 0, whole.communicate()
-        process = start({**words, "log_path": str(tmp_path / "cut"), "outage_timeout": "120"})
-        for step in (1, 2):
-            until(lambda step=step: reached(tmp_path / "cut", "sample", step), process)
-            server.stop(signal.SIGKILL)
-            until(lambda step=step: outages(tmp_path / "cut") >= step, process)
-            server.start()
-        output, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors
-    assert output.count("the sandbox does not answer") == output.count("the sandbox answers again after") == 2
-    assert rollouts(tmp_path / "cut") == rollouts(tmp_path / "whole")
-    without = [{k: v for k, v in r.items() if not k.startswith("sandbox/")} for r in untimed(tmp_path / "cut")]
-    assert without == [
-        {k: v for k, v in r.items() if not k.startswith("sandbox/")} for r in untimed(tmp_path / "whole")
-    ]

@@ -5,31 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import chz
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.cli.train import train_command
 from code_rl.engine.backends import _restored
-from code_rl.engine.checkpoints import CONFIG, append_checkpoint, read_checkpoints
+from code_rl.engine.checkpoints import append_checkpoint, read_checkpoints
 from code_rl.grading.verdict import Failure, Verdict, VerdictKind
 from code_rl.policy.completion_log import InFlight, SampledAnswer, SampledAnswers, SamplingRequest
-from code_rl.training.config import make_config
 from code_rl.training.console import Console
-from code_rl.training.runs.directory import BEGUN, METRICS, ROLLOUTS, check_log_dir
+from code_rl.training.runs.directory import METRICS, ROLLOUTS
 from code_rl.training.runs.logs import MultiplexLogger
 from code_rl.training.runs.recorder import Recorder
 from code_rl.training.runs.resume import Start, choose_start, go_back
 from code_rl.util.errors import BackendError, CheckpointError, DataError
-from code_rl.util.files import LOCK, JsonLines, only_writer, read_lines, read_record, write_atomically
+from code_rl.util.files import JsonLines, read_lines, read_record
 from tests.refusals import refused
 
 REQUEST = SamplingRequest((1, 2, 3), count=2, max_tokens=8, temperature=1.0, seed=5)
@@ -261,33 +256,3 @@ def test_completions_of_another_request_do_not(tmp_path, other):
     log = InFlight(tmp_path / "inflight").group_log(3, "1.0")
     log.keep_sampled(REQUEST, sampled(7))
     assert log.sampled(replace(REQUEST, **other)) is None
-
-
-# One run, one writer
-
-
-def test_a_second_process_is_refused_and_the_lock_of_one_that_was_killed_is_free(tmp_path):
-    program = (
-        "import os, sys; from pathlib import Path; from code_rl.util.files import only_writer; "
-        "held = only_writer(Path(sys.argv[1]), 'log_path=x'); held.__enter__(); os.kill(os.getpid(), 9)"
-    )
-    command = [sys.executable, "-c", program, str(tmp_path / LOCK)]
-    with only_writer(tmp_path / LOCK, "log_path=x"):
-        second = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert "ConfigError: log_path=x is in use" in second.stderr
-    assert subprocess.run(command, check=False).returncode == -9
-    with only_writer(tmp_path / LOCK, "log_path=x"):
-        pass
-
-
-def test_a_second_run_on_a_directory_is_refused_before_anything_is_loaded(tmp_path):
-    settings = chz.asdict(make_config({"backend": "embedded", "executor": "embedded"}))
-    write_atomically(tmp_path / CONFIG, json.dumps(settings, default=str))
-    with only_writer(tmp_path / LOCK, "x"), refused("log_path="):
-        train_command({"log_path": str(tmp_path)})
-
-
-def test_a_run_that_was_cut_before_it_had_settings_begins_anew(tmp_path):
-    for name in (LOCK, BEGUN, "tokenizer.json"):
-        (tmp_path / name).touch()
-    assert check_log_dir(tmp_path, "resume") == tmp_path

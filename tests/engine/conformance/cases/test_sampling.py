@@ -45,11 +45,6 @@ def test_a_stop_token_ends_a_completion_and_is_its_last(sampler):
     assert sequence.stop_reason == "stop"
 
 
-def test_temperature_zero_takes_the_likeliest_token(sampler):
-    first, second = drawn(sampler, temperature=0.0, seed=1), drawn(sampler, temperature=0.0, seed=2)
-    assert first == second
-
-
 def test_logprobs_are_those_that_training_computes(backend):
     trainer = backend.trainer()
     train(trainer, [supervised(tokens(5, 20))])
