@@ -50,6 +50,16 @@ def test_a_plain_image_is_a_box_with_its_directory_variables_and_files(task):
     assert (ended.exit_code, ended.stdout, ended.limit) == (0, "/app\n1\n2\n3\ntotal 1 a b\n", None)
 
 
+@pytest.mark.parametrize("command", ["true # " + "x" * 70_000, "echo a\0b", "exit 3 # \ud800"])
+def test_a_command_that_a_box_cannot_take_fails_and_does_not_end_its_trial(task, command):
+    async def run():
+        async with open_task_box(read_image(task / "environment")) as box:
+            return await run_in(box, command, "/app", 20, {}), await run_in(box, "true", "/app", 20, {})
+
+    refused_one, next_one = asyncio.run(run())
+    assert (refused_one.exit_code, next_one.exit_code) == (3 if "exit" in command else 126, 0)
+
+
 @pytest.mark.parametrize("target", ["/app", "/app/", ".", "./numbers", "/app/numbers"])
 def test_a_file_is_copied_into_a_directory_or_under_a_name(task, target):
     lines = ["from --platform=linux/amd64 python@sha256:00", "WORKDIR /app", f"COPY numbers {target}"]

@@ -173,7 +173,8 @@ async def _evaluate(
     if config.dry_run or generator is None:
         view.say(f"{what}; nothing was asked, nothing judged")
         return True
-    benchmark.asked(benchmark.entries[0])
+    for entry in benchmark.entries if config.language is not None else ():
+        benchmark.asked(entry)  # raises where its tests are Python's
     make_folder(out)
     earlier = read_manifest(out)
     speed = (earlier or {}).get("speed") or await measure(executor)

@@ -141,17 +141,22 @@ class TaskOutput(NamedTuple):
 async def run_in(
     box: Box, command: str, workdir: str, seconds: float, environment: Mapping[str, str]
 ) -> TaskOutput:
-    """Run a shell command in a directory, with further variables, for at most `seconds`."""
+    """Run a shell command in a directory, with further variables, for at most `seconds`. A command
+    that a box cannot take fails, like one that the shell cannot run."""
     place = shlex.quote(workdir)
     exports = (f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
-    result = await box.run(
-        f"{''.join(exports)}mkdir -p {place} && cd {place} || exit 1\n{command}",
-        cpu_s=seconds,
-        wall_s=seconds,
-        memory_mb=MEMORY_MB,
-        output_bytes=STREAM_BYTES,
-        processes=PROCESSES,
-    )
+    text = f"{''.join(exports)}mkdir -p {place} && cd {place} || exit 1\n{command}"
+    try:
+        result = await box.run(
+            text.encode("utf-8", "replace").decode(),
+            cpu_s=seconds,
+            wall_s=seconds,
+            memory_mb=MEMORY_MB,
+            output_bytes=STREAM_BYTES,
+            processes=PROCESSES,
+        )
+    except ConfigError as error:  # it is too long, or has NUL
+        return TaskOutput(126, "", str(error), None)
     stdout, stderr = (data.decode("utf-8", "replace") for data in (result.stdout, result.stderr))
     if result.limit:
         stderr += f"\nstopped at its limit of {result.limit}"

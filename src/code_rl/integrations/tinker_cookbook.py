@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from tinker_cookbook.sandbox.sandbox_interface import SandboxResult, SandboxTerminatedError
 
 from code_rl.grading.sandbox import Box
 from code_rl.integrations.tasks import PlainImage, open_task_box, read_image, run_in
-from code_rl.util.errors import DataError, SandboxError
+from code_rl.util.errors import ConfigError, DataError, SandboxError
 
 __all__ = ["BoxSandbox", "box_sandbox"]
 
@@ -54,8 +54,8 @@ class BoxSandbox:
     ) -> SandboxResult:
         """Read a file of the box."""
         try:
-            data = await self._box.read(path)
-        except DataError as error:
+            data = await self._box.read(self._whole(path))
+        except (ConfigError, DataError) as error:
             return SandboxResult(stdout="", stderr=str(error), exit_code=1)
         return SandboxResult(
             stdout=data[:max_bytes].decode("utf-8", "replace"), stderr="", exit_code=0
@@ -65,12 +65,15 @@ class BoxSandbox:
         self, path: str, content: str | bytes, executable: bool = False, timeout: int = 60
     ) -> SandboxResult:
         """Write a file of the box; every file may be executed."""
-        data = content.encode() if isinstance(content, str) else content
+        data = content.encode("utf-8", "replace") if isinstance(content, str) else content
         try:
-            await self._box.write(path, data)
-        except DataError as error:
+            await self._box.write(self._whole(path), data)
+        except (ConfigError, DataError) as error:
             return SandboxResult(stdout="", stderr=str(error), exit_code=1)
         return SandboxResult(stdout="", stderr="", exit_code=0)
+
+    def _whole(self, path: str) -> str:
+        return str(PurePosixPath(self._image.workdir, path))
 
     async def cleanup(self) -> None:
         """Close the box. Idempotent."""

@@ -397,3 +397,13 @@ def test_a_directory_that_is_taken_or_deep_is_refused(path):
 
     with pytest.raises(ConfigError):
         asyncio.run(run())
+
+
+@pytest.mark.parametrize("environment", [{"A=B": "x"}, {"": "x"}, {"A": "x\0y"}])
+def test_a_variable_that_cannot_be_is_refused(environment):
+    async def run():
+        async with code_rl.open_box(environment=environment):
+            pass
+
+    with pytest.raises(ConfigError):
+        asyncio.run(run())

@@ -43,6 +43,9 @@ async def open_box(
     for path in writable:
         if path.count("/") != 1 or not path.startswith("/") or path in Box.TAKEN:
             raise ConfigError(f"writable={path!r}: name a directory such as /app")
+    for name, text in (environment or {}).items():
+        if not name or "=" in name or "\0" in name + text:
+            raise ConfigError(f"environment: {name!r} is no name of a variable with a text")
     if url is not None:
         from code_rl.grading.sandbox.fusion.boxes import connect_box
 
