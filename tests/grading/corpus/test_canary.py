@@ -27,9 +27,8 @@ BY_DEFAULT = ("full", "landlock")
 SLOW = pytest.mark.slow
 
 _CHECKER = """
-import json, sys
-asked = json.loads(sys.stdin.read())
-print("ok" if asked["expected"] else "wrong")
+def check(input, output, expected):
+    return bool(expected)
 """
 
 
