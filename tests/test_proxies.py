@@ -17,6 +17,7 @@ from code_rl.evaluation.endpoint import Endpoint
 from code_rl.evaluation.generators import CompletionRequest
 from code_rl.grading import Problem, StdinTest
 from code_rl.grading.sandbox import check_executor, connect_executor
+from code_rl.util.admission import is_loopback
 from code_rl.util.proxies import settle_proxies
 from tests.evaluation.chat_server import RIGHT, chat_server
 from tests.refusals import refused
@@ -117,3 +118,11 @@ def test_a_proxy_that_no_client_can_use_is_one_line_and_loopback_needs_none(door
         DOORS[door]("http://elsewhere.example:81")
     with refused("http://localhost:9", kind=CodeRLError):
         DOORS[door]("http://localhost:9")
+
+
+@pytest.mark.parametrize(
+    ("host", "ours"),
+    [("127.0.0.1:8265", True), ("localhost", True), ("[::1]:80", True), ("::1", True), ("127.0.0.1.evil.invalid:80", False), ("evil.invalid", False), ("0.0.0.0:1", False), ("", False)],
+)  # fmt: skip
+def test_loopback_is_told_from_names_that_look_like_it(host, ours):
+    assert is_loopback(host) is ours

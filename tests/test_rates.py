@@ -1,8 +1,12 @@
-"""Rates and J: faultless, useless and unknown rewards, and intervals that count problems."""
+"""Rates, their intervals and J: faultless, useless and unknown rewards, and intervals that count problems."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from code_rl.util.rates import Rate, RewardQuality, wilson
 
@@ -33,3 +37,20 @@ def test_without_right_or_wrong_programs_nothing_is_known() -> None:
 def test_an_interval_counts_problems_and_not_their_programs() -> None:
     assert Rate(0, 60, 10).ends[1] == pytest.approx(wilson(0, 10)[1])
     assert Rate(0, 60, 60).ends[1] < Rate(0, 60, 10).ends[1]
+
+
+@pytest.mark.parametrize(
+    ("passed", "n", "low", "high"),
+    [(0, 8, 0.0, 0.3244), (8, 8, 0.6756, 1.0), (4, 8, 0.2152, 0.7848), (1, 10, 0.0179, 0.4042)],
+)
+def test_wilson_intervals_are_those_of_the_books(passed: int, n: int, low: float, high: float) -> None:
+    assert wilson(passed, n) == pytest.approx((low, high), abs=1e-4)
+
+
+@given(st.integers(1, 500), st.data())
+def test_wilson_holds_the_rate_within_zero_and_one(n: int, data: st.DataObject) -> None:
+    passed = data.draw(st.integers(0, n))
+    low, high = wilson(passed, n)
+    assert 0 <= low <= passed / n + 1e-12
+    assert passed / n - 1e-12 <= high <= 1
+    assert math.isclose(wilson(n - passed, n)[1], 1 - low, abs_tol=1e-9)

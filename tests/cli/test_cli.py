@@ -98,17 +98,6 @@ def test_a_process_says_it_alike(words):
     assert result.stderr.startswith("error: ")
 
 
-@pytest.mark.parametrize("programs", ["", "\n"])
-def test_judging_without_programs_is_bad_input(programs, tmp_path, capsys):
-    problem = {"id": "p", "statement": "?", "tests": [{"kind": "stdin", "input": "", "expected": "1"}]}
-    (tmp_path / "dataset.jsonl").write_text(json.dumps(problem) + "\n")
-    (tmp_path / "programs.jsonl").write_text(programs)
-    files = [f"{name}={tmp_path / name}.jsonl" for name in ("dataset", "programs")]
-    assert main(["judge", *files, f"out={tmp_path / 'out.jsonl'}"]) == 2
-    one_line(capsys, "programs=")
-    assert not (tmp_path / "out.jsonl").exists()
-
-
 def test_a_python_without_the_installation_says_so_in_one_line():
     done = subprocess.run([sys.executable, "-S", "-E", ROOT / "train.py"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr

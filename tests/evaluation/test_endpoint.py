@@ -135,17 +135,6 @@ def test_a_server_that_lets_every_request_hang_is_left_in_the_end():
         asyncio.run(run())
 
 
-def test_trouble_that_does_not_pass_stops_the_evaluation_and_says_how_to_go_on():
-    with pytest.raises(BackendError):
-        complete(lambda body, attempt: web.Response(status=503), outage_timeout=0.3)
-
-
-def test_a_request_that_is_refused_for_itself_is_one_missing_sample():
-    with pytest.raises(CompletionError) as caught:
-        complete(lambda body, attempt: web.Response(status=413, text="too long"))
-    assert str(caught.value).partition(":")[0] == "http_413"
-
-
 @pytest.mark.parametrize(("status", "named"), [(401, "api_key_env"), (403, "api_key_env"), (404, "model_name=m")])
 def test_a_wrong_key_or_model_stops_at_once(status, named):
     with refused(named):

@@ -1,10 +1,12 @@
-"""The evaluator with a policy: its environment counts, whatever wording begins; a cut buys nothing twice; the loop and a folder agree."""
+"""The evaluator with a policy: its environment counts, a cut buys nothing twice, the loop and a folder agree, a large split is held in parts."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,11 +14,14 @@ from code_rl.evaluation import evaluate
 from code_rl.evaluation.generators import EvalEntry, PolicyGenerator
 from code_rl.evaluation.runner import Evaluation, Plan, Questions
 from code_rl.evaluation.samples import Folder, sample_from_json
-from code_rl.policy import Sampling
+from code_rl.grading import Problem
+from code_rl.policy import Group, Sampling
 from code_rl.policy.environments import Repair, Reply, Single
 from tests.policy.conversation_support import Echo, Scripted, policy, problem, program
+from tests.training.rollout_support import PROBLEM, group_of, trajectory
 
 WRONG, RIGHT = program("1"), program("7")
+LARGE = 1000
 TASKS = {name: replace(problem(), id=name) for name in ("a", "b")}
 ENTRIES = [EvalEntry(name, "test", index) for index, name in enumerate(TASKS)]
 
@@ -93,3 +98,43 @@ def test_an_environment_that_finds_programs_in_its_own_way_is_believed(tmp_path)
     assert all(outcome.correct and outcome.format_ok for outcome in found.outcomes.values())
     assert in_loop(policy(Scripted(["7"]), environment=Bare())).greedy.format_rate == 1.0
     assert [sample_from_json(row).program() for row in lines(tmp_path / "samples.jsonl")] == ["7", "7"]
+
+
+class Answering:
+    """Every second problem is solved, and the groups in flight are counted."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+        self.seeds: list[int] = []
+
+    async def roll_out(self, problem: Problem, count: int, sampling: Sampling, seed: int, *kept: object) -> Group:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        self.seeds.append(seed)
+        await asyncio.sleep(0.0001 * (seed % 7))
+        self.now -= 1
+        return group_of([trajectory(float(problem.id == "right"))] * count)
+
+
+class Loading(Sequence[Problem]):
+    """A split on disk: problems exist only when asked for."""
+
+    def __init__(self, size: int, policy: Answering) -> None:
+        self._size, self._policy, self.ahead = size, policy, 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index):
+        self.ahead = max(self.ahead, self._policy.now + 1)
+        return Problem(id="right" if index % 2 else "wrong", statement="s", tests=PROBLEM.tests)
+
+
+def test_a_large_split_is_asked_a_part_at_a_time_and_every_group_counts():
+    policy: Any = Answering()
+    splits = {"large": Loading(LARGE, policy), "small": Loading(8, policy)}
+    results = asyncio.run(evaluate(policy, splits, samples=2, sampling=Sampling(8), seed=0))
+    assert policy.most == splits["large"].ahead < LARGE / 2
+    assert len(policy.seeds) == 2 * (LARGE + 8)
+    assert {name: result.greedy.problems for name, result in results.items()} == {"large": LARGE, "small": 8}
+    assert all(f.pass_at[1].value == 0.5 for result in results.values() for f in (result.greedy, result.sampled))

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from code_rl.data.preparation.decisions import BYTES_IN_FLIGHT, at_once
 from code_rl.data.preparation.verification.attempts import trivial_pass
 from code_rl.data.preparation.workspace import Candidate, ProblemSummary, make_entry, measure
 from code_rl.grading import CallTest, Problem, StdinTest
 from code_rl.grading.values import MAX_DEPTH
-from code_rl.util.rates import wilson
 
 
 def stdin_problem(*cases: tuple[str, str], public: int = 0) -> Problem:
@@ -29,23 +25,6 @@ def call_problem(*cases: tuple[tuple[object, ...], object]) -> Problem:
 
 def entry(problem: Problem) -> ProblemSummary:
     return make_entry(problem, 0)[0]
-
-
-@pytest.mark.parametrize(
-    ("passed", "n", "low", "high"),
-    [(0, 8, 0.0, 0.3244), (8, 8, 0.6756, 1.0), (4, 8, 0.2152, 0.7848), (1, 10, 0.0179, 0.4042)],
-)
-def test_wilson_intervals_are_those_of_the_books(passed: int, n: int, low: float, high: float) -> None:
-    assert wilson(passed, n) == pytest.approx((low, high), abs=1e-4)
-
-
-@given(st.integers(1, 500), st.data())
-def test_wilson_holds_the_rate_within_zero_and_one(n: int, data: st.DataObject) -> None:
-    passed = data.draw(st.integers(0, n))
-    low, high = wilson(passed, n)
-    assert 0 <= low <= passed / n + 1e-12
-    assert passed / n - 1e-12 <= high <= 1
-    assert math.isclose(wilson(n - passed, n)[1], 1 - low, abs_tol=1e-9)
 
 
 @pytest.mark.parametrize(

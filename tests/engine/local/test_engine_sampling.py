@@ -285,7 +285,6 @@ def test_bf16_sampler_agrees_with_its_trainer(packed, monkeypatch):
 @pytest.mark.parametrize(
     ("named", "prompt", "count", "changes", "asked"),
     [
-        ("context", tokens(1, 10), 1, {"max_tokens": 119}, {}),
         *((name, tokens(1, 10), 1, {name: value}, {}) for name, value in (
             ("max_tokens", -1), ("temperature", -0.1), ("temperature", float("nan")), ("top_p", 0.0), ("top_p", 1.1), ("top_k", 0), ("stop", ["", "x"]),
         )),
@@ -293,9 +292,7 @@ def test_bf16_sampler_agrees_with_its_trainer(packed, monkeypatch):
         ("last_n", tokens(1, 10), 1, {}, {"prompt_logprobs_last_n": 3}),
         ("topk_sample_logprobs", tokens(1, 10), 1, {}, {"topk_sample_logprobs": 2}),
         ("prompt_alt_tokens_k", tokens(1, 10), 1, {}, {"prompt_alt_tokens_k": 2}),
-        ("tokens", [], 1, {}, {}),
         ("vocabulary", [5, -1], 1, {}, {}),
-        ("vocabulary", [5, 97], 1, {}, {}),
     ],
 )  # fmt: skip
 def test_requests_that_cannot_be_honoured_are_refused_by_name(named, prompt, count, changes, asked):

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from code_rl.training import read_metrics
 from tests.engine.remote.test_vllm import given
 from tests.paths import ROOT
 from tests.refusals import refused
+from tests.waiting import until
 
 COMMAND = f"{sys.executable} -m tests.engine.remote.fake_vllm"
 
@@ -37,14 +37,6 @@ def servers(run: Path, word: bytes = b"tests.engine.remote.fake_vllm") -> list[i
         if mine and word in command:
             found.append(int(folder.name))
     return found
-
-
-def eventually(condition, what: str) -> None:
-    for _ in range(3000):
-        if condition():
-            return
-        time.sleep(0.1)
-    pytest.fail(what)
 
 
 @pytest.fixture
@@ -69,7 +61,7 @@ def test_a_run_starts_its_server_samples_from_it_and_ends_it(run):
 @pytest.mark.long
 def test_a_server_that_dies_is_started_again_and_the_run_goes_on(run):
     def kill_once() -> None:
-        eventually(lambda: (run / "metrics.jsonl").exists(), "no step was taken")
+        until(lambda: (run / "metrics.jsonl").exists())
         for process in servers(run):
             if Path(f"/proc/{process}/cmdline").read_bytes().count(b"guard.py") == 0:
                 os.kill(process, signal.SIGKILL)
@@ -88,11 +80,11 @@ def test_a_server_that_dies_is_started_again_and_the_run_goes_on(run):
 def test_a_run_that_is_ended_leaves_no_server_and_resumes(run, ending):
     words = [f"{name}={value}" for name, value in settings_of(run, max_steps="50").items()]
     started = subprocess.Popen([sys.executable, str(ROOT / "train.py"), *words], stdout=subprocess.DEVNULL)
-    eventually(lambda: (run / "metrics.jsonl").exists() or started.poll() is not None, "no step was taken")
+    until(lambda: (run / "metrics.jsonl").exists() or started.poll() is not None)
     assert servers(run)
     started.send_signal(ending)
     started.wait(60)
-    eventually(lambda: not servers(run), "a server is left")
+    until(lambda: not servers(run))
     steps = len([line for line in read_metrics(run) if line["step"] >= 0])
     assert train_command(settings_of(run, max_steps=str(steps + 1))) == 0
     assert servers(run) == []

@@ -21,8 +21,9 @@ from code_rl.data import load_problems
 from code_rl.engine.names import PACKAGE, SMOLLM2, source_of
 from code_rl.policy.renderers import get_renderer
 from code_rl.training import read_metrics
-from tests.engine.remote.test_own_vllm import eventually, servers
+from tests.engine.remote.test_own_vllm import servers
 from tests.engine.remote.test_vllm import given
+from tests.waiting import until
 
 PYTHON = os.environ.get("CODE_RL_VLLM")
 pytestmark = [
@@ -121,7 +122,7 @@ def test_a_run_that_starts_vllm_itself_goes_on_when_it_is_killed_and_leaves_none
     command = f"{PYTHON} -m vllm.entrypoints.openai.api_server --enforce-eager --no-enable-chunked-prefill"
 
     def kill_once() -> None:
-        eventually(lambda: (run / "metrics.jsonl").exists(), "no step was taken")
+        until(lambda: (run / "metrics.jsonl").exists(), 300)
         for process in servers(run, word):
             if b"guard.py" not in Path(f"/proc/{process}/cmdline").read_bytes():
                 os.kill(process, signal.SIGKILL)

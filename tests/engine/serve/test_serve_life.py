@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("prometheus_client")
 from tests.engine.serve.serve_support import Raw, ServeProcess, ServerThread, datum
+from tests.waiting import until
 
 TOKENS = list(range(20, 40))
 DATA = [datum(TOKENS)]
@@ -53,13 +53,6 @@ def sampled(raw, sampling_session, seq):
     return [(each.stop_reason, each.tokens, each.logprobs) for each in drawn]
 
 
-def wait_for(condition):
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def losses_of_an_undisturbed_model(raw, count):
     model = raw.model(raw.session())
     return [step(raw, model, 1 + 2 * i) for i in range(count)]
@@ -80,7 +73,7 @@ def test_more_models_than_may_be_are_pushed_back_and_a_vanished_clients_give_way
             raw.post("session_heartbeat", {"session_id": session})
             return server.core.sessions[first].vanished
 
-        wait_for(silent)
+        until(silent)
         raw.model(session, 1)
         assert step(raw, kept, 1)
         assert raw.run_pass(lost, 1, DATA)[0] == 410
@@ -110,10 +103,10 @@ def test_a_client_that_vanishes_finds_its_model_again_for_a_while_and_its_sample
         loss = step(raw, model, 1)
         snapshot = sampler(raw, model, 3)
         before = sampled(raw, snapshot, 0)
-        wait_for(lambda: server.core.sessions[session].vanished)
+        until(lambda: server.core.sessions[session].vanished)
         assert not [p for p in server.core.promises._all.values() if p.session_id == session and p.kind == "sample"]
         assert [loss, step(raw, model, 4)] == expected
-        wait_for(lambda: model not in server.core.runs and not server.core.service.models)
+        until(lambda: model not in server.core.runs and not server.core.service.models)
         status, answer = raw.run_pass(model, 6, DATA)
         assert status == 410
         assert "last checkpoint" in answer["detail"]

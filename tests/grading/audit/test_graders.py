@@ -8,8 +8,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from code_rl.grading.audit.scorecard import Row, Scorecard, audit_grader, render
 from code_rl.util.concurrency import wait_for
 from code_rl.util.settings import make_settings
 from tests.refusals import one_line, refused
+from tests.waiting import until
 
 PLANTED = Path(__file__).with_name("planted.py")
 CLASSES = ("early exit", "reads the expected output", "stdin idiom", "mutant", "to be stolen from")
@@ -232,11 +231,11 @@ def test_an_audit_that_is_killed_takes_its_graders_along() -> None:
     words = ["audit", f"grader={_planted('hangs')}", "corpus=quick", "concurrency=1"]
     audit = subprocess.Popen([sys.executable, "-m", "code_rl.cli", *words], stdout=subprocess.PIPE)
     try:
-        _wait_until(lambda: len(_running("planted.py:hangs")) >= 3)  # the audit, who confines, the grader
+        until(lambda: len(_running("planted.py:hangs")) >= 3)  # the audit, who confines, the grader
     finally:
         audit.kill()
         audit.communicate()
-    _wait_until(lambda: not _running("planted.py:hangs"))
+    until(lambda: not _running("planted.py:hangs"))
 
 
 def _running(word: str) -> list[str]:
@@ -246,11 +245,6 @@ def _running(word: str) -> list[str]:
         with contextlib.suppress(OSError):
             found += [path.parent.name] if word.encode() in path.read_bytes() else []
     return found
-
-
-def _wait_until(true: Callable[[], bool]) -> None:
-    while not true():
-        time.sleep(0.05)
 
 
 @pytest.mark.long

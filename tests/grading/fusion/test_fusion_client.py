@@ -12,7 +12,6 @@ import yaml
 from aiohttp import web
 
 from code_rl.grading.sandbox import connect_executor
-from code_rl.util.errors import SandboxError
 from tests.grading.fusion.fusion_support import ServerProcess, connected, fake_server, relay, through
 from tests.grading.jobs import collect, stdin_job
 from tests.paths import ROOT
@@ -113,14 +112,6 @@ def test_load_is_spread_over_several_servers(server: ServerProcess):
     through([counting(0), counting(1)], use, server.url)
     assert sum(hits) == 20
     assert min(hits) >= 5
-
-
-def test_a_refused_size_is_a_sandbox_error(server: ServerProcess):
-    async def small_only(_, body, forward):
-        return web.json_response({"detail": "too large"}, status=413)
-
-    with pytest.raises(SandboxError):
-        through([small_only], lambda client: collect(client, stdin_job("print(1)")), server.url, 1)
 
 
 @pytest.mark.long

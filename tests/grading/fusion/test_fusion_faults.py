@@ -182,11 +182,12 @@ def test_an_overloaded_server_is_waited_for(server: ServerProcess, transfer_s):
     assert run_through(busy_at_first, server, stdin_job("print(1)"))[0].stdout == b"1\n"
 
 
-def test_a_request_that_the_server_cannot_read_is_a_sandbox_error(server: ServerProcess):
-    async def unprocessable(_, body, forward):
-        return web.json_response({"detail": []}, status=422)
+@pytest.mark.parametrize("status", [413, 422])
+def test_a_request_that_the_server_does_not_take_is_a_sandbox_error(server: ServerProcess, status):
+    async def refusing(_, body, forward):
+        return web.json_response({"detail": []}, status=status)
 
-    assert isinstance(run_through(unprocessable, server, stdin_job("print(1)")), SandboxError)
+    assert isinstance(run_through(refusing, server, stdin_job("print(1)")), SandboxError)
 
 
 def test_no_server_at_all_is_an_outage():

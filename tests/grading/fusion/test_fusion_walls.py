@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 
 from code_rl.grading.sandbox import Job, Status, StdinInput
-from code_rl.grading.sandbox.local import pool
+from code_rl.grading.sandbox.server import EmbeddedSandbox
 from code_rl.util.errors import IsolationError
 from tests.grading.fusion.fusion_support import ServerProcess, run_all, through
 from tests.grading.jobs import collect, stdin_job
@@ -58,7 +58,7 @@ def test_no_byte_of_a_trusted_job_reaches_a_server():
 
 
 def test_where_the_machine_isolates_nothing_trusted_jobs_run_all_the_same(monkeypatch, caplog):
-    class Bare(pool.EmbeddedSandbox):
+    class Bare(EmbeddedSandbox):
         def __init__(self, concurrency=None, isolation="auto"):
             if isolation == "auto":
                 raise IsolationError("no namespaces here")

@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 
 import pytest
 
 import code_rl
 from code_rl.util.errors import ConfigError, DataError, IsolationError, SandboxError
 from tests.boxes import end_server, shared_server, start_server
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("boxes")
 COMPILERS = {"g++": "/usr/bin/g++"}
@@ -296,26 +296,17 @@ def test_everything_ends_with_an_owner_that_is_killed(place):
     owner = subprocess.Popen([sys.executable, "-c", OWNER.format(seconds, url)], stdout=subprocess.PIPE)
     assert owner.stdout is not None
     assert owner.stdout.readline() == b"open\n"
-    assert until(lambda: len(sleepers(seconds)) >= 2)
+    until(lambda: len(sleepers(seconds)) >= 2)
     owner.kill()
     owner.wait()
     owner.stdout.close()
-    assert until(lambda: not sleepers(seconds))
+    until(lambda: not sleepers(seconds))
 
 
 def sleepers(seconds):
     """The processes on this machine that sleep for so many seconds."""
     found = subprocess.run(["pgrep", "-fx", f"sleep {seconds}"], capture_output=True, text=True, check=False)
     return found.stdout.split()
-
-
-def until(condition):
-    """Whether a condition becomes true within half a minute."""
-    for _ in range(300):
-        if condition():
-            return True
-        time.sleep(0.1)
-    return False
 
 
 def test_a_box_on_a_server_runs_commands_and_keeps_files_there():

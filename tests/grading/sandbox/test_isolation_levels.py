@@ -1,4 +1,4 @@
-"""The walls of each level, as the present user and as an ordinary one."""
+"""The walls of each level, as the present user and as an ordinary one; programs see nothing of our environment."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import pytest
 
 from code_rl.grading.sandbox import Status
 from tests.grading.jobs import stdin_job
-from tests.grading.sandbox.sandbox_boxes import LEVELS, run_jobs, run_one
+from tests.grading.sandbox.sandbox_boxes import LEVELS, run, run_jobs, run_one
 from tests.paths import ROOT
 
 level = pytest.mark.parametrize("level", LEVELS)
@@ -61,6 +61,29 @@ def test_a_submission_sees_only_its_own_processes():
         pytest.skip("no PID namespaces here")
     code = "import os\nprint([p for p in os.listdir('/proc') if p.isdigit()], os.getpid() > 1)"
     assert run_one(code, level="full").stdout in (b"['2'] True\n", b"[] True\n")
+
+
+PRINT_ENVIRONMENT = """
+import ctypes, os
+print(dict(os.environ), dict(os.environb))
+libc = ctypes.CDLL(None)
+libc.getenv.restype = ctypes.c_char_p
+print([libc.getenv(name) for name in (b"TINKER_API_KEY", b"PLANTED", b"HOME", b"USER")])
+for pid in ("self", 1, os.getppid()):
+    try: print(open(f"/proc/{pid}/environ", "rb").read())
+    except OSError: pass
+"""
+SECRETS = {"TINKER_API_KEY": "tml-5ecret5ecret5ecret", "HF_TOKEN": "hf_5ecret5ecret5ecret", "PLANTED": "planted-5ecret"}
+
+
+@pytest.mark.parametrize("level", [*LEVELS, "none"])
+def test_a_program_that_prints_its_environment_prints_none_of_ours(level, monkeypatch):
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    (seen,) = run(stdin_job(PRINT_ENVIRONMENT), level, own=True)
+    assert seen.stdout, seen.detail
+    assert b"5ecret" not in seen.stdout + seen.stderr
+    assert not any(name.encode() in seen.stdout for name in ("PLANTED", "HF_TOKEN", "USER'", "SSH_", "VIRTUAL_ENV"))
 
 
 ORDINARY = """

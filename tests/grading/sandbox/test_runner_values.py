@@ -11,7 +11,6 @@ from hypothesis import given
 
 from code_rl.grading import values
 from code_rl.grading.sandbox.executor import CallInput, case_bytes
-from code_rl.grading.sandbox.runner import VALUE_HEADER, decode_value
 from code_rl.grading.values import BinaryTree, LinkedList, ValueCodecError
 from tests.refusals import refused
 
@@ -27,20 +26,6 @@ class TreeNode:
 
 
 NODES = {"ListNode": ListNode, "TreeNode": TreeNode}
-
-
-@given(st.binary(max_size=200))
-def test_one_record_carries_its_payload(payload):
-    record = VALUE_HEADER.pack(len(payload)) + payload
-    assert decode_value(record) == payload
-
-
-@given(st.binary(max_size=60), st.binary(min_size=1, max_size=60))
-def test_a_record_with_anything_before_or_after_it_carries_nothing(payload, extra):
-    record = VALUE_HEADER.pack(len(payload)) + payload
-    assert decode_value(record + extra) is None
-    assert decode_value(record[:-1]) is None
-    assert decode_value(record + record) is None
 
 
 @given(st.lists(st.integers(), min_size=1, max_size=50))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
 
 import httpx
@@ -18,6 +17,7 @@ from code_rl.grading.sandbox.executor import Execution, Job, Status, StdinInput
 from code_rl.grading.sandbox.retries import MAX_LOST_RESULTS, OUTAGES, LostError, RefusedError, Retries
 from code_rl.util.errors import BackendError, OutageError, SandboxError
 from tests.refusals import names_all, refused
+from tests.waiting import until
 
 
 class Flaky:
@@ -179,13 +179,6 @@ class Health:
         return httpx.Response(200)
 
 
-def _until(done: Callable[[], bool]) -> None:
-    for _ in range(3000):
-        if done():
-            return
-        time.sleep(0.01)
-
-
 def link(outage_timeout_s: float) -> Link:
     return Link(Place(BackendKind.SERVER, "http://s", None), outage_timeout_s)
 
@@ -205,9 +198,9 @@ def test_a_server_that_comes_back_within_the_patience_ends_no_request(monkeypatc
     health.well = False
 
     def come_back_and_answer() -> None:
-        _until(lambda: len(said) == 1)
+        until(lambda: len(said) == 1)
         health.well = True
-        _until(lambda: len(said) == 2)
+        until(lambda: len(said) == 2)
         answer.set_result(7)
 
     with Said() as said:
