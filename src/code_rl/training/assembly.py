@@ -186,12 +186,7 @@ async def assemble(
         first_step=start.step,
         observers=[retries_of(executor), *([backend.vllm.measured] if backend.vllm else [])],
     )
-    keep_tokenizer(folder, backend.tokenizer)
-    logging.getLogger("code_rl").info(
-        "backend %s; %s", backend.description, backend.capabilities.describe()
-    )
-    check_first_step(run, start, folder)
-    console.resume_at(start.step)
+    begin(run, folder, console)
     claim.started = True
     return run
 
@@ -231,12 +226,18 @@ def check_held_out(data: Data, environment: Environment, renderer: Renderer, con
     refuse_prompts(lengths, context, "held-out")
 
 
-def check_first_step(run: Run, start: Start, folder: Path) -> None:
-    """Raise DataError where no prompt of the first batch leaves room for an answer, ConfigError if
-    a cap does not allow the step."""
+def begin(run: Run, folder: Path, console: Console) -> None:
+    """Log the back end, and show where the run begins. Raises DataError where no prompt of the
+    first batch leaves room for an answer, ConfigError if a cap does not allow the step."""
+    backend, step = run.backend, run.first_step
+    keep_tokenizer(folder, backend.tokenizer)
+    logging.getLogger("code_rl").info(
+        "backend %s; %s", backend.description, backend.capabilities.describe()
+    )
     run.problem_sampler.recall(folder / ROLLOUTS)
-    run.problem_sampler.batch(start.step)
-    refused = unaffordable(run, start.step, evaluations=1 if start.step else 2)
+    run.problem_sampler.batch(step)
+    console.resume_at(step)
+    refused = unaffordable(run, step, evaluations=1 if step else 2)
     if refused is not None:
         raise ConfigError(
             f"{refused}: nothing can be started; raise the cap, or make the batch or the "

@@ -190,7 +190,9 @@ class _Shape:
         """Return a model that transformers runs, on tensors without contents."""
         from transformers import AutoModelForCausalLM
 
-        made = AutoModelForCausalLM.from_config(self.config, dtype=self.dtype)  # type: ignore[no-untyped-call]
+        made = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            self.config, dtype=self.dtype
+        )
         return hf_weights(made)
 
 
