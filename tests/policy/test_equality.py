@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from code_rl.engine.local.models import source_of
+from code_rl.engine.names import source_of
 from code_rl.policy.renderers import Message, get_renderer, name_of
 from code_rl.util.errors import DataError
 from tests.policy.chat_tokenizers import PUBLISHED, SPECIALS, TEMPLATES, by_template, published, tokenizer

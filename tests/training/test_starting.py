@@ -24,8 +24,7 @@ from code_rl.cli.train import train_command
 from code_rl.data.builtin import BuiltinTrainSet
 from code_rl.data.order import ProblemOrder
 from code_rl.engine.checkpoints import read_checkpoints, read_config
-from code_rl.engine.local.models import source_of
-from code_rl.engine.names import BUILT_IN_FOLDER
+from code_rl.engine.names import BUILT_IN_FOLDER, source_of
 from code_rl.engine.probes import load_tokenizer
 from code_rl.grading.native import format_problem
 from code_rl.grading.problem import Problem, StdinTest

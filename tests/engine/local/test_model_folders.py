@@ -8,7 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from code_rl.engine.local.models import load_model, source_of
+from code_rl.engine.local.models import load_model
+from code_rl.engine.names import source_of
 from tests.refusals import refused
 
 EMBED, GATE = "model.embed_tokens.weight", "model.layers.0.mlp.gate_proj.weight"

@@ -17,8 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tinker import types
 
-from code_rl.engine.names import SMOLLM2, built_in_context, source_of, unavailable
-from code_rl.engine.places import BUILT_IN
+from code_rl.engine.names import SMOLLM2, source_of, unavailable
 from code_rl.util.errors import ConfigError
 
 from .hf import HfArchitecture, HfWeights, architecture_of, hf_weights
@@ -37,15 +36,6 @@ UNAVAILABLE = cast(
     "tuple[type[Exception], ...]",
     (*HfHubHTTPError.__bases__, ValueError, TypeError, StrictDataclassError),
 )
-__all__ = [
-    "BUILT_IN",
-    "Model",
-    "built_in_context",
-    "context_of",
-    "load_model",
-    "source_of",
-    "wrap_model",
-]
 
 
 @dataclass

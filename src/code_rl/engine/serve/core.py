@@ -193,10 +193,9 @@ class Core:
         then: Callable[[ServedRun, EmbeddedTrainingClient], object],
     ) -> Promise:
         """Promise a new run. `then` makes its record and the answer from the client."""
-        seen = self.promises.seen(f"{run_id}:0", kind, fingerprint)
-        if seen is not None:
+        promise = Promise(f"{run_id}:0", kind, fingerprint, 0)
+        if (seen := self.seen(promise)) is not None:
             return seen
-        self.refuse_when_draining()
         if run_id in self.runs or self.store.read_run(run_id) is not None:
             raise gone(f"model {run_id} was created before, and the answer is no longer kept")
         self.promises.check_room(0)
@@ -211,7 +210,7 @@ class Core:
                 raise busy(f"{len(self.runs)} models are in training, the limit (max_models)")
             self.unload(min(lost, key=lambda run: run.last_used))
         run = self.runs[run_id] = ServedRun(run_id, local, create().future())
-        promise = self.promises.add(Promise(f"{run_id}:0", kind, fingerprint, 0))
+        self.promises.add(promise)
 
         def on_end() -> None:
             if run.record is None:
@@ -240,11 +239,9 @@ class Core:
         Raises:
             Refusal: the number was used for something else or long ago, or the queues are full.
         """
-        request_id = f"{run.run_id}:{seq}"
-        seen = self.promises.seen(request_id, kind, fingerprint)
-        if seen is not None:
+        promise = Promise(f"{run.run_id}:{seq}", kind, fingerprint, size)
+        if (seen := self.seen(promise)) is not None:
             return seen
-        self.refuse_when_draining()
         if seq < run.next_seq:
             raise gone(
                 f"request {seq} of model {run.run_id} was answered before, and its result is no "
@@ -258,11 +255,19 @@ class Core:
         # The request that all others wait for is always accepted, or the queue could never empty.
         if seq != run.next_seq or run.queued:
             self.promises.check_room(size)
-        promise = self.promises.add(Promise(request_id, kind, fingerprint, size))
+        self.promises.add(promise)
         run.held[seq] = promise, start, then
         run.held_since = time.monotonic()
         self._start_ready(run)
         return promise
+
+    def seen(self, asked: Promise) -> Promise | None:
+        """Return the promise that an earlier copy of this request made, or None for a new one. A
+        new one is refused if the server is shutting down."""
+        found = self.promises.seen(asked)
+        if found is None:
+            self.refuse_when_draining()
+        return found
 
     def _start_ready(self, run: ServedRun) -> None:
         """Start the held requests whose turn has come."""
