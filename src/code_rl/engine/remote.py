@@ -109,6 +109,16 @@ class Link:
         """Record that the server answers, which ends an outage."""
         self._outage.answered()
 
+    async def watch(self, waiting: asyncio.Future[Any], since: float, said: str = "") -> None:
+        """Wait until a request of the time `since` is done, and check the server meanwhile. The
+        request is cancelled with the wait, and by an error of `check`."""
+        try:
+            while not (await asyncio.wait({waiting}, timeout=self.check_every_s))[0]:
+                await asyncio.to_thread(self.check, time.monotonic() - since, said)
+        except BaseException:
+            waiting.cancel()
+            raise
+
     def outcome(self, future: Future[T]) -> T:
         """Return a finished future's result. Raises BackendError in place of the SDK's errors."""
         try:
@@ -172,12 +182,7 @@ class RemoteFuture(Generic[T]):
     async def result_async(self) -> T:
         """Await `result`; cancelling the wait cancels the request."""
         waiting = asyncio.wrap_future(self._future)
-        try:
-            while not (await asyncio.wait({waiting}, timeout=self._link.check_every_s))[0]:
-                await asyncio.to_thread(self._link.check, time.monotonic() - self._since)
-        except BaseException:
-            waiting.cancel()
-            raise
+        await self._link.watch(waiting, self._since)
         if not waiting.cancelled():
             waiting.exception()  # read, or asyncio reports the exception as never retrieved
         return self._then(self._link.outcome(self._future))

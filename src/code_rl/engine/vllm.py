@@ -343,8 +343,7 @@ class Vllm:
         while True:
             asked, final = asyncio.ensure_future(self._http.post(path, json=body)), False
             try:
-                while not (await asyncio.wait({asked}, timeout=self._link.check_every_s))[0]:
-                    await asyncio.to_thread(self._link.check, time.monotonic() - since, said)
+                await self._link.watch(asked, since, said)
                 answer = asked.result()
                 said = f"status {answer.status_code}, {_said(answer)}"
                 final = answer.status_code < 500 and answer.status_code not in PASSING
@@ -358,8 +357,6 @@ class Vllm:
                     )
             except httpx.HTTPError as error:
                 said = str(error) or type(error).__name__
-            finally:
-                asked.cancel()
             if final and (found := await read(answer)) is not None:
                 return found
             logger.info("%s %s: %s", self.place.url, path, said)
