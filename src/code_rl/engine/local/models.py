@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -48,33 +47,25 @@ class Model:
     weights: Weights | HfWeights
     eos: frozenset[int]
     fingerprint: str
-    _tokenizer: Any = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @cached_property
     def for_sampling(self) -> Weights | HfWeights:
         """The weights in the form that a sampler of the base model uses."""
         return self.weights if isinstance(self.weights, HfWeights) else packed(self.weights)
 
+    @cached_property
     def tokenizer(self) -> Any:
         """The model's tokenizer, loaded on first use. Raises ConfigError if the model has none."""
-        with self._lock:
-            if self._tokenizer is None:
-                from transformers import AutoTokenizer
+        from transformers import AutoTokenizer
 
-                try:
-                    self._tokenizer = AutoTokenizer.from_pretrained(self.source)
-                except (OSError, ValueError) as error:
-                    said = " ".join(str(error).split())[:300]
-                    raise ConfigError(
-                        f"model {self.name!r} has no usable tokenizer: {said}"
-                    ) from error
-                # Texts beyond the context are left out or refused here, so this warning would only
-                # confuse.
-                self._tokenizer.deprecation_warnings[
-                    "sequence-length-is-longer-than-the-specified-maximum"
-                ] = True
-            return self._tokenizer
+        try:
+            loaded = AutoTokenizer.from_pretrained(self.source)
+        except (OSError, ValueError) as error:
+            said = " ".join(str(error).split())[:300]
+            raise ConfigError(f"model {self.name!r} has no usable tokenizer: {said}") from error
+        # Texts beyond the context are left out or refused here, so this warning would only confuse.
+        loaded.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
+        return loaded
 
 
 def model_config(name: str) -> tuple[str, Any, Architecture]:

@@ -260,7 +260,7 @@ class EmbeddedSamplingClient:
 
     def get_tokenizer(self) -> Any:
         """The model's tokenizer."""
-        return self._snapshot.model.tokenizer()
+        return self._snapshot.model.tokenizer
 
     def max_context_length(self) -> int:
         """The most tokens of prompt and completion together."""

@@ -217,7 +217,7 @@ class EmbeddedTrainingClient:
 
     def get_tokenizer(self) -> Any:
         """The model's tokenizer."""
-        return self.model.tokenizer()
+        return self.model.tokenizer
 
     def get_info(self) -> types.GetInfoResponse:
         """Return the model's name and id, and the LoRA rank."""
