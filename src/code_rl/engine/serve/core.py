@@ -97,7 +97,6 @@ class ServedRun:
     held: dict[int, tuple[Promise, Start, Callable[[Any], object]]] = field(default_factory=dict)
     held_since: float = 0.0
     queued: int = 0
-    last_used: float = field(default_factory=time.monotonic)
 
 
 @dataclass(eq=False)
@@ -180,7 +179,6 @@ class Core:
                 "or the server stopped; create a training client from its last checkpoint"
             )
         self.session(run_id)
-        found.last_used = time.monotonic()
         return found
 
     def begin(
@@ -200,7 +198,7 @@ class Core:
             raise gone(f"model {run_id} was created before, and the answer is no longer kept")
         self.promises.check_room(0)
         if len(self.runs) >= self.limits.max_models:
-            # A vanished client's model makes room.
+            # The oldest model of a vanished client makes room.
             lost = [
                 r
                 for r in self.runs.values()
@@ -208,7 +206,7 @@ class Core:
             ]
             if not lost:
                 raise busy(f"{len(self.runs)} models are in training, the limit (max_models)")
-            self.unload(min(lost, key=lambda run: run.last_used))
+            self.unload(lost[0])
         run = self.runs[run_id] = ServedRun(run_id, local, create().future())
         self.promises.add(promise)
 
@@ -295,7 +293,7 @@ class Core:
 
         def on_end() -> None:
             owner.queued -= 1
-            owner.last_used = self.last_used[owner.local] = time.monotonic()
+            self.last_used[owner.local] = time.monotonic()
             at_end()
 
         promise.on_end = on_end
