@@ -288,6 +288,20 @@ async def logprobs_of(
     return from_first(response.prompt_logprobs, len(tokens))
 
 
+async def gaps_to(
+    sampler: tinker.SamplingClient,
+    prompt: Sequence[int],
+    tokens: Sequence[int],
+    logprobs: Sequence[float],
+    temperature: float,
+) -> list[float]:
+    """Return the absolute difference of each token's log-probability from the sampler's own
+    score."""
+    scored = await logprobs_of(sampler, [*prompt, *tokens], temperature)
+    pairs = zip(logprobs, scored[len(prompt) :], strict=True)
+    return [abs(a - b) for a, b in pairs if b is not None]
+
+
 async def ready(value: Any) -> Any:
     """Return the value, or await it if it is a future: SDK versions differ in which calls return
     futures."""

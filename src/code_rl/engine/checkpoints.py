@@ -145,8 +145,8 @@ def is_run(path: Path) -> bool:
     if not (path / CONFIG).is_file():
         return False
     try:
-        return "model_type" not in json.loads((path / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError, RecursionError):
+        return "model_type" not in read_config(path)
+    except ConfigError:
         return True  # damaged
 
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlencode
 
 from code_rl.engine.losses import LOSSES, SEQUENCE
@@ -301,15 +301,16 @@ async def probe_scaling(sampler: RemoteSamplingClient, token: int) -> bool:
     """
     from tinker import types
 
+    from code_rl.engine.backends import gaps_to
+
     prompt = [token, token]
     parameters = types.SamplingParams(
         max_tokens=_PROBE_TOKENS, temperature=_PROBE_TEMPERATURE, seed=0
     )
     response = await sampler.sample(types.ModelInput.from_ints(prompt), 1, parameters)
     sequence = response.sequences[0]
-    drawn = list(sequence.logprobs or [])
-    scored = await sampler.compute_logprobs(types.ModelInput.from_ints([*prompt, *sequence.tokens]))
-    gaps = [abs(a - b) for a, b in zip(drawn, scored[len(prompt) :], strict=True) if b is not None]
+    logprobs = sequence.logprobs or []
+    gaps = await gaps_to(cast(Any, sampler), prompt, sequence.tokens, logprobs, 1.0)
     if not gaps:
         raise BackendError(
             "the back end returned no log-probabilities to compare; train at temperature=1"

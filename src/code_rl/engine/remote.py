@@ -17,10 +17,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from code_rl.engine.places import HOSTED, Place
+from code_rl.util.concurrency import wait_for
 from code_rl.util.errors import BackendError, CodeRLError, ConfigError
 from code_rl.util.outage import Outage
 from code_rl.util.proxies import via_proxy
@@ -80,8 +81,17 @@ class Link:
         if not self._checking.acquire(blocking=False):
             return
         try:
-            if time.monotonic() >= self._next_check:
-                self._check()
+            if time.monotonic() < self._next_check:
+                return
+            why, pause_s = self.silence(), self.check_every_s
+            # Of many callers waiting for a healthy server, only one checks. After a first silence
+            # the next check follows at once.
+            pause_s = pause_s / 2 if why is None else pause_s * self.away
+            self._next_check = time.monotonic() + pause_s
+            if why is None:
+                self.answered()
+            else:
+                self._outage.missed(why)
         finally:
             self._checking.release()
 
@@ -95,20 +105,19 @@ class Link:
             return self.place.redacted(str(error)) or type(error).__name__
         return f"status {answer.status_code}" if answer.is_server_error else None
 
-    def _check(self) -> None:
-        why = self.silence()
-        if why is None:
-            self.answered()
-            # Of many callers waiting for a healthy server, only one checks.
-            self._next_check = time.monotonic() + self.check_every_s / 2
-            return
-        # After a first silence the next check follows at once.
-        self._next_check = time.monotonic() + (self.check_every_s if self.away else 0.0)
-        self._outage.missed(why)
-
     def answered(self) -> None:
         """Record that the server answers, which ends an outage."""
         self._outage.answered()
+
+    async def watch(self, waiting: asyncio.Future[Any], since: float, said: str = "") -> None:
+        """Wait until a request of the time `since` is done, and check the server meanwhile. The
+        request is cancelled with the wait, and by an error of `check`."""
+        try:
+            while not (await asyncio.wait({waiting}, timeout=self.check_every_s))[0]:
+                await asyncio.to_thread(self.check, time.monotonic() - since, said)
+        except BaseException:
+            waiting.cancel()
+            raise
 
     def outcome(self, future: Future[T]) -> T:
         """Return a finished future's result. Raises BackendError in place of the SDK's errors."""
@@ -168,24 +177,12 @@ class RemoteFuture(Generic[T]):
 
     def result(self, timeout: float | None = None) -> T:
         """Wait for the result, at most `timeout` seconds (TimeoutError)."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            left = self._link.check_every_s if deadline is None else deadline - time.monotonic()
-            if wait([self._future], timeout=max(0.0, min(left, self._link.check_every_s))).done:
-                return self._then(self._link.outcome(self._future))
-            if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError
-            self._link.check(time.monotonic() - self._since)
+        return wait_for(asyncio.wait_for(self.result_async(), timeout))
 
     async def result_async(self) -> T:
         """Await `result`; cancelling the wait cancels the request."""
         waiting = asyncio.wrap_future(self._future)
-        try:
-            while not (await asyncio.wait({waiting}, timeout=self._link.check_every_s))[0]:
-                await asyncio.to_thread(self._link.check, time.monotonic() - self._since)
-        except BaseException:
-            waiting.cancel()
-            raise
+        await self._link.watch(waiting, self._since)
         if not waiting.cancelled():
             waiting.exception()  # read, or asyncio reports the exception as never retrieved
         return self._then(self._link.outcome(self._future))
@@ -288,9 +285,8 @@ class RemoteTrainingClient:
         loss_fn_config: Mapping[str, float] | None = None,
     ) -> RemoteFuture[types.ForwardBackwardOutput]:
         """Return log-probabilities without gradients."""
-        return self._ask(
-            self._client.forward, list(data), loss_fn, dict(loss_fn_config or {}) or None
-        )
+        config = dict(loss_fn_config or {}) or None
+        return self._ask(self._client.forward, list(data), loss_fn, config)
 
     def forward_backward(
         self,

@@ -27,10 +27,11 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from code_rl.engine.adapters import open_to_others, read_embedded, write_peft
+from code_rl.engine.backends import gaps_to
 from code_rl.engine.places import Place, place_of
 from code_rl.engine.remote import Link
 from code_rl.engine.settings import TrainingOptions
-from code_rl.engine.vllm_server import OWN, command_of
+from code_rl.engine.vllm_server import HEALTH, OWN, command_of
 from code_rl.util.concurrency import gather_or_cancel
 from code_rl.util.errors import BackendError, ConfigError
 from code_rl.util.options import SamplingOptions
@@ -135,7 +136,7 @@ class Vllm:
         self._mark = f"code-rl-{re.sub('[^A-Za-z0-9._-]', '_', home.parent.name)[:40]}-{told}"
         folder = state_dir / "adapters" if sampler_dir is None else Path(sampler_dir) / self._mark
         self.place, self.folder, self._options = place, folder.expanduser().absolute(), options
-        self._link = Link(place, options.outage_timeout, health="/health")
+        self._link = Link(place, options.outage_timeout, health=HEALTH)
         limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=0)
         timeout = httpx.Timeout(None, connect=CONNECT_S)
         self._http = httpx.AsyncClient(
@@ -184,7 +185,7 @@ class Vllm:
             how = types.SamplingParams(max_tokens=_PROBE_TOKENS, temperature=drawn_at, seed=0)
             tokens, logprobs, _ = await self.complete(sampler, prompt, how, 0)
             assert sampler.exact is not None
-            return await gaps_to(sampler.exact, prompt, tokens, logprobs, scored_at)
+            return await gaps_to(cast("Any", sampler.exact), prompt, tokens, logprobs, scored_at)
 
         self.compare(await apart(1.0, 1.0))
         if not (tempered or narrowed):
@@ -342,8 +343,7 @@ class Vllm:
         while True:
             asked, final = asyncio.ensure_future(self._http.post(path, json=body)), False
             try:
-                while not (await asyncio.wait({asked}, timeout=self._link.check_every_s))[0]:
-                    await asyncio.to_thread(self._link.check, time.monotonic() - since, said)
+                await self._link.watch(asked, since, said)
                 answer = asked.result()
                 said = f"status {answer.status_code}, {_said(answer)}"
                 final = answer.status_code < 500 and answer.status_code not in PASSING
@@ -357,8 +357,6 @@ class Vllm:
                     )
             except httpx.HTTPError as error:
                 said = str(error) or type(error).__name__
-            finally:
-                asked.cancel()
             if final and (found := await read(answer)) is not None:
                 return found
             logger.info("%s %s: %s", self.place.url, path, said)
@@ -395,7 +393,7 @@ class VllmSampler:
         )
         exact, self.exact = self.exact, None
         if how.temperature and exact is not None:
-            gaps = await gaps_to(exact, tokens, *drawn[0][:2], how.temperature)
+            gaps = await gaps_to(cast("Any", exact), tokens, *drawn[0][:2], how.temperature)
             self._vllm.compare(gaps)
         sequences = [
             types.SampledSequence(
@@ -407,21 +405,6 @@ class VllmSampler:
             for i, (ids, logprobs, end) in enumerate(drawn)
         ]
         return types.SampleResponse(sequences=sequences)
-
-
-async def gaps_to(
-    exact: EmbeddedSamplingClient,
-    prompt: Sequence[int],
-    tokens: Sequence[int],
-    logprobs: Sequence[float],
-    temperature: float,
-) -> list[float]:
-    """Return the absolute difference of each log-probability from the trainer's own."""
-    from code_rl.engine.backends import logprobs_of
-
-    scored = await logprobs_of(cast("Any", exact), [*prompt, *tokens], temperature)
-    pairs = zip(logprobs, scored[len(prompt) :], strict=True)
-    return [abs(a - b) for a, b in pairs if b is not None]
 
 
 def _write(saved: Path, folder: Path) -> None:

@@ -19,11 +19,12 @@ from pathlib import Path
 
 from code_rl.engine.names import source_of
 from code_rl.engine.places import BackendKind, Place
+from code_rl.engine.remote import Link
 from code_rl.engine.settings import TrainingOptions
 from code_rl.util.errors import ConfigError
 from code_rl.util.options import SamplingOptions
 
-OWN = "vllm"
+OWN, HEALTH = "vllm", "/health"
 logger = logging.getLogger("code_rl.engine")
 LOG = "vllm.log"
 _GUARD = str(Path(__file__).with_name("guard.py"))
@@ -84,6 +85,7 @@ class OwnVllm:
         # The key is in the environment, where other users of the machine cannot read it.
         secret = {"VLLM_API_KEY": key, "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
         self.place = Place(BackendKind.SERVER, f"http://127.0.0.1:{port}", key)
+        self._link = Link(self.place, options.outage_timeout, health=HEALTH)
         self._log = log
         with log.open("ab") as output:
             self._guard = subprocess.Popen(
@@ -100,7 +102,7 @@ class OwnVllm:
         with the log's last line, if it does not come up."""
         began = noticed = time.monotonic()
         logger.info("vLLM starts at %s; its log is %s", self.place.url, self._log)
-        while not await asyncio.to_thread(self._healthy):
+        while await asyncio.to_thread(self._link.silence) is not None:
             now = time.monotonic()
             if self._guard.poll() is not None or now - began > _START_S:
                 raise ConfigError(
@@ -117,13 +119,6 @@ class OwnVllm:
         self._guard.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._guard.wait(_END_S)
-
-    def _healthy(self) -> bool:
-        import httpx
-
-        with contextlib.suppress(httpx.HTTPError):
-            return httpx.get(f"{self.place.url}/health", timeout=_CHECK_S).is_success
-        return False
 
 
 def _last(log: Path) -> str:

@@ -13,7 +13,9 @@ torch = pytest.importorskip("torch")
 from tinker import types  # noqa: E402
 
 from code_rl.engine.local.hf import HfWeights, hf_weights  # noqa: E402
+from code_rl.engine.local.memory import MemoryPlan, Parts  # noqa: E402
 from code_rl.engine.local.models import Model, fingerprint  # noqa: E402
+from code_rl.util.errors import BackendError  # noqa: E402
 from tests.engine.local.embedded_models import VOCAB, datum, policy_datum, reference, service, text, tokens, trained  # noqa: E402
 from tests.refusals import refused  # noqa: E402
 
@@ -107,6 +109,20 @@ def test_an_adapter_means_the_same_in_peft_and_merged(kind, tmp_path):
         with torch.no_grad():
             table = torch.log_softmax(model(input_ids=torch.tensor([full])).logits[0], -1)
         np.testing.assert_allclose(ours[1:], [float(table[i, full[i + 1]]) for i in range(13)], atol=1e-4)
+
+
+def test_a_planned_micro_batch_is_kept_to():
+    engine = service(made("phi"))
+    engine.follow(MemoryPlan(Parts(0, 0, 0, 0), tokens=64, cache_bytes=1, rows=1, memory=1, device="a card"))
+    client = engine.create_lora_training_client("m", rank=4, seed=0).result()
+    assert client._learner.budget == 64
+
+
+def test_logits_that_are_not_finite_are_refused():
+    client = client_of(made("phi"))
+    client._lora.flat.fill_(float("nan"))
+    with pytest.raises(BackendError):
+        sample(client, tokens(1, 21))
 
 
 def test_it_equals_the_engines_own_pass_where_there_is_one():

@@ -12,12 +12,13 @@ import tinker
 from tinker import types
 
 from code_rl.cli.train import train_command
-from code_rl.engine import logprobs_of
+from code_rl.engine import TrainingOptions, connect, logprobs_of
 from code_rl.engine.local import EmbeddedService
 from code_rl.engine.names import BUILT_IN_FOLDER
 from code_rl.engine.places import KEYLESS, BackendKind, Place
 from code_rl.engine.probes import context_of, load_tokenizer, probe_narrowing, probe_scaling
 from code_rl.engine.remote import Link, RemoteSamplingClient
+from code_rl.evaluation import make_eval_config
 from code_rl.util.errors import BackendError
 from tests.engine.remote.remote_support import FaultyProxy, settings
 from tests.refusals import refused
@@ -83,6 +84,16 @@ def test_loss_that_the_server_refuses_ends_the_run_by_name(server, tmp_path):
         refused("loss="),
     ):
         train_command(settings(proxy.url, tmp_path, max_steps="1"))
+
+
+def test_an_evaluation_at_any_temperature_asks_a_server_for_no_pass(server, tmp_path):
+    with FaultyProxy(server.url, {"api/v1/forward_backward": [422] * 8}) as proxy:
+        config = make_eval_config(
+            {"benchmark": "builtin", "model_name": "tiny", "backend": proxy.url, "temperature": 0.7}
+        )
+        backend = asyncio.run(connect(config, TrainingOptions(), tmp_path))
+        backend.close()
+    assert backend.capabilities.scaled_logprobs is None
 
 
 def test_error_lines_never_hold_the_key():

@@ -123,7 +123,7 @@ def preload(more: Sequence[str] = ()) -> None:
     for split in SPLITS:
         test_split(split)
     torch.set_num_threads(1)
-    load_model("tiny", torch.device("cpu"), torch.float32).tokenizer()  # what that imports; children load their own
+    _ = load_model("tiny", torch.device("cpu"), torch.float32).tokenizer  # what that imports; children load their own
     threads = os.listdir("/proc/self/task")
     if len(threads) != 1:
         raise SystemExit(f"the parent has {len(threads)} threads; it could not be forked safely")

@@ -471,13 +471,10 @@ def _prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
     grid = make_grid(
         len(prompts), range(len(prompts)), offsets[:-1], lengths, device, multiple=WIDTH
     )
-    tokens = torch.from_numpy(
-        np.concatenate([np.asarray(p.tokens, dtype=np.int64) for p in prompts])
-    ).to(device, non_blocking=True)
-    positions = torch.from_numpy(np.concatenate([np.arange(n) for n in lengths])).to(
-        device, non_blocking=True
-    )
-    rotate = rotation(weights, positions)
+    ids = np.concatenate([np.asarray(p.tokens, dtype=np.int64) for p in prompts])
+    tokens = to_device(ids, device)
+    positions = np.concatenate([np.arange(n) for n in lengths])
+    rotate = rotation(weights, to_device(positions, device))
     mask = causal_mask(grid.width, weights.dtype, device)
     x = F.embedding(tokens, weights.embed)
     keys: list[Tensor] = []

@@ -128,17 +128,14 @@ def hf_modules(weights: HfWeights, settings: LoraSettings) -> list[Module]:
         attention = any(word in name for word in _ATTENTION)
         wanted = settings.train_attn if attention else settings.train_mlp
         if settings.train_unembed if linear is head else wanted:
-            found.append(Module(name, 0, "", 0, *in_and_out(linear)))
+            rows, columns = linear.weight.shape
+            # GPT-2's Conv1D keeps its weight transposed.
+            sizes = (rows, columns) if isinstance(linear, Conv1D) else (columns, rows)
+            found.append(Module(name, 0, "", 0, *sizes))
     return found
 
 
-def in_and_out(linear: Any) -> tuple[int, int]:
-    """The widths of a linear projection; GPT-2's `Conv1D` keeps its weight transposed."""
-    rows, columns = linear.weight.shape
-    return (rows, columns) if isinstance(linear, Conv1D) else (columns, rows)
-
-
-def _linears(module: nn.Module) -> dict[str, nn.Module]:
+def _linears(module: nn.Module) -> dict[str, Any]:
     return {
         name: each
         for name, each in module.named_modules()

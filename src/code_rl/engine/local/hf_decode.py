@@ -40,7 +40,7 @@ class _HfRows(Rows):
 
 @torch.inference_mode()
 def decode_hf(
-    weights: HfWeights, waiting: deque[SequenceRequest], arrived: Callable[[], None], budget: int
+    weights: HfWeights, waiting: deque[SequenceRequest], budget: int, arrived: Callable[[], None]
 ) -> Iterator[tuple[SequenceRequest, Completion]]:
     """Sample queued requests prompt by prompt, and yield each with its completion. The caches take
     at most `budget` bytes, unless a single row needs more."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -17,8 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tinker import types
 
-from code_rl.engine.names import SMOLLM2, built_in_context, source_of, unavailable
-from code_rl.engine.places import BUILT_IN
+from code_rl.engine.names import SMOLLM2, source_of, unavailable
 from code_rl.util.errors import ConfigError
 
 from .hf import HfArchitecture, HfWeights, architecture_of, hf_weights
@@ -37,15 +35,6 @@ UNAVAILABLE = cast(
     "tuple[type[Exception], ...]",
     (*HfHubHTTPError.__bases__, ValueError, TypeError, StrictDataclassError),
 )
-__all__ = [
-    "BUILT_IN",
-    "Model",
-    "built_in_context",
-    "context_of",
-    "load_model",
-    "source_of",
-    "wrap_model",
-]
 
 
 @dataclass
@@ -58,33 +47,25 @@ class Model:
     weights: Weights | HfWeights
     eos: frozenset[int]
     fingerprint: str
-    _tokenizer: Any = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @cached_property
     def for_sampling(self) -> Weights | HfWeights:
         """The weights in the form that a sampler of the base model uses."""
         return self.weights if isinstance(self.weights, HfWeights) else packed(self.weights)
 
+    @cached_property
     def tokenizer(self) -> Any:
         """The model's tokenizer, loaded on first use. Raises ConfigError if the model has none."""
-        with self._lock:
-            if self._tokenizer is None:
-                from transformers import AutoTokenizer
+        from transformers import AutoTokenizer
 
-                try:
-                    self._tokenizer = AutoTokenizer.from_pretrained(self.source)
-                except (OSError, ValueError) as error:
-                    said = " ".join(str(error).split())[:300]
-                    raise ConfigError(
-                        f"model {self.name!r} has no usable tokenizer: {said}"
-                    ) from error
-                # Texts beyond the context are left out or refused here, so this warning would only
-                # confuse.
-                self._tokenizer.deprecation_warnings[
-                    "sequence-length-is-longer-than-the-specified-maximum"
-                ] = True
-            return self._tokenizer
+        try:
+            loaded = AutoTokenizer.from_pretrained(self.source)
+        except (OSError, ValueError) as error:
+            said = " ".join(str(error).split())[:300]
+            raise ConfigError(f"model {self.name!r} has no usable tokenizer: {said}") from error
+        # Texts beyond the context are left out or refused here, so this warning would only confuse.
+        loaded.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
+        return loaded
 
 
 def model_config(name: str) -> tuple[str, Any, Architecture]:

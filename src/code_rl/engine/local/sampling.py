@@ -6,7 +6,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -127,6 +127,7 @@ def answer(
     if not requests:
         return
     weights = requests[0].snapshot.weights
+    budget = Device(weights.device).cache_bytes if cache_bytes is None else cache_bytes
     taken: list[tuple[Request, dict[int, Completion]]] = []
     prompts: dict[Prompt, Prompt] = {}
     waiting: deque[SequenceRequest] = deque()
@@ -157,8 +158,12 @@ def answer(
             take(more())
 
     take(requests)
+    if isinstance(weights, HfWeights):
+        completions = decode_hf(weights, waiting, budget, arrive)
+    else:
+        completions = decode(weights, waiting, budget, arrive)
     try:
-        for draw, completion in _decoded(weights, waiting, arrive, cache_bytes):
+        for draw, completion in completions:
             number, index = draw.place
             request, done = taken[number]
             done[index] = completion
@@ -170,19 +175,6 @@ def answer(
         for request, _ in taken:
             if not request.future.done():
                 request.future.set_exception(error)
-
-
-def _decoded(
-    weights: Weights | HfWeights,
-    waiting: deque[SequenceRequest],
-    arrived: Callable[[], None],
-    cache_bytes: int | None,
-) -> Iterator[tuple[SequenceRequest, Completion]]:
-    """Yield each request with its completion, sampled by the pass for these weights."""
-    budget = Device(weights.device).cache_bytes if cache_bytes is None else cache_bytes
-    if isinstance(weights, HfWeights):
-        return decode_hf(weights, waiting, arrived, budget)
-    return decode(weights, waiting, budget, arrived)
 
 
 def _response(request: Request, completions: Sequence[Completion]) -> types.SampleResponse:
@@ -257,9 +249,7 @@ class EmbeddedSamplingClient:
         """Return the log-probability of each prompt token given those before it. None stands for
         the first and for positions before the last `prompt_logprobs_last_n`."""
         params = types.SamplingParams(max_tokens=0)
-        response = self._sampler.submit(
-            self._request(prompt, 1, params, True, prompt_logprobs_last_n)
-        ).future()
+        response = self.sample(prompt, 1, params, True, 0, prompt_logprobs_last_n).future()
         result: Future[list[float | None]] = Future()
 
         def hand_over(done: Future[types.SampleResponse]) -> None:
@@ -270,7 +260,7 @@ class EmbeddedSamplingClient:
 
     def get_tokenizer(self) -> Any:
         """The model's tokenizer."""
-        return self._snapshot.model.tokenizer()
+        return self._snapshot.model.tokenizer
 
     def max_context_length(self) -> int:
         """The most tokens of prompt and completion together."""

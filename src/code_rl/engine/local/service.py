@@ -11,12 +11,14 @@ import torch
 from tinker import types
 from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
+from code_rl.engine.names import built_in_context
+from code_rl.engine.places import BUILT_IN
 from code_rl.util.errors import ConfigError
 
 from .device import Device, preferred
 from .lora import LoraSettings
 from .memory import MemoryPlan
-from .models import BUILT_IN, Model, built_in_context, load_model, supported
+from .models import Model, load_model, supported
 from .sampling import QUIET_S, EmbeddedSamplingClient, Sampler, Snapshot
 from .state import read_state
 from .training import EmbeddedTrainingClient
@@ -110,11 +112,13 @@ class EmbeddedService:
     def get_server_capabilities(self) -> types.GetServerCapabilitiesResponse:
         """Return the models known by name: the built-in model and those already loaded. Local
         folders and hub ids work too."""
-        known: dict[str, int | None] = {
-            name: m.weights.arch.max_context for name, m in self.models.items()
-        }
-        built_in = {BUILT_IN: context} if (context := built_in_context()) is not None else {}
-        return types.GetServerCapabilitiesResponse(supported_models=supported(built_in | known))
+        return types.GetServerCapabilitiesResponse(supported_models=supported(self.contexts()))
+
+    def contexts(self) -> dict[str, int | None]:
+        """Return the context in tokens of each model known by name."""
+        loaded = {name: m.weights.arch.max_context for name, m in list(self.models.items())}
+        built_in = built_in_context()
+        return {**({BUILT_IN: built_in} if built_in is not None else {}), **loaded}
 
     def close(self) -> AwaitableConcurrentFuture[None]:
         """Refuse further requests; queued ones are still answered, unless the process ends

@@ -29,7 +29,7 @@ FORMAT = "code-rl-embedded"
 VERSION = 1
 SPARE_BYTES = 1 << 18
 """What must be left beside a checkpoint, for the lines that name it."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Saved:
 
 def check_name(name: str) -> None:
     """Raise ConfigError for a checkpoint name that is not a plain file name."""
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise ConfigError(
             f"checkpoint name {name!r} must be 1 to 128 letters, digits, '.', '_' or '-', not "
             "starting with '.'"

@@ -11,6 +11,7 @@ import torch
 from tinker import types
 from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
+from code_rl.engine.adapters import PREFIX
 from code_rl.util.errors import BackendError, CheckpointError, ConfigError
 
 from .hf import HfArchitecture
@@ -34,7 +35,6 @@ from .weights import Weights
 from .worker import Lanes
 
 T = TypeVar("T")
-_PREFIX = "base_model.model."
 
 
 class EmbeddedTrainingClient:
@@ -217,7 +217,7 @@ class EmbeddedTrainingClient:
 
     def get_tokenizer(self) -> Any:
         """The model's tokenizer."""
-        return self.model.tokenizer()
+        return self.model.tokenizer
 
     def get_info(self) -> types.GetInfoResponse:
         """Return the model's name and id, and the LoRA rank."""
@@ -338,8 +338,8 @@ class EmbeddedTrainingClient:
 
 def _named(lora: Lora, flat: torch.Tensor, prefix: str) -> dict[str, torch.Tensor]:
     a, b = lora.views(flat)
-    named = {f"{prefix}{_PREFIX}{name}.lora_A.weight": tensor for name, tensor in a.items()}
-    return named | {f"{prefix}{_PREFIX}{name}.lora_B.weight": tensor for name, tensor in b.items()}
+    named = {f"{prefix}{PREFIX}{name}.lora_A.weight": tensor for name, tensor in a.items()}
+    return named | {f"{prefix}{PREFIX}{name}.lora_B.weight": tensor for name, tensor in b.items()}
 
 
 def _gather(lora: Lora, saved: Saved, prefix: str) -> torch.Tensor:

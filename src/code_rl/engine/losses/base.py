@@ -129,7 +129,10 @@ def loss_settings(loss: Loss, given: Mapping[str, float | str] | None) -> Settin
             raise ConfigError(f"loss_fn_config {key}={value!r} must be a finite number")
         settings[key] = float(value)
     for key in loss.defaults.keys() - settings.keys():
-        raise ConfigError(f"{loss.name!r} has no default of {key!r}: give it in loss_fn_config")
+        raise ConfigError(
+            f"loss={loss.name} has no default of {key!r}: give it one, or the value in "
+            f"loss_fn_config (a run sets {LOW} and {HIGH} alone)"
+        )
     low, high = settings.get(LOW), settings.get(HIGH)
     if low is not None and high is not None and low > high:
         raise ConfigError(f"{LOW}={low} is above {HIGH}={high}")
@@ -139,13 +142,6 @@ def loss_settings(loss: Loss, given: Mapping[str, float | str] | None) -> Settin
 def check_loss(loss: Loss, given: Mapping[str, float] | None) -> None:
     """Compute a custom loss on two tokens, as metrics (NumPy) and training (torch) will. Raises
     ConfigError, naming the loss, if it fails."""
-    for key in [
-        key for key, value in loss.defaults.items() if value is None and key not in (given or {})
-    ]:
-        raise ConfigError(
-            f"loss={loss.name} has no default of its setting {key!r}; give it one: a run sets "
-            f"{LOW} and {HIGH} alone"
-        )
     settings = loss_settings(loss, given)
     unknown = sorted(set(loss.inputs) - {"logprobs", "advantages", SEQUENCE})
     if unknown:

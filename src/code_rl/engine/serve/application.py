@@ -147,7 +147,6 @@ class TinkerApplication:
         post("weights_info", WeightsInfoRequest, service.weights_info)
         add("get", "samplers/{sampler}", lambda r, _: sampling.get_sampler(r.match_info["sampler"]))
         self._route_stored(add)
-        app.router.add_route("*", "/{tail:.*}", self._missing)
 
     def _route_stored(self, add: Callable[..., None]) -> None:
         """Route the calls that read or delete in the state folder."""
@@ -198,7 +197,8 @@ class TinkerApplication:
         except web.HTTPRequestEntityTooLarge:
             response = _refused(Refusal(413, f"a request may have {self._max_request_bytes} bytes"))
         except web.HTTPException as error:
-            response = _refused(Refusal(error.status, error.reason))
+            said = f"{request.method} {request.path[:200]}: {error.reason}"
+            response = _refused(Refusal(error.status, f"{said}; docs/serve.md lists the calls"))
         except CodeRLError as error:
             response = _refused(Refusal(400 if category(error) != SERVER else 500, str(error)))
         # An internal error is answered too, and printed
@@ -270,16 +270,6 @@ class TinkerApplication:
 
     async def _metrics_text(self, _request: web.Request) -> web.Response:
         return web.Response(body=self.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
-
-    async def _missing(self, request: web.Request) -> web.Response:
-        known = {r.canonical for r in request.app.router.resources()}
-        if request.path in known:
-            raise Refusal(405, f"{request.path} does not take {request.method}")
-        raise Refusal(
-            404,
-            f"{request.method} {request.path[:200]} is not implemented by code-rl serve: its calls "
-            "are listed in docs/serve.md",
-        )
 
 
 CLIENT_CONFIG = types.ClientConfigResponse(

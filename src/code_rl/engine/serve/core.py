@@ -97,7 +97,6 @@ class ServedRun:
     held: dict[int, tuple[Promise, Start, Callable[[Any], object]]] = field(default_factory=dict)
     held_since: float = 0.0
     queued: int = 0
-    last_used: float = field(default_factory=time.monotonic)
 
 
 @dataclass(eq=False)
@@ -180,7 +179,6 @@ class Core:
                 "or the server stopped; create a training client from its last checkpoint"
             )
         self.session(run_id)
-        found.last_used = time.monotonic()
         return found
 
     def begin(
@@ -193,15 +191,14 @@ class Core:
         then: Callable[[ServedRun, EmbeddedTrainingClient], object],
     ) -> Promise:
         """Promise a new run. `then` makes its record and the answer from the client."""
-        seen = self.promises.seen(f"{run_id}:0", kind, fingerprint)
-        if seen is not None:
+        promise = Promise(f"{run_id}:0", kind, fingerprint, 0)
+        if (seen := self.seen(promise)) is not None:
             return seen
-        self.refuse_when_draining()
         if run_id in self.runs or self.store.read_run(run_id) is not None:
             raise gone(f"model {run_id} was created before, and the answer is no longer kept")
         self.promises.check_room(0)
         if len(self.runs) >= self.limits.max_models:
-            # A vanished client's model makes room.
+            # The oldest model of a vanished client makes room.
             lost = [
                 r
                 for r in self.runs.values()
@@ -209,9 +206,9 @@ class Core:
             ]
             if not lost:
                 raise busy(f"{len(self.runs)} models are in training, the limit (max_models)")
-            self.unload(min(lost, key=lambda run: run.last_used))
+            self.unload(lost[0])
         run = self.runs[run_id] = ServedRun(run_id, local, create().future())
-        promise = self.promises.add(Promise(f"{run_id}:0", kind, fingerprint, 0))
+        self.promises.add(promise)
 
         def on_end() -> None:
             if run.record is None:
@@ -240,11 +237,9 @@ class Core:
         Raises:
             Refusal: the number was used for something else or long ago, or the queues are full.
         """
-        request_id = f"{run.run_id}:{seq}"
-        seen = self.promises.seen(request_id, kind, fingerprint)
-        if seen is not None:
+        promise = Promise(f"{run.run_id}:{seq}", kind, fingerprint, size)
+        if (seen := self.seen(promise)) is not None:
             return seen
-        self.refuse_when_draining()
         if seq < run.next_seq:
             raise gone(
                 f"request {seq} of model {run.run_id} was answered before, and its result is no "
@@ -258,11 +253,19 @@ class Core:
         # The request that all others wait for is always accepted, or the queue could never empty.
         if seq != run.next_seq or run.queued:
             self.promises.check_room(size)
-        promise = self.promises.add(Promise(request_id, kind, fingerprint, size))
+        self.promises.add(promise)
         run.held[seq] = promise, start, then
         run.held_since = time.monotonic()
         self._start_ready(run)
         return promise
+
+    def seen(self, asked: Promise) -> Promise | None:
+        """Return the promise that an earlier copy of this request made, or None for a new one. A
+        new one is refused if the server is shutting down."""
+        found = self.promises.seen(asked)
+        if found is None:
+            self.refuse_when_draining()
+        return found
 
     def _start_ready(self, run: ServedRun) -> None:
         """Start the held requests whose turn has come."""
@@ -290,7 +293,7 @@ class Core:
 
         def on_end() -> None:
             owner.queued -= 1
-            owner.last_used = self.last_used[owner.local] = time.monotonic()
+            self.last_used[owner.local] = time.monotonic()
             at_end()
 
         promise.on_end = on_end

@@ -83,13 +83,14 @@ class Promises:
         """Return the promise of this id, or None if it is no longer kept."""
         return self._all.get(request_id)
 
-    def seen(self, request_id: str, kind: str, fingerprint: bytes) -> Promise | None:
+    def seen(self, asked: Promise) -> Promise | None:
         """Return the promise that an earlier copy of this request made, or None. Raises a Refusal
         if that was another request."""
-        found = self._all.get(request_id)
-        if found is not None and (found.kind, found.fingerprint) != (kind, fingerprint):
+        found = self._all.get(asked.request_id)
+        if found and (found.kind, found.fingerprint) != (asked.kind, asked.fingerprint):
             raise bad(
-                f"{request_id} was used for another request before; a retry must repeat it exactly"
+                f"{asked.request_id} was used for another request before; a retry must repeat it "
+                "exactly"
             )
         return found
 
@@ -103,13 +104,12 @@ class Promises:
                 f"queued requests hold {self.request_bytes} bytes; {size} more are over the limit"
             )
 
-    def add(self, promise: Promise) -> Promise:
+    def add(self, promise: Promise) -> None:
         """Keep a new promise."""
         self._all[promise.request_id] = promise
         self.open += 1
         self.request_bytes += promise.request_bytes
         self.idle.clear()
-        return promise
 
     def follow(self, promise: Promise, future: Future[Any], then: Callable[[Any], object]) -> None:
         """Fulfill the promise with `then` of another thread's result; that thread computes and

@@ -121,18 +121,15 @@ class SamplingCalls:
         core = self._core
         sampler = core.sampler(request.sampling_session_id)
         request_id = f"{sampler.sampler_id}:{seq}"
-        if core.promises.seen(request_id, "sample", fingerprint) is None:
-            core.refuse_when_draining()
+        promise = Promise(request_id, "sample", fingerprint, size)
+        if core.seen(promise) is None:
             core.promises.check_room(size)
             future = await self._draw(sampler, request, seq)
-            if core.promises.seen(request_id, "sample", fingerprint) is not None:
+            if core.promises.seen(promise) is not None:
                 future.cancel()  # another copy of the request came first
             else:
-                core.follow(
-                    sampler,
-                    core.promises.add(Promise(request_id, "sample", fingerprint, size)),
-                    future,
-                )
+                core.promises.add(promise)
+                core.follow(sampler, promise, future)
         ids = [f"{request_id}:{i}" for i in range(request.num_samples)]
         return {"request_id": request_id, "sample_sequence_ids": ids}
 

@@ -16,8 +16,6 @@ from tinker import types
 from code_rl.engine.local.models import context_of, supported
 from code_rl.engine.local.passes import loss_settings
 from code_rl.engine.local.state import read_state
-from code_rl.engine.names import built_in_context
-from code_rl.engine.places import BUILT_IN
 from code_rl.util.errors import ConfigError
 
 from .core import Core
@@ -110,11 +108,8 @@ class ServiceCalls:
         `wanted` if it can be loaded."""
         if len(wanted or "") > LONGEST_NAME:
             raise bad(f"model_name has {len(wanted or '')} characters, more than {LONGEST_NAME}")
-        core, contexts, refused = self._core, dict[str, int | None](), None
-        for name, model in list(core.service.models.items()):
-            contexts[name] = model.weights.arch.max_context
-        if (built_in := built_in_context()) is not None:
-            contexts.setdefault(BUILT_IN, built_in)
+        core, refused = self._core, None
+        contexts = core.service.contexts()
         for asked, local in core.models.items():
             contexts.setdefault(asked, contexts.get(local))
         if wanted is not None and contexts.get(wanted) is None:

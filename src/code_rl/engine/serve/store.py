@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from code_rl.engine.local.state import NAME
 from code_rl.util.errors import CheckpointError, ConfigError
 from code_rl.util.files import only_writer, write_atomically
 
@@ -39,7 +40,6 @@ _SEGMENTS: dict[str, Kind] = {
 _RUN_ID = re.compile(r"[0-9a-f-]{36}:train:\d{1,19}")
 _SAMPLER_ID = re.compile(r"[0-9a-f-]{36}:sample:\d{1,19}")
 _SESSION_ID = re.compile(r"[0-9a-f-]{36}")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class StateStore:
         """Return the checkpoint of a run. Raises a Refusal if there is none."""
         segment, _, name = checkpoint_id.partition("/")
         kind = _SEGMENTS.get(segment)
-        if kind is not None and _RUN_ID.fullmatch(run_id) and _NAME.fullmatch(name):
+        if kind is not None and _RUN_ID.fullmatch(run_id) and NAME.fullmatch(name):
             found = _read(self.checkpoint_folder(run_id) / f"{name}.{kind}.json")
             if found is not None:
                 return Checkpoint(**found)

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 from tinker import types
 
@@ -29,7 +28,6 @@ class Metrics:
     """Counters of one server."""
 
     def __init__(self, core: Core) -> None:
-        self._core = core
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "code_rl_serve_requests", "HTTP requests", ["call", "status"], registry=self._registry
@@ -51,30 +49,25 @@ class Metrics:
             registry=self._registry,
         )
         ProcessCollector(registry=self._registry)
-        self._registry.register(self)
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the gauges that are read from the server's state on request."""
-        core = self._core
-        runs, samplers = list(core.runs.values()), list(core.samplers.values())
-        alive = sum(not s.vanished and not s.finished for s in core.sessions.values())
-        waiting = {
-            "training": sum(run.queued + len(run.held) for run in runs),
-            "sample": sum(sampler.queued for sampler in samplers),
+        waiting: dict[str, Callable[[], float]] = {
+            "training": lambda: sum(run.queued + len(run.held) for run in core.runs.values()),
+            "sample": lambda: sum(sampler.queued for sampler in core.samplers.values()),
         }
-        held = {
-            "base": len(core.service.models),
-            "training": len(runs),
-            "sampler": len(core.weights),
+        held: dict[str, Callable[[], float]] = {
+            "base": lambda: len(core.service.models),
+            "training": lambda: len(core.runs),
+            "sampler": lambda: len(core.weights),
+            "session": lambda: sum(
+                not s.vanished and not s.finished for s in core.sessions.values()
+            ),
         }
-        for name, text, value in (
+        for name, text, counts in (
             ("queue", "Requests that wait or run", waiting),
-            ("in_memory", "What is in memory", {**held, "session": alive}),
+            ("in_memory", "What is in memory", held),
         ):
-            family = GaugeMetricFamily(f"code_rl_serve_{name}", text, labels=["kind"])
-            for kind, count in value.items():
-                family.add_metric([kind], count)
-            yield family
+            gauge = Gauge(f"code_rl_serve_{name}", text, ["kind"], registry=self._registry)
+            for kind, count in counts.items():
+                gauge.labels(kind).set_function(count)
 
     def answered(self, call: str, status: int) -> None:
         """Count an HTTP answer."""

@@ -10,14 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
-import torch
 from google.protobuf.message import DecodeError
 from pydantic import BaseModel, ValidationError
 from tinker import types
@@ -30,7 +28,6 @@ SERVER = "server"
 Model = TypeVar("Model", bound=BaseModel)
 MAX_SEQ_ID = 2**63 - 1
 MAX_DENSE = 1 << 24
-Array = np.ndarray[Any, np.dtype[Any]]
 _DTYPES: Mapping[int, np.dtype[Any]] = {
     pb.DTYPE_FLOAT32: np.dtype("<f4"),
     pb.DTYPE_INT64: np.dtype("<i8"),
@@ -162,39 +159,22 @@ def _datum(index: int, message: pb.Datum) -> types.Datum:
 def _tensor(where: str, message: pb.Tensor) -> types.TensorData:
     if message.dtype not in _DTYPES:
         raise bad(f"{where}: dtype {message.dtype} must be float32 or int64")
-    dtype = _DTYPES[message.dtype]
-    sparse, shape = message.sparse_csr, list(message.shape)
-    raw = sparse.values if message.HasField("sparse_csr") else message.dense
-    if len(raw) % dtype.itemsize or len(sparse.crow_indices) % 8 or len(sparse.col_indices) % 8:
-        raise bad(f"{where}: {len(raw)} bytes are not whole {dtype.name} values")
-    data = np.frombuffer(raw, dtype=dtype)
-    if message.HasField("sparse_csr"):
-        indices = sparse.crow_indices, sparse.col_indices
-        starts, columns = (np.frombuffer(part, dtype="<i8") for part in indices)
-        data = _dense(where, data, starts, columns, shape)
-    elif shape:
-        if min(shape) < 0 or math.prod(shape) != data.size:
-            raise bad(f"{where}: shape {shape[:8]} does not fit {data.size} values")
-        data = data.reshape(shape)
-    return types.TensorData.from_numpy(data)
-
-
-def _dense(where: str, values: Array, starts: Array, columns: Array, shape: list[int]) -> Array:
-    """Return the dense matrix of compressed rows (CSR); values that the rows leave out are zero."""
-    crow, column, given = (torch.tensor(part) for part in (starts, columns, values))
+    dtype, shape = _DTYPES[message.dtype], list(message.shape)
+    raw, rows = message.dense, dict[str, Any]()
     try:
-        if math.prod(shape) > MAX_DENSE:
-            raise ValueError(f"more than {MAX_DENSE} cells")
-        with warnings.catch_warnings(
-            action="ignore"
-        ):  # torch warns once that this feature is in beta
-            matrix = torch.sparse_csr_tensor(crow, column, given, shape, check_invariants=True)
-    except (RuntimeError, ValueError) as error:
-        raise bad(
-            f"{where}: these are no compressed rows with columns of a matrix of shape "
-            f"{shape[:8]}: {str(error)[:200]}"
-        ) from None
-    return cast("Array", matrix.to_dense().numpy())
+        if message.HasField("sparse_csr"):
+            raw, sparse = message.sparse_csr.values, message.sparse_csr
+            for name in ("crow_indices", "col_indices"):
+                part = np.frombuffer(getattr(sparse, name), dtype="<i8")
+                rows[f"sparse_{name}"] = part.tolist()
+            if math.prod(shape) > MAX_DENSE:
+                raise ValueError(f"more than {MAX_DENSE} cells")
+        data = np.frombuffer(raw, dtype=dtype)
+        name = cast("types.TensorDtype", dtype.name)
+        found = types.TensorData(data=data, dtype=name, shape=shape or None, **rows)
+        return types.TensorData.from_numpy(found.to_numpy())
+    except (ValueError, RuntimeError, AssertionError) as error:
+        raise bad(f"{where}: {len(raw)} bytes of shape {shape[:8]}: {str(error)[:200]}") from None
 
 
 def _constant(name: str) -> NoReturn:

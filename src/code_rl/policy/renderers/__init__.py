@@ -89,7 +89,7 @@ def check_renderer(name: str) -> None:
     """Raise ConfigError (also a ValueError) for an unknown `renderer=`."""
     names = [AUTO, *sorted(RENDERERS)]
     if name.partition(":")[0] not in names:
-        raise UnknownRendererError(f"renderer={name} must be one of {', '.join(names)}")
+        raise UnknownRendererError(f"renderer={name!r} must be one of {', '.join(names)}")
 
 
 def name_of(renderer: Renderer) -> str:
