@@ -8,7 +8,7 @@ INSTALL := pip install --disable-pip-version-check --no-compile
 # Where bytecode may not be kept, each of the many processes of the tests compiles the package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: train train-real hack-demo check test lint types unit long core wheel slow audit bench docs dist clean
+.PHONY: train train-real hack-demo speedrun check test lint types unit long core wheel slow audit bench docs dist clean
 
 $(VENV)/.installed: requirements.txt pyproject.toml
 	@echo "installing the pinned packages into $(VENV): a few minutes, once"
@@ -31,6 +31,9 @@ train-real: $(VENV)/.installed
 
 hack-demo: $(VENV)/.installed
 	$(BIN)/python benchmarks/hack_demo.py
+
+speedrun: $(VENV)/.installed
+	$(BIN)/python benchmarks/speedrun.py
 
 check: lint types
 	$(BIN)/pytest -q tests/test_structure.py tests/training/test_config.py tests/test_docs.py tests/training/algorithm
