@@ -59,7 +59,7 @@ METRICS = (
     Metric(
         "sampler/gap_mean",
         "nats",
-        "with sampler=: mean of |log q − log p| at equal weights",
+        "with sampler=: mean absolute difference of log q and log p at equal weights",
     ),
     Metric("sampler/gap_max", "nats", "largest of those"),
     Metric("clip_fraction", "share", "tokens that the loss clips or masks (losses that do)"),
