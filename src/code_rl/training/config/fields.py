@@ -110,8 +110,8 @@ class Config(SamplingOptions, SandboxOptions):
         None,
         FIXED,
         ANYWHERE,
-        "Settings to start from: a name, or FILE.toml of your own. None: tiny on the embedded "
-        "engine, else course.",
+        "Settings to start from: a name, or FILE.toml of your own. None: tiny for the built-in "
+        "model, none for others on the embedded engine, course on other back ends.",
     )
     sampler: str | None = setting(
         None,
