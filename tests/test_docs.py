@@ -245,9 +245,8 @@ def test_what_a_snippet_takes_from_the_library_is_there(page):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["library.md", "course.md"])
-def test_the_snippets_of_a_page_run_as_in_a_notebook(page, tmp_path):
-    notebook = [sys.executable, str(ROOT / "tests" / "notebook.py"), str(ROOT / "docs" / page)]
+def test_the_snippets_of_the_library_run_as_in_a_notebook(tmp_path):
+    notebook = [sys.executable, str(ROOT / "tests" / "notebook.py"), str(ROOT / "docs" / "library.md")]
     environment = {**os.environ, "CODE_RL_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(notebook, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr

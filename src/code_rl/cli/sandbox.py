@@ -46,14 +46,13 @@ class SandboxConfig:
     )
     max_queue: int = option(
         4096,
-        "Maximum queued requests; beyond it, the answer is 429 with Retry-After.",
+        "Maximum queued requests; beyond it, 429 with Retry-After.",
         AT_LEAST_0,
     )
     max_request_mb: int = option(256, "Largest request body; beyond it, 413.", MANY)
     max_output_mb: int = option(
         64,
-        "Largest stdout, and largest sum of fetched files, of a run; beyond it, the run fails "
-        "with a message.",
+        "Largest stdout, and sum of fetched files, of a run; beyond it, the run fails.",
         MANY,
     )
     memory_mb: int = option(4096, "Memory per run; a request's memory_limit_MB may lower it.", MANY)

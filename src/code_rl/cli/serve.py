@@ -40,8 +40,7 @@ class ServeConfig(DeviceOptions):
     )
     models: str | None = option(
         None,
-        "TOML file whose table [models] maps names of base models to tiny, local folders or hub "
-        "ids.",
+        "TOML file: its table [models] maps names of base models to tiny, folders or hub ids.",
     )
     preload: str | None = option(None, "Base model to load at the start.")
     max_models: int = option(

@@ -96,7 +96,8 @@ class EvalConfig(SamplingOptions, SandboxOptions):
     )
     environment: str = option(
         "single",
-        f"{', '.join(ENVIRONMENTS)}, or package.module:object, as for training.",
+        f"{', '.join(ENVIRONMENTS)} (the last two have several turns: docs/how-it-works.md), or "
+        "package.module:Class.",
     )
     max_turns: int | None = option(
         None, "With environment=repair or tools: maximum answers per problem (None: 3 or 4)."
@@ -120,8 +121,7 @@ class EvalConfig(SamplingOptions, SandboxOptions):
     )
     sweep: str | None = option(
         None,
-        "Token limits, comma-separated, in place of max_tokens; each is evaluated in a folder of "
-        "its own.",
+        "Token limits, comma-separated, in place of max_tokens; each has a folder of its own.",
     )
     asking: int = option(32, "Requests in flight at once.", AT_LEAST_1)
     request_timeout: float = option(

@@ -1,5 +1,5 @@
 """Harbor: tasks whose image is plain run in a box, with
-`--environment-import-path code_rl.integrations.harbor:BoxEnvironment`."""
+`--env code_rl.integrations.harbor:BoxEnvironment`."""
 
 from __future__ import annotations
 

@@ -129,15 +129,13 @@ class ModelOptions(DeviceOptions):
     )
     model_name: str | None = option(
         None,
-        "tiny (built in), smollm2, a local folder, a .gguf file, or the hub id of a causal LM "
-        "(fast: Qwen2, Qwen3, Llama). eval: also an endpoint's model, or reference (the set's "
-        "solutions).",
+        "tiny (built in), smollm2, a folder, a .gguf file, or the hub id of a causal LM. eval: "
+        "also an endpoint's model, or reference (the set's solutions).",
     )
     renderer: str = option(
         "auto",
-        "How conversations become tokens. auto: the renderer that agrees with the model's chat "
-        "template, else that template itself (chat_template); without one, role_colon. "
-        "docs/renderers.md lists them.",
+        "How conversations become tokens; docs/renderers.md lists them. auto: the renderer that "
+        "agrees with the model's chat template, else chat_template; without one, role_colon.",
     )
 
 

@@ -60,7 +60,7 @@ class PrepareConfig(ExecutorOptions):
 
     dataset: str = chz.field(doc="Problems: a file, folder or hub name, as train's dataset=.")
     out: str = chz.field(
-        doc="Folder for the result, the report and the state; the same folder resumes."
+        doc="Folder for the result, the card and the state; the same folder resumes."
     )
     decontaminate: str | None = option(
         None,
@@ -95,8 +95,7 @@ class PrepareConfig(ExecutorOptions):
     )
     repeats: int = option(
         1,
-        "verify: further runs of a passing reference, to find flaky ones; 10 more if it uses "
-        "randomness or the clock.",
+        "verify: further runs of a passing reference; 10 more if it uses randomness or the clock.",
         AT_LEAST_0,
     )
     patient_limit_s: float = option(
@@ -111,8 +110,7 @@ class PrepareConfig(ExecutorOptions):
     )
     min_j: float | None = option(
         None,
-        "verify: minimum J (share of right programs that pass, minus that of wrong ones) of a "
-        "problem's tests. None: not filtered.",
+        "verify: minimum J of a problem's tests (docs/prepare.md). None: not filtered.",
         check_that(lambda j: -1 <= j <= 1, "from -1 to 1"),
     )
     unverified: Literal["drop", "keep"] = option(
@@ -121,8 +119,7 @@ class PrepareConfig(ExecutorOptions):
 
     pass_rates: str | None = option(
         None,
-        "difficulty: verdicts of a model's samples, out= of `code-rl eval` or `code-rl judge`. "
-        "None: skipped.",
+        "difficulty: verdicts of a model's samples, from `code-rl eval` or `code-rl judge`.",
     )
     solved: Literal["drop", "keep"] = option(
         "drop", "difficulty: problems that no sample or every sample solves."

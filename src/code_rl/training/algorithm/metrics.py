@@ -46,7 +46,7 @@ METRICS = (
     Metric(
         "prompts_replaced",
         "prompts",
-        "problems replaced because their prompt leaves no room for an answer (absent: none)",
+        "problems whose prompt leaves no room for an answer (absent: none)",
     ),
     Metric("curriculum/seen", "problems", "drawn so far, with a curriculum other than uniform"),
     Metric("curriculum/retired", "problems", "of weight 0 when the batch began"),
@@ -59,8 +59,7 @@ METRICS = (
     Metric(
         "sampler/gap_mean",
         "nats",
-        "with sampler=: mean absolute difference of log q (vLLM) and log p (trainer) at equal "
-        "weights",
+        "with sampler=: mean absolute difference of log q and log p at equal weights",
     ),
     Metric("sampler/gap_max", "nats", "largest of those"),
     Metric("clip_fraction", "share", "tokens that the loss clips or masks (losses that do)"),
@@ -68,7 +67,7 @@ METRICS = (
     Metric(
         "optim/grad_norm",
         "",
-        "norm of the gradient before clipping, mean over optimizer steps, if the back end has it",
+        "norm of the gradient before clipping, mean over optimizer steps",
     ),
     Metric("entropy", "nats", "mean of −log q over sampled tokens"),
     Metric("turns", "turns", "mean answers per trajectory (environments of several turns)"),

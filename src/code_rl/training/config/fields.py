@@ -110,8 +110,8 @@ class Config(SamplingOptions, SandboxOptions):
         None,
         FIXED,
         ANYWHERE,
-        "Settings to start from: a name, or FILE.toml of your own. None: tiny on the embedded "
-        "engine, else course.",
+        "Settings to start from: a name, or FILE.toml of your own. None: tiny for the built-in "
+        "model, none for others on the embedded engine, course on other back ends.",
     )
     sampler: str | None = setting(
         None,
@@ -121,34 +121,33 @@ class Config(SamplingOptions, SandboxOptions):
             "it draws its own completions",
         ),
         "vLLM samples for the embedded trainer: vllm (started and ended by the run), or a server's "
-        "http://host:port[/v1], with its key in CODE_RL_SERVER_KEY. None: the engine samples.",
+        "http://host:port[/v1] (its key: CODE_RL_SERVER_KEY). None: the engine samples.",
     )
     vllm_command: str | None = setting(
         None,
         MUTABLE,
         embedded("how sampler=vllm is started", "there is no sampler to start"),
-        "With sampler=vllm: the command that starts vLLM's server, with further options "
-        "(None: vLLM in code-rl's own environment).",
+        "With sampler=vllm: the command that starts its server (None: vLLM in this environment).",
     )
     sampler_dir: str | None = setting(
         None,
         MUTABLE,
         embedded("vLLM samples, with every step's adapter", "there are no adapters to hand over"),
-        "With sampler=: folder of adapters, at the same path here and on vLLM's machine "
-        "(None: checkpoints/adapters in the run directory).",
+        "With sampler=: folder of adapters, at the same path on both machines (None: "
+        "checkpoints/adapters in the run directory).",
     )
     dataset: str = setting(
         "builtin",
         FIXED,
         ANYWHERE,
-        "Training problems: a name or hub id, NAME[@REVISION][:SPLIT]; a file; FOLDER[:SPLIT]; "
-        "package.module:object; or several, comma-separated. docs/data.md lists the names.",
+        "Training problems, comma-separated: NAME[@REVISION][:SPLIT] (or a hub id), a file, "
+        "FOLDER[:SPLIT], package.module:object. docs/data.md lists the names.",
     )
     test_dataset: str | None = setting(
         None,
         FIXED,
         ANYWHERE,
-        "Held-out problems, given as for dataset=. None: the dataset's own, if it has any.",
+        "Held-out problems, as for dataset=. None: the dataset's own.",
         check=check_that(
             lambda name: bool(name.strip()), "a name or a path; leave it out for the dataset's own"
         ),
@@ -233,15 +232,14 @@ class Config(SamplingOptions, SandboxOptions):
         0.0,
         FIXED,
         ANYWHERE,
-        "Reward lost by a completion as long as its token limit; shorter ones lose in proportion.",
+        "Reward lost by a completion at its token limit; shorter ones lose in proportion.",
         check=FROM_0,
     )
     dynamic_sampling: int = setting(
         0,
         FIXED,
         ANYWHERE,
-        "Times that a group without both right and wrong answers is replaced by another "
-        "problem's. 0: never.",
+        "Times that a group of only right or wrong answers is replaced by another problem's.",
         check=AT_LEAST_0,
     )
     curriculum: str = setting(
@@ -256,8 +254,7 @@ class Config(SamplingOptions, SandboxOptions):
         None,
         FIXED,
         ANYWHERE,
-        "Train only on problems with a pass rate in LOW..HIGH, as stored by "
-        "`code-rl prepare pass_rates=`.",
+        "Train only on problems with a pass rate in LOW..HIGH, from `code-rl prepare pass_rates=`.",
         check=_difficulty,
     )
     min_tests: int = setting(
@@ -280,7 +277,7 @@ class Config(SamplingOptions, SandboxOptions):
         MUTABLE,
         ANYWHERE,
         "Impossible problems added to a step, never trained on: canary × prompts on average. A "
-        "pass is an alarm: the tests leak, or the judge is cheated. 0: none.",
+        "pass is an alarm. 0: none.",
         check=check_that(lambda share: 0 <= share <= 1, "a share from 0 to 1"),
     )
     lora_rank: int = setting(
@@ -301,7 +298,7 @@ class Config(SamplingOptions, SandboxOptions):
         0,
         FIXED,
         ANYWHERE,
-        "K: sample each batch with weights K steps old, while those steps train. 0: in turn.",
+        "K: sample each batch with weights K steps old, while those steps train.",
         check=AT_LEAST_0,
     )
     num_substeps: int = setting(
@@ -315,7 +312,7 @@ class Config(SamplingOptions, SandboxOptions):
         1,
         FIXED,
         ANYWHERE,
-        "Micro-batches per optimizer step; each is sent as soon as its groups are scored.",
+        "Micro-batches per optimizer step; each is sent when its groups are scored.",
         check=AT_LEAST_1,
     )
     prompt: str | None = setting(
