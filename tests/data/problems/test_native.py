@@ -341,14 +341,10 @@ def test_the_page_on_judging_states_the_limits_that_hold_without_any():
         Limits(),
     )
     assert (limits.cpu_s, limits.memory_mb) == (problem.time_limit_s, problem.memory_limit_mb)
-    assert (
-        f"a problem has {problem.time_limit_s:g} seconds of processor time and {problem.memory_limit_mb} MB of memory for each test"
-        in page
-    )
-    assert (
-        f"print {limits.output_bytes >> 20} MiB, write files of {limits.file_mb} MB and hold {limits.processes} processes"
-        in page
-    )
+    assert f"| memory (`memory_limit_mb`) | {problem.memory_limit_mb} MB by default" in page
+    assert f"| output | {limits.output_bytes >> 20} MiB" in page
+    for stated in (f"{problem.time_limit_s:g} s by default", f"{limits.processes}", f"{limits.file_mb} MB"):
+        assert stated in page
     compare = problem.compare
     assert (
         f"`checker_time_limit_s` ({compare.checker_time_limit_s:g}), `checker_memory_limit_mb` ({compare.checker_memory_limit_mb})"
