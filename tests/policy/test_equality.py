@@ -75,7 +75,7 @@ def test_an_answer_parses_back_to_its_text(text):
 
 
 def test_an_unknown_renderer_is_refused_with_those_that_exist():
-    with refused("renderer=llama9", "qwen3_instruct"):
+    with refused("renderer=", "llama9", "qwen3_instruct"):
         get_renderer("llama9", tokenizer(None))
 
 

@@ -58,7 +58,8 @@ def _descendants() -> list[str]:
 
 def _groups() -> list[str]:
     mine = f"code-rl-{os.getpid()}-"
-    return [str(path) for path in Path("/sys/fs/cgroup").glob("**/" + mine + "*")]
+    # Groups of other processes vanish meanwhile, which os.walk passes over.
+    return [path for path, _, _ in os.walk("/sys/fs/cgroup") if Path(path).name.startswith(mine)]
 
 
 def _scratch() -> set[str]:
