@@ -350,18 +350,20 @@ def test_a_server_with_a_token_runs_programs_for_those_who_send_it(monkeypatch):
                 printed(url)
 
 
-def test_without_a_token_whole_jobs_are_taken_from_this_machine_only():
-    body = {
-        "code": "print(1)",
-        "fn_name": None,
-        "preamble": "",
-        "setup": "",
-        "cases": [""],
-        "limits": {},
-        "language": "python",
-    }
+# The fields of a whole job that every case below sends alike.
+JOB_BUT_ITS_CODE = {
+    "fn_name": None,
+    "preamble": "",
+    "setup": "",
+    "cases": [""],
+    "limits": {},
+    "language": "python",
+}
 
+
+def test_without_a_token_whole_jobs_are_taken_from_this_machine_only():
     async def status(url):
+        body = {**JOB_BUT_ITS_CODE, "code": "print(1)"}
         async with aiohttp.ClientSession() as session, session.post(url + "/v1/jobs", json=body) as response:
             return response.status
 
@@ -381,15 +383,7 @@ def test_a_job_with_a_field_of_the_wrong_kind_is_refused(server: ServerProcess):
                 {"code": "", "cases": ["*"]},
                 {"code": "", "limits": {"memory_mb": 1 << 30}},
             ):
-                body = {
-                    "fn_name": None,
-                    "preamble": "",
-                    "setup": "",
-                    "cases": [""],
-                    "limits": {},
-                    "language": "python",
-                    **broken,
-                }
+                body = {**JOB_BUT_ITS_CODE, **broken}
                 async with session.post(server.url + "/v1/jobs", json=body) as response:
                     answers.append(response.status)
             return answers
