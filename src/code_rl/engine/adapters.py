@@ -116,13 +116,14 @@ def write_peft(adapter: Adapter, base_reference: str, out: Path) -> None:
     `target_modules` is explicit: without it peft falls back to a default list for the architecture
     and drops the rest silently.
     """
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     tensors = {}
     for name, (a, b) in adapter.pairs.items():
         tensors[f"{PREFIX}{name}.lora_A.weight"] = a.contiguous()
         tensors[f"{PREFIX}{name}.lora_B.weight"] = b.contiguous()
-    save_file(tensors, out / "adapter_model.safetensors", metadata={"format": "pt"})
+    # `save_file` reports a full disk as an error of its own kind.
+    (out / "adapter_model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
     settings = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.cli.main import main
+from code_rl.engine.adapters import Adapter, write_peft
 from code_rl.engine.local.state import read_state, write_state
 from code_rl.util.errors import CheckpointError, ResourceError, describe_error, is_resource_error, with_resume_hint
 from code_rl.util.files import JsonLines, read_lines, write_atomically
@@ -81,6 +82,13 @@ def test_a_file_is_replaced_whole_or_stays_as_it_was_on_a_full_disk(small_disk):
     with no_space(small_disk / "a"):
         write_atomically(small_disk / "a", "two" * 5000)
     assert (small_disk / "a").read_text() == "one"
+
+
+def test_an_adapter_that_finds_no_room_is_a_missing_resource(small_disk):
+    adapter = Adapter("tiny", 8, 8.0, {"layer": (torch.zeros(8, 10_000), torch.zeros(16, 8))})
+    with pytest.raises(OSError) as error:  # noqa: PT011 - its number says which
+        write_peft(adapter, "tiny", small_disk)
+    assert error.value.errno == errno.ENOSPC
 
 
 def test_a_checkpoint_without_room_is_refused_before_a_byte_is_written_and_the_one_before_stays(small_disk):
