@@ -5,7 +5,7 @@
     python -m benchmarks.baselines quick=true                   # a smoke run of all; its figures mean nothing
 
 Each benchmark ends with a line `ratios {…}`: how many times as fast code-rl is, beside each other program. The file
-benchmarks/baselines/MACHINE.json has them with the command, the date, the revision, and the load before the start. `make docs` writes
+benchmarks/baselines/MACHINE.json has them with the command, the date, the revision, and the load before the first of them. `make docs` writes
 benchmarks/results/baselines.md from all of these files.
 """
 
@@ -56,21 +56,15 @@ def revision() -> str:
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def measured(name: str, settings: str, commit: str) -> dict[str, Any]:
-    """Run one benchmark and return its record."""
+def measured(name: str, settings: str) -> dict[str, Any]:
+    """Run one benchmark and return its command and ratios."""
     words = [f"benchmarks/{name}.py", *settings.split()]
-    record = {
-        "command": " ".join(["python", *words]),
-        "date": datetime.now(UTC).date().isoformat(),
-        "revision": commit,
-        "load": round(os.getloadavg()[0], 1),
-    }
     done = subprocess.run([sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     print(done.stdout, flush=True)
     (line,) = (line for line in done.stdout.splitlines() if line.startswith(PREFIX))
     ratios = json.loads(line.removeprefix(PREFIX))
     rounded = {case: {other: round(ratio, 2) for other, ratio in ratios[case].items()} for case in ratios}
-    return {**record, "ratios": rounded}
+    return {"command": " ".join(["python", *words]), "ratios": rounded}
 
 
 def main(words: list[str]) -> int:
@@ -82,12 +76,13 @@ def main(words: list[str]) -> int:
     if wrong := [*settings, *(name for name in names if name not in WHOLE)]:
         print(f"unknown: {wrong[0]}; there are only=, quick=, and the benchmarks {', '.join(WHOLE)}", file=sys.stderr)
         return 2
-    kind, commit = machine(), revision()
+    kind, today, load = machine(), datetime.now(UTC).date().isoformat(), round(os.getloadavg()[0], 1)
+    common = {"quick": quick, "date": today, "revision": revision(), "load": load}
     slug = re.sub(r"[^a-z0-9]+", "-", f"{kind['processor']} {kind['cores']} cores".lower()).strip("-")
     path = FOLDER / f"{slug}.json"
     kept = json.loads(path.read_text())["benchmarks"] if path.exists() else {}
     for name in names:
-        kept[name] = {"quick": quick, **measured(name, (QUICK if quick else WHOLE)[name], commit)}
+        kept[name] = {**common, **measured(name, (QUICK if quick else WHOLE)[name])}
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps({"machine": kind, "benchmarks": dict(sorted(kept.items()))}, indent=2) + "\n")
     return 0
