@@ -232,9 +232,9 @@ def test_many_boxes_open_and_close_at_once():
             return (await box.run("true")).exit_code
 
     async def run():
-        return await asyncio.gather(*(one() for _ in range(24)))
+        return await asyncio.gather(*(one() for _ in range(48)))
 
-    assert asyncio.run(run()) == [0] * 24
+    assert asyncio.run(run()) == [0] * 48
 
 
 def test_boxes_do_not_see_each_other():
