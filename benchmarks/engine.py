@@ -21,6 +21,7 @@ operations; large shapes by the memory bandwidth of reading all weights for each
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import sys
 import tempfile
@@ -116,7 +117,8 @@ def seconds(options: Options, work: Callable[[], Any]) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def sample_part(options: Options) -> None:
+def sample_part(options: Options) -> dict[str, float]:
+    """Print the speeds of sampling; return the ratio."""
     model, prompts = make_model(options), make_prompts(options)
     service = EmbeddedService(device=options.device)
     service.models["m"] = wrap_model("m", "", model, service.device, service.dtype)
@@ -154,6 +156,7 @@ def sample_part(options: Options) -> None:
     for name, speed in rows:
         print(f"  {name:24} {speed:12,.0f} {unit}")
     print(f"  ratio                    {found[1] / found[0]:12.2f}")
+    return {"transformers' generate": found[1] / found[0]}
 
 
 def alternate(
@@ -262,14 +265,15 @@ def trl_step(options: Options, prompts: list[list[int]]) -> list[tuple[float, fl
     return [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(times[1:])]
 
 
-def step_part(options: Options) -> None:
+def step_part(options: Options) -> dict[str, float]:
+    """Print the seconds of a step; return the ratio of wall time, if TRL is installed."""
     prompts = make_prompts(options)
     try:
         import peft  # noqa: F401
         import trl
     except ImportError as error:
         print(f"\nstep: skipped, {error.name} is not installed (pip install trl peft datasets accelerate)")
-        return
+        return {}
     ours = our_step(options, prompts)
     theirs = trl_step(options, prompts)
     ours += our_step(options, prompts)
@@ -278,6 +282,7 @@ def step_part(options: Options) -> None:
         print(f"  {name:24} {median(w for w, _ in found):8.3f} s wall {median(c for _, c in found):8.3f} CPU-s")
     wall, cpu = (median(t[i] for t in theirs) / median(t[i] for t in ours) for i in (0, 1))
     print(f"  ratio                    {wall:8.2f}        {cpu:8.2f}")
+    return {f"TRL {trl.__version__}": wall}
 
 
 def describe(options: Options) -> str:
@@ -292,10 +297,12 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     if options.device == "cuda" and not torch.cuda.is_available():
         sys.exit("device=cuda: this machine has no CUDA device")
+    ratios: dict[str, dict[str, float]] = {}
     if options.part in ("all", "sample"):
-        sample_part(options)
+        ratios["sampling"] = sample_part(options)
     if options.part in ("all", "step"):
-        step_part(options)
+        ratios["a step of RL"] = step_part(options)
+    print("ratios", json.dumps(ratios))
 
 
 if __name__ == "__main__":

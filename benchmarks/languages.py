@@ -8,6 +8,7 @@ Both ways compile every program (their texts differ) and check every output. The
 from __future__ import annotations
 
 import asyncio
+import json
 import statistics
 import subprocess
 import sys
@@ -71,6 +72,7 @@ def main(words: list[str]) -> int:
         return 0
     settings = {"tests": "1,20", "programs": "12", "rounds": "3", "at_once": "2", **read_arguments(words)}
     many, rounds, at_once = (int(settings[name]) for name in ("programs", "rounds", "at_once"))
+    ratios: dict[str, dict[str, float]] = {}
     for tests in map(int, settings["tests"].split(",")):
         found: dict[str, list[float]] = {"boxes": [], "plain g++": []}
         for turn in range(rounds):
@@ -79,6 +81,8 @@ def main(words: list[str]) -> int:
                 found[name].append(rate(way, texts, tests, at_once))
         ours, theirs = (statistics.median(found[name]) for name in found)
         print(f"{tests} tests: boxes {ours:.2f} programs/s, plain {theirs:.2f}; ratio {ours / theirs:.2f}", flush=True)
+        ratios[f"{tests} test(s) of a C++ program"] = {"plain g++ and ./main": ours / theirs}
+    print("ratios", json.dumps(ratios))
     return 0
 
 

@@ -10,6 +10,7 @@ judges calls only; `official` is LiveCodeBench's utility, run as its evaluation 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import statistics
 import subprocess
@@ -69,6 +70,7 @@ class ManyTestsConfig:
 
 def main(config: ManyTestsConfig) -> int:
     print(f"programs judged a second; {LANES} processors, load {os.getloadavg()[0]:.1f}")
+    ratios: dict[str, dict[str, float]] = {}
     for kind in ("call", "stdin"):
         for tests in map(int, config.tests.split(",")):
             ways = ways_of(config, kind, tests)
@@ -77,10 +79,15 @@ def main(config: ManyTestsConfig) -> int:
                 for name, way in ways.items():
                     found[name].append(way())
             ours = statistics.median(found["code-rl"])
-            print(f"\n{tests} {kind} test(s)")
+            case = f"{tests} {kind} test(s)"
+            ratios[case] = {}
+            print(f"\n{case}")
             for name, rates in found.items():
                 rate = statistics.median(rates)
                 print(f"  {name:<24}{rate:10.2f}   ours is {ours / rate:8.2f}x   {rate * tests:10.0f} tests/s")
+                if name != "code-rl":
+                    ratios[case][name] = ours / rate
+    print("ratios", json.dumps(ratios))
     return 0
 
 

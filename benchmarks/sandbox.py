@@ -151,14 +151,16 @@ async def compare(settings: dict[str, str]) -> None:
                 ways["Sandbox Fusion, the cookbook's harness"] = fusion_harness(
                     settings["fusion_url"], runpy.run_path(settings["harness"])
                 )
+        ratios: dict[str, dict[str, float]] = {}
         for tests in map(int, settings["tests"].split(",")):
             rates: dict[str, list[Rate]] = {name: [] for name in [*ways, "bare limit"]}
             for _ in range(int(settings["rounds"])):
                 for name, way in ways.items():
                     rates[name].append(await rate(name, way, tests, seconds, lanes))
                 rates["bare limit"].append((bare(tests, seconds, len(os.sched_getaffinity(0))), math.nan))
-            show(tests, rates)
+            ratios[f"{tests} test(s) a submission"] = show(tests, rates)
     await crowd(int(settings["crowd"]), settings["isolation"])
+    print("ratios", json.dumps(ratios))
 
 
 async def crowd(size: int, isolation: str) -> None:
@@ -182,7 +184,8 @@ async def crowd(size: int, isolation: str) -> None:
     )
 
 
-def show(tests: int, rates: dict[str, list[Rate]]) -> None:
+def show(tests: int, rates: dict[str, list[Rate]]) -> dict[str, float]:
+    """Print the rates of all ways; return the embedded sandbox's beside each other one."""
     medians = {
         name: [statistics.median(column) for column in zip(*found, strict=True)] for name, found in rates.items()
     }
@@ -190,6 +193,8 @@ def show(tests: int, rates: dict[str, list[Rate]]) -> None:
     print(f"\n{tests} test(s) a submission          submissions/s   embedded is   CPU ms a submission   of embedded's")
     for name, (value, cpu) in medians.items():
         print(f"  {name:<38}{value:8.1f}   {ours / value:6.2f}x{1000 * cpu:20.1f}{cpu / our_cpu:12.2f}x")
+    others = [*medians.items()][1:]
+    return {name: ours / value for name, (value, _) in others}
 
 
 async def rate(name: str, way: Way, tests: int, seconds: float, lanes: int) -> Rate:

@@ -46,6 +46,12 @@ def short(trajectory: Trajectory) -> float:
     return 1.0 + 1.0 / trajectory.length if trajectory.verdict.correct else 0.0
 
 
+def graded(trajectory: Trajectory) -> dict[str, float]:
+    """A reward of named parts."""
+    right = 1.0 if trajectory.verdict.correct else 0.0
+    return {"correct": right, "brevity": 0.2 * right / trajectory.length}
+
+
 def _reinforce(ops: ModuleType, logprobs: Any, inputs: Any, settings: Any) -> Any:
     return -(settings["scale"] * inputs["advantages"] * logprobs)
 

@@ -131,6 +131,12 @@ def test_load_problems_takes_the_words_of_dataset(tmp_path, monkeypatch):
         code_rl.load_problems("builtin", limit=0)
 
 
+def test_a_table_without_pandas_is_refused_by_name(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with refused("pandas"):
+        code_rl.TrainingResult(Path("run"), [{"step": 0}]).frame()
+
+
 @pytest.mark.slow
 def test_a_run_shows_itself_in_a_line_however_long_it_was():
     run = code_rl.TrainingResult(Path("run"), [{"step": step} for step in range(1000)])
@@ -244,6 +250,7 @@ def test_objects_train_where_names_do_and_a_resume_asks_for_those_that_have_none
     said = capsys.readouterr().out
     assert said.count("give them to code_rl.train again") == 1
     assert [row["step"] for row in run.metrics] == [-1, 0, 1]
+    assert list(run.frame().index) == [-1, 0, 1]
     assert code_rl.report(run, browse=False).is_file()
     monkeypatch.setattr("code_rl.util.registry._given", {})  # as in a new process
     again = code_rl.train(log_path=tmp_path / "run", max_steps=3, **given)

@@ -77,6 +77,38 @@ def test_a_reward_is_a_function_of_a_trajectory(own):
         assert row["reward"] == (1.0 + 1.0 / len(row["tokens"]) if row["verdict"] == "passed" else 0.0)
 
 
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    """A run of two steps with a reward of named parts and `format_coef`."""
+    log_path = tmp_path_factory.mktemp("graded") / "run"
+    assert train_command(small(log_path, max_steps=2, reward="tests.newcomer:graded")) == 0
+    return log_path
+
+
+def test_a_reward_is_the_sum_of_its_named_parts_and_the_format_term(graded):
+    rows = [row for group in rollouts(graded) for row in group["completions"]]
+    assert any(row["parts"]["brevity"] for row in rows)
+    for row in rows:
+        formatted = 0.0 if row["verdict"] != "no_code" else -0.1
+        assert row["reward"] == pytest.approx(sum(row["parts"].values()) + formatted)
+
+
+def test_the_metrics_of_a_step_have_the_mean_of_each_part_of_the_reward(graded):
+    for record in untimed(graded):
+        groups = [group for group in rollouts(graded) if group["step"] == record["step"]]
+        rows = [row for group in groups for row in group["completions"]]
+        for part in ("correct", "brevity"):
+            mean = sum(row["parts"][part] for row in rows) / len(rows)
+            assert record[f"reward_part/{part}"] == pytest.approx(mean)
+        assert record["reward_part/correct"] == record["mean_correct"]
+
+
+def test_a_run_with_named_parts_resumes_with_the_same_metrics(graded, tmp_path):
+    for steps in (1, 2):
+        assert train_command(small(tmp_path / "run", max_steps=steps, reward="tests.newcomer:graded")) == 0
+    assert untimed(tmp_path / "run") == untimed(graded)
+
+
 def test_a_loss_of_ones_own_that_is_the_built_in_one_trains_alike(own, tmp_path):
     built_in = trained(tmp_path, **OWN)
     assert own[1]["n_datums"] > 0

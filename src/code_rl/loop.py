@@ -24,6 +24,7 @@ from typing import cast
 
 from code_rl.engine import logprobs_of
 from code_rl.policy import Group
+from code_rl.policy.rewards import total
 from code_rl.training.algorithm.advantages import compute_advantages, should_skip
 from code_rl.training.algorithm.datums import Example, forward_backward, make_datum, segments
 from code_rl.training.algorithm.kl import penalise_kl
@@ -113,7 +114,8 @@ def score_group(group: Group, objective: Objective) -> ScoredGroup:
     if all its A are 0.
     """
     shaping, trajectories = objective.shaping, group.trajectories
-    R_G = [objective.reward.of(each, group.problem) for each in trajectories]
+    parts_G = [objective.reward.parts(each, group.problem) for each in trajectories]
+    R_G = [total(parts) for parts in parts_G]
     r_G = [
         shaping.shaped(R, each.length, group.max_tokens, each.truncated)
         for R, each in zip(R_G, trajectories, strict=True)
@@ -130,7 +132,7 @@ def score_group(group: Group, objective: Objective) -> ScoredGroup:
         "no_advantage": should_skip(A_G),
     }
     skipped = next((reason for reason, holds in reasons.items() if holds), None)
-    return ScoredGroup(group, tuple(r_G), tuple(A_G), tuple(reasons_G), skipped)
+    return ScoredGroup(group, tuple(r_G), tuple(A_G), tuple(reasons_G), skipped, tuple(parts_G))
 
 
 def only(wanted_G: Sequence[bool], values_G: Sequence[float | None]) -> list[float | None]:

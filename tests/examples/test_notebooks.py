@@ -84,19 +84,25 @@ def test_a_model_is_trained_and_its_metrics_are_plotted(folder):
 @pytest.mark.long
 def test_own_problems_reward_and_loss_are_used(folder):
     notebook = executed(ROOT / "examples" / "own_parts.ipynb", folder)
-    configs = {name: json.loads((folder / name / "config.json").read_text()) for name in ("built-in", "own", "repair")}
+    configs = {name: json.loads((folder / name / "config.json").read_text()) for name in ("built-in", "own", "tools")}
     assert configs["own"]["reward"] != configs["built-in"]["reward"]
     assert configs["own"]["loss"] != configs["built-in"]["loss"]
     groups = [json.loads(line) for line in (folder / "own" / "rollouts.jsonl").open()]
     assert all(group["problem_id"].startswith("own/") for group in groups)
     assert {c["reward"] > 1 for group in groups for c in group["completions"] if c["verdict"] == "passed"} == {True}
     assert "passed\nwrong_answer\n" in printed(notebook)
+    answers = [json.loads(line)["completions"] for line in (folder / "tools" / "rollouts.jsonl").open()]
+    outputs = [row["turns"][0]["messages"][0]["content"] for rows in answers for row in rows if "turns" in row]
+    assert any("exit code 0" in output for output in outputs)
     assert (folder / "compared.html").is_file()
 
 
 @pytest.mark.long
-def test_programs_are_judged_and_an_audit_finds_the_holes_of_a_grader(folder):
+def test_programs_are_judged_an_audit_finds_the_holes_of_a_grader_and_a_card_those_of_a_set(folder):
     notebook = executed(ROOT / "examples" / "judge_and_audit.ipynb", folder)
     assert "0.0 wrong_answer\n1e-05 passed\n" in printed(notebook)
     assert "print(2) None\n" in printed(notebook)
     assert json.loads((folder / "card" / "audit.json").read_text())["quality"]["fpr"]["passed"] > 0
+    card = json.loads((folder / "prepared" / "card.json").read_text())
+    assert [weak["id"] for weak in card["weak_tests"]] == ["weak"]
+    assert [wrong["id"] for wrong in card["wrong_tests"]] == ["wrong"]

@@ -94,6 +94,37 @@ def test_a_reward_that_is_no_number_is_an_error_that_names_it():
         judged(BLOCK, *outputs("1111"), reward=get_reward("tests.policy.test_rewards:nowhere"))
 
 
+def parted(trajectory):
+    """The longer part is in the answer only sometimes."""
+    return {"correct": 1.0, "brevity": 0.2} if trajectory.verdict.correct else {}
+
+
+def test_a_reward_of_named_parts_is_their_sum_beside_the_format_term():
+    reward = get_reward("tests.policy.test_rewards:parted", format_coef=0.5)
+    assert judged(BLOCK, *outputs("1111"), reward=reward)[0] == 1.2
+    assert judged(BLOCK, *outputs("1112"), reward=reward)[0] == 0.0
+    assert judged("none", reward=reward)[0] == -0.5
+
+
+def test_an_answer_that_is_cut_earns_nothing_by_any_part():
+    reward = get_reward("tests.policy.test_rewards:parted", cut_is_wrong=True)
+    assert reward.of(trajectory(1.0, truncated=True)) == 0.0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "1", None, [1.0], 10**400])
+def test_a_part_that_is_no_finite_number_is_refused_by_its_name(monkeypatch, value):
+    monkeypatch.setitem(globals(), "broken", lambda _: {"correct": 1.0, "brevity": value})
+    with refused("reward=", "'brevity'"):
+        get_reward("tests.policy.test_rewards:broken").of(trajectory(1.0))
+
+
+@pytest.mark.parametrize("names", [("",), (1,), (None,)])
+def test_a_part_has_a_name(monkeypatch, names):
+    monkeypatch.setitem(globals(), "unnamed", lambda _: dict.fromkeys(names, 1.0))
+    with refused("reward="):
+        get_reward("tests.policy.test_rewards:unnamed").of(trajectory(1.0))
+
+
 class Spoken(Renderer):
     """A renderer whose tokens are characters; with `opens_thinking` its prompt begins the think block."""
 

@@ -28,7 +28,7 @@ PROBLEM = Problem("echo", "Print the line.", TESTS)
 def scored(*rewards: float | None) -> ScoredGroup:
     """A group of wrong programs with these rewards."""
     group = group_of([trajectory(0.0) for _ in rewards])
-    return ScoredGroup(group, rewards, rewards, tuple(None for _ in rewards), None)
+    return ScoredGroup(group, rewards, rewards, (None,) * len(rewards), None, (None,) * len(rewards))
 
 
 def canaries(programs: int, passed: int = 0) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def test_a_program_that_passed_is_judged_once_more(code: str, unstable: int) -> 
     group = replace(
         group_of([trajectory(0.0), replace(passed, turns=(replace(passed.last, code=code),))]), problem=PROBLEM
     )
-    groups = [scored(0.0), ScoredGroup(group, (0.0, 1.0), (-0.5, 0.5), (None, None), None)]
+    groups = [scored(0.0), ScoredGroup(group, (0.0, 1.0), (-0.5, 0.5), (None, None), None, (None, None))]
     again = asyncio.run(second_judgment(groups, shared_box(), 5.0))
     assert again == {"reward/judged_twice": 1, "reward/unstable": unstable}
     assert asyncio.run(second_judgment([scored(0.0)], shared_box(), 5.0)) == {}

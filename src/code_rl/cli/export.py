@@ -126,11 +126,10 @@ def export_command(given: Mapping[str, Any]) -> int:
 
 def _hub(name: str) -> Any:
     """Return a client of the hub. Raises ConfigError for an impossible name, or without a token."""
-    from huggingface_hub import HfApi, get_token
-    from huggingface_hub.utils._validators import validate_repo_id
+    from huggingface_hub import HfApi, get_token, hf_hub_url
 
     try:
-        validate_repo_id(name)
+        hf_hub_url(name, "README.md")
     except ValueError as error:
         raise ConfigError(f"push_to_hub={name}: {' '.join(str(error).split())}") from error
     if get_token() is None:

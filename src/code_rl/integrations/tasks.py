@@ -14,9 +14,10 @@ from typing import NamedTuple
 from code_rl.grading.sandbox import Box, open_box
 from code_rl.util.errors import ConfigError
 
-# Tasks and their tests write there.
-DIRECTORIES = tuple(
-    f"/{name}" for name in ["app", "home", "logs", "oracle", "root", "solution", "tests", "tmp"]
+# Tasks and their tests write there: paths in a box, never of this machine.
+DIRECTORIES = (
+    *("/app", "/home", "/logs", "/oracle", "/root", "/solution", "/tests"),
+    "/tmp",  # noqa: S108
 )
 LOGS = ("/logs/agent", "/logs/artifacts", "/logs/verifier")
 _PLAIN = ("python", "debian", "ubuntu")

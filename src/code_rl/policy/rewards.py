@@ -1,22 +1,22 @@
 """R(τ): from a judged trajectory to a number; `REWARDS` has the built-in ones.
 
 Your own reward is a function of a trajectory, or of a trajectory and its problem, that returns a
-number; it is given as `package.module:function`. With its attribute `all_tests = True` the judge
-does not stop at the first failure.
+number or named parts; it is given as `package.module:function`. With its attribute
+`all_tests = True` the judge does not stop at the first failure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from code_rl.grading import Problem, extract_code
 from code_rl.policy.trajectory import Trajectory
-from code_rl.util.registry import arity, attribute_errors_to, find, require_finite
+from code_rl.util.registry import LARGEST, arity, attribute_errors_to, find
 
-RewardFunction = Callable[..., float]
-"""A function of a trajectory, or of a trajectory and its problem."""
+RewardFunction = Callable[..., float | Mapping[str, float]]
+"""A function of a trajectory, or of a trajectory and its problem. Named parts are added up."""
 
 
 def correctness(trajectory: Trajectory) -> float:
@@ -69,12 +69,25 @@ class Reward:
 
     def of(self, trajectory: Trajectory, problem: Problem | None = None) -> float | None:
         """Return the reward of a trajectory before shaping, or None if its verdict is undecided."""
+        return total(self.parts(trajectory, problem))
+
+    def parts(
+        self, trajectory: Trajectory, problem: Problem | None = None
+    ) -> Mapping[str, float] | None:
+        """Return the summands of `of`: the named parts of `program`, and under "" all others."""
         if trajectory.verdict.undecided:
             return None
-        earned = float(self.program(*(trajectory, problem)[: self.arguments]))
-        if earned > 0 and self.cut_is_wrong and trajectory.truncated:
-            earned = 0.0
-        return self.format_coef * (0.0 if trajectory.format_ok else -1.0) + earned
+        earned = self.program(*(trajectory, problem)[: self.arguments])
+        named = earned if isinstance(earned, Mapping) else {"": float(earned)}
+        if self.cut_is_wrong and trajectory.truncated and sum(named.values()) > 0:
+            named = dict.fromkeys(named, 0.0)
+        score = self.format_coef * (0.0 if trajectory.format_ok else -1.0)
+        return {**named, "": score + named.get("", 0.0)}
+
+
+def total(parts: Mapping[str, float] | None) -> float | None:
+    """Return the sum of a reward's parts, None without a verdict."""
+    return None if parts is None else sum(parts.values())
 
 
 REWARDS: dict[str, RewardFunction] = {
@@ -103,13 +116,28 @@ def get_reward(
 
 
 def _guarded(name: str, theirs: RewardFunction) -> RewardFunction:
-    def program(*arguments: Any) -> float:
+    def program(*arguments: Any) -> float | Mapping[str, float]:
         with attribute_errors_to("reward", name):
-            given: object = theirs(*arguments)
-            if isinstance(given, str | bytes | bytearray):  # float() accepts these two
-                raise TypeError(f"it gave {given!r:.80}, a text; a number is wanted")
-            earned = float(given)  # type: ignore[arg-type]  # what is no number raises here
-            require_finite([earned], "reward")
-        return earned
+            earned: object = theirs(*arguments)
+            if not isinstance(earned, Mapping):
+                return _number("the reward", earned)
+            if not all(isinstance(part, str) and part for part in earned):
+                raise TypeError(f"the names of its parts are {[*earned]!r:.80}; give them as text")
+            parts = {part: _number(f"part {part!r}", value) for part, value in earned.items()}
+            _number("the sum of its parts", sum(parts.values()))
+            return parts
 
     return program
+
+
+def _number(name: str, value: Any) -> float:
+    """Return a finite number. Raises ValueError for any other value."""
+    try:
+        number = float("nan" if isinstance(value, str | bytes | bytearray) else value)
+    except (ArithmeticError, RuntimeError, TypeError, ValueError):
+        number = float("nan")
+    if not abs(number) <= LARGEST:
+        raise ValueError(
+            f"{name} is {value!r:.80}; it must be a finite number, {LARGEST:.0e} at most"
+        )
+    return number

@@ -108,6 +108,14 @@ class TrainingResult:
     log_path: Path
     metrics: Sequence[Mapping[str, Any]] = field(repr=False)
 
+    def frame(self) -> Any:
+        """Return the metrics as a `pandas.DataFrame` by step. Raises ConfigError without pandas."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise ConfigError("frame() needs pandas; run: pip install pandas") from None
+        return pd.DataFrame(self.metrics).set_index("step")
+
 
 RunLike = str | Path | TrainingResult
 

@@ -40,8 +40,8 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class ScoredGroup:
-    """A group with its shaped rewards_G (None without a verdict), advantages_G (None if masked) and
-    mask_reasons_G (None if not masked).
+    """A group with its shaped rewards_G (None without a verdict), advantages_G (None if masked),
+    mask_reasons_G (None if not masked) and the parts_G of the rewards before shaping.
 
     `skipped` is the reason why the whole group is not trained on: `all_masked`, `rewards_alike`,
     `no_advantage`, or None.
@@ -52,6 +52,7 @@ class ScoredGroup:
     advantages_G: tuple[float | None, ...]
     mask_reasons_G: tuple[str | None, ...]
     skipped: str | None
+    parts_G: tuple[Mapping[str, float] | None, ...]
 
     @property
     def trained(self) -> list[tuple[int, float]]:

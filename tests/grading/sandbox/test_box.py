@@ -226,6 +226,17 @@ def test_reading_an_endless_device_ends():
     asyncio.run(run())
 
 
+def test_many_boxes_open_and_close_at_once():
+    async def one():
+        async with code_rl.open_box() as box:
+            return (await box.run("true")).exit_code
+
+    async def run():
+        return await asyncio.gather(*(one() for _ in range(48)))
+
+    assert asyncio.run(run()) == [0] * 48
+
+
 def test_boxes_do_not_see_each_other():
     async def run():
         async with code_rl.open_box() as one, code_rl.open_box() as other:

@@ -120,7 +120,8 @@ def test_tokens_are_shaded_by_probability_and_join_to_the_text(opened):
 
 @pytest.fixture(scope="module")
 def edited(browser, tmp_path_factory):
-    """A page of a run of three steps: its first completions have an earlier turn, and one of its splits has not changed."""
+    """A page of a run of three steps: its first completions have an earlier turn, one of its splits has not changed,
+    and its reward has a named part."""
     run = write_run(tmp_path_factory.mktemp("edited") / "run", steps=3)
     groups, steps = (
         [json.loads(line) for line in (run / name).read_text().splitlines()]
@@ -130,6 +131,8 @@ def edited(browser, tmp_path_factory):
         said = [{"role": "user", "content": "The program fails a test"}]
         group["completions"][0]["turns"] = [{"text": "first try", "verdict": "wrong_answer", "messages": said}]
     steps[-1] |= {name: value for name, value in steps[0].items() if name.startswith("eval/constants/")}
+    for number, step in enumerate(steps):
+        step["reward_part/brevity"] = 0.1 * number
     for name, rows in (("rollouts.jsonl", groups), ("metrics.jsonl", steps)):
         (run / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     write_report([open_run(run)], run / "report.html")
@@ -140,6 +143,11 @@ def edited(browser, tmp_path_factory):
 def test_the_turns_of_a_trajectory_stand_before_the_answer_that_counts(edited):
     shown = edited.inner_text("#sample .text-box")
     assert shown.index("first try") < shown.index("The program fails a test") < shown.index("Turn 2, which counts")
+
+
+def test_each_named_part_of_a_reward_has_a_chart_among_the_curves(edited):
+    chart = edited.locator("#curves .chart", has_text="Reward: brevity")
+    assert chart.locator("canvas").is_visible()
 
 
 def test_a_link_to_a_rollout_opens_it(browser, report):

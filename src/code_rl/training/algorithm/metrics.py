@@ -33,6 +33,7 @@ class Metric:
 
 METRICS = (
     Metric("mean_reward", "", "mean shaped reward of completions with a verdict"),
+    Metric("reward_part/*", "", "mean of a named part of your own reward=, before shaping"),
     Metric("mean_correct", "share", "completions that pass every test, of those with a verdict"),
     Metric("format_rate", "share", "completions with a program in a fenced block"),
     Metric("truncated_rate", "share", "completions cut off at the token limit"),
@@ -149,6 +150,8 @@ def step_metrics(step: int, trained: TrainedBatch, objective: Objective) -> dict
         for reason in scored.mask_reasons_G
         if reason is not None
     )
+    parts = [part for scored in trained.groups for part in scored.parts_G if part is not None]
+    names = sorted({name for part in parts for name in part if name})
     tokens_trained = sum(len(example.datum.model_input.to_ints()) for example in trained.examples)
     ages = Counter(
         step - scored.group.policy_step for scored in trained.groups for _ in scored.trained
@@ -166,6 +169,7 @@ def step_metrics(step: int, trained: TrainedBatch, objective: Objective) -> dict
         "mean_correct": mean(
             [float(each.verdict.correct) for each in done if not each.verdict.undecided]
         ),
+        **{f"reward_part/{name}": mean([part.get(name, 0.0) for part in parts]) for name in names},
         "format_rate": mean([float(each.format_ok) for each in done]),
         "groups_skipped": sum(scored.skipped is not None for scored in trained.groups),
         "groups_total": len(groups),

@@ -218,6 +218,7 @@ def _line(step: int, scored: ScoredGroup) -> dict[str, Any]:
         scored.rewards_G,
         scored.advantages_G,
         scored.mask_reasons_G,
+        scored.parts_G,
         strict=True,
     )
     return {
@@ -237,10 +238,14 @@ def _line(step: int, scored: ScoredGroup) -> dict[str, Any]:
 
 
 def _row(
-    trajectory: Trajectory, reward: float | None, advantage: float | None, masked: str | None
+    trajectory: Trajectory,
+    reward: float | None,
+    advantage: float | None,
+    masked: str | None,
+    parts: Mapping[str, float] | None,
 ) -> dict[str, Any]:
     """Return the record of one member: its last turn and, if there are any, the `turns` before
-    it."""
+    it and the named `parts` of its reward."""
     row: dict[str, Any] = {
         "text": trajectory.text,
         "reward": reward,
@@ -248,6 +253,8 @@ def _row(
         "masked": masked,
     }
     row |= {name: value for name, value in _turn(trajectory.last).items() if name != "text"}
+    if named := {name: value for name, value in (parts or {}).items() if name}:
+        row["parts"] = named
     if len(trajectory.turns) > 1:
         row["prompt_tokens"] = list(trajectory.last.prompt_tokens)
         row["turns"] = [

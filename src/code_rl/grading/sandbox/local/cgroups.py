@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import threading
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -93,6 +94,8 @@ class Groups:
     def __init__(self) -> None:
         self._parents, self._names = _writable_parents()
         self._leaving: list[WorkerGroup] = []
+        # Boxes are closed in threads, and a descriptor that is closed twice may be another's.
+        self._removing = threading.Lock()
         for parent in self._parents:
             _remove_orphans(parent)
 
@@ -117,13 +120,15 @@ class Groups:
         """Remove a dead worker's groups now, or in a later call if its processes are still
         ending."""
         if group is not None:
-            self._leaving.append(group)
+            with self._removing:
+                self._leaving.append(group)
         self.gone()
 
     def gone(self) -> bool:
         """Remove the groups that are now empty. Return True if all released groups are gone."""
-        self._leaving = [leaving for leaving in self._leaving if not leaving.remove()]
-        return not self._leaving
+        with self._removing:
+            self._leaving = [leaving for leaving in self._leaving if not leaving.remove()]
+            return not self._leaving
 
 
 def _remove_orphans(parent: str) -> None:

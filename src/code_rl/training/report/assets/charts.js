@@ -31,6 +31,9 @@ const VERDICT_CHART = { id: "verdicts", title: "Verdicts over time", kind: "stac
 const HEALTH_CHART = { id: "health", title: "Sandbox trouble", keys: [["verdicts/sandbox_error", "no verdict"], ["sandbox/retries", "retries"]] };
 const KNOWN = new Set([...CHARTS, TIME_CHART, VERDICT_CHART, HEALTH_CHART].flatMap((chart) => (chart.keys || []).map(([key]) => key)).concat(["time/step", "n_datums"]));
 
+/* The mean of a named part of one's own reward. */
+const PART = "reward_part/";
+
 /* Gaps between ticks of steps, which are whole and count from 0, as on the console; an evaluation before training stands at −1. */
 const WHOLE = Array.from({ length: 9 }, (_, power) => [1, 2, 5].map((each) => each * 10 ** power)).flat();
 const view = { axis: "step", smooth: 0 };
@@ -249,16 +252,16 @@ class Charts {
     fill(this.note, every > 1 ? `One step in ${every} is drawn.` : "");
     this.note.hidden = every <= 1;
     for (const each of this.nodes.of) fill(each, this.runs[this.chosen].of ? ` · ${this.runs[this.chosen].of}` : "");
-    this.more.hidden = !others.length;
+    this.more.hidden = !this.others.children.length;
     this.totals();
   }
   build(others, wanted) {
     this.names = wanted;
     const make = (chart) => new Chart(chart);
-    const curves = CHARTS.map(make), rest = others.slice(0, 120).map((name, at) => make({ id: `other-${at}`, title: name, keys: [[name, name]] }));
+    const curves = CHARTS.map(make), rest = others.slice(0, 120).map((name, at) => make({ id: `other-${at}`, title: name.replace(PART, "Reward: "), keys: [[name, name.replace(PART, "")]] })), part = others.map((name) => name.startsWith(PART));
     const [time, verdicts, health] = [TIME_CHART, VERDICT_CHART, HEALTH_CHART].map(make);
-    fill(this.curves, curves.map((chart) => chart.node));
-    fill(this.others, rest.map((chart) => chart.node));
+    fill(this.curves, [...curves, ...rest.filter((_, at) => part[at])].map((chart) => chart.node));
+    fill(this.others, rest.filter((_, at) => !part[at]).map((chart) => chart.node));
     this.bars = h("div", { class: "card" });
     this.counts = h("div", { class: "card" });
     fill(this.time, h("div", { class: "grid wide" }, this.bars, time.node));
