@@ -12,8 +12,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from code_rl.grading.sandbox.local.guest import files, wire
 from code_rl.grading.sandbox.local.guest.confinement import confine
@@ -53,6 +55,7 @@ main(control, config)
 # ADDR_NO_RANDOMIZE applies from the next exec on. Sets of objects are ordered by address, and that
 # order must be the same in every run.
 """The command line, visible to every process of the sandbox, reveals nothing of this machine."""
+T = TypeVar("T")
 _START_TIMEOUT_S = 60.0
 _SPAWN_TIMEOUT_S = 30.0
 
@@ -82,6 +85,20 @@ class WorkerProcess:
         self.control.close()
 
 
+def strongest(isolation: str, start: Callable[[str], T], otherwise: str = "") -> T:
+    """Return `start(level)` for the level `isolation`; `auto` is full, else landlock. Raises
+    IsolationError with all reasons, and what to do `otherwise`."""
+    if isolation != "auto":
+        return start(isolation)
+    refusals = []
+    for level in (confine.FULL, confine.LANDLOCK):
+        try:
+            return start(level)
+        except IsolationError as error:
+            refusals.append(str(error))
+    raise IsolationError("; ".join([*refusals, *filter(None, [otherwise])]))
+
+
 class Zygote:
     """One zygote at one isolation level. The constructor returns when it is ready to fork
     workers."""
@@ -94,7 +111,8 @@ class Zygote:
         SandboxError if the process does not start.
         """
         self._control, theirs = wire.pair()
-        self._scratch = "" if level == confine.FULL else tempfile.mkdtemp(prefix="code-rl-")
+        self.level = level
+        self._scratch = make_scratch(level)
         packages = installed_packages()
         preload = [
             name
@@ -172,6 +190,11 @@ class Zygote:
             self.process.wait(timeout_s)
             if self._scratch:
                 files.remove_directory(self._scratch)
+
+
+def make_scratch(level: str) -> str:
+    """Return a new directory for the files of a level without a private /tmp, "" for `full`."""
+    return "" if level == confine.FULL else tempfile.mkdtemp(prefix="code-rl-")
 
 
 def _spawn(control: socket.socket) -> subprocess.Popen[bytes]:
