@@ -329,6 +329,16 @@ def test_a_level_without_walls_is_refused_by_name(level):
     assert level in str(refused.value)
 
 
+def test_without_a_user_of_its_own_a_box_at_landlock_is_refused_by_name():
+    source = "import asyncio, code_rl\nasync def main():\n async with code_rl.open_box('landlock'): pass\nasyncio.run(main())"
+    unprivileged = ["unshare", "--user", "--map-user=1000"]
+    if subprocess.run([*unprivileged, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("user namespaces are not available")
+    command = subprocess.run([*unprivileged, sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    assert "IsolationError" in command.stderr.splitlines()[-1]
+    assert "isolation=landlock" in command.stderr.splitlines()[-1]
+
+
 def test_directories_at_the_root_are_refused_where_there_is_no_root_of_its_own():
     async def run():
         async with code_rl.open_box("landlock", writable=("/app",)):

@@ -90,7 +90,7 @@ class Landlocked:
         """Make the box's own directory. Raises KernelError without a user id for it."""
         self._scratch = config["scratch"]
         if uid is None or not confine.others_can_reach(os.path.dirname(self._scratch)):
-            step = f"a user of its own, for whom the box needs root and an open {self._scratch}/..,"
+            step = "a user id of its own (for root, and a temporary directory that all may enter)"
             raise kernel.KernelError(step, errno.EPERM)
         os.stat(f"/proc/self/task/{os.getpid()}/children")  # the watch needs it
         self._uid, self._numbers = uid, itertools.count()
@@ -152,8 +152,8 @@ class Landlocked:
 
 
 def _filters(frozen: bool) -> dict[bool, kernel.Filter]:
-    """Return the filter of a command by whether it is judged. With `frozen`, a judged one cannot
-    change modes, owners and times, which Landlock does not cover."""
+    """Return the filter of a command by whether it is judged. With `frozen`, a judged one has no
+    calls by which it could tell later tests something that Landlock does not cover."""
     return {
         judged: kernel.Filter(seccomp.box_filter(os.uname().machine, judged, frozen and judged))
         for judged in (False, True)

@@ -56,7 +56,9 @@ _SHOWN_LOCKS = (5, 36, 37, 38)
 """F_GETLK, which reveals other processes' locks, and locks of open file descriptions."""
 
 _NEW_PROCESS = ("fork", "vfork")
-_CHANGING = (
+_UNSCOPED = (
+    "statfs",
+    "fstatfs",
     "chmod",
     "fchmod",
     "fchmodat",
@@ -70,7 +72,6 @@ _CHANGING = (
     "utimensat",
     "truncate",
 )
-_UNSCOPED = ("setpgid", "statfs", "fstatfs", *_CHANGING)
 _SIGNALLING = ("pidfd_open", "pidfd_send_signal", "tkill", "timer_create")
 
 _DESCRIPTOR_REQUESTS = (0x5421, 0x541B, 0x5450, 0x5451)
@@ -111,12 +112,12 @@ def box_filter(machine: str, timed: bool, frozen: bool) -> bytes:
 
     If the command is `timed`, it cannot ignore the end of its children, which would hide their CPU
     time: the action of SIGCHLD stays as it is, and the call succeeds, as runtimes expect. If it is
-    `frozen`, it cannot change files without opening them for writing.
+    `frozen`, it can neither change files without opening them for writing nor look at file systems.
     """
     special = numbers(CONDITIONAL, machine)
     code = _prologue(machine)
     if frozen:
-        code += _refused(_CHANGING, machine)
+        code += _refused(_UNSCOPED, machine)
     if timed:
         code += _block(special["rt_sigaction"], _when(0, _JUMP_EQ, _SIGCHLD, _NOTHING, _ALLOW))
     code += _block(special["clone3"], [(_RETURN, 0, 0, _ENOSYS)])
@@ -140,6 +141,7 @@ def test_filter(machine: str, pid: int | None, may_fork: bool) -> bytes:
     """
     allowed, special = numbers(ALLOWED, machine), numbers(CONDITIONAL, machine)
     refused = [
+        "setpgid",
         *_UNSCOPED,
         *(_SIGNALLING if pid is not None else ()),
         *(() if may_fork else _NEW_PROCESS),
