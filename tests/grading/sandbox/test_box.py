@@ -471,6 +471,8 @@ def test_directories_of_this_machine_are_not_readable_on_a_server():
 
 @pytest.mark.parametrize("place", ["this machine", "a server"])
 def test_directories_that_a_task_expects_are_in_the_box(place):
+    require_boxes("full")
+
     async def run():
         url = None if place == "this machine" else shared_server(4)
         async with code_rl.open_box(writable=("/app", "/logs", "/tmp"), url=url) as box:
