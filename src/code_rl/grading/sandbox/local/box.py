@@ -10,10 +10,8 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from code_rl.grading.sandbox.commands import Box, BoxLimits, BoxResult
@@ -21,19 +19,10 @@ from code_rl.grading.sandbox.local.cgroups import Groups, WorkerGroup
 from code_rl.grading.sandbox.local.guest import box as guest
 from code_rl.grading.sandbox.local.guest import wire
 from code_rl.grading.sandbox.local.guest.confinement import confine
-from code_rl.grading.sandbox.local.launcher import make_scratch, strongest
+from code_rl.grading.sandbox.local.launcher import ROOT, make_scratch, spawn, strongest
 from code_rl.grading.sandbox.local.outcome import memory_file
 from code_rl.util.errors import ConfigError, IsolationError, SandboxError
 
-_BOOT = """
-import marshal, os, socket, sys
-control = socket.socket(fileno=int(sys.argv[1]))
-config = marshal.loads(control.recv(1 << 16))
-sys.path.insert(0, config["root"])
-from code_rl.grading.sandbox.local.guest.box import serve
-serve(control, config)
-"""
-_ROOT = str(Path(wire.__file__).resolve().parents[5])
 _ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "LANG": "C.UTF-8",
@@ -70,7 +59,7 @@ class LocalBox(Box):
         self._group: WorkerGroup | None = None
         try:
             with theirs:
-                self._process = _spawn(theirs)
+                self._process = spawn(theirs)
             self._start(level, readable)
         except OSError as error:
             self.close()
@@ -103,7 +92,12 @@ class LocalBox(Box):
 
     def _start(self, level: str, readable: tuple[str, ...]) -> None:
         self._control.settimeout(_START_S)
-        config: dict[str, Any] = {"root": _ROOT, "level": level, "scratch": self._scratch}
+        config: dict[str, Any] = {
+            "root": ROOT,
+            "guest": "box",
+            "level": level,
+            "scratch": self._scratch,
+        }
         config |= {"disk_bytes": self._disk_bytes, "readable": readable, "writable": self._writable}
         self._control.send(marshal.dumps(config))
         # The keeper and the init answer in either order, before any command
@@ -258,19 +252,6 @@ def open_local(
             raise ConfigError(f"readable={path!r}: name an existing directory by its full path")
     arguments = disk_mb, environment, readable, writable
     return strongest(isolation, lambda level: LocalBox(level, *arguments))
-
-
-def _spawn(control: socket.socket) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        ["python", "-S", "-s", "-P", "-B", "-c", _BOOT, str(control.fileno())],
-        executable=sys.executable,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        pass_fds=(control.fileno(),),
-        env={"PYTHONHOME": f"{sys.base_prefix}:{sys.base_exec_prefix}", "LC_ALL": "C.UTF-8"},
-        cwd="/",
-        start_new_session=True,
-    )
 
 
 @cache

@@ -39,7 +39,7 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
 }
-_ROOT = str(Path(wire.__file__).resolve().parents[5])
+ROOT = str(Path(wire.__file__).resolve().parents[5])
 _BOOT = """
 import ctypes, marshal, os, socket, sys
 first, libc = len(sys.argv) == 2, ctypes.CDLL(None)
@@ -49,8 +49,8 @@ control = socket.socket(fileno=int(sys.argv[1]))
 config = marshal.loads(control.recv(1 << 16))
 del sys.argv[1:]
 sys.path.insert(0, config["root"])
-from code_rl.grading.sandbox.local.guest.boot import main
-main(control, config)
+guest = __import__("code_rl.grading.sandbox.local.guest", fromlist=[config["guest"]])
+getattr(guest, config["guest"]).main(control, config)
 """
 # ADDR_NO_RANDOMIZE applies from the next exec on. Sets of objects are ordered by address, and that
 # order must be the same in every run.
@@ -120,18 +120,19 @@ class Zygote:
             if scientific and any(name == shown for shown, _ in packages)
         ]
         try:
-            self.process = _spawn(theirs)
+            self.process = spawn(theirs)
             theirs.close()
             self._control.settimeout(_START_TIMEOUT_S)
             self._control.send(
                 marshal.dumps(
                     {
+                        "guest": "boot",
                         "level": level,
                         "packages": packages,
                         "preload": preload,
                         "scratch": self._scratch,
                         "counted": counted,
-                        "root": _ROOT,
+                        "root": ROOT,
                     }
                 )
             )
@@ -197,7 +198,9 @@ def make_scratch(level: str) -> str:
     return "" if level == confine.FULL else tempfile.mkdtemp(prefix="code-rl-")
 
 
-def _spawn(control: socket.socket) -> subprocess.Popen[bytes]:
+def spawn(control: socket.socket) -> subprocess.Popen[bytes]:
+    """Start an interpreter that gets its configuration, and the module of `guest` that it runs, on
+    this channel."""
     # Files, like those of programs: the interpreter remembers whether its standard streams can
     # seek.
     reader, writer = os.memfd_create("stdin"), os.memfd_create("stdout")

@@ -40,7 +40,7 @@ _SPECIAL = os.O_NONBLOCK | os.O_CLOEXEC
 Walls = boxfs.Rooted | boxfs.Landlocked
 
 
-def serve(control: socket.socket, config: dict[str, Any]) -> NoReturn:
+def main(control: socket.socket, config: dict[str, Any]) -> NoReturn:
     """Run the keeper: enter the walls, fork the init, and end when it ends."""
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     wanted = confine.Confinement(config["level"], (), config["scratch"], True, proc)
