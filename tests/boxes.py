@@ -71,11 +71,11 @@ def end_servers() -> None:
         end_server(process)
 
 
-def require_boxes() -> None:
-    """Skip the test where this machine has no namespaces for boxes."""
+def require_boxes(level: str = "auto") -> None:
+    """Skip the test where this machine has no boxes at that level."""
 
     async def opened() -> None:
-        async with open_box():
+        async with open_box(level):
             pass
 
     try:

@@ -15,7 +15,6 @@ from aiohttp import web
 
 from code_rl.grading.sandbox.executor import Execution, Executor, Job
 from code_rl.grading.sandbox.fusion.client import FusionServers
-from code_rl.grading.sandbox.remote import RemoteExecutor
 from code_rl.util.errors import OutageError, SandboxError
 from tests.boxes import served
 from tests.grading.jobs import collect
@@ -25,10 +24,9 @@ QUICK: dict[str, Any] = {"outage_timeout_s": 2.0, "grace_s": 20.0}
 STUBBORN: dict[str, Any] = {"outage_timeout_s": 60.0, "grace_s": 20.0}
 
 
-def connected(urls: list[str], concurrency: int | None = None, **more: Any) -> RemoteExecutor:
+def connected(urls: list[str], concurrency: int | None = None, **more: Any) -> FusionServers:
     """The executor on the servers at these addresses."""
-    waits = more.get("outage_timeout_s", QUICK["outage_timeout_s"])
-    return RemoteExecutor(FusionServers(urls, concurrency, **{**QUICK, **more}), waits)
+    return FusionServers(urls, concurrency, **{**QUICK, **more})
 
 
 Forward = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]

@@ -14,7 +14,8 @@ import pytest
 from code_rl import CallTest, Compare, ConfigError, DataError, Problem, StdinTest, extract_code, judge
 from code_rl.grading import VerdictKind, judge_async, languages
 from code_rl.grading.native import problem_from_json, problem_to_json
-from tests.grading.corpus.rooms import room
+from code_rl.util.errors import IsolationError
+from tests.grading.corpus.rooms import CONFINED, room
 from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("boxes")
@@ -46,9 +47,23 @@ def problem(name, tests=SQUARES, **fields):
     return Problem("squares", "Print n * n.", tests, language=name, **{"time_limit_s": 10.0, **fields})
 
 
+def judge_at(place, asked, code):
+    """The verdict of that executor."""
+
+    async def go():
+        async with room(place) as executor:
+            return await judge_async(asked, code, executor)
+
+    return asyncio.run(go())
+
+
+each_level = pytest.mark.parametrize("level", CONFINED)
+
+
+@each_level
 @each_language
-def test_a_right_program_passes(name):
-    verdict = judge(problem(name), RIGHT[name])
+def test_a_right_program_passes(name, level):
+    verdict = judge_at(level, problem(name), RIGHT[name])
     assert (verdict.kind, verdict.passed, verdict.total) == (VerdictKind.PASSED, 3, 3), verdict
 
 
@@ -70,6 +85,7 @@ def cpp(body):
     return f"#include <bits/stdc++.h>\n{body}"
 
 
+@each_level
 @needs["cpp"]
 @pytest.mark.parametrize(
     ("body", "kind"),
@@ -85,39 +101,50 @@ def cpp(body):
         ("char huge[1L << 33] = {1}; int main() {}", VerdictKind.COMPILE_ERROR),
     ],
 )  # fmt: skip
-def test_what_stops_a_program_is_its_verdict(body, kind):
-    assert judge(problem("cpp", time_limit_s=1.0, memory_limit_mb=128), cpp(body)).kind is kind
+def test_what_stops_a_program_is_its_verdict(body, kind, level):
+    assert judge_at(level, problem("cpp", time_limit_s=1.0, memory_limit_mb=128), cpp(body)).kind is kind
 
 
+@each_level
 @needs["cpp"]
-def test_a_test_sees_nothing_of_the_tests_before_it():
-    counting = cpp("""int main() {
-        std::ofstream("/tmp/seen", std::ios::app) << "x"; std::ofstream("/box/seen", std::ios::app) << "x";
-        for (auto path : {"/tmp/seen", "/box/seen"}) { std::ifstream in(path); std::string s; in >> s; std::cout << s.size() << " "; }
+def test_a_test_sees_nothing_of_the_tests_before_it(level):
+    counting = cpp("""#include <sys/stat.h>
+    #include <utime.h>
+    int main() {
+        std::string home = getenv("HOME"), tmp = getenv("TMPDIR");
+        chmod((home + "/main").c_str(), 0); utime((home + "/main").c_str(), nullptr);
+        for (auto path : {tmp + "/seen", home + "/seen"}) {
+            std::ofstream(path, std::ios::app) << "x";
+            std::ifstream in(path); std::string s; in >> s; std::cout << s.size() << " ";
+        }
     }""")
     tests = tuple(StdinTest("", "1 0") for _ in range(3))
-    assert judge(problem("cpp", tests), counting).passed == 3
+    assert judge_at(level, problem("cpp", tests), counting).passed == 3
 
 
+@each_level
 @needs["cpp"]
-def test_a_program_cannot_find_the_expected_output():
+def test_a_program_cannot_find_the_expected_output(level):
     snoop = cpp(
         """int main() { for (auto path : {"/proc/1/environ", "/proc/1/mem", "/etc/passwd", "/box/expected"}) if (std::ifstream(path).get() != EOF) std::cout << path; }"""
     )
-    assert judge(problem("cpp", (StdinTest("", ""),)), snoop).kind is VerdictKind.PASSED
+    assert judge_at(level, problem("cpp", (StdinTest("", ""),)), snoop).kind is VerdictKind.PASSED
 
 
+@each_level
 @needs["cpp"]
-def test_deep_recursion_and_long_inputs_are_no_trouble():
+def test_deep_recursion_and_long_inputs_are_no_trouble(level):
     deep = cpp(
         "long f(long n) { volatile char pad[64]; pad[0] = n; return n ? 1 + f(n - 1) + pad[0] * 0 : 0; }\nint main() { long n; std::cin >> n; std::cout << f(n); }"
     )
-    assert judge(problem("cpp", (StdinTest("1000000", "1000000"),)), deep).kind is VerdictKind.PASSED
+    assert judge_at(level, problem("cpp", (StdinTest("1000000", "1000000"),)), deep).kind is VerdictKind.PASSED
     total = cpp(
         "int main() { std::ios::sync_with_stdio(false); long n, s = 0; while (std::cin >> n) s += n; std::cout << s; }"
     )
     many = "7654321 " * 1_250_000
-    assert judge(problem("cpp", (StdinTest(many, str(7654321 * 1_250_000)),)), total).kind is VerdictKind.PASSED
+    assert (
+        judge_at(level, problem("cpp", (StdinTest(many, str(7654321 * 1_250_000)),)), total).kind is VerdictKind.PASSED
+    )
 
 
 @needs["cpp"]
@@ -169,7 +196,7 @@ def test_a_language_that_is_not_installed_is_one_line(tmp_path, known):
 
 def test_a_users_own_file_adds_a_language(tmp_path, known):
     own = tmp_path / "own.toml"
-    own.write_text('[shell]\nfences = ["sh", "bash"]\nfile = "main.sh"\nrun = "sh /box/main.sh"\nversion = "true"\n')
+    own.write_text('[shell]\nfences = ["sh", "bash"]\nfile = "main.sh"\nrun = "sh $HOME/main.sh"\nversion = "true"\n')
     languages.add_languages(own)
     assert judge(problem("shell", (StdinTest("4", "16"),)), "read n; echo $((n * n))").kind is VerdictKind.PASSED
     assert extract_code("```bash\necho hi\n```\n```py\n1\n```", "shell") == "echo hi"
@@ -226,45 +253,28 @@ def test_the_judge_of_files_takes_the_block_of_the_problems_language(tmp_path):
     assert json.loads((tmp_path / "verdicts.jsonl").read_text())["verdict"] == "passed"
 
 
-@pytest.mark.parametrize("place", ["full", "server", "fusion"])
+@pytest.mark.parametrize("place", [*CONFINED, "server", "fusion"])
 def test_programs_run_wherever_the_executor_is(place):
-    async def go(code):
-        async with room(place) as executor:
-            return await judge_async(problem("cpp"), code, executor)
-
     wrong, broken = "int main() { return 0; }", "int main() {"
-    kinds = [asyncio.run(go(code)).kind for code in (RIGHT["cpp"], wrong, broken)]
+    kinds = [judge_at(place, problem("cpp"), code).kind for code in (RIGHT["cpp"], wrong, broken)]
     assert kinds == [VerdictKind.PASSED, VerdictKind.WRONG_ANSWER, VerdictKind.COMPILE_ERROR]
 
 
-@pytest.mark.parametrize("level", ["landlock", "none"])
-def test_a_level_without_boxes_is_refused_by_name(level):
-    async def go():
-        async with room(level, own=True) as executor:
-            with refused("isolation=full"):
-                await judge_async(problem("cpp"), RIGHT["cpp"], executor)
-
-    asyncio.run(go())
+def test_a_level_without_boxes_is_refused_by_name():
+    with refused("isolation", kind=IsolationError):
+        judge_at("none", problem("cpp"), RIGHT["cpp"])
 
 
 @needs["cpp"]
 def test_limits_and_crashes_are_told_apart_on_a_sandbox_fusion_server():
     slow, crash = "int main() { for (volatile int i = 0;; ++i); }", "int main() { return 3; }"
 
-    async def go(code, **fields):
-        async with room("fusion") as executor:
-            return (await judge_async(problem("cpp", **fields), code, executor)).kind
-
-    assert asyncio.run(go(slow, time_limit_s=0.1)) is VerdictKind.TIME_LIMIT
-    assert asyncio.run(go(crash)) is VerdictKind.RUNTIME_ERROR
+    assert judge_at("fusion", problem("cpp", time_limit_s=0.1), slow).kind is VerdictKind.TIME_LIMIT
+    assert judge_at("fusion", problem("cpp"), crash).kind is VerdictKind.RUNTIME_ERROR
 
 
 def test_a_language_that_sandbox_fusion_has_not_is_no_verdict_there():
-    async def go():
-        async with room("fusion") as executor:
-            return await judge_async(problem("c"), RIGHT["c"], executor)
-
-    assert asyncio.run(go()).kind is VerdictKind.SANDBOX_ERROR
+    assert judge_at("fusion", problem("c"), RIGHT["c"]).kind is VerdictKind.SANDBOX_ERROR
 
 
 @needs["cpp"]
@@ -292,23 +302,26 @@ THREADS = """int main() {
 SMALL = (StdinTest("3\n", "9\n"),)
 
 
+@each_level
 @needs["cpp"]
 @pytest.mark.parametrize("memory_limit_mb", [64, 1024])
-def test_threads_are_no_trouble(memory_limit_mb):
-    assert judge(problem("cpp", SMALL, memory_limit_mb=memory_limit_mb), cpp(THREADS)).correct
+def test_threads_are_no_trouble(memory_limit_mb, level):
+    assert judge_at(level, problem("cpp", SMALL, memory_limit_mb=memory_limit_mb), cpp(THREADS)).correct
 
 
+@each_level
 @needs["cpp"]
-def test_a_program_may_open_its_streams_by_name():
+def test_a_program_may_open_its_streams_by_name(level):
     body = 'int main() { freopen("/dev/stdout", "w", stdout); int n; std::cin >> n; printf("%d\\n", n * n); }'
-    assert judge(problem("cpp", SMALL), cpp(body)).correct
+    assert judge_at(level, problem("cpp", SMALL), cpp(body)).correct
 
 
+@each_level
 @needs["cpp"]
 @pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM", "SIGKILL"])
-def test_no_signal_to_the_first_process_is_an_ending(signal):
+def test_no_signal_to_the_first_process_is_an_ending(signal, level):
     body = f'#include <signal.h>\nint main() {{ puts("9"); fflush(stdout); kill(1, {signal}); return 3; }}'
-    assert judge(problem("cpp", SMALL), cpp(body)).kind is VerdictKind.RUNTIME_ERROR
+    assert judge_at(level, problem("cpp", SMALL), cpp(body)).kind is VerdictKind.RUNTIME_ERROR
 
 
 FLOODS = {
@@ -318,12 +331,13 @@ FLOODS = {
 }
 
 
+@each_level
 @needs["cpp"]
 @pytest.mark.parametrize("name", FLOODS)
-def test_memory_that_no_process_seems_to_hold_is_no_fault_of_the_sandbox(name):
+def test_memory_that_no_process_seems_to_hold_is_no_fault_of_the_sandbox(name, level):
     head = "#include <bits/stdc++.h>\n#include <sys/mman.h>\n#include <sys/socket.h>\n#include <unistd.h>\n#include <sys/syscall.h>\n"
     body = f"static char b[1 << 20]; volatile long sink; int main() {{ for (int k = 0; k < 15; ++k) if (!fork()) break; {FLOODS[name]} }}"
-    verdict = judge(problem("cpp", SMALL, memory_limit_mb=64), head + body)
+    verdict = judge_at(level, problem("cpp", SMALL, memory_limit_mb=64), head + body)
     assert not verdict.correct
     assert not verdict.undecided, verdict
 
@@ -401,8 +415,9 @@ int main(void) {
 }"""
 
 
+@each_level
 @needs["c"]
-def test_a_program_cannot_hide_the_processor_time_of_its_processes():
-    verdict = judge(problem("c", SMALL, time_limit_s=1.0), HIDES)
+def test_a_program_cannot_hide_the_processor_time_of_its_processes(level):
+    verdict = judge_at(level, problem("c", SMALL, time_limit_s=1.0), HIDES)
     assert verdict.kind is VerdictKind.TIME_LIMIT
     assert verdict.cpu_s >= 1

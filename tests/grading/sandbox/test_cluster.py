@@ -222,7 +222,7 @@ def test_a_sandbox_that_is_killed_on_a_node_that_lives_starts_again(cluster):
         job = Job("import time\ntime.sleep(1)\nprint(input())", (StdinInput(b"1"), StdinInput(b"2")))
         under_way = asyncio.create_task(collect(executor, job))
         await asyncio.sleep(0.7)
-        (node,) = executor._fleet.pool.members
+        (node,) = executor.pool.members
         ray.kill(node.actor)
         return [execution.stdout for execution in await under_way], executor.retries
 

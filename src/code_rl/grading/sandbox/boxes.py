@@ -35,7 +35,7 @@ async def open_box(
     `writable` further directories of the box, such as /app, which are below /box (files in /tmp
     stay from command to command if it is one of them). `url` is a `code-rl sandbox` on whose
     machine the box is (None: on this one).
-    Raises ConfigError for bad arguments, IsolationError if namespaces are not available,
+    Raises ConfigError for bad arguments, IsolationError if `isolation` is not available,
     SandboxError if the server cannot be had.
     """
     if not 0 < disk_mb <= 1 << 20:
@@ -55,8 +55,9 @@ async def open_box(
             yield remote
         return
     require_linux("a box")
-    box.check_arguments(isolation, readable)
-    made = await asyncio.to_thread(box.LocalBox, disk_mb, environment or {}, readable, writable)
+    made = await asyncio.to_thread(
+        box.open_local, isolation, disk_mb, environment or {}, readable, writable
+    )
     try:
         yield made
     finally:

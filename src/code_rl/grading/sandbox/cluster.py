@@ -27,6 +27,7 @@ from code_rl.grading.sandbox.fusion.protocol import RUN_PATH
 from code_rl.grading.sandbox.fusion.servers import FusionServer
 from code_rl.grading.sandbox.fusion.transport import bearer
 from code_rl.grading.sandbox.pooled import Pool
+from code_rl.grading.sandbox.remote import RemoteExecutor
 from code_rl.util.concurrency import IN_FLIGHT_PER_PLACE, cancel_all, gather_or_cancel
 from code_rl.util.data_files import sources_digest
 from code_rl.util.errors import ConfigError, IsolationError, SandboxError, install_command
@@ -79,8 +80,8 @@ class RayNode(FusionServer):
         self.takes_jobs = True
 
 
-class RayNodes:
-    """All nodes of a Ray cluster that have processors; a `remote.Fleet`.
+class RayNodes(RemoteExecutor):
+    """All nodes of a Ray cluster that have processors.
 
     Args:
         concurrency: submissions at once on each node. None: twice the processors that Ray lists for
@@ -93,13 +94,19 @@ class RayNodes:
     SandboxError if no cluster answers.
     """
 
-    oversubscription = 0.0
+    pool: Pool[RayNode]
 
-    def __init__(self, concurrency: int | None = None, isolation: str = "auto") -> None:
+    def __init__(
+        self,
+        concurrency: int | None,
+        isolation: str,
+        outage_timeout_s: float,
+        stop: asyncio.Event | None,
+    ) -> None:
+        super().__init__(outage_timeout_s, stop)
         self._ray = _import_ray()
         self._owned = _connect(self._ray)
         self._concurrency, self._isolation = concurrency, isolation
-        self.pool: Pool[RayNode] = Pool()
         self._token = secrets.token_urlsafe()
         self._session: ClientSession | None = None
         self._left_out: dict[str, str] = {}
@@ -131,8 +138,8 @@ class RayNodes:
                 f"executor=ray: no node of the cluster can run programs: {reasons}"
             )
 
-    async def aclose(self) -> None:
-        """Stop the sandboxes of all nodes, and the cluster if it was started here. Idempotent."""
+    async def release(self) -> None:
+        """Stop the sandboxes of all nodes, and the cluster if it was started here."""
         await cancel_all(task for task in (self._looking, self._first_look) if task is not None)
         self._looking = self._first_look = None
         nodes, self.pool.members = self.pool.members, []

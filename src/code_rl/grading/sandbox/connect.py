@@ -8,7 +8,6 @@ import os
 from code_rl.grading.languages import PYTHON
 from code_rl.grading.sandbox.executor import Executor, Job, StdinInput, require_linux
 from code_rl.grading.sandbox.fusion.protocol import run_urls
-from code_rl.grading.sandbox.remote import RemoteExecutor
 from code_rl.grading.sandbox.retries import EMBEDDED_OUTAGE_TIMEOUT_S, REMOTE_OUTAGE_TIMEOUT_S
 from code_rl.util.concurrency import closing
 from code_rl.util.errors import ConfigError, SandboxError
@@ -61,7 +60,7 @@ def connect_executor(
     if name == "ray":
         from code_rl.grading.sandbox.cluster import RayNodes
 
-        return RemoteExecutor(RayNodes(concurrency, isolation), outage_timeout_s, stop)
+        return RayNodes(concurrency, isolation, outage_timeout_s, stop)
     urls = run_urls(name, "SANDBOX_URL" if executor.strip() == "auto" else "executor")
     if isolation != "auto":
         raise ConfigError(
@@ -70,5 +69,4 @@ def connect_executor(
         )
     from code_rl.grading.sandbox.fusion.client import FusionServers
 
-    servers = FusionServers(urls, concurrency, outage_timeout_s=outage_timeout_s)
-    return RemoteExecutor(servers, outage_timeout_s, stop)
+    return FusionServers(urls, concurrency, outage_timeout_s=outage_timeout_s, stop=stop)

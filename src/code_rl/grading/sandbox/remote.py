@@ -3,10 +3,11 @@ which may see expected outputs, runs on this machine."""
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from code_rl.grading.sandbox.executor import Execution, Job, require_linux
 from code_rl.grading.sandbox.pooled import Pool
@@ -20,74 +21,40 @@ if TYPE_CHECKING:
 logger = logging.getLogger("code_rl.grading.sandbox")
 
 
-class Fleet(Protocol):
-    """The machines of a remote executor: `pool` has those that run programs."""
-
-    pool: Pool[Any]
-    oversubscription: float
-    """See `Retries`."""
-
-    @property
-    def description(self) -> str:
-        """One line about the machines for users."""
-        ...
-
-    @property
-    def slots(self) -> int:
-        """The number of submissions that run at once, on all machines."""
-        ...
-
-    async def ready(self) -> None:
-        """Fill the pool, on the first call."""
-        ...
-
-    async def check(self) -> None:
-        """Raise SandboxError if no machine can run programs."""
-        ...
-
-    async def aclose(self) -> None:
-        """Release everything that `ready` made. Idempotent."""
-        ...
-
-
-class RemoteExecutor:
-    """Runs submissions on a fleet. It belongs to one event loop.
+class RemoteExecutor(abc.ABC):
+    """Runs submissions on the machines of `pool`. It belongs to one event loop.
 
     It waits out outages of up to `outage_timeout_s` seconds. `stop` ends such a wait.
     """
 
-    def __init__(
-        self, fleet: Fleet, outage_timeout_s: float, stop: asyncio.Event | None = None
-    ) -> None:
-        self._fleet = fleet
+    pool: Pool[Any]
+    oversubscription = 0.0
+    """See `Retries`."""
+
+    def __init__(self, outage_timeout_s: float, stop: asyncio.Event | None) -> None:
+        self.pool = Pool()
         # A machine repeats a test that only slept by itself.
         self._retries = Retries(
-            fleet.pool.attempt,
+            self.pool.attempt,
             outage_timeout_s=outage_timeout_s,
-            oversubscription=fleet.oversubscription,
+            oversubscription=self.oversubscription,
             repeats_sleepers=False,
             stop=stop,
         )
         self._here: EmbeddedSandbox | None = None
 
-    @property
-    def description(self) -> str:
-        """One line about the machines for users."""
-        return self._fleet.description
+    @abc.abstractmethod
+    async def ready(self) -> None:
+        """Fill the pool, on the first call."""
 
-    @property
-    def slots(self) -> int:
-        """The number of submissions that run at once, on all machines."""
-        return self._fleet.slots
+    @abc.abstractmethod
+    async def release(self) -> None:
+        """Release everything that `ready` made. Idempotent."""
 
     @property
     def retries(self) -> int:
         """The number of failed attempts so far."""
         return self._retries.count
-
-    async def check(self) -> None:
-        """Raise SandboxError, with the reasons, if no machine can run programs."""
-        await self._fleet.check()
 
     async def run(self, job: Job) -> AsyncIterator[Execution]:
         """Yield one Execution per case, in order; see the Executor contract."""
@@ -95,7 +62,7 @@ class RemoteExecutor:
             self._here = self._here or _sandbox_here()
             executions = self._here.run(job)
         else:
-            await self._fleet.ready()
+            await self.ready()
             executions = self._retries.run(job)
         async with closing(executions):
             async for execution in executions:
@@ -104,8 +71,8 @@ class RemoteExecutor:
     async def aclose(self) -> None:
         """Release everything. Idempotent."""
         await self._retries.aclose()
-        await self._fleet.pool.aclose()
-        await self._fleet.aclose()
+        await self.pool.aclose()
+        await self.release()
         if self._here is not None:
             await self._here.aclose()
 

@@ -18,13 +18,12 @@ import aiohttp
 
 from code_rl.grading.sandbox.commands import Box, BoxLimits, BoxResult
 from code_rl.grading.sandbox.fusion.protocol import BOXES_PATH, beside, run_urls
-from code_rl.grading.sandbox.fusion.transport import TOKEN_VARIABLE, bearer
-from code_rl.util.errors import CodeRLError, ConfigError, IsolationError, SandboxError
+from code_rl.grading.sandbox.fusion.transport import TOKEN_VARIABLE, bearer, raise_failure
+from code_rl.util.errors import SandboxError
 from code_rl.util.proxies import settle_proxies, via_proxy
 
 SILENCE_S = 660.0
 """Seconds beyond a command's wall limit after which its box counts as lost."""
-_FAILURES: dict[str, type[CodeRLError]] = {"config": ConfigError, "isolation": IsolationError}
 _STREAMS = ("stdout", "stderr")
 
 
@@ -74,9 +73,7 @@ class RemoteBox(Box):
         except (TimeoutError, TypeError, ValueError, aiohttp.ClientError, OSError) as error:
             await self._socket.close()
             raise SandboxError(f"{self._url}: the box is lost: {error!r}") from error
-        if "failure" in answer:
-            failure = _FAILURES.get(answer["failure"], SandboxError)
-            raise failure(f"{self._url}: {answer['text']}")
+        raise_failure(self._url, answer)
         return answer
 
 
@@ -89,7 +86,6 @@ async def connect_box(
     (run_url,) = run_urls(url, "url")
     settle_proxies(run_url)
     address = beside(run_url, BOXES_PATH)
-
     headers = bearer(os.environ.get(TOKEN_VARIABLE))
     async with aiohttp.ClientSession(headers=headers, trust_env=True) as session:
         try:
@@ -114,9 +110,3 @@ def result_row(result: BoxResult) -> dict[str, Any]:
     """Return a result as a message."""
     streams = {name: base64.b64encode(getattr(result, name)).decode() for name in _STREAMS}
     return {**asdict(result), **streams}
-
-
-def failure_row(error: Exception) -> dict[str, Any]:
-    """Return an error as a message."""
-    kind = next((name for name, each in _FAILURES.items() if isinstance(error, each)), "sandbox")
-    return {"failure": kind, "text": str(error)}

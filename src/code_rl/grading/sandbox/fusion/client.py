@@ -14,6 +14,7 @@ from code_rl.grading.sandbox.fusion.protocol import RunRequest, run_urls
 from code_rl.grading.sandbox.fusion.servers import FusionServer
 from code_rl.grading.sandbox.fusion.transport import TOKEN_VARIABLE, bearer, post_run
 from code_rl.grading.sandbox.pooled import Pool
+from code_rl.grading.sandbox.remote import RemoteExecutor
 from code_rl.grading.sandbox.retries import RefusedError
 from code_rl.util.errors import ConfigError, SandboxError
 from code_rl.util.proxies import settle_proxies, via_proxy
@@ -26,19 +27,20 @@ GRACE_S = 30.0
 CHECK_S = 10.0
 
 
-class FusionServers:
-    """One or several Sandbox Fusion servers; a `remote.Fleet`.
+class FusionServers(RemoteExecutor):
+    """One or several Sandbox Fusion servers.
 
     Args:
         urls: `/run_code` addresses, or base addresses.
         concurrency: requests in flight on each server. None: SANDBOX_MAX_CONCURRENCY, else twice
             the processors that `check` finds there, at least 4 (4 until `check` is called).
-        outage_timeout_s: how long a busy server may ask to wait.
+        outage_timeout_s: how long an outage may last, and a busy server may ask to wait.
         grace_s: how long an answer may take beyond its run's own time limit (queueing, transfer).
 
     Raises ConfigError for an invalid address or number.
     """
 
+    pool: Pool[FusionServer]
     oversubscription = 8.0
     """Submissions that may share a server's processor. With more, waiting counts against a
     submission's own seconds."""
@@ -50,11 +52,12 @@ class FusionServers:
         *,
         outage_timeout_s: float,
         grace_s: float = GRACE_S,
+        stop: asyncio.Event | None = None,
     ) -> None:
+        super().__init__(outage_timeout_s, stop)
         self.urls = run_urls(",".join(urls), "urls")
         self._measures = concurrency is None and not os.environ.get("SANDBOX_MAX_CONCURRENCY")
         self.concurrency = _concurrency(concurrency)
-        self.pool: Pool[FusionServer] = Pool()
         self._outage_timeout_s, self._grace_s = outage_timeout_s, grace_s
         self._first_look: asyncio.Future[list[bool]] | None = None
 
@@ -90,8 +93,8 @@ class FusionServers:
                 "SANDBOX_URL"
             )
 
-    async def aclose(self) -> None:
-        """Close the connections. Idempotent; a later `ready` opens them again."""
+    async def release(self) -> None:
+        """Close the connections; a later `ready` opens them again."""
         if self._first_look is not None:
             self._first_look.cancel()
             self._first_look = None

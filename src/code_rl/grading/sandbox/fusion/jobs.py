@@ -29,10 +29,12 @@ from code_rl.grading.sandbox.fusion.records import execution_of
 from code_rl.grading.sandbox.fusion.transport import (
     CONNECT_TIMEOUT_S,
     TroubleError,
+    failure_row,
+    raise_failure,
     refusal,
 )
 from code_rl.grading.sandbox.retries import RefusedError
-from code_rl.util.errors import CodeRLError, ConfigError
+from code_rl.util.errors import ConfigError
 from code_rl.util.proxies import via_proxy
 
 ALIVE_S = 10.0
@@ -41,8 +43,6 @@ SILENCE_S = 60.0
 """Seconds without a line after which a server is given up."""
 _LONGEST_LINE_BYTES = 128 << 20
 _TEXTS = ("code", "fn_name", "preamble", "setup", "language")
-_FAILURES: dict[str, type[CodeRLError]] = {"refused": RefusedError, "config": ConfigError}
-"""Failures that another try would meet again. Any other is trouble of the server."""
 _NUMBERS = ("exit_code", "cpu_s", "wall_s", "peak_memory_bytes", "compile_s")
 
 
@@ -85,16 +85,17 @@ def line_of(execution: Execution) -> bytes:
 
 
 def last_line(failure: Exception | None = None) -> bytes:
-    """Return the line that ends an answer, with the failure that ended it, if any."""
-    kind = next((name for name, each in _FAILURES.items() if isinstance(failure, each)), "")
-    return json.dumps({"end": str(failure or ""), "kind": kind}).encode() + b"\n"
+    """Return the line that ends an answer: the failure that ended it, if any."""
+    row = {"end": True} if failure is None else failure_row(failure)
+    return json.dumps(row).encode() + b"\n"
 
 
 async def post_job(session: aiohttp.ClientSession, url: str, job: Job) -> AsyncIterator[Execution]:
     """Yield the executions of `job` on the server whose jobs have this address.
 
     Raises TroubleError if the server or the connection fails, OverloadedError if it is busy,
-    RefusedError if it refuses the job, ConfigError if the job's limits are above the server's.
+    RefusedError if it refuses the job, ConfigError if the job's limits are above the server's,
+    IsolationError if its level has no boxes.
     """
     left = len(job.cases)
     timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=SILENCE_S)
@@ -111,8 +112,7 @@ async def post_job(session: aiohttp.ClientSession, url: str, job: Job) -> AsyncI
                 raise await refusal(url, response)
             async for line in response.content:
                 row = json.loads(line) if line.strip() else {}
-                if row.get("end"):
-                    raise _FAILURES.get(row["kind"], TroubleError)(f"{url}: {row['end']}")
+                raise_failure(url, row)
                 if "end" in row and not left:
                     return
                 if row:

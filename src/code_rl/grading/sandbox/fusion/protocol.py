@@ -22,7 +22,7 @@ JOBS_PATH = "/v1/jobs"
 BOXES_PATH = "/v1/boxes"
 """A path of our own server only: a connection there is a box (`fusion.boxes`)."""
 JOBS_HEADER = "X-Code-RL-Jobs"
-"""A header of our server's answer to a ping from whoever may send it jobs: how many run at once."""
+"""A header of our server's answer to a ping from whoever may send it jobs."""
 
 PYTHON = "python"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import aiohttp
 
@@ -16,7 +17,7 @@ from code_rl.grading.sandbox.fusion.protocol import (
     RunResponse,
 )
 from code_rl.grading.sandbox.retries import LostError, RefusedError
-from code_rl.util.errors import SandboxError
+from code_rl.util.errors import CodeRLError, ConfigError, IsolationError, SandboxError
 from code_rl.util.proxies import via_proxy
 
 MAX_RESPONSE_BYTES = 512 << 20
@@ -28,6 +29,26 @@ PERMANENT = (401, 403, 405, 413, 422)
 
 class TroubleError(SandboxError):
     """The server or the connection failed; another try may work."""
+
+
+FAILURES: dict[str, type[CodeRLError]] = {
+    "refused": RefusedError,
+    "config": ConfigError,
+    "isolation": IsolationError,
+}
+"""Failures that another try would meet again. Any other is trouble of the server."""
+
+
+def failure_row(failure: Exception) -> dict[str, str]:
+    """Return a failure as a message of our own server."""
+    kind = next((name for name, error in FAILURES.items() if isinstance(failure, error)), "")
+    return {"failure": kind, "text": str(failure)}
+
+
+def raise_failure(url: str, row: Mapping[str, Any]) -> None:
+    """Raise the failure that a message of our own server has, if any."""
+    if "failure" in row:
+        raise FAILURES.get(row["failure"], TroubleError)(f"{url}: {row['text']}")
 
 
 class OverloadedError(SandboxError):

@@ -7,12 +7,11 @@ import asyncio
 import contextlib
 import marshal
 import os
+import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from code_rl.grading.sandbox.commands import Box, BoxLimits, BoxResult
@@ -20,21 +19,12 @@ from code_rl.grading.sandbox.local.cgroups import Groups, WorkerGroup
 from code_rl.grading.sandbox.local.guest import box as guest
 from code_rl.grading.sandbox.local.guest import wire
 from code_rl.grading.sandbox.local.guest.confinement import confine
+from code_rl.grading.sandbox.local.launcher import ROOT, make_scratch, spawn, strongest
 from code_rl.grading.sandbox.local.outcome import memory_file
 from code_rl.util.errors import ConfigError, IsolationError, SandboxError
 
-_BOOT = """
-import marshal, os, socket, sys
-control = socket.socket(fileno=int(sys.argv[1]))
-config = marshal.loads(control.recv(1 << 16))
-sys.path.insert(0, config["root"])
-from code_rl.grading.sandbox.local.guest.box import serve
-serve(control, config)
-"""
-_ROOT = str(Path(wire.__file__).resolve().parents[5])
 _ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
-    "HOME": "/box",
     "LANG": "C.UTF-8",
     "LC_ALL": "C.UTF-8",
     "TZ": "UTC",
@@ -51,13 +41,17 @@ class LocalBox(Box):
 
     def __init__(
         self,
+        level: str,
         disk_mb: int,
         environment: Mapping[str, str],
-        readable: tuple[str, ...] = (),
-        writable: tuple[str, ...] = (),
+        readable: tuple[str, ...],
+        writable: tuple[str, ...],
     ) -> None:
         """Start the box's processes. Raises IsolationError, SandboxError."""
+        if level != confine.FULL and writable:
+            raise IsolationError(f"writable={writable!r}: isolation={level} has no such directory")
         super().__init__(disk_mb, writable)
+        self._scratch = make_scratch(level)
         self._environment = {**_ENVIRONMENT, **environment}
         self._turn = asyncio.Lock()
         self._control, theirs = wire.pair()
@@ -65,8 +59,8 @@ class LocalBox(Box):
         self._group: WorkerGroup | None = None
         try:
             with theirs:
-                self._process = _spawn(theirs)
-            self._start(readable, writable)
+                self._process = spawn(theirs)
+            self._start(level, readable)
         except OSError as error:
             self.close()
             raise SandboxError(f"a box did not start: {error}") from error
@@ -85,17 +79,26 @@ class LocalBox(Box):
         self._control.close()
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
+            if not self._scratch:
+                process.kill()
+            # Otherwise its keeper ends what the kernel does not, now that the socket is closed.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_END_S)
         group, self._group = self._group, None
         if group is not None:
             _groups().release(group)
+        if self._scratch:
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _start(self, readable: tuple[str, ...], writable: tuple[str, ...]) -> None:
+    def _start(self, level: str, readable: tuple[str, ...]) -> None:
         self._control.settimeout(_START_S)
-        config = {"root": _ROOT, "disk_bytes": self._disk_bytes}
-        config |= {"readable": readable, "writable": writable}
+        config: dict[str, Any] = {
+            "root": ROOT,
+            "guest": "box",
+            "level": level,
+            "scratch": self._scratch,
+        }
+        config |= {"disk_bytes": self._disk_bytes, "readable": readable, "writable": self._writable}
         self._control.send(marshal.dumps(config))
         # The keeper and the init answer in either order, before any command
         for _ in (guest.KEPT, guest.READY):
@@ -104,8 +107,8 @@ class LocalBox(Box):
             if kind == guest.FAILED:
                 step, number = rest
                 raise IsolationError(
-                    f"a box needs isolation=full, which is not available: {step} was refused "
-                    f"({os.strerror(number)}); see docs/sandbox.md for what it needs"
+                    f"a box at isolation={level} is not available: {step} was refused "
+                    f"({os.strerror(number)}); docs/box.md says what it needs"
                 )
             if not kind:
                 raise SandboxError("a box's first process ended while starting; see stderr")
@@ -233,29 +236,22 @@ class _Outputs:
         self._readers, self.writers = [], []
 
 
-def check_arguments(isolation: str, readable: tuple[str, ...]) -> None:
-    """Raise ConfigError or IsolationError for arguments of `open_box` that cannot be."""
-    if isolation not in ("auto", confine.FULL):
-        raise IsolationError(
-            f"isolation={isolation!r}: a box needs the namespaces of isolation=full; use full or "
-            "auto"
-        )
+def open_local(
+    isolation: str,
+    disk_mb: int,
+    environment: Mapping[str, str],
+    readable: tuple[str, ...] = (),
+    writable: tuple[str, ...] = (),
+) -> LocalBox:
+    """Open a box at the level `isolation`; `auto` is the strongest that is available. Raises
+    ConfigError, IsolationError, SandboxError."""
+    if isolation not in ("auto", confine.FULL, confine.LANDLOCK):
+        raise IsolationError(f"isolation={isolation!r}: a box needs auto, full or landlock")
     for path in readable:
         if not os.path.isdir(path) or os.path.realpath(path) != path or path == "/":
             raise ConfigError(f"readable={path!r}: name an existing directory by its full path")
-
-
-def _spawn(control: socket.socket) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        ["python", "-S", "-s", "-P", "-B", "-c", _BOOT, str(control.fileno())],
-        executable=sys.executable,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        pass_fds=(control.fileno(),),
-        env={"PYTHONHOME": f"{sys.base_prefix}:{sys.base_exec_prefix}", "LC_ALL": "C.UTF-8"},
-        cwd="/",
-        start_new_session=True,
-    )
+    arguments = disk_mb, environment, readable, writable
+    return strongest(isolation, lambda level: LocalBox(level, *arguments))
 
 
 @cache

@@ -12,8 +12,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from code_rl.grading.sandbox.local.guest import files, wire
 from code_rl.grading.sandbox.local.guest.confinement import confine
@@ -37,7 +39,7 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
 }
-_ROOT = str(Path(wire.__file__).resolve().parents[5])
+ROOT = str(Path(wire.__file__).resolve().parents[5])
 _BOOT = """
 import ctypes, marshal, os, socket, sys
 first, libc = len(sys.argv) == 2, ctypes.CDLL(None)
@@ -47,12 +49,13 @@ control = socket.socket(fileno=int(sys.argv[1]))
 config = marshal.loads(control.recv(1 << 16))
 del sys.argv[1:]
 sys.path.insert(0, config["root"])
-from code_rl.grading.sandbox.local.guest.boot import main
-main(control, config)
+guest = __import__("code_rl.grading.sandbox.local.guest", fromlist=[config["guest"]])
+getattr(guest, config["guest"]).main(control, config)
 """
 # ADDR_NO_RANDOMIZE applies from the next exec on. Sets of objects are ordered by address, and that
 # order must be the same in every run.
 """The command line, visible to every process of the sandbox, reveals nothing of this machine."""
+T = TypeVar("T")
 _START_TIMEOUT_S = 60.0
 _SPAWN_TIMEOUT_S = 30.0
 
@@ -82,6 +85,20 @@ class WorkerProcess:
         self.control.close()
 
 
+def strongest(isolation: str, start: Callable[[str], T], otherwise: str = "") -> T:
+    """Return `start(level)` for the level `isolation`; `auto` is full, else landlock. Raises
+    IsolationError with all reasons, and what to do `otherwise`."""
+    if isolation != "auto":
+        return start(isolation)
+    refusals = []
+    for level in (confine.FULL, confine.LANDLOCK):
+        try:
+            return start(level)
+        except IsolationError as error:
+            refusals.append(str(error))
+    raise IsolationError("; ".join([*refusals, *filter(None, [otherwise])]))
+
+
 class Zygote:
     """One zygote at one isolation level. The constructor returns when it is ready to fork
     workers."""
@@ -94,7 +111,8 @@ class Zygote:
         SandboxError if the process does not start.
         """
         self._control, theirs = wire.pair()
-        self._scratch = "" if level == confine.FULL else tempfile.mkdtemp(prefix="code-rl-")
+        self.level = level
+        self._scratch = make_scratch(level)
         packages = installed_packages()
         preload = [
             name
@@ -102,18 +120,19 @@ class Zygote:
             if scientific and any(name == shown for shown, _ in packages)
         ]
         try:
-            self.process = _spawn(theirs)
+            self.process = spawn(theirs)
             theirs.close()
             self._control.settimeout(_START_TIMEOUT_S)
             self._control.send(
                 marshal.dumps(
                     {
+                        "guest": "boot",
                         "level": level,
                         "packages": packages,
                         "preload": preload,
                         "scratch": self._scratch,
                         "counted": counted,
-                        "root": _ROOT,
+                        "root": ROOT,
                     }
                 )
             )
@@ -174,7 +193,14 @@ class Zygote:
                 files.remove_directory(self._scratch)
 
 
-def _spawn(control: socket.socket) -> subprocess.Popen[bytes]:
+def make_scratch(level: str) -> str:
+    """Return a new directory for the files of a level without a private /tmp, "" for `full`."""
+    return "" if level == confine.FULL else tempfile.mkdtemp(prefix="code-rl-")
+
+
+def spawn(control: socket.socket) -> subprocess.Popen[bytes]:
+    """Start an interpreter that gets its configuration, and the module of `guest` that it runs, on
+    this channel."""
     # Files, like those of programs: the interpreter remembers whether its standard streams can
     # seek.
     reader, writer = os.memfd_create("stdin"), os.memfd_create("stdout")

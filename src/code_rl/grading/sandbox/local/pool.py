@@ -22,7 +22,7 @@ from code_rl.grading.sandbox.executor import (
 from code_rl.grading.sandbox.local.cgroups import Groups
 from code_rl.grading.sandbox.local.guest import wire
 from code_rl.grading.sandbox.local.guest.confinement import confine
-from code_rl.grading.sandbox.local.launcher import Zygote
+from code_rl.grading.sandbox.local.launcher import Zygote, strongest
 from code_rl.grading.sandbox.local.link import WorkerLink
 from code_rl.grading.sandbox.local.outcome import Streams
 from code_rl.grading.sandbox.local.packages import PRELOADED_PACKAGES
@@ -30,7 +30,7 @@ from code_rl.grading.sandbox.local.programs import Programs
 from code_rl.grading.sandbox.local.slots import Slots
 from code_rl.grading.sandbox.retries import EMBEDDED_OUTAGE_TIMEOUT_S, RefusedError, Retries
 from code_rl.util.concurrency import closing
-from code_rl.util.errors import ConfigError, IsolationError, SandboxError
+from code_rl.util.errors import ConfigError, SandboxError
 
 LEVELS = (confine.FULL, confine.LANDLOCK, confine.NONE)
 _END_TIMEOUT_S = 30.0
@@ -101,10 +101,14 @@ class EmbeddedSandbox:
         self._closed = False
         self._retries = Retries(self._attempt, outage_timeout_s=outage_timeout_s, stop=stop)
         _allow_descriptors()
-        self._programs = Programs(self.slots)
-        self.isolation, self._zygotes[_Kind(trusted=False, scientific=False)] = self._strongest(
-            isolation
+        zygote = strongest(
+            isolation,
+            lambda level: Zygote(level, scientific=False, counted=self._groups.counts_processes),
+            "isolation=none runs programs without protection, if that is really wanted",
         )
+        self.isolation = zygote.level
+        self._zygotes[_Kind(trusted=False, scientific=False)] = zygote
+        self._programs = Programs(self.slots, self.isolation)
 
     @property
     def description(self) -> str:
@@ -126,11 +130,6 @@ class EmbeddedSandbox:
     async def _attempt(self, job: Job, alone: bool) -> AsyncIterator[Execution]:
         """Run `job` once; with `alone`, in a worker made for it."""
         if job.language != PYTHON:
-            if self.isolation != confine.FULL:
-                raise ConfigError(
-                    f"language={job.language}: programs of other languages than Python need "
-                    f"isolation=full, and it is {self.isolation} here"
-                )
             async with self._slots.slot(), closing(self._programs.attempt(job)) as executions:
                 async for execution in executions:
                     yield execution
@@ -249,24 +248,6 @@ class EmbeddedSandbox:
         if self._closed:
             zygote.close()
         return zygote
-
-    def _strongest(self, isolation: str) -> tuple[str, Zygote]:
-        refusals = []
-        for level in (confine.FULL, confine.LANDLOCK) if isolation == "auto" else (isolation,):
-            try:
-                return level, Zygote(level, scientific=False, counted=self._groups.counts_processes)
-            except IsolationError as error:
-                if isolation != "auto":
-                    raise
-                refusals.append(str(error))
-        raise IsolationError(
-            "; ".join(
-                [
-                    *refusals,
-                    "isolation=none runs programs without protection, if that is really wanted",
-                ]
-            )
-        )
 
 
 async def _soon(done: Callable[[], bool]) -> None:

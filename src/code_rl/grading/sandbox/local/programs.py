@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from code_rl.grading.languages import Language, language
 from code_rl.grading.sandbox.commands import Box, BoxResult
 from code_rl.grading.sandbox.executor import Execution, Job, Status, StdinInput
-from code_rl.grading.sandbox.local.box import LocalBox
+from code_rl.grading.sandbox.local.box import LocalBox, open_local
 from code_rl.grading.sandbox.retries import LostError, RefusedError
 from code_rl.util.errors import ConfigError, DataError, SandboxError
 
@@ -34,15 +34,15 @@ _installed: set[Language] = set()
 class Programs:
     """Runs jobs of other languages than Python. Usable from several event loops in turn."""
 
-    def __init__(self, most_kept: int) -> None:
+    def __init__(self, most_kept: int, isolation: str) -> None:
         """`most_kept` programs stay compiled, for further jobs with the same code."""
-        self._most_kept = most_kept
+        self._most_kept, self._isolation = most_kept, isolation
         self._kept: OrderedDict[tuple[str, str], _Program] = OrderedDict()
 
     async def attempt(self, job: Job) -> AsyncGenerator[Execution, None]:
         """Try `job` once, as a `retries.Attempt`.
 
-        Raises ConfigError if the language is not installed, IsolationError without namespaces,
+        Raises ConfigError if the language is not installed, IsolationError without boxes,
         RefusedError for a job that needs Python, SandboxError.
         """
         if job.fn_name is not None or job.files or job.fetch or job.setup or job.preamble:
@@ -50,7 +50,7 @@ class Programs:
                 f"language={job.language}: calls, files and code around the program are Python's"
             )
         key = job.language, job.code
-        program = self._kept.pop(key, None) or await _open(language(job.language))
+        program = self._kept.pop(key, None) or await self._open(language(job.language))
         try:
             async with contextlib.aclosing(program.run(job)) as executions:
                 async for execution in executions:
@@ -65,6 +65,16 @@ class Programs:
             self._kept[key] = program
         while len(self._kept) > self._most_kept:
             self._kept.popitem(last=False)[1].box.close()
+
+    async def _open(self, language: Language) -> _Program:
+        """Open a box for one program of `language`."""
+        box = await asyncio.to_thread(open_local, self._isolation, _DISK_MB, {})
+        try:
+            await check_installed(language, box)
+        except BaseException:
+            box.close()
+            raise
+        return _Program(language, box)
 
     def close(self) -> None:
         """End all boxes. Idempotent."""
@@ -128,18 +138,6 @@ class _Program:
         )
         compile_s, self._compile_s = self._compile_s, 0.0
         return _execution(result, compile_s)
-
-
-async def _open(language: Language) -> _Program:
-    """Open a box for one program of `language`. Raises ConfigError if the language is not
-    installed, IsolationError, SandboxError."""
-    box = await asyncio.to_thread(LocalBox, _DISK_MB, {})
-    try:
-        await check_installed(language, box)
-    except BaseException:
-        box.close()
-        raise
-    return _Program(language, box)
 
 
 async def check_installed(language: Language, box: Box) -> None:

@@ -90,8 +90,8 @@ class SandboxApplication:
         )
 
     async def _ping(self, request: web.Request) -> web.Response:
-        slots = {JOBS_HEADER: str(self.admission.places)} if self._may_send_jobs(request) else {}
-        return web.json_response("pong", headers=slots)
+        takes_jobs = {JOBS_HEADER: "yes"} if self._may_send_jobs(request) else {}
+        return web.json_response("pong", headers=takes_jobs)
 
     async def _health(self, _request: web.Request) -> web.Response:
         draining = self.admission.draining

@@ -10,7 +10,8 @@ from aiohttp import web
 
 from code_rl.grading.sandbox.boxes import open_box
 from code_rl.grading.sandbox.commands import READ, SHELL, WRITE, Box, BoxLimits
-from code_rl.grading.sandbox.fusion.boxes import failure_row, result_row
+from code_rl.grading.sandbox.fusion.boxes import result_row
+from code_rl.grading.sandbox.fusion.transport import failure_row
 from code_rl.grading.sandbox.server.runs import RunLimits
 from code_rl.util.errors import CodeRLError, ConfigError
 

@@ -1,8 +1,8 @@
-"""The guest's side of a box: commands in namespaces that live as long as their owner.
+"""The guest's side of a box: commands that run below its init, and end with their owner.
 
-Three processes form it. The keeper enters the root and waits. The init, PID 1 of the box, takes
-requests from the host and never runs foreign code. Each command has a leader, PID 1 of a nested PID
-namespace, with which the kernel ends all its processes.
+Three kinds of processes form it. The keeper enters the walls (`boxfs`), waits, and clears what is
+left. The init takes requests from the host and never runs foreign code. Each command has a leader,
+at `full` PID 1 of a nested PID namespace, with which the kernel ends all its processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any, NoReturn
 
 from code_rl.grading.sandbox.commands import REQUEST_BYTES, SHELL, WRITE
 from code_rl.grading.sandbox.local.guest import kernel
-from code_rl.grading.sandbox.local.guest.confinement import boxfs, confine, seccomp
+from code_rl.grading.sandbox.local.guest.confinement import boxfs, confine
+from code_rl.grading.sandbox.local.guest.watch import Tree, open_tree
 
 FAILED, KEPT, READY, ENDED = "failed", "kept", "ready", "ended"
 CPU, WALL, MEMORY, OUTPUT = "cpu", "wall", "memory", "output"
@@ -28,44 +29,48 @@ STOP = b"stop"
 # Runtimes take this for each thread; a command that recurses deeply raises it (`ulimit -s hard`).
 _STACK_BYTES = 64 << 20
 _LOOK_S = 0.02
-_LEADERS = 3
-"""The init, the leader and the fork between them count as processes of the box's user."""
 _LONGEST = 4
 """Times its wall seconds that a command may take on the clock, on a machine however busy."""
 _REPORT = struct.Struct("<i")
 _OPEN_FILES = 1024
-_TICKS = os.sysconf("SC_CLK_TCK")
 _CHUNK = 1 << 20
 _FAILED_EXIT = 125
 _SPECIAL = os.O_NONBLOCK | os.O_CLOEXEC
 
+Walls = boxfs.Rooted | boxfs.Landlocked
 
-def serve(control: socket.socket, config: dict[str, Any]) -> NoReturn:
-    """Run the keeper: build the root, fork the init, and end when it ends."""
+
+def main(control: socket.socket, config: dict[str, Any]) -> NoReturn:
+    """Run the keeper: enter the walls, fork the init, and end when it ends."""
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    wanted = confine.Confinement(confine.FULL, (), "", True, proc)
+    wanted = confine.Confinement(config["level"], (), config["scratch"], True, proc)
+    walls: Walls
     try:
-        wanted = confine.confine_zygote(
-            wanted, lambda: boxfs.enter(config["readable"], config["writable"])
-        )
+        rooted = boxfs.Rooted(config)
+        wanted = confine.confine_zygote(wanted, lambda: rooted.enter(config["readable"]))
         number = int.from_bytes(os.urandom(4), "big") % confine.UIDS
         uid = confine.FIRST_UID + number if wanted.own_uids else None
-        pid = confine.fork_worker(wanted, uid)
+        if wanted.level == confine.FULL:
+            walls, pid = rooted, confine.fork_worker(wanted, uid)
+        else:
+            walls, pid = boxfs.Landlocked(config, uid), confine.fork_worker(wanted, None)
         if pid == 0:
-            _start_init(control, config)
+            _start_init(control, walls, wanted.level)
     except OSError as error:
         _fail(control, error)
-    control.send(marshal.dumps((KEPT, pid)))
+    with contextlib.suppress(OSError):  # the owner may have ended already
+        control.send(marshal.dumps((KEPT, pid)))
     control.close()
     os.waitpid(pid, 0)
+    walls.remove()
     os._exit(0)
 
 
-def _start_init(control: socket.socket, config: dict[str, Any]) -> NoReturn:
+def _start_init(control: socket.socket, walls: Walls, level: str) -> NoReturn:
     try:
         kernel.die_with_parent()
-        boxfs.mount_home(config["disk_bytes"], config["writable"])
-        boxfs.mount_proc()
+        walls.start()
+        tree = open_tree(level)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0, step="prctl(PR_SET_DUMPABLE)")
         _limit(resource.RLIMIT_CORE, 0)
     except OSError as error:
@@ -80,7 +85,11 @@ def _start_init(control: socket.socket, config: dict[str, Any]) -> NoReturn:
         descriptors = list(memoryview(ancillary[0][2]).cast("i"))
         # From the host, which no command can reach
         request = marshal.loads(message)  # noqa: S302
-        control.send(marshal.dumps((ENDED, *_run(control, request, descriptors))))
+        request["environment"] = {**walls.variables(), **request["environment"]}
+        watch = _Watch(control, request, tree)
+        ended = _run(control, request, descriptors, walls, watch)
+        walls.end_command()
+        control.send(marshal.dumps((ENDED, *ended)))
 
 
 def _fail(control: socket.socket, error: OSError) -> NoReturn:
@@ -90,19 +99,22 @@ def _fail(control: socket.socket, error: OSError) -> NoReturn:
 
 
 def _run(
-    control: socket.socket, request: dict[str, Any], descriptors: list[int]
+    control: socket.socket,
+    request: dict[str, Any],
+    descriptors: list[int],
+    walls: Walls,
+    watch: _Watch,
 ) -> tuple[int, float, float, int, str]:
     """Run one request. Return exit code, CPU and wall seconds, peak bytes, and the limit that ended
     it ("" if none)."""
     reader, writer = os.pipe()
-    pid, pidfd = kernel.clone3(kernel.NEWPID | kernel.NEWNS)
+    pid, pidfd = kernel.clone3(walls.namespaces)
     if pid == 0:
         os.close(reader)
         control.close()
-        _lead(request, descriptors, writer)
+        _lead(walls, request, descriptors, writer)
     for fd in (writer, *descriptors):
         os.close(fd)
-    watch = _Watch(control, request)
     limit = watch.until_end(pid, pidfd)
     _, status, usage = os.wait4(pid, 0)
     report = os.read(reader, _REPORT.size)
@@ -125,8 +137,8 @@ class _Watch:
     second of which a thread could run, only the CPU time counts.
     """
 
-    def __init__(self, control: socket.socket, request: dict[str, Any]) -> None:
-        self._control, self._request = control, request
+    def __init__(self, control: socket.socket, request: dict[str, Any], tree: Tree) -> None:
+        self._control, self._request, self._tree = control, request, tree
         self._began = self._looked = time.monotonic()
         self.cpu_s, self.wall_s, self.peak_bytes = 0.0, 0.0, 0
 
@@ -150,13 +162,13 @@ class _Watch:
                 return limit
 
     def _look(self) -> str:
-        request, ticks, memory, runnable = self._request, 0, 0, False
-        for name in os.listdir("/proc"):
-            if name.isdigit() and name != "1":
-                used, held, can_run = _usage(name)
-                ticks, memory, runnable = ticks + used, memory + held, runnable or can_run
-        self._pass(ticks / _TICKS - self.cpu_s, runnable)
-        self.cpu_s = max(self.cpu_s, ticks / _TICKS)
+        request, memory, (cpu_s, runnable) = (
+            self._request,
+            self._tree.memory_bytes(),
+            self._tree.look(0),
+        )
+        self._pass(cpu_s - self.cpu_s, runnable)
+        self.cpu_s = max(self.cpu_s, cpu_s)
         self.peak_bytes = max(self.peak_bytes, memory)
         if self.cpu_s > request["cpu_s"]:
             return CPU
@@ -174,44 +186,17 @@ class _Watch:
         self.wall_s += min(max(cpu_s, 0.0), passed) if runnable else passed
 
 
-def _usage(pid: str) -> tuple[int, int, bool]:
-    """Return clock ticks (with those of reaped children), private and shared memory in bytes, and
-    whether a thread has a processor or waits for one."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        with open(f"/proc/{pid}/status", "rb") as file:
-            status = file.read()
-        can_run = any(_can_run(pid, thread) for thread in os.listdir(f"/proc/{pid}/task"))
-    except OSError:
-        return 0, 0, False
-    held = 0
-    for kind in (b"\nRssAnon:", b"\nRssShmem:"):
-        words = status.partition(kind)[2].split(maxsplit=1)
-        held += int(words[0]) << 10 if words else 0
-    return sum(map(int, fields[11:15])), held, can_run
-
-
-def _can_run(pid: str, thread: str) -> bool:
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2].split()[0] == b"R"
-    return False
-
-
-def _lead(request: dict[str, Any], descriptors: list[int], report: int) -> NoReturn:
-    """Confine this process, PID 1 of the command's namespace; run the command; report its end."""
+def _lead(walls: Walls, request: dict[str, Any], descriptors: list[int], report: int) -> NoReturn:
+    """Confine this process, the leader; run the command; report its end."""
     try:
         kernel.die_with_parent()
         # Then its command cannot signal it: the kernel drops signals to PID 1 that have no handler.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        boxfs.mount_for_command(request["disk_bytes"], request["home_read_only"])
-        kernel.drop_capabilities()
-        kernel.prctl(kernel.PR_SET_DUMPABLE, 0, step="prctl(PR_SET_DUMPABLE)")
-        _FILTERS[request["home_read_only"]].install()
+        walls.confine_leader(request["home_read_only"])
         pid = kernel.fork()
         if pid == 0:
             os.close(report)
-            _become_command(request, descriptors)
+            _become_command(walls, request, descriptors)
         for fd in descriptors:
             os.close(fd)
         status = 0
@@ -225,16 +210,17 @@ def _lead(request: dict[str, Any], descriptors: list[int], report: int) -> NoRet
         os._exit(_FAILED_EXIT)
 
 
-def _become_command(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
+def _become_command(walls: Walls, request: dict[str, Any], descriptors: list[int]) -> NoReturn:
     try:
         os.setsid()
         for target, fd in enumerate(descriptors):
             os.dup2(fd, target)
         os.closerange(len(descriptors), 256)
-        _limit_command(request)
+        _limit_command(request, walls.own_processes)
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         os.umask(0o022)
+        walls.confine_command(request["home_read_only"])
         kind, text = request["kind"], request["text"]
         if kind == SHELL:
             os.execve("/bin/sh", ["sh", "-c", text], request["environment"])  # noqa: S606
@@ -247,10 +233,10 @@ def _become_command(request: dict[str, Any], descriptors: list[int]) -> NoReturn
         os._exit(_FAILED_EXIT)
 
 
-def _limit_command(request: dict[str, Any]) -> None:
+def _limit_command(request: dict[str, Any], own_processes: int) -> None:
     cpu_s = int(request["cpu_s"]) + 2
     _limit(resource.RLIMIT_CPU, cpu_s)
-    _limit(resource.RLIMIT_NPROC, request["processes"] + _LEADERS)
+    _limit(resource.RLIMIT_NPROC, request["processes"] + own_processes)
     _limit(resource.RLIMIT_FSIZE, request["disk_bytes"])
     _limit(resource.RLIMIT_STACK, request["memory_bytes"])
     hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
@@ -286,8 +272,3 @@ def _copy(source: int, target: int) -> None:
         view = memoryview(data)
         while view:
             view = view[os.write(target, view) :]
-
-
-_FILTERS = {
-    timed: kernel.Filter(seccomp.box_filter(os.uname().machine, timed)) for timed in (False, True)
-}

@@ -1,5 +1,5 @@
-"""The CPU time and the state of all processes of a running test, read from a /proc that tests
-cannot see."""
+"""The CPU time, memory and state of all processes of a running test or command, read from a /proc
+that these cannot see."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Tree:
-    """The processes below a supervisor. `proc` is the directory of a /proc, or -1 without one."""
+    """The processes below a supervisor, or below the init of a box. `proc` is the directory of a
+    /proc, or -1 without one."""
 
     def __init__(self, proc: int, level: str) -> None:
         self._proc = proc
         self._all_below = level == confine.FULL
-        """True if /proc shows only the worker, the supervisor and its descendants."""
+        """True if /proc shows only PID 1, the calling process and its descendants."""
 
     def look(self, test: int) -> tuple[float, bool]:
         """Return the CPU seconds of all processes below the calling one, and of those that they
@@ -41,6 +42,16 @@ class Tree:
             return time.clock_gettime((~test << 3) | 2), False
         except OSError:
             return 0.0, False
+
+    def memory_bytes(self) -> int:
+        """Return the private and shared memory of all these processes."""
+        held = 0
+        for pid in self._below():
+            status = self._text(f"{pid}/status")
+            for kind in ("\nRssAnon:", "\nRssShmem:"):
+                words = status.partition(kind)[2].split(maxsplit=1)
+                held += int(words[0]) << 10 if words else 0
+        return held
 
     def _below(self) -> list[str]:
         me = os.readlink("self", dir_fd=self._proc)
@@ -88,11 +99,8 @@ def _names(directory: int) -> list[str]:
 
 
 def open_tree(level: str) -> Tree:
-    """Return the tree for the supervisors forked from here. At `full` it uses an unmounted /proc of
-    the calling worker's PID namespace."""
-    try:
-        if level == confine.FULL:
-            return Tree(kernel.detached_proc(), level)
-        return Tree(os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), level)
-    except OSError:
-        return Tree(-1, level)
+    """Return the tree for the processes forked from here. At `full` it uses an unmounted /proc of
+    the caller's PID namespace. Raises OSError."""
+    if level == confine.FULL:
+        return Tree(kernel.detached_proc(), level)
+    return Tree(os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), level)

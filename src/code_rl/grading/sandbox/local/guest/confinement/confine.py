@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import stat
 from collections.abc import Callable
@@ -183,17 +184,36 @@ def _may_change_user() -> bool:
     pid = kernel.fork()
     if pid == 0:
         try:
-            _take_user(FIRST_UID)
+            take_user(FIRST_UID)
         except OSError:
             os._exit(1)
         os._exit(0)
     return os.waitpid(pid, 0)[1] == 0
 
 
-def _take_user(uid: int) -> None:
+def take_user(uid: int) -> None:
+    """Take a user id for good, and no group but the one of the same number."""
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
+
+
+def end_user(uid: int) -> None:
+    """Kill all processes of a worker's user at one moment. Call it as root.
+
+    It is done by a process that may signal them, and that they may not: only its effective user id
+    is theirs.
+    """
+    pid = kernel.fork()
+    if pid == 0:
+        try:
+            os.setresuid(uid + UIDS, uid, uid + UIDS)
+            kernel.drop_capabilities()
+            if os.getresuid() == (uid + UIDS, uid, uid + UIDS):
+                os.kill(-1, signal.SIGKILL)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
 
 
 def _become(uid: int | None, wanted: Confinement) -> None:
@@ -202,11 +222,11 @@ def _become(uid: int | None, wanted: Confinement) -> None:
     if uid is None:
         return
     reachable = wanted.level == FULL or (
-        _others_can_reach(os.__file__) and _others_can_reach(os.path.dirname(wanted.scratch))
+        others_can_reach(os.__file__) and others_can_reach(os.path.dirname(wanted.scratch))
     )
     if not reachable:
         kernel.prctl(kernel.PR_SET_KEEPCAPS, 1, step="prctl(PR_SET_KEEPCAPS)")
-    _take_user(uid)
+    take_user(uid)
     if wanted.level == LANDLOCK:
         if reachable:
             kernel.drop_capabilities()
@@ -236,7 +256,7 @@ def _new_user_namespace(proc: int, more: int, inside: int) -> None:
             raise kernel.KernelError(f"write to /proc/self/{name}", error.errno or 0) from error
 
 
-def _others_can_reach(path: str) -> bool:
+def others_can_reach(path: str) -> bool:
     """Return True if users other than the owner can read `path`."""
     while True:
         wanted = stat.S_IXOTH if os.path.isdir(path) else stat.S_IROTH

@@ -32,9 +32,9 @@ def version() -> int:
     )
 
 
-def ruleset(read_only: tuple[str, ...], writable: tuple[str, ...]) -> int:
-    """Return the descriptor of a rule set: these paths, no TCP, no signals or abstract sockets to
-    the outside.
+def ruleset(read_only: tuple[str, ...], writable: tuple[str, ...], executable: bool = False) -> int:
+    """Return the descriptor of a rule set: these paths (`executable` or not), no TCP, no signals or
+    abstract sockets to the outside.
 
     Restricting signals needs version 6, TCP version 4; the seccomp filters refuse both anyway.
     Raises KernelError.
@@ -47,10 +47,11 @@ def ruleset(read_only: tuple[str, ...], writable: tuple[str, ...]) -> int:
     made = kernel.raw_syscall(
         "landlock_create_ruleset", _CREATE, attributes[: _size(abi)], ctypes.c_size_t(_size(abi)), 0
     )
+    execute = _EXECUTE if executable else 0
     for path in read_only:
-        _allow(made, path, (_READ_FILE | _READ_DIR) & rights)
+        _allow(made, path, (_READ_FILE | _READ_DIR | execute) & rights)
     for path in writable:
-        _allow(made, path, rights & ~(_EXECUTE | _MAKE_DEVICES))
+        _allow(made, path, rights & ~(_EXECUTE | _MAKE_DEVICES) | execute)
     return made
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import errno
 import struct
+from collections.abc import Iterable
+from itertools import chain
 
 from code_rl.grading.sandbox.local.guest.confinement.syscalls import (
     ALLOWED,
@@ -55,7 +57,6 @@ _SHOWN_LOCKS = (5, 36, 37, 38)
 
 _NEW_PROCESS = ("fork", "vfork")
 _UNSCOPED = (
-    "setpgid",
     "statfs",
     "fstatfs",
     "chmod",
@@ -105,15 +106,18 @@ def program_filter(machine: str) -> bytes:
     return _assemble(code + _tree(_ranges(machine)))
 
 
-def box_filter(machine: str, timed: bool) -> bytes:
+def box_filter(machine: str, timed: bool, frozen: bool) -> bytes:
     """Return the filter of a command in a box: exec, sessions and signal handlers are allowed;
     sockets, namespaces, mounts, tracing, keys and the like stay refused.
 
     If the command is `timed`, it cannot ignore the end of its children, which would hide their CPU
-    time: the action of SIGCHLD stays as it is, and the call succeeds, as runtimes expect.
+    time: the action of SIGCHLD stays as it is, and the call succeeds, as runtimes expect. If it is
+    `frozen`, it can neither change files without opening them for writing nor look at file systems.
     """
     special = numbers(CONDITIONAL, machine)
     code = _prologue(machine)
+    if frozen:
+        code += _refused(_UNSCOPED, machine)
     if timed:
         code += _block(special["rt_sigaction"], _when(0, _JUMP_EQ, _SIGCHLD, _NOTHING, _ALLOW))
     code += _block(special["clone3"], [(_RETURN, 0, 0, _ENOSYS)])
@@ -137,6 +141,7 @@ def test_filter(machine: str, pid: int | None, may_fork: bool) -> bytes:
     """
     allowed, special = numbers(ALLOWED, machine), numbers(CONDITIONAL, machine)
     refused = [
+        "setpgid",
         *_UNSCOPED,
         *(_SIGNALLING if pid is not None else ()),
         *(() if may_fork else _NEW_PROCESS),
@@ -145,9 +150,7 @@ def test_filter(machine: str, pid: int | None, may_fork: bool) -> bytes:
     if not may_fork:
         code += _block(special["clone"], _when(0, _JUMP_SET, _CLONE_THREAD, _ALLOW, _EPERM))
     code += _block(special["prctl"], _when(0, _JUMP_EQ, _PR_SET_PDEATHSIG, _EPERM, _ALLOW))
-    for name in refused:
-        if name in allowed or name in special:
-            code += _block((allowed | special)[name], [(_RETURN, 0, 0, _EPERM)])
+    code += _refused(refused, machine)
     for name in ("clock_gettime", "clock_getres", "clock_nanosleep", "timer_create"):
         if name not in refused:
             code += _block(allowed[name], _own_clock())
@@ -173,6 +176,12 @@ def _argument(index: int) -> Instruction:
 
 def _block(number: int, body: list[Instruction]) -> list[Instruction]:
     return [(_JUMP_EQ, 0, len(body), number), *body]
+
+
+def _refused(names: Iterable[str], machine: str) -> list[Instruction]:
+    known = numbers(ALLOWED, machine) | numbers(CONDITIONAL, machine)
+    refusals = (_block(known[name], [(_RETURN, 0, 0, _EPERM)]) for name in names if name in known)
+    return list(chain.from_iterable(refusals))
 
 
 def _when(index: int, jump: int, constant: int, then: int, otherwise: int) -> list[Instruction]:
