@@ -22,6 +22,7 @@ from urllib.parse import urlencode
 from code_rl.engine.losses import LOSSES, SEQUENCE
 from code_rl.engine.names import source_of, unavailable
 from code_rl.engine.places import Place
+from code_rl.engine.scoring import gaps_to
 from code_rl.util.errors import BackendError, ConfigError
 from code_rl.util.proxies import via_proxy
 
@@ -300,8 +301,6 @@ async def probe_scaling(sampler: RemoteSamplingClient, token: int) -> bool:
     A few tokens are sampled at a high temperature and scored at temperature 1.
     """
     from tinker import types
-
-    from code_rl.engine.backends import gaps_to
 
     prompt = [token, token]
     parameters = types.SamplingParams(

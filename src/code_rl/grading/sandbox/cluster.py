@@ -16,9 +16,8 @@ import secrets
 import signal
 import socket
 import threading
-from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import ClientSession, TCPConnector
 
@@ -29,9 +28,10 @@ from code_rl.grading.sandbox.fusion.transport import bearer
 from code_rl.grading.sandbox.pooled import Pool
 from code_rl.grading.sandbox.remote import RemoteExecutor
 from code_rl.util.concurrency import IN_FLIGHT_PER_PLACE, cancel_all, gather_or_cancel
-from code_rl.util.data_files import sources_digest
 from code_rl.util.errors import ConfigError, IsolationError, SandboxError, install_command
-from code_rl.util.version import __version__
+
+if TYPE_CHECKING:
+    from code_rl.grading.sandbox.server.node import NodeFacts
 
 CONNECT_S = 5.0
 START_S = 120.0
@@ -42,24 +42,6 @@ WELL_S = 30.0
 BUSY_S = 60.0
 
 logger = logging.getLogger("code_rl.outages")
-
-
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
-    """Facts about a node: its code, isolation level and address. `refusal` is why it runs no
-    programs."""
-
-    code: str
-    isolation: str = ""
-    url: str = ""
-    refusal: str = ""
-
-
-def code_here() -> str:
-    """Return the version of the sandbox's code, which must be equal on all nodes."""
-    return (
-        f"{__version__} {sources_digest('code_rl.grading.sandbox', 'code_rl.grading.values')[:12]}"
-    )
 
 
 class RayNode(FusionServer):
@@ -205,7 +187,7 @@ class RayNodes(RemoteExecutor):
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         # It loads the server, which a process that only reads verdicts does not have.
-        from code_rl.grading.sandbox.server.node import Node
+        from code_rl.grading.sandbox.server.node import Node, NodeFacts, code_here
 
         places = self._concurrency or default_slots(int(row["Resources"]["CPU"]))
         options = {

@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 
-from code_rl.grading.sandbox.cluster import NodeFacts, code_here
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.grading.sandbox.server.application import SandboxApplication
 from code_rl.grading.sandbox.server.runs import RunLimits
 from code_rl.util.admission import Admission, url_of
+from code_rl.util.data_files import sources_digest
 from code_rl.util.errors import CodeRLError
+from code_rl.util.version import __version__
 
 MAX_REQUEST_BYTES = 1 << 30
 MAX_QUEUE = 4096
 LIMITS = RunLimits(memory_mb=1 << 20, output_bytes=1 << 30, processes=1 << 15, longest_s=1e6)
 """A run's own limits decide: its jobs come from the process that owns the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """Facts about a node: its code, isolation level and address. `refusal` is why it runs no
+    programs."""
+
+    code: str
+    isolation: str = ""
+    url: str = ""
+    refusal: str = ""
+
+
+def code_here() -> str:
+    """Return the version of the sandbox's code, which must be equal on all nodes."""
+    return (
+        f"{__version__} {sources_digest('code_rl.grading.sandbox', 'code_rl.grading.values')[:12]}"
+    )
 
 
 class Node:
