@@ -45,7 +45,8 @@ def python(source):
 def test_a_command_gets_its_input_and_gives_outputs_and_an_exit_code(level):
     (result,) = in_a_box("cat; echo oops >&2; exit 3", stdin=b"hello", level=level)
     assert (result.exit_code, result.stdout, result.stderr, result.limit) == (3, b"hello", b"oops\n", None)
-    assert 0 < result.cpu_s <= result.wall_s
+    assert result.cpu_s > 0
+    assert result.wall_s > 0
     assert result.peak_memory_bytes > 0
 
 
