@@ -152,6 +152,45 @@ def test_a_stated_limit_that_is_none_does_not_cost_the_row(limit):
     assert isinstance(read({**row, "time_limit": limit}), Problem)
 
 
+CODEFORCES = {
+    "id": "1/A",
+    "description": "Add two numbers.",
+    "input_format": "Two numbers.",
+    "output_format": "Their sum.",
+    "input_mode": "stdio",
+    "interaction_format": None,
+    "generated_checker": None,
+    "official_tests_complete": True,
+    "examples": [{"input": "1 2", "output": "3"}],
+    "official_tests": [{"input": "1 2", "output": "3"}, {"input": "4 5", "output": "9"}],
+    "rating": 800,
+    "time_limit": 2.0,
+}
+
+
+def test_official_tests_of_codeforces_are_public_where_the_statement_shows_them():
+    problem = read(CODEFORCES)
+    assert [(test.input, test.expected, test.public) for test in problem.tests] == [
+        ("1 2", "3", True),
+        ("4 5", "9", False),
+    ]
+    assert (problem.id, problem.meta) == ("1/A", {"rating": 800, "stated_time_limit": "2.0 seconds"})
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"input_mode": "file"}, "file_io"),
+        ({"interaction_format": "Ask."}, "interactive"),
+        ({"official_tests_complete": False}, "truncated_tests"),
+        ({"generated_checker": "print(1)"}, "custom_checker"),
+        ({"official_tests": []}, "no_tests"),
+    ],
+)
+def test_rows_of_codeforces_that_cannot_be_judged_are_named(changed, reason):
+    assert read({**CODEFORCES, **changed}).reason == reason
+
+
 NATIVE = {"id": "a", "statement": "?", "fn_name": None}
 
 

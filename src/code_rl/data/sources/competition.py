@@ -1,5 +1,5 @@
 """Rows of competition problems: DeepCoder's four configs, TACO and TACO-verified, APPS,
-CodeContests, and copies of these in other projects.
+CodeContests, open-r1/codeforces, NeMo Gym's code tasks, and copies of these in other projects.
 
 Each function reads one raw row. Columns that are None count as absent, since concatenated sets fill
 them in. A row's time and memory limits were set for compiled languages; they are kept in `meta`,
@@ -18,6 +18,7 @@ from code_rl.data.sources.records import (
     Origin,
     Row,
     RowError,
+    asked_by_user,
     field,
     filled,
     from_json,
@@ -117,6 +118,56 @@ def read_code_contests(row: Row, origin: Origin) -> Problem:
         compare=CODE_CONTESTS,
         meta=meta,
     )
+
+
+_PARTS = ("input_format", "output_format", "note")
+_COLUMNS = ("input", "output")
+
+
+def read_open_r1(row: Row, origin: Origin) -> Problem:
+    """Read a row of open-r1/codeforces: `description` with its formats, `examples` (public tests)
+    and `official_tests`.
+
+    Raises RowError if the official tests were truncated, or if the problem needs files, a dialog or
+    a checker of its own.
+    """
+    unusable = {
+        "file_io": row.get("input_mode") == "file",
+        "interactive": row.get("interaction_format"),
+        "truncated_tests": row.get("official_tests_complete") is False,
+        "custom_checker": row.get("generated_checker"),
+    }
+    for reason in filter(unusable.get, unusable):
+        raise RowError(reason)
+    parts = [(name.replace("_format", "").title(), row.get(name)) for name in _PARTS]
+    statement = "\n\n".join(
+        [filled(row, "description"), *(f"{title}\n\n{text}" for title, text in parts if text)]
+    )
+    shown, others = _pairs(row, "examples", *_COLUMNS), _pairs(row, "official_tests", *_COLUMNS)
+    if not others:
+        raise RowError("no_tests")
+    tests = [StdinTest(given, wanted, (given, wanted) in shown) for given, wanted in others]
+    meta = {name: row[name] for name in ("rating", "tags", "time_limit") if row.get(name)}
+    if "time_limit" in meta:
+        meta["stated_time_limit"] = f"{meta.pop('time_limit')} seconds"
+    return make_problem(origin, records.stated_id(row, "id"), statement, tests, meta=meta)
+
+
+@records.named(lambda row, origin: _gym_id(row) or origin.row_id)
+def read_nemo_gym(row: Row, origin: Origin) -> Problem | Ambiguous:
+    """Read a row of NeMo Gym's code tasks, Nemotron's competitive coding among them: the user's
+    message is the statement, `verifier_metadata.unit_tests` the tests."""
+    asked = field(row, "responses_create_params", dict).get("input")
+    metadata = field(row, "verifier_metadata", dict)
+    source = str(row.get("dataset") or origin.source)
+    draft = make_problem(origin, _gym_id(row), asked_by_user(asked), source=source)
+    return with_tests_of(draft, field(metadata, "unit_tests", object))
+
+
+def _gym_id(row: Row) -> str:
+    metadata = row.get("verifier_metadata")
+    own = records.stated_id(metadata, "problem_id") if isinstance(metadata, Mapping) else ""
+    return own or records.stated_id(row, "hash_id")
 
 
 def _draft(row: Row, origin: Origin, statement: str, **more: Any) -> Problem:

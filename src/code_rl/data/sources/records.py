@@ -192,6 +192,19 @@ def filled(row: Row, name: str) -> str:
     return text
 
 
+def asked_by_user(prompt: Any) -> str:
+    """Return the user's last message of a prompt, which is a text or a list of messages."""
+    messages = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
+    said = [
+        one.get("content")
+        for one in messages
+        if isinstance(one, Mapping) and one.get("role") == "user"
+    ]
+    if not said or not isinstance(said[-1], str) or not said[-1].strip():
+        raise RowError("blank_statement", "prompt has no message of the user")
+    return said[-1]
+
+
 def number(row: Row, name: str) -> float:
     """Return `row[name]`, which must be a number."""
     value = row.get(name)

@@ -118,6 +118,8 @@ SHAPES = (
     _shape(
         "code_contests", "description public_tests private_tests", competition.read_code_contests
     ),
+    _shape("open-r1", "description examples official_tests", competition.read_open_r1),
+    _shape("nemo-gym", "responses_create_params verifier_metadata", competition.read_nemo_gym),
     _shape("verl", "prompt reward_model", verl.read_verl),
     _shape("apps", "question input_output", competition.read_apps),
     _shape("deepcoder", "problem tests", competition.read_deepcoder),

@@ -21,6 +21,7 @@ from code_rl.data.sources.records import (
     Origin,
     Row,
     RowError,
+    asked_by_user,
     field,
     from_json,
     make_problem,
@@ -82,7 +83,7 @@ def read_verl(row: Row, origin: Origin) -> Problem | Ambiguous:
         tests = from_json(truth, "ground_truth")
     except RowError as error:
         raise RowError("not_tests", error.detail) from error
-    statement, starter = _unworded(_asked(row["prompt"]))
+    statement, starter = _unworded(asked_by_user(row["prompt"]))
     reference = extra.get("reference")
     known = (
         [reference] if isinstance(reference, str) and reference.strip() else extra.get("solutions")
@@ -104,19 +105,6 @@ def read_verl(row: Row, origin: Origin) -> Problem | Ambiguous:
     ):
         raise RowError("not_tests", f"reward_model.ground_truth holds {str(tests)[:80]!r}")
     return with_tests_of(draft, tests)
-
-
-def _asked(prompt: Any) -> str:
-    """Return the user's last message."""
-    messages = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
-    said = [
-        one.get("content")
-        for one in messages
-        if isinstance(one, Mapping) and one.get("role") == "user"
-    ]
-    if not said or not isinstance(said[-1], str) or not said[-1].strip():
-        raise RowError("blank_statement", "prompt has no message of the user")
-    return said[-1]
 
 
 def _unworded(text: str) -> tuple[str, str | None]:
