@@ -134,14 +134,12 @@ async def assemble(
     stack: contextlib.AsyncExitStack,
 ) -> Run:
     """Build every part of a run, each from the earlier ones; `stack` closes them. The run directory
-    (None: a new one) is locked first.
+    (None: a new one) is locked first. A run that `resumes` continues from its last good checkpoint.
 
-    A run that `resumes` continues from its last good checkpoint.
-
-    Raises CheckpointError if no usable state is left to resume from. Raises NothingLeftError if the
-    resumed run has already done `max_steps` steps and its logs are complete. Raises ConfigError or
-    DataError for settings and prompts that do not fit the model, and ConfigError if the first step
-    could exceed a cap.
+    Raises CheckpointError if none is
+    left, NothingLeftError if it has done `max_steps` steps and its logs are complete, ConfigError
+    or DataError for settings and prompts that do not fit the model, and ConfigError if the first
+    step could exceed a cap.
     """
     refuse_settings(config)
     claim = stack.enter_context(claimed(log_path, config.behavior_if_log_dir_exists, resumes))

@@ -135,15 +135,9 @@ class Retries:
                 alone = slept or lost_results >= MAX_LOST_RESULTS - 1
                 async with closing(self._attempt(job.since(done), alone)) as executions:
                     async for execution in executions:
-                        spent += execution.compile_s + max(
-                            execution.cpu_s,
-                            execution.wall_s - self._oversubscription * execution.cpu_s,
-                        )
-                        slept = (
-                            self._repeats_sleepers
-                            and not alone
-                            and only_slept(execution, job.limits)
-                        )
+                        spent += self._seconds(execution)
+                        repeats = self._repeats_sleepers and not alone
+                        slept = repeats and only_slept(execution, job.limits)
                         if slept:
                             break
                         done, lost_results, transient_failures, outages = done + 1, 0, 0, 0
@@ -178,6 +172,11 @@ class Retries:
                     transient_failures += 1
                 if transient_failures >= EXCUSES or outages >= OUTAGES:
                     raise
+
+    def _seconds(self, execution: Execution) -> float:
+        """Return the seconds of the submission's allowance that a test took."""
+        idle_s = execution.wall_s - self._oversubscription * execution.cpu_s
+        return execution.compile_s + max(execution.cpu_s, idle_s)
 
     async def aclose(self) -> None:
         """Stop waiting for the end of an outage."""

@@ -138,6 +138,13 @@ METRICS = (
 )
 
 
+def _reward_parts(trained: TrainedBatch) -> dict[str, float | None]:
+    """Return the mean of each named part of the rewards."""
+    parts = [part for scored in trained.groups for part in scored.parts_G if part is not None]
+    names = sorted({name for part in parts for name in part if name})
+    return {f"reward_part/{name}": mean([part.get(name, 0.0) for part in parts]) for name in names}
+
+
 def step_metrics(step: int, trained: TrainedBatch, objective: Objective) -> dict[str, Any]:
     """Return the metrics of one batch. Completions without a verdict are left out of every mean;
     they are counted in `verdicts/sandbox_error` and `verdicts/checker_error`."""
@@ -150,8 +157,6 @@ def step_metrics(step: int, trained: TrainedBatch, objective: Objective) -> dict
         for reason in scored.mask_reasons_G
         if reason is not None
     )
-    parts = [part for scored in trained.groups for part in scored.parts_G if part is not None]
-    names = sorted({name for part in parts for name in part if name})
     tokens_trained = sum(len(example.datum.model_input.to_ints()) for example in trained.examples)
     ages = Counter(
         step - scored.group.policy_step for scored in trained.groups for _ in scored.trained
@@ -169,7 +174,7 @@ def step_metrics(step: int, trained: TrainedBatch, objective: Objective) -> dict
         "mean_correct": mean(
             [float(each.verdict.correct) for each in done if not each.verdict.undecided]
         ),
-        **{f"reward_part/{name}": mean([part.get(name, 0.0) for part in parts]) for name in names},
+        **_reward_parts(trained),
         "format_rate": mean([float(each.format_ok) for each in done]),
         "groups_skipped": sum(scored.skipped is not None for scored in trained.groups),
         "groups_total": len(groups),
