@@ -136,10 +136,9 @@ async def assemble(
     """Build every part of a run, each from the earlier ones; `stack` closes them. The run directory
     (None: a new one) is locked first. A run that `resumes` continues from its last good checkpoint.
 
-    Raises CheckpointError if none is
-    left, NothingLeftError if it has done `max_steps` steps and its logs are complete, ConfigError
-    or DataError for settings and prompts that do not fit the model, and ConfigError if the first
-    step could exceed a cap.
+    Raises CheckpointError if none is left, NothingLeftError if it has done `max_steps` steps and
+    its logs are complete, ConfigError or DataError for settings and prompts that do not fit the
+    model, and ConfigError if the first step could exceed a cap.
     """
     refuse_settings(config)
     claim = stack.enter_context(claimed(log_path, config.behavior_if_log_dir_exists, resumes))
