@@ -154,15 +154,21 @@ class Problem:
         )
 
     def in_language(self, name: str | None) -> Problem:
-        """Return the problem for programs of another language (None: as it is), without its
-        solutions and other source text, which are in the problem's own.
+        """Return the problem for programs of another language (None: as it is), without the
+        source text that is in the problem's own. Its solutions are those of
+        `meta.solutions_LANGUAGE`, its wrong ones those of `meta.wrong_solutions_LANGUAGE`.
 
         Raises DataError for an unknown language, or tests that only Python's programs have.
         """
         if name in (None, self.language):
             return self
-        meta = {key: value for key, value in self.meta.items() if key not in ("preamble", "setup")}
-        other = replace(self, language=name, starter_code=None, solutions=(), meta=meta)
+        own = ("preamble", "setup", "wrong_solutions")
+        meta = {key: value for key, value in self.meta.items() if key not in own}
+        known = meta.pop(f"solutions_{name}", None)
+        if wrong := meta.pop(f"wrong_solutions_{name}", None):
+            meta["wrong_solutions"] = wrong
+        solutions = tuple(map(str, known)) if isinstance(known, list) else ()
+        other = replace(self, language=name, starter_code=None, solutions=solutions, meta=meta)
         _check_language(other, f"problem {self.id!r}")
         return other
 

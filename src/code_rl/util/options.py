@@ -87,14 +87,20 @@ class ExecutorOptions(OutageOptions):
 
 
 @chz.chz
-class SandboxOptions(ExecutorOptions):
-    """The same, with the language and a limit of the programs."""
+class LanguageOptions(ExecutorOptions):
+    """The same, with the language of the programs."""
 
     language: str | None = option(
         None,
         "Language of the programs, for problems with stdin tests: cpp, c, rust, go, java or "
         "javascript (docs/languages.md). None: each problem's own.",
     )
+
+
+@chz.chz
+class SandboxOptions(LanguageOptions):
+    """The same, with a limit of the programs."""
+
     reward_timeout: float | None = option(
         None, "CPU seconds per test; a problem's own lower limit wins.", ABOVE_0
     )

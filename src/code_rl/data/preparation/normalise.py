@@ -11,7 +11,7 @@ from code_rl.data.dataset import Dataset, Role, open_dataset
 from code_rl.data.on_disk import READERS
 from code_rl.data.preparation.workspace import Candidate, ProblemSummary, Workspace, make_entry
 from code_rl.data.resolve import resolve_all
-from code_rl.data.sources.records import Skipped
+from code_rl.data.sources.records import Item, Skipped
 from code_rl.grading import Problem
 from code_rl.grading.sandbox import OnDemand
 from code_rl.grading.values import ValueCodecError
@@ -33,12 +33,13 @@ def open_source(dataset: str, role: Role = "train") -> Dataset:
     return found
 
 
-def store_key(dataset: Dataset) -> str:
-    """Return the key of the normalized problems: a digest of the rows and of the code that reads
-    and measures them."""
+def store_key(dataset: Dataset, language: str | None) -> str:
+    """Return the key of the normalized problems: a digest of the rows, of the programs' language,
+    and of the code that reads and measures them."""
     return digest(
         sources_digest(*READERS, __name__, "code_rl.data.preparation.workspace"),
         dataset.fingerprint(),
+        language,
     )
 
 
@@ -51,7 +52,8 @@ async def normalise(workspace: Workspace, on_row: Callable[[], None]) -> list[Ca
     """
     store = workspace.store
     if not store.complete:
-        rows = workspace.dataset.items(store.rows)
+        language = workspace.config.language
+        rows = (in_language(item, language) for item in workspace.dataset.items(store.rows))
         executor = OnDemand(workspace.executor)
         async with aclosing(resolve_all(rows, executor)) as items:  # type: ignore[type-var]
             async for item in items:
@@ -70,6 +72,19 @@ async def normalise(workspace: Workspace, on_row: Callable[[], None]) -> list[Ca
                 on_row()
         store.finish()
     return [Candidate(ProblemSummary(**place.about)) for place in store.places]
+
+
+def in_language(item: Item, language: str | None) -> Item:
+    """Return a row's item for programs of `language` (None: its own), or the reason why it can have
+    none."""
+    if isinstance(item, Skipped):
+        return item
+    problem = item if isinstance(item, Problem) else item.problem
+    try:
+        other = problem.in_language(language)
+    except DataError as error:
+        return Skipped(problem.id, "only_python", str(error))
+    return item if other is problem else other
 
 
 def tidy(problem: Problem) -> Problem:

@@ -64,7 +64,7 @@ def check(config: PrepareConfig) -> Dataset:
 
 async def prepare(config: PrepareConfig, source: Dataset, view: PrepareView) -> int:
     """Run `code-rl prepare` on `source`, which `check` opened, and return the exit code."""
-    with Workspace(config, source, store_key(source)) as workspace:
+    with Workspace(config, source, store_key(source, config.language)) as workspace:
         return await run_stages(workspace, view)
 
 
@@ -80,8 +80,9 @@ async def run_stages(workspace: Workspace, view: PrepareView) -> int:
     candidates: list[Candidate] = []
     try:
         # An executor that does not answer is refused before time is spent.
-        if "verify" in workspace.config.stages:
-            await check_executor(workspace.executor())
+        language = workspace.config.language
+        if language is not None or "verify" in workspace.config.stages:
+            await check_executor(workspace.executor(), language)
         for name in workspace.config.stages:
             started = time.perf_counter()
             stage = (

@@ -13,7 +13,7 @@ from code_rl.util.options import (
     AT_LEAST_1,
     SEED,
     SHARE,
-    ExecutorOptions,
+    LanguageOptions,
     check_that,
     option,
 )
@@ -54,7 +54,7 @@ def _stage(settings: Any, name: str) -> None:
 
 
 @chz.chz
-class PrepareConfig(ExecutorOptions):
+class PrepareConfig(LanguageOptions):
     """Check problems before anyone trains on them. Each stage drops unfit problems and says why. A
     rerun resumes."""
 

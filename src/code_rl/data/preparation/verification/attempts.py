@@ -22,8 +22,10 @@ _UNSTEADY = re.compile(
 
 
 def perturbed(problem: Problem, number: int) -> Problem:
-    """Return the problem for its `number`th run, with another seed of `random`. If a program
-    answers differently then, the problem has no unique answer."""
+    """Return the problem for its `number`th run, with another seed of Python's `random`. If a
+    program answers differently then, the problem has no unique answer."""
+    if problem.language != "python":
+        return problem
     before = str(problem.meta.get("preamble") or "")
     seeded = (
         f"__import__('random').seed({number})\nexec(compile({before!r}, "
