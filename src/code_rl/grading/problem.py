@@ -164,10 +164,11 @@ class Problem:
             return self
         own = ("preamble", "setup", "wrong_solutions")
         meta = {key: value for key, value in self.meta.items() if key not in own}
-        known = tuple(meta.pop(f"solutions_{name}", ()))
+        known = meta.pop(f"solutions_{name}", None)
         if wrong := meta.pop(f"wrong_solutions_{name}", None):
             meta["wrong_solutions"] = wrong
-        other = replace(self, language=name, starter_code=None, solutions=known, meta=meta)
+        solutions = tuple(map(str, known)) if isinstance(known, list) else ()
+        other = replace(self, language=name, starter_code=None, solutions=solutions, meta=meta)
         _check_language(other, f"problem {self.id!r}")
         return other
 

@@ -81,7 +81,7 @@ async def run_stages(workspace: Workspace, view: PrepareView) -> int:
     try:
         # An executor that does not answer is refused before time is spent.
         language = workspace.config.language
-        if "verify" in workspace.config.stages or language is not None:
+        if language is not None or "verify" in workspace.config.stages:
             await check_executor(workspace.executor(), language)
         for name in workspace.config.stages:
             started = time.perf_counter()

@@ -27,8 +27,9 @@ from code_rl.data.sources.records import (
 from code_rl.data.sources.testcases import ALLCLOSE, MAX_SOLUTIONS, solutions, with_tests_of
 from code_rl.grading import Compare, Problem, StdinTest
 
-SPOKEN = {"python": (3, "PYTHON3"), "cpp": (2, "CPP"), "java": (4, "JAVA")}
-"""CodeContests' languages of solutions: the class number, or its name."""
+LANGUAGES = {"": (3, "PYTHON3"), "_cpp": (2, "CPP"), "_java": (4, "JAVA")}
+"""CodeContests' language of a solution (the class number, or its name), by the suffix of its
+field."""
 
 CODE_CONTESTS = Compare("contest", abs_tol=1e-5, ignore_case=True)
 """The rule of the set's own tester (`OutputsMatch` of google-deepmind/code_contests): tokens
@@ -77,9 +78,9 @@ def read_apps(row: Row, origin: Origin) -> Problem | Ambiguous:
 
 @records.named(lambda row, origin: records.stated_id(row, "name") or origin.row_id)
 def read_code_contests(row: Row, origin: Origin) -> Problem:
-    """Read a CodeContests row: `description` and public, private and generated tests. Its solutions
-    and wrong solutions are kept: those in Python 3 as the problem's, those in other languages in
-    `meta` (`Problem.in_language`)."""
+    """Read a CodeContests row: `description` and public, private and generated tests. Its
+    solutions and wrong solutions are kept, those in other languages than Python 3 in `meta`, where
+    `Problem.in_language` finds them."""
     for name in ("input_file", "output_file"):
         if row.get(name):
             raise RowError(
@@ -96,18 +97,16 @@ def read_code_contests(row: Row, origin: Origin) -> Problem:
     meta: dict[str, Any] = {
         name: row[name] for name in ("cf_rating", "cf_tags", "difficulty") if row.get(name)
     }
-    for language in SPOKEN:
-        meta[f"wrong_solutions_{language}"] = _written_in(language, row, "incorrect_solutions")
-        meta[f"solutions_{language}"] = _written_in(language, row, "solutions")
-    known, meta["wrong_solutions"] = (
-        meta.pop(f"{kind}_python") for kind in ("solutions", "wrong_solutions")
-    )
+    for suffix, spellings in LANGUAGES.items():
+        meta[f"solutions{suffix}"] = _written_in(spellings, row, "solutions")
+        meta[f"wrong_solutions{suffix}"] = _written_in(spellings, row, "incorrect_solutions")
     meta = {name: value for name, value in meta.items() if value}
     limit = row.get("time_limit")
     if isinstance(limit, Mapping):
         seconds, nanos = limit.get("seconds", 0), limit.get("nanos", 0)
         if isinstance(seconds, int | float) and isinstance(nanos, int | float):
             meta["stated_time_limit"] = f"{seconds + nanos / 1e9:g} seconds"
+    known = tuple(meta.pop("solutions", ()))
     statement = filled(row, "description")
     return make_problem(
         origin,
@@ -196,8 +195,8 @@ def _pairs(row: Row, name: str, first: str, second: str) -> list[tuple[Any, Any]
     return list(zip(firsts, seconds, strict=True))
 
 
-def _written_in(language: str, row: Row, name: str) -> list[str]:
-    """Return the first solutions in a language."""
+def _written_in(spellings: tuple[int, str], row: Row, name: str) -> list[str]:
+    """Return the first solutions in one language."""
     pairs = _pairs(row, name, "language", "solution")
-    written = [code for spoken, code in pairs if spoken in SPOKEN[language]]
-    return [code for code in written if isinstance(code, str)][:MAX_SOLUTIONS]
+    found = [code for language, code in pairs if language in spellings and isinstance(code, str)]
+    return found[:MAX_SOLUTIONS]

@@ -245,7 +245,8 @@ class Verifier:
         """Count the verdicts on mutants. Those that pass are judged on generated inputs too."""
         seed = f"{self.config.seed}/{problem.id}"
         alive: list[str] = []
-        for mutant in mutants(code, self.config.mutants, seed):
+        count = self.config.mutants if problem.language == "python" else 0
+        for mutant in mutants(code, count, seed):
             verdict = await self._judge(problem, mutant, limit)
             if verdict.correct:
                 alive.append(mutant)
