@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from code_rl.cli.main import main
-from code_rl.data import load_problems, open_dataset
+from code_rl.data import open_dataset
 from code_rl.data.builtin import BuiltinTrainSet
 from code_rl.data.preparation.decisions import Decision
 from code_rl.data.preparation.verification.verify import Verifier
-from code_rl.grading import CallTest, Problem, StdinTest
+from code_rl.grading import Problem, StdinTest
 from code_rl.grading.native import write_problems
-from tests.boxes import require_boxes
 from tests.grading.corpus.reading import read_problems
 from tests.grading.corpus.rooms import data_file
 from tests.kinds import each_is
@@ -293,51 +292,3 @@ def test_an_evaluation_set_that_cannot_be_read_is_refused_even_where_nothing_is_
     assert main(["prepare", *words, f"decontaminate={tmp_path / 'exams.jsonl'}"]) == 2
     one_line(capsys, "exams.jsonl", "1 of 1 rows")
     assert not (tmp_path / "out").exists()
-
-
-SUM_IN_CPP = "#include <iostream>\nint main() { long a, b; std::cin >> a >> b; std::cout << a + b; }\n"
-CONTEST = {
-    "name": "1_A. Sum",
-    "description": "Print the sum of the two numbers.",
-    "public_tests": {"input": ["1 2\n"], "output": ["3\n"]},
-    "private_tests": {"input": ["2 7\n", "5 5\n"], "output": ["9\n", "10\n"]},
-    "generated_tests": {"input": [], "output": []},
-    "solutions": {"language": [2, 3], "solution": [SUM_IN_CPP, "print(0)"]},
-    "incorrect_solutions": {"language": [2], "solution": [SUM_IN_CPP.replace("+", "-")]},
-}
-
-
-@pytest.fixture
-def contest(tmp_path: Path) -> Path:
-    """A row of CodeContests with programs in C++, and a problem whose tests are calls."""
-    require_boxes()
-    path = tmp_path / "contest.jsonl"
-    write_problems(path, [Problem("f", "?", (CallTest((1,), 1),), fn_name="f")])
-    with path.open("a") as stream:
-        stream.write(json.dumps(CONTEST) + "\n")
-    return path
-
-
-def test_programs_of_another_language_prove_a_problem(contest: Path, tmp_path: Path) -> None:
-    words = [f"dataset={contest}", f"out={tmp_path / 'out'}", "language=cpp", "min_tests=1"]
-    assert main(["prepare", *words]) == 0
-    (kept,) = load_problems(str(tmp_path / "out"))
-    assert (kept.language, kept.meta["prepare"]["verified"]) == ("cpp", True)
-    assert report(tmp_path / "out")["rows"] == {"read": 2, "kept": 1, "only_python": 1}
-
-
-def test_a_problem_with_a_language_of_its_own_is_proved_in_it(contest: Path, tmp_path: Path) -> None:
-    words = [f"dataset={contest}", f"out={tmp_path / 'first'}", "language=cpp", "min_tests=1"]
-    assert main(["prepare", *words]) == 0
-    assert main(["prepare", f"dataset={tmp_path / 'first'}", f"out={tmp_path / 'again'}", "min_tests=1"]) == 0
-    (kept,) = load_problems(str(tmp_path / "again"))
-    assert (kept.language, kept.meta["prepare"]["verified"]) == ("cpp", True)
-
-
-def test_an_unknown_language_is_refused_before_any_stage(
-    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert (
-        main(["prepare", f"dataset={small}", f"out={tmp_path / 'out'}", "language=brainless", "stop_after=filter"]) == 2
-    )
-    one_line(capsys, "language='brainless'")

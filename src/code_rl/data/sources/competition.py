@@ -109,13 +109,7 @@ def read_code_contests(row: Row, origin: Origin) -> Problem:
     known = tuple(meta.pop("solutions", ()))
     statement = filled(row, "description")
     return make_problem(
-        origin,
-        row.get("name"),
-        statement,
-        tests,
-        solutions=tuple(known),
-        compare=CODE_CONTESTS,
-        meta=meta,
+        origin, row.get("name"), statement, tests, solutions=known, compare=CODE_CONTESTS, meta=meta
     )
 
 
