@@ -81,7 +81,7 @@ def _on_training(steps: Sequence[Record]) -> str:
     early, late = sum(correct[:window]) / window, sum(correct[-window:]) / window
     return (
         f"On its own training problems {percent(early)} of the completions passed in the first "
-        f"{window} step{'s' if window > 1 else ''} and {percent(late)} in the last."
+        f"{f'{window} steps' if window > 1 else 'step'} and {percent(late)} in the last."
     )
 
 

@@ -25,11 +25,12 @@ const CHARTS = [
   { id: "rate", title: "Completion tokens per second", kind: "rate", format: compact },
 ];
 const TIME_CHART = { id: "time", title: "Seconds per step", kind: "stack", tall: true, format: (value) => `${number(value)} s`,
-  keys: [["time/sample", "sample", "--c1"], ["time/score", "score", "--c2"], ["time/wait", "wait for rollouts", "--c6"], ["time/train", "train", "--c3"], ["time/eval", "evaluate", "--c4"]] };
+  keys: [["time/sample", "sample", "--c1"], ["time/score", "score", "--c2"], ["time/wait", "wait for rollouts", "--c6"], ["time/train", "train", "--c3"]] };
+const EVALUATION_CHART = { id: "evaluation-time", title: "Seconds per evaluation", dots: true, format: (value) => `${number(value)} s`, keys: [["time/eval", "evaluate"]] };
 const VERDICT_CHART = { id: "verdicts", title: "Verdicts over time", kind: "stack", tall: true, share: true, ...SHARE,
   keys: Object.entries(VERDICTS).map(([name, each]) => [`verdicts/${name}`, words(name), each.color]) };
 const HEALTH_CHART = { id: "health", title: "Sandbox trouble", keys: [["verdicts/sandbox_error", "no verdict"], ["sandbox/retries", "retries"]] };
-const KNOWN = new Set([...CHARTS, TIME_CHART, VERDICT_CHART, HEALTH_CHART].flatMap((chart) => (chart.keys || []).map(([key]) => key)).concat(["time/step", "n_datums"]));
+const KNOWN = new Set([...CHARTS, TIME_CHART, EVALUATION_CHART, VERDICT_CHART, HEALTH_CHART].flatMap((chart) => (chart.keys || []).map(([key]) => key)).concat(["time/step", "n_datums"]));
 
 /* The mean of a named part of one's own reward. */
 const PART = "reward_part/";
@@ -77,7 +78,7 @@ function drawn(chart, runs, chosen) {
       const line = LINES[(runs.length > 1 ? at : place) % LINES.length];
       if (view.smooth) { columns.push(values[place]); series.push({ label, color: line, faint: true }); }
       columns.push(view.smooth ? smoothed(values[place], view.smooth) : values[place]);
-      series.push({ label, color: line });
+      series.push({ label, color: line, dots: chart.dots });
     });
     parts.push({ x: axisOf(table), values: columns });
   });
@@ -140,7 +141,8 @@ function constant(chart, data, format) {
   if (data.x.length < 3 || chart.kind === "evals" || chart.tall || data.series.some((each) => each.fill)) return null;
   const levels = data.columns.map((column) => [...new Set(column.filter((value) => value !== null && value !== undefined))]);
   if (levels.some((level) => level.length !== 1)) return null;
-  return `${chart.title.toLowerCase()}: ${data.series.map((each, at) => [each, levels[at][0]]).filter(([each]) => !each.faint).map(([each, level]) => `${each.label} ${format(level)}`).join(", ")}`;
+  const shown = data.series.map((each, at) => [each, levels[at][0]]).filter(([each]) => !each.faint), title = chart.title.toLowerCase();
+  return shown.length === 1 ? `${title} ${format(shown[0][1])}` : `${title}: ${shown.map(([each, level]) => `${each.label} ${format(level)}`).join(", ")}`;
 }
 
 class Chart {
@@ -175,13 +177,13 @@ class Chart {
     const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     const bands = series.flatMap((each, at) => (each.band ? [{ series: [at + 1, at], fill: alpha(color(each.color), 0.15) }] : each.fill && at + 1 < series.length ? [{ series: [at + 1, at + 2], fill: alpha(color(each.color), 0.75) }] : []));
     const options = {
-      width: Math.max(120, this.plot.clientWidth || 320), height: this.chart.tall ? 240 : 190, padding: [8, 10, 0, 0],
+      ...this.size(), padding: [8, 10, 0, 0],
       legend: { show: false }, cursor: { sync: { key: "step" }, y: false, points: { size: 6 }, drag: { x: true, y: false } },
       scales: { x: { time: false, range: (_, low, high) => (high - low > 1e-9 * Math.max(1e-3, Math.abs(high)) ? [low, high] : [low - 1, high + 1]) }, y: { range: this.chart.range || ((_, low, high) => (series[0].fill ? [0, high > 1e-9 ? high * 1.04 : 1] : room(low, high))) } },
       axes: [{ ...axis, size: 28, space: 60, incrs: view.axis === "step" ? WHOLE : undefined, values: (_, ticks) => ticks.map((tick) => (view.axis === "step" && tick < 0 ? "start" : view.axis === "elapsed" ? (x[x.length - 1] < 2 ? `${Number((tick * 60).toFixed(1))}m` : `${Number(tick.toFixed(2))}h`) : compactAxis(tick))) },
         { ...axis, size: 54, space: 34, values: (_, ticks) => ticks.map((tick) => (this.chart.range ? `${Math.round(100 * tick)}%` : compactAxis(tick))) }],
-      series: [{}, ...series.map((each) => ({ label: each.label, stroke: each.edge ? "transparent" : each.faint ? alpha(color(each.color), 0.3) : color(each.color), width: each.edge ? 0 : each.faint ? 1 : each.fill ? 1 : 2,
-        dash: each.dash || undefined, spanGaps: true, points: { show: each.dots && !each.edge ? true : x.length < 2, size: 6, fill: color(each.color) },
+      series: [{}, ...series.map((each, at) => ({ label: each.label, stroke: each.edge ? "transparent" : each.faint ? alpha(color(each.color), 0.3) : color(each.color), width: each.edge ? 0 : each.faint ? 1 : each.fill ? 1 : 2,
+        dash: each.dash || undefined, spanGaps: true, points: { show: each.dots && !each.edge ? true : alone(this.data.columns[at]), size: 6, fill: color(each.color) },
         fill: each.fill && each === series[series.length - 1] ? alpha(color(each.color), 0.75) : undefined }))],
       bands,
       hooks: { setCursor: [(plot) => this.label(plot.cursor.idx)] },
@@ -199,9 +201,12 @@ class Chart {
     const first = shown[0] && shown[0][1].find((each) => each !== null && each !== undefined);
     if (at === null) this.plot.setAttribute("aria-label", `${this.chart.title}: ${shown.map(([each, column]) => `${each.label} ${this.format(value(column))}`).join(", ")}${first === undefined ? "" : `, over ${plural(x.length, "point")}`}`);
   }
-  resize() { if (this.uplot && this.plot.clientWidth) this.uplot.setSize({ width: this.plot.clientWidth, height: this.chart.tall ? 240 : 190 }); }
+  /* A chart fills its card, whose row may have a longer caption. */
+  size() { return { width: Math.max(120, this.plot.clientWidth || 320), height: Math.max(this.chart.tall ? 240 : 190, this.plot.clientHeight) }; }
+  resize() { if (this.uplot && this.plot.clientWidth) this.uplot.setSize(this.size()); }
 }
 
+const alone = (column) => column.filter((value) => value !== null && value !== undefined).length < 2;
 const compactAxis = (tick) => (Math.abs(tick) >= 1e4 ? compact(tick) : Math.abs(tick) < 1e-3 && tick ? tick.toExponential(1).replace(".0e", "e").replace(/-/g, "−") : String(Number(tick.toPrecision(6))).replace("-", "−"));
 function room(low, high) {
   if (low === null || high === null) return [0, 1];
@@ -258,15 +263,15 @@ class Charts {
   build(others, wanted) {
     this.names = wanted;
     const make = (chart) => new Chart(chart);
-    const curves = CHARTS.map(make), rest = others.slice(0, 120).map((name, at) => make({ id: `other-${at}`, title: name.replace(PART, "Reward: "), keys: [[name, name.replace(PART, "")]] })), part = others.map((name) => name.startsWith(PART));
-    const [time, verdicts, health] = [TIME_CHART, VERDICT_CHART, HEALTH_CHART].map(make);
+    const curves = CHARTS.map(make), rest = others.slice(0, 120).map((name, at) => make({ id: `other-${at}`, title: name.replace(PART, "Reward: "), keys: [[name, ""]] })), part = others.map((name) => name.startsWith(PART));
+    const [time, evaluation, verdicts, health] = [TIME_CHART, EVALUATION_CHART, VERDICT_CHART, HEALTH_CHART].map(make);
     fill(this.curves, [...curves, ...rest.filter((_, at) => part[at])].map((chart) => chart.node));
     fill(this.others, rest.filter((_, at) => !part[at]).map((chart) => chart.node));
     this.bars = h("div", { class: "card" });
     this.counts = h("div", { class: "card" });
-    fill(this.time, h("div", { class: "grid wide" }, this.bars, time.node));
+    fill(this.time, h("div", { class: "grid wide" }, this.bars, time.node, evaluation.node));
     fill(this.health, h("div", { class: "grid wide" }, this.counts, verdicts.node, health.node));
-    this.all = [...curves, time, verdicts, health, ...rest];
+    this.all = [...curves, time, evaluation, verdicts, health, ...rest];
   }
   totals() {
     const { stages, seconds, tokens } = this.runs[this.chosen].totals;
