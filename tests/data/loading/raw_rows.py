@@ -216,6 +216,34 @@ SAMPLES = [
         BOTTOM,
     ),
     Sample(
+        "acecode, answers with their pass rates",
+        {
+            "id": "oss_1",
+            "question": "Write `top`, the largest k of xs, in ascending order.",
+            "test_cases": ["assert top([3, 1, 2], 2) == [2, 3]", "assert top(xs=[5, 4], k=1) == [5]"],
+            "inferences": [{"completion": BOTTOM, "pass_rate": 0.5}, {"completion": TOP, "pass_rate": 1.0}],
+        },
+        TOP,
+        BOTTOM,
+    ),
+    Sample(
+        "evolvecoder",
+        {"id": "TACO_1", "question": "Write `top`.", "tests": ["assert top([3, 1, 2], 2) == [2, 3]", "assert top([5, 4], 1) == [5]"]},
+        TOP,
+        BOTTOM,
+    ),
+    Sample(
+        "nemo-gym",
+        {
+            "responses_create_params": {"input": [{"role": "user", "content": "Add."}]},
+            "verifier_metadata": {"unit_tests": {"inputs": INPUTS, "outputs": OUTPUTS}},
+            "hash_id": "c69268",
+            "dataset": "taco",
+        },
+        SUM,
+        PRODUCT,
+    ),
+    Sample(
         "native",
         {"id": "n", "statement": "Add.", "tests": [{"kind": "stdin", "input": i, "expected": o} for i, o in SUM_TESTS]},
         SUM,

@@ -32,6 +32,8 @@ READ = {
     "apps_coderl/apps.jsonl": {"Problem": 3, "Ambiguous": 2},
     "rllm/codeforces.json": {"Problem": 408},
     "rllm/code_contests.json": {"Problem": 165},
+    "open_instruct/acecode_sample.jsonl": {"Problem": 1},
+    "nemo_gym/code_gen_example.jsonl": {"Problem": 5},
     "humanevalplus/HumanEvalPlus.jsonl.gz": {"Draft": 164},
     "mbppplus/MbppPlus.jsonl.gz": {"Draft": 378},
     "leetcode/LeetCodeDataset-v0.2.0-test.jsonl.gz": {"Problem": 200},
@@ -39,6 +41,7 @@ READ = {
 }
 REFERENCES = {
     "apps_coderl/apps.jsonl": (0, 1, 2, 3, 4),
+    "open_instruct/acecode_sample.jsonl": (0,),
     "humanevalplus/HumanEvalPlus.jsonl.gz": (53,),
     "mbppplus/MbppPlus.jsonl.gz": (0, 100),
     "leetcode/LeetCodeDataset-v0.2.0-test.jsonl.gz": (100,),

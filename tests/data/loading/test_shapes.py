@@ -338,6 +338,7 @@ def test_a_row_that_is_left_out_has_the_id_that_it_would_have_had(sample):
         ({"question": "?", "input_output": "", "question_id": 7}, "set/train/7"),
         ({"problem": "?", "tests": "", "id": "a"}, "a"),
         ({"task_id": 7, "code": 3, "test_list": []}, "Mbpp/7"),
+        ({"question": "?", "tests": ["assert f(g(1))"], "id": "TACO_1"}, "TACO_1"),
         ({"task_id": "assert/0", "code": 3, "test_list": []}, "assert/0"),
         ({"description": "?", "public_tests": {}, "private_tests": {}, "name": "1_A"}, "1_A"),
         ({"prompt": 3, "reward_model": {}, "id": 7}, "set/train/4"),

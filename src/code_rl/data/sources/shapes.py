@@ -11,7 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from code_rl.data.sources import competition, humaneval, leetcode, livecodebench, mbpp, verl
+from code_rl.data.sources import (
+    competition,
+    humaneval,
+    leetcode,
+    livecodebench,
+    mbpp,
+    published,
+    verl,
+)
 from code_rl.data.sources.native import read_native
 from code_rl.data.sources.records import Item, Origin, Reader, Row, RowError, Skipped, stated_id
 from code_rl.grading.native import REQUIRED
@@ -123,4 +131,7 @@ SHAPES = (
     _shape("verl", "prompt reward_model", verl.read_verl),
     _shape("apps", "question input_output", competition.read_apps),
     _shape("deepcoder", "problem tests", competition.read_deepcoder),
+    _shape("acecode", "question test_cases", published.read_acecode),
+    _shape("evolvecoder", "question tests", published.read_acecode),
+    _shape("nemo-gym", "responses_create_params verifier_metadata", published.read_nemo_gym),
 )
