@@ -37,7 +37,6 @@ READ = {
     "humanevalplus/HumanEvalPlus.jsonl.gz": {"Draft": 164},
     "mbppplus/MbppPlus.jsonl.gz": {"Draft": 378},
     "leetcode/LeetCodeDataset-v0.2.0-test.jsonl.gz": {"Problem": 200},
-    "nemo_gym/code_gen_example.jsonl": {"Problem": 5},
 }
 REFERENCES = {
     "apps_coderl/apps.jsonl": (0, 1, 2, 3, 4),

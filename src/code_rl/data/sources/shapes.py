@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from code_rl.data.sources import (
+    acecode,
     competition,
     humaneval,
     leetcode,
     livecodebench,
     mbpp,
-    published,
     verl,
 )
 from code_rl.data.sources.native import read_native
@@ -131,7 +131,6 @@ SHAPES = (
     _shape("verl", "prompt reward_model", verl.read_verl),
     _shape("apps", "question input_output", competition.read_apps),
     _shape("deepcoder", "problem tests", competition.read_deepcoder),
-    _shape("acecode", "question test_cases", published.read_acecode),
-    _shape("evolvecoder", "question tests", published.read_acecode),
-    _shape("nemo-gym", "responses_create_params verifier_metadata", published.read_nemo_gym),
+    _shape("acecode", "question test_cases", acecode.read_acecode),
+    _shape("evolvecoder", "question tests", acecode.read_acecode),
 )

@@ -1,14 +1,12 @@
-"""Rows of AceCode and EvolveCoder (a question and Python asserts) and of NeMo Gym (a chat and unit
-tests)."""
+"""Rows of AceCode and EvolveCoder: a question, and Python asserts of one function."""
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping
 
 from code_rl.data.sources import asserts, records
-from code_rl.data.sources.records import Ambiguous, Origin, Row, RowError, field, filled, items
-from code_rl.data.sources.testcases import with_calls, with_tests_of
+from code_rl.data.sources.records import Origin, Row, RowError, filled, items
+from code_rl.data.sources.testcases import with_calls
 from code_rl.grading import Problem
 
 
@@ -33,17 +31,3 @@ def read_acecode(row: Row, origin: Origin) -> Problem:
     found = asserts.read_asserts(asserts.AssertReader(name), statements)
     problem = asserts.asserted(draft, found)
     return with_calls(problem, name, problem.tests)
-
-
-@records.named(lambda row, origin: records.stated_id(row, "hash_id") or origin.row_id)
-def read_nemo_gym(row: Row, origin: Origin) -> Problem | Ambiguous:
-    """Read the last message of `responses_create_params` (with the set's own wording) and the unit
-    tests of `verifier_metadata`."""
-    messages = field(row, "responses_create_params", dict).get("input")
-    last = messages[-1] if isinstance(messages, list) and messages else {}
-    if not isinstance(last, Mapping):
-        raise RowError("blank_statement", "responses_create_params has no message")
-    draft = records.make_problem(
-        origin, records.stated_id(row, "hash_id"), filled(last, "content").strip()
-    )
-    return with_tests_of(draft, field(field(row, "verifier_metadata", dict), "unit_tests", dict))
