@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -246,24 +245,3 @@ def read_samples_file(
     numbers = [sum(sample.mode == SAMPLED for sample in samples) for samples in stored.values()]
     greedy = any(sample.mode == GREEDY for samples in stored.values() for sample in samples)
     return Stored(Path(path).name, stored, file_sha256(Path(path))), max(numbers), greedy, left_out
-
-
-async def connect_generator(
-    config: EvalConfig,
-    out: Path,
-    executor: Executor,
-    stack: contextlib.AsyncExitStack,
-) -> CompletionGenerator | None:
-    """Return the generator for every benchmark, or None if each benchmark has its own (a samples
-    file)."""
-    if config.answered_by == "samples":
-        return None
-    generator: CompletionGenerator = Reference()
-    if config.answered_by == "endpoint":
-        from code_rl.evaluation.endpoint import Endpoint
-
-        generator = Endpoint(config)
-    elif config.answered_by == "weights":
-        generator = await connect_weights(config, out, executor)
-    stack.push_async_callback(generator.aclose)
-    return generator

@@ -14,8 +14,9 @@ from typing import Any
 
 from code_rl.data import ProblemStore
 from code_rl.evaluation.progress import judging, undecided
+from code_rl.evaluation.samples import HoldsProgram
 from code_rl.evaluation.verdict_files import is_judged, open_verdicts, put_in_order
-from code_rl.grading import Verdict, VerdictKind, extract_code, judge_async
+from code_rl.grading import Verdict, VerdictKind, judge_async
 from code_rl.grading.sandbox import Executor
 from code_rl.util.concurrency import cancel_all, default_concurrency
 from code_rl.util.data_files import read_rows, sources_digest
@@ -24,18 +25,13 @@ from code_rl.util.progress import View
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramRow:
-    """One row of the programs file: a program (`code`) or an answer that holds one
-    (`completion`)."""
+class ProgramRow(HoldsProgram):
+    """One row of the programs file."""
 
     problem_id: str
     program_id: str | int
     code: str | None = None
     completion: str | None = None
-
-    def program(self, language: str) -> str | None:
-        """Return the program to judge, or None; `language` is that of the problem."""
-        return self.code if self.completion is None else extract_code(self.completion, language)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,20 @@ Key = tuple[str, Mode, int]
 """Problem, mode and number of a sample, which identify it in every file."""
 
 
+class HoldsProgram:
+    """A record with a program (`code`) or an answer that holds one (`completion`)."""
+
+    __slots__ = ()
+    completion: str | None
+    code: str | None
+
+    def program(self, language: str = "python") -> str | None:
+        """Return the program to judge, or None; `language` is that of the problem."""
+        return self.code if self.completion is None else extract_code(self.completion, language)
+
+
 @dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(HoldsProgram):
     """One completion (`completion`: a chat answer whose last fenced block counts) or one program
     (`code`).
 
@@ -51,10 +63,6 @@ class Sample:
     def key(self) -> Key:
         """The sample's key."""
         return self.problem_id, self.mode, self.sample
-
-    def program(self, language: str = "python") -> str | None:
-        """Return the program to judge, or None; `language` is that of the problem."""
-        return self.code if self.completion is None else extract_code(self.completion, language)
 
     def to_json(self) -> dict[str, Any]:
         """Return one line of `samples.jsonl`."""

@@ -21,7 +21,13 @@ from code_rl.evaluation.benchmarks import (
     reworded,
 )
 from code_rl.evaluation.comparison import COMPARISON, SUMMARY, summary, summary_table
-from code_rl.evaluation.generators import CompletionGenerator, connect_generator, read_samples_file
+from code_rl.evaluation.endpoint import Endpoint
+from code_rl.evaluation.generators import (
+    CompletionGenerator,
+    Reference,
+    connect_weights,
+    read_samples_file,
+)
 from code_rl.evaluation.manifest import (
     MANIFEST,
     check_same,
@@ -296,3 +302,22 @@ def holds_evaluations(folder: Path, below: int = 2) -> bool:
         )
     except OSError:
         return False
+
+
+async def connect_generator(
+    config: EvalConfig,
+    out: Path,
+    executor: Executor,
+    stack: contextlib.AsyncExitStack,
+) -> CompletionGenerator | None:
+    """Return the generator for every benchmark, or None if each benchmark has its own (a samples
+    file)."""
+    if config.answered_by == "samples":
+        return None
+    generator: CompletionGenerator = Reference()
+    if config.answered_by == "endpoint":
+        generator = Endpoint(config)
+    elif config.answered_by == "weights":
+        generator = await connect_weights(config, out, executor)
+    stack.push_async_callback(generator.aclose)
+    return generator
