@@ -51,7 +51,7 @@ class SandboxConfig:
     )
     max_request_mb: int = option(256, "Largest request body; beyond it, 413.", MANY)
     max_output_mb: int = option(
-        64,
+        128,
         "Largest stdout, and sum of fetched files, of a run; beyond it, the run fails.",
         MANY,
     )

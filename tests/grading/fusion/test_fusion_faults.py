@@ -347,5 +347,5 @@ def test_many_tests_are_sent_in_runs_that_the_server_allows(short_runs: ServerPr
 
 
 def test_limits_that_a_server_does_not_allow_are_one_error_that_names_its_setting(short_runs: ServerProcess):
-    with refused("max_run_s="):
+    with refused("max_run_s=", kind=SandboxError):
         run_job(short_runs.url, stdin_job("print(1)", *"12345678", cpu_s=3.0, wall_s=31.0))

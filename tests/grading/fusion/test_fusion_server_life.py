@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gzip
 import json
 import signal
@@ -19,7 +20,7 @@ from aiohttp import web
 
 from code_rl.cli.main import main
 from code_rl.grading.sandbox import connect_executor
-from code_rl.grading.sandbox.executor import Execution, Status
+from code_rl.grading.sandbox.executor import Execution, Limits, Status
 from code_rl.grading.sandbox.server import RunLimits, SandboxApplication
 from code_rl.util import admission
 from code_rl.util.errors import SandboxError
@@ -72,6 +73,20 @@ def narrow() -> Iterator[ServerProcess]:
     """A server that takes no large request and gives no large output."""
     with ServerProcess(sandbox_concurrency=4, max_request_mb=1, max_output_mb=1) as server:
         yield server
+
+
+def test_a_job_beyond_the_servers_own_limits_is_no_verdict_and_ends_nothing_else(narrow: ServerProcess):
+    small = Limits(output_bytes=1 << 20)
+
+    async def go():
+        client = connect_executor(narrow.url)
+        with pytest.raises(SandboxError, match="max_output_mb"):
+            await collect(client, dataclasses.replace(stdin_job("print(1)"), limits=Limits()))
+        results = await collect(client, dataclasses.replace(stdin_job("print(1)"), limits=small))
+        await client.aclose()
+        return results
+
+    assert asyncio.run(go())[0].stdout == b"1\n"
 
 
 def packed(body: bytes, how: str) -> tuple[dict[str, str], bytes]:

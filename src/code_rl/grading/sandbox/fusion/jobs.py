@@ -34,7 +34,6 @@ from code_rl.grading.sandbox.fusion.transport import (
     refusal,
 )
 from code_rl.grading.sandbox.retries import RefusedError
-from code_rl.util.errors import ConfigError
 from code_rl.util.proxies import via_proxy
 
 ALIVE_S = 10.0
@@ -94,8 +93,8 @@ async def post_job(session: aiohttp.ClientSession, url: str, job: Job) -> AsyncI
     """Yield the executions of `job` on the server whose jobs have this address.
 
     Raises TroubleError if the server or the connection fails, OverloadedError if it is busy,
-    RefusedError if it refuses the job, ConfigError if the job's limits are above the server's,
-    IsolationError if its level has no boxes.
+    RefusedError if it refuses the job, whose limits may be above its own, IsolationError if its
+    level has no boxes.
     """
     left = len(job.cases)
     timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=SILENCE_S)
@@ -106,8 +105,6 @@ async def post_job(session: aiohttp.ClientSession, url: str, job: Job) -> AsyncI
             timeout=timeout,
             read_bufsize=_LONGEST_LINE_BYTES,
         ) as response:
-            if response.status == 422:
-                raise ConfigError(str(await refusal(url, response)))
             if response.status != 200:
                 raise await refusal(url, response)
             async for line in response.content:
