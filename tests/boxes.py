@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -82,3 +83,9 @@ def require_boxes(level: str = "auto") -> None:
         asyncio.run(opened())
     except IsolationError as error:
         pytest.skip(str(error))
+
+
+def children() -> set[str]:
+    """The processes that this one has started and that have not ended."""
+    found = Path("/proc/self/task").glob("*/children")
+    return {pid for file in found for pid in file.read_text().split()}

@@ -15,6 +15,7 @@ from code_rl import CallTest, Compare, ConfigError, DataError, Problem, StdinTes
 from code_rl.grading import VerdictKind, judge_async, languages
 from code_rl.grading.native import problem_from_json, problem_to_json
 from code_rl.util.errors import IsolationError
+from tests.boxes import children
 from tests.grading.corpus.rooms import CONFINED, room
 from tests.refusals import refused
 
@@ -425,3 +426,14 @@ def test_a_program_cannot_hide_the_processor_time_of_its_processes(level):
     verdict = judge_at(level, problem("c", SMALL, time_limit_s=1.0), HIDES)
     assert verdict.kind is VerdictKind.TIME_LIMIT
     assert verdict.cpu_s >= 1
+
+
+@needs["cpp"]
+def test_equal_programs_at_once_leave_no_box():
+    async def run():
+        async with room("full", 3, own=True) as executor:
+            return await asyncio.gather(*(judge_async(problem("cpp"), RIGHT["cpp"], executor) for _ in range(3)))
+
+    before = children()
+    assert [verdict.correct for verdict in asyncio.run(run())] == [True] * 3
+    assert children() <= before

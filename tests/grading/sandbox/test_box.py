@@ -14,7 +14,8 @@ import pytest
 
 import code_rl
 from code_rl.util.errors import ConfigError, DataError, IsolationError, SandboxError
-from tests.boxes import end_server, require_boxes, shared_server, start_server
+from tests.boxes import children, end_server, require_boxes, shared_server, start_server
+from tests.refusals import refused
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("boxes")
@@ -516,4 +517,46 @@ def test_a_variable_that_cannot_be_is_refused(environment):
             pass
 
     with pytest.raises(ConfigError):
+        asyncio.run(run())
+
+
+HELD_PIPES = """
+import array, socket
+a, b = socket.socketpair()
+for one in (a, b):
+    rights = array.array("i", [1, 2, a.fileno(), b.fileno()])
+    one.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+print("done", flush=True)
+"""
+
+
+def test_pipes_that_lie_in_a_socket_keep_nobody_waiting(level):
+    async def run():
+        async with code_rl.open_box(level) as box, asyncio.timeout(60):
+            await box.write("hold.py", HELD_PIPES.encode())
+            return [await box.run("python3 hold.py", wall_s=3) for _ in range(3)]
+
+    assert [(one.stdout, one.limit) for one in asyncio.run(run())] == [(b"done\n", None)] * 3
+
+
+def test_a_box_whose_opening_is_cancelled_leaves_no_process(level):
+    async def run():
+        for wait_s in (0.0, 0.02, 0.1):
+            opening = asyncio.create_task(code_rl.open_box(level).__aenter__())
+            await asyncio.sleep(wait_s)
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+
+    before = children()
+    asyncio.run(run())
+    until(lambda: children() <= before)
+
+
+def test_an_environment_beyond_its_limit_is_refused():
+    async def run():
+        async with code_rl.open_box(environment={"NAME": "x" * (1 << 16)}):
+            pass
+
+    with refused("environment"):
         asyncio.run(run())

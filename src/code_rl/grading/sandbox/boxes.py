@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from code_rl.grading.sandbox.commands import Box
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from code_rl.grading.sandbox.local import box
 else:  # it can be imported only on Linux
     box = Lazy("code_rl.grading.sandbox.local.box")
+
+_ENVIRONMENT_BYTES = 1 << 15
 
 
 @contextlib.asynccontextmanager
@@ -46,6 +49,8 @@ async def open_box(
     for name, text in (environment or {}).items():
         if not name or "=" in name or "\0" in name + text:
             raise ConfigError(f"environment: {name!r} is no name of a variable with a text")
+    if (size := len("".join(chain(*(environment or {}).items())).encode())) > _ENVIRONMENT_BYTES:
+        raise ConfigError(f"environment: {size} bytes are too many; use {_ENVIRONMENT_BYTES}")
     if url is not None:
         from code_rl.grading.sandbox.fusion.boxes import connect_box
 
@@ -55,9 +60,7 @@ async def open_box(
             yield remote
         return
     require_linux("a box")
-    made = await asyncio.to_thread(
-        box.open_local, isolation, disk_mb, environment or {}, readable, writable
-    )
+    made = await box.opened(isolation, disk_mb, environment or {}, readable, writable)
     try:
         yield made
     finally:

@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -166,7 +167,7 @@ class LocalBox(Box):
                 answer = await loop.sock_recv(self._control, _PIECE)
                 if not answer:
                     raise ConnectionError("its first process is gone")
-                await outputs.ended
+            outputs.drain()
         finally:
             outputs.close()
         # From the init, which runs no foreign code
@@ -195,7 +196,6 @@ class _Outputs:
         self.held = (bytearray(), bytearray())
         self.cut = False
         self._room, self._stop = limit, stop
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def start(self) -> None:
         """Close this side's copies of the writing ends, and begin to read."""
@@ -206,24 +206,32 @@ class _Outputs:
             os.set_blocking(fd, False)
             asyncio.get_running_loop().add_reader(fd, self._readable, index)
 
-    def _readable(self, index: int) -> None:
+    def drain(self) -> None:
+        """Read the rest, after the end of all the command's processes. The pipes may stay open: a
+        socket can hold their other ends."""
+        self._stop = lambda: None
+        for index, fd in enumerate(self._readers):
+            while fd >= 0 and self._readable(index):
+                pass
+
+    def _readable(self, index: int) -> bool:
+        """Read a piece. Return True if there may be more."""
         fd = self._readers[index]
         try:
             piece = os.read(fd, _PIECE)
         except BlockingIOError:
-            return
+            return False
         if not piece:
             asyncio.get_running_loop().remove_reader(fd)
             os.close(fd)
             self._readers[index] = -1
-            if self._readers == [-1, -1]:
-                self.ended.set_result(None)
-            return
+            return False
         self.held[index].extend(piece[: self._room])
         if len(piece) > self._room and not self.cut:
             self.cut = True
             self._stop()
         self._room -= min(self._room, len(piece))
+        return True
 
     def close(self) -> None:
         """Close what is still open."""
@@ -252,6 +260,24 @@ def open_local(
             raise ConfigError(f"readable={path!r}: name an existing directory by its full path")
     arguments = disk_mb, environment, readable, writable
     return strongest(isolation, lambda level: LocalBox(level, *arguments))
+
+
+async def opened(*arguments: Any) -> LocalBox:
+    """Return `open_local(*arguments)`, made in a thread. If the caller is cancelled meanwhile, the
+    box is closed."""
+    thread = ThreadPoolExecutor(1)
+    making = thread.submit(open_local, *arguments)
+    thread.shutdown(wait=False)
+    try:
+        return await asyncio.wrap_future(making)
+    except asyncio.CancelledError:
+        making.add_done_callback(_close_made)
+        raise
+
+
+def _close_made(making: Future[LocalBox]) -> None:
+    if not making.cancelled() and making.exception() is None:
+        making.result().close()
 
 
 @cache

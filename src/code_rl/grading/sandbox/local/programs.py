@@ -3,7 +3,6 @@ directory beside the read-only artifact."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections import OrderedDict
 from collections.abc import AsyncGenerator
@@ -11,7 +10,7 @@ from collections.abc import AsyncGenerator
 from code_rl.grading.languages import Language, language
 from code_rl.grading.sandbox.commands import Box, BoxResult
 from code_rl.grading.sandbox.executor import Execution, Job, Status, StdinInput
-from code_rl.grading.sandbox.local.box import LocalBox, open_local
+from code_rl.grading.sandbox.local.box import LocalBox, opened
 from code_rl.grading.sandbox.retries import LostError, RefusedError
 from code_rl.util.errors import ConfigError, DataError, SandboxError
 
@@ -19,7 +18,9 @@ _COMPILE = {"cpu_s": 60.0, "wall_s": 180.0, "memory_mb": 2048, "output_bytes": 1
 _VERSION = {"cpu_s": 20.0, "wall_s": 120.0, "memory_mb": 1024}
 _DETAIL = 2000
 # testlib's convention: a line of three lengths on stdin, then the files that the checker reads.
-_THREE_FILES = "read -r i o a && head -c $i >input && head -c $o >output && head -c $a >answer && "
+_THREE_FILES = (
+    "read -r i o a && head -c $i >input && head -c $o >output && head -c $a >answer || exit 3; "
+)
 _THREE_NAMES = " input output answer"
 _DISK_MB = 256
 _STATUS = {
@@ -61,6 +62,9 @@ class Programs:
         except BaseException:
             program.box.close()
             raise
+        # Of the same program, run twice at once, one box is kept.
+        if (other := self._kept.pop(key, None)) is not None:
+            other.box.close()
         if not program.box.closed:
             self._kept[key] = program
         while len(self._kept) > self._most_kept:
@@ -68,7 +72,7 @@ class Programs:
 
     async def _open(self, language: Language) -> _Program:
         """Open a box for one program of `language`."""
-        box = await asyncio.to_thread(open_local, self._isolation, _DISK_MB, {})
+        box = await opened(self._isolation, _DISK_MB, {})
         try:
             await check_installed(language, box)
         except BaseException:
