@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 
 from code_rl.data.sources import asserts, records
-from code_rl.data.sources.records import Origin, Row, RowError, filled, items
+from code_rl.data.sources.records import Origin, Row, filled, items
 from code_rl.data.sources.testcases import with_calls
 from code_rl.grading import Problem
 
@@ -15,10 +15,7 @@ def read_acecode(row: Row, origin: Origin) -> Problem:
     of them (`inferences`) are the solutions, so these do not show that the tests are right."""
     stated = items(row, "test_cases" if row.get("test_cases") is not None else "tests", str)
     statements = [part for source in stated for part in asserts.read_statements(source)]
-    candidates = sorted(asserts.called_by_all(statements) - set(dir(builtins)))
-    if len(candidates) != 1:
-        raise RowError("entry_point_unclear", f"candidates {candidates}")
-    name = candidates[0]
+    name = asserts.entry_point(asserts.called_by_all(statements) - set(dir(builtins)))
     answers = row.get("inferences") or []
     passed = [one["completion"] for one in answers if one["pass_rate"] == 1.0]
     draft = records.make_problem(

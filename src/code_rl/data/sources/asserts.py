@@ -315,6 +315,14 @@ def check_body(source: str) -> list[ast.stmt]:
     return functions[0].body
 
 
+def entry_point(candidates: set[str]) -> str:
+    """Return the only candidate for the tested function. Raises RowError for none or several."""
+    if len(candidates) != 1:
+        raise RowError("entry_point_unclear", f"candidates {sorted(candidates)}")
+    (name,) = candidates
+    return name
+
+
 def called_by_all(statements: Iterable[ast.stmt]) -> set[str]:
     """Return the names that every assert calls."""
     called = [

@@ -88,18 +88,19 @@ def read_code_contests(row: Row, origin: Origin) -> Problem:
             )
     tests = []
     for name in ("public_tests", "private_tests", "generated_tests"):
-        pairs = _pairs(row, name, "input", "output")
-        if not all(isinstance(text, str) for pair in pairs for text in pair):
-            raise RowError("wrong_field_type", f"{name} must hold texts")
+        pairs = _texts(row, name)
         tests += [StdinTest(given, wanted, name == "public_tests") for given, wanted in pairs]
     if not tests:
         raise RowError("no_tests")
     meta: dict[str, Any] = {
         name: row[name] for name in ("cf_rating", "cf_tags", "difficulty") if row.get(name)
     }
+    right, wrong = (
+        _pairs(row, name, "language", "solution") for name in ("solutions", "incorrect_solutions")
+    )
     for suffix, spellings in LANGUAGES.items():
-        meta[f"solutions{suffix}"] = _written_in(spellings, row, "solutions")
-        meta[f"wrong_solutions{suffix}"] = _written_in(spellings, row, "incorrect_solutions")
+        meta[f"solutions{suffix}"] = _written_in(spellings, right)
+        meta[f"wrong_solutions{suffix}"] = _written_in(spellings, wrong)
     meta = {name: value for name, value in meta.items() if value}
     limit = row.get("time_limit")
     if isinstance(limit, Mapping):
@@ -114,7 +115,6 @@ def read_code_contests(row: Row, origin: Origin) -> Problem:
 
 
 _PARTS = ("input_format", "output_format", "note")
-_COLUMNS = ("input", "output")
 
 
 def read_open_r1(row: Row, origin: Origin) -> Problem:
@@ -136,13 +136,13 @@ def read_open_r1(row: Row, origin: Origin) -> Problem:
     statement = "\n\n".join(
         [filled(row, "description"), *(f"{title}\n\n{text}" for title, text in parts if text)]
     )
-    shown, others = _pairs(row, "examples", *_COLUMNS), _pairs(row, "official_tests", *_COLUMNS)
-    if not others:
+    shown, official = _texts(row, "examples"), _texts(row, "official_tests")
+    if not official:
         raise RowError("no_tests")
-    tests = [StdinTest(given, wanted, (given, wanted) in shown) for given, wanted in others]
-    meta = {name: row[name] for name in ("rating", "tags", "time_limit") if row.get(name)}
-    if "time_limit" in meta:
-        meta["stated_time_limit"] = f"{meta.pop('time_limit')} seconds"
+    tests = [StdinTest(given, wanted, (given, wanted) in shown) for given, wanted in official]
+    meta = {name: row[name] for name in ("rating", "tags") if row.get(name)}
+    if limit := row.get("time_limit"):
+        meta["stated_time_limit"] = f"{limit} seconds"
     return make_problem(origin, records.stated_id(row, "id"), statement, tests, meta=meta)
 
 
@@ -189,8 +189,15 @@ def _pairs(row: Row, name: str, first: str, second: str) -> list[tuple[Any, Any]
     return list(zip(firsts, seconds, strict=True))
 
 
-def _written_in(spellings: tuple[int, str], row: Row, name: str) -> list[str]:
+def _texts(row: Row, name: str) -> list[tuple[str, str]]:
+    """Return the inputs and outputs of a field, which must be texts."""
+    pairs = _pairs(row, name, "input", "output")
+    if not all(isinstance(text, str) for pair in pairs for text in pair):
+        raise RowError("wrong_field_type", f"{name} must hold texts")
+    return pairs
+
+
+def _written_in(spellings: tuple[int, str], pairs: list[tuple[Any, Any]]) -> list[str]:
     """Return the first solutions in one language."""
-    pairs = _pairs(row, name, "language", "solution")
     found = [code for language, code in pairs if language in spellings and isinstance(code, str)]
     return found[:MAX_SOLUTIONS]

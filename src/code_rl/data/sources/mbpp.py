@@ -143,10 +143,7 @@ def entry_point(solution: str, statements: list[ast.stmt]) -> str:
     defined = {
         part.name for part in asserts.read_statements(solution) if isinstance(part, ast.FunctionDef)
     }
-    candidates = sorted(defined & asserts.called_by_all(statements))
-    if len(candidates) != 1:
-        raise RowError("entry_point_unclear", f"candidates {candidates}")
-    return candidates[0]
+    return asserts.entry_point(defined & asserts.called_by_all(statements))
 
 
 def _calls(row: Row, name: str) -> list[list[Any]]:
