@@ -13,7 +13,7 @@ from typing import Any
 
 from code_rl.grading import Problem, extract_code
 from code_rl.policy.trajectory import Trajectory
-from code_rl.util.registry import LARGEST, arity, attribute_errors_to, find
+from code_rl.util.registry import LARGEST, arity, attribute_errors_to, find, not_finite
 
 RewardFunction = Callable[..., float | Mapping[str, float]]
 """A function of a trajectory, or of a trajectory and its problem. Named parts are added up."""
@@ -137,7 +137,5 @@ def _number(name: str, value: Any) -> float:
     except (ArithmeticError, RuntimeError, TypeError, ValueError):
         number = float("nan")
     if not abs(number) <= LARGEST:
-        raise ValueError(
-            f"{name} is {value!r:.80}; it must be a finite number, {LARGEST:.0e} at most"
-        )
+        raise not_finite(name, value)
     return number

@@ -151,7 +151,9 @@ def require_finite(values: Sequence[float], what: str) -> None:
     bits."""
     for index, value in enumerate(values):
         if not abs(value) <= LARGEST:
-            raise ValueError(
-                f"{what} {index} is {value}; every {what} must be a finite number, {LARGEST:.0e} "
-                "at most"
-            )
+            raise not_finite(f"{what} {index}", value)
+
+
+def not_finite(name: str, value: object) -> ValueError:
+    """Return the error for a value that is no number of at most `LARGEST`."""
+    return ValueError(f"{name} is {value!r:.80}; it must be a finite number, {LARGEST:.0e} at most")
