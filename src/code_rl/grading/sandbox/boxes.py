@@ -46,21 +46,23 @@ async def open_box(
     for path in writable:
         if path.count("/") != 1 or not path.startswith("/") or path in Box.TAKEN:
             raise ConfigError(f"writable={path!r}: name a directory such as /app")
-    for name, text in (environment or {}).items():
+    variables = environment or {}
+    for name, text in variables.items():
         if not name or "=" in name or "\0" in name + text:
             raise ConfigError(f"environment: {name!r} is no name of a variable with a text")
-    if (size := len("".join(chain(*(environment or {}).items())).encode())) > _ENVIRONMENT_BYTES:
+    size = len("".join(chain(*variables.items())).encode("utf-8", "surrogatepass"))
+    if size > _ENVIRONMENT_BYTES:
         raise ConfigError(f"environment: {size} bytes are too many; use {_ENVIRONMENT_BYTES}")
     if url is not None:
         from code_rl.grading.sandbox.fusion.boxes import connect_box
 
         if readable:
             raise ConfigError(f"readable={readable!r} names directories of this machine: not there")
-        async with connect_box(url, disk_mb, environment or {}, writable) as remote:
+        async with connect_box(url, disk_mb, variables, writable) as remote:
             yield remote
         return
     require_linux("a box")
-    made = await box.opened(isolation, disk_mb, environment or {}, readable, writable)
+    made = await box.opened(isolation, disk_mb, variables, readable, writable)
     try:
         yield made
     finally:

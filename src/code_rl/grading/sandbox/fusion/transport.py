@@ -31,7 +31,7 @@ class TroubleError(SandboxError):
     """The server or the connection failed; another try may work."""
 
 
-FAILURES: dict[str, type[CodeRLError]] = {
+_FAILURES: dict[str, type[CodeRLError]] = {
     "refused": RefusedError,
     "config": ConfigError,
     "isolation": IsolationError,
@@ -41,14 +41,14 @@ FAILURES: dict[str, type[CodeRLError]] = {
 
 def failure_row(failure: Exception) -> dict[str, str]:
     """Return a failure as a message of our own server."""
-    kind = next((name for name, error in FAILURES.items() if isinstance(failure, error)), "")
+    kind = next((name for name, error in _FAILURES.items() if isinstance(failure, error)), "")
     return {"failure": kind, "text": str(failure)}
 
 
 def raise_failure(url: str, row: Mapping[str, Any]) -> None:
     """Raise the failure that a message of our own server has, if any."""
     if "failure" in row:
-        raise FAILURES.get(row["failure"], TroubleError)(f"{url}: {row['text']}")
+        raise _FAILURES.get(row["failure"], TroubleError)(f"{url}: {row['text']}")
 
 
 class OverloadedError(SandboxError):

@@ -209,7 +209,6 @@ class _Outputs:
     def drain(self) -> None:
         """Read the rest, after the end of all the command's processes. The pipes may stay open: a
         socket can hold their other ends."""
-        self._stop = lambda: None
         for index, fd in enumerate(self._readers):
             while fd >= 0 and self._readable(index):
                 pass

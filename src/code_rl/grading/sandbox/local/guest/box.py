@@ -44,16 +44,13 @@ def main(control: socket.socket, config: dict[str, Any]) -> NoReturn:
     """Run the keeper: enter the walls, fork the init, and end when it ends."""
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     wanted = confine.Confinement(config["level"], (), config["scratch"], True, proc)
-    walls: Walls
     try:
-        rooted = boxfs.Rooted(config)
-        wanted = confine.confine_zygote(wanted, lambda: rooted.enter(config["readable"]))
+        wanted = confine.confine_zygote(wanted, lambda: boxfs.enter_root(config))
         number = int.from_bytes(os.urandom(4), "big") % confine.UIDS
         uid = confine.FIRST_UID + number if wanted.own_uids else None
-        if wanted.level == confine.FULL:
-            walls, pid = rooted, confine.fork_worker(wanted, uid)
-        else:
-            walls, pid = boxfs.Landlocked(config, uid), confine.fork_worker(wanted, None)
+        full = wanted.level == confine.FULL
+        walls: Walls = boxfs.Rooted(config) if full else boxfs.Landlocked(config, uid)
+        pid = confine.fork_worker(wanted, uid if full else None)
         if pid == 0:
             _start_init(control, walls, wanted.level)
     except OSError as error:

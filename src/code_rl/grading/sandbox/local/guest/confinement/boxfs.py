@@ -26,6 +26,15 @@ def _programs(readable: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(path for path in (*_SYSTEM, *settings, *readable) if os.path.exists(path))
 
 
+def enter_root(config: dict[str, Any]) -> None:
+    """Build the root of a box at `full`, and enter it."""
+    writable = config["writable"]
+    sources = rootfs.Sources((), (), _programs(config["readable"]), ())
+    links = tuple((path, f"/box{path}") for path in writable)
+    empty = ("etc", "proc", "box", *(() if _TMP in writable else ("tmp",)))
+    rootfs.enter(sources, empty, links)
+
+
 class Rooted:
     """Namespaces and a root of the box's own (level `full`). The kernel ends all processes of a
     command with its leader, and all of the box with its init."""
@@ -37,13 +46,6 @@ class Rooted:
     def __init__(self, config: dict[str, Any]) -> None:
         self._disk_bytes, self._writable = config["disk_bytes"], config["writable"]
         self._filters = _filters(frozen=False)
-
-    def enter(self, readable: tuple[str, ...]) -> None:
-        """Build the root and enter it."""
-        sources = rootfs.Sources((), (), _programs(readable), ())
-        links = tuple((path, f"/box{path}") for path in self._writable)
-        empty = ("etc", "proc", "box", *(() if _TMP in self._writable else ("tmp",)))
-        rootfs.enter(sources, empty, links)
 
     def start(self) -> None:
         """Mount the box's own directory, in the init."""
@@ -95,11 +97,7 @@ class Landlocked:
         os.stat(f"/proc/self/task/{os.getpid()}/children")  # the watch needs it
         self._uid, self._numbers = uid, itertools.count()
         self._home = files.make_room(self._scratch, next(self._numbers), uid)
-        self._readable = (
-            *_programs(config["readable"]),
-            *(f"/dev/{name}" for name in rootfs.DEVICES[1:]),
-            rootfs.LOADER_CACHE,
-        )
+        self._readable = (*_programs(config["readable"]), *rootfs.SHOWN_FILES)
         self._filters = _filters(frozen=True)
 
     def start(self) -> None:

@@ -15,7 +15,9 @@ DEVICES = ("null", "zero", "urandom", "random")
 _STAGE = "/sys"
 """Where the new root is built: every Linux has this directory, and no interpreter or package is in
 it."""
-LOADER_CACHE = "/etc/ld.so.cache"
+_LOADER_CACHE = "/etc/ld.so.cache"
+SHOWN_FILES = (*(f"/dev/{name}" for name in DEVICES[1:]), _LOADER_CACHE)
+"""Files of the machine that programs read at a level without a root of its own."""
 _SHARED_DATA = ("/usr/lib/locale", "/usr/share/zoneinfo")
 """Files that the C library and the standard library look up."""
 _PROC_FLAGS = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC | kernel.MS_RDONLY
@@ -42,7 +44,7 @@ def enter(
     mount namespace. `empty` names directories that it has in any case, `links` are links in it and
     their targets."""
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
-    loader_cache = _read(LOADER_CACHE)
+    loader_cache = _read(_LOADER_CACHE)
     flags = kernel.MS_NOSUID | kernel.MS_NODEV
     kernel.mount("tmpfs", _STAGE, "tmpfs", flags, "size=4m,nr_inodes=1000,mode=755")
     for path in (*sources.libraries, *sources.interpreter):
@@ -71,7 +73,7 @@ def enter(
     # covers this one with its own.
     kernel.mount("/proc", f"{_STAGE}/proc", None, kernel.MS_BIND | kernel.MS_REC)
     if loader_cache:
-        with open(_STAGE + LOADER_CACHE, "wb") as copy:
+        with open(_STAGE + _LOADER_CACHE, "wb") as copy:
             copy.write(loader_cache)
     kernel.pivot_into(_STAGE)
     kernel.mount(None, "/", None, kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY | flags)
@@ -104,8 +106,7 @@ def readable_paths(packages: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
         *sources.interpreter,
         *sources.libraries,
         *(path for _, path in packages),
-        *(f"/dev/{name}" for name in DEVICES[1:]),
-        LOADER_CACHE,
+        *SHOWN_FILES,
     )
 
 
