@@ -540,9 +540,13 @@ def test_pipes_that_lie_in_a_socket_keep_nobody_waiting(level):
 
 
 def test_a_box_whose_opening_is_cancelled_leaves_no_process(level):
+    async def hold():
+        async with code_rl.open_box(level):
+            await asyncio.Event().wait()
+
     async def run():
         for wait_s in (0.0, 0.02, 0.1):
-            opening = asyncio.create_task(code_rl.open_box(level).__aenter__())
+            opening = asyncio.create_task(hold())
             await asyncio.sleep(wait_s)
             opening.cancel()
             with pytest.raises(asyncio.CancelledError):

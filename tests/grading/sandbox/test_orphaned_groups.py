@@ -36,3 +36,17 @@ def test_groups_of_a_host_that_lives_stay():
     finally:
         for folder in kept:
             folder.rmdir()
+
+
+@pytest.mark.skipif(not PARENTS, reason="no control groups can be made here")
+def test_empty_groups_of_this_process_stay_while_others_are_made():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    groups = Groups()
+    group = groups.enclose(child.pid)
+    assert group is not None
+    child.communicate()
+    Groups()
+    try:
+        assert all(Path(folder).exists() for folder in group.directories)
+    finally:
+        groups.release(group)

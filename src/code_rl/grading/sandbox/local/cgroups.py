@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import secrets
 import threading
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,6 +20,8 @@ _OVERHEAD_BYTES = 256 << 20
 _OVERHEAD_PROCESSES = 16
 _serial = itertools.count()
 _PREFIX = "code-rl-"
+_OWN = secrets.token_hex(4)
+"""It tells the groups of this process from those of an earlier one with its id."""
 
 
 class Names(NamedTuple):
@@ -109,7 +112,7 @@ class Groups:
         available."""
         if not self._parents:
             return None
-        name = f"{_PREFIX}{os.getpid()}-{next(_serial)}"
+        name = _new_name()
         group = WorkerGroup(tuple(f"{parent}/{name}" for parent in self._parents), self._names)
         for directory in group.directories:
             os.mkdir(directory)
@@ -131,11 +134,18 @@ class Groups:
             return not self._leaving
 
 
+def _new_name() -> str:
+    return f"{_PREFIX}{os.getpid()}-{_OWN}-{next(_serial)}"
+
+
 def _remove_orphans(parent: str) -> None:
     """Remove the empty groups of killed processes and of an earlier process with our id."""
     for name in os.listdir(parent):
-        host = name.removeprefix(_PREFIX).partition("-")[0] if name.startswith(_PREFIX) else ""
-        if host.isdigit() and (int(host) == os.getpid() or not os.path.exists(f"/proc/{host}")):
+        host, _, rest = name.removeprefix(_PREFIX).partition("-")
+        if not name.startswith(_PREFIX) or not host.isdigit():
+            continue
+        earlier = int(host) == os.getpid() and not rest.startswith(f"{_OWN}-")
+        if earlier or not os.path.exists(f"/proc/{host}"):
             with contextlib.suppress(OSError):  # it is not empty
                 os.rmdir(f"{parent}/{name}")
 
@@ -183,7 +193,7 @@ def _directory(kind: str, controller: str, path: str | None) -> str | None:
 
 
 def _can_make(parent: str, needed: str) -> bool:
-    trial = f"{parent}/{_PREFIX}{os.getpid()}-{next(_serial)}"
+    trial = f"{parent}/{_new_name()}"
     try:
         os.mkdir(trial)
     except OSError:

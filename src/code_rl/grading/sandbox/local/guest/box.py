@@ -91,7 +91,8 @@ def _start_init(control: socket.socket, walls: Walls, level: str) -> NoReturn:
 
 def _fail(control: socket.socket, error: OSError) -> NoReturn:
     step = getattr(error, "step", "") or str(error)
-    control.send(marshal.dumps((FAILED, step, error.errno or 0)))
+    with contextlib.suppress(OSError):  # the owner may have ended already
+        control.send(marshal.dumps((FAILED, step, error.errno or 0)))
     os._exit(1)
 
 
