@@ -100,6 +100,11 @@ def cpp(body):
         ("int main() { return 3; }", VerdictKind.RUNTIME_ERROR),
         ("int main() { abort(); }", VerdictKind.RUNTIME_ERROR),
         ("int main() { for (;;) puts(std::string(1 << 16, 'x').c_str()); }", VerdictKind.OUTPUT_LIMIT),
+        # Each page is shared, written and dropped, so that no process maps it.
+        (
+            "#include <sys/mman.h>\nint main() { char *p = (char *)mmap(0, 600 << 20, 3, 33, -1, 0); for (int i = 0; i < 600; i++) { memset(p + (i << 20), 1, 1 << 20); madvise(p + (i << 20), 1 << 20, MADV_DONTNEED); } }",
+            VerdictKind.MEMORY_LIMIT,
+        ),
         # Bombs for the compiler
         ("template <int N> struct A { static const long v = A<N - 1>::v + A<N - 2>::v + A<N + 1>::v; }; int main() { return A<9>::v; }", VerdictKind.COMPILE_ERROR),
         ('#include "/dev/zero"\nint main() {}', VerdictKind.COMPILE_ERROR),
@@ -309,7 +314,7 @@ SMALL = (StdinTest("3\n", "9\n"),)
 
 @an_honest_level
 @needs["cpp"]
-@pytest.mark.parametrize("memory_limit_mb", [64, 1024])
+@pytest.mark.parametrize("memory_limit_mb", [64, 1024, 1 << 20])
 def test_threads_are_no_trouble(memory_limit_mb, level):
     assert judge_at(level, problem("cpp", SMALL, memory_limit_mb=memory_limit_mb), cpp(THREADS)).correct
 

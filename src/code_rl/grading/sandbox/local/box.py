@@ -150,7 +150,9 @@ class LocalBox(Box):
         self, request: dict[str, Any], stdin: bytes, limits: BoxLimits
     ) -> BoxResult:
         if self._group is not None:
-            self._group.limit(request["memory_bytes"] + 2 * self._disk_bytes, limits.processes)
+            # Where the home is read-only, files that a command writes count as its memory.
+            files_bytes = 0 if request["home_read_only"] else 2 * self._disk_bytes
+            self._group.limit(request["memory_bytes"] + files_bytes, limits.processes)
             self._group.ran_out_of_memory()  # earlier events do not belong to this command
         outputs = _Outputs(limits.output_bytes, self._stop)
         try:
