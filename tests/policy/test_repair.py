@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 
 import numpy as np
 import pytest
@@ -11,10 +12,11 @@ from hypothesis import strategies as st
 
 from code_rl.grading import Problem, StdinTest
 from code_rl.policy import Sampling
-from code_rl.policy.completion_log import InFlight
-from code_rl.policy.environments import Repair, get_environment
+from code_rl.policy.completion_log import GroupLog, InFlight
+from code_rl.policy.environments import Repair, Single, get_environment
 from code_rl.policy.rewards import get_reward
 from code_rl.training.algorithm.datums import Example, make_datum, segments
+from code_rl.util.errors import ResourceError
 from tests.refusals import refused
 
 from .conversation_support import Characters, Scripted, policy, problem, program
@@ -118,7 +120,7 @@ def test_a_group_cut_anywhere_is_the_same_afterwards_and_buys_nothing_twice(tmp_
 @pytest.mark.parametrize(
     ("name", "max_turns", "words"),
     [
-        ("repair", 1, "max_turns=1 leaves no turn for a repair"),
+        ("repair", 1, "max_turns=1 is too few"),
         ("single", 3, "max_turns=3 has no effect with environment=single"),
         ("repare", None, "unknown environment 'repare', did you mean 'repair'"),
         ("json:loads", None, "environment=json:loads"),
@@ -127,3 +129,22 @@ def test_a_group_cut_anywhere_is_the_same_afterwards_and_buys_nothing_twice(tmp_
 def test_an_environment_that_cannot_be_is_refused_by_name(name, max_turns, words):
     with refused(words):
         get_environment(name, max_turns)
+
+
+class Twice(Single):
+    max_turns = 2
+
+
+def test_a_class_says_how_many_turns_its_conversations_have():
+    assert get_environment(f"{__name__}:Twice").max_turns == 2
+    assert get_environment(f"{__name__}:Twice", 3).max_turns == 3
+
+
+class FullDisk(GroupLog):
+    def keep_verdict(self, program, verdict):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_is_not_the_fault_of_an_environment():
+    with pytest.raises(ResourceError, match="No space left"):
+        roll_out(policy(Scripted([RIGHT]), environment=get_environment(f"{__name__}:Twice")), log=FullDisk())

@@ -28,6 +28,7 @@ from code_rl.policy.renderers import Message, Renderer
 from code_rl.policy.trajectory import Group, Trajectory, Turn
 from code_rl.util.concurrency import gather_or_cancel
 from code_rl.util.door import Lazy
+from code_rl.util.errors import resource_errors
 
 if TYPE_CHECKING:
     import tinker
@@ -160,8 +161,9 @@ class GroupGrader:
     async def _output(self, commands: tuple[str, ...]) -> str:
         output = self._log.output(commands)
         if output is None:
-            output = await output_of(commands, self._views[False].view())
-            self._log.keep_output(commands, output)
+            with resource_errors():
+                output = await output_of(commands, self._views[False].view())
+                self._log.keep_output(commands, output)
         return output
 
     async def _judged(self, program: Program) -> Verdict:
@@ -172,8 +174,9 @@ class GroupGrader:
     async def _once(self, program: Program) -> Verdict:
         verdict = self._log.verdict(program)
         if verdict is None:
-            verdict = await self._run(*program)
-            self._log.keep_verdict(program, verdict)
+            with resource_errors():
+                verdict = await self._run(*program)
+                self._log.keep_verdict(program, verdict)
         return verdict
 
     async def _run(self, public: bool, code: str | None) -> Verdict:

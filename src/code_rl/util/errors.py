@@ -5,11 +5,13 @@ one line on stderr and exits with `exit_code`: 2 when the input was bad, 1 when 
 failed.
 """
 
+import contextlib
 import importlib.util
 import re
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from code_rl.util.redaction import redacted
@@ -156,6 +158,15 @@ def describe_error(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}{f': {error.filename}' if error.filename is not None else ''}"
     return str(error) or type(error).__name__
+
+
+@contextlib.contextmanager
+def resource_errors() -> Iterator[None]:
+    """Turn an OSError into a ResourceError, which no part of a user's is blamed for."""
+    try:
+        yield
+    except OSError as error:
+        raise ResourceError(describe_error(error)) from error
 
 
 def with_resume_hint(error: Exception, hint: str) -> CodeRLError:

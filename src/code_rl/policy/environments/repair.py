@@ -4,14 +4,12 @@ test that its program fails, and answers again."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from code_rl.grading import ProblemView, StdinTest, Verdict, extract_code
 from code_rl.policy.environments.base import Grader, Reply
 from code_rl.policy.environments.single import Single
-from code_rl.policy.prompt_templates import PromptTemplate, livecodebench, shown_test
+from code_rl.policy.prompt_templates import shown_test
 from code_rl.policy.renderers.base import Message
-from code_rl.util.errors import ConfigError
 
 SHOWN = 800
 """The most characters of a test's input or expected output that a message shows."""
@@ -19,20 +17,12 @@ NO_PROGRAM = "Your answer has no program. Put the whole program between ```pytho
 AGAIN = "Correct the program and write it again as a whole, between ```python and ```."
 
 
-@dataclass(frozen=True, slots=True)
 class Repair(Single):
     """Up to `max_turns` answers. A program that fails a public test can be repaired; one that
     passes all public tests is final, even if a hidden test fails."""
 
-    prompt: PromptTemplate = livecodebench
-    max_turns: int = 3
-
-    def __post_init__(self) -> None:
-        if self.max_turns < 2:
-            raise ConfigError(
-                f"max_turns={self.max_turns} leaves no turn for a repair; give at least 2, or "
-                "environment=single"
-            )
+    max_turns = 3
+    least_turns = 2
 
     async def reply(
         self, problem: ProblemView, conversation: Sequence[Message], grader: Grader

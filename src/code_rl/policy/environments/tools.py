@@ -4,13 +4,12 @@ has the public tests as files, and their output comes back."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from code_rl.grading import ProblemView, Verdict, VerdictKind, extract_code
 from code_rl.policy.environments.base import Grader, Reply
 from code_rl.policy.environments.single import Single
 from code_rl.policy.renderers.base import Message
-from code_rl.util.errors import ConfigError, SandboxError
+from code_rl.util.errors import SandboxError
 
 TAGS = ("sh", "bash", "shell")
 OFFER = (
@@ -21,19 +20,12 @@ OFFER = (
 FILES = " The example tests are the files tests/1.in and tests/1.out, and so on."
 
 
-@dataclass(frozen=True, slots=True)
 class Tools(Single):
     """Up to `max_turns` answers. An answer with a shell block and no program is run; the first
     other answer is judged on all tests."""
 
-    max_turns: int = 4
-
-    def __post_init__(self) -> None:
-        if self.max_turns < 2:
-            raise ConfigError(
-                f"max_turns={self.max_turns} leaves no turn for a command; give at least 2, or "
-                "environment=single"
-            )
+    max_turns = 4
+    least_turns = 2
 
     def begin(self, problem: ProblemView) -> list[Message]:
         """The prompt, and the offer of the shell at its end."""
