@@ -40,7 +40,9 @@ def test_it_draws_without_an_error_and_asks_for_nothing(browser, report, tmp_pat
         assert seen.leaving(report.as_uri()) == []
         assert page.inner_text("h1") == "Yes, it learned."
         assert page.locator("canvas:visible").count() >= 8
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert page.evaluate(
+            "[document.documentElement, document.querySelector('nav')].every(e => e.scrollWidth <= e.clientWidth)"
+        )
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)")
         assert (sum(ground) < 120) == (look is DARK)
 
@@ -241,6 +243,8 @@ def test_several_runs_begin_with_which_is_better_and_every_section_names_its_run
         for section in ("findings", "settings", "time", "verdicts"):
             assert "one" in page.inner_text(f"#{section}-title")
         assert page.inner_text("#chart-reward .legend").split()[::2] == ["one", "two"]
+        # Each run has its color in the table as in the curves.
+        assert len(set(page.eval_on_selector_all(".dot.after", "all => all.map(e => getComputedStyle(e).fill)"))) == 2
         page.click(".picker button[data-value='1']")
         assert "two" in page.inner_text("#time-title")
         assert seen.problems == []

@@ -40,7 +40,7 @@ function heldOut(views) {
   const after = (end) => `after ${plural(end.step + 1, "step")}`;
   const body = rows.map(({ view, split }) => h("tr", {},
     h("th", { scope: "row" }, split.name, h("span", { class: "small" }, [many ? view.name : null, split.problems ? plural(split.problems, "problem") : null].filter(Boolean).join(", "))),
-    h("td", { class: "dumbbell" }, dumbbell(split)),
+    h("td", { class: "dumbbell", vars: many ? { "--run": `var(${LINES[views.indexOf(view) % LINES.length]})` } : {} }, dumbbell(split)),
     h("td", { class: "num" }, side(split.before)),
     h("td", { class: "num strong" }, side(split.after), split.after && ends.size > 1 ? h("span", { class: "small" }, after(split.after)) : null),
     h("td", { class: "num" }, split.change ? [h("span", { class: split.change.low > 0 ? "up" : split.change.high < 0 ? "down" : null }, points(split.change.value)), split.change.low === undefined ? null : h("span", { class: "small" }, `${points(split.change.low)} to ${points(split.change.high)}`)] : "–"),

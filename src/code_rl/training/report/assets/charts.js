@@ -108,7 +108,7 @@ function drawnEvals(runs) {
         series.push({ label, color: line, edge: true }, { label, color: line, edge: true, band: true });
       }
       for (const [name, text, dash] of [["pass@1", label, mark], ["mean_correct", `${label}, greedy`, [4, 4]]])
-        if (of(name) && (runs.length === 1 || name === "pass@1")) { columns.push(of(name)); series.push({ label: text, color: line, dash, dots: true, greedy: name !== "pass@1" }); }
+        if (of(name) && (runs.length === 1 || name === "pass@1")) { columns.push(of(name)); series.push({ label: text, color: line, dash, dots: true }); }
     });
     if (columns.length) parts.push({ x, values: columns });
   });
@@ -148,6 +148,7 @@ function constant(chart, data, format) {
 class Chart {
   constructor(chart) {
     this.chart = chart;
+    this.titled = !chart.keys || chart.title !== chart.keys[0][0];
     this.legend = h("div", { class: "legend" });
     this.plot = h("div", { class: "plot", role: "img" });
     this.node = h("figure", { class: `card chart${chart.tall ? " tall" : ""}`, id: `chart-${chart.id}` },
@@ -194,7 +195,7 @@ class Chart {
   /* The legend doubles as read-out: values under the cursor, else the last ones. */
   label(at) {
     const { series, columns, own, x } = this.data;
-    const shown = series.map((each, number) => [each, (own || columns)[number]]).filter(([each]) => !each.faint && !each.edge && !(each.greedy && series.length > 4));
+    const shown = series.map((each, number) => [each, (own || columns)[number]]).filter(([each]) => !each.faint && !each.edge);
     const value = (column) => { for (let place = at ?? column.length - 1; place >= 0; place--) if (column[place] !== null && column[place] !== undefined) return column[place]; return null; };
     if (own) shown.reverse();
     fill(this.legend, shown.slice(0, 9).map(([each, column]) => h("span", { class: each.dash ? "key dashed" : "key" }, h("i", { vars: { "--swatch": color(each.color) } }), `${each.label} `, h("b", {}, this.format(value(column))))));
@@ -231,11 +232,12 @@ class Charts {
     const smooth = h("label", { class: "slider" }, "Smoothing", h("input", { type: "range", min: 0, max: 0.98, step: 0.02, value: view.smooth, on: { input: (event) => { view.smooth = Number(event.target.value); this.draw(true); } } }));
     this.curves = h("div", { class: "grid" });
     this.others = h("div", { class: "grid" });
-    this.more = h("details", { class: "more", on: { toggle: () => this.all.forEach((chart) => chart.resize()) } }, h("summary", {}, "Every other metric"), this.others);
+    this.more = h("details", { class: "more", on: { toggle: () => this.all.forEach((chart) => chart.resize()) } }, h("summary", {}, "Every other metric"), this.others, this.rest);
     this.time = h("div", {});
     this.health = h("div", {});
     this.note = h("p", { class: "section-note" });
     this.level = h("p", { class: "small level" });
+    this.rest = h("p", { class: "small level" });
     this.nodes = {
       curves: section("curves", "Curves", matchMedia("(hover: hover)").matches ? "Hover to read all charts at one place; drag to zoom, double-click to zoom out." : "Touch a chart to read all of them at that place.", h("div", { class: "toolbar" }, axis, smooth), this.note, this.curves, this.level, this.more),
       time: section("time", "Where the time went", null, this.time),
@@ -251,8 +253,11 @@ class Charts {
     const wanted = others.join("\n");
     if (!this.all.length || wanted !== this.names) this.build(others, wanted);
     for (const chart of this.all) chart.show(this.runs, this.chosen, fresh);
-    const flat = this.all.filter((chart) => chart.flat).map((chart) => chart.flat);
-    fill(this.level, flat.length ? `Constant over the run: ${flat.join(" · ")}.` : "");
+    const flat = this.all.filter((chart) => chart.flat);
+    for (const [node, titled] of [[this.level, true], [this.rest, false]]) {
+      const shown = flat.filter((chart) => chart.titled === titled).map((chart) => chart.flat);
+      fill(node, shown.length ? `Constant over the run: ${shown.join(" · ")}.` : "");
+    }
     const every = this.runs[this.chosen].steps.every;
     fill(this.note, every > 1 ? `One step in ${every} is drawn.` : "");
     this.note.hidden = every <= 1;
