@@ -92,7 +92,8 @@ def test_an_answer_without_a_program_that_is_paid_in_full_is_named():
     assert empty.trajectories[0].last.code is None
     for paid, passed in ((1.0, 1), (0.9, 0)):
         objective = Objective(Reward(lambda _, paid=paid: paid))
-        assert canary_metrics([empty], objective)["canary/passed"] == passed
+        found = canary_metrics([empty], objective)
+        assert (found["canary/passed"], found["canary/programs"]) == (passed, passed)
 
 
 def knows_its_problem(trajectory: Trajectory, problem: Problem) -> float:

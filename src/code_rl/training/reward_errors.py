@@ -101,16 +101,20 @@ def _upper(logged: Sequence[Mapping[str, Any]]) -> float | None:
 
 def canary_metrics(groups: Sequence[Group], objective: Objective) -> dict[str, Any]:
     """Count samples and passes, and keep the first program that passed as text."""
-    done = [(group.problem, answer) for group in groups for answer in group.trajectories]
-    passed = [answer for problem, answer in done if _passes(problem, answer, objective)]
+    done = [
+        (answer, _passes(group.problem, answer, objective))
+        for group in groups
+        for answer in group.trajectories
+    ]
+    passed = [answer for answer, passes in done if passes]
     metrics: dict[str, Any] = {
         "canary/groups": len(groups),
         "canary/programs": sum(
-            answer.format_ok and not answer.verdict.undecided for _, answer in done
+            passes or (answer.format_ok and not answer.verdict.undecided) for answer, passes in done
         ),
         "canary/passed": len(passed),
-        "canary/prefill": sum(answer.prefilled for _, answer in done),
-        "canary/tokens": sum(answer.length for _, answer in done),
+        "canary/prefill": sum(answer.prefilled for answer, _ in done),
+        "canary/tokens": sum(answer.length for answer, _ in done),
     }
     return metrics | ({"canary/program": shown_program(passed[0])} if passed else {})
 

@@ -221,7 +221,7 @@ SAMPLES = [
             "id": "oss_1",
             "question": "Write `top`, the largest k of xs, in ascending order.",
             "test_cases": ["assert top([3, 1, 2], 2) == [2, 3]", "assert top(xs=[5, 4], k=1) == [5]"],
-            "inferences": [{"completion": BOTTOM, "pass_rate": 0.5}, {"completion": TOP, "pass_rate": 1.0}],
+            "inferences": [{"completion": BOTTOM, "pass_rate": 0.5}, {"completion": f"Sorted:\n```python\n{TOP}\n```", "pass_rate": 1.0}],
         },
         TOP,
         BOTTOM,

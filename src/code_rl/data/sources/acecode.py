@@ -6,7 +6,7 @@ import builtins
 
 from code_rl.data.sources import asserts, records
 from code_rl.data.sources.records import Origin, Row, filled, items
-from code_rl.data.sources.testcases import with_calls
+from code_rl.data.sources.testcases import solutions, with_calls
 from code_rl.grading import Problem
 
 
@@ -23,7 +23,7 @@ def read_acecode(row: Row, origin: Origin) -> Problem:
         records.stated_id(row, "id"),
         filled(row, "question"),
         fn_name=name,
-        solutions=tuple(passed[:3]),
+        solutions=solutions(passed),
     )
     found = asserts.read_asserts(asserts.AssertReader(name), statements)
     problem = asserts.asserted(draft, found)

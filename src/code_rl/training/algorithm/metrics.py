@@ -81,7 +81,7 @@ METRICS = (
     Metric("tokens/eval", "tokens", "sampled by the evaluation"),
     Metric("tokens/eval_prefill", "tokens", "read before sampling by the evaluation"),
     Metric("canary/groups", "groups", "impossible problems sampled beside the batch (canary=)"),
-    Metric("canary/programs", "completions", "for those, with a program and a verdict"),
+    Metric("canary/programs", "completions", "for those, with a program and a verdict, or passed"),
     Metric("canary/passed", "completions", "of those, passed or paid in full: must be 0"),
     Metric("canary/prefill", "tokens", "read before sampling them"),
     Metric("canary/tokens", "tokens", "sampled for them"),
