@@ -171,6 +171,7 @@ def test_adapter_without_its_other_half_is_refused(exported, tmp_path):
         read_folder(tmp_path, "tiny")
 
 
+@pytest.mark.parametrize("exported", [True], indirect=True, ids=["unembedding adapted"])
 def test_an_export_is_uploaded_whole_into_a_private_repository(exported, tmp_path):
     hub, checkpoint = Hub(), next((exported[0] / "checkpoints").rglob("*trained*"))
     words = [f"checkpoint={checkpoint}", "format=peft", f"out={tmp_path / 'out'}"]
@@ -187,6 +188,7 @@ def test_an_export_is_uploaded_whole_into_a_private_repository(exported, tmp_pat
     [("model", None, 2), ("a/b/c", "hf_x", 2), ("model", "hf_x", 1)],
     ids=["no token", "no name", "refused"],
 )
+@pytest.mark.parametrize("exported", [True], indirect=True, ids=["unembedding adapted"])
 def test_an_upload_that_cannot_be_is_one_line_and_loses_nothing(exported, tmp_path, name, token, code):
     hub, checkpoint = Hub(refuses=True), next((exported[0] / "checkpoints").rglob("*trained*"))
     words = [f"checkpoint={checkpoint}", "format=peft", f"out={tmp_path / 'out'}"]

@@ -142,7 +142,7 @@ def test_room_for_a_value_grows_with_what_is_expected():
     assert verdict_of(problem, f"def f(): return 'x' * {len(text)}").correct
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_room_for_a_value_counts_empty_containers():
     problem = Problem("b", "", (CallTest((), [[]] * 6_000_000),), fn_name="f")
     executor = ScriptedExecutor([returned("[]")])

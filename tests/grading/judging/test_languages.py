@@ -86,8 +86,12 @@ def test_a_program_that_does_not_compile_is_told_why(name):
     assert "error" in verdict.failure.message.lower() or "expected" in verdict.failure.message
 
 
+HEADERS = ("cstdio", "cstdlib", "cstring", "iostream", "string", "vector")
+"""They compile in a fifth of the time of all."""
+
+
 def cpp(body):
-    return f"#include <bits/stdc++.h>\n{body}"
+    return "".join(f"#include <{name}>\n" for name in HEADERS) + body
 
 
 @each_level
@@ -118,7 +122,8 @@ def test_what_stops_a_program_is_its_verdict(body, kind, level):
 @each_level
 @needs["cpp"]
 def test_a_test_sees_nothing_of_the_tests_before_it(level):
-    counting = cpp("""#include <sys/stat.h>
+    counting = cpp("""#include <fstream>
+    #include <sys/stat.h>
     #include <utime.h>
     int main() {
         std::string home = getenv("HOME"), tmp = getenv("TMPDIR");
@@ -136,7 +141,8 @@ def test_a_test_sees_nothing_of_the_tests_before_it(level):
 @needs["cpp"]
 def test_a_program_cannot_find_the_expected_output(level):
     snoop = cpp(
-        """int main() { for (auto path : {"/proc/1/environ", "/proc/1/mem", "/etc/passwd", "/box/expected"}) if (std::ifstream(path).get() != EOF) std::cout << path; }"""
+        """#include <fstream>
+int main() { for (auto path : {"/proc/1/environ", "/proc/1/mem", "/etc/passwd", "/box/expected"}) if (std::ifstream(path).get() != EOF) std::cout << path; }"""
     )
     assert judge_at(level, problem("cpp", (StdinTest("", ""),)), snoop).kind is VerdictKind.PASSED
 
@@ -302,7 +308,9 @@ def test_a_problem_is_asked_in_another_language_without_what_only_its_own_has():
         Problem("f", "", (CallTest((), 1),), "", "f").in_language("cpp")
 
 
-THREADS = """int main() {
+THREADS = """#include <mutex>
+#include <thread>
+int main() {
     int n, sum = 0; std::cin >> n;
     std::mutex guard; std::vector<std::thread> all;
     for (int i = 0; i < 8; ++i) all.emplace_back([&] { std::lock_guard<std::mutex> held(guard); sum += n; });
