@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -319,14 +320,47 @@ def planned_transformers() -> Numbers:
         return {"planned": plan.parts.total, "peak": card.peak - before, "fits": True, "rows": plan.rows}
 
 
-def refused(total: int) -> str:
+def beside(total: int, others: int, vllm: bool) -> Numbers:
+    """The plan of a small model on a card of which other processes hold a part: its bytes, and its line."""
+    from benchmarks.memory import configuration
+
+    install()
+    with sized(total, others=others, compute=False):
+        load = Load(64, 1024, 4, 8, vllm)
+        plan = plan_memory(configuration("small", 8192), torch.bfloat16, Device(PLACE), load)
+        share, caches = plan.share * total, plan.cache_bytes
+        return {"trainer": plan.parts.total, "weights": plan.parts.weights, "share": share, "caches": caches} | {
+            "rows": plan.rows,
+            "line": str(plan),
+        }
+
+
+def run_beside_vllm(folder: str, total: int) -> Numbers:
+    """A run on the card that starts its own vLLM there: the server's options, the plan's line, and the bytes left when the next is planned."""
+    from code_rl.cli.train import train_command
+    from tests.engine.remote.test_own_vllm import COMMAND, options_of
+    from tests.engine.remote.test_vllm import given
+
+    install()
+    run = Path(folder)
+    settings = given("vllm", run, vllm_command=COMMAND, device=NAME, dtype="float32", outage_timeout="60")
+    with sized(total), redirect_stdout(StringIO()) as printed:
+        assert train_command({**settings, "dry_run": "true"}) == 0
+        before = card.live
+        assert train_command({**settings, "max_steps": "1"}) == 0
+        assert train_command({**settings, "dry_run": "true"}) == 0
+    line, *_ = (line for line in printed.getvalue().splitlines() if "GiB of" in line)
+    return {"options": options_of(run), "line": line, "left": card.live - before}
+
+
+def refused(total: int, vllm: bool = False) -> str:
     """The refusal of a plan on a card of so many bytes; empty if the plan fits."""
     from benchmarks.memory import configuration
 
     install()
     with sized(total, compute=False):
         try:
-            plan_memory(configuration("small", 8192), torch.bfloat16, Device(PLACE), Load(64, 1024, 4, 8))
+            plan_memory(configuration("small", 8192), torch.bfloat16, Device(PLACE), Load(64, 1024, 4, 8, vllm))
         except ConfigError as error:
             return str(error)
     return ""
