@@ -25,11 +25,12 @@ from code_rl.engine.local.forward import Prompt
 from code_rl.engine.local.hf import hf_modules, hf_weights
 from code_rl.engine.local.hf_learner import HfLearner
 from code_rl.engine.local.lora import Lora, LoraSettings
-from code_rl.engine.local.memory import Load, plan_memory
+from code_rl.engine.local.memory import Load, load_of, plan_memory
 from code_rl.engine.local.models import wrap_model
 from code_rl.engine.local.passes import read_pass
 from code_rl.engine.local.picking import Choice
 from code_rl.engine.losses import LOSSES
+from code_rl.training.config import make_config
 from code_rl.util.errors import ConfigError
 from tests.engine.accelerator.simulated import GIB, NAME, PLACE, card, install, sized
 from tests.engine.local.embedded_models import datum, reference, text, tokens
@@ -333,6 +334,30 @@ def beside(total: int, others: int, vllm: bool) -> Numbers:
             "rows": plan.rows,
             "line": str(plan),
         }
+
+
+def cells(shape: str, vllm: bool) -> list[str]:
+    """The row of a model in docs/one-gpu.md, by the planner: 16, 24, 48 and 80 GB, each at 8,192 and 24,576 new tokens."""
+    from benchmarks.accelerator import CONTEXT
+    from benchmarks.memory import configuration
+
+    install()
+    given = {"backend": "embedded", "model_name": "Qwen/Qwen3-4B", "dataset": "deepcoder"}
+    given |= {"sampler": "vllm"} if vllm else {}
+
+    def cell(gib: int, max_tokens: int) -> str:
+        config = make_config({**given, "max_tokens": str(max_tokens)})
+        load = load_of(config, config.training, CONTEXT)
+        with sized(gib * GIB, compute=False):
+            try:
+                return str(plan_memory(configuration(shape, CONTEXT), torch.bfloat16, Device(PLACE), load).rows)
+            except ConfigError as error:
+                remedy = str(error).rsplit("; ")[-1].removeprefix("give ")
+        named = {"a smaller model_name": "a smaller model", "leave out sampler=vllm": "without vLLM"}
+        return named.get(remedy, f"`{remedy}`")
+
+    pairs = [[cell(gib, max_tokens) for max_tokens in (8192, 24576)] for gib in (16, 24, 48, 80)]
+    return ["; ".join(dict.fromkeys(pair) if "a smaller model" in pair else pair) for pair in pairs]
 
 
 def run_beside_vllm(folder: str, total: int) -> Numbers:

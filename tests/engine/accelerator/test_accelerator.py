@@ -11,6 +11,7 @@ import pytest
 
 from code_rl.engine.losses import LOSSES
 from tests.engine.accelerator.process import run_case
+from tests.paths import ROOT
 
 NAME, GIB = "simgpu", 2**30
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="no torch")
@@ -154,6 +155,14 @@ def test_a_plan_beside_vllm_counts_its_weights_and_working_memory_too(card):
 def test_a_plan_beside_vllm_that_cannot_fit_names_it(card):
     assert "leave out sampler=vllm" in card("refused", GIB, True)
     assert "model_name" in card("refused", 1 << 20, True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("vllm", [False, True])
+@pytest.mark.parametrize("size", ["0.6B", "1.7B", "4B", "8B"])
+def test_the_page_of_one_gpu_has_what_the_plan_says(card, size, vllm):
+    rows = [line for line in (ROOT / "docs" / "one-gpu.md").read_text().splitlines() if f"| Qwen3-{size} |" in line]
+    assert rows[vllm].strip("| ").split(" | ")[1:] == card("cells", f"qwen3-{size.lower()}", vllm)
 
 
 @pytest.mark.long
