@@ -124,9 +124,7 @@ async def _connect_embedded(
     if device.is_accelerator:  # elsewhere the system's memory gives way
         memory = await asyncio.to_thread(plan_of, options, training, device, service.dtype)
     if memory is not None:
-        # Beside a vLLM of the run's own, the engine's sampler only scores single answers.
-        own = training.sampler == "vllm"
-        service.follow(replace(memory, cache_bytes=0) if own else memory)
+        service.follow(memory)
     if state_path is not None:
         trainer = await ready(service.create_training_client_from_state_with_optimizer(state_path))
     else:
@@ -162,17 +160,21 @@ async def _sampled_by_vllm(
     memory: MemoryPlan | None,
 ) -> Backend:
     """Return the same trainer with vLLM as its sampler. The context is the shorter of the two."""
+    from code_rl.engine.checkpoints import VLLM_LOG
+    from code_rl.engine.local.memory import load_of
     from code_rl.engine.vllm import Vllm, find_vllm, vllm_at
-    from code_rl.engine.vllm_server import LOG, OWN, OwnVllm
+    from code_rl.engine.vllm_server import OwnVllm
 
     closing = ExitStack()
     closing.callback(backend.close)
     try:
-        if training.sampler == OWN:
-            share = None if memory is None else memory.cache_bytes / memory.memory
-            number = str(dtype).removeprefix("torch.")
-            log = state_dir.parent / LOG
-            server = OwnVllm(options, training, number, backend.context, share, log)
+        if training.starts_vllm:
+            rows, share = (1, None) if memory is None else (memory.rows, memory.share)
+            # A prompt that is longer than planned may take half of the caches.
+            longest = load_of(options, training, backend.context).longest * max(1, rows // 2)
+            context, number = min(longest, backend.context), str(dtype).removeprefix("torch.")
+            log = state_dir.parent / VLLM_LOG
+            server = OwnVllm(options, training, number, context, share, log)
             closing.callback(server.close)
             await server.ready()
             place = server.place

@@ -31,6 +31,7 @@ else:
 
 CHECKPOINTS = "checkpoints.jsonl"
 CONFIG = "config.json"
+VLLM_LOG = "vllm.log"
 DIGEST = "state_sha256"
 Kind = Literal["state", "sampler", "both"]
 

@@ -2,14 +2,15 @@
 
     python guard.py COMMAND...
 
-A command that ends is started again, unless it ended `_TRIES` times in a row within `_YOUNG_S`. It
-runs in a process group of its own, of which nothing is left afterwards. Run by path, this module
-needs the standard library alone.
+A command that ends is started again, unless it ended `_TRIES` times within `_WITHIN_S`. It runs in
+a process group of its own, of which nothing is left afterwards; SIGTERM to this process also ends
+it. Run by path, this module needs the standard library alone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import select
 import signal
@@ -17,25 +18,36 @@ import subprocess
 import sys
 import time
 
-_TRIES, _YOUNG_S = 3, 120.0
+_TRIES, _WITHIN_S = 3, 3600.0
 _POLL_S, _GRACE_S = 0.2, 10.0
+_PR_SET_PDEATHSIG = 1
 
 
 def main(command: list[str]) -> int:
-    """Run the command. Return 0 if the owner ended, 1 if the command does not stay up."""
-    failures = 0
-    while failures < _TRIES:
-        started = time.monotonic()
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    """Run the command. Return 0 if the owner ended or by SIGTERM, 1 if the command does not stay
+    up."""
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
+    ends: list[float] = []
+    while len(ends) < _TRIES or ends[-1] - ends[-_TRIES] > _WITHIN_S:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_end_with_guard
+        )
         try:
             while child.poll() is None:
-                if _owner_ended(_POLL_S):
+                if stopped or _owner_ended(_POLL_S):
                     return 0
         finally:
             _end(child)
         print(f"code-rl: ended with status {child.returncode}", flush=True)
-        failures = failures + 1 if time.monotonic() - started < _YOUNG_S else 0
+        ends.append(time.monotonic())
     return 1
+
+
+def _end_with_guard() -> None:
+    """Have the kernel end this process when the guard is killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _owner_ended(wait_s: float) -> bool:

@@ -20,3 +20,8 @@ class TrainingOptions:
     sampler: str | None = None
     sampler_dir: str | None = None
     vllm_command: str | None = None
+
+    @property
+    def starts_vllm(self) -> bool:
+        """True if the run starts a vLLM server itself."""
+        return self.sampler == "vllm"

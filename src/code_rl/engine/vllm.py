@@ -31,7 +31,7 @@ from code_rl.engine.places import Place, place_of
 from code_rl.engine.remote import Link
 from code_rl.engine.scoring import gaps_to
 from code_rl.engine.settings import TrainingOptions
-from code_rl.engine.vllm_server import HEALTH, OWN, command_of
+from code_rl.engine.vllm_server import HEALTH, command_of
 from code_rl.util.concurrency import gather_or_cancel
 from code_rl.util.errors import BackendError, ConfigError
 from code_rl.util.options import SamplingOptions
@@ -79,7 +79,7 @@ def vllm_at(sampler: str) -> Place:
 
 def check_vllm(training: TrainingOptions) -> None:
     """Raise ConfigError if the run's sampler is not installed, or does not answer as vLLM does."""
-    if training.sampler == OWN:
+    if training.starts_vllm:
         command_of(training)
     else:
         find_vllm(vllm_at(str(training.sampler)))

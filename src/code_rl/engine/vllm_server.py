@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import secrets
 import shlex
 import socket
@@ -24,19 +25,30 @@ from code_rl.engine.settings import TrainingOptions
 from code_rl.util.errors import ConfigError
 from code_rl.util.options import SamplingOptions
 
-OWN, HEALTH = "vllm", "/health"
+HEALTH = "/health"
 logger = logging.getLogger("code_rl.engine")
-LOG = "vllm.log"
 _GUARD = str(Path(__file__).with_name("guard.py"))
 _START_S, _CHECK_S, _NOTICE_S, _END_S = 1800.0, 0.5, 15.0, 30.0
 _SERVER = "-m vllm.entrypoints.openai.api_server"
+_ERROR = re.compile(r"\w*([Ee]rror|Exception)[:,] .+")
 
 
 def command_of(training: TrainingOptions) -> list[str]:
     """Return the command that starts vLLM, without the run's options. Raises ConfigError if it is
-    not installed."""
+    not installed, or the given command cannot be used."""
     if training.vllm_command is not None:
-        return shlex.split(training.vllm_command)
+        try:
+            given = shlex.split(training.vllm_command)
+        except ValueError as error:
+            raise ConfigError(f"vllm_command={training.vllm_command!r}: {error}") from error
+        if not given:
+            raise ConfigError("vllm_command= is empty; leave it out for vLLM beside code-rl")
+        for name in sorted({"--host", "--port", "--api-key"} & _flags(given)):
+            raise ConfigError(
+                f"vllm_command= gives {name}, which the run chooses; leave it out, or start the "
+                "server yourself and give sampler=http://…"
+            )
+        return given
     command = [sys.executable, *_SERVER.split()]
     probe = "import sys; from importlib.util import find_spec; sys.exit(find_spec('vllm') is None)"
     if subprocess.run([sys.executable, "-c", probe], check=False).returncode:
@@ -60,28 +72,31 @@ class OwnVllm:
         log: Path,
     ) -> None:
         """Start it. `context` is in tokens, `share` the part of the device's memory that it may
-        take (None: its own default), and `log` its log file."""
+        take (None: its own default), and `log` its log file. Flags of `vllm_command` replace the
+        run's."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = int(probe.getsockname()[1])
         key = f"tml-{secrets.token_hex(16)}"
         flags = {
-            "model": source_of(str(options.model_name)),
-            "dtype": dtype,
-            "host": "127.0.0.1",
-            "port": port,
+            "--model": source_of(str(options.model_name)),
+            "--dtype": dtype,
+            "--host": "127.0.0.1",
+            "--port": port,
             # The ranks that vLLM accepts are powers of two from 8 on.
-            "max-lora-rank": max(8, 1 << (training.lora_rank - 1).bit_length()),
+            "--max-lora-rank": max(8, 1 << (training.lora_rank - 1).bit_length()),
             # The current adapter, and that of completions still in flight.
-            "max-loras": 2,
-            "max-model-len": context,
+            "--max-loras": 2,
+            "--max-model-len": context,
         }
         if share is not None:
-            flags["gpu-memory-utilization"] = f"{share:.2f}"
+            flags["--gpu-memory-utilization"] = f"{share:.4f}"
+            flags |= {"--max-num-batched-tokens": 2048, "--max-num-seqs": 256}
         if options.temperature not in (0.0, 1.0):
-            flags["logprobs-mode"] = "processed_logprobs"
+            flags["--logprobs-mode"] = "processed_logprobs"
         command = [*command_of(training), "--enable-lora"]
-        command += [part for name, value in flags.items() for part in (f"--{name}", str(value))]
+        for name in sorted(flags.keys() - _flags(command)):
+            command += [name, str(flags[name])]
         # The key is in the environment, where other users of the machine cannot read it.
         secret = {"VLLM_API_KEY": key, "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
         self.place = Place(BackendKind.SERVER, f"http://127.0.0.1:{port}", key)
@@ -99,17 +114,17 @@ class OwnVllm:
 
     async def ready(self) -> None:
         """Wait until the server is healthy, and log its state now and then. Raises ConfigError,
-        with the log's last line, if it does not come up."""
+        with the log's last errors, if it does not come up."""
         began = noticed = time.monotonic()
         logger.info("vLLM starts at %s; its log is %s", self.place.url, self._log)
         while await asyncio.to_thread(self._link.silence) is not None:
             now = time.monotonic()
             if self._guard.poll() is not None or now - began > _START_S:
                 raise ConfigError(
-                    f"sampler=vllm did not start; {self._log} ends with: {_last(self._log)}"
+                    f"sampler=vllm did not start; {self._log} has: {_errors(_lines(self._log))}"
                 )
             if now - noticed > _NOTICE_S:
-                logger.info("vLLM starts since %.0f s: %s", now - began, _last(self._log))
+                logger.info("vLLM starts since %.0f s: %s", now - began, _lines(self._log)[-1])
                 noticed = now
             await asyncio.sleep(_CHECK_S)
 
@@ -121,8 +136,19 @@ class OwnVllm:
             self._guard.wait(_END_S)
 
 
-def _last(log: Path) -> str:
-    """Return the log's last line of the server's own, shortened."""
-    lines = log.read_text(errors="replace").splitlines()
-    own = [line for line in lines if line.strip() and not line.startswith("code-rl: ")]
-    return own[-1].strip()[:300] if own else "nothing"
+def _flags(command: list[str]) -> set[str]:
+    """Return the words of a command, with the names of options as vLLM reads them."""
+    return {part.partition("=")[0].replace("_", "-") for part in command}
+
+
+def _lines(log: Path) -> list[str]:
+    """Return the lines that the server wrote, shortened."""
+    lines = map(str.strip, log.read_text(errors="replace").splitlines())
+    own = [line[:300] for line in lines if line and not line.startswith("code-rl: ")]
+    return own or ["nothing"]
+
+
+def _errors(lines: list[str]) -> str:
+    """Return the last three errors that the lines name, or else the last lines."""
+    errors = [found[0] for found in map(_ERROR.search, reversed(lines)) if found]
+    return "; ".join([*dict.fromkeys(errors)][2::-1] or lines[-3:])

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -24,11 +25,12 @@ from code_rl.engine.local.forward import Prompt
 from code_rl.engine.local.hf import hf_modules, hf_weights
 from code_rl.engine.local.hf_learner import HfLearner
 from code_rl.engine.local.lora import Lora, LoraSettings
-from code_rl.engine.local.memory import Load, plan_memory
+from code_rl.engine.local.memory import Load, load_of, plan_memory
 from code_rl.engine.local.models import wrap_model
 from code_rl.engine.local.passes import read_pass
 from code_rl.engine.local.picking import Choice
 from code_rl.engine.losses import LOSSES
+from code_rl.training.config import make_config
 from code_rl.util.errors import ConfigError
 from tests.engine.accelerator.simulated import GIB, NAME, PLACE, card, install, sized
 from tests.engine.local.embedded_models import datum, reference, text, tokens
@@ -319,14 +321,71 @@ def planned_transformers() -> Numbers:
         return {"planned": plan.parts.total, "peak": card.peak - before, "fits": True, "rows": plan.rows}
 
 
-def refused(total: int) -> str:
+def beside(total: int, others: int, vllm: bool) -> Numbers:
+    """The plan of a small model on a card of which other processes hold a part: its bytes, and its line."""
+    from benchmarks.memory import configuration
+
+    install()
+    with sized(total, others=others, compute=False):
+        load = Load(64, 1024, 4, 8, vllm)
+        plan = plan_memory(configuration("small", 8192), torch.bfloat16, Device(PLACE), load)
+        share, caches = plan.share * total, plan.cache_bytes
+        return {"trainer": plan.parts.total, "weights": plan.parts.weights, "share": share, "caches": caches} | {
+            "rows": plan.rows,
+            "line": str(plan),
+        }
+
+
+def cells(shape: str, vllm: bool) -> list[str]:
+    """The row of a model in docs/one-gpu.md, by the planner: 16, 24, 48 and 80 GB, each at 8,192 and 24,576 new tokens."""
+    from benchmarks.accelerator import CONTEXT
+    from benchmarks.memory import configuration
+
+    install()
+    given = {"backend": "embedded", "model_name": "Qwen/Qwen3-4B", "dataset": "deepcoder"}
+    given |= {"sampler": "vllm"} if vllm else {}
+
+    def cell(gib: int, max_tokens: int) -> str:
+        config = make_config({**given, "max_tokens": str(max_tokens)})
+        load = load_of(config, config.training, CONTEXT)
+        with sized(gib * GIB, compute=False):
+            try:
+                return str(plan_memory(configuration(shape, CONTEXT), torch.bfloat16, Device(PLACE), load).rows)
+            except ConfigError as error:
+                remedy = str(error).rsplit("; ")[-1].removeprefix("give ")
+        named = {"a smaller model_name": "a smaller model", "leave out sampler=vllm": "without vLLM"}
+        return named.get(remedy, f"`{remedy}`")
+
+    pairs = [[cell(gib, max_tokens) for max_tokens in (8192, 24576)] for gib in (16, 24, 48, 80)]
+    return ["; ".join(dict.fromkeys(pair) if "a smaller model" in pair else pair) for pair in pairs]
+
+
+def run_beside_vllm(folder: str, total: int) -> Numbers:
+    """A run on the card that starts its own vLLM there: the server's options, the plan's line, and the bytes left when the next is planned."""
+    from code_rl.cli.train import train_command
+    from tests.engine.remote.test_own_vllm import COMMAND, options_of
+    from tests.engine.remote.test_vllm import given
+
+    install()
+    run = Path(folder)
+    settings = given("vllm", run, vllm_command=COMMAND, device=NAME, dtype="float32", outage_timeout="60")
+    with sized(total), redirect_stdout(StringIO()) as printed:
+        assert train_command({**settings, "dry_run": "true"}) == 0
+        before = card.live
+        assert train_command({**settings, "max_steps": "1"}) == 0
+        assert train_command({**settings, "dry_run": "true"}) == 0
+    line, *_ = (line for line in printed.getvalue().splitlines() if "GiB of" in line)
+    return {"options": options_of(run), "line": line, "left": card.live - before}
+
+
+def refused(total: int, vllm: bool = False) -> str:
     """The refusal of a plan on a card of so many bytes; empty if the plan fits."""
     from benchmarks.memory import configuration
 
     install()
     with sized(total, compute=False):
         try:
-            plan_memory(configuration("small", 8192), torch.bfloat16, Device(PLACE), Load(64, 1024, 4, 8))
+            plan_memory(configuration("small", 8192), torch.bfloat16, Device(PLACE), Load(64, 1024, 4, 8, vllm))
         except ConfigError as error:
             return str(error)
     return ""

@@ -36,7 +36,7 @@ class Card(Meter):
 
     def __init__(self) -> None:
         super().__init__()
-        self.total, self.compute = 80 * GIB, True
+        self.total, self.others, self.compute = 80 * GIB, 0, True
         self.waits = 0
         self.launched: Counter[str] = Counter()
 
@@ -54,24 +54,24 @@ class Card(Meter):
         """Count a new tensor's memory; raise if there is too little."""
         before = self.live
         self.count(tensor)
-        if self.live > self.total:
+        if self.live > self.total - self.others:
             size, self.peak = self.live - before, before
-            raise torch.OutOfMemoryError(f"{NAME}: {size} bytes more than the {self.total - before} left")
+            raise torch.OutOfMemoryError(f"{NAME}: {size} bytes more than the {self.total - self.others - before} left")
 
 
 card = Card()
 
 
 @contextmanager
-def sized(total: int, *, compute: bool = True) -> Iterator[Card]:
-    """Give the card this many bytes of memory, and contents only with `compute`."""
-    before = card.total, card.compute
-    card.total, card.compute = total, compute
+def sized(total: int, *, others: int = 0, compute: bool = True) -> Iterator[Card]:
+    """Give the card this many bytes of memory, `others` of them to other processes, and contents only with `compute`."""
+    before = card.total, card.others, card.compute
+    card.total, card.others, card.compute = total, others, compute
     card.reset()
     try:
         yield card
     finally:
-        card.total, card.compute = before
+        card.total, card.others, card.compute = before
 
 
 class OnCard(Tensor):
@@ -197,7 +197,7 @@ class _Module:
 
     def mem_get_info(self, place: object = None) -> tuple[int, int]:
         del place
-        return card.total - card.live, card.total
+        return card.total - card.others - card.live, card.total
 
     def memory_allocated(self, place: object = None) -> int:
         del place

@@ -11,6 +11,7 @@ import pytest
 
 from code_rl.engine.losses import LOSSES
 from tests.engine.accelerator.process import run_case
+from tests.paths import ROOT
 
 NAME, GIB = "simgpu", 2**30
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="no torch")
@@ -131,6 +132,47 @@ def test_a_plan_is_within_a_tenth_of_the_peak_on_the_card(card, plan):
     assert found["planned"] == pytest.approx(found["peak"], rel=0.1)
     assert found["fits"]
     assert found["rows"] >= 4
+
+
+def test_a_plan_leaves_alone_what_other_processes_hold(card):
+    alone, beside = (card("beside", GIB, others, False) for others in (0, GIB // 2))
+    assert alone["trainer"] == beside["trainer"]
+    assert beside["trainer"] + beside["caches"] <= GIB // 2
+    assert "0.5" in beside["line"]
+
+
+def test_a_plan_beside_vllm_counts_its_weights_and_working_memory_too(card):
+    others, total = GIB, 8 * GIB
+    alone, beside = (card("beside", total, others, vllm) for vllm in (False, True))
+    assert alone["trainer"] == beside["trainer"]
+    assert beside["trainer"] + beside["share"] <= total - others
+    assert beside["share"] - beside["caches"] >= beside["weights"] + 2 * GIB
+    assert 1 <= beside["rows"] < alone["rows"]
+    assert "vLLM" in beside["line"]
+    assert "vLLM" not in alone["line"]
+
+
+def test_a_plan_beside_vllm_that_cannot_fit_names_it(card):
+    assert "leave out sampler=vllm" in card("refused", GIB, True)
+    assert "model_name" in card("refused", 1 << 20, True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("vllm", [False, True])
+@pytest.mark.parametrize("size", ["0.6B", "1.7B", "4B", "8B"])
+def test_the_page_of_one_gpu_has_what_the_plan_says(card, size, vllm):
+    rows = [line for line in (ROOT / "docs" / "one-gpu.md").read_text().splitlines() if f"| Qwen3-{size} |" in line]
+    assert rows[vllm].strip("| ").split(" | ")[1:] == card("cells", f"qwen3-{size.lower()}", vllm)
+
+
+@pytest.mark.long
+def test_a_run_gives_its_own_vllm_the_share_of_the_plan(card, tmp_path):
+    total = 8 * GIB
+    found = card("run_beside_vllm", str(tmp_path / "run"), total)
+    assert "vLLM" in found["line"]
+    assert found["left"] == 0
+    assert 3 * GIB < float(found["options"]["gpu_memory_utilization"]) * total < 7.6 * GIB
+    assert found["options"]["max_num_seqs"] == 256
 
 
 def test_a_plan_that_cannot_fit_names_the_setting_that_would(card):

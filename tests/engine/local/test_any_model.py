@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from tinker import types  # noqa: E402
 
+from code_rl.engine.local.device import Device  # noqa: E402
 from code_rl.engine.local.hf import HfWeights, hf_weights  # noqa: E402
 from code_rl.engine.local.memory import MemoryPlan, Parts  # noqa: E402
 from code_rl.engine.local.models import Model, fingerprint  # noqa: E402
@@ -113,7 +114,9 @@ def test_an_adapter_means_the_same_in_peft_and_merged(kind, tmp_path):
 
 def test_a_planned_micro_batch_is_kept_to():
     engine = service(made("phi"))
-    engine.follow(MemoryPlan(Parts(0, 0, 0, 0), tokens=64, cache_bytes=1, rows=1, memory=1, device="a card"))
+    engine.follow(
+        MemoryPlan(Parts(0, 0, 0, 0), tokens=64, cache_bytes=1, rows=1, vllm=0, memory=1, device=Device(engine.device))
+    )
     client = engine.create_lora_training_client("m", rank=4, seed=0).result()
     assert client._learner.budget == 64
 

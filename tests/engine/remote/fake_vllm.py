@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import threading
 from collections.abc import Callable
@@ -121,10 +122,14 @@ def main() -> None:
     parser.add_argument("--enable-lora", action="store_true", required=True)
     for name in ("port", "max-lora-rank", "max-loras", "max-model-len"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    for name in ("max-num-seqs", "max-num-batched-tokens"):
+        parser.add_argument(f"--{name}", type=int)
     for name in ("model", "dtype", "host"):
         parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--logprobs-mode")
+    for name in ("logprobs-mode", "gpu-memory-utilization"):
+        parser.add_argument(f"--{name}")
     asked = parser.parse_args()
+    print(json.dumps(vars(asked)), flush=True)
     made = FakeVllm(asked.max_lora_rank)
     made.port, made.context, made.key = asked.port, asked.max_model_len, os.environ["VLLM_API_KEY"]
     made.updates = os.environ["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from tests.paths import ROOT
 from tests.refusals import refused
 from tests.waiting import until
 
+GUARD = str(ROOT / "src" / "code_rl" / "engine" / "guard.py")
 COMMAND = f"{sys.executable} -m tests.engine.remote.fake_vllm"
 
 
@@ -39,12 +42,18 @@ def servers(run: Path, word: bytes = b"tests.engine.remote.fake_vllm") -> list[i
     return found
 
 
+def options_of(run: Path) -> dict[str, Any]:
+    """The options that the run's server was started with, as its log has them."""
+    (found, *_) = (line for line in (run / "vllm.log").read_text().splitlines() if line.startswith("{"))
+    return json.loads(found)
+
+
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """A run's folder; its servers have its name in their environment, and the tests' modules on their path."""
     folder = tmp_path / "run"
     monkeypatch.setenv("SERVER_OF", str(folder))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}{os.pathsep}{ROOT}")
     return folder
 
 
@@ -56,6 +65,14 @@ def test_a_run_starts_its_server_samples_from_it_and_ends_it(run):
     assert all(line["sampler/gap_max"] < 1e-4 for line in lines)
     assert "model loaded" in (run / "vllm.log").read_text()
     assert servers(run) == []
+
+
+@pytest.mark.long
+def test_a_server_gets_the_lengths_of_the_run_and_the_options_of_its_command(run):
+    assert train_command(settings_of(run, max_steps="1", vllm_command=f"{COMMAND} --max-loras=3")) == 0
+    options = options_of(run)
+    assert options["max_loras"] == 3
+    assert 80 < options["max_model_len"] < 512  # more than max_tokens, less than the model's context
 
 
 @pytest.mark.long
@@ -91,11 +108,51 @@ def test_a_run_that_is_ended_leaves_no_server_and_resumes(run, ending):
 
 
 @pytest.mark.long
-def test_a_server_that_does_not_come_up_is_refused_with_the_end_of_its_log(run):
-    command = f"{sys.executable} -c 'import sys; print(1234567); sys.exit(1)'"
-    with refused("sampler=vllm", "1234567"):
-        train_command(settings_of(run, vllm_command=command))
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
+def test_a_server_ends_with_its_guard(run, ending):
+    words = [f"{name}={value}" for name, value in settings_of(run, max_steps="50", outage_timeout="1").items()]
+    started = subprocess.Popen([sys.executable, str(ROOT / "train.py"), *words], stdout=subprocess.DEVNULL)
+    until(lambda: (run / "metrics.jsonl").exists() or started.poll() is not None)
+    (guard,) = servers(run, b"guard.py")
+    os.kill(guard, ending)
+    until(lambda: not servers(run))
+    assert started.wait(60) != 0
+
+
+@pytest.mark.parametrize("speed", [700, 20000])
+def test_a_server_that_keeps_ending_is_started_three_times_an_hour(tmp_path, speed):
+    starts = tmp_path / "starts"
+    starts.write_text("")
+    # A start takes at least a tenth of a second, which the guard's fast clock counts as a minute or as half an hour.
+    fast = f"import runpy, sys, time; real = time.monotonic; time.monotonic = lambda: real() * {speed}"
+    guard = [sys.executable, "-c", f"{fast}; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"]
+    command = [*guard, GUARD, "sh", "-c", f"echo started >> {starts}; sleep 0.1"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as started:
+        until(lambda: started.poll() is not None or starts.read_text().count("started") == 6)
+    assert started.returncode == (speed == 700)
+    assert starts.read_text().count("started") == (3 if speed == 700 else 6)
+
+
+@pytest.mark.long
+def test_a_server_that_does_not_come_up_is_refused_with_its_errors_and_keeps_its_log(run):
+    raising = "try: raise ValueError(1234567)\nfinally: print(89)"
+    command = f"{sys.executable} -c '{raising}'"
+    for _ in range(2):  # the log is in nobody's way
+        with refused("sampler=vllm", "ValueError: 1234567", str(run / "vllm.log")):
+            train_command(settings_of(run, vllm_command=command))
+        assert "1234567" in (run / "vllm.log").read_text()
+        assert not (run / "begun.json").exists()
     assert servers(run) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [("'abc", "abc"), ("", "vllm_command="), ("vllm --port=1", "--port"), ("vllm --api_key x", "--api-key")],
+)
+def test_a_command_that_cannot_be_used_is_refused_by_name(run, command, named):
+    with refused("vllm_command=", named):
+        train_command(settings_of(run, vllm_command=command))
+    assert not run.exists()
 
 
 def test_settings_of_a_server_without_one_and_a_missing_vllm_are_refused(run):

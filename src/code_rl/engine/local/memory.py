@@ -6,6 +6,7 @@ the true shape; every further layer adds as much as the second. So the plan foll
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -42,6 +43,9 @@ _GIB = 2**30
 _RESERVED = 0.06
 # Assumed of the data: tokens of the longest prompt, and completions of a prompt.
 _PROMPT, _GROUP = 1024, 8
+# Of vLLM's share beside weights, adapters and caches: activations of 2,048 tokens, logits of 256
+# sequences (`vllm_server` sets both), CUDA graphs with and without an adapter. Measured on no card.
+_VLLM_BYTES = 3 * _GIB
 # The smallest micro-batch that is tried, and the shortest completion that is proposed.
 _LEAST_TOKENS, _SMALLEST = 1024, 256
 
@@ -49,12 +53,13 @@ _LEAST_TOKENS, _SMALLEST = 1024, 256
 @dataclass(frozen=True)
 class Load:
     """The work that is planned: tokens of the longest prompt and completion, completions of a
-    prompt, rank of the adapter."""
+    prompt, rank of the adapter, and whether a vLLM on the same device samples."""
 
     prompt: int
     max_tokens: int
     group: int
     rank: int
+    vllm: bool = False
 
     @property
     def longest(self) -> int:
@@ -81,14 +86,21 @@ class Parts:
 @dataclass(frozen=True)
 class MemoryPlan:
     """A plan that fits: `tokens` of a micro-batch, and the bytes that remain for the sampler's
-    caches, which hold `rows` of the longest completions at once."""
+    caches, which hold `rows` of the longest completions at once. `vllm` are the bytes that a vLLM
+    takes beside its caches, `memory` those that were available."""
 
     parts: Parts
     tokens: int
     cache_bytes: int
     rows: int
+    vllm: int
     memory: int
-    device: str
+    device: Device
+
+    @property
+    def share(self) -> float:
+        """The part of the device's memory that vLLM takes."""
+        return (self.cache_bytes + self.vllm) / self.device.total
 
     def __str__(self) -> str:
         parts = self.parts
@@ -97,10 +109,11 @@ class MemoryPlan:
             "adapter and optimizer": parts.adapter,
             "sampler's adapter": parts.sampler,
             f"micro-batch of {self.tokens:,} tokens": parts.activations,
+            **({"vLLM's weights and working memory": self.vllm} if self.vllm else {}),
             f"caches of {self.rows:,} completions": self.cache_bytes,
         }
         listed = ", ".join(f"{name} {size / _GIB:.2f}" for name, size in named.items())
-        return f"memory, GiB of {self.memory / _GIB:.1f} on {self.device}: {listed}"
+        return f"memory, GiB of {self.memory / _GIB:.1f} available on {self.device.name}: {listed}"
 
 
 def plan_of(
@@ -111,13 +124,18 @@ def plan_of(
     Raises ConfigError if the model cannot be read, or cannot fit.
     """
     _, described, arch = model_config(str(options.model_name))
-    prompt = min(_PROMPT, arch.max_context // 2)
-    longest = max(options.max_tokens, training.longest_completion)
-    load = Load(prompt, min(longest, arch.max_context - prompt), _GROUP, training.lora_rank)
+    gc.collect()  # models of earlier runs in this process
     try:
-        return plan_memory(described, dtype, device, load)
+        return plan_memory(described, dtype, device, load_of(options, training, arch.max_context))
     except RuntimeError:  # what a mixture of experts computes depends on its tokens
         return None
+
+
+def load_of(options: SamplingOptions, training: TrainingOptions, context: int) -> Load:
+    """Return the load of a run with a model of this context."""
+    prompt = min(_PROMPT, context // 2)
+    longest = min(max(options.max_tokens, training.longest_completion), context - prompt)
+    return Load(prompt, longest, _GROUP, training.lora_rank, training.starts_vllm)
 
 
 def plan_memory(config: Any, dtype: torch.dtype, device: Device, load: Load) -> MemoryPlan:
@@ -127,7 +145,7 @@ def plan_memory(config: Any, dtype: torch.dtype, device: Device, load: Load) -> 
     Raises ConfigError, with the setting that would make it fit, if no plan does.
     """
     shape = _Shape(config, architecture_of(config), dtype, device.is_accelerator)
-    memory = device.total
+    memory = device.free if device.is_accelerator else device.total
     tokens = HF_TOKENS if isinstance(shape.arch, HfArchitecture) else device.tokens
     best: MemoryPlan | None = None
     while True:
@@ -139,10 +157,12 @@ def plan_memory(config: Any, dtype: torch.dtype, device: Device, load: Load) -> 
             break
         tokens //= 2
     if best is None:
-        need = found.parts.total + shape.bytes_per_token * load.longest
+        need = found.parts.total + found.vllm + shape.bytes_per_token * load.longest
+        vllm = " and sampler=vllm" if load.vllm else ""
         raise ConfigError(
-            f"max_tokens={load.max_tokens} with lora_rank={load.rank} takes {need / _GIB:.1f} GiB, "
-            f"and {device.name} has {memory / _GIB:.1f}; {_remedy(shape, device, load, memory)}"
+            f"max_tokens={load.max_tokens} with lora_rank={load.rank}{vllm} takes "
+            f"{need / _GIB:.1f} GiB, and {device.name} has {memory / _GIB:.1f} available; "
+            f"{_remedy(shape, device, load, memory)}"
         )
     return best
 
@@ -150,9 +170,10 @@ def plan_memory(config: Any, dtype: torch.dtype, device: Device, load: Load) -> 
 def _plan(shape: _Shape, device: Device, load: Load, tokens: int, memory: int) -> MemoryPlan:
     """Return the plan with micro-batches of so many tokens; it fits if it has a row."""
     parts = measured(shape, load, tokens)
-    room = int(memory * (1 - _RESERVED)) - parts.total
+    vllm = load.vllm * (parts.weights + 2 * parts.sampler + _VLLM_BYTES)
+    room = int(memory * (1 - _RESERVED)) - parts.total - vllm
     rows = room // (shape.bytes_per_token * (load.longest + BLOCK))
-    return MemoryPlan(parts, tokens, room, rows, memory, device.name)
+    return MemoryPlan(parts, tokens, room, rows, vllm, memory, device)
 
 
 def _remedy(shape: _Shape, device: Device, load: Load, memory: int) -> str:
@@ -160,8 +181,11 @@ def _remedy(shape: _Shape, device: Device, load: Load, memory: int) -> str:
     fewer = [load.max_tokens >> i for i in range(1, load.max_tokens.bit_length())]
     loads = [replace(load, max_tokens=tokens) for tokens in fewer if tokens >= _SMALLEST]
     lower = replace(load, max_tokens=_SMALLEST, rank=max(1, load.rank // 4))
-    for smaller in (*loads, lower):
+    alone = replace(load, vllm=False)
+    for smaller in (alone, *loads, lower):
         if _plan(shape, device, smaller, _LEAST_TOKENS, memory).rows >= 1:
+            if smaller is alone:
+                return "leave out sampler=vllm"
             rank = f"lora_rank={smaller.rank} " if smaller is lower else ""
             return f"give {rank}max_tokens={smaller.max_tokens}"
     return "give a smaller model_name"

@@ -136,7 +136,9 @@ class EmbeddedService:
 
     def follow(self, plan: MemoryPlan) -> None:
         """Use the plan's micro-batch and caches from now on."""
-        self._tokens, self._sampler.cache_bytes = plan.tokens, plan.cache_bytes
+        self._tokens = plan.tokens
+        # Beside a vLLM of the run's own, the engine's sampler only scores single answers.
+        self._sampler.cache_bytes = 0 if plan.vllm else plan.cache_bytes
 
     def _model(self, name: str) -> Model:
         # Only the loader's thread adds models that are not in memory.

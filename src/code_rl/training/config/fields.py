@@ -127,7 +127,8 @@ class Config(SamplingOptions, SandboxOptions):
         None,
         MUTABLE,
         embedded("how sampler=vllm is started", "there is no sampler to start"),
-        "With sampler=vllm: the command that starts its server (None: vLLM in this environment).",
+        "With sampler=vllm: the command that starts its server (None: vLLM in this environment). "
+        "Its options replace the run's.",
     )
     sampler_dir: str | None = setting(
         None,

@@ -7,13 +7,13 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from code_rl.engine.checkpoints import CONFIG, is_run, read_config
+from code_rl.engine.checkpoints import CONFIG, VLLM_LOG, is_run, read_config
 from code_rl.training.config import Config
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import LOCK, TEMPORARY, only_writer, writes
@@ -42,8 +42,8 @@ def claimed(log_path: Path | None, behavior: Behavior, resumes: bool) -> Iterato
     """Make the run directory (None: a new one with the default name), lock it for the block, and
     decide about its earlier run, which the settings were read to resume if `resumes`.
 
-    A directory made for a start that fails is deleted. Raises ConfigError if the directory is in
-    use, or as `check_log_dir` does.
+    A directory made for a start that fails is deleted, but for vLLM's log. Raises ConfigError if
+    the directory is in use, or as `check_log_dir` does.
     """
     path = log_path or new_folder()
     _holds_run(path)  # before a lock is written beside other things
@@ -62,7 +62,9 @@ def claimed(log_path: Path | None, behavior: Behavior, resumes: bool) -> Iterato
             yield claim
         except Exception:
             if made and not claim.started:
-                shutil.rmtree(path, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    clear(path, {VLLM_LOG})
+                    path.rmdir()
             elif not (claim.started or begun):
                 (path / BEGUN).unlink(missing_ok=True)
             raise
@@ -79,12 +81,12 @@ def new_folder(prefix: str = "") -> Path:
     return path
 
 
-def clear(path: Path) -> None:
+def clear(path: Path, kept: Set[str] = frozenset({LOCK, BEGUN})) -> None:
     """Delete a run, the settings that make it one first: if this is interrupted, what is left is
     not taken for a run. The lock, which a process may hold, and the settings of the next run
     stay."""
     (path / CONFIG).unlink(missing_ok=True)
-    for entry in {*path.iterdir()} - {path / LOCK, path / BEGUN}:
+    for entry in {*path.iterdir()} - {path / name for name in kept}:
         shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
 
@@ -134,14 +136,15 @@ def _make(path: Path) -> bool:
 
 def _holds_run(path: Path) -> bool:
     """Return True if a directory holds an earlier run, False if it is free: missing, empty, or left
-    by an interrupted start. Raises ConfigError if it holds anything else."""
+    by a start that was interrupted or failed. Raises ConfigError if it holds anything else."""
     if path.exists() and not path.is_dir():
         raise ConfigError(f"log_path={path} is a file; give a directory")
     with writes(path, "directory", setting="log_path"):
         names = {entry.name for entry in path.iterdir()} if path.exists() else set()
     if is_run(path):
         return True
-    if BEGUN in names or all(name == LOCK or name.endswith(TEMPORARY) for name in names):
+    left = names - {LOCK, VLLM_LOG}
+    if BEGUN in names or all(name.endswith(TEMPORARY) for name in left):
         return False
     if METRICS in names:
         raise ConfigError(
