@@ -68,7 +68,14 @@ def test_a_program_passes_the_public_tests_if_its_first_failure_is_after_them(fa
 def test_a_public_test_after_the_failure_proves_nothing() -> None:
     problem = Problem("late", "late", TESTS[::-1])
     failure = Failure(0, False, "wrong")
-    assert not passes_public(problem, Verdict(VerdictKind.WRONG_ANSWER, 0, 4, "lcb", failure))
+    assert passes_public(problem, Verdict(VerdictKind.WRONG_ANSWER, 0, 4, "lcb", failure)) is None
+    assert passes_public(problem, Verdict(VerdictKind.NO_CODE, 0, 4, "lcb", None)) is False
+
+
+def test_groups_without_a_wrong_program_are_no_evidence() -> None:
+    right = [ScoredGroup(group_of([trajectory(1.0)]), (1.0,), (0.0,), (None,), None, (None,)) for _ in range(15)]
+    alone, beside = (reward_metrics([scored(1.0, 0.0), *more], [{}])["reward/fpr_upper"] for more in ([], right))
+    assert alone == beside
 
 
 def pays_every_program(trajectory: Trajectory) -> float:

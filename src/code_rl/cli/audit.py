@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,7 +46,11 @@ class AuditConfig(ExecutorOptions):
         "Functions: seconds per call.",
         check_that(lambda seconds: seconds >= 1, "at least 1"),
     )
-    pays_at: float = option(1.0, "Functions: lowest score that counts as paid.")
+    pays_at: float = option(
+        1.0,
+        "Functions: lowest score that counts as paid.",
+        check_that(math.isfinite, "a finite number"),
+    )
     takes: Literal["all", "stdin", "call"] = option(
         "all",
         "Functions: problems that they accept; others are skipped and counted.",

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +29,7 @@ from code_rl.data.catalogue import (
     SHIPPED,
     CatalogueEntry,
 )
-from code_rl.data.fetch import fetch_file, open_repository, select_files
+from code_rl.data.fetch import fetch_file, local_licence, open_repository, select_files
 from code_rl.data.sources.livecodebench import release_shards
 from code_rl.data.sources.records import Item, Origin
 from code_rl.data.sources.shapes import read_row, shape_of
@@ -331,7 +332,7 @@ def _sources(part: Part, role: Role) -> list[Source]:
         return [_named(part, entry, role)]
     if is_data_file(name) or name.startswith(("/", "./", "../", "~")):
         raise ConfigError(f"dataset={given}: there is no such file or folder")
-    if OBJECT.fullmatch(given) and not suggestion(name, KNOWN_NAMES):
+    if OBJECT.fullmatch(given) and (not suggestion(name, KNOWN_NAMES) or _is_module(name)):
         problems = problems_of("dataset", given, registry.find("dataset", given, dict[str, Any]()))
         version = digest_of(problems)
         return [MadeSource(given, None, (), given=given, problems=problems, version=version)]
@@ -340,6 +341,11 @@ def _sources(part: Part, role: Role) -> list[Source]:
         f"{suggestion(name, KNOWN_NAMES)}; known are {', '.join(KNOWN_NAMES)}, hub ids "
         "(owner/name), paths, and package.module:object for your own"
     )
+
+
+def _is_module(name: str) -> bool:
+    """Return True if the top-level package of a dotted name can be imported."""
+    return find_spec(name.partition(".")[0]) is not None
 
 
 def _named(part: Part, entry: CatalogueEntry, role: Role) -> Source:
@@ -394,7 +400,8 @@ def _from_path(path: Path, part: Part, role: Role) -> Source:
             "each split with to_parquet and give those files"
         )
     chosen = select_files(names, None, split or role, str(path), required=split is not None)
-    return Source(path.resolve().name, split, tuple(path / name for name in chosen), given=given)
+    paths = tuple(path / name for name in chosen)
+    return Source(path.resolve().name, split, paths, licence=local_licence(path), given=given)
 
 
 def read_prepared(path: Path) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ import re
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -123,8 +124,15 @@ def _cached(name: str, revision: str | None, cause: Exception) -> Repository:
     return Repository(name, folder.name, files, _card(Path(found)))
 
 
+def local_licence(folder: Path) -> str:
+    """Return the license that a repository's README in `folder` names, or `unstated`."""
+    return Repository(str(folder), "", (), _card(folder / README)).licence
+
+
 def _card(readme: Path) -> dict[str, Any]:
     """Return the metadata at the head of a repository's README, or nothing."""
+    if not readme.is_file() or find_spec("huggingface_hub") is None:
+        return {}
     from huggingface_hub import metadata_load
     from yaml import YAMLError
 

@@ -73,6 +73,11 @@ def _is_filled(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
+def _is_id(value: Any) -> bool:
+    """True for a text that files and digests can hold: without a lone surrogate."""
+    return _is_filled(value) and value == value.encode("utf-8", "ignore").decode()
+
+
 def _is_date(value: Any) -> bool:
     try:
         return bool(datetime.date.fromisoformat(value).isoformat() == value)
@@ -110,7 +115,7 @@ MEGABYTES = Form(
 )
 
 FORMS = {
-    "id": FILLED,
+    "id": Form(_is_id, f"{FILLED.wanted}, of characters that UTF-8 has"),
     "statement": TEXT,
     "starter_code": OPTIONAL,
     "fn_name": OPTIONAL,

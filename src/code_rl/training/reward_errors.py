@@ -39,16 +39,16 @@ def reward_metrics(
         if reward is not None and each.format_ok and not each.verdict.correct
     ]
     paid = [each for _, each, reward in wrong if reward >= FULL_REWARD]
+    mixed = [  # some tests public, some hidden
+        passes_public(problem, each.verdict)
+        for problem, each, _ in wrong
+        if len({test.public for test in problem.tests}) == 2
+    ]
     metrics = {
         "reward/wrong": len(wrong),
+        "reward/wrong_groups": len({id(problem) for problem, _, _ in wrong}),
         "reward/wrong_paid": len(paid),
-        "reward/public_fpr": mean(
-            [
-                float(passes_public(problem, each.verdict))
-                for problem, each, _ in wrong
-                if len({test.public for test in problem.tests}) == 2  # some public, some hidden
-            ]
-        ),
+        "reward/public_fpr": mean([float(passes) for passes in mixed if passes is not None]),
     }
     metrics["reward/fpr_upper"] = _upper([*logged, metrics])
     return metrics | ({"reward/wrong_program": shown_program(paid[0])} if paid else {})
@@ -73,10 +73,13 @@ async def second_judgment(
     return {}
 
 
-def passes_public(problem: Problem, verdict: Verdict) -> bool:
-    """Return True if a wrong program passed every public test before its first failure."""
+def passes_public(problem: Problem, verdict: Verdict) -> bool | None:
+    """Return True if a wrong program passed every public test, None if its first failure left one
+    out."""
     failed = verdict.failure.test if verdict.failure else 0
-    return not any(test.public for test in problem.tests[failed:])
+    if not any(test.public for test in problem.tests[failed:]):
+        return True
+    return None if verdict.failure and not problem.tests[failed].public else False
 
 
 def _upper(logged: Sequence[Mapping[str, Any]]) -> float | None:
@@ -91,10 +94,10 @@ def _upper(logged: Sequence[Mapping[str, Any]]) -> float | None:
             sum(record.get(name) or 0 for record in logged) for name in (passed, programs, groups)
         )
         total = max(total, paid)
-        return Rate(paid, total, min(total, clusters))
+        return Rate(paid, total, max(1, min(total, clusters)))
 
     canaries = rate("canary/passed", "canary/programs", "canary/groups")
-    judged = rate("reward/wrong_paid", "reward/wrong", "groups_total")
+    judged = rate("reward/wrong_paid", "reward/wrong", "reward/wrong_groups")
     ends = [canaries.ends[1]] * (canaries.total > 0) + [judged.ends[1]] * (judged.passed > 0)
     return max(ends, default=None)
 

@@ -12,6 +12,7 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
+import code_rl
 from code_rl.data import dataset as datasets
 from code_rl.data import find_data, load_dataset, load_test_splits
 from code_rl.data.catalogue import CATALOGUE, MIXTURES
@@ -183,6 +184,14 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path, setting, error, named)
         (tmp_path / name).write_bytes(b"not that")
     with refused(*named, kind=error):
         list(open_dataset(setting.format(tmp=tmp_path)))
+
+
+def test_a_module_of_ones_own_may_be_called_almost_as_a_set(tmp_path, monkeypatch):
+    (tmp_path / "codes.py").write_text(
+        "import code_rl\nPROBLEMS = [code_rl.Problem('a', 'Say 1.', (code_rl.StdinTest('', '1'),))]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert [problem.id for problem in code_rl.load_problems("codes:PROBLEMS")] == ["a"]
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])

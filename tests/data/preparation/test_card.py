@@ -89,7 +89,7 @@ def test_the_rows_are_counted_and_the_rates_belong_to_what_is_written(card: dict
     assert card["tests"] == [2, 4, 4]
     assert card["provenance"][0]["licence"] == "unstated"
     source, kept = card["source"], card["kept"]
-    assert (kept["tpr"]["passed"], kept["tpr"]["total"], source["tpr"]["total"]) == (4, 5, 6)
+    assert (kept["tpr"]["passed"], kept["tpr"]["total"], source["tpr"]["total"]) == (4, 5, 7)
     assert source["j"] < kept["j"]
     assert kept["interval"][0] < kept["j"] < kept["interval"][1]
 
@@ -105,11 +105,40 @@ def test_problems_below_min_j_are_dropped_without_another_run_of_programs(tmp_pa
 
 
 def test_overlap_with_named_sets_is_counted_by_set(tmp_path: Path) -> None:
-    exams = tmp_path / "exams.jsonl"
-    write_problems(exams, [SOUND])
-    found = card_of(tmp_path, f"decontaminate={exams}", "stop_after=decontaminate")
-    assert found["overlap"] == {str(exams): len(SET)}
+    exams = [tmp_path / "exams.jsonl", tmp_path / "more.jsonl"]
+    for each in exams:
+        write_problems(each, [SOUND])
+    named = ",".join(map(str, exams))
+    found = card_of(tmp_path, f"decontaminate={named}", "stop_after=decontaminate")
+    assert found["overlap"] == {str(each): len(SET) for each in exams}
     assert found["kept"]["j"] is None
+
+
+def test_the_sets_own_wrong_solutions_count_also_where_a_trivial_program_passes(tmp_path: Path) -> None:
+    write_problems(
+        tmp_path / "set.jsonl",
+        [
+            problem(
+                "zero", "Ships.", tests=tuple(map(zero, TESTS)), meta={"wrong_solutions": ["print(0)", "print(1)"]}
+            ),
+            problem("sound", "Trams.", meta={"wrong_solutions": ["print(0)", None]}),
+        ],
+    )
+    out = tmp_path / "out"
+    assert main(["prepare", f"dataset={tmp_path / 'set.jsonl'}", f"out={out}", "similarity=1"]) == 0
+    found = json.loads((out / "card.json").read_text())
+    assert found["source"]["verdicts"]["wrong_solutions"] == {"passed": 1, "wrong_answer": 2}
+    assert [row["passing"] for row in found["weak_tests"]] == [1]
+    assert found["rows"]["kept"] == 1
+
+
+def test_the_licence_is_that_of_the_readme_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "repo").mkdir()
+    write_problems(tmp_path / "repo" / "train.jsonl", [SOUND])
+    (tmp_path / "repo" / "README.md").write_text("---\nlicense: mit\n---\nProblems.\n")
+    out = tmp_path / "out"
+    assert main(["prepare", f"dataset={tmp_path / 'repo'}", f"out={out}", "stop_after=filter"]) == 0
+    assert json.loads((out / "card.json").read_text())["provenance"][0]["licence"] == "mit"
 
 
 def test_a_bound_that_no_tests_can_reach_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,7 +68,7 @@ def edited(text: str, share: float, seed: int) -> str:
 def test_layout_hides_no_copy(lay: Callable[[str], str]) -> None:
     text = FIELD.format(most=9)
     assert kept(entry(text), entry(lay(text))) == [True, False]
-    assert found(lay(text), exam(text)) == Pair("p", "set", "e", "shared text", 1.0)
+    assert found(lay(text), exam(text)) == Pair("p", ("set",), "e", "shared text", 1.0)
 
 
 def test_letters_of_any_alphabet_are_words() -> None:

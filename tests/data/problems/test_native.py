@@ -165,7 +165,7 @@ def test_reading_streams(tmp_path):
 
 
 BAD = {
-    "id": [row(id=3), row(id=" "), {k: v for k, v in row().items() if k != "id"}],
+    "id": [row(id=3), row(id=" "), row(id="\ud800"), {k: v for k, v in row().items() if k != "id"}],
     "statement": [row(statement=None)],
     "tests": [row(tests=[]), row(tests={}), row(tests=None), row(tests=[STDIN, RAISES])],
     "tests[0]": [

@@ -45,7 +45,7 @@ def _card(report: Report, kept: Sequence[Candidate], workspace: Workspace) -> di
     config, dropped = workspace.config, report.dropped
     ids = {one.entry.id for one in kept}
     reasons = {one.id: one.reason for one in dropped}
-    overlap = Counter(one.overlap for one in dropped)
+    overlap = Counter(name for one in dropped for name in one.overlap)
     tests = [min(one.entry.tests, config.max_tests) for one in kept] or [0]
     return {
         "dataset": config.dataset,

@@ -34,7 +34,7 @@ class Decision:
     is a short text for users.
 
     `metadata` is added to the problem's `meta.prepare`, and `time_limit_s` replaces its limit.
-    `programs` are the verdicts of stage `verify`, `overlap` the set that has the problem.
+    `programs` are the verdicts of stage `verify`, `overlap` the sets that have the problem.
     """
 
     reason: str = ""
@@ -42,7 +42,7 @@ class Decision:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     time_limit_s: float | None = None
     programs: Verdicts = field(default_factory=dict)
-    overlap: str = ""
+    overlap: tuple[str, ...] = ()
 
     @property
     def keep(self) -> bool:

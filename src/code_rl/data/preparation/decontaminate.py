@@ -21,11 +21,11 @@ MOST_SHARERS = 8
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A problem, the evaluation problem that it overlaps with, and why. `share` is the shared part
-    of the evaluation problem's 8-grams."""
+    """A problem, the evaluation problem that it overlaps with most, and why. `share` is the shared
+    part of the evaluation problem's 8-grams, `sets` are all sets that it overlaps with."""
 
     id: str
-    set: str
+    sets: tuple[str, ...]
     exam: str
     why: str
     share: float
@@ -39,6 +39,7 @@ class Decontaminator:
         self._containment = containment
         self._exams: list[EvaluationProblem] = []
         self._ids: list[set[str]] = []
+        self._sets: list[set[str]] = []
         grams: list[set[Gram]] = []
         places: dict[tuple[str, ...], int] = {}
         for exam in eval_problems:
@@ -47,8 +48,10 @@ class Decontaminator:
             if place == len(self._exams):
                 self._exams.append(exam)
                 self._ids.append(set())
+                self._sets.append(set())
                 grams.append(ngrams(text))
             self._ids[place].update(_names(exam.ids))
+            self._sets[place].add(exam.set_name)
         sharers = Counter(gram for each in grams for gram in each)
         self._holders: dict[Gram, list[int]] = defaultdict(list)
         self._sizes = [0] * len(grams)
@@ -65,18 +68,20 @@ class Decontaminator:
             place for gram in ngrams(words(text)) for place in self._holders.get(gram, ())
         )
         shares = {place: count / self._sizes[place] for place, count in shared.items()}
-        most = max(shares, key=lambda place: (shares[place], -place), default=None)
-        if most is not None and shares[most] >= self._containment:
-            return self._pair(entry, most, "shared text", shares[most])
         called = _names(entry.called)
-        same = next(
-            (place for place in sorted(shares) if not called.isdisjoint(self._ids[place])), None
+        found = [
+            place
+            for place, share in sorted(shares.items())
+            if share >= self._containment or not called.isdisjoint(self._ids[place])
+        ]
+        if not found:
+            return None
+        most = max(found, key=shares.__getitem__)
+        why = "shared text" if shares[most] >= self._containment else "the same id"
+        sets = set().union(*(self._sets[place] for place in found))
+        return Pair(
+            entry.id, tuple(sorted(sets)), self._exams[most].id, why, round(shares[most], 3)
         )
-        return None if same is None else self._pair(entry, same, "the same id", shares[same])
-
-    def _pair(self, entry: ProblemSummary, place: int, why: str, share: float) -> Pair:
-        exam = self._exams[place]
-        return Pair(entry.id, exam.set_name, exam.id, why, round(share, 3))
 
 
 def _names(ids: Iterable[str]) -> set[str]:
@@ -98,6 +103,5 @@ def _decide(pair: Pair | None) -> Decision:
     if pair is None:
         return Decision()
     share = f"{100 * pair.share:.0f}% of its text"
-    return Decision(
-        "contaminated", f"{pair.exam} of {pair.set}: {pair.why}, {share}", overlap=pair.set
-    )
+    detail = f"{pair.exam} of {', '.join(pair.sets)}: {pair.why}, {share}"
+    return Decision("contaminated", detail, overlap=pair.sets)

@@ -22,7 +22,7 @@ class Dropped:
     stage: str
     reason: str
     detail: str
-    overlap: str = ""
+    overlap: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ def _module_of(name: str, file: str) -> ModuleType:
 
 def load(target: str, folder: str) -> Callable[..., Any]:
     """Return the function from a module that can be imported from `folder`, or from a file
-    `….py`."""
+    `….py`. Raises TypeError if it is none, or needs other arguments."""
     sys.path.insert(0, folder)
     module_name, _, name = target.rpartition(":")
     if module_name.endswith(".py"):
@@ -71,6 +71,13 @@ def load(target: str, folder: str) -> Callable[..., Any]:
         found = importlib.import_module(module_name)
     for part in name.split("."):
         found = getattr(found, part)
+    for parameter in inspect.signature(found).parameters.values():
+        given = parameter.name in ("code", "problem") or parameter.kind in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        )
+        if not given and parameter.default is parameter.empty:
+            raise TypeError(f"{name} needs {parameter.name}; a grader is given code and problem")
     return found  # type: ignore[no-any-return]
 
 

@@ -87,14 +87,19 @@ METRICS = (
     Metric("canary/tokens", "tokens", "sampled for them"),
     Metric("canary/program", "", "text of the first program that passed (absent: none)"),
     Metric("reward/wrong", "completions", "programs that fail a test"),
-    Metric("reward/wrong_paid", "completions", "of those, with a reward of 1 or more: should be 0"),
+    Metric("reward/wrong_groups", "groups", "that have one"),
+    Metric(
+        "reward/wrong_paid",
+        "completions",
+        "of those programs, with a reward of 1 or more: should be 0",
+    ),
     Metric("reward/wrong_program", "", "text of the first of those (absent: none)"),
     Metric("reward/judged_twice", "completions", "programs that passed and were judged once more"),
     Metric("reward/unstable", "completions", "of those, failed then: should be 0"),
     Metric(
         "reward/public_fpr",
         "share",
-        "programs that pass every public test, of those that fail a test",
+        "programs that pass every public test, of those that fail a test (where that is known)",
     ),
     Metric(
         "reward/fpr_upper",

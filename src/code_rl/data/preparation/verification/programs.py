@@ -14,9 +14,9 @@ UNKNOWN = "unknown"
 
 
 def wrong_kind(verdicts: Verdicts) -> str:
-    """Return the kind of wrong programs that count for FPR: a trivial program that passes, else the
-    set's own wrong solutions, else mutants."""
-    return next((kind for kind in (TRIVIAL, WRONG) if kind in verdicts), MUTANTS)
+    """Return the kind of wrong programs that count for FPR: the set's own wrong solutions, else a
+    trivial program that passes, else mutants."""
+    return next((kind for kind in (WRONG, TRIVIAL) if kind in verdicts), MUTANTS)
 
 
 def quality(problems: Iterable[Verdicts]) -> RewardQuality:

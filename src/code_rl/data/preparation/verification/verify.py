@@ -114,7 +114,12 @@ class Verifier:
         Raises SandboxError if the executor fails at a point where no verdict can report it.
         """
         if (trivial := trivial_pass(problem)) is not None:
-            return Decision(*trivial, programs={TRIVIAL: {VerdictKind.PASSED.value: 1}})
+            known: Programs = defaultdict(
+                Counter, {TRIVIAL: Counter({VerdictKind.PASSED.value: 1})}
+            )
+            await self._others(problem, 0, problem.time_limit_s, known)
+            await self._wrong_ones(problem, problem.time_limit_s, known)
+            return Decision(*trivial, programs=_plain(known))
         if not problem.solutions:
             if self.config.unverified == "drop":
                 return Decision(
@@ -219,7 +224,7 @@ class Verifier:
     async def _others(
         self, problem: Problem, number: int, limit: float, programs: Programs
     ) -> None:
-        """Judge the accepted solutions after the `number`th, under the limit that is written."""
+        """Judge the accepted solutions after the `number`th."""
         for code in problem.solutions[number : self.config.max_references]:
             await self._judge(problem, code, limit, programs[RIGHT])
 
@@ -228,9 +233,9 @@ class Verifier:
     ) -> Decision | None:
         """Check that solutions known to be wrong fail."""
         known = problem.meta.get("wrong_solutions")
-        wrong = known[:MOST_WRONG_SOLUTIONS] if isinstance(known, list) else []
+        wrong = [one for one in known if isinstance(one, str)] if isinstance(known, list) else []
         passing: list[Decision] = []
-        for number, code in enumerate(map(str, wrong)):
+        for number, code in enumerate(wrong[:MOST_WRONG_SOLUTIONS]):
             verdict = await self._judge(problem, code, limit, programs[WRONG])
             if verdict.undecided:
                 return _no_verdict(verdict)
