@@ -72,7 +72,13 @@ def test_judge_works_in_a_script_and_where_a_loop_runs():
 
 
 @pytest.mark.parametrize(
-    ("problem", "code", "words"), [(SUM, 5, "code=5 is no text"), ("sum", ADDS, "problem='sum' is no")]
+    ("problem", "code", "words"),
+    [
+        (SUM, 5, "code=5 is no text"),
+        ("sum", ADDS, "problem='sum' is no"),
+        (Problem("sum", "", StdinTest("", "")), ADDS, "tests="),  # type: ignore[arg-type]
+        (Problem("sum", "", (StdinTest("", ""),), compare="contest"), ADDS, "compare="),  # type: ignore[arg-type]
+    ],
 )
 def test_judge_says_what_it_cannot_take(problem, code, words):
     with refused(words, kind=DataError):
