@@ -42,6 +42,8 @@ class JudgeConfig(SandboxOptions):
 
     @chz.validate
     def _distinct(self) -> None:
+        if self.out.endswith((".gz", ".zst")):
+            raise ConfigError(f"out={self.out}: verdicts are plain lines of JSON; name a .jsonl")
         for name in ("dataset", "programs"):
             if os.path.realpath(self.out) == os.path.realpath(getattr(self, name)):
                 raise ConfigError(
@@ -97,7 +99,6 @@ async def _run(config: JudgeConfig) -> Judged | None:
                 language=config.language,
                 cpu_limit_s=config.reward_timeout,
                 on_verdict=on_verdict,
-                on_earlier=lambda earlier: view.say(f"{earlier} verdicts are here from before"),
             )
-        view.summary(judged.counts, judged.wall_s, config.out)
+        view.summary(judged, config.out)
         return judged

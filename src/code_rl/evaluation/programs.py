@@ -36,9 +36,11 @@ class ProgramRow(HoldsProgram):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The result of a whole file: programs by verdict, and wall seconds."""
+    """The result of a whole file: programs by verdict, and how many were judged now, in `wall_s`
+    seconds."""
 
     counts: Mapping[VerdictKind, int]
+    judged: int
     wall_s: float
 
     @property
@@ -127,7 +129,6 @@ async def judge_programs(
     concurrency: int | None = None,
     cpu_limit_s: float | None = None,
     on_verdict: Callable[[Verdict], object] = lambda _: None,
-    on_earlier: Callable[[int], object] = lambda _: None,
 ) -> Judged:
     """Judge every program of a file that `check_programs` has read. Write one row each to `out`, in
     the order of the programs.
@@ -138,12 +139,12 @@ async def judge_programs(
     """
     started = time.perf_counter()
     rows = taken(programs, store, cpu_limit_s, language)
+    judged = 0
 
     with open_verdicts(out) as log:
-        if earlier := sum(is_judged(log.get(key)) for key in log):
-            on_earlier(earlier)
 
         async def work() -> None:
+            nonlocal judged
             for program, key in rows:
                 await asyncio.sleep(
                     0
@@ -158,6 +159,7 @@ async def judge_programs(
                     cpu_limit_s=cpu_limit_s,
                 )
                 log.put(format_verdict(program, verdict, key))
+                judged += 1
                 on_verdict(verdict)
 
         at_once = concurrency or default_concurrency(executor.slots)
@@ -174,7 +176,7 @@ async def judge_programs(
         order = [key for _, key in taken(programs, store, cpu_limit_s, language)]
         put_in_order(log, order)
         counts = Counter(VerdictKind(row["verdict"]) for key in order if (row := log.get(key)))
-    return Judged(counts, time.perf_counter() - started)
+    return Judged(counts, judged, time.perf_counter() - started)
 
 
 def format_verdict(program: ProgramRow, verdict: Verdict, key: str) -> dict[str, Any]:
@@ -212,15 +214,16 @@ class JudgingView(View):
         with judging(self.console, self.total) as on_verdict:
             yield on_verdict
 
-    def summary(self, counts: Mapping[VerdictKind, int], wall_s: float, out: str) -> None:
+    def summary(self, done: Judged, out: str) -> None:
         """The table of verdicts, programs per second, and where the rows are."""
-        done = sum(counts.values())
+        counts, total = done.counts, sum(done.counts.values())
         table = self.table("verdict", "programs", "share", left=("verdict",))
         for kind in VerdictKind:
             if counts.get(kind):
-                table.add_row(kind.value, str(counts[kind]), f"{100 * counts[kind] / done:.1f}%")
+                table.add_row(kind.value, str(counts[kind]), f"{100 * counts[kind] / total:.1f}%")
         self.console.print(table)
-        pace = f" in {wall_s:.1f} s, {done / wall_s:.1f} programs per second" if wall_s > 0 else ""
-        self.say(f"{done} programs{pace}; verdicts in {out}")
+        pace = f"{done.wall_s:.1f} s, {done.judged / done.wall_s:.1f} programs per second"
+        kept = f", {total - done.judged} judged before" if done.judged < total else ""
+        self.say(f"{done.judged} programs in {pace}{kept}; verdicts in {out}")
         for line in undecided(counts, "programs"):
             self.say(line)

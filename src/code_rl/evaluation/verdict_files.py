@@ -35,7 +35,7 @@ def open_verdicts(out: str) -> Iterator[KeyedLog[str]]:
                 log = stack.enter_context(contextlib.closing(KeyedLog(path, _key)))
         except (DataError, KeyError, TypeError, ValueError) as error:
             raise DataError(
-                f"out={out} holds something else than such verdicts; name another file"
+                f"out={out} holds something else than such verdicts ({error}); name another file"
             ) from error
         try:
             yield log

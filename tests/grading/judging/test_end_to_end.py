@@ -155,3 +155,17 @@ def test_a_killed_run_leaves_whole_lines(tmp_path):
     assert all(line.endswith("\n") for line in lines)
     ids = [int(json.loads(line)["program_id"]) for line in lines]
     assert len(set(ids)) == len(ids) > 0
+
+
+def test_a_second_run_says_what_was_judged_now_and_what_before(tmp_path, capsys):
+    write_problems(tmp_path / "p.jsonl", [DOUBLE])
+    words = ["judge", f"dataset={tmp_path / 'p.jsonl'}", f"programs={tmp_path / 'q.jsonl'}"]
+    rows = [{"problem_id": "double", "program_id": i, "code": "print(2 * int(input()))"} for i in range(3)]
+    for number, told in ((2, ""), (3, "2 judged before")):
+        (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:number]))
+        assert main([*words, f"out={tmp_path / 'v.jsonl'}"]) == 0
+        assert told in capsys.readouterr().out
+    assert main([*words, f"out={tmp_path / 'v.jsonl.gz'}"]) == 2
+    (tmp_path / "v.jsonl").write_text((tmp_path / "v.jsonl").read_text().replace("\n", "\nx\n", 1))
+    assert main([*words, f"out={tmp_path / 'v.jsonl'}"]) == 2
+    assert "line 2" in capsys.readouterr().err

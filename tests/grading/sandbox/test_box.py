@@ -328,9 +328,13 @@ def test_a_path_that_leaves_the_directory_is_refused(path):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"cpu_s": 0}, {"wall_s": -1}, {"memory_mb": 0}, {"output_bytes": 0}, {"processes": 0}]
+    "settings",
+    [
+        *({"cpu_s": 0}, {"wall_s": -1}, {"memory_mb": 0}, {"output_bytes": 0}, {"processes": 0}),
+        *({"cpu_s": "1"}, {"stdin": "text"}),
+    ],
 )
-def test_a_limit_of_nothing_is_refused(settings):
+def test_an_argument_that_a_command_cannot_have_is_refused(settings):
     with pytest.raises(ConfigError):
         in_a_box("true", **settings)
 

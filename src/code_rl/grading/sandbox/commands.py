@@ -86,8 +86,10 @@ class Box:
         """
         limits = BoxLimits(cpu_s, wall_s, memory_mb, output_bytes, processes)
         for field, value in limits._asdict().items():
-            if not 0 < value < 1 << 40:
+            if not isinstance(value, int | float) or not 0 < value < 1 << 40:
                 raise ConfigError(f"{field}={value!r}: use a number above 0")
+        _check_kind("command", command, str)
+        _check_kind("stdin", stdin, bytes)
         if len(command.encode()) > _COMMAND_BYTES or "\0" in command:
             raise ConfigError(
                 f"command: it has {len(command)} characters; use at most {_COMMAND_BYTES} bytes "
@@ -99,6 +101,7 @@ class Box:
         """Write a file below /box, with its directories; it may be executed. Raises ConfigError for
         a path that leaves /box, DataError if the file cannot be written (the quota, for example).
         """
+        _check_kind("data", data, bytes)
         result = await self.request(WRITE, self._inside(path), data, self._file_limits(1 << 16))
         if result.exit_code:
             raise DataError(f"path={path!r}: the box could not write it: {_reason(result)}")
@@ -114,6 +117,7 @@ class Box:
 
     def _inside(self, path: str) -> str:
         """Return a path below /box as relative to it. Raises ConfigError for any other path."""
+        _check_kind("path", path, str)
         whole = PurePosixPath(HOME, path).parts
         top = "/" + "".join(whole[1:2])
         parts = whole[2:] if top == HOME else whole[1:] if top in self._writable else ()
@@ -123,6 +127,11 @@ class Box:
 
     def _file_limits(self, output_bytes: int) -> BoxLimits:
         return BoxLimits(_FILE_S, _FILE_S, 256, output_bytes, 4)
+
+
+def _check_kind(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise ConfigError(f"{name}={value!r:.80}: use {kind.__name__}")
 
 
 def _reason(result: BoxResult) -> str:

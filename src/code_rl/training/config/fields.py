@@ -157,7 +157,7 @@ class Config(SamplingOptions, SandboxOptions):
         128,
         FIXED,
         ANYWHERE,
-        "Completions per step; unused if groups_per_batch is given.",
+        "Completions per step, where groups_per_batch is not given.",
         check=AT_LEAST_1,
     )
     group_size: int = setting(

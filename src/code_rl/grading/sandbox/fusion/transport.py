@@ -132,7 +132,9 @@ async def refusal(url: str, response: aiohttp.ClientResponse) -> SandboxError:
     if response.status == 429 or (response.status == 503 and retry_after):
         return OverloadedError(message, _seconds(retry_after))
     if response.status in PERMANENT:
-        return RefusedError(f"{message}; is this the /run_code address of a Sandbox Fusion server?")
+        no_page = response.status in (404, 405)
+        hint = "; is this the /run_code address of a Sandbox Fusion server?" if no_page else ""
+        return RefusedError(f"{message}{hint}")
     return TroubleError(message)
 
 

@@ -119,7 +119,9 @@ class SandboxApplication:
         answer: Callable[[web.Request], Awaitable[web.StreamResponse]],
     ) -> web.StreamResponse:
         if not allowed:
-            return web.json_response({"detail": f"{TOKEN_VARIABLE} is needed"}, status=401)
+            return web.json_response(
+                {"detail": f"{TOKEN_VARIABLE} is missing, or not this server's"}, status=401
+            )
         try:
             with self.admission.admitted():
                 return await answer(request)

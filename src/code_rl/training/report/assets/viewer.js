@@ -62,8 +62,8 @@ class Viewer {
     const sought = words.trim().toLowerCase();
     Object.assign(this.state, { search: sought, problem: null, shown: PAGE });
     this.found = null;
+    const run = (this.searching = sought ? {} : null);
     if (!sought) return this.draw();
-    const run = (this.searching = {});
     const names = this.index.names.map((name) => name.toLowerCase().includes(sought));
     this.found = new Set(this.rows.filter((row) => names[row.problem]).map((row) => row.at));
     this.draw();
@@ -75,6 +75,7 @@ class Viewer {
       if (run !== this.searching) return;
       if (hit) { this.found.add(row.at); if (this.found.size % 20 === 1) this.draw(); }
     }
+    this.searching = null;
     this.draw();
   }
 
@@ -88,7 +89,7 @@ class Viewer {
   draw() {
     const rows = this.matches(), { problem, search, flagged, step, shown } = this.state;
     this.stepLabel.textContent = problem !== null || search || flagged ? "all" : String(step);
-    const where = problem !== null ? ["following ", h("b", {}, this.index.names[problem]), " ", h("button", { type: "button", class: "link", on: { click: () => this.filter({ problem: null }) } }, "stop")] : [search ? `found for “${search}”` : flagged ? "flagged, all steps" : `in step ${step}`];
+    const where = problem !== null ? ["following ", h("b", {}, this.index.names[problem]), " ", h("button", { type: "button", class: "link", on: { click: () => this.filter({ problem: null }) } }, "stop")] : [search ? `found${this.searching ? " so far" : ""} for “${search}”` : flagged ? "flagged, all steps" : `in step ${step}`];
     fill(this.tally, `${plural(rows.length, "group")} `, where);
     const visible = rows.slice(0, shown);
     fill(this.list, visible.map((row) => h("li", {}, h("button", { type: "button", class: `group-row${row.kept ? "" : " absent"}`, data: { at: row.at }, "aria-pressed": "false", on: { click: () => this.open(row, 0) } },

@@ -206,7 +206,9 @@ def _serve(control: socket.socket, wanted: confine.Confinement, base_bytes: int)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     number = 0
     while True:
-        message, ancillary, _, _ = control.recvmsg(64, socket.CMSG_SPACE(4))
+        message = b""
+        with contextlib.suppress(ConnectionResetError):  # the host was killed
+            message, ancillary, _, _ = control.recvmsg(64, socket.CMSG_SPACE(4))
         if not message:
             _leave(wanted)
         theirs = socket.socket(fileno=int.from_bytes(ancillary[0][2][:4], sys.byteorder))
