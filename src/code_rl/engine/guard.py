@@ -2,9 +2,9 @@
 
     python guard.py COMMAND...
 
-A command that ends is started again, unless it ended `_TRIES` times within `_WITHIN_S`. It runs in
-a process group of its own, of which nothing is left afterwards; SIGTERM to this process also ends
-it. Run by path, this module needs the standard library alone.
+A command that ends is started again, unless it ended `_TRIES` times within `_WITHIN_S`. Nothing
+that it started is left afterwards; SIGTERM to this process also ends it. Run by path, this module
+needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 _TRIES, _WITHIN_S = 3, 3600.0
 _POLL_S, _GRACE_S = 0.2, 10.0
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main(command: list[str]) -> int:
@@ -28,6 +29,7 @@ def main(command: list[str]) -> int:
     up."""
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     ends: list[float] = []
     while len(ends) < _TRIES or ends[-1] - ends[-_TRIES] > _WITHIN_S:
         child = subprocess.Popen(
@@ -46,8 +48,12 @@ def main(command: list[str]) -> int:
 
 def _end_with_guard() -> None:
     """Have the kernel end this process when the guard is killed."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(option, value)
 
 
 def _owner_ended(wait_s: float) -> bool:
@@ -57,13 +63,18 @@ def _owner_ended(wait_s: float) -> bool:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End the command's process group, by force if it does not go."""
+    """End the command's process group, by force if it does not go, and processes that left it."""
     with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
         os.killpg(child.pid, signal.SIGTERM)
         child.wait(_GRACE_S)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
+    with contextlib.suppress(OSError, ChildProcessError):
+        while left := Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+            for pid in left:
+                os.kill(int(pid), signal.SIGKILL)
+            os.waitpid(-1, 0)
 
 
 if __name__ == "__main__":

@@ -133,6 +133,16 @@ def test_a_server_that_keeps_ending_is_started_three_times_an_hour(tmp_path, spe
     assert starts.read_text().count("started") == (3 if speed == 700 else 6)
 
 
+def test_processes_that_leave_the_servers_session_end_with_it(tmp_path):
+    pids = tmp_path / "pids"
+    command = [sys.executable, GUARD, "sh", "-c", f"setsid sh -c 'echo $$ >> {pids}; exec sleep 1000' & sleep 0.3"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as started:
+        assert started.wait(60) == 1
+    strays = pids.read_text().split()
+    assert len(strays) == 3
+    assert not any(Path(f"/proc/{pid}").exists() for pid in strays)
+
+
 @pytest.mark.long
 def test_a_server_that_does_not_come_up_is_refused_with_its_errors_and_keeps_its_log(run):
     raising = "try: raise ValueError(1234567)\nfinally: print(89)"
