@@ -142,10 +142,12 @@ def _flags(command: list[str]) -> set[str]:
 
 
 def _lines(log: Path) -> list[str]:
-    """Return the lines that the server wrote, shortened."""
-    lines = map(str.strip, log.read_text(errors="replace").splitlines())
-    own = [line[:300] for line in lines if line and not line.startswith("code-rl: ")]
-    return own or ["nothing"]
+    """Return the lines that the server wrote, or else how it ended, shortened and without control
+    characters."""
+    read = log.read_text(errors="replace").splitlines()
+    lines = ["".join(filter(str.isprintable, line)).strip()[:300] for line in read]
+    own = [line for line in lines if line and not line.startswith("code-rl: ")]
+    return own or lines or ["nothing"]
 
 
 def _errors(lines: list[str]) -> str:

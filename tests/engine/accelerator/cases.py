@@ -9,6 +9,7 @@ import json
 import os
 from collections import deque
 from contextlib import nullcontext, redirect_stdout
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -378,14 +379,17 @@ def run_beside_vllm(folder: str, total: int) -> Numbers:
     return {"options": options_of(run), "line": line, "left": card.live - before}
 
 
-def refused(total: int, vllm: bool = False) -> str:
-    """The refusal of a plan on a card of so many bytes; empty if the plan fits."""
+def refused(total: int, vllm: bool = False, words: str = "") -> str:
+    """The refusal of a plan with the settings `words` on a card of so many bytes; empty if the plan fits."""
     from benchmarks.memory import configuration
 
     install()
     with sized(total, compute=False):
+        given = dict(word.split("=", 1) for word in ["lora_rank=8", "max_tokens=1024", *words.split()])
+        config = make_config({"backend": "embedded", "model_name": "tiny", **given})
+        load = replace(load_of(config, config.training, 8192), prompt=64, group=4, vllm=vllm)
         try:
-            plan_memory(configuration("small", 8192), torch.bfloat16, Device(PLACE), Load(64, 1024, 4, 8, vllm))
+            plan_memory(configuration("small", 8192), torch.bfloat16, Device(PLACE), load)
         except ConfigError as error:
             return str(error)
     return ""

@@ -53,13 +53,15 @@ _LEAST_TOKENS, _SMALLEST = 1024, 256
 @dataclass(frozen=True)
 class Load:
     """The work that is planned: tokens of the longest prompt and completion, completions of a
-    prompt, rank of the adapter, and whether a vLLM on the same device samples."""
+    prompt, rank of the adapter, whether a vLLM on the same device samples, and the setting that has
+    the tokens of a completion, up to its value."""
 
     prompt: int
     max_tokens: int
     group: int
     rank: int
     vllm: bool = False
+    setting: str = "max_tokens="
 
     @property
     def longest(self) -> int:
@@ -135,7 +137,9 @@ def load_of(options: SamplingOptions, training: TrainingOptions, context: int) -
     """Return the load of a run with a model of this context."""
     prompt = min(_PROMPT, context // 2)
     longest = min(max(options.max_tokens, training.longest_completion), context - prompt)
-    return Load(prompt, longest, _GROUP, training.lora_rank, training.starts_vllm)
+    scheduled = training.longest_completion > options.max_tokens
+    setting = "max_tokens_schedule=0:" if scheduled else "max_tokens="
+    return Load(prompt, longest, _GROUP, training.lora_rank, training.starts_vllm, setting)
 
 
 def plan_memory(config: Any, dtype: torch.dtype, device: Device, load: Load) -> MemoryPlan:
@@ -160,8 +164,8 @@ def plan_memory(config: Any, dtype: torch.dtype, device: Device, load: Load) -> 
         need = found.parts.total + found.vllm + shape.bytes_per_token * load.longest
         vllm = " and sampler=vllm" if load.vllm else ""
         raise ConfigError(
-            f"max_tokens={load.max_tokens} with lora_rank={load.rank}{vllm} takes "
-            f"{need / _GIB:.1f} GiB, and {device.name} has {memory / _GIB:.1f} available; "
+            f"{load.setting}{load.max_tokens} with lora_rank={load.rank}{vllm} takes "
+            f"{need / _GIB:.1f} GiB, and {device.name} has {_usable(memory) / _GIB:.1f} for it; "
             f"{_remedy(shape, device, load, memory)}"
         )
     return best
@@ -171,9 +175,13 @@ def _plan(shape: _Shape, device: Device, load: Load, tokens: int, memory: int) -
     """Return the plan with micro-batches of so many tokens; it fits if it has a row."""
     parts = measured(shape, load, tokens)
     vllm = load.vllm * (parts.weights + 2 * parts.sampler + _VLLM_BYTES)
-    room = int(memory * (1 - _RESERVED)) - parts.total - vllm
+    room = _usable(memory) - parts.total - vllm
     rows = room // (shape.bytes_per_token * (load.longest + BLOCK))
     return MemoryPlan(parts, tokens, room, rows, vllm, memory, device)
+
+
+def _usable(memory: int) -> int:
+    return int(memory * (1 - _RESERVED))
 
 
 def _remedy(shape: _Shape, device: Device, load: Load, memory: int) -> str:
@@ -183,11 +191,11 @@ def _remedy(shape: _Shape, device: Device, load: Load, memory: int) -> str:
     lower = replace(load, max_tokens=_SMALLEST, rank=max(1, load.rank // 4))
     alone = replace(load, vllm=False)
     for smaller in (alone, *loads, lower):
-        if _plan(shape, device, smaller, _LEAST_TOKENS, memory).rows >= 1:
+        if _plan(shape, device, smaller, max(smaller.longest, _LEAST_TOKENS), memory).rows >= 1:
             if smaller is alone:
                 return "leave out sampler=vllm"
             rank = f"lora_rank={smaller.rank} " if smaller is lower else ""
-            return f"give {rank}max_tokens={smaller.max_tokens}"
+            return f"give {rank}{load.setting}{smaller.max_tokens}"
     return "give a smaller model_name"
 
 
