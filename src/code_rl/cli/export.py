@@ -93,7 +93,8 @@ def export_command(given: Mapping[str, Any]) -> int:
     base = source_of(config.base_model or adapter.base_model)
     with writes(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
+        made = tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.")
+    with made as scratch:
         folder = Path(scratch) / "export"
         folder.mkdir()
         unloaded = f"base model {base!r} could not be loaded"

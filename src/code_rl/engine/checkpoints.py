@@ -157,10 +157,12 @@ def read_config(path: Path) -> dict[str, Any]:
         settings = json.loads((path / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
-            f"{path / CONFIG} cannot be read: {error}; the run cannot be resumed"
+            f"{path / CONFIG} cannot be read: {error}; restore it, or choose another directory"
         ) from error
     if not isinstance(settings, dict):
-        raise ConfigError(f"{path / CONFIG} does not hold an object; the run cannot be resumed")
+        raise ConfigError(
+            f"{path / CONFIG} does not hold an object; restore it, or choose another directory"
+        )
     return settings
 
 

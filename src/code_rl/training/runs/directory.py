@@ -185,7 +185,7 @@ def settings_of(log_path: Path) -> dict[str, Any]:
         make_settings(Config, settings)
     except ConfigError as error:
         raise ConfigError(
-            f"{log_path / CONFIG} is damaged, or of another version of code-rl: {error}; the run "
-            "cannot be resumed"
+            f"{log_path / CONFIG} is damaged, or of another version of code-rl: {error}; restore "
+            "it, or choose another directory"
         ) from error
     return settings
