@@ -165,7 +165,7 @@ async def _sampled_by_vllm(
     from code_rl.engine.vllm import Vllm, find_vllm, vllm_at
     from code_rl.engine.vllm_server import OwnVllm
 
-    closing = ExitStack()
+    closing, own = ExitStack(), None
     closing.callback(backend.close)
     try:
         if training.starts_vllm:
@@ -174,10 +174,10 @@ async def _sampled_by_vllm(
             longest = load_of(options, training, backend.context).longest * max(1, rows // 2)
             context, number = min(longest, backend.context), str(dtype).removeprefix("torch.")
             log = state_dir.parent / VLLM_LOG
-            server = OwnVllm(options, training, number, context, share, log)
-            closing.callback(server.close)
-            await server.ready()
-            place = server.place
+            own = OwnVllm(options, training, number, context, share, log)
+            closing.callback(own.close)
+            await own.ready()
+            place = own.place
         else:
             place = vllm_at(str(training.sampler))
         model, context, held = await asyncio.to_thread(find_vllm, place)
@@ -187,7 +187,8 @@ async def _sampled_by_vllm(
                 f"max_tokens={wanted - 1} does not fit into the {context} tokens of "
                 f"sampler={place.url}; start it with --max-model-len {backend.context}"
             )
-        vllm = Vllm(options, training.sampler_dir, place, state_dir)
+        check = (lambda: None) if own is None else own.check
+        vllm = Vllm(options, training.sampler_dir, place, state_dir, check)
         closing.callback(vllm.close)
         await vllm.begin(cast("Any", backend.trainer), held)
     except BaseException:

@@ -125,10 +125,17 @@ class Vllm:
     """
 
     def __init__(
-        self, options: SamplingOptions, sampler_dir: str | None, place: Place, state_dir: Path
+        self,
+        options: SamplingOptions,
+        sampler_dir: str | None,
+        place: Place,
+        state_dir: Path,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
+        """`check` raises BackendError once nothing will answer at `place` any more."""
         import httpx
 
+        self._check = check
         home = state_dir.resolve()
         told = hashlib.sha256(
             f"{socket.gethostname()}:{home}".encode(errors="surrogateescape")
@@ -360,6 +367,7 @@ class Vllm:
             if final and (found := await read(answer)) is not None:
                 return found
             logger.info("%s %s: %s", self.place.url, path, said)
+            self._check()
             await asyncio.to_thread(self._link.check, time.monotonic() - since, said)
             if self._link.away:
                 broken, since = 0, time.monotonic()

@@ -22,7 +22,7 @@ from code_rl.engine.names import source_of
 from code_rl.engine.places import BackendKind, Place
 from code_rl.engine.remote import Link
 from code_rl.engine.settings import TrainingOptions
-from code_rl.util.errors import ConfigError
+from code_rl.util.errors import BackendError, ConfigError
 from code_rl.util.options import SamplingOptions
 
 HEALTH = "/health"
@@ -103,6 +103,7 @@ class OwnVllm:
         self._link = Link(self.place, options.outage_timeout, health=HEALTH)
         self._log = log
         with log.open("ab") as output:
+            self._from = output.tell()
             self._guard = subprocess.Popen(
                 [sys.executable, _GUARD, *command],
                 stdin=subprocess.PIPE,
@@ -120,13 +121,34 @@ class OwnVllm:
         while await asyncio.to_thread(self._link.silence) is not None:
             now = time.monotonic()
             if self._guard.poll() is not None or now - began > _START_S:
-                raise ConfigError(
-                    f"sampler=vllm did not start; {self._log} has: {_errors(_lines(self._log))}"
-                )
+                raise ConfigError(f"sampler=vllm did not start; {self._errors()}")
             if now - noticed > _NOTICE_S:
-                logger.info("vLLM starts since %.0f s: %s", now - began, _lines(self._log)[-1])
+                logger.info("vLLM starts since %.0f s: %s", now - began, self._lines()[-1])
                 noticed = now
             await asyncio.sleep(_CHECK_S)
+
+    def check(self) -> None:
+        """Raise BackendError if the server has ended for good."""
+        if self._guard.poll() is not None:
+            raise BackendError(f"vLLM has ended and is not started again; {self._errors()}")
+
+    def _lines(self) -> list[str]:
+        """Return the lines that the server wrote, or else how it ended, shortened and without
+        control characters."""
+        read = b""
+        with contextlib.suppress(FileNotFoundError):
+            read = self._log.read_bytes()[self._from :]
+        said = read.decode("utf-8", "replace").splitlines()
+        lines = ["".join(filter(str.isprintable, line)).strip()[:300] for line in said]
+        own = [line for line in lines if line and not line.startswith("code-rl: ")]
+        return own or lines or ["nothing"]
+
+    def _errors(self) -> str:
+        """Return the last three errors in the log, or else its last lines."""
+        lines = self._lines()
+        errors = [found[0] for found in map(_ERROR.search, reversed(lines)) if found]
+        named = [*dict.fromkeys(errors)][2::-1] or lines[-3:]
+        return f"{self._log} has: {'; '.join(named)}"
 
     def close(self) -> None:
         """End the server. Never raises."""
@@ -139,18 +161,3 @@ class OwnVllm:
 def _flags(command: list[str]) -> set[str]:
     """Return the words of a command, with the names of options as vLLM reads them."""
     return {part.partition("=")[0].replace("_", "-") for part in command}
-
-
-def _lines(log: Path) -> list[str]:
-    """Return the lines that the server wrote, or else how it ended, shortened and without control
-    characters."""
-    read = log.read_text(errors="replace").splitlines()
-    lines = ["".join(filter(str.isprintable, line)).strip()[:300] for line in read]
-    own = [line for line in lines if line and not line.startswith("code-rl: ")]
-    return own or lines or ["nothing"]
-
-
-def _errors(lines: list[str]) -> str:
-    """Return the last three errors that the lines name, or else the last lines."""
-    errors = [found[0] for found in map(_ERROR.search, reversed(lines)) if found]
-    return "; ".join([*dict.fromkeys(errors)][2::-1] or lines[-3:])

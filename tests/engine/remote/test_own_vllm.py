@@ -110,13 +110,16 @@ def test_a_run_that_is_ended_leaves_no_server_and_resumes(run, ending):
 @pytest.mark.long
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
 def test_a_server_ends_with_its_guard(run, ending):
-    words = [f"{name}={value}" for name, value in settings_of(run, max_steps="50", outage_timeout="1").items()]
-    started = subprocess.Popen([sys.executable, str(ROOT / "train.py"), *words], stdout=subprocess.DEVNULL)
+    words = [f"{name}={value}" for name, value in settings_of(run, max_steps="50", outage_timeout="600").items()]
+    command = [sys.executable, str(ROOT / "train.py"), *words]
+    started = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     until(lambda: (run / "metrics.jsonl").exists() or started.poll() is not None)
     (guard,) = servers(run, b"guard.py")
     os.kill(guard, ending)
     until(lambda: not servers(run))
-    assert started.wait(60) != 0
+    _, said = started.communicate(timeout=60)  # nobody waits for a server that nobody starts again
+    assert started.returncode == 1
+    assert str(run / "vllm.log").encode() in said.splitlines()[-1]
 
 
 @pytest.mark.parametrize("speed", [700, 20000])
@@ -152,6 +155,9 @@ def test_a_server_that_does_not_come_up_is_refused_with_its_errors_and_keeps_its
             train_command(settings_of(run, vllm_command=command))
         assert "1234567" in (run / "vllm.log").read_text()
         assert not (run / "begun.json").exists()
+    with refused("sampler=vllm", "status 7", str(run / "vllm.log")) as silent:
+        train_command(settings_of(run, vllm_command="sh -c 'exit 7'"))
+    assert "1234567" not in str(silent.value)
     assert servers(run) == []
 
 
