@@ -24,6 +24,7 @@ from code_rl.engine.remote import Link
 from code_rl.engine.settings import TrainingOptions
 from code_rl.util.errors import BackendError, ConfigError
 from code_rl.util.options import SamplingOptions
+from code_rl.util.proxies import settle_proxies
 
 HEALTH = "/health"
 logger = logging.getLogger("code_rl.engine")
@@ -100,6 +101,7 @@ class OwnVllm:
         # The key is in the environment, where other users of the machine cannot read it.
         secret = {"VLLM_API_KEY": key, "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
         self.place = Place(BackendKind.SERVER, f"http://127.0.0.1:{port}", key)
+        settle_proxies(self.place.url)
         self._link = Link(self.place, options.outage_timeout, health=HEALTH)
         self._log = log
         with log.open("ab") as output:

@@ -177,8 +177,8 @@ def test_a_run_gives_its_own_vllm_the_share_of_the_plan(card, tmp_path):
 
 def test_a_plan_that_cannot_fit_names_the_setting_that_would(card):
     for words in ("", "max_tokens_schedule=0:2048"):
-        remedy = card("refused", 12 << 20, False, words).rpartition("give ")[2]
+        remedy = card("refused", 13 << 20, False, words).rpartition("give ")[2]
         assert (words.partition("=")[0] or "max_tokens") in remedy
-        assert card("refused", 12 << 20, False, f"max_tokens=64 {remedy}") == ""
+        assert card("refused", 13 << 20, False, f"max_tokens=64 {remedy}") == ""
     assert "model_name" in card("refused", 1 << 20)
     assert card("refused", GIB) == ""

@@ -58,7 +58,10 @@ def run(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_a_run_starts_its_server_samples_from_it_and_ends_it(run):
+def test_a_run_starts_its_server_samples_from_it_and_ends_it(run, monkeypatch):
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # nobody's, and never asked for one's own server
     assert train_command(settings_of(run, temperature="0.7")) == 0
     lines = [line for line in read_metrics(run) if line["step"] >= 0]
     assert [line["step"] for line in lines] == [0, 1]

@@ -154,7 +154,7 @@ def plan_memory(config: Any, dtype: torch.dtype, device: Device, load: Load) -> 
     best: MemoryPlan | None = None
     while True:
         found = _plan(shape, device, load, tokens, memory)
-        if found.rows >= 1 and (best is None or best.rows < load.group):
+        if found.rows >= 1 and (best is None or best.rows < found.rows):
             best = found
         # A micro-batch is at least the longest example, so smaller budgets change nothing.
         if found.rows >= load.group or tokens <= max(load.longest, _LEAST_TOKENS):
@@ -259,9 +259,9 @@ def _traced(shape: _Shape, load: Load, tokens: int, whole: _Shape | None = None)
         with nullcontext() if whole else _unpacked():
             learner.trace(_group(load))
         del snapshot
-        # Two gradients, of the step so far and of the request, are made after the activations.
-        gradients = 2 * learner.lora.flat.nbytes
-        return Parts(held, adapter, sampler, max(memory.peak - before, gradients))
+        # The gradient of the step so far stays beside the activations and the request's gradient.
+        gradient = learner.lora.flat.nbytes
+        return Parts(held, adapter, sampler, gradient + max(memory.peak - before, gradient))
 
 
 def _group(load: Load) -> list[EngineExample]:
