@@ -82,14 +82,16 @@ async def _run(config: JudgeConfig) -> Judged | None:
 
     async with sandbox_on_demand(config) as executor:
         store = await load_dataset(open_dataset(config.dataset), OnDemand(executor))
-        view = JudgingView(check_programs(config.programs, store))
+        total, languages = check_programs(config.programs, store, config.language)
+        view = JudgingView(total)
         if config.dry_run:
             view.say(
                 f"both files are sound: {view.total} programs on {len(store)} problems; nothing "
                 "was run"
             )
             return None
-        await check_executor(executor(), config.language)
+        for language in sorted(languages):
+            await check_executor(executor(), language)
         with view.progress(executor().description) as on_verdict:
             judged = await judge_programs(
                 store,

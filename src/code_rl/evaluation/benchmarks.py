@@ -232,7 +232,8 @@ def _benchmark(
     )
     reasons = Counter(one.reason for one in skipped)
     if not entries:
-        why = f": {dict(reasons)}" if skipped else ""
+        left = ", ".join(f"{count} times {reason}" for reason, count in reasons.items())
+        why = f": {left}; is it the file of another benchmark?" if skipped else ""
         raise DataError(f"benchmark={name} holds no problems{why}")
     counted = {
         **facts,

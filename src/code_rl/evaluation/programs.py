@@ -114,9 +114,11 @@ def taken(
     )
 
 
-def check_programs(path: str, store: ProblemStore) -> int:
-    """Read the whole file once and count its programs. Raises DataError for the first bad row."""
-    return sum(1 for _ in read_programs(path, store))
+def check_programs(path: str, store: ProblemStore, language: str | None) -> tuple[int, set[str]]:
+    """Read the whole file once. Return the number of its programs and their languages. Raises
+    DataError for the first bad row, or problem that programs of `language` cannot have."""
+    ids = Counter(program.problem_id for program in read_programs(path, store))
+    return ids.total(), {store.get(each).in_language(language).language for each in ids}
 
 
 async def judge_programs(

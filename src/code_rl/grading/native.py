@@ -118,7 +118,7 @@ FORMS = {
     "id": Form(_is_id, f"{FILLED.wanted}, of characters that UTF-8 has"),
     "statement": TEXT,
     "starter_code": OPTIONAL,
-    "fn_name": OPTIONAL,
+    "fn_name": Form(lambda value: value is None or NAME.fits(value), f"null or {NAME.wanted}"),
     "tests": Form(ITEMS.fits, "a list of objects"),
     "time_limit_s": SECONDS,
     "memory_limit_mb": MEGABYTES,

@@ -72,7 +72,10 @@ class ExecutorOptions(OutageOptions):
         "available).",
     )
     sandbox_concurrency: int | None = option(
-        None, "Programs in flight at once, per server (None: the executor's default).", AT_LEAST_1
+        None,
+        "Programs at once, per server; one that sleeps lends its place (None: the executor's "
+        "default).",
+        AT_LEAST_1,
     )
 
     @property
@@ -102,7 +105,7 @@ class SandboxOptions(LanguageOptions):
     """The same, with a limit of the programs."""
 
     reward_timeout: float | None = option(
-        None, "CPU seconds per test; a problem's own lower limit wins.", ABOVE_0
+        None, "CPU seconds per test; a problem's own lower limit wins (None: always).", ABOVE_0
     )
 
 

@@ -157,6 +157,17 @@ def test_a_killed_run_leaves_whole_lines(tmp_path):
     assert len(set(ids)) == len(ids) > 0
 
 
+def test_programs_that_cannot_be_judged_are_refused_before_any_is(tmp_path, capsys):
+    calls = Problem("add", "", (CallTest((1, 2), 3),), fn_name="add")
+    write_problems(tmp_path / "p.jsonl", [DOUBLE, calls])
+    rows = [{"problem_id": name, "program_id": 1, "code": "int main() {}"} for name in ("double", "add")]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = [f"dataset={tmp_path / 'p.jsonl'}", f"programs={tmp_path / 'q.jsonl'}", f"out={tmp_path / 'v.jsonl'}"]
+    assert main(["judge", *words, "language=cpp"]) == 2
+    assert "'add'" in capsys.readouterr().err
+    assert not (tmp_path / "v.jsonl").exists()
+
+
 def test_a_second_run_says_what_was_judged_now_and_what_before(tmp_path, capsys):
     write_problems(tmp_path / "p.jsonl", [DOUBLE])
     words = ["judge", f"dataset={tmp_path / 'p.jsonl'}", f"programs={tmp_path / 'q.jsonl'}"]

@@ -56,7 +56,7 @@ Paths = tuple[str, str, str]
 async def judge_files(problems: str, programs: str, out: str, executor: Any, **options: Any) -> Judged:
     """The verb with an executor of the test's."""
     store = await load_dataset(open_dataset(problems), executor, lambda _: None)
-    check_programs(programs, store)
+    check_programs(programs, store, None)
     return await judge_programs(store, programs, out, executor, **options)
 
 

@@ -144,12 +144,15 @@ def test_the_runs_of_a_directory_are_listed_with_their_states(tmp_path, monkeypa
     for name, most in (("a", 12), ("b", 60), ("c", 60)):
         write_run(runs / name, config={"recipe": "tiny", "max_steps": most})
     (runs / "notes").mkdir()
+    write_run(runs / "broken")
+    (runs / "broken" / "config.json").write_text("xx")
     with only_writer(runs / "c" / LOCK, "log_path"):
         assert main(["report"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [row[:4] for row in rows[1:]] == [
         ["a", "finished", "tiny", "12/12"],
         ["b", "stopped", "tiny", "12/60"],
+        ["broken", "damaged", "-", "-"],
         ["c", "running", "tiny", "12/60"],
     ]
     assert main(["report", "compare=a"]) == 2

@@ -8,6 +8,7 @@ from typing import Any
 
 from code_rl.engine.checkpoints import is_run, read_config
 from code_rl.training.runs.recorder import read_metrics
+from code_rl.util.errors import CodeRLError
 from code_rl.util.files import LOCK, is_held
 
 HEAD = ("run", "state", "recipe", "steps", "held-out Pass@1")
@@ -18,7 +19,10 @@ def runs_in(folder: Path) -> Iterator[tuple[str, ...]]:
     yield HEAD
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if is_run(path):
-            yield _row(path)
+            try:
+                yield _row(path)
+            except CodeRLError:
+                yield path.name, "damaged", "-", "-", "-"
 
 
 def _row(path: Path) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ def parse_request(text: bytes, longest_run_s: float) -> RunRequest:
         ) from error
     if body.language != PYTHON and language_of_fusion(body.language) is None:
         raise UnrunnableRequestError(f"language {body.language!r} is not supported by this server")
-    if body.run_timeout > longest_run_s:
+    if "run_timeout" in body.model_fields_set and body.run_timeout > longest_run_s:
         raise MalformedRequestError.of(
             "run_timeout",
             f"run_timeout={body.run_timeout:g} must be at most max_run_s={longest_run_s:g}",
@@ -88,7 +88,7 @@ def parse_request(text: bytes, longest_run_s: float) -> RunRequest:
     return RunRequest(
         code=body.code,
         language=body.language,
-        run_timeout=body.run_timeout,
+        run_timeout=min(body.run_timeout, longest_run_s),
         memory_limit_mb=body.memory_limit_MB,
         stdin=body.stdin,
         files=contents,
