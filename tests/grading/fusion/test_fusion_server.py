@@ -271,3 +271,9 @@ def test_a_web_page_cannot_have_a_program_run(server: ServerProcess, headers, st
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request("POST", "/run_code", BODY, headers)
     assert connection.getresponse().status == status
+
+
+def test_a_request_that_states_no_time_gets_what_the_server_allows():
+    with ServerProcess(max_run_s=5) as short:
+        assert post(short, {"code": "print(1)", "language": "python"})[0] == 200
+        assert post(short, {"code": "print(1)", "language": "python", "run_timeout": 6})[0] == 422

@@ -156,10 +156,11 @@ def test_seconds_of_a_step_are_counted_once_whether_or_not_steps_overlap(tmp_pat
         assert sum(totals["stages"].values()) == pytest.approx(totals["seconds"])
 
 
-def test_the_cost_of_a_run_is_its_billed_tokens_by_the_price_table(tmp_path):
+@pytest.mark.parametrize("backend", ["tinker", "embedded"])
+def test_the_cost_of_a_run_is_its_billed_tokens_by_the_price_table(tmp_path, backend):
     prices = tmp_path / "prices.toml"
     prices.write_text('[price]\nprefill = 1.0\nsample = 2.0\ntrain = 4.0\ncurrency = "EUR"\n')
-    run = write_run(tmp_path / "run", steps=1, config={"backend": "tinker", "prices": str(prices)})
+    run = write_run(tmp_path / "run", steps=1, config={"backend": backend, "prices": str(prices)})
     first = {"step": -1, "tokens/eval": 10**6, "tokens/eval_prefill": 2 * 10**6}
     second = {
         "step": 0,

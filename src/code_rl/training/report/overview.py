@@ -138,7 +138,7 @@ def totals(records: Sequence[Record], reader: RunReader) -> dict[str, Any]:
 
 def _cost(config: Mapping[str, Any], total: Callable[[str], float]) -> str:
     """Return the cost of a run as text, by its price table if the file still exists."""
-    if config.get("backend") == "embedded":
+    if config.get("backend") == "embedded" and config.get("prices") is None:
         return "nothing for the embedded engine"
     billed = Tokens(*(int(sum(map(total, names))) for names in BILLED.values()))
     try:
