@@ -47,7 +47,11 @@ def report_command(given: Mapping[str, Any]) -> int:
 
     config = make_settings(ReportConfig, given)
     if config.log_path is None:
-        rows = list(runs_in(Path.home() / "code-rl-logs"))
+        folder = Path.home() / "code-rl-logs"
+        rows = list(runs_in(folder))
+        if len(rows) == 1:
+            print(f"{folder} has no runs; name one by log_path=")
+            return 0
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
             cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

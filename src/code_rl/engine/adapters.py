@@ -55,7 +55,7 @@ transformers serve .
 _PEFT = """## Serving
 
 ```
-vllm serve BASE_MODEL --enable-lora --lora-modules code-rl=.
+vllm serve {base} --enable-lora --max-lora-rank {rank} --lora-modules code-rl=.
 ```
 
 `format=merged` writes a folder that every server loads."""
@@ -298,6 +298,12 @@ def _forget(link: Link, rest: Any, path: str) -> None:
         logger.warning("%s was not deleted: %s", path, error)
 
 
+def vllm_rank(rank: int) -> int:
+    """Return the smallest rank that vLLM's `--max-lora-rank` may have for adapters of `rank`: a
+    power of two from 8 on."""
+    return max(8, 1 << (rank - 1).bit_length())
+
+
 def model_card(
     adapter: Adapter,
     base: str,
@@ -325,7 +331,7 @@ def model_card(
         f"Checkpoint: `{checkpoint}`{after}. Written by code-rl {__version__}.",
         _evaluation(metrics),
         *([_settings(settings)] if settings is not None else []),
-        _MERGED if kind == "merged" else _PEFT,
+        _MERGED if kind == "merged" else _PEFT.format(base=base, rank=vllm_rank(adapter.rank)),
         "The licence of the base model applies.",
     ]
     return "\n\n".join(parts) + "\n"

@@ -18,6 +18,7 @@ import sys
 import time
 from pathlib import Path
 
+from code_rl.engine.adapters import vllm_rank
 from code_rl.engine.names import source_of
 from code_rl.engine.places import BackendKind, Place
 from code_rl.engine.remote import Link
@@ -84,8 +85,7 @@ class OwnVllm:
             "--dtype": dtype,
             "--host": "127.0.0.1",
             "--port": port,
-            # The ranks that vLLM accepts are powers of two from 8 on.
-            "--max-lora-rank": max(8, 1 << (training.lora_rank - 1).bit_length()),
+            "--max-lora-rank": vllm_rank(training.lora_rank),
             # The current adapter, and that of completions still in flight.
             "--max-loras": 2,
             "--max-model-len": context,

@@ -41,8 +41,10 @@ def make_results(
     main: Mode = SAMPLED if plan.samples else GREEDY
     by_problem = {mode: found.by_problem(benchmark.entries, mode) for mode in (SAMPLED, GREEDY)}
     if not any(outcomes for outcomes in by_problem[main].values()):
+        reasons = Counter(found.missing.values())
         raise SandboxError(
-            f"no sample of {benchmark.name} could be had: {dict(Counter(found.missing.values()))}"
+            f"no sample of {benchmark.name} could be had: "
+            f"{'; '.join(f'{count} times {reason}' for reason, count in reasons.items())}"
         )
     entries = benchmark.entries
     tagged: dict[str, dict[str, list[EvalEntry]]] = {}

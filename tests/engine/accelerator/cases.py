@@ -380,11 +380,11 @@ def run_beside_vllm(folder: str, total: int) -> Numbers:
 
 
 def refused(total: int, vllm: bool = False, words: str = "") -> str:
-    """The refusal of a plan with the settings `words` on a card of so many bytes; empty if the plan fits."""
+    """The refusal of a plan with the settings `words` on a card with so many free bytes; empty if the plan fits."""
     from benchmarks.memory import configuration
 
     install()
-    with sized(total, compute=False):
+    with sized(total + card.live, compute=False):
         given = dict(word.split("=", 1) for word in ["lora_rank=8", "max_tokens=1024", *words.split()])
         config = make_config({"backend": "embedded", "model_name": "tiny", **given})
         load = replace(load_of(config, config.training, 8192), prompt=64, group=4, vllm=vllm)

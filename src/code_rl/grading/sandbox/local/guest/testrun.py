@@ -53,8 +53,9 @@ class TestRun:
         self._fetched = -1
         largest = max(job.file_bytes, job.output_bytes + 1)
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
-        # A backstop: the supervisor stops a test at its limit; the kernel counts whole seconds.
-        seconds = math.ceil(1.5 * job.cpu_s + 2)
+        # A backstop: the supervisor stops a test at its limit; the kernel counts whole seconds, and
+        # by ticks, on a busy machine far more than was used.
+        seconds = math.ceil(2 * job.cpu_s + 2)
         self._cpu = (seconds, seconds + 1)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         kinds = (resource.RLIMIT_NOFILE, resource.RLIMIT_DATA, resource.RLIMIT_AS)
