@@ -38,8 +38,7 @@ class Repository:
     @property
     def licence(self) -> str:
         """The license that the card names, or `unstated`."""
-        licence = self.card.get("license") or self.card.get("license_name")
-        return ", ".join(licence) if isinstance(licence, list) else str(licence or "unstated")
+        return _licence(self.card)
 
     def listed(self, config: str | None, split: str) -> list[str]:
         """Return the files that the card's `configs` list for a split, or none if it lists none."""
@@ -126,7 +125,12 @@ def _cached(name: str, revision: str | None, cause: Exception) -> Repository:
 
 def local_licence(folder: Path) -> str:
     """Return the license that a repository's README in `folder` names, or `unstated`."""
-    return Repository(str(folder), "", (), _card(folder / README)).licence
+    return _licence(_card(folder / README))
+
+
+def _licence(card: Mapping[str, Any]) -> str:
+    licence = card.get("license") or card.get("license_name")
+    return ", ".join(licence) if isinstance(licence, list) else str(licence or "unstated")
 
 
 def _card(readme: Path) -> dict[str, Any]:

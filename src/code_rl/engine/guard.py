@@ -70,7 +70,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
-    with contextlib.suppress(OSError, ChildProcessError):
+    with contextlib.suppress(OSError):
         while left := Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
             for pid in left:
                 os.kill(int(pid), signal.SIGKILL)

@@ -130,7 +130,7 @@ class Vllm:
         sampler_dir: str | None,
         place: Place,
         state_dir: Path,
-        check: Callable[[], None] = lambda: None,
+        check: Callable[[], None],
     ) -> None:
         """`check` raises BackendError once nothing will answer at `place` any more."""
         import httpx

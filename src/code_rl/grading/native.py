@@ -40,6 +40,7 @@ from code_rl.grading.problem import (
     TestCase,
     check_parts,
 )
+from code_rl.grading.sandbox.executor import encodable
 from code_rl.grading.values import ValueCodecError, decode, encode
 from code_rl.util.data_files import read_object, short
 from code_rl.util.errors import DataError
@@ -75,7 +76,7 @@ def _is_filled(value: Any) -> bool:
 
 def _is_id(value: Any) -> bool:
     """True for a text that files and digests can hold: without a lone surrogate."""
-    return _is_filled(value) and value == value.encode("utf-8", "ignore").decode()
+    return _is_filled(value) and encodable(value)
 
 
 def _is_date(value: Any) -> bool:

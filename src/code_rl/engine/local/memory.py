@@ -60,8 +60,8 @@ class Load:
     max_tokens: int
     group: int
     rank: int
-    vllm: bool = False
-    setting: str = "max_tokens="
+    vllm: bool = field(default=False, compare=False)
+    setting: str = field(default="max_tokens=", compare=False)
 
     @property
     def longest(self) -> int:
@@ -189,10 +189,10 @@ def _remedy(shape: _Shape, device: Device, load: Load, memory: int) -> str:
     fewer = [load.max_tokens >> i for i in range(1, load.max_tokens.bit_length())]
     loads = [replace(load, max_tokens=tokens) for tokens in fewer if tokens >= _SMALLEST]
     lower = replace(load, max_tokens=_SMALLEST, rank=max(1, load.rank // 4))
-    alone = replace(load, vllm=False)
-    for smaller in (alone, *loads, lower):
+    alone = [replace(load, vllm=False)] if load.vllm else []
+    for smaller in (*alone, *loads, lower):
         if _plan(shape, device, smaller, max(smaller.longest, _LEAST_TOKENS), memory).rows >= 1:
-            if smaller is alone:
+            if smaller.vllm != load.vllm:
                 return "leave out sampler=vllm"
             rank = f"lora_rank={smaller.rank} " if smaller is lower else ""
             return f"give {rank}{load.setting}{smaller.max_tokens}"

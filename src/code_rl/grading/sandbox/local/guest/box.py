@@ -21,7 +21,6 @@ from typing import Any, NoReturn
 from code_rl.grading.sandbox.commands import REQUEST_BYTES, SHELL, WRITE
 from code_rl.grading.sandbox.local.guest import kernel
 from code_rl.grading.sandbox.local.guest.confinement import boxfs, confine
-from code_rl.grading.sandbox.local.guest.supervisor import STACK_BYTES
 from code_rl.grading.sandbox.local.guest.watch import Tree, open_tree
 
 FAILED, KEPT, READY, ENDED = "failed", "kept", "ready", "ended"
@@ -237,7 +236,7 @@ def _limit_command(request: dict[str, Any], own_processes: int) -> None:
     _limit(resource.RLIMIT_CPU, int(2 * request["cpu_s"]) + 2)
     _limit(resource.RLIMIT_NPROC, request["processes"] + own_processes)
     _limit(resource.RLIMIT_FSIZE, request["disk_bytes"])
-    _limit(resource.RLIMIT_STACK, min(request["memory_bytes"], STACK_BYTES))
+    _limit(resource.RLIMIT_STACK, min(request["memory_bytes"], kernel.STACK_BYTES))
     hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
     resource.setrlimit(resource.RLIMIT_STACK, (min(_STACK_BYTES, hard), hard))
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)

@@ -24,6 +24,8 @@ _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 _FD_CLOEXEC, _FSCONFIG_SET_STRING, _FSCONFIG_CREATE = 1, 1, 6
 _WAITID = {"x86_64": 247, "aarch64": 95}[os.uname().machine]
 _MONOTONIC = 1
+STACK_BYTES = 1 << 30
+"""The most of a program's main stack."""
 _NO_TIME = bytes(wire.ACCOUNT_BYTES - wire.COMPILE_AT)
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 

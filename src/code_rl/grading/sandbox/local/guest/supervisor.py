@@ -21,7 +21,6 @@ from code_rl.grading.sandbox.local.guest.confinement import confine
 from code_rl.grading.sandbox.local.guest.testrun import BROKEN_EXIT, TestRun
 from code_rl.grading.sandbox.local.guest.watch import Tree
 
-STACK_BYTES = 1 << 30
 SOURCE = "solution.py"
 COMPILE_CPU_S = 20.0
 FIRST_LOOK_S = 0.25

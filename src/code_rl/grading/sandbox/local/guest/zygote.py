@@ -20,7 +20,7 @@ import socket
 import sys
 from typing import Any, NoReturn
 
-from code_rl.grading.sandbox.local.guest import files, kernel, supervisor, testrun, warmup, worker
+from code_rl.grading.sandbox.local.guest import files, kernel, testrun, warmup, worker
 from code_rl.grading.sandbox.local.guest.confinement import confine, rootfs
 
 _GRACE_S = 2
@@ -156,11 +156,7 @@ def _prepare_interpreter(wanted: confine.Confinement, preload: list[str]) -> Non
     os.getloadavg = lambda: (0.0, 0.0, 0.0)  # /proc/loadavg would reveal other submissions
     kernel.default_thread_stack(testrun.THREAD_STACK)
     hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
-    stack = (
-        supervisor.STACK_BYTES
-        if hard == resource.RLIM_INFINITY
-        else min(hard, supervisor.STACK_BYTES)
-    )
+    stack = kernel.STACK_BYTES if hard == resource.RLIM_INFINITY else min(hard, kernel.STACK_BYTES)
     resource.setrlimit(resource.RLIMIT_STACK, (stack, hard))
     warmup.warm_up()
     for name in ("random", "numpy.random"):
