@@ -15,9 +15,8 @@ from typing import Any
 from code_rl.data.builtin import SPLITS, test_split
 from code_rl.data.dataset import MANIFEST, digest_of, open_dataset, problems_of
 from code_rl.data.fetch import Pinned, fetch, fetch_file
-from code_rl.data.load import given_as, labels, load_dataset
+from code_rl.data.load import Say, given_as, labels, load_dataset, resolved_rows
 from code_rl.data.on_disk import ProblemStore, cached_store
-from code_rl.data.resolve import resolve_all
 from code_rl.data.sources import humaneval, livecodebench, mbpp
 from code_rl.data.sources.records import Item, Origin, Row, RowError, Skipped
 from code_rl.data.sources.shapes import ReadRow, read_as
@@ -88,7 +87,7 @@ def check_selection(name: str, choice: RowSelection) -> None:
 
 
 async def read_files(
-    name: str, data: str | None, executor: Executor
+    name: str, data: str | None, executor: Executor, say: Say
 ) -> tuple[ProblemStore, dict[str, Any]]:
     """Return the problems of the file or folder `data`, else `name`, and facts for the manifest.
     Raises ConfigError if there is none, DataError if it is malformed."""
@@ -99,7 +98,7 @@ async def read_files(
                 f"benchmark={name} holds LiveCodeBench's own rows, whose programs get its "
                 f"imports; write benchmark=livecodebench data={data or name}"
             )
-        store = await load_dataset(dataset, executor, lambda _: None)
+        store = await load_dataset(dataset, executor, say)
     files = describe_files(file for source in dataset.sources for file in source.files)
     return store, {"files": files, "revision": "local file"}
 
@@ -115,7 +114,7 @@ def read_object(name: str, own: Any) -> tuple[tuple[Problem, ...], dict[str, Any
 
 
 async def read_benchmark(
-    name: str, data: str | None, choice: RowSelection, executor: Executor
+    name: str, data: str | None, choice: RowSelection, executor: Executor, say: Say
 ) -> tuple[ProblemStore, dict[str, Any]]:
     """Return the problems of a benchmark in READERS, and facts for the manifest. If references
     compute the expected values, they run in `executor`.
@@ -136,7 +135,13 @@ async def read_benchmark(
     read = partial(READERS[name].read, paths, choice)
     store = await cached_store(
         f"{name.replace('+', 'plus')}-{digest}",
-        lambda skip: resolve_all(itertools.islice(read(), skip, None), executor),
+        partial(
+            resolved_rows,
+            lambda skip: itertools.islice(read(), skip, None),
+            name,
+            executor,
+            say,
+        ),
         labels,
         __name__,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +16,7 @@ from code_rl.data.dataset import Dataset, open_dataset, own_test_setting, test_s
 from code_rl.data.on_disk import ProblemStore, cached_store
 from code_rl.data.order import Selected, subsample
 from code_rl.data.resolve import resolve_all
-from code_rl.data.sources.records import Skipped
+from code_rl.data.sources.records import Item, Skipped
 from code_rl.data.sources.shapes import NATIVE, UNREADABLE
 from code_rl.grading import Problem, StdinTest, TestCase
 from code_rl.grading.sandbox import Executor
@@ -143,7 +143,9 @@ async def load_dataset(dataset: Dataset, executor: Executor, say: Say = print) -
     Raises DataError for a malformed native file, and for a data set without any problem.
     """
     store = await cached_store(
-        dataset.fingerprint()[:32], partial(_resolved, dataset, executor, say), labels
+        dataset.fingerprint()[:32],
+        partial(resolved_rows, dataset.items, str(dataset), executor, say),
+        labels,
     )
     # A malformed row of the native format is an error of its writer.
     native = bool(store.skipped) and {*dataset.shapes()} == {NATIVE}
@@ -162,19 +164,19 @@ async def load_dataset(dataset: Dataset, executor: Executor, say: Say = print) -
     return store
 
 
-async def _resolved(
-    dataset: Dataset, executor: Executor, say: Say, skip: int
+async def resolved_rows(
+    rows: Callable[[int], Iterable[Item]], name: str, executor: Executor, say: Say, skip: int
 ) -> AsyncIterator[Problem | Skipped]:
-    """Yield the problems of the rows."""
-    say(f"reading {dataset} (the first time; then kept)")
+    """Yield the problems of the rows `rows(skip)` of the data set `name`, and say how far it is."""
+    say(f"reading {name} (the first time; then kept)")
     said, count = time.monotonic(), skip
-    resolved = resolve_all(dataset.items(skip), executor)
+    resolved = resolve_all(rows(skip), executor)
     async with aclosing(resolved) as items:  # type: ignore[type-var]
         async for item in items:
             count += 1
             if time.monotonic() - said > PROGRESS_S:
                 said = time.monotonic()
-                say(f"reading {dataset}: {count} rows so far")
+                say(f"reading {name}: {count} rows so far")
             yield item
 
 

@@ -242,7 +242,9 @@ async def cached_store(
                 async for item in rows:
                     if isinstance(item, Problem) and store.has(item.id):
                         item = Skipped(
-                            item.id, "duplicate_id", f"an earlier row has the id {item.id!r}"
+                            item.id,
+                            "duplicate_id",
+                            f"row {store.rows + 1} has the id {item.id!r} of an earlier row",
                         )
                     store.leave_out(item) if isinstance(item, Skipped) else store.add(
                         item, about(item)

@@ -155,7 +155,11 @@ def check_name(name: str, data: str | None) -> None:
 
 
 async def load_benchmark(
-    name: str, data: str | None, choice: RowSelection, executor: Executor
+    name: str,
+    data: str | None,
+    choice: RowSelection,
+    executor: Executor,
+    say: Callable[[str], None] = print,
 ) -> Benchmark:
     """Return the benchmark `name`. If references compute the expected values, they run in
     `executor`.
@@ -165,13 +169,13 @@ async def load_benchmark(
     if name != "livecodebench":
         check_selection(name, choice)
     if is_files(name) or (name == "codeforces" and data is not None and is_data_file(data)):
-        store, facts = await read_files(name, data, executor)
+        store, facts = await read_files(name, data, executor, say)
         shown = name if name in BENCHMARKS else Path(name).name
         return _of_store(shown, store, COURSE, choice, facts)
     found = registry.find("benchmark", name, BENCHMARKS)
     if name not in READERS:
         return _from_object(name, found, choice)
-    store, facts = await read_benchmark(name, data, choice, executor)
+    store, facts = await read_benchmark(name, data, choice, executor, say)
     prompt = BENCHMARKS[name]
     if name == "mbpp" and {place.about["source"] for place in store.places} == {"mbpp"}:
         prompt = MBPP

@@ -193,8 +193,8 @@ def _text_of(row: Mapping[str, Any], where: str) -> dict[str, str | None]:
     given = {name: row[name] for name in ("code", "completion") if name in row}
     if len(given) != 1:
         raise DataError(
-            f"{where}: a program needs either code or completion, not "
-            f"{' and '.join(given) or 'neither'}"
+            f"{where}: a program needs either code or completion, and this one has "
+            f"{', '.join(given or row) or 'no field'}"
         )
     for name, text in given.items():
         if text is not None and not isinstance(text, str):

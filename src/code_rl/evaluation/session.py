@@ -143,7 +143,7 @@ async def _evaluate_all(
                 if name == LIVECODEBENCH or len(data) == 1
                 else RowSelection(config.limit)
             )
-            benchmark = await load_benchmark(name, file, choice, executor)
+            benchmark = await load_benchmark(name, file, choice, executor, view.say)
             worded = reworded(benchmark.prompt, config.prompt, config.system_prompt)
             benchmark = dataclasses.replace(benchmark, prompt=worded, language=config.language)
             folder = out if len(data) == 1 else out / benchmark.name

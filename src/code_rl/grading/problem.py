@@ -244,10 +244,14 @@ def check_parts(problem: Problem, where: str) -> None:
     for index, test in enumerate(problem.tests):
         here = f"{where}: tests[{index}]"
         if isinstance(test, StdinTest) is calls:
+            kind = "stdin" if calls else "call"
+            beside = f"fn_name={problem.fn_name!r}" if problem.fn_name else "the first test"
             raise DataError(
-                f"{here}: its kind does not go with fn_name={problem.fn_name!r} and the first "
-                "test; a problem's tests are all scripts or all calls"
+                f"{here}: a test of kind {kind!r} does not go with {beside}; a problem has a "
+                "function and tests that call it, or scripts and no fn_name"
             )
+        if isinstance(test, CallTest) and not isinstance(test.args, tuple | list):
+            raise DataError(f"{here}: args={short(test.args)} must be a tuple of arguments")
         if isinstance(test, CallTest) and not (test.fn_name or problem.fn_name):
             raise DataError(
                 f"{here}: kind='call' does not go with fn_name=None; name the function in the "

@@ -91,7 +91,9 @@ def find(setting: str, name: str, ours: Mapping[str, T]) -> T:
     try:
         found = resolve_name(name)
     except (Exception, SystemExit) as error:  # a user's module may raise any exception
-        raise _failure(f"{setting}={name} cannot be loaded", error) from error
+        hint = "; mine:part is the part of mine.py, in this folder or installed"
+        hint = hint if isinstance(error, ModuleNotFoundError) else ""
+        raise _failure(f"{setting}={name} cannot be loaded", error, hint) from error
     return cast(T, found)
 
 
@@ -137,13 +139,13 @@ def attribute_errors_to(setting: str, name: str) -> Iterator[None]:
         raise _failure(f"{setting}={name} failed", error) from error
 
 
-def _failure(what: str, error: BaseException) -> ConfigError:
+def _failure(what: str, error: BaseException, hint: str = "") -> ConfigError:
     places = [
         f" at {frame.filename}:{frame.lineno}"
         for frame in traceback.extract_tb(error.__traceback__)
         if not _NOT_THEIRS.match(frame.filename)
     ]
-    return ConfigError(f"{what}{(places or [''])[-1]}: {type(error).__name__}: {error}")
+    return ConfigError(f"{what}{(places or [''])[-1]}: {type(error).__name__}: {error}{hint}")
 
 
 def require_finite(values: Sequence[float], what: str) -> None:

@@ -33,12 +33,13 @@ def read_arguments(argv: Sequence[str]) -> dict[str, str]:
         name = name if name.startswith("-") else name.replace("-", "_")
         if not name.isidentifier() or not (separator or word.startswith("--")):
             raise ConfigError(
-                f"cannot read the argument {word!r}; write key=value, --key=value or --key value"
+                f"cannot read the argument {word!r}; write key=value without spaces around =, "
+                "or --key value"
             )
         if not separator:
             following = next(words, None)
             if following is None:
-                raise ConfigError(f"--{name} needs a value; write {name}=VALUE")
+                raise ConfigError(f"--{name} needs a value, such as {name}=true")
             value = following
         if name in raw:
             raise ConfigError(f"{name} is given twice ({raw[name]!r} and {value!r}); give it once")

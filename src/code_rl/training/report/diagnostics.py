@@ -224,6 +224,8 @@ def built_in_elsewhere(run: Windows) -> Sign | None:
     dataset = run.config.get("dataset")
     if run.config.get("model_name") != BUILT_IN or dataset is None:
         return None
+    if run.config.get("environment", "single") != "single":
+        return None
     rates = values_of(run.steps, "mean_correct")
     if on_built_in_problems(dataset) or not rates or max(rates) > SOLVES_NOTHING:
         return None
