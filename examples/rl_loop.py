@@ -24,6 +24,7 @@ import tinker
 from tinker import types
 
 from code_rl import (
+    CodeRLError,
     Policy,
     Problem,
     Single,
@@ -225,4 +226,7 @@ async def call(method: Callable[..., Any], *arguments: Any, **named: Any) -> Any
 
 
 if __name__ == "__main__":
-    asyncio.run(main(chz.entrypoint(Settings)))
+    try:
+        asyncio.run(main(chz.entrypoint(Settings)))
+    except CodeRLError as error:
+        raise SystemExit(f"error: {error}") from None

@@ -58,6 +58,23 @@ class Endpoint(CompletionGenerator):
         self.facts = {"endpoint": self._url, "model": config.model_name, "extra_body": self._extra}
         self._answered = time.monotonic()
 
+    async def check(self) -> None:
+        """Raise BackendError if no server listens; whatever one answers, it is there."""
+        import openai
+
+        asking = self._client.with_options(max_retries=0, timeout=CONNECT_TIMEOUT_S)
+        try:
+            await asking.models.list()
+        except openai.APITimeoutError:
+            return
+        except openai.APIConnectionError as error:
+            raise BackendError(
+                f"endpoint={self._url}{via_proxy(self._url)} cannot be reached "
+                f"({error.__cause__ or error}); start its server, or correct the address"
+            ) from None
+        except (openai.OpenAIError, ValueError):
+            return
+
     async def complete(self, request: CompletionRequest, numbers: Sequence[int]) -> list[Sample]:
         """Send one request for each number, all at once."""
         return list(await asyncio.gather(*(self._one(request, number) for number in numbers)))

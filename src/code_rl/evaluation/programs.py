@@ -32,6 +32,7 @@ class ProgramRow(HoldsProgram):
     program_id: str | int
     code: str | None = None
     completion: str | None = None
+    language: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,9 @@ def read_programs(path: str, store: ProblemStore) -> Iterator[ProgramRow]:
             )
         if isinstance(program_id, bool) or not isinstance(program_id, str | int):
             raise DataError(f"{where}: program_id={program_id!r} must be a string")
-        yield ProgramRow(problem_id, program_id, **_text_of(row, where))
+        yield ProgramRow(
+            problem_id, program_id, **_text_of(row, where), language=row.get("language")
+        )
     if not where:
         raise DataError(f"programs={path} holds no program")
 
@@ -117,8 +120,17 @@ def taken(
 def check_programs(path: str, store: ProblemStore, language: str | None) -> tuple[int, set[str]]:
     """Read the whole file once. Return the number of its programs and their languages. Raises
     DataError for the first bad row, or problem that programs of `language` cannot have."""
-    ids = Counter(program.problem_id for program in read_programs(path, store))
-    return ids.total(), {store.get(each).in_language(language).language for each in ids}
+    total, languages = 0, dict[str, str]()
+    for program in read_programs(path, store):
+        total, name = total + 1, program.problem_id
+        if name not in languages:
+            languages[name] = store.get(name).in_language(language).language
+        if program.language not in (None, languages[name]):
+            raise DataError(
+                f"programs={path}: program {program.program_id!r} is in {program.language}, and "
+                f"problem {name!r} would be judged in {languages[name]}; give language="
+            )
+    return total, set(languages.values())
 
 
 async def judge_programs(

@@ -320,4 +320,6 @@ async def connect_generator(
     elif config.answered_by == "weights":
         generator = await connect_weights(config, out, executor)
     stack.push_async_callback(generator.aclose)
+    if isinstance(generator, Endpoint):
+        await generator.check()
     return generator

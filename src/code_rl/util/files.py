@@ -129,6 +129,7 @@ def only_writer(
     # `is_held` takes the lock for a moment, which is no reason to refuse.
     lock = FileLock(path, timeout=0.5, mode=0o600, thread_local=False)
     try:
+        os.close(_private(path))  # filelock waits where there can be no file
         lock.acquire()
     except Timeout as held:
         raise error(

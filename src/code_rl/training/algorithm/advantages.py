@@ -37,7 +37,8 @@ def compute_advantages(
     if estimator is ones:
         advantages = ones(known)
     elif estimator is not None and not should_skip(advantages):
-        name = getattr(estimator, "__qualname__", repr(estimator))
+        made_by = getattr(estimator, "__qualname__", type(estimator).__qualname__)
+        name = f"{estimator.__module__}:{made_by}"
         with attribute_errors_to("advantage", name):
             reads = arity("advantage", name, estimator, 1, 2) == 2
             more = [_rewarded(trajectories, rewards)] if reads else []

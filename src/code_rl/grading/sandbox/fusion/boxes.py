@@ -96,7 +96,11 @@ async def connect_box(
                 f"{TOKEN_VARIABLE} hold its token?"
             ) from error
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise SandboxError(f"{address}{via_proxy(address)}: {error}") from error
+            why = getattr(error, "strerror", None) or type(error).__name__
+            raise SandboxError(
+                f"{address}{via_proxy(address)} cannot be reached ({why}); boxes are opened by a "
+                "running `code-rl sandbox`"
+            ) from error
         async with socket:
             box = RemoteBox(socket, address, disk_mb, writable)
             await box.exchange(

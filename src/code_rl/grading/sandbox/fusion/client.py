@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 from aiohttp import ClientSession, TCPConnector
 
@@ -89,8 +90,9 @@ class FusionServers(RemoteExecutor):
         if not any(well):
             raise SandboxError(
                 f"no Sandbox Fusion server answers at {', '.join(self.urls)}"
-                f"{via_proxy(self.urls[0])}; start one (`code-rl sandbox port=8080`) or set "
-                "SANDBOX_URL"
+                f"{via_proxy(self.urls[0])}; start one there (`code-rl sandbox port="
+                f"{urlsplit(self.urls[0]).port or 80}`), or give the address of one that runs "
+                "(executor= or SANDBOX_URL)"
             )
 
     async def release(self) -> None:
