@@ -135,6 +135,18 @@ def test_a_server_that_lets_every_request_hang_is_left_in_the_end():
         asyncio.run(run())
 
 
+def test_an_address_at_which_no_server_listens_ends_the_evaluation_at_once():
+    async def run():
+        asked = Endpoint(EvalConfig(endpoint="http://127.0.0.1:9/v1", model_name="m", outage_timeout=3600))
+        try:
+            await asked.check()
+        finally:
+            await asked.aclose()
+
+    with refused("endpoint=http://127.0.0.1:9/v1", kind=BackendError):
+        asyncio.run(run())
+
+
 @pytest.mark.parametrize(("status", "named"), [(401, "api_key_env"), (403, "api_key_env"), (404, "model_name=m")])
 def test_a_wrong_key_or_model_stops_at_once(status, named):
     with refused(named):

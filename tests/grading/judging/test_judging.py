@@ -259,6 +259,18 @@ def test_a_bad_row_stops_everything_before_anything_runs(files, bad):
     assert executor.jobs == []
 
 
+def test_programs_in_another_language_than_they_would_be_judged_in_are_refused(files, capsys):
+    problems, programs, out = files({**program(1, "1"), "language": "cpp"})
+    assert main(["judge", f"dataset={problems}", f"programs={programs}", f"out={out}"]) == 2
+    one_line(capsys, "cpp", "python", "language=")
+
+
+def test_a_place_that_can_have_no_file_is_not_said_to_be_in_use(files, capsys):
+    problems, programs, _ = files(program(1, "1"))
+    assert main(["judge", f"dataset={problems}", f"programs={programs}", "out=/proc/none.jsonl"]) == 2
+    assert "in use" not in one_line(capsys, "/proc/none.jsonl")
+
+
 def test_a_compressed_programs_file_is_read_and_one_without_programs_refused(files, tmp_path):
     problems, programs, out = files()
     with refused("programs=", kind=DataError):

@@ -236,7 +236,7 @@ def collapse(run: Windows) -> Sign | None:
     """The answer format is lost from one step to the next, and does not return."""
     rates = values_of(run.steps, "format_rate")
     for at, (before, after) in enumerate(itertools.pairwise(rates), 1):
-        if before >= 0.5 and max(rates[at:]) <= before / 4:
+        if before >= 0.5 and len(rates) > at + 1 and max(rates[at:]) <= before / 4:
             fell = f"format fell from {percent(before)} to {percent(after)}"
             evidence = f"{fell} in step {run.steps[at]['step']}"
             return Sign("bad", f"{evidence}, and never came back")
