@@ -388,9 +388,9 @@ def _from_path(path: Path, part: Part, role: Role) -> Source:
         splits = manifest["splits"]
         split = split or (role if role in splits else "train")
         if split not in splits:
-            raise ConfigError(
-                f"{path}:{split}: the splits of this prepared folder are {', '.join(splits)}"
-            )
+            there = f"the splits of this prepared folder are {', '.join(splits)}"
+            empty = "this prepared folder has no problems; dropped.jsonl says why"
+            raise ConfigError(f"{path}:{split}: {there if splits else empty}")
         file = path / str(splits[split]["file"])
         return Source(path.resolve().name, split, (file,), given=f"{part.name}:{split}")
     names = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())

@@ -114,6 +114,7 @@ async def run_stages(workspace: Workspace, view: PrepareView) -> int:
 async def _normalise(
     workspace: Workspace, view: PrepareView
 ) -> tuple[StageReport, list[Candidate]]:
+    view.say(f"reading {workspace.config.dataset} (solutions that give expected values run once)")
     with progress(view.console, "normalise", None) as on_row:
         candidates = await normalise(workspace, on_row)
     dropped = [
@@ -168,4 +169,6 @@ def _exit_code(report: Report, view: PrepareView) -> int:
             "them once more"
         )
         return 1
+    if not report.stages[-1].came_out:
+        view.say("nothing is left: every row was dropped; dropped.jsonl has each reason")
     return 0

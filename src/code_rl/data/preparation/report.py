@@ -82,8 +82,5 @@ class PrepareView(View):
         self.say(f"card: {out / CARD}; every dropped row: {out / 'dropped.jsonl'}")
         if written is not None:
             splits = ", ".join(f"{count} in {name}" for name, count in written.items())
-            self.say(
-                f"read it back with dataset={out}: {splits}"
-                if splits
-                else "nothing is left: every row was dropped"
-            )
+            if splits:
+                self.say(f"read it back with dataset={out}: {splits}")

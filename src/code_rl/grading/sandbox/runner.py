@@ -31,7 +31,7 @@ import weakref
 from types import AsyncGeneratorType, CodeType, CoroutineType, GeneratorType, ModuleType
 from typing import Any, NoReturn
 
-from code_rl.grading import values
+import code_rl.grading.values as values
 
 # The name that programs see in their private file system
 FILENAME = "/tmp/solution.py"  # noqa: S108

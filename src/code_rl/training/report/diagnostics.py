@@ -226,10 +226,13 @@ def built_in_elsewhere(run: Windows) -> Sign | None:
         return None
     if run.config.get("environment", "single") != "single":
         return None
+    language = run.config.get("language") or "python"
     rates = values_of(run.steps, "mean_correct")
-    if on_built_in_problems(dataset) or not rates or max(rates) > SOLVES_NOTHING:
+    known = on_built_in_problems(dataset) and language == "python"
+    if known or not rates or max(rates) > SOLVES_NOTHING:
         return None
-    return Sign("bad", f"at most {percent(max(rates))} of a step's completions on {dataset} pass")
+    share = f"at most {percent(max(rates))} of a step's completions"
+    return Sign("bad", f"{share} on {dataset} in {language} pass")
 
 
 def collapse(run: Windows) -> Sign | None:

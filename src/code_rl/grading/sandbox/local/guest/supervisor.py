@@ -15,7 +15,7 @@ import socket
 import time
 from typing import NoReturn
 
-from code_rl.grading.sandbox import runner
+import code_rl.grading.sandbox.runner as runner
 from code_rl.grading.sandbox.local.guest import files, kernel, wire
 from code_rl.grading.sandbox.local.guest.confinement import confine
 from code_rl.grading.sandbox.local.guest.testrun import BROKEN_EXIT, TestRun

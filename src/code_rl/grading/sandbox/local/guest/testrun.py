@@ -12,7 +12,7 @@ import struct
 import sys
 from typing import NoReturn
 
-from code_rl.grading.sandbox import runner
+import code_rl.grading.sandbox.runner as runner
 from code_rl.grading.sandbox.local.guest import files, wire
 from code_rl.grading.sandbox.local.guest.confinement import confine
 

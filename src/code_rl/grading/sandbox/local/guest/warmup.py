@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 
-from code_rl.grading.sandbox import runner
+import code_rl.grading.sandbox.runner as runner
 from code_rl.grading.sandbox.local.guest import kernel, wire
 
 _PROGRAM = """
