@@ -442,6 +442,25 @@ def test_a_program_cannot_hide_the_processor_time_of_its_processes(level):
     assert verdict.cpu_s >= 1
 
 
+@each_level
+@needs["cpp"]
+def test_memory_counts_when_the_main_thread_has_ended(level):
+    body = """#include <pthread.h>
+    #include <thread>
+    int main() {
+        std::thread([] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+            std::string held(200 << 20, 'x');
+            std::this_thread::sleep_for(std::chrono::milliseconds(300));
+            std::cout << 8 + held.size() / held.size() << std::endl;
+            exit(0);
+        }).detach();
+        pthread_exit(nullptr);
+    }"""
+    verdict = judge_at(level, problem("cpp", SMALL, memory_limit_mb=64), cpp(body))
+    assert verdict.kind is VerdictKind.MEMORY_LIMIT
+
+
 @needs["cpp"]
 def test_equal_programs_at_once_leave_no_box():
     async def run():

@@ -45,12 +45,15 @@ class Tree:
 
     def memory_bytes(self) -> int:
         """Return the private and shared memory of all these processes."""
-        held = 0
-        for pid in self._below():
-            status = self._text(f"{pid}/status")
-            for kind in ("\nRssAnon:", "\nRssShmem:"):
-                words = status.partition(kind)[2].split(maxsplit=1)
-                held += int(words[0]) << 10 if words else 0
+        # Any thread of a process shows its memory, until that thread has ended.
+        each = (map(self._held, self._threads(pid)) for pid in self._below())
+        return sum(next(filter(None, threads), 0) for threads in each)
+
+    def _held(self, thread: str) -> int:
+        held, status = 0, self._text(f"{thread}/status")
+        for kind in ("\nRssAnon:", "\nRssShmem:"):
+            words = status.partition(kind)[2].split(maxsplit=1)
+            held += int(words[0]) << 10 if words else 0
         return held
 
     def _below(self) -> list[str]:
