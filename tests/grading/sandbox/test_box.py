@@ -561,6 +561,27 @@ def test_a_box_whose_opening_is_cancelled_leaves_no_process(level):
     until(lambda: children() <= before)
 
 
+def test_a_box_that_is_cancelled_while_it_closes_leaves_no_process(level):
+    async def hold(leave):
+        async with code_rl.open_box(level):
+            await leave.wait()
+
+    async def run():
+        for _ in range(4):
+            leave = asyncio.Event()
+            closing = asyncio.create_task(hold(leave))
+            await asyncio.sleep(0.5)
+            leave.set()
+            await asyncio.sleep(0)
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+
+    before = children()
+    asyncio.run(run())
+    until(lambda: children() <= before)
+
+
 def test_an_environment_beyond_its_limit_is_refused():
     async def run():
         async with code_rl.open_box(environment={"NAME": "x" * (1 << 16)}):

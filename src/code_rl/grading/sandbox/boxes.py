@@ -66,4 +66,6 @@ async def open_box(
     try:
         yield made
     finally:
-        await asyncio.to_thread(made.close)
+        # A box is closed even if this task is cancelled now, before the thread runs.
+        closing = asyncio.get_running_loop().run_in_executor(None, made.close)
+        await asyncio.shield(closing)
