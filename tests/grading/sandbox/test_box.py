@@ -339,6 +339,11 @@ def test_an_argument_that_a_command_cannot_have_is_refused(settings):
         in_a_box("true", **settings)
 
 
+def test_a_command_that_is_no_utf_8_is_refused():
+    with refused("command"):
+        in_a_box("echo \ud800")
+
+
 @pytest.mark.parametrize("level", ["none", "other"])
 def test_a_level_without_walls_is_refused_by_name(level):
     with pytest.raises(IsolationError) as refused:
@@ -514,7 +519,7 @@ def test_a_directory_that_is_taken_or_deep_is_refused(path):
         asyncio.run(run())
 
 
-@pytest.mark.parametrize("environment", [{"A=B": "x"}, {"": "x"}, {"A": "x\0y"}])
+@pytest.mark.parametrize("environment", [{"A=B": "x"}, {"": "x"}, {"A": "x\0y"}, {"A": "\ud800"}])
 def test_a_variable_that_cannot_be_is_refused(environment):
     async def run():
         async with code_rl.open_box(environment=environment):

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from code_rl.grading.sandbox.commands import Box
-from code_rl.grading.sandbox.executor import require_linux
+from code_rl.grading.sandbox.executor import encodable, require_linux
 from code_rl.util.door import Lazy
 from code_rl.util.errors import ConfigError
 
@@ -48,9 +48,9 @@ async def open_box(
             raise ConfigError(f"writable={path!r}: name a directory such as /app")
     variables = environment or {}
     for name, text in variables.items():
-        if not name or "=" in name or "\0" in name + text:
+        if not name or "=" in name or "\0" in name + text or not encodable(name + text):
             raise ConfigError(f"environment: {name!r} is no name of a variable with a text")
-    size = len("".join(chain(*variables.items())).encode("utf-8", "surrogatepass"))
+    size = len("".join(chain(*variables.items())).encode())
     if size > _ENVIRONMENT_BYTES:
         raise ConfigError(f"environment: {size} bytes are too many; use {_ENVIRONMENT_BYTES}")
     if url is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+from code_rl.grading.sandbox.executor import encodable
 from code_rl.util.errors import ConfigError, DataError
 
 HOME = "/box"
@@ -132,6 +133,8 @@ class Box:
 def _check_kind(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
         raise ConfigError(f"{name}={value!r:.80}: use {kind.__name__}")
+    if isinstance(value, str) and not encodable(value):
+        raise ConfigError(f"{name}={value!r:.80}: UTF-8 has no lone surrogates")
 
 
 def _reason(result: BoxResult) -> str:
