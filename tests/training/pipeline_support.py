@@ -8,9 +8,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from code_rl import compute_advantages, make_datum, should_skip
 from code_rl.policy import derive_seed
 from code_rl.training import read_metrics
-from code_rl.training.algorithm import compute_advantages, make_datum, should_skip
 from code_rl.training.assembly import assemble
 from code_rl.training.config import make_config
 from code_rl.training.console import Console

@@ -15,7 +15,6 @@ from code_rl.training import read_metrics
 from code_rl.training.budget import Budget, Prices, Tokens
 from code_rl.training.config import RECIPES, make_config
 from code_rl.training.forecast import assumptions, forecast
-from tests.refusals import refused
 from tests.training.pipeline_support import rollouts, small, untimed
 
 PRICES = "[price]\nprefill = 0.1\nsample = 0.4\ntrain = 0.3\n"
@@ -125,12 +124,6 @@ def test_a_capped_run_stops_with_a_checkpoint_below_the_cap_and_goes_on_when_it_
     assert train_command({"log_path": str(tmp_path), "max_tokens_total": str(10 * cap)}) == 0
     assert [record["step"] for record in untimed(tmp_path)] == list(range(8))
     assert len(rollouts(tmp_path)) == 8 * 4
-
-
-def test_a_cap_below_one_batch_is_refused_before_anything_is_sampled(tmp_path):
-    with refused("max_tokens_total="):
-        train_command(small(tmp_path, max_tokens_total=100))
-    assert not (tmp_path / "rollouts.jsonl").exists() or not (tmp_path / "rollouts.jsonl").read_text()
 
 
 @pytest.mark.parametrize(("lag", "step_s"), [(0, 0.15 + 5.4 + 0.09), (1, 5.4)])

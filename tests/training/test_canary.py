@@ -51,7 +51,7 @@ def test_a_canary_looks_the_same_and_contradicts_itself(problem):
 
 
 @pytest.mark.long
-def test_a_run_is_the_same_beside_canaries_but_for_their_own_figures(tmp_path):
+def test_a_run_is_the_same_beside_canaries_which_bound_its_reward(tmp_path, capsys):
     for name, share in (("with", 1), ("without", 0)):
         assert train_command(small(tmp_path / name, max_steps=2, canary=share)) == 0
     assert rollouts(tmp_path / "with") == rollouts(tmp_path / "without")
@@ -66,6 +66,11 @@ def test_a_run_is_the_same_beside_canaries_but_for_their_own_figures(tmp_path):
     ]
     assert figures == without
     assert [(record["canary/groups"], record["canary/passed"]) for record in beside] == [(4, 0)] * 2
+    first, last = beside
+    assert (first["reward/wrong_paid"], last["reward/wrong_paid"]) == (0, 0)
+    assert 0 < last["reward/fpr_upper"] < first["reward/fpr_upper"] < 1
+    assert 0 <= last["reward/public_fpr"] <= 1
+    assert f"{100 * last['reward/fpr_upper']:.1f}%" in capsys.readouterr().out
 
 
 def pays_a_token(trajectory: Trajectory) -> float:

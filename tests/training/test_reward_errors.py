@@ -96,16 +96,6 @@ def test_a_reward_against_the_verdict_raises_an_alarm_with_a_program(tmp_path, c
     assert capsys.readouterr().out.count(program) >= 1
 
 
-@pytest.mark.long
-def test_our_verdict_pays_no_wrong_program_and_canaries_bound_the_rest(tmp_path, capsys) -> None:
-    assert train_command(small(tmp_path, max_steps=2, canary=1)) == 0
-    first, last = [record for record in read_metrics(tmp_path) if record["step"] >= 0]
-    assert (first["reward/wrong_paid"], last["reward/wrong_paid"]) == (0, 0)
-    assert 0 < last["reward/fpr_upper"] < first["reward/fpr_upper"] < 1
-    assert 0 <= last["reward/public_fpr"] <= 1
-    assert f"{100 * last['reward/fpr_upper']:.1f}%" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(("code", "unstable"), [("print(input())", 0), ("print('other words')", 1)])
 def test_a_program_that_passed_is_judged_once_more(code: str, unstable: int) -> None:
     passed = trajectory(1.0)

@@ -122,15 +122,20 @@ def test_a_damaged_line_of_the_rollouts_is_named_and_the_newest_weights_train_on
 
 
 @pytest.mark.long
-def test_a_run_keeps_its_id_when_it_is_resumed_and_another_one_gets_another(finished, tmp_path):
+def test_a_resumed_run_says_from_which_step_and_keeps_its_id_and_another_one_is_new(finished, tmp_path, capsys):
     def name_of(run: Path) -> str:
         return str(read_config(run)["resolved"]["id"])
 
     run = copied(finished, tmp_path / "run")
     assert train_command({"log_path": str(run), "max_steps": "3"}) == 0
+    said = capsys.readouterr().out
+    assert "run  resumed after 2 steps" in said
+    assert "new: " not in said
     assert name_of(run) == name_of(finished)
-    again = small(run, max_steps=1, behavior_if_log_dir_exists="delete")
-    assert train_command(again) == 0
+    assert train_command(small(run, max_steps=1, eval_every=-1, behavior_if_log_dir_exists="delete")) == 0
+    said = capsys.readouterr().out
+    assert "run  new: log_path holds no earlier one" in said
+    assert "eval_limit=4 has no effect with eval_every=-1: nothing is evaluated" in said
     assert name_of(run) != name_of(finished)
 
 
@@ -317,19 +322,6 @@ def test_a_step_is_one_line_whatever_the_width(width, columns):
     assert max(len(head), len(row)) <= width
     assert len(head.split()) == columns
     assert head.split()[-1] == "held-out"
-
-
-@pytest.mark.long
-def test_a_run_says_that_it_is_new_and_a_resumed_one_from_which_step(finished, tmp_path, capsys):
-    assert train_command(small(tmp_path / "typo", max_steps=1, eval_every=-1)) == 0
-    said = capsys.readouterr().out
-    assert "run  new: log_path holds no earlier one" in said
-    assert "eval_limit=4 has no effect with eval_every=-1: nothing is evaluated" in said
-    run = copied(finished, tmp_path / "run")
-    assert train_command({"log_path": str(run), "max_steps": "3"}) == 0
-    said = capsys.readouterr().out
-    assert "run  resumed after 2 steps" in said
-    assert "new: " not in said
 
 
 def test_a_checkpoint_that_does_not_fit_the_disk_is_refused_and_many_are_mentioned(tmp_path, monkeypatch):
