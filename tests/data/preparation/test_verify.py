@@ -60,10 +60,9 @@ UNLUCKY = "0.134364 < random.random() < 0.134365"
 SLOW = "while True:\n    pass\n"
 
 
-def test_a_fast_second_reference_proves_a_problem_before_the_first_is_tried_again() -> None:
-    problem = with_solution(SUM, SLOW, RIGHT, time_limit_s=0.5)
-
-    decision = verify(problem, mutants=0)[0]
+@pytest.mark.parametrize("first", ["print(1)", SLOW])
+def test_a_second_reference_proves_a_problem_before_a_slow_first_is_tried_again(first: str) -> None:
+    decision = verify(with_solution(SUM, first, RIGHT, time_limit_s=0.5), mutants=0)[0]
     assert (decision.keep, decision.metadata["reference"]) == (True, 2)
 
 
@@ -118,10 +117,6 @@ def test_sequences_and_expected_exceptions_can_be_proved() -> None:
     assert verify(Problem("forms", "forms", tests, solutions=(code,)), mutants=0)[0].keep
     wrong = Problem("forms", "forms", tests, solutions=(code.replace("raise ValueError", "return 0"),))
     assert verify(wrong, mutants=0)[0].reason == "reference_fails"
-
-
-def test_any_passing_reference_proves_a_problem() -> None:
-    assert verify(with_solution(SUM, "print(1)", RIGHT), mutants=0)[0].metadata["reference"] == 2
 
 
 @pytest.mark.long

@@ -160,13 +160,21 @@ def test_mbpp_tests_tell_a_list_from_a_tuple():
     assert asyncio.run(_verdict(problem, "def add_pair(p):\n    return [sum(p)]")) is VerdictKind.WRONG_ANSWER
 
 
-def test_mbpp_setup_code_runs_after_the_program():
-    row = {
-        **MBPP,
-        "test_setup_code": "OFFSET = 0",
-        "code": "OFFSET = 5\ndef add_pair(pair):\n    return (pair[0] + pair[1] + OFFSET,)",
-    }
-    problem = only(read_mbpp([row]))
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {
+            "test_setup_code": "OFFSET = 0",
+            "code": "OFFSET = 5\ndef add_pair(pair):\n    return (pair[0] + pair[1] + OFFSET,)",
+        },
+        {
+            "code": "def f(n):\n    return [n] + f(n - 1) if n else []",
+            "test_list": ["assert set(f(3)) == {1, 2, 3}"],
+        },
+    ],
+)
+def test_mbpp_setup_code_runs_after_the_program_and_a_view_leaves_recursive_calls_alone(changes):
+    problem = only(read_mbpp([{**MBPP, **changes}]))
     assert asyncio.run(_verdict(problem, problem.solutions[0])) is VerdictKind.PASSED
 
 
@@ -186,16 +194,6 @@ def test_a_truthiness_test_accepts_any_truthy_value_even_one_that_is_no_plain_da
     answer = "import re\ndef has(s):\n    return re.search('a', s)"
     assert asyncio.run(_verdict(problem, answer)) is VerdictKind.PASSED
     assert asyncio.run(_verdict(problem, "def has(s):\n    return 'no'")) is VerdictKind.WRONG_ANSWER
-
-
-def test_a_view_leaves_recursive_calls_alone():
-    row = {
-        **MBPP,
-        "code": "def f(n):\n    return [n] + f(n - 1) if n else []",
-        "test_list": ["assert set(f(3)) == {1, 2, 3}"],
-    }
-    problem = only(read_mbpp([row]))
-    assert asyncio.run(_verdict(problem, problem.solutions[0])) is VerdictKind.PASSED
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -15,7 +16,7 @@ if __name__ == "__main__":
 
 import pytest
 
-from tests.grading.corpus.references import SOURCES, Report, judge_references, read_sample, read_source
+from tests.grading.corpus.references import SOURCES, Item, Report, judge_references, read_sample, read_source
 from tests.grading.corpus.rooms import room
 
 SAMPLE = 2
@@ -23,16 +24,19 @@ QUICK = ("humaneval", "humanevalplus-mini", "mbpp", "mbppplus", "leetcode-v0.2.0
 """One file of each shape; reading the others alone takes seconds."""
 
 
+def judged(items: Iterable[Item]) -> Report:
+    async def run() -> Report:
+        async with room("full") as executor:
+            return await judge_references(items, executor)
+
+    return asyncio.run(run())
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", QUICK)
 def test_a_seeded_sample_of_references_passes(name: str) -> None:
     source = SOURCES[name]
-
-    async def run() -> Report:
-        async with room("full") as executor:
-            return await judge_references(read_sample(source, SAMPLE), executor)
-
-    report = asyncio.run(run())
+    report = judged(read_sample(source, SAMPLE))
     assert report.failed.keys() <= source.bad, report.failed
     assert report.skipped.keys() <= source.skipped, report.skipped
 
@@ -42,12 +46,7 @@ def test_a_seeded_sample_of_references_passes(name: str) -> None:
 @pytest.mark.parametrize("name", SOURCES)
 def test_every_reference_passes_but_those_known_as_bad(name: str) -> None:
     source = SOURCES[name]
-
-    async def run() -> Report:
-        async with room("full") as executor:
-            return await judge_references(read_source(source), executor)
-
-    report = asyncio.run(run())
+    report = judged(read_source(source))
     assert sum(report.counts.values()) == source.rows
     assert report.failed.keys() == source.bad, report.failed
     assert report.skipped.keys() == source.skipped, report.skipped

@@ -13,12 +13,10 @@ import pytest
 
 pytest.importorskip("chz")
 
-import tinker_utils.lcb
 from code_rl.cli.main import main
 from code_rl.grading import CallTest, Compare, Problem, StdinTest, judge_async
 from code_rl.grading.native import write_problems
-from code_rl.grading.sandbox import connect_executor, shared_executor
-from tinker_utils.env import sandbox_check_correctness
+from code_rl.grading.sandbox import connect_executor
 
 CHECKER = """
 def check(input, output, expected):
@@ -120,18 +118,6 @@ def test_no_program_can_put_a_hidden_input_into_its_verdict():
         assert verdict.failure.public is False
         assert verdict.failure.message
         assert "hunter2" not in repr(verdict), code
-
-
-def test_the_courses_names_work_over_several_event_loops(monkeypatch):
-    monkeypatch.delenv("SANDBOX_URL", raising=False)
-    tests = tinker_utils.lcb.normalize_tests({"inputs": [[1, 2], [3, 4]], "outputs": [[3], [7]], "fn_name": "add"})
-    try:
-        for code, right in (("def add(a, b): return a + b", True), ("def add(a, b): return 3", False)):
-            passed, details = asyncio.run(sandbox_check_correctness(tests, code))
-            assert passed is right
-            assert details["total"] == 2
-    finally:
-        shared_executor.close()
 
 
 @pytest.mark.long
