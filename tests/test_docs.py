@@ -19,14 +19,13 @@ import pytest
 
 import code_rl
 from code_rl.cli.main import VERBS, main, run_verb
-from code_rl.cli.serve import ServeConfig
-from code_rl.cli.train import train_command
 from code_rl.engine.losses import LOSSES
 from code_rl.training import read_metrics
 from code_rl.training.algorithm.metrics import METRICS
 from code_rl.util.settings import read_arguments
 from tests.paths import ROOT
 from tests.training.pipeline_support import small
+from tests.verbs import train_command
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 SPAN = re.compile(r"`([^`\n]+)`")
@@ -171,7 +170,7 @@ def test_the_losses_and_defaults_of_a_server_are_those_of_its_registry_and_setti
     defaults = re.findall(r"`(\w+)=?` \(`?(~?[\w./-]+)`?\)", SERVE.read_text())
     assert {"max_models", "idle_s", "state_dir"} <= dict(defaults).keys()
     for name, value in defaults:
-        default = chz.chz_fields(ServeConfig)[name]._default
+        default = chz.chz_fields(VERBS["serve"].settings_class())[name]._default
         assert value == (default if isinstance(default, str) else f"{default:g}"), name
 
 

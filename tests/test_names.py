@@ -12,7 +12,6 @@ pytest.importorskip("chz")
 import chz
 
 from code_rl.cli.main import VERBS
-from code_rl.cli.train import train_command
 from code_rl.engine.losses import LOSSES
 from code_rl.grading import VerdictKind
 from code_rl.policy.environments import ENVIRONMENTS
@@ -23,6 +22,7 @@ from code_rl.training.algorithm.metrics import METRICS
 from code_rl.training.config import make_config
 from tests.paths import ROOT
 from tests.training.pipeline_support import small
+from tests.verbs import train_command
 
 PUBLISHED = tomllib.loads((ROOT / "tests" / "published_names.toml").read_text())
 REGISTRIES = {

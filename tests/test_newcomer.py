@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import pytest
 
 from code_rl.cli.main import VERBS, Verb, main
-from code_rl.cli.train import train_command
 from code_rl.data import open_dataset
 from code_rl.data.preparation import pipeline, settings
 from code_rl.data.sources import Skipped, shapes
@@ -18,6 +17,7 @@ from code_rl.policy import completion_log as inflight
 from tests import newcomer
 from tests.kinds import each_is
 from tests.training.pipeline_support import rollouts, small, untimed
+from tests.verbs import train_command
 
 ONE_STEP = {"max_steps": "1", "save_every": "0"}
 OWN = {"advantage": "tests.newcomer:median", "reward": "tests.newcomer:short", "format_coef": 0}

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.cli.main import main
-from code_rl.cli.train import train_command
 from code_rl.training.runs.logs import setup_logging
 from code_rl.util.redaction import HIDDEN, holds_key, redacted
 from tests.paths import ROOT
 from tests.training.pipeline_support import small
+from tests.verbs import train_command
 
 KEY = "tml-Kq8vXw2LmZ5tRn7B"
 PASSWORD = "correct-horse-battery"

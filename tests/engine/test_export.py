@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch")
 import numpy as np  # noqa: E402
 from tinker import types  # noqa: E402
 
-from code_rl.cli.export import export_command  # noqa: E402
 from code_rl.engine.adapters import read_folder  # noqa: E402
 from code_rl.engine.local import EmbeddedService  # noqa: E402
 from code_rl.engine.names import source_of  # noqa: E402
@@ -21,6 +20,7 @@ from code_rl.util.errors import CheckpointError, ConfigError  # noqa: E402
 from tests.engine.hub import Hub  # noqa: E402
 from tests.engine.local.embedded_models import text, trained  # noqa: E402
 from tests.refusals import refused  # noqa: E402
+from tests.verbs import export_command  # noqa: E402
 
 TOKENS = np.random.default_rng(0).integers(4, 700, (3, 40)).tolist()
 

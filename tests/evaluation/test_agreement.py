@@ -7,8 +7,8 @@ import json
 import pytest
 
 from code_rl.cli.main import main
-from code_rl.cli.train import train_command
 from code_rl.training import read_metrics
+from tests.verbs import train_command
 
 RUN = {
     "backend": "embedded", "executor": "embedded", "batch_size": "8", "group_size": "2", "max_steps": "2", "save_every": "1",

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from code_rl.cli.train import train_command
 from code_rl.engine.probes import load_tokenizer
 from code_rl.grading import ProblemView
 from code_rl.policy.environments import get_environment
@@ -16,6 +15,7 @@ from code_rl.training.config import make_config
 from code_rl.training.objective import environment_of
 from tests.refusals import refused
 from tests.training.pipeline_support import rollouts, small
+from tests.verbs import train_command
 
 VIEW = ProblemView("p", "Print 1.", None, None, ())
 MODULE = """

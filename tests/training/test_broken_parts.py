@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from code_rl.cli.train import train_command
 from tests.refusals import refused
 from tests.training import broken_parts
 from tests.training.pipeline_support import rollouts, small
+from tests.verbs import train_command
 
 
 @pytest.mark.long

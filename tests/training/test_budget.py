@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.cli.main import main
-from code_rl.cli.train import train_command
 from code_rl.training import read_metrics
 from code_rl.training.budget import Budget, Prices, Tokens
 from code_rl.training.config import RECIPES, make_config
 from code_rl.training.forecast import assumptions, forecast
 from tests.training.pipeline_support import rollouts, small, untimed
+from tests.verbs import train_command
 
 PRICES = "[price]\nprefill = 0.1\nsample = 0.4\ntrain = 0.3\n"
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from code_rl.cli.train import train_command
 from code_rl.data import load_problems
 from code_rl.grading import CallTest, Problem, StdinTest, judge_async
 from code_rl.grading.sandbox import connect_executor
@@ -22,6 +21,7 @@ from code_rl.training.report.diagnostics import diagnose
 from code_rl.training.reward_errors import canary_metrics
 from tests.training.pipeline_support import rollouts, small, untimed
 from tests.training.rollout_support import group_of, trajectory
+from tests.verbs import train_command
 
 STDIN = Problem("echo", "Print the line.", (StdinTest("a", "a", public=True), StdinTest("b", "b")))
 CALLS = Problem("same", "Return it.", (CallTest((1,), 1, public=True), CallTest((2,), 2)), fn_name="same")

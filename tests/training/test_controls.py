@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from code_rl.cli.controls import controls_command
-from code_rl.cli.train import train_command
 from code_rl.data import load_problems
 from code_rl.evaluation.pass_at_k import crossed_difference, paired_difference
 from code_rl.grading.native import format_problem
 from tests.refusals import refused
 from tests.training.pipeline_support import SMALL, rollouts
+from tests.verbs import controls_command, train_command
 
 SHORT = {"max_steps": "1", "eval_limit": "4", "save_every": "1"}
 GIVEN = {name: value for name, value in SMALL.items() if name != "eval_every"} | SHORT

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.cli.train import train_command
 from code_rl.grading import Problem, StdinTest, VerdictKind
 from code_rl.training.curriculum import RETIRED_STEPS, History, WeightedOrder, logged_outcomes, outcome, solve_rate
 from tests.refusals import refused
 from tests.training.pipeline_support import small, untimed
+from tests.verbs import train_command
 
 
 def order_of(count, *, lag=0, prompts=4, name="solve_rate"):

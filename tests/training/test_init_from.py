@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from code_rl.cli.main import main
-from code_rl.cli.train import train_command
 from code_rl.engine.checkpoints import read_checkpoints
 from code_rl.engine.local.state import read_state
 from tests.training.pipeline_support import rollouts, small, untimed
+from tests.verbs import train_command
 
 
 @pytest.fixture(scope="module")

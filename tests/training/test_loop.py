@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.cli.train import train_command
 from code_rl.engine.checkpoints import read_checkpoints
 from code_rl.grading.sandbox.executor import Execution, Executor, Job
 from code_rl.training import prepare, read_metrics
@@ -21,6 +20,7 @@ from tests.refusals import refused
 from tests.stand_in import StandIn
 from tests.training.pipeline_support import rollouts, untimed
 from tests.training.pipeline_support import small as make
+from tests.verbs import train_command
 
 
 def small(log_path: Path, **changes: str) -> dict[str, str]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.cli.train import train_command
 from code_rl.util.concurrency import BackgroundTasks
 from code_rl.util.errors import BackendError, CheckpointError
 from tests.training.pipeline_support import rollouts, sequential_reference, small, untimed
+from tests.verbs import train_command
 
 
 @pytest.fixture(scope="module")

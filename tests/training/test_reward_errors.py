@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from code_rl.cli.train import train_command
 from code_rl.grading import Problem, StdinTest, Verdict, VerdictKind
 from code_rl.grading.verdict import Failure
 from code_rl.policy import Trajectory
@@ -20,6 +19,7 @@ from code_rl.util.rates import wilson
 from tests.boxes import shared_box
 from tests.training.pipeline_support import small
 from tests.training.rollout_support import group_of, trajectory
+from tests.verbs import train_command
 
 TESTS = tuple(StdinTest(str(n), str(n), public=n < 2) for n in range(4))
 PROBLEM = Problem("echo", "Print the line.", TESTS)

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.cli.train import train_command
 from code_rl.engine.checkpoints import get_last_checkpoint, save_checkpoint
 from code_rl.engine.local import EmbeddedService
 from code_rl.training.report import open_run
@@ -22,6 +21,7 @@ from code_rl.util.errors import ConfigError, DataError
 from code_rl.util.files import JsonLines, KeyedLog, read_lines
 from tests.refusals import refused
 from tests.training.pipeline_support import rollouts, small
+from tests.verbs import train_command
 from tinker_utils.log import setup_logging as course_logging
 
 

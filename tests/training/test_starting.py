@@ -19,8 +19,6 @@ import pytest
 from rich.console import Console as RichConsole
 
 import code_rl.loop
-from code_rl.cli.export import export_command
-from code_rl.cli.train import train_command
 from code_rl.data import ProblemOrder
 from code_rl.data.builtin import BuiltinTrainSet
 from code_rl.engine.checkpoints import read_checkpoints, read_config
@@ -41,6 +39,7 @@ from code_rl.util.files import read_lines
 from tests.paths import ROOT
 from tests.refusals import refused
 from tests.training.pipeline_support import rollouts, small
+from tests.verbs import export_command, train_command
 
 HOSTILE = "a[/x][bold]:smile:"
 

@@ -156,7 +156,7 @@ def exported(device: str, folder: str) -> Numbers:
     """A checkpoint of the card, exported for peft: the sum of each tensor."""
     from safetensors.torch import load_file
 
-    from code_rl.cli.export import export_command
+    from tests.verbs import export_command
 
     install()
     service = EmbeddedService(device=device, dtype="float32", state_dir=folder)
@@ -363,9 +363,9 @@ def cells(shape: str, vllm: bool) -> list[str]:
 
 def run_beside_vllm(folder: str, total: int) -> Numbers:
     """A run on the card that starts its own vLLM there: the server's options, the plan's line, and the bytes left when the next is planned."""
-    from code_rl.cli.train import train_command
     from tests.engine.remote.test_own_vllm import COMMAND, options_of
     from tests.engine.remote.test_vllm import given
+    from tests.verbs import train_command
 
     install()
     run = Path(folder)

@@ -10,8 +10,6 @@ import pytest
 import tinker
 import torch
 
-from code_rl.cli.export import export_command
-from code_rl.cli.train import train_command
 from code_rl.engine.adapters import download_adapter, read_embedded, read_folder
 from code_rl.engine.places import KEYLESS, BackendKind, Place
 from code_rl.engine.probes import require_downloads
@@ -20,6 +18,7 @@ from tests.engine.remote.remote_support import EscapingProxy, OtherServer, setti
 from tests.engine.remote.test_remote_refusals import of_an_older_generation
 from tests.engine.serve.serve_support import ServerThread
 from tests.refusals import refused
+from tests.verbs import export_command, train_command
 
 
 @pytest.fixture(scope="module")

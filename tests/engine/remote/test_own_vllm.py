@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from code_rl.cli.train import train_command
 from code_rl.training import read_metrics
 from tests.engine.remote.test_vllm import given
 from tests.paths import ROOT
 from tests.refusals import refused
+from tests.verbs import train_command
 from tests.waiting import until
 
 GUARD = str(ROOT / "src" / "code_rl" / "engine" / "guard.py")

@@ -11,7 +11,6 @@ import pytest
 import tinker
 from tinker import types
 
-from code_rl.cli.train import train_command
 from code_rl.engine import TrainingOptions, connect, logprobs_of
 from code_rl.engine.local import EmbeddedService
 from code_rl.engine.names import BUILT_IN_FOLDER
@@ -22,6 +21,7 @@ from code_rl.evaluation import make_eval_config
 from code_rl.util.errors import BackendError
 from tests.engine.remote.remote_support import FaultyProxy, settings
 from tests.refusals import refused
+from tests.verbs import train_command
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,12 @@ import pytest
 from aiohttp import web
 
 from code_rl.cli.main import main
-from code_rl.cli.train import train_command
 from code_rl.engine.places import BackendKind, Place
 from code_rl.engine.probes import survey
 from tests.engine.remote.remote_support import FaultyProxy, OtherServer, settings
 from tests.engine.serve.serve_support import ServerThread
 from tests.refusals import names_all, one_line
+from tests.verbs import train_command
 
 KEY = "tml-5ecret-0123456789abcdef"
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from code_rl.cli.train import train_command
 from code_rl.engine.names import BUILT_IN_FOLDER
 from code_rl.engine.places import KEYLESS, BackendKind, Place
 from code_rl.engine.probes import survey
 from tests.engine.remote.remote_support import FaultyProxy, records, sampled, settings
 from tests.refusals import refused
+from tests.verbs import train_command
 
 
 @pytest.fixture(scope="module")

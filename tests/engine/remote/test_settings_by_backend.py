@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from code_rl.cli.train import train_command
 from code_rl.engine import BackendKind
 from code_rl.engine.local.learner import Learner
 from code_rl.engine.local.sampling import Request
@@ -17,6 +16,7 @@ from code_rl.training.runs.recorder import Recorder
 from scripts.write_settings import REACHING
 from tests.engine.remote.remote_support import settings
 from tests.refusals import refused
+from tests.verbs import train_command
 
 GIVEN = {
     "learning_rate": "1.5e-3", "lora_rank": "5", "max_tokens": "47",

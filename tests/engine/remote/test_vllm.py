@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from code_rl.cli.train import train_command
 from code_rl.engine import connect
 from code_rl.training import read_metrics
 from code_rl.training.config import make_config
@@ -19,6 +18,7 @@ from code_rl.util.errors import BackendError
 from tests.engine.remote.fake_vllm import FakeVllm, error
 from tests.engine.remote.remote_support import FaultyProxy, settings
 from tests.refusals import refused
+from tests.verbs import train_command
 
 
 def given(url: str, log_path: Path, **changes: str) -> dict[str, str]:

@@ -15,14 +15,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from code_rl.cli.export import export_command
-from code_rl.cli.train import train_command
 from code_rl.data import load_problems
 from code_rl.engine.names import PACKAGE, SMOLLM2, source_of
 from code_rl.policy.renderers import get_renderer
 from code_rl.training import read_metrics
 from tests.engine.remote.test_own_vllm import servers
 from tests.engine.remote.test_vllm import given
+from tests.verbs import export_command, train_command
 from tests.waiting import until
 
 PYTHON = os.environ.get("CODE_RL_VLLM")

@@ -100,8 +100,8 @@ def main(words: list[str]) -> int:
     sys.path.insert(0, str(Path(__file__).parents[3]))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-    import code_rl.cli.train
     from code_rl.training.runs.recorder import Recorder
+    from tests.verbs import train_command
 
     looks: list[Look] = []
     first: list[int] = []
@@ -124,7 +124,7 @@ def main(words: list[str]) -> int:
         threading.Timer(float(asked["limit_s"]), os.kill, (os.getpid(), signal.SIGTERM)).start()
     began = time.monotonic()
     sys.stdout = open(folder / "output.txt", "a")  # noqa: SIM115 - until the end
-    code = code_rl.cli.train.train_command(words_given)
+    code = train_command(words_given)
     sys.stdout = sys.__stdout__
     wrong = grown(looks)
     shown = [asdict(each) for each in (looks[:2] + looks[-2:] if len(looks) > 4 else looks)]

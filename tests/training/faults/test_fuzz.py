@@ -19,7 +19,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import code_rl.cli.main
-import code_rl.cli.train
 from code_rl.cli.main import Verb
 from code_rl.data.builtin import BuiltinTrainSet
 from code_rl.engine.checkpoints import append_checkpoint, read_checkpoints
@@ -97,7 +96,7 @@ def ends(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest
     async def no_run(*_: object, **__: object) -> tuple[int, Path]:
         return 0, tmp_path
 
-    monkeypatch.setattr(code_rl.cli.train, "train_run", no_run)
+    monkeypatch.setattr("code_rl.cli.train.train_run", no_run)
     monkeypatch.chdir(tmp_path)
 
     def run(*command: str) -> None:

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from code_rl.cli.train import train_command
 from code_rl.training.report.diagnostics import ALWAYS, TRENDS, diagnose
 from tests.paths import ROOT
 from tests.training.pipeline_support import small
+from tests.verbs import train_command
 
 
 def run(steps=20, **curves):

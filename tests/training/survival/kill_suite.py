@@ -165,8 +165,8 @@ def kill(child: int) -> None:
 
 def train(given: dict[str, str], ledger: Path) -> int:
     """An ordinary run but for the page at its end; each completion and each verdict is noted once the run has kept it."""
-    import code_rl.cli.train
     import code_rl.training.trainer
+    from code_rl.cli.main import VERBS
     from code_rl.policy import completion_log
     from code_rl.util.errors import CodeRLError
 
@@ -181,7 +181,7 @@ def train(given: dict[str, str], ledger: Path) -> int:
     completion_log.GroupLog._put = put  # type: ignore[method-assign]
     code_rl.training.trainer._report = lambda log_path: ""
     try:
-        return code_rl.cli.train.train_command(given)
+        return VERBS["train"].run(given)
     except CodeRLError as error:
         print(f"error: {error}")
         return error.exit_code
@@ -206,7 +206,7 @@ class Server:
                 raise SystemExit(f"the server did not start: {output.read_text()[-2000:]}")
 
     def _serve(self) -> int:
-        from code_rl.cli.serve import serve_command
+        from code_rl.cli.main import VERBS
         from code_rl.engine.local.learner import Learner
 
         handle = os.open(self.steps, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -219,7 +219,7 @@ class Server:
 
         Learner.optim_step = noted  # type: ignore[assignment]
         given = {"port": str(self.port), "state_dir": str(self.folder / "state"), "device": "cpu", "threads": "1"}
-        return serve_command(given)
+        return VERBS["serve"].run(given)
 
 
 class Scene:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import pytest
 
-from code_rl.cli.train import train_command
 from code_rl.engine.checkpoints import checkpoint_record, get_last_checkpoint
 from code_rl.util.errors import CheckpointError
 from tests.training.pipeline_support import rollouts, small, untimed
+from tests.verbs import train_command
 
 pytestmark = pytest.mark.long
 

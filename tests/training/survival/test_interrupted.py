@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 import code_rl.training.assembly
-from code_rl.cli.train import train_command
 from code_rl.engine.checkpoints import read_config
 from code_rl.training import prepare
 from code_rl.util.files import LOCK
 from tests.paths import ROOT
 from tests.refusals import refused
 from tests.training.pipeline_support import small, untimed
+from tests.verbs import train_command
 
 MINUTE = 60.0
 

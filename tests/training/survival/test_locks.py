@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 
-from code_rl.cli.controls import controls_command
-from code_rl.cli.train import train_command
 from code_rl.data.preparation import PrepareConfig
 from code_rl.data.preparation.workspace import Workspace
 from code_rl.engine.serve import StateStore
@@ -27,6 +25,7 @@ from code_rl.util.files import LOCK, only_writer, read_lines, write_atomically
 from tests.paths import ROOT
 from tests.refusals import refused
 from tests.training.pipeline_support import small, untimed
+from tests.verbs import controls_command, train_command
 
 
 def workspace(folder: Path) -> AbstractContextManager[Any]:

@@ -128,7 +128,9 @@ def test_a_program_that_kills_its_worker_is_to_blame_after_three_losses_and_the_
         (b"refused", RefusedError, range(1)),
     ],
 )
-def test_trouble_that_stays_with_one_program_is_ours_after_a_few_attempts(program, error, attempts):
+def test_trouble_that_stays_with_one_program_is_ours_after_a_few_attempts(program, error, attempts, monkeypatch):
+    monkeypatch.setattr("code_rl.grading.sandbox.retries.FIRST_PAUSE_S", 0.06)
+
     async def go() -> int:
         retries = patient(Flaky(), 60.0)
         with pytest.raises(error):
