@@ -58,24 +58,19 @@ def run(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_a_run_starts_its_server_samples_from_it_and_ends_it(run, monkeypatch):
+def test_a_run_starts_its_server_with_its_lengths_and_options_samples_from_it_and_ends_it(run, monkeypatch):
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # nobody's, and never asked for one's own server
-    assert train_command(settings_of(run, temperature="0.7")) == 0
+    assert train_command(settings_of(run, temperature="0.7", vllm_command=f"{COMMAND} --max-loras=3")) == 0
     lines = [line for line in read_metrics(run) if line["step"] >= 0]
     assert [line["step"] for line in lines] == [0, 1]
     assert all(line["sampler/gap_max"] < 1e-4 for line in lines)
     assert "model loaded" in (run / "vllm.log").read_text()
-    assert servers(run) == []
-
-
-@pytest.mark.long
-def test_a_server_gets_the_lengths_of_the_run_and_the_options_of_its_command(run):
-    assert train_command(settings_of(run, max_steps="1", vllm_command=f"{COMMAND} --max-loras=3")) == 0
     options = options_of(run)
     assert options["max_loras"] == 3
     assert 80 < options["max_model_len"] < 512  # more than max_tokens, less than the model's context
+    assert servers(run) == []
 
 
 @pytest.mark.long

@@ -35,11 +35,7 @@ def suite(folder: Path, *words: str, **given: object) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_few_runs_killed_at_random_instants_end_bit_for_bit_as_the_undisturbed_one(tmp_path):
-    suite(tmp_path / "kills", cases=1, lags=1, seed=1000)
-
-
-def test_many_runs_killed_at_random_instants(tmp_path):
+def test_many_runs_killed_at_random_instants_end_bit_for_bit_as_the_undisturbed_one(tmp_path):
     suite(tmp_path / "kills", cases=os.environ.get("CODE_RL_KILLS", "200"), more=",".join(MORE))
 
 

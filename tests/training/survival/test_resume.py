@@ -169,15 +169,6 @@ def test_a_checkpoint_without_lengths_is_not_used_and_no_record_is_cut(tmp_path)
     assert (tmp_path / METRICS).read_bytes() == before
 
 
-def test_the_state_of_a_run_directory_that_was_moved_is_found_beside_its_other_files(tmp_path):
-    (tmp_path / "checkpoints").mkdir()
-    state = tmp_path / "checkpoints" / "000002.state.safetensors"
-    state.touch()
-    start = Start(2, {"state_path": "/elsewhere/run/checkpoints/000002.state.safetensors"})
-    assert start.state_path(tmp_path) == str(state)
-    assert Start(2, {"state_path": "tinker://run/weights/000002"}).state_path(tmp_path) == "tinker://run/weights/000002"
-
-
 class Saved:
     """A service whose saves are files."""
 
