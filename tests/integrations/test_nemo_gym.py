@@ -13,8 +13,6 @@ from nemo_gym.base_resources_server import BaseResourcesServerConfig
 from nemo_gym.server_utils import ServerClient
 from responses_api_agents.simple_agent.app import SimpleAgentVerifyResponse
 
-from code_rl.grading import Verdict, VerdictKind
-from code_rl.integrations import rows
 from code_rl.integrations.nemo_gym import FAILED, KIND, MASK, CodeServer, to_row
 
 from .test_rows import RIGHT, SUM, WRONG
@@ -45,11 +43,8 @@ def test_verify_gives_our_reward(answer, reward, verdict):
     assert not {FAILED, KIND, MASK} & got.keys()
 
 
-def test_a_sandbox_that_is_down_is_a_failure_of_the_rollout_also_behind_gyms_agent(monkeypatch):
-    async def down(problem, code):
-        return Verdict(VerdictKind.SANDBOX_ERROR, 0, len(problem.tests), "lcb")
-
-    monkeypatch.setattr(rows, "judge_async", down)
+@pytest.mark.usefixtures("broken")
+def test_a_sandbox_that_is_down_is_a_failure_of_the_rollout_also_behind_gyms_agent():
     got = verified(RIGHT)
     assert got[FAILED] == got[KIND] == "sandbox_error"
     assert got[MASK] is True

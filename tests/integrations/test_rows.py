@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from code_rl import DataError, Problem, StdinTest, Verdict
-from code_rl.grading.verdict import Failure, VerdictKind
+from code_rl import DataError, Problem, StdinTest
+from code_rl.grading import VerdictKind
 from code_rl.integrations import rows, trl, verl
 from code_rl.util.errors import SandboxError
 from tests.refusals import refused
@@ -17,21 +17,6 @@ from tests.refusals import refused
 SUM = Problem("sum", "Add.", (StdinTest("1 2\n", "3\n", public=True), StdinTest("5 6\n", "11\n")))
 RIGHT = "So:\n```python\nprint(sum(map(int, input().split())))\n```\n"
 WRONG = "```python\nprint(3)\n```"
-OURS = Verdict(VerdictKind.SANDBOX_ERROR, 0, 2, "lcb", Failure(0, True, "a worker died"))
-
-
-@pytest.fixture
-def broken(monkeypatch):
-    """A sandbox that fails `left` times, then judges."""
-    left = [10**9]
-    judge = getattr(rows, "judge_async")  # noqa: B009 - imported there
-
-    async def fails(problem, code):
-        left[0] -= 1
-        return OURS if left[0] >= 0 else await judge(problem, code)
-
-    monkeypatch.setattr(rows, "judge_async", fails)
-    return left
 
 
 def test_a_row_holds_the_whole_problem_and_shows_the_policy_its_public_part():

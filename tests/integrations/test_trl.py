@@ -10,8 +10,6 @@ datasets = pytest.importorskip("datasets")
 
 from code_rl import load_problems  # noqa: E402
 from code_rl.engine.names import source_of  # noqa: E402
-from code_rl.grading import Verdict, VerdictKind  # noqa: E402
-from code_rl.integrations import rows  # noqa: E402
 from code_rl.integrations.trl import code_reward, to_row  # noqa: E402
 
 
@@ -42,11 +40,8 @@ def test_the_trainer_takes_five_steps_on_our_rewards(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_sandbox_that_is_down_gives_the_trainer_no_signal_rather_than_zeros(tmp_path, monkeypatch):
-    async def down(problem, code):
-        return Verdict(VerdictKind.SANDBOX_ERROR, 0, len(problem.tests), "lcb")
-
-    monkeypatch.setattr(rows, "judge_async", down)
+@pytest.mark.usefixtures("broken")
+def test_a_sandbox_that_is_down_gives_the_trainer_no_signal_rather_than_zeros(tmp_path):
     (entry,) = train(tmp_path, 1)
     assert entry["unscored"] == 1.0
     assert entry["rewards/code_reward/mean"] is None  # how TRL logs a mean of nothing

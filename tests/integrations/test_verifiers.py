@@ -21,8 +21,6 @@ from verifiers.v1.errors import TaskError
 
 import code_rl
 from code_rl import load_problems
-from code_rl.grading import Verdict, VerdictKind
-from code_rl.integrations import rows
 from code_rl.integrations.verifiers import CodeConfig, CodeTaskset
 from tests.refusals import refused
 
@@ -48,11 +46,8 @@ def test_a_task_is_scored_by_our_judge():
     assert scored("```python\nprint()\n```") == {"passes": 0.0}
 
 
-def test_a_sandbox_that_is_down_is_a_failed_rollout(monkeypatch):
-    async def down(problem, code):
-        return Verdict(VerdictKind.SANDBOX_ERROR, 0, 1, "lcb")
-
-    monkeypatch.setattr(rows, "judge_async", down)
+@pytest.mark.usefixtures("broken")
+def test_a_sandbox_that_is_down_is_a_failed_rollout():
     with refused(kind=TaskError):
         scored("```python\nprint()\n```")
 

@@ -16,8 +16,6 @@ from verl import DataProto  # noqa: E402
 from verl.trainer.ppo.reward import load_reward_manager  # noqa: E402
 
 from code_rl.engine.names import source_of  # noqa: E402
-from code_rl.grading import Verdict, VerdictKind  # noqa: E402
-from code_rl.integrations import rows  # noqa: E402
 from code_rl.integrations.verl import to_row  # noqa: E402
 from code_rl.util.errors import SandboxError  # noqa: E402
 
@@ -55,10 +53,7 @@ def test_the_manager_gives_our_score(answer, score):
     assert got["reward_extra_info"] == {"score": score, "acc": score}
 
 
-def test_a_sandbox_that_is_down_stops_the_step(monkeypatch):
-    async def down(problem, code):
-        return Verdict(VerdictKind.SANDBOX_ERROR, 0, len(problem.tests), "lcb")
-
-    monkeypatch.setattr(rows, "judge_async", down)
+@pytest.mark.usefixtures("broken")
+def test_a_sandbox_that_is_down_stops_the_step():
     with pytest.raises(SandboxError):
         scored(RIGHT)

@@ -1,0 +1,24 @@
+"""A sandbox that fails, behind the function that every framework calls."""
+
+from __future__ import annotations
+
+import pytest
+
+from code_rl import Verdict
+from code_rl.grading.verdict import Failure, VerdictKind
+from code_rl.integrations import rows
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """A sandbox that fails `left` times, then judges."""
+    left = [10**9]
+    judge = getattr(rows, "judge_async")  # noqa: B009 - imported there
+
+    async def fails(problem, code):
+        left[0] -= 1
+        lost = Verdict(VerdictKind.SANDBOX_ERROR, 0, 2, "lcb", Failure(0, True, "a worker died"))
+        return lost if left[0] >= 0 else await judge(problem, code)
+
+    monkeypatch.setattr(rows, "judge_async", fails)
+    return left
