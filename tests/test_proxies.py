@@ -30,6 +30,8 @@ DEAD = "http://name:secret-word@127.0.0.1:9"
 def no_exceptions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "")
     monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
+    monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.05)
 
 
 async def ask(endpoint: str, outage_timeout: float) -> None:
