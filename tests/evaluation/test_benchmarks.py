@@ -242,7 +242,7 @@ STATE = "seen = []\nplain = Solution.pairs\nSolution.pairs = "
 )  # fmt: skip
 def test_calls_are_made_in_one_process_for_the_official_rule_as_the_utility_makes_them(program, official):
     tests = tuple(CallTest((n,), [[i, i] for i in range(n)]) for n in (2, 3, 1))
-    problem = Problem("p", "Pairs.", tests, fn_name="pairs", time_limit_s=1.0)
+    problem = Problem("p", "Pairs.", tests, fn_name="pairs", time_limit_s=0.3)
 
     async def verdict():
         async with EmbeddedSandbox(concurrency=1) as sandbox:

@@ -16,7 +16,7 @@ nbformat = pytest.importorskip("nbformat")
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 # Lines added to the cell tagged `parameters`: the same cells with less to do.
 SMALLER = {
-    "train": "settings = {'max_steps': 3, 'eval_every': 2, 'eval_limit': 4, 'eval_samples': 2}",
+    "train": "settings = {'max_steps': 3, 'batch_size': 32, 'eval_every': 2, 'eval_limit': 4, 'eval_samples': 2}",
     "own_parts": "settings = {'max_steps': 2, 'eval_samples': 2, 'max_tokens': 64}",
 }
 
@@ -39,6 +39,8 @@ def executed(path: Path, folder: Path) -> Any:
     notebook.cells.remove(tagged(notebook, "install"))
     if path.stem in SMALLER:
         tagged(notebook, "parameters").source += f"\n{SMALLER[path.stem]}"
+    for cell in notebook.cells:  # an own grader waits so long for each program that hangs
+        cell.source = cell.source.replace("timeout=3)", "timeout=0.5)")
     client.NotebookClient(notebook, timeout=280, resources={"metadata": {"path": str(folder)}}).execute()
     return notebook
 

@@ -131,8 +131,8 @@ def test_a_fork_bomb_meets_the_number_of_processes(level):
     bomb, after = in_a_box(
         python("import os\nwhile True:\n try: os.fork()\n except OSError: pass"),
         "echo on",
-        wall_s=2,
-        cpu_s=4,
+        wall_s=1,
+        cpu_s=2,
         level=level,
     )
     assert bomb.limit in ("wall", "cpu", "memory")
