@@ -134,9 +134,9 @@ def test_held_out_problems_that_changed_are_refused(tmp_path):
 
 @pytest.mark.long
 def test_a_run_that_a_cap_ended_early_is_not_compared_until_it_goes_on(tmp_path):
-    capped = given(tmp_path, arms="rl", max_steps="6")
+    capped = given(tmp_path, arms="rl", max_steps="3")
     with refused("max_steps"):
-        controls_command(capped | {"max_tokens_total": "15000"})
+        controls_command(capped | {"max_tokens_total": "8000"})
     assert controls_command(capped | {"max_tokens_total": "90000"}) == 0
 
 
