@@ -58,6 +58,7 @@ BAD = {
     "unknown problem": {"problem_id": "other", "code": "x"},
     "no id": {"code": "x"},
     "both texts": {"problem_id": "sum", "code": "x", "completion": "y"},
+    "a text under another name": {"problem_id": "sum", "program": "x"},
     "unknown mode": {"problem_id": "sum", "code": "x", "mode": "beam"},
     "a number that is none": {"problem_id": "sum", "code": "x", "sample": -1},
     "tokens that are no number": {"problem_id": "sum", "code": "x", "prompt_tokens": "many"},

@@ -170,7 +170,7 @@ class _Asked:
         )
         if status in (401, 403):
             key = "TINKER_API_KEY" if self._place.kind == "tinker" else "CODE_RL_SERVER_KEY"
-            raise ConfigError(f"{url} refuses the key ({said}); check {key}")
+            raise ConfigError(f"{url} refuses the key ({said}); set {key} to one that it accepts")
         if status == 402:
             raise ConfigError(f"{url} wants billing set up first ({said})")
         return status, found, said

@@ -155,8 +155,11 @@ def _read_row(row: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[st
     elif isinstance(row.get("problem_id"), str):
         given = [name for name in ("completion", "code") if row.get(name) is not None]
         texts = {name: row[name] for name in given}
-        if len(given) > 1 or any(not isinstance(text, str) for text in texts.values()):
-            raise DataError(f"{where}: a sample is either completion or code, a string")
+        one = len(given) <= 1 and ("completion" in row or "code" in row)
+        if not one or any(not isinstance(text, str) for text in texts.values()):
+            raise DataError(
+                f"{where}: a sample is either completion or code, a string; found {sorted(row)[:6]}"
+            )
         kept = {name: row[name] for name in NUMBERED if row.get(name) is not None}
         yield row["problem_id"], {**texts, **kept}
     else:
