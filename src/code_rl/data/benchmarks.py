@@ -163,7 +163,7 @@ def source_files(name: str, data: str | None, choice: RowSelection) -> tuple[lis
     if path is not None:
         wanted = [path / name for name in CODEFORCES_FILES] if name == "codeforces" else [path]
         if missing := [each for each in wanted if not each.is_file()]:
-            raise ConfigError(f"data={data}: there is no file {missing[0]}")
+            raise ConfigError(f"data={data}: {missing[0]} is no file; give the benchmark's own")
         return wanted, "local file"
     published = READERS[name].published
     if published is None:
