@@ -25,7 +25,7 @@ from code_rl.util.errors import ConfigError, DataError, InputError
 from code_rl.util.registry import GIVEN
 
 Say = Callable[[str], None]
-PROGRESS_S = 20.0
+PROGRESS_S = 10.0
 TRAIN, TEST = "train", "test "
 TAGS = ("split", "difficulty", "platform")
 """Fields of `meta` by which results are broken down, if problems have them."""
@@ -168,7 +168,7 @@ async def resolved_rows(
     rows: Callable[[int], Iterable[Item]], name: str, executor: Executor, say: Say, skip: int
 ) -> AsyncIterator[Problem | Skipped]:
     """Yield the problems of the rows `rows(skip)` of the data set `name`, and say how far it is."""
-    say(f"reading {name} (the first time; then kept)")
+    say(f"reading {name} (the first time, when solutions give expected values; then kept)")
     said, count = time.monotonic(), skip
     resolved = resolve_all(rows(skip), executor)
     async with aclosing(resolved) as items:  # type: ignore[type-var]

@@ -182,6 +182,7 @@ async def audit_grader(
     for group, members in _classes(taken):
         await grader.renew()
         asked = _among(owners, members) if group in STEALING else members
+        say(f"{len(asked)} programs: {group}")
         try:
             tried = await _try_all(listener.grade, asked, at_once)
         except _SilentError:
