@@ -17,6 +17,7 @@ from code_rl.data.sources.asserts import expected_rule
 from code_rl.data.sources.records import Ambiguous, Draft, Item, Reading, Skipped, item_id
 from code_rl.data.sources.testcases import DOCUMENTED
 from code_rl.grading import CallTest, Problem, StdinTest, values
+from code_rl.grading.batches import answers_of
 from code_rl.grading.comparison import compare_returned
 from code_rl.grading.sandbox import Executor, Limits, Status
 from code_rl.grading.submission import program_job
@@ -82,16 +83,15 @@ async def with_expected(
     """Run the draft's reference on its inputs, and return the problem with the results as expected
     values.
 
-    The reference runs under generous limits in the same sandbox as any program. Each call gets
-    fresh inputs, so a reference that changes its arguments cannot disturb another test. If the
+    The reference runs under generous limits in the same sandbox as any program, its calls in
+    shared processes where each has a value. Each call gets fresh inputs, so a reference that
+    changes its arguments cannot disturb another test. If the
     reference fails, the row is a Skipped (`reference_failed`). A few calls that only exceed the
     limits (a value of a gigabyte) are dropped and listed in `meta["calls_left_out"]`. Raises
     SandboxError if the executor itself fails.
     """
     problem, calls = draft.problem, [CallTest(args) for args in draft.calls]
-    executions = [
-        run async for run in executor.run(program_job(problem, draft.reference, calls, limits))
-    ]
+    executions = await answers_of(executor, program_job(problem, draft.reference, calls, limits))
     beyond = {
         index: str(run.status) for index, run in enumerate(executions) if run.status in _BEYOND
     }

@@ -71,6 +71,20 @@ async def executions_together(
                     break  # plan smaller batches
 
 
+async def answers_of(executor: Executor, job: Job) -> list[Execution]:
+    """Return one execution for each call of a trusted program: of batches if every call has a value
+    there, else each call is made alone. Raises SandboxError."""
+    answers: list[Execution] = []
+    async with closing(executions_together(executor, job)) as executions:
+        async for execution, _ in executions:
+            if execution is None or execution.status is not Status.OK:
+                break
+            answers.append(execution)
+        else:
+            return answers
+    return [execution async for execution in executor.run(job)]
+
+
 def _texts(job: Job) -> Sequence[bytes]:
     """Return each call as its bytes, or nothing if these cases cannot share a process."""
     plain = [case for case in job.cases if isinstance(case, CallInput) and case.calls is None]
