@@ -34,7 +34,7 @@ LINUX_ALONE = (
     "code_rl.grading.sandbox.local",
     "code_rl.grading.sandbox.server.node",
     "code_rl.grading.sandbox.cluster",
-    "code_rl.grading.audit.graders.confined",
+    "code_rl.grading.audit.confined",
 )
 """The embedded sandbox, and what runs on a machine that has one."""
 

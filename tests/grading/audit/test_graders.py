@@ -16,9 +16,16 @@ import pytest
 from code_rl.cli.audit import SHARES, AuditConfig, open_grader
 from code_rl.cli.main import main
 from code_rl.grading import Problem
-from code_rl.grading.audit import Corpus, load_corpus
-from code_rl.grading.audit.graders.base import AuditedGrader, GraderOutcome
-from code_rl.grading.audit.scorecard import Row, Scorecard, audit_grader, render
+from code_rl.grading.audit import (
+    AuditedGrader,
+    Corpus,
+    GraderOutcome,
+    Row,
+    Scorecard,
+    audit_grader,
+    load_corpus,
+    render,
+)
 from code_rl.util.concurrency import wait_for
 from code_rl.util.settings import make_settings
 from tests.refusals import one_line, refused

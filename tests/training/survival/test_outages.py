@@ -13,8 +13,8 @@ import pytest
 
 from code_rl.engine.places import BackendKind, Place
 from code_rl.engine.remote import Link, RemoteFuture
-from code_rl.grading.sandbox.executor import Execution, Job, Status, StdinInput
-from code_rl.grading.sandbox.retries import MAX_LOST_RESULTS, OUTAGES, LostError, RefusedError, Retries
+from code_rl.grading.sandbox.executor import Execution, Job, LostError, RefusedError, Status, StdinInput
+from code_rl.grading.sandbox.retries import MAX_LOST_RESULTS, OUTAGES, Retries
 from code_rl.util.errors import BackendError, OutageError, SandboxError
 from tests.refusals import names_all, refused
 from tests.waiting import until

@@ -1,4 +1,4 @@
-"""The audit of a grader. `programs` is the corpus, `graders/` calls the grader, and `scorecard`
+"""The audit of a grader. `programs` is the corpus, `graders` calls the grader, and `scorecard`
 counts its decisions and renders them.
 
 Only the verb imports this package.
@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING
 from code_rl.util.door import door
 
 if TYPE_CHECKING:
-    from code_rl.grading.audit.graders.base import AuditedGrader
-    from code_rl.grading.audit.graders.function import Function
-    from code_rl.grading.audit.graders.ours import Ours
-    from code_rl.grading.audit.programs import Corpus, load_corpus
-    from code_rl.grading.audit.scorecard import Scorecard, audit_grader, render
+    from code_rl.grading.audit.graders import AuditedGrader, Function, GraderOutcome, Ours
+    from code_rl.grading.audit.programs import Corpus, CorpusProgram, load_corpus
+    from code_rl.grading.audit.scorecard import Row, Scorecard, audit_grader, render
 else:  # a type checker would take any name for one of ours
     __getattr__ = door(__name__)

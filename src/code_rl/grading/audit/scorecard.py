@@ -12,7 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from code_rl.grading.audit.graders.base import AuditedGrader, GraderOutcome, one_line
+from code_rl.grading.audit.graders import AuditedGrader, GraderOutcome, one_line
 from code_rl.grading.audit.programs import (
     CHEAT,
     HOLDING,

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from code_rl.grading import values
 from code_rl.grading.languages import PYTHON
-from code_rl.util.errors import ConfigError
+from code_rl.util.errors import ConfigError, SandboxError
 
 
 class Status(enum.StrEnum):
@@ -204,6 +204,35 @@ class Execution:
     files: Mapping[str, bytes] = field(default_factory=dict)
     compile_s: float = 0.0
     """CPU seconds spent on compiling the program; 0 if it was compiled for an earlier test."""
+
+
+class LostError(SandboxError):
+    """A submission ended without the result of its next test. `blame` is that test's status if the
+    program turns out to be the cause; `unanswered` means that nothing came from its machine."""
+
+    def __init__(
+        self, message: str, blame: Status = Status.RUNTIME_ERROR, unanswered: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.blame, self.unanswered = blame, unanswered
+
+
+class RefusedError(SandboxError):
+    """This request would fail every time."""
+
+
+def case_messages(job: Job) -> list[bytes]:
+    """Encode each case. Raises RefusedError for cases of the wrong kind, and for values that cannot
+    be encoded."""
+    wanted = StdinInput if job.fn_name is None else CallInput
+    if not all(isinstance(case, wanted) for case in job.cases):
+        raise RefusedError(
+            "a job with fn_name takes CallInput cases, one without takes StdinInput cases"
+        )
+    try:
+        return [case_bytes(case) for case in job.cases]
+    except values.ValueCodecError as error:
+        raise RefusedError(f"the input of a test cannot be sent: {error}") from error
 
 
 class Executor(Protocol):

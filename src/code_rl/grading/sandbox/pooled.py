@@ -16,8 +16,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Generic, TypeVar
 
-from code_rl.grading.sandbox.executor import Execution, Job
-from code_rl.grading.sandbox.retries import LostError, RefusedError
+from code_rl.grading.sandbox.executor import Execution, Job, LostError, RefusedError
 from code_rl.util.concurrency import closing
 from code_rl.util.errors import SandboxError
 

@@ -25,6 +25,8 @@ from code_rl.grading.sandbox.executor import (
     Execution,
     Job,
     Limits,
+    LostError,
+    RefusedError,
     Status,
     StdinInput,
     check_seconds,
@@ -56,21 +58,6 @@ EMBEDDED_OUTAGE_TIMEOUT_S, REMOTE_OUTAGE_TIMEOUT_S = 10.0, 600.0
 Attempt = Callable[[Job, bool], AsyncIterator[Execution]]
 """`attempt(job, alone)` tries `job` once. With `alone` it runs in new processes that serve nothing
 else."""
-
-
-class LostError(SandboxError):
-    """A submission ended without the result of its next test. `blame` is that test's status if the
-    program turns out to be the cause; `unanswered` means that nothing came from its machine."""
-
-    def __init__(
-        self, message: str, blame: Status = Status.RUNTIME_ERROR, unanswered: bool = False
-    ) -> None:
-        super().__init__(message)
-        self.blame, self.unanswered = blame, unanswered
-
-
-class RefusedError(SandboxError):
-    """This request would fail every time."""
 
 
 def only_slept(execution: Execution, limits: Limits) -> bool:

@@ -10,13 +10,12 @@ from urllib.parse import urlsplit
 
 from aiohttp import ClientSession, TCPConnector
 
-from code_rl.grading.sandbox.executor import default_slots
+from code_rl.grading.sandbox.executor import RefusedError, default_slots
 from code_rl.grading.sandbox.fusion.protocol import RunRequest, run_urls
 from code_rl.grading.sandbox.fusion.servers import FusionServer
 from code_rl.grading.sandbox.fusion.transport import TOKEN_VARIABLE, bearer, post_run
 from code_rl.grading.sandbox.pooled import Pool
 from code_rl.grading.sandbox.remote import RemoteExecutor
-from code_rl.grading.sandbox.retries import RefusedError
 from code_rl.util.errors import ConfigError, SandboxError
 from code_rl.util.proxies import settle_proxies, via_proxy
 

@@ -16,16 +16,16 @@ from typing import Any
 
 import aiohttp
 
-from code_rl.grading.sandbox.cases import case_messages
 from code_rl.grading.sandbox.executor import (
     CallInput,
     Execution,
     Job,
     Limits,
+    RefusedError,
     Status,
     StdinInput,
+    case_messages,
 )
-from code_rl.grading.sandbox.fusion.records import execution_of
 from code_rl.grading.sandbox.fusion.transport import (
     CONNECT_TIMEOUT_S,
     TroubleError,
@@ -33,7 +33,6 @@ from code_rl.grading.sandbox.fusion.transport import (
     raise_failure,
     refusal,
 )
-from code_rl.grading.sandbox.retries import RefusedError
 from code_rl.util.proxies import via_proxy
 
 ALIVE_S = 10.0
@@ -42,6 +41,7 @@ SILENCE_S = 60.0
 """Seconds without a line after which a server is given up."""
 _LONGEST_LINE_BYTES = 128 << 20
 _TEXTS = ("code", "fn_name", "preamble", "setup", "language")
+DETAIL_CHARS = 2000
 _NUMBERS = ("exit_code", "cpu_s", "wall_s", "peak_memory_bytes", "compile_s")
 
 
@@ -81,6 +81,24 @@ def line_of(execution: Execution) -> bytes:
         data = getattr(execution, name)
         row[name] = None if data is None else base64.b64encode(data).decode()
     return json.dumps(row).encode() + b"\n"
+
+
+def execution_of(row: dict[str, Any]) -> Execution:
+    """Return the execution of a row. Raises KeyError, TypeError or ValueError for a malformed
+    row."""
+    code, value = row["exit_code"], row.get("value")
+    return Execution(
+        status=Status(row["status"]),
+        stdout=base64.b64decode(row.get("stdout", "")),
+        value=None if value is None else base64.b64decode(value),
+        stderr=base64.b64decode(row.get("stderr", "")),
+        exit_code=None if code is None else int(code),
+        cpu_s=float(row["cpu_s"]),
+        wall_s=float(row["wall_s"]),
+        peak_memory_bytes=int(row.get("peak_memory_bytes", 0)),
+        detail=str(row["detail"])[:DETAIL_CHARS],
+        compile_s=float(row.get("compile_s", 0.0)),
+    )
 
 
 def last_line(failure: Exception | None = None) -> bytes:

@@ -1,5 +1,5 @@
-"""The content of one request to a Sandbox Fusion server: the harness, a program, and the inputs of
-one chunk of tests.
+"""Requests to a Sandbox Fusion server that is not ours, and how their answers are read: the harness
+with a Python program and the inputs of one chunk of tests, or a program of another language.
 
 A request has no field for an expected output. `TEST_UTIL` is the harness as one self-contained
 module (sent as `testing_util.py`), and `TEST_CODE` the entry point that the server runs.
@@ -18,13 +18,26 @@ import zlib
 from dataclasses import asdict, dataclass, replace
 
 from code_rl.grading import values
+from code_rl.grading.languages import language
 from code_rl.grading.sandbox import ending, runner
-from code_rl.grading.sandbox.cases import case_messages
-from code_rl.grading.sandbox.executor import Job
+from code_rl.grading.sandbox.executor import (
+    CaseInput,
+    Execution,
+    Job,
+    RefusedError,
+    Status,
+    StdinInput,
+    case_messages,
+)
 from code_rl.grading.sandbox.fusion import harness
 from code_rl.grading.sandbox.fusion.harness import JOB_FILE, RESULT_FILE
-from code_rl.grading.sandbox.fusion.protocol import RunRequest
-from code_rl.grading.sandbox.retries import RefusedError
+from code_rl.grading.sandbox.fusion.jobs import DETAIL_CHARS, execution_of
+from code_rl.grading.sandbox.fusion.protocol import (
+    TIME_LIMIT_EXCEEDED,
+    CommandResult,
+    RunRequest,
+    RunResponse,
+)
 
 UTIL_FILE = "testing_util.py"
 MODULES = (values, runner, ending, harness)
@@ -87,6 +100,8 @@ CHUNK_RESULT_BYTES = 32 << 20
 SPARE_S = 10.0
 """Seconds by which the harness stops before the server does, so that its results are still fetched.
 """
+COMPILE_S = 60.0
+"""Seconds for the compiler of another language."""
 STARTING_S = 5.0
 """Seconds of a request in addition to those of its tests."""
 
@@ -146,3 +161,75 @@ def _fitting(inputs: list[bytes]) -> list[bytes]:
         if total > CHUNK_INPUT_BYTES and index:
             return inputs[:index]
     return inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The content of a result file. `executions` are the tests from the chunk's first on, without
+    gaps.
+
+    `end` is why the harness stopped (done, failed, bytes, deadline, traces, error), or None if the
+    file ends before its last line.
+    """
+
+    executions: tuple[Execution, ...]
+    end: str | None
+    detail: str
+
+
+def read_records(data: bytes, nonce: str, count: int) -> Records:
+    """Read up to `count` executions. Never raises: an unreadable part ends the records."""
+    executions: list[Execution] = []
+    for line in data.split(b"\n"):
+        try:
+            row = json.loads(line)
+            if row["nonce"] != nonce:
+                break
+            if "end" in row:
+                return Records(
+                    tuple(executions), str(row["end"]), str(row["detail"])[:DETAIL_CHARS]
+                )
+            if row["index"] != len(executions) or len(executions) >= count:
+                break
+            executions.append(execution_of(row))
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
+            break
+    return Records(tuple(executions), None, "no last line")
+
+
+def program_request(job: Job, case: CaseInput) -> RunRequest:
+    """Return the request for one test. Raises RefusedError for a job that such a server cannot
+    run."""
+    name = language(job.language).fusion
+    if not name or not isinstance(case, StdinInput) or job.files or job.fetch:
+        raise RefusedError(
+            f"language={job.language}: a Sandbox Fusion server cannot run it; use the embedded "
+            "sandbox, or a `code-rl sandbox` with its token"
+        )
+    return RunRequest(
+        job.code,
+        name,
+        run_timeout=job.limits.wall_cap_s,
+        compile_timeout=COMPILE_S,
+        memory_limit_mb=job.limits.memory_mb + language(job.language).spare_mb,
+        stdin=case.stdin.decode("utf-8", "replace"),
+    )
+
+
+def execution_of_program(answer: RunResponse) -> Execution:
+    """Return the execution of one test from the server's answer."""
+    result = answer.run_result
+    if result is None:
+        failure = answer.compile_result or CommandResult("")
+        detail = (failure.stderr or failure.stdout)[:2000]
+        return Execution(Status.COMPILE_ERROR, exit_code=failure.return_code, detail=detail)
+    late = result.status == TIME_LIMIT_EXCEEDED
+    code = None if late else result.return_code
+    return Execution(
+        Status.TIME_LIMIT if late else Status.RUNTIME_ERROR if code else Status.OK,
+        stdout=result.stdout.encode(),
+        stderr=result.stderr.encode(),
+        exit_code=code,
+        wall_s=result.execution_time or 0.0,
+        detail=f"exit code {code}" if code else "",
+    )

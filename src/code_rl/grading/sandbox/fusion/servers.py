@@ -17,11 +17,17 @@ from collections.abc import AsyncIterator
 import aiohttp
 
 from code_rl.grading.languages import PYTHON
-from code_rl.grading.sandbox.executor import Execution, Job, Status
+from code_rl.grading.sandbox.executor import Execution, Job, LostError, RefusedError, Status
 from code_rl.grading.sandbox.fusion.harness import RESULT_FILE
 from code_rl.grading.sandbox.fusion.jobs import post_job
-from code_rl.grading.sandbox.fusion.payload import Chunk, make_chunk
-from code_rl.grading.sandbox.fusion.programs import execution_of_program, program_request
+from code_rl.grading.sandbox.fusion.payload import (
+    Chunk,
+    Records,
+    execution_of_program,
+    make_chunk,
+    program_request,
+    read_records,
+)
 from code_rl.grading.sandbox.fusion.protocol import (
     JOBS_HEADER,
     JOBS_PATH,
@@ -29,7 +35,6 @@ from code_rl.grading.sandbox.fusion.protocol import (
     TIME_LIMIT_EXCEEDED,
     beside,
 )
-from code_rl.grading.sandbox.fusion.records import Records, read_records
 from code_rl.grading.sandbox.fusion.transport import (
     OverloadedError,
     TroubleError,
@@ -37,13 +42,7 @@ from code_rl.grading.sandbox.fusion.transport import (
     post_run,
 )
 from code_rl.grading.sandbox.pooled import Member
-from code_rl.grading.sandbox.retries import (
-    CONTROL,
-    CONTROL_OUTPUT,
-    LostError,
-    RefusedError,
-    only_slept,
-)
+from code_rl.grading.sandbox.retries import CONTROL, CONTROL_OUTPUT, only_slept
 from code_rl.util.concurrency import closing
 
 

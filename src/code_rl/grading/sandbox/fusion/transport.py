@@ -9,14 +9,13 @@ from typing import Any
 
 import aiohttp
 
-from code_rl.grading.sandbox.executor import Status
+from code_rl.grading.sandbox.executor import LostError, RefusedError, Status
 from code_rl.grading.sandbox.fusion.protocol import (
     SANDBOX_ERROR,
     ProtocolError,
     RunRequest,
     RunResponse,
 )
-from code_rl.grading.sandbox.retries import LostError, RefusedError
 from code_rl.util.errors import CodeRLError, ConfigError, IsolationError, SandboxError
 from code_rl.util.proxies import via_proxy
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import importlib.util
 import marshal
 import os
 import signal
@@ -20,9 +21,22 @@ from typing import TypeVar
 from code_rl.grading.sandbox.local.guest import files, wire
 from code_rl.grading.sandbox.local.guest.confinement import confine
 from code_rl.grading.sandbox.local.guest.zygote import READY, REFUSED, SPAWNED
-from code_rl.grading.sandbox.local.packages import PRELOADED_PACKAGES, installed_packages
 from code_rl.util.errors import ConfigError, IsolationError, SandboxError
 
+PRELOADED_PACKAGES = ("numpy", "sortedcontainers")
+SHOWN_PACKAGES = (
+    *PRELOADED_PACKAGES,
+    "scipy",
+    "pandas",
+    "networkx",
+    "sympy",
+    "mpmath",
+    "more_itertools",
+    "dateutil",
+    "pytz",
+    "six",
+)
+"""Packages that programs may import if installed here."""
 _ENVIRONMENT = {
     "LD_BIND_NOW": "1",
     "PATH": "/usr/bin:/bin",
@@ -191,6 +205,23 @@ class Zygote:
             self.process.wait(timeout_s)
             if self._scratch:
                 files.remove_directory(self._scratch)
+
+
+def installed_packages() -> list[tuple[str, str]]:
+    """Return (name under the packages directory, path here) of each package that programs may
+    import."""
+    found: list[tuple[str, str]] = []
+    for name in SHOWN_PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            continue
+        origin = Path(spec.origin)
+        path = origin.parent if origin.name == "__init__.py" else origin
+        found.append((path.name, str(path)))
+        libraries = path.with_name(f"{name}.libs")
+        if libraries.is_dir():
+            found.append((libraries.name, str(libraries)))
+    return found
 
 
 def make_scratch(level: str) -> str:

@@ -9,9 +9,15 @@ from collections.abc import AsyncGenerator
 
 from code_rl.grading.languages import Language, language
 from code_rl.grading.sandbox.commands import Box, BoxResult
-from code_rl.grading.sandbox.executor import Execution, Job, Status, StdinInput
+from code_rl.grading.sandbox.executor import (
+    Execution,
+    Job,
+    LostError,
+    RefusedError,
+    Status,
+    StdinInput,
+)
 from code_rl.grading.sandbox.local.box import LocalBox, opened
-from code_rl.grading.sandbox.retries import LostError, RefusedError
 from code_rl.util.errors import ConfigError, DataError, SandboxError
 
 _COMPILE = {"cpu_s": 60.0, "wall_s": 180.0, "memory_mb": 2048, "output_bytes": 1 << 18}

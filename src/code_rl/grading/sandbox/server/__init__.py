@@ -1,7 +1,6 @@
-"""The parts of our Sandbox Fusion server: `requests`, `runs`, and `application`, which combines
-them.
+"""Our Sandbox Fusion server: `run_code`, `jobs` and `boxes`, and `application`, which has all.
 
-The verb imports `application`, and `runs` for its limits.
+The verb imports `application`, and `run_code` for its limits.
 """
 
 from __future__ import annotations
@@ -16,6 +15,6 @@ if TYPE_CHECKING:
     from code_rl.grading.sandbox.fusion.transport import TOKEN_VARIABLE
     from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
     from code_rl.grading.sandbox.server.application import SandboxApplication
-    from code_rl.grading.sandbox.server.runs import RunLimits
+    from code_rl.grading.sandbox.server.run_code import RunLimits
 else:  # a type checker would take any name for one of ours
     __getattr__ = door(__name__)

@@ -30,12 +30,13 @@ from code_rl.grading.sandbox.fusion.protocol import (
 from code_rl.grading.sandbox.fusion.transport import TOKEN_VARIABLE
 from code_rl.grading.sandbox.server.boxes import serve_box
 from code_rl.grading.sandbox.server.jobs import job_lines, read_job
-from code_rl.grading.sandbox.server.requests import (
+from code_rl.grading.sandbox.server.run_code import (
     MalformedRequestError,
+    RunLimits,
     UnrunnableRequestError,
     parse_request,
+    run_request,
 )
-from code_rl.grading.sandbox.server.runs import RunLimits, run_request
 from code_rl.util.admission import Admission, NotTakenError, is_loopback, listening
 from code_rl.util.concurrency import closing
 

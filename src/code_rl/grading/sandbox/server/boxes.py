@@ -12,7 +12,7 @@ from code_rl.grading.sandbox.boxes import open_box
 from code_rl.grading.sandbox.commands import READ, SHELL, WRITE, Box, BoxLimits
 from code_rl.grading.sandbox.fusion.boxes import result_row
 from code_rl.grading.sandbox.fusion.transport import failure_row
-from code_rl.grading.sandbox.server.runs import RunLimits
+from code_rl.grading.sandbox.server.run_code import RunLimits
 from code_rl.util.errors import CodeRLError, ConfigError
 
 

@@ -8,8 +8,7 @@ from collections.abc import AsyncGenerator
 
 from code_rl.grading.sandbox.executor import Executor, Job
 from code_rl.grading.sandbox.fusion.jobs import ALIVE_S, job_from_json, last_line, line_of
-from code_rl.grading.sandbox.server.requests import MalformedRequestError
-from code_rl.grading.sandbox.server.runs import RunLimits
+from code_rl.grading.sandbox.server.run_code import MalformedRequestError, RunLimits
 from code_rl.util.concurrency import closing
 from code_rl.util.errors import CodeRLError
 

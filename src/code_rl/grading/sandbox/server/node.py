@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 from code_rl.grading.sandbox.server.application import SandboxApplication
-from code_rl.grading.sandbox.server.runs import RunLimits
+from code_rl.grading.sandbox.server.run_code import RunLimits
 from code_rl.util.admission import Admission, url_of
 from code_rl.util.data_files import sources_digest
 from code_rl.util.errors import CodeRLError

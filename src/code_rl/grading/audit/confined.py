@@ -1,4 +1,4 @@
-"""Run a grader without write access or network: `python -m code_rl.grading.audit.graders.confined
+"""Run a grader without write access or network: `python -m code_rl.grading.audit.confined
 FOLDERS CMD …`.
 
 The command runs in its own namespaces: read-only mounts; empty /tmp, /var/tmp, /dev/shm and /run;

@@ -1,59 +1,12 @@
-"""The contract of an audited grader: it gets a program and its problem, and decides whether to
-reward the program. Problems are also given in the forms that other graders read."""
+"""Problems and programs in the forms that other people's graders read."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 from code_rl.grading.native import format_problem
 from code_rl.grading.problem import CallTest, Problem, StdinTest
-
-
-@dataclass(frozen=True, slots=True)
-class GraderOutcome:
-    """A grader's answer. `paid` is None if the grader itself failed; `said` is the answer,
-    shortened; `silent` means that no answer came in time."""
-
-    paid: bool | None
-    said: str = ""
-    silent: bool = False
-
-
-def outcome_of(score: object, pays_at: float, said: str) -> GraderOutcome:
-    """Return the outcome for a score. Anything but a comparable number is a failure of the
-    grader."""
-    # Only NaN differs from itself.
-    if not isinstance(score, bool | int | float) or score != score:
-        return GraderOutcome(None, said)
-    return GraderOutcome(score >= pays_at, said)
-
-
-class AuditedGrader:
-    """A target of the audit. `problems` is the form of plain tests that it accepts: `stdin`,
-    `call`, or `all`."""
-
-    name: str
-    problems = "all"
-
-    def takes(self, problem: Problem) -> bool:
-        """Return True if the grader accepts this problem."""
-        return is_plain(problem, self.problems)
-
-    async def check(self) -> None:
-        """Raise ConfigError if the grader cannot be called at all."""
-
-    async def grade(self, problem: Problem, code: str) -> GraderOutcome:
-        """Have the grader judge one program. A failure of the grader is an outcome, not an
-        exception."""
-        raise NotImplementedError
-
-    async def renew(self) -> None:
-        """Restart the grader, since earlier programs may have changed its process."""
-
-    async def aclose(self) -> None:
-        """Release all resources."""
 
 
 def completion(code: str) -> str:
@@ -126,12 +79,3 @@ def shapes(problem: Problem, code: str) -> dict[str, Any]:
             for test in calls
         ],
     }
-
-
-def one_line(text: str) -> str:
-    """Return foreign text on one line for a terminal or a page, with control characters and lone
-    surrogates escaped."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode()
-        for char in " ".join(text.split())
-    )
