@@ -32,9 +32,11 @@ class Flaky:
         for case in job.cases:
             await asyncio.sleep(0)
             assert isinstance(case, StdinInput)
-            if case.stdin == b"takes it down":
+            if b"down" in case.stdin:
                 self.gone = True
                 asyncio.get_running_loop().call_later(0.05, setattr, self, "gone", False)
+            if case.stdin == b"is lost, and takes it down":
+                raise LostError("its server went away")
             if self.gone:
                 raise SandboxError("nobody answers")
             self.alone.append(alone)
@@ -125,6 +127,7 @@ def test_a_program_that_kills_its_worker_is_to_blame_after_three_losses_and_the_
     [
         (b"trouble", SandboxError, range(3, 4)),
         (b"takes it down", SandboxError, range(3, OUTAGES + 4)),
+        (b"is lost, and takes it down", SandboxError, range(3, OUTAGES + 4)),
         (b"refused", RefusedError, range(1)),
     ],
 )
