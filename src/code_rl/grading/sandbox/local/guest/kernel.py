@@ -23,6 +23,8 @@ _CLONE3 = 435
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 _FD_CLOEXEC, _FSCONFIG_SET_STRING, _FSCONFIG_CREATE = 1, 1, 6
 _WAITID = {"x86_64": 247, "aarch64": 95}[os.uname().machine]
+_FSTATAT = {"x86_64": 262, "aarch64": 79}[os.uname().machine]
+_HERE, _NO_FOLLOW, _STAT_BYTES = -100, 0x100, 256
 _MONOTONIC = 1
 STACK_BYTES = 1 << 30
 """The most of a program's main stack."""
@@ -32,6 +34,9 @@ _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _libc = ctypes.CDLL(None, use_errno=True)
 _held = ctypes.PyDLL(None, use_errno=True)
 """Calls that return twice, during which no other thread may run."""
+_clock_gettime, _syscall, _memcmp = _libc.clock_gettime, _libc.syscall, _libc.memcmp
+_sigtimedwait, _fork = _libc.sigtimedwait, _held.fork
+"""Bound once, since the steps between two tests should touch few objects."""
 
 
 class KernelError(OSError):
@@ -86,7 +91,7 @@ def _check(result: int, step: str) -> int:
 def fork() -> int:
     """Do fork(2) without the interpreter's fork handlers. This process has one thread, and the
     handlers of the standard modules are for a program's own forks."""
-    return _check(_held.fork(), "fork")
+    return _check(_fork(), "fork")
 
 
 def clone3(flags: int) -> tuple[int, int]:
@@ -215,14 +220,15 @@ class ExitRecord:
             ctypes.c_void_p(address + at)
             for at in (wire.INFO_AT, wire.USAGE_AT, wire.BEGAN_AT, wire.ENDED_AT)
         )
+        self._compiled = False
 
     def begin(self) -> None:
         """Record the start time."""
-        _libc.clock_gettime(_MONOTONIC, self._began)
+        _clock_gettime(_MONOTONIC, self._began)
 
     def end(self) -> None:
         """Record the end time."""
-        _libc.clock_gettime(_MONOTONIC, self._ended)
+        _clock_gettime(_MONOTONIC, self._ended)
 
     @property
     def began_s(self) -> float:
@@ -240,11 +246,12 @@ class ExitRecord:
         self.view[wire.COMPILE_AT :] = self.view[wire.USAGE_AT :][
             : wire.ACCOUNT_BYTES - wire.COMPILE_AT
         ]
+        self._compiled = True
 
     def wait(self, kind: int, number: int, options: int) -> bool | None:
         """Call waitid(2) with usage. Return True if a process has ended, False if not yet, None if
         there is no process."""
-        if _libc.syscall(_WAITID, kind, number, self._info, options, self._usage) < 0:
+        if _syscall(_WAITID, kind, number, self._info, options, self._usage) < 0:
             return None
         return self._pid.value != 0
 
@@ -256,8 +263,33 @@ class ExitRecord:
         """Send the buffer. The compile time is sent only once."""
         self.view[0], self.view[1], self.view[2] = kind, cause, tainted
         channel.send(self.view)
-        if kind == wire.RESULT:
+        if self._compiled and kind == wire.RESULT:
             self.view[wire.COMPILE_AT :] = _NO_TIME
+            self._compiled = False
+
+
+class FileState:
+    """What the kernel dates and counts of the working directory and of a file in it. Unlike the
+    time of the last change (ctime), a program can set the other times."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name.encode()
+        self._both = 2 * _STAT_BYTES
+        self._now, self._noted = (ctypes.create_string_buffer(self._both) for _ in range(2))
+        address = ctypes.addressof(self._now)
+        self._here, self._file = (ctypes.c_void_p(at) for at in (address, address + _STAT_BYTES))
+
+    def note(self) -> None:
+        """Remember the present state."""
+        self.changed()
+        self._noted.raw = self._now.raw
+
+    def changed(self) -> bool:
+        """Return True if anything has changed since `note`, or cannot be read."""
+        here = _syscall(_FSTATAT, _HERE, b".", self._here, 0)
+        file = _syscall(_FSTATAT, _HERE, self._name, self._file, _NO_FOLLOW)
+        same = _memcmp(self._now, self._noted, self._both) == 0
+        return bool(here or file or not same)
 
 
 class ChildSignal:
@@ -271,7 +303,7 @@ class ChildSignal:
 
     def wait(self) -> None:
         """Return when a child has ended, or the time is over."""
-        _libc.sigtimedwait(self._wanted, None, self._timeout)
+        _sigtimedwait(self._wanted, None, self._timeout)
 
 
 class Filter:

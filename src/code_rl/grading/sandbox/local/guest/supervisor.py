@@ -29,9 +29,9 @@ LONGEST_LOOK_S, SHORTEST_LOOK_S = 0.25, 0.01
 IDLE_PART = 1 / 16
 """A test that sleeps, and used less than this share of a processor since the last look, is idle and
 lends its slot."""
-_FRAMES_BELOW = 4
-"""Frames between `Supervisor.supervise` and the program: `_run_one`, `TestRun.child` and two of the
-runner."""
+_FRAMES_BELOW = 3
+"""Frames between `Supervisor.supervise` and the program, `_run_one`, `TestRun.child` and two of the
+runner, without `_test_run`'s own."""
 _FILE_CLOCK = 5
 """CLOCK_REALTIME_COARSE, by which the kernel dates files."""
 _COMPILE_RESERVE = 64 << 20
@@ -48,44 +48,70 @@ class Supervisor:
     def __init__(self, wanted: confine.Confinement, base_bytes: int, tree: Tree) -> None:
         self._wanted, self._base, self._tree = wanted, base_bytes, tree
         self._account, self._others = kernel.ExitRecord(), kernel.ExitRecord()
-        self._first_look = kernel.ChildSignal(FIRST_LOOK_S)
+        self._first_look, self._files = kernel.ChildSignal(FIRST_LOOK_S), kernel.FileState(SOURCE)
 
     def supervise(self, channel: socket.socket, directory: str) -> NoReturn:
         """In a new process: take the job from `channel`, compile, run each test, report, and exit.
 
         `directory`: the working directory if /tmp is not private.
         """
-        self._channel = channel
-        signal.pthread_sigmask(signal.SIG_BLOCK, _CHILD)
-        job = self._job = wire.receive_job(channel)
+        job = self._take(channel)
         room = job.file_bytes + job.laid_out_bytes
         confinement = confine.confine_submission(self._wanted, room, directory, job.shows_proc)
         program = self._compile()
-        self._account.note_compiled()
         for _ in range(job.files):
             files.lay_out(*wire.receive_file(channel))
         if not job.files:
             self._lay_out_source()
-        run = TestRun(job, channel, confinement, program, self._base)
-        runner.prepare(program, runner.depth() + _FRAMES_BELOW, f"{os.getcwd()}/{SOURCE}")
-        if job.fetch:
-            run.take_fetched()
-        run.make_ready()
-        self._spoilt, self._once = False, bool(job.files or job.fetch)
+        run = self._test_run(confinement, program, f"{os.getcwd()}/{SOURCE}")
+        self._once = bool(job.files or job.fetch)
         for path in (".", SOURCE)[: 1 if self._once else 2]:
             os.utime(path, (0, 0))  # the same for every submission
-        self._times = [] if self._once else _times()
-        self._laid_out_ns = os.stat(".").st_ctime_ns
+        self._note_files()
         while not self._spoilt and channel.recv(1, socket.MSG_PEEK):
             self._run_one(run)
         os._exit(0)
+
+    def rehearse(self, channel: socket.socket, confinement: confine.TestConfinement) -> TestRun:
+        """Do the same for one test, but for what would change this process for good. Return the
+        test's start."""
+        self._take(channel)
+        run = self._test_run(confinement, self._compile(), f"/{SOURCE}")
+        self._once, self._source = False, b""
+        self._note_files()
+        self._run_one(run)
+        return run
+
+    def _take(self, channel: socket.socket) -> wire.JobMessage:
+        self._channel = channel
+        signal.pthread_sigmask(signal.SIG_BLOCK, _CHILD)
+        self._job = wire.receive_job(channel)
+        return self._job
+
+    def _test_run(
+        self, confinement: confine.TestConfinement, program: runner.Program, path: str
+    ) -> TestRun:
+        """Return the start of each test, ready to be forked."""
+        run = TestRun(self._job, self._channel, confinement, program, self._base)
+        runner.prepare(program, runner.depth() + _FRAMES_BELOW, path)
+        if self._job.fetch:
+            run.take_fetched()
+        run.make_ready()
+        return run
+
+    def _note_files(self) -> None:
+        """Remember the files that tests find, to see which test changes them."""
+        self._spoilt, self._young = False, True
+        self._files.note()
+        self._laid_out_ns = os.stat(".").st_ctime_ns
 
     def _run_one(self, run: TestRun) -> None:
         """Run one test to its end. Objects made here are freed, so that every test begins with the
         same memory."""
         account, others = self._account, self._others
         # In the tick of the kernel's clock in which files were laid out, a change has their ctime.
-        young = time.clock_gettime_ns(_FILE_CLOCK) <= self._laid_out_ns
+        if self._young:
+            self._young = time.clock_gettime_ns(_FILE_CLOCK) <= self._laid_out_ns
         account.begin()
         pid = kernel.fork()
         if pid == 0:
@@ -97,8 +123,17 @@ class Supervisor:
             reap_all(pid, self._wanted.level, others, self._channel)
         if self._once or account.exit_code() == BROKEN_EXIT:
             run.close()
-        self._spoilt = self._once or _left_traces(self._times, self._source if young else None)
+        self._spoilt = (
+            self._once or self._files.changed() or (self._young and self._reads_otherwise())
+        )
         account.send(self._channel, wire.RESULT, cause, self._spoilt)
+
+    def _reads_otherwise(self) -> bool:
+        """Return True if the working directory holds anything but the program's unchanged file."""
+        try:
+            return not files.holds_only(SOURCE, self._source)
+        except OSError:
+            return True
 
     def _watch(self, pid: int) -> int:
         """Wait for the end of a longer test, and reap it. Return how it ended.
@@ -143,7 +178,9 @@ class Supervisor:
         )
         kernel.end_after_cpu(COMPILE_CPU_S)
         try:
-            return runner.Program(job.code, job.fn_name, job.preamble, job.setup)
+            program = runner.Program(job.code, job.fn_name, job.preamble, job.setup)
+            self._account.note_compiled()
+            return program
         except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
             detail = f"{type(error).__name__}: {error}"
         finally:
@@ -159,22 +196,6 @@ class Supervisor:
         fd = os.open(SOURCE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
         with open(fd, "wb") as file:
             file.write(self._source)
-
-
-def _times() -> list[object]:
-    """Return what the kernel dates and counts of the working directory and of the program's file.
-    Unlike the time of the last change (ctime), a program can set the other times."""
-    found = [os.stat(path) for path in (".", SOURCE)]
-    return [*found, *((one.st_ctime_ns, one.st_mtime_ns, one.st_blocks) for one in found)]
-
-
-def _left_traces(times: list[object], text: bytes | None) -> bool:
-    """Return True if a test has changed the working directory or the program's file in it. With
-    `text` both are also read."""
-    try:
-        return _times() != times or not (text is None or files.holds_only(SOURCE, text))
-    except OSError:
-        return True
 
 
 def reap_all(pid: int, level: str, other: kernel.ExitRecord, channel: socket.socket) -> None:

@@ -66,7 +66,8 @@ class TestRun:
         if confinement.counts_processes:
             most = job.processes + confinement.own_processes
             resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
-        self._places = [0, 1, 2] if job.fn_name is None else [0, 1, 2, VALUE_FD]
+        self._is_script, self._has_files = job.fn_name is None, bool(job.files)
+        self._places = [0, 1, 2] if self._is_script else [0, 1, 2, VALUE_FD]
         self._places_told = struct.pack(f"={len(self._places)}i", *self._places)
 
     def take_fetched(self) -> None:
@@ -79,6 +80,10 @@ class TestRun:
         descriptors."""
         for fd in self._places:
             os.close(fd)
+
+    def forget(self) -> None:
+        """Close the descriptor that is this process's own."""
+        os.close(self._fault_seen)
 
     def close(self) -> None:
         """Read files back, in the supervisor, after the test.
@@ -98,9 +103,9 @@ class TestRun:
         except BaseException as error:  # noqa: BLE001 - reported by `close`
             os.write(_FAULT_FD, repr(error).encode())
             os._exit(BROKEN_EXIT)
-        if self._job.files:
+        if self._has_files:
             sys.path.insert(0, os.getcwd())
-        if self._job.fn_name is None:
+        if self._is_script:
             runner.run_script(self._program)
         runner.run_call(self._program, arguments, VALUE_FD)
 
@@ -115,7 +120,7 @@ class TestRun:
             raise ConnectionError(f"the descriptors of a test came as {ancillary}")
         resource.setrlimit(resource.RLIMIT_CPU, self._cpu)
         self._confinement.enter()
-        if self._job.fn_name is None:
+        if self._is_script:
             os.closerange(VALUE_FD, 1 << 20)
             return b""
         arguments = files.read_from_start(0, os.fstat(0).st_size)

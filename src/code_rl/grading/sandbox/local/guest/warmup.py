@@ -1,5 +1,5 @@
-"""Runs a small program several times before the first fork, so that forked processes find its code
-path warm.
+"""Runs a test of a small program several times before the first fork, as the supervisor and as the
+test's process, so that forked processes find their code paths warm.
 
 A first use writes to memory: CPython fills its method caches, interns names and adapts bytecode.
 After a fork each such write would copy a page, again in every test.
@@ -16,9 +16,12 @@ import resource
 import signal
 import socket
 import sys
+from collections.abc import Iterator
+from typing import NoReturn
 
 import code_rl.grading.sandbox.runner as runner
-from code_rl.grading.sandbox.local.guest import kernel, wire
+from code_rl.grading.sandbox.local.guest import kernel, supervisor, testrun, watch, wire
+from code_rl.grading.sandbox.local.guest.confinement import confine
 
 _PROGRAM = """
 import sys
@@ -42,12 +45,19 @@ if __name__ == "__main__":
     main()
 """
 _INPUT = b"3 4\none two\nthree\nfour\n"
+_JOB = wire.JobMessage(
+    _PROGRAM, "", "", None, 6.0, 26.0, False, 1 << 30, 1 << 26, 64, 256, 1 << 26, 0, 0
+)
 _TIMES = 20
 """CPython stops adapting a function's bytecode within this many calls."""
 
 
-def warm_up() -> None:
-    """Run the program in this process, with streams of its own, and restore everything
+class _EndedError(BaseException):
+    """Ends a test that ran in this process."""
+
+
+def warm_up(wanted: confine.Confinement) -> None:
+    """Run the program's test in this process, with streams of its own, and restore everything
     afterwards."""
     kept = {name: sys.modules.get(name) for name in ("__main__", runner.CALL_MODULE)}
     streams, argv, path, recursion = (
@@ -56,9 +66,15 @@ def warm_up() -> None:
         sys.path[:],
         sys.getrecursionlimit(),
     )
-    for _ in range(_TIMES):
-        _run()
-        _supervise()
+    open_here = {fd: os.dup(fd) for fd in (0, 1, 2, *testrun.RESERVED)}
+    with _harmless():
+        tools = supervisor.Supervisor(wanted, 0, watch.Tree(-1, wanted.level))
+        for _ in range(_TIMES):
+            _rehearse(tools, wanted)
+            _supervise()
+    for fd, own in open_here.items():
+        os.dup2(own, fd, inheritable=fd <= 2)
+        os.close(own)
     sys.stdin, sys.stdout, sys.stderr = streams
     sys.argv, sys.path[:] = argv, path
     sys.setrecursionlimit(recursion)
@@ -71,43 +87,67 @@ def warm_up() -> None:
     linecache.cache.pop(runner.FILENAME, None)
 
 
-def _run() -> None:
+@contextlib.contextmanager
+def _harmless() -> Iterator[None]:
+    """Replace, during the block, what gives up rights or descriptors for good, and the file that a
+    supervisor looks at."""
+    replaced = (
+        (resource, "setrlimit", lambda *_: None),
+        (os, "closerange", lambda *_: None),
+        (supervisor, "SOURCE", "."),
+    )
+    kept = [(module, name, getattr(module, name)) for module, name, _ in replaced]
+    for module, name, value in replaced:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module, name, value in kept:
+            setattr(module, name, value)
+
+
+def _rehearse(tools: supervisor.Supervisor, wanted: confine.Confinement) -> None:
+    """Run the test twice: in a process of its own, and in this one."""
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.BytesIO(_INPUT)), "utf-8")
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.BytesIO()), "utf-8")
-    program = runner.Program(_PROGRAM)
-    module = runner.prepare(program, runner.depth())
-    if runner.end(program, module, runner.run(program, module)) != 0:
-        raise RuntimeError("the program that warms the interpreter failed")
+    ours, theirs = wire.pair()
+    null = os.open("/dev/null", os.O_RDWR)
+    ending = runner._exit
+    with ours, theirs:
+        for datagram in wire.job_datagrams(_JOB):
+            theirs.send(datagram)
+        for _ in range(2):
+            socket.send_fds(theirs, [wire.CASE_DATAGRAM], [null] * 3)
+        # At `full` a test has nothing left to give up.
+        confinement = confine.TestConfinement(wanted._replace(level=confine.FULL))
+        run = tools.rehearse(ours, confinement)
+        report = wire.unpack(theirs.recv(wire.CHUNK))
+        if not isinstance(report, wire.ExitReport) or report.exit_code:
+            raise RuntimeError("the program that warms the interpreter failed")
+        runner._exit = _end
+        try:
+            run.child()
+        except _EndedError:
+            pass
+        finally:
+            runner._exit = ending
+            run.forget()
+            os.close(null)
+
+
+def _end(status: int) -> NoReturn:
+    raise _EndedError(status)
 
 
 def _supervise() -> None:
-    """Exercise the steps around a test and its first steps, as far as this process can."""
-    ours, theirs = wire.pair()
-    null = os.open("/dev/null", os.O_RDONLY)
-    job = wire.JobMessage(
-        _PROGRAM, "", "", None, 6.0, 26.0, False, 1 << 30, 1 << 26, 64, 256, 1 << 26, 1, 0
-    )
-    with ours, theirs:
-        for datagram in wire.job_datagrams(job):
-            theirs.send(datagram)
-        wire.receive_job(ours)
-        socket.send_fds(theirs, [wire.CASE_DATAGRAM], [null] * 3)
-        ours.recv(1, socket.MSG_PEEK)
-        for fd in socket.recv_fds(ours, 1, 3)[1]:
-            os.close(fd)
+    """Exercise those steps around a submission that would change this process for good, as far as
+    that can be done."""
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     with contextlib.suppress(kernel.KernelError):
         kernel.mount("proc", "/nowhere", "proc", 0, "")
-    for kind in (resource.RLIMIT_CORE, resource.RLIMIT_NOFILE):
-        resource.setrlimit(kind, resource.getrlimit(kind))
-    account = kernel.ExitRecord()
-    account.begin()
     pid, pidfd = kernel.clone3(0)
     if pid == 0:
         os._exit(0)
-    if not account.wait(os.P_PID, pid, os.WEXITED) or account.exit_code():
-        raise RuntimeError("a process was lost")
-    account.end()
+    os.waitpid(pid, 0)
     signal.sigtimedwait((signal.SIGCHLD,), 0)
     os.close(pidfd)
-    os.close(null)

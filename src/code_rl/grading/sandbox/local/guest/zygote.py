@@ -158,7 +158,7 @@ def _prepare_interpreter(wanted: confine.Confinement, preload: list[str]) -> Non
     hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
     stack = kernel.STACK_BYTES if hard == resource.RLIM_INFINITY else min(hard, kernel.STACK_BYTES)
     resource.setrlimit(resource.RLIMIT_STACK, (stack, hard))
-    warmup.warm_up()
+    warmup.warm_up(wanted)
     for name in ("random", "numpy.random"):
         if name in sys.modules:
             sys.modules[name].seed(0)
