@@ -15,7 +15,7 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/$(INSTALL) -r requirements.txt
 	@# Programs in the sandbox cannot keep what they compile.
-	$(BIN)/python -c "from code_rl.grading.sandbox.local.packages import installed_packages; print(*(path for _, path in installed_packages()), sep='\n')" | $(BIN)/python -m compileall -q -j 0 -i -
+	$(BIN)/python -c "from code_rl.grading.sandbox.local.launcher import installed_packages; print(*(path for _, path in installed_packages()), sep='\n')" | $(BIN)/python -m compileall -q -j 0 -i -
 	touch $@
 
 $(VENV)/.developing: requirements-dev.txt $(VENV)/.installed
