@@ -28,10 +28,10 @@ from pathlib import Path
 import chz
 
 from code_rl.cli.main import run_script
-from code_rl.data.preparation.decontaminate import Decontaminator, Pair
+from code_rl.data.preparation.copies import Decontaminator, Pair
 from code_rl.data.preparation.evaluation_sets import EvaluationProblem, evaluation_problems
 from code_rl.data.preparation.normalise import open_source
-from code_rl.data.preparation.workspace import make_entry
+from code_rl.data.preparation.workspace import summarize
 from code_rl.data.sources.records import Skipped
 from code_rl.grading.problem import Problem, StdinTest
 from code_rl.util.data_files import data_folder, stream_rows
@@ -61,7 +61,7 @@ def problems_of(file: Path) -> list[Problem]:
 def overlapping(problems: Sequence[Problem], exams: Sequence[EvaluationProblem], containment: float) -> list[Pair]:
     """The problems that overlap with one of `exams`. Their tests have no part in it."""
     some = StdinTest("", "0")
-    entries = [make_entry(dataclasses.replace(one, tests=(some,)), place)[0] for place, one in enumerate(problems)]
+    entries = [summarize(dataclasses.replace(one, tests=(some,)), place, b"") for place, one in enumerate(problems)]
     found = Decontaminator(exams, containment)
     return [pair for entry in entries if (pair := found.find(entry)) is not None]
 

@@ -12,8 +12,7 @@ from typing import Any
 import chz
 
 from code_rl import Grader, Loss, Problem, ProblemView, Reply, Single, StdinTest, Trajectory, extract_code
-from code_rl.data.preparation.decisions import Decision, OnItem, one_by_one
-from code_rl.data.preparation.workspace import Candidate, Workspace
+from code_rl.data.preparation.workspace import Candidate, Decision, OnItem, Workspace, one_by_one
 from code_rl.data.sources.records import Origin, Row
 from code_rl.data.sources.shapes import Shape
 from code_rl.policy.renderers import Message

@@ -1,17 +1,14 @@
-"""The verb `prepare`: from settings to stages, with a report after each."""
+"""The verb `prepare`."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 
-from code_rl.data.preparation import PrepareConfig, PrepareView, check, prepare
+from code_rl.data.preparation import PrepareConfig, prepare
 from code_rl.util.settings import make_settings
 
 
 def prepare_command(given: Mapping[str, str]) -> int:
     """Run the verb. Return 0 if every problem was decided, 1 if a failure of this machine left some
     undecided. Raises ConfigError and DataError for bad input."""
-    config = make_settings(PrepareConfig, given)
-    source = check(config)
-    return asyncio.run(prepare(config, source, PrepareView()))
+    return prepare(make_settings(PrepareConfig, given))

@@ -14,7 +14,7 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -26,6 +26,7 @@ from code_rl.data.sources.records import Skipped
 from code_rl.grading import Problem
 from code_rl.grading.native import check_problem, format_problem, parse_problem
 from code_rl.grading.values import ValueCodecError
+from code_rl.util.concurrency import closing
 from code_rl.util.data_files import cache_folder, sources_digest
 from code_rl.util.errors import DataError
 from code_rl.util.files import sized_lines
@@ -36,6 +37,8 @@ READERS = ("code_rl.data", "code_rl.grading", "code_rl.util.data_files")
 RECORDS, INDEX = "problems.bin", "index.jsonl"
 Items = Callable[[int], AsyncIterator[Problem | Skipped]]
 """A function from a row position to the items of the source's rows from there on."""
+About = Callable[[Problem, bytes], Mapping[str, Any]]
+"""A function from a problem and its native line to notes about it (JSON data)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,33 +112,45 @@ class ProblemStore(Indexed[Problem]):
         """Return the number of rows without a problem, by reason."""
         return dict(sorted(Counter(one.reason for one in self.skipped).items()))
 
-    def add(
-        self, problem: Problem, about: Mapping[str, Any] | None = None, line: bytes | None = None
-    ) -> None:
-        """Append one problem (`line`: as `format_problem` writes it), or leave it out if it could
-        not be judged, or its values cannot be written.
+    async def fill(self, items: AsyncIterator[Problem | Skipped], about: About) -> None:
+        """Store the results of the remaining rows of the source. A problem with a repeated id is
+        left out (`duplicate_id`)."""
+        async with closing(items) as rows:
+            async for item in rows:
+                if isinstance(item, Problem) and self.has(item.id):
+                    again = f"row {self.rows + 1} has the id {item.id!r} of an earlier row"
+                    item = Skipped(item.id, "duplicate_id", again)
+                if isinstance(item, Skipped):
+                    self.leave_out(item)
+                else:
+                    self.add(item, about)
+        self.finish()
+
+    def add(self, problem: Problem, about: About = lambda *_: {}) -> None:
+        """Append one problem, or leave it out if it could not be judged, or its values cannot be
+        written.
 
         Once this returns, the record survives a kill of this process.
         """
         try:
             check_problem(problem, f"problem {problem.id!r}")
-            line = line or format_problem(problem).encode("ascii")
+            line = format_problem(problem).encode("ascii")
+            notes = about(problem, line)
         except (DataError, ValueCodecError) as error:
             reason = "malformed_row" if isinstance(error, DataError) else "value_not_plain"
             self.leave_out(Skipped(problem.id, reason, str(error)))
             return
         records, _ = self._writers()
         record = zlib.compress(line, 1)
-        offset = self._end
-        records.write(record)
-        records.flush()
         row = {
             "id": problem.id,
-            "at": [offset, len(record)],
+            "at": [self._end, len(record)],
             "text": keys_of(problem)[1],
             "tests": len(problem.tests),
         }
-        row |= {"about": about} if about else {}
+        row |= {"about": notes} if notes else {}
+        records.write(record)
+        records.flush()
         self._note(row)
         self._take(row)
 
@@ -238,18 +253,7 @@ async def cached_store(
             store = ProblemStore(folder, key)
             if store.complete:
                 return store
-            async with aclosing(items(store.rows)) as rows:  # type: ignore[type-var]
-                async for item in rows:
-                    if isinstance(item, Problem) and store.has(item.id):
-                        item = Skipped(
-                            item.id,
-                            "duplicate_id",
-                            f"row {store.rows + 1} has the id {item.id!r} of an earlier row",
-                        )
-                    store.leave_out(item) if isinstance(item, Skipped) else store.add(
-                        item, about(item)
-                    )
-            store.finish()
+            await store.fill(items(store.rows), lambda problem, _: about(problem))
     except OSError as error:
         raise DataError(
             f"{folder} cannot be written ({error.strerror}); set CODE_RL_CACHE to a folder with "

@@ -13,8 +13,8 @@ import pytest
 from code_rl.cli.main import main
 from code_rl.data import open_dataset
 from code_rl.data.builtin import BuiltinTrainSet
-from code_rl.data.preparation.decisions import Decision
-from code_rl.data.preparation.verification.verify import Verifier
+from code_rl.data.preparation.verify import Verifier
+from code_rl.data.preparation.workspace import Decision
 from code_rl.grading import Problem, StdinTest
 from code_rl.grading.native import write_problems
 from tests.grading.corpus.reading import read_problems
@@ -82,8 +82,6 @@ def test_the_end_counts_each_split(small: Path, tmp_path: Path, capsys: pytest.C
     assert main(["prepare", *words]) == 0
     count = {name: len((tmp_path / "out" / f"{name}.jsonl").read_text().splitlines()) for name in ("train", "test")}
     assert f"{count['train']} in train, {count['test']} in test" in capsys.readouterr().out
-    assert main(["prepare", *words[:-1], "test_share=0.999"]) == 0
-    assert "test_share=0.999 put every problem into test" in capsys.readouterr().out
 
 
 def test_files_of_the_users_in_the_folder_stay_and_those_of_another_format_go(small: Path, tmp_path: Path) -> None:

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.data.preparation.decontaminate import MOST_SHARERS, Decontaminator, Pair
-from code_rl.data.preparation.deduplicate import Deduplicator
+from code_rl.data.preparation.copies import MOST_SHARERS, Decontaminator, Deduplicator, Pair
 from code_rl.data.preparation.evaluation_sets import EvaluationProblem, evaluation_problems
 from code_rl.data.preparation.normalise import open_source
-from code_rl.data.preparation.workspace import ProblemSummary, make_entry
+from code_rl.data.preparation.workspace import ProblemSummary, summarize
 from code_rl.data.sources import Skipped
 from code_rl.grading import Problem, StdinTest
 from code_rl.util.errors import DataError
@@ -34,7 +33,7 @@ FRAME = "You are an expert programmer. Read the problem below with care and answ
 
 def entry(statement: str, *cases: tuple[str, str], name: str = "p") -> ProblemSummary:
     tests = tuple(StdinTest(given, expected) for given, expected in cases or (("1", "1"),))
-    return make_entry(Problem(name, statement, tests), 0)[0]
+    return summarize(Problem(name, statement, tests), 0, b"")
 
 
 def kept(*entries: ProblemSummary) -> list[bool]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from code_rl.data.preparation import PrepareConfig
 from code_rl.data.preparation.normalise import open_source
-from code_rl.data.preparation.workspace import Candidate, Workspace, make_entry
+from code_rl.data.preparation.workspace import Candidate, Workspace, summarize
 from code_rl.grading import CallTest, Problem, StdinTest
 from code_rl.grading.native import format_problem
 
@@ -54,8 +54,8 @@ def workspace(tmp_path_factory):
 @settings(max_examples=60, deadline=None)
 @given(problem=PROBLEMS, metadata=CARDS, time_limit_s=LIMITS)
 def test_a_line_is_that_of_the_problem_as_it_stands(workspace, problem, metadata, time_limit_s):
-    entry, line = make_entry(problem, len(workspace.store))
-    workspace.store.add(problem, {}, line)
+    entry = summarize(problem, len(workspace.store), b"")
+    workspace.store.add(problem)
     candidate = Candidate(entry, metadata, time_limit_s)
     stored = dataclasses.replace(problem, time_limit_s=float(problem.time_limit_s))
     assert workspace.store[entry.place] == stored

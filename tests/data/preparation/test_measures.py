@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from code_rl.data.preparation.decisions import BYTES_IN_FLIGHT, at_once
-from code_rl.data.preparation.verification.attempts import trivial_pass
-from code_rl.data.preparation.workspace import Candidate, ProblemSummary, make_entry, measure
+from code_rl.data.preparation.attempts import trivial_pass
+from code_rl.data.preparation.workspace import BYTES_IN_FLIGHT, Candidate, ProblemSummary, at_once, summarize
 from code_rl.grading import CallTest, Problem, StdinTest
 from code_rl.grading.values import MAX_DEPTH
 
@@ -24,7 +23,7 @@ def call_problem(*cases: tuple[tuple[object, ...], object]) -> Problem:
 
 
 def entry(problem: Problem) -> ProblemSummary:
-    return make_entry(problem, 0)[0]
+    return summarize(problem, 0, b"")
 
 
 @pytest.mark.parametrize(
@@ -73,5 +72,4 @@ def test_the_deepest_values_that_a_problem_may_have_are_measured() -> None:
     deep: object = 1
     for _ in range(MAX_DEPTH):
         deep = [deep]
-    size, _ = measure(CallTest((deep,), deep), hashed=True)
-    assert size == 2 * (2 * MAX_DEPTH + 1) + 2
+    assert entry(call_problem(((deep,), deep))).size == 2 * (2 * MAX_DEPTH + 1) + 2

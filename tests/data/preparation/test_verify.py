@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from code_rl.data.preparation import PrepareConfig
-from code_rl.data.preparation.decisions import Decision
+from code_rl.data.preparation.attempts import mutants
 from code_rl.data.preparation.normalise import normalise, open_source
-from code_rl.data.preparation.verification.attempts import mutants
-from code_rl.data.preparation.verification.verify import Verifier, run_verify
-from code_rl.data.preparation.workspace import Workspace
+from code_rl.data.preparation.verify import Verifier, run_verify
+from code_rl.data.preparation.workspace import Decision, Workspace
 from code_rl.grading import CallTest, Compare, Problem, SequenceTest, StdinTest, Verdict, judge_async
 from code_rl.grading.native import write_problems
 from code_rl.grading.sandbox.executor import Execution, Job, Status

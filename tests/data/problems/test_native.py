@@ -272,7 +272,7 @@ def test_a_byte_order_mark_and_blank_lines_are_skipped(tmp_path):
 def made(folder, items, key="key"):
     store = ProblemStore(folder, key)
     for item in items[store.rows :]:
-        store.leave_out(item) if isinstance(item, Skipped) else store.add(item, {"n": item.id})
+        store.leave_out(item) if isinstance(item, Skipped) else store.add(item, lambda problem, _: {"n": problem.id})
     store.finish()
     return store
 

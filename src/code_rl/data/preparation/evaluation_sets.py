@@ -10,8 +10,8 @@ from typing import Any
 
 from code_rl.data.dataset import Source
 from code_rl.data.load import given_as
-from code_rl.data.preparation.ngrams import names_in, problem_text
 from code_rl.data.preparation.normalise import open_source
+from code_rl.data.preparation.workspace import names_in, problem_text
 from code_rl.util.errors import DataError
 
 STATEMENT_FIELDS = (

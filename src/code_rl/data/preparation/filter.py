@@ -1,15 +1,26 @@
-"""Stage `filter`: drops problems by their statement and sizes only."""
+"""Stages `filter` and `difficulty`: drop problems by their statement and sizes, and by how often a
+model solves them, from the verdicts of an evaluation or of `code-rl judge`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 
-from code_rl.data.preparation.decisions import Decision, OnItem, one_by_one
-from code_rl.data.preparation.ngrams import problem_text
 from code_rl.data.preparation.settings import PrepareConfig
-from code_rl.data.preparation.workspace import Candidate, ProblemSummary, Workspace
+from code_rl.data.preparation.workspace import (
+    Candidate,
+    Decision,
+    OnItem,
+    ProblemSummary,
+    Workspace,
+    one_by_one,
+)
+from code_rl.grading import VerdictKind
+from code_rl.util.data_files import read_rows
+from code_rl.util.errors import ConfigError, DataError
 
 _IMAGE = re.compile(
     r"!\[[^\]]*\]\([^)]*\)|<im(?:g|age)\b[^>]*>|\\includegraphics\b[^}]*}", re.IGNORECASE
@@ -23,25 +34,24 @@ _INTERACTIVE = re.compile(
 )
 _WORD = re.compile(r"[^\W\d_]+")
 LEAST_WORDS = 4
+VERDICTS = "verdicts.jsonl"
 
 
 async def run_filter(
     workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
 ) -> list[Decision]:
-    """Decide by statement and sizes."""
-    return one_by_one(candidates, on_item, lambda one: filter_entry(one.entry, workspace.config))
-
-
-def filter_entry(entry: ProblemSummary, config: PrepareConfig) -> Decision:
     """Drop a problem that is interactive or has an image, is too short, too long or too large, or
     has too few tests."""
+    return one_by_one(candidates, on_item, lambda one: _filtered(one.entry, workspace.config))
+
+
+def _filtered(entry: ProblemSummary, config: PrepareConfig) -> Decision:
     length = len(entry.statement) + len((entry.starter_code or "").strip())
     if not config.min_statement_chars <= length <= config.max_statement_chars:
         reason = "too_short" if length < config.min_statement_chars else "too_long"
         return Decision(reason, f"statement of {length} characters")
-    text = problem_text(entry.statement, entry.starter_code)
-    words = islice(_WORD.finditer(_LINK.sub(" ", text)), LEAST_WORDS)
-    if sum(1 for _ in words) < LEAST_WORDS or _NO_STATEMENT.search(text):
+    words = islice(_WORD.finditer(_LINK.sub(" ", entry.text)), LEAST_WORDS)
+    if sum(1 for _ in words) < LEAST_WORDS or _NO_STATEMENT.search(entry.text):
         return Decision(
             "no_statement", "the source has no text for this problem, or only a link to it"
         )
@@ -51,10 +61,51 @@ def filter_entry(entry: ProblemSummary, config: PrepareConfig) -> Decision:
         return Decision("oversized", f"{entry.size / 1e6:.1f} MB of tests")
     for reason, pattern in (("image", _IMAGE), ("interactive", _INTERACTIVE)):
         if found := pattern.search(entry.statement):
-            return Decision(reason, _around(entry.statement, found))
+            around = entry.statement[max(0, found.start() - 30) : found.end() + 30]
+            return Decision(reason, " ".join(around.split()))
     return Decision()
 
 
-def _around(text: str, match: re.Match[str]) -> str:
-    start, end = max(0, match.start() - 30), match.end() + 30
-    return " ".join(text[start:end].split())
+async def run_difficulty(
+    workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
+) -> list[Decision]:
+    """Store each problem's pass rate, and drop the extremes with `solved=drop`. A problem without a
+    verdict is kept, without a rate."""
+    rates, drop = read_pass_rates(workspace.config), workspace.config.solved == "drop"
+
+    def decide(candidate: Candidate) -> Decision:
+        passed, judged = rates.get(candidate.entry.id, (0, 0))
+        if not judged:
+            return Decision()
+        if drop and passed in (0, judged):
+            reason = "never_solved" if passed == 0 else "always_solved"
+            return Decision(reason, f"{passed} of {judged} samples pass")
+        rate = {"pass_rate": round(passed / judged, 4), "samples": judged}
+        return Decision(metadata={"difficulty": rate})
+
+    return one_by_one(candidates, on_item, decide)
+
+
+def read_pass_rates(config: PrepareConfig) -> Mapping[str, tuple[int, int]]:
+    """Return passed and judged samples by problem id from `pass_rates=`, a file of verdicts or an
+    evaluation's folder, without greedy samples and those without a verdict.
+
+    Raises ConfigError if there is no such file, DataError for other rows.
+    """
+    given = Path(str(config.pass_rates)).expanduser()
+    file = given / VERDICTS if given.is_dir() else given
+    if not file.is_file():
+        raise ConfigError(
+            f"pass_rates={config.pass_rates}: there is no {file}; give the out= of `code-rl eval` "
+            "or of `code-rl judge`"
+        )
+    passed, judged = Counter[str](), Counter[str]()
+    for where, row in read_rows(str(file)):
+        try:
+            name, kind = str(row["problem_id"]), VerdictKind(row["verdict"])
+        except (KeyError, ValueError) as error:
+            raise DataError(f"{where}: a verdict needs problem_id and verdict: {error}") from error
+        if row.get("mode") != "greedy" and not kind.undecided:
+            passed[name] += kind is VerdictKind.PASSED
+            judged[name] += 1
+    return {name: (passed[name], count) for name, count in judged.items()}

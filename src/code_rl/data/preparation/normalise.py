@@ -4,17 +4,23 @@ uniform line ends and a unique id."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 from code_rl.data.dataset import Dataset, Role, open_dataset
 from code_rl.data.on_disk import READERS
-from code_rl.data.preparation.workspace import Candidate, ProblemSummary, Workspace, make_entry
+from code_rl.data.preparation.workspace import (
+    Candidate,
+    OnItem,
+    ProblemSummary,
+    Workspace,
+    summarize,
+)
 from code_rl.data.resolve import resolve_all
 from code_rl.data.sources.records import Item, Skipped
 from code_rl.grading import Problem
 from code_rl.grading.sandbox import OnDemand
-from code_rl.grading.values import ValueCodecError
+from code_rl.util.concurrency import closing
 from code_rl.util.data_files import sources_digest
 from code_rl.util.errors import DataError
 from code_rl.util.files import digest
@@ -43,34 +49,29 @@ def store_key(dataset: Dataset, language: str | None) -> str:
     )
 
 
-async def normalise(workspace: Workspace, on_row: Callable[[], None]) -> list[Candidate]:
+async def normalise(workspace: Workspace, on_row: OnItem) -> list[Candidate]:
     """Read the rows that are not yet in the store, in order. The references of several drafts run
     at once.
 
     Raises SandboxError if the executor fails on a draft: without its reference a row cannot be
     read.
     """
-    store = workspace.store
-    if not store.complete:
-        language = workspace.config.language
+    store, language = workspace.store, workspace.config.language
+
+    def about(problem: Problem, line: bytes) -> Mapping[str, Any]:
+        return dataclasses.asdict(summarize(problem, len(store), line))
+
+    async def tidied() -> AsyncIterator[Problem | Skipped]:
         rows = (in_language(item, language) for item in workspace.dataset.items(store.rows))
-        executor = OnDemand(workspace.executor)
-        async with aclosing(resolve_all(rows, executor)) as items:  # type: ignore[type-var]
+        async with closing(resolve_all(rows, OnDemand(workspace.executor))) as items:
             async for item in items:
                 if isinstance(item, Problem) and store.has(item.id):
                     item = Skipped(item.id, "repeated_id", "the id came before")
-                if isinstance(item, Skipped):
-                    store.leave_out(item)
-                else:
-                    item = tidy(item)
-                    try:
-                        entry, line = make_entry(item, len(store))
-                    except ValueCodecError as error:
-                        store.leave_out(Skipped(item.id, "value_not_plain", str(error)))
-                    else:
-                        store.add(item, dataclasses.asdict(entry), line)
+                yield tidy(item) if isinstance(item, Problem) else item
                 on_row()
-        store.finish()
+
+    if not store.complete:
+        await store.fill(tidied(), about)
     return [Candidate(ProblemSummary(**place.about)) for place in store.places]
 
 
@@ -90,8 +91,4 @@ def in_language(item: Item, language: str | None) -> Item:
 def tidy(problem: Problem) -> Problem:
     """Unify line ends in the statement and strip it; tests stay unchanged, byte for byte."""
     statement = problem.statement.replace("\r\n", "\n").replace("\r", "\n").strip()
-    return (
-        problem
-        if statement == problem.statement
-        else dataclasses.replace(problem, statement=statement)
-    )
+    return dataclasses.replace(problem, statement=statement)

@@ -3,32 +3,26 @@ written after each."""
 
 from __future__ import annotations
 
-import importlib.util
+import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from pathlib import Path
 
 from code_rl.data.dataset import Dataset, read_prepared
-from code_rl.data.preparation.card import write_card
-from code_rl.data.preparation.decisions import (
-    MISSING_LIBRARY,
-    SANDBOX_ERROR,
-    Decision,
-    OnItem,
-)
-from code_rl.data.preparation.decontaminate import run_decontaminate
-from code_rl.data.preparation.deduplicate import run_deduplicate
-from code_rl.data.preparation.difficulty import read_pass_rates, run_difficulty, verdicts_file
+from code_rl.data.preparation.copies import run_decontaminate, run_deduplicate
 from code_rl.data.preparation.evaluation_sets import evaluation_problems
-from code_rl.data.preparation.filter import run_filter
+from code_rl.data.preparation.filter import read_pass_rates, run_difficulty, run_filter
 from code_rl.data.preparation.normalise import normalise, open_source, store_key
-from code_rl.data.preparation.report import Dropped, PrepareView, Report, StageReport
+from code_rl.data.preparation.report import CARD, DROPPED, Dropped, Report, write_card
 from code_rl.data.preparation.settings import PrepareConfig
-from code_rl.data.preparation.verification.verify import run_verify
-from code_rl.data.preparation.workspace import Candidate, Workspace, check_folder
+from code_rl.data.preparation.verify import MISSING_LIBRARY, SANDBOX_ERROR, run_verify
+from code_rl.data.preparation.workspace import WORK, Candidate, Decision, OnItem, Workspace
 from code_rl.data.preparation.write import check_replaced, run_write
-from code_rl.util.errors import ConfigError, install_command
-from code_rl.util.progress import progress
+from code_rl.grading.sandbox import check_executor
+from code_rl.util.errors import ConfigError, install_command, require
+from code_rl.util.files import check_out
+from code_rl.util.progress import View, progress
 
 Runner = Callable[[Workspace, Sequence[Candidate], OnItem], Awaitable[list[Decision]]]
 """A stage's function: from the remaining candidates to one decision each. Stored decisions are
@@ -44,16 +38,32 @@ RUNNERS: dict[str, Runner] = {
 """The function of each stage after `normalise`."""
 
 
-def check(config: PrepareConfig) -> Dataset:
+def prepare(config: PrepareConfig) -> int:
+    """Run `code-rl prepare` and return its exit code: 0 if every problem was decided, 1 if a
+    failure of this machine left some undecided.
+
+    Raises ConfigError and DataError for unusable settings and data, and SandboxError if the sandbox
+    fails altogether.
+    """
+    source = _check(config)
+    with Workspace(config, source, store_key(source, config.language)) as workspace:
+        return asyncio.run(_run_stages(workspace, View()))
+
+
+def _check(config: PrepareConfig) -> Dataset:
     """Refuse unusable settings before anything runs: unknown data, evaluation sets, models,
     folders. Return the opened data set."""
-    if "deduplicate" in config.stages and importlib.util.find_spec("rensa") is None:
+    if "deduplicate" in config.stages:
+        require("data", "the stage deduplicate", "rensa")
+    out = Path(config.out).expanduser()
+    check_out(out, lambda folder: (folder / WORK / "lock").is_file(), "earlier prepare")
+    parent = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    if not os.access(parent, os.W_OK):
         raise ConfigError(
-            f"the stage deduplicate needs rensa: {install_command('data')}, or stop_after=filter"
+            f"out={out} cannot be written: {parent} is read-only; choose another folder"
         )
-    check_folder(config)
     if "difficulty" in config.stages:
-        read_pass_rates(verdicts_file(str(config.pass_rates)))
+        read_pass_rates(config)
     if "decontaminate" in config.stages:
         for name in config.evaluation_sets:
             evaluation_problems(name)
@@ -62,113 +72,73 @@ def check(config: PrepareConfig) -> Dataset:
     return source
 
 
-async def prepare(config: PrepareConfig, source: Dataset, view: PrepareView) -> int:
-    """Run `code-rl prepare` on `source`, which `check` opened, and return the exit code."""
-    with Workspace(config, source, store_key(source, config.language)) as workspace:
-        return await run_stages(workspace, view)
-
-
-async def run_stages(workspace: Workspace, view: PrepareView) -> int:
-    """Run the configured stages. Return 0 if every problem was decided, 1 if a failure of this
-    machine left some undecided.
-
-    Raises DataError for unreadable data, and SandboxError if the sandbox fails altogether.
-    """
-    from code_rl.grading.sandbox import check_executor
-
-    report, line = Report(), ""
+async def _run_stages(workspace: Workspace, view: View) -> int:
+    config, report, summary = workspace.config, Report(), ""
     candidates: list[Candidate] = []
     try:
         # An executor that does not answer is refused before time is spent.
-        language = workspace.config.language
-        if language is not None or "verify" in workspace.config.stages:
-            await check_executor(workspace.executor(), language)
-        for name in workspace.config.stages:
+        if config.language is not None or "verify" in config.stages:
+            await check_executor(workspace.executor(), config.language)
+        for name in config.stages:
             started = time.perf_counter()
-            stage = (
-                _normalise(workspace, view)
-                if name == "normalise"
-                else _run(workspace, view, report, name, candidates)
-            )
-            done, candidates = await stage
-            report.stages.append(replace(done, seconds=time.perf_counter() - started))
-            line = write_card(report, candidates, workspace)
-            view.stage_done(report.stages[-1])
+            if name == "normalise":
+                view.say(f"reading {config.dataset} (solutions that give expected values run once)")
+                with progress(view.console, name, None) as on_row:
+                    candidates = await normalise(workspace, on_row)
+                went_in, skipped = workspace.store.rows, workspace.store.skipped
+                dropped = [Dropped(one.row_id, name, one.reason, one.detail) for one in skipped]
+            else:
+                went_in = len(candidates)
+                with progress(view.console, name, went_in) as on_item:
+                    decisions = await RUNNERS[name](workspace, candidates, on_item)
+                candidates, dropped = _sorted_out(report, name, candidates, decisions)
+            seconds = time.perf_counter() - started
+            view.say(str(report.add(name, went_in, len(candidates), dropped, seconds)))
+            summary = write_card(report, candidates, workspace)
     finally:
         await workspace.aclose()
-    view.say(line)
-    written = None
-    if "write" in workspace.config.stages:
-        splits = (read_prepared(workspace.out) or {"splits": {}})["splits"]
-        written = {name: split["problems"] for name, split in splits.items()}
-    view.farewell(workspace.out, written)
-    share = workspace.config.test_share
-    if 0 < share < 1 and written is not None and len(written) == 1:
-        view.say(
-            f"test_share={share:g} put every problem into {', '.join(written)}: a problem's id "
-            "decides its split; prepare more problems, or give another seed="
-        )
+    view.say(summary)
+    view.say(f"card: {workspace.out / CARD}; every dropped row: {workspace.out / DROPPED}")
+    manifest = read_prepared(workspace.out) if "write" in config.stages else None
+    splits = manifest["splits"] if manifest else {}
+    if splits:
+        counts = ", ".join(f"{split['problems']} in {name}" for name, split in splits.items())
+        view.say(f"read it back with dataset={workspace.out}: {counts}")
     return _exit_code(report, view)
 
 
-async def _normalise(
-    workspace: Workspace, view: PrepareView
-) -> tuple[StageReport, list[Candidate]]:
-    view.say(f"reading {workspace.config.dataset} (solutions that give expected values run once)")
-    with progress(view.console, "normalise", None) as on_row:
-        candidates = await normalise(workspace, on_row)
-    dropped = [
-        Dropped(one.row_id, "normalise", one.reason, one.detail) for one in workspace.store.skipped
-    ]
-    return StageReport("normalise", workspace.store.rows, len(workspace.store), dropped), candidates
-
-
-async def _run(
-    workspace: Workspace,
-    view: PrepareView,
-    report: Report,
-    name: str,
-    candidates: Sequence[Candidate],
-) -> tuple[StageReport, list[Candidate]]:
-    with progress(view.console, name, len(candidates)) as on_item:
-        decisions = await RUNNERS[name](workspace, candidates, on_item)
+def _sorted_out(
+    report: Report, stage: str, candidates: Sequence[Candidate], decisions: Sequence[Decision]
+) -> tuple[list[Candidate], list[Dropped]]:
+    """Return the candidates that a stage kept, with its metadata and time limits, and the dropped
+    ones. The verdicts on their programs go into the report."""
     kept: list[Candidate] = []
-    dropped = []
-    for candidate, decision in zip(candidates, decisions, strict=True):
-        if decision.programs:
-            report.programs[candidate.entry.id] = decision.programs
-        if decision.keep:
-            kept.append(_after(candidate, name, decision))
+    dropped: list[Dropped] = []
+    for candidate, made in zip(candidates, decisions, strict=True):
+        name = candidate.entry.id
+        if made.programs:
+            report.programs[name] = made.programs
+        if made.keep:
+            passed = [*candidate.metadata.get("passed", ("normalise",)), stage]
+            metadata = {**candidate.metadata, **made.metadata, "passed": passed}
+            limit = made.time_limit_s or candidate.time_limit_s
+            kept.append(Candidate(candidate.entry, metadata, limit))
         else:
-            dropped.append(
-                Dropped(
-                    candidate.entry.id, name, decision.reason, decision.detail, decision.overlap
-                )
-            )
-    return StageReport(name, len(candidates), len(kept), dropped), kept
+            dropped.append(Dropped(name, stage, made.reason, made.detail, made.overlap))
+    return kept, dropped
 
 
-def _after(candidate: Candidate, stage: str, decision: Decision) -> Candidate:
-    """Return the candidate with the stage's metadata and time limit."""
-    passed = [*candidate.metadata.get("passed", ("normalise",)), stage]
-    metadata = {**candidate.metadata, **decision.metadata, "passed": passed}
-    return Candidate(candidate.entry, metadata, decision.time_limit_s or candidate.time_limit_s)
-
-
-def _exit_code(report: Report, view: PrepareView) -> int:
-    reasons = {reason: count for stage in report.stages for reason, count in stage.reasons.items()}
-    if reasons.get(MISSING_LIBRARY):
+def _exit_code(report: Report, view: View) -> int:
+    reasons = [one.reason for one in report.dropped]
+    if missing := reasons.count(MISSING_LIBRARY):
         view.say(
-            f"{reasons[MISSING_LIBRARY]} problems were left out because the sandbox lacks a "
-            "library that their reference imports (named in dropped.jsonl); install it beside "
-            f"this package ({install_command('solutions')}) and run again"
+            f"{missing} problems were left out because the sandbox lacks a library that their "
+            f"reference imports (named in {DROPPED}); install it beside this package "
+            f"({install_command('solutions')}) and run again"
         )
-    if reasons.get(SANDBOX_ERROR):
-        view.say(
-            f"{reasons[SANDBOX_ERROR]} problems got no verdict (sandbox_error); run again to try "
-            "them once more"
-        )
+    if failed := reasons.count(SANDBOX_ERROR):
+        view.say(f"{failed} problems got no verdict ({SANDBOX_ERROR}); run again to try them again")
         return 1
     if not report.stages[-1].came_out:
-        view.say("nothing is left: every row was dropped; dropped.jsonl has each reason")
+        view.say(f"nothing is left: every row was dropped; {DROPPED} has each reason")
     return 0

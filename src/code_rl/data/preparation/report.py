@@ -1,17 +1,31 @@
-"""The counts of a run, stage by stage, and their lines on the terminal."""
+"""The counts of a run, stage by stage, and the card of a prepared set: `card.md` and `card.json`.
+
+The card is written after each stage. It has the counts of the stages, the rows by outcome, tests
+per problem, J of the tests as the source has them and as they are written, the problems whose tests
+are weak or wrong, licence, and overlap with evaluation sets.
+"""
 
 from __future__ import annotations
 
+import json
+import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from code_rl.data.preparation.decisions import Verdicts
-from code_rl.util.progress import View
+import chz
 
-CARD = "card.md"
+from code_rl.data.preparation.verify import quality, wrong_kind
+from code_rl.data.preparation.workspace import Candidate, Verdicts, Workspace
+from code_rl.util.data_files import sources_digest
+from code_rl.util.files import write_atomically
+from code_rl.util.pages import render_page
+from code_rl.util.version import __version__
+
+CARD, DROPPED = "card.md", "dropped.jsonl"
+WRONG_TESTS = ("reference_fails", "flaky", "impossible_time_limit", "broken_checker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +42,20 @@ class Dropped:
 @dataclass(frozen=True, slots=True)
 class StageReport:
     """One stage's counts. `went_in` and `came_out` count problems (for `normalise`, rows of the
-    source)."""
+    source); `reasons` counts the dropped ones, the most frequent reason first."""
 
     stage: str
     went_in: int
     came_out: int
-    dropped: Sequence[Dropped]
-    seconds: float = 0.0
+    reasons: Mapping[str, int]
+    seconds: float
 
-    @property
-    def reasons(self) -> dict[str, int]:
-        """Return the number of dropped items by reason, most first."""
-        return dict(Counter(one.reason for one in self.dropped).most_common())
+    def __str__(self) -> str:
+        reasons = ", ".join(f"{reason} {count}" for reason, count in self.reasons.items())
+        return (
+            f"{self.stage:>13}  {self.went_in:>7} → {self.came_out:<7} {self.seconds:7.1f} s "
+            f" {reasons or 'nothing dropped'}"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the stage's object in the card."""
@@ -54,33 +70,81 @@ class StageReport:
 
 @dataclass(slots=True)
 class Report:
-    """The whole run so far. `programs` has the verdicts of stage `verify`, by problem."""
+    """The whole run so far: its stages, every dropped row in order, and the verdicts of stage
+    `verify` by problem."""
 
     stages: list[StageReport] = field(default_factory=list)
+    dropped: list[Dropped] = field(default_factory=list)
     programs: dict[str, Verdicts] = field(default_factory=dict)
 
-    @property
-    def dropped(self) -> list[Dropped]:
-        """Every dropped row, in order."""
-        return [one for stage in self.stages for one in stage.dropped]
-
-
-class PrepareView(View):
-    """Shows a run."""
-
-    def stage_done(self, stage: StageReport) -> None:
-        """Print a stage's line."""
-        reasons = ", ".join(f"{reason} {count}" for reason, count in stage.reasons.items())
-        self.say(
-            f"{stage.stage:>13}  {stage.went_in:>7} → {stage.came_out:<7} {stage.seconds:7.1f} s "
-            f" {reasons or 'nothing dropped'}"
+    def add(
+        self, stage: str, went_in: int, came_out: int, dropped: Sequence[Dropped], seconds: float
+    ) -> StageReport:
+        """Add a stage, and return its report."""
+        reasons = Counter(one.reason for one in dropped)
+        self.stages.append(
+            StageReport(stage, went_in, came_out, dict(reasons.most_common()), seconds)
         )
+        self.dropped += dropped
+        return self.stages[-1]
 
-    def farewell(self, out: Path, written: Mapping[str, int] | None) -> None:
-        """Print where the output is; `written` has the problems of each split (None: the stage
-        write did not run)."""
-        self.say(f"card: {out / CARD}; every dropped row: {out / 'dropped.jsonl'}")
-        if written is not None:
-            splits = ", ".join(f"{count} in {name}" for name, count in written.items())
-            if splits:
-                self.say(f"read it back with dataset={out}: {splits}")
+
+def write_card(report: Report, kept: Sequence[Candidate], workspace: Workspace) -> str:
+    """Write the card and `dropped.jsonl` (every dropped row, in order). Return the card's line
+    about the problems `kept` so far."""
+    out, card = workspace.out, _card(report, kept, workspace)
+    rows = (json.dumps(asdict(one)) + "\n" for one in report.dropped)
+    write_atomically(out / DROPPED, "".join(rows))
+    write_atomically(out / "card.json", json.dumps(card, indent=1) + "\n")
+    # Markdown shows HTML's escapes as the characters.
+    write_atomically(out / CARD, render_page(Path(__file__).with_name("card.md.j2"), card=card))
+    return str(card["kept"]["summary"])
+
+
+def _card(report: Report, kept: Sequence[Candidate], workspace: Workspace) -> dict[str, Any]:
+    config, dropped = workspace.config, report.dropped
+    ids = {one.entry.id for one in kept}
+    reasons = {one.id: one.reason for one in dropped}
+    overlap = Counter(name for one in dropped for name in one.overlap)
+    tests = [min(one.entry.tests, config.max_tests) for one in kept] or [0]
+    return {
+        "dataset": config.dataset,
+        "code": f"{__version__} {sources_digest('code_rl')[:12]}",
+        "settings": chz.asdict(config),
+        "provenance": workspace.dataset.provenance(),
+        "stages": [stage.to_json() for stage in report.stages],
+        "rows": {
+            "read": report.stages[0].went_in,
+            "kept": len(kept),
+            **Counter(one.reason for one in dropped),
+        },
+        "tests": [min(tests), statistics.median(tests), max(tests)],
+        "source": _measured(report.programs.values()),
+        "kept": _measured(found for name, found in report.programs.items() if name in ids),
+        "overlap": {name: overlap[name] for name in config.evaluation_sets},
+        "weak_tests": [
+            {
+                "id": name,
+                "passing": wrong.passed,
+                "wrong": wrong.total,
+                "kind": wrong_kind(found),
+                "outcome": reasons.get(name, "kept"),
+            }
+            for name, found in report.programs.items()
+            if (wrong := quality([found]).fpr).passed
+        ],
+        "wrong_tests": [
+            {"id": one.id, "reason": one.reason, "detail": one.detail}
+            for one in dropped
+            if one.reason in WRONG_TESTS
+        ],
+    }
+
+
+def _measured(problems: Iterable[Verdicts]) -> Mapping[str, Any]:
+    """Return J, its rates, and the verdicts on each kind of program."""
+    every = list(problems)
+    totals: dict[str, Counter[str]] = {}
+    for kind, counts in (item for one in every for item in one.items()):
+        totals.setdefault(kind, Counter()).update(counts)
+    return {**quality(every).to_json(), "verdicts": totals}

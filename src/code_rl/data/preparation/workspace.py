@@ -1,12 +1,12 @@
-"""The stages' shared state: summaries of problems, the store, and an executor that starts on
-demand."""
+"""The stages' shared state: summaries of problems, decisions on them, the store, and an executor
+that starts on demand."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
-import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,32 @@ from typing import Any
 from code_rl.data.dataset import Dataset
 from code_rl.data.load import with_most_tests
 from code_rl.data.on_disk import ProblemStore
-from code_rl.data.preparation.ngrams import names_in
 from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.grading import Problem, StdinTest, TestCase
-from code_rl.grading.native import format_problem
-from code_rl.grading.sandbox import Executor
+from code_rl.grading.sandbox import Executor, connect_executor
 from code_rl.grading.values import ENVELOPE, dumps
-from code_rl.util.errors import ConfigError
-from code_rl.util.files import check_out, only_writer
+from code_rl.util.concurrency import gather_or_cancel
+from code_rl.util.files import only_writer
 
 WORK = "work"
 MAX_HASHED_TESTS = 64
+BYTES_IN_FLIGHT = 192 << 20
+NAME_FIELDS = (
+    "id",
+    "question_id",
+    "task_id",
+    "problem_id",
+    "slug",
+    "title",
+    "question_title",
+    "name",
+    "url",
+)
+
+OnItem = Callable[[], None]
+"""Called once for each decided item."""
+Verdicts = Mapping[str, Mapping[str, int]]
+"""Counts by verdict of each kind of program that was judged for a problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,53 +58,38 @@ class ProblemSummary:
     length: int
     statement: str
     starter_code: str | None
-    source: str
     solutions: int
     tests: int
     size: int
     test_hashes: Sequence[tuple[str, str]]
     called: Sequence[str]
 
-
-_OF_PROBLEM = ("id", "statement", "starter_code", "source")
-
-
-def make_entry(problem: Problem, place: int) -> tuple[ProblemSummary, bytes]:
-    """Return the summary of a problem, which is at `place` in its store, and its native line."""
-    line = format_problem(problem).encode("ascii")
-    measured = [measure(test, index < MAX_HASHED_TESTS) for index, test in enumerate(problem.tests)]
-    entry = ProblemSummary(
-        **{name: getattr(problem, name) for name in _OF_PROBLEM},
-        digest=hashlib.blake2b(line, digest_size=16).hexdigest(),
-        place=place,
-        length=len(line),
-        solutions=len(problem.solutions),
-        tests=len(measured),
-        size=sum(size for size, _ in measured),
-        test_hashes=[pair for _, pair in measured[:MAX_HASHED_TESTS]],
-        called=names_in({**problem.meta, "id": problem.id}),
-    )
-    return entry, line
+    @property
+    def text(self) -> str:
+        """The text of the task."""
+        return problem_text(self.statement, self.starter_code)
 
 
-def measure(test: TestCase, hashed: bool) -> tuple[int, tuple[str, str]]:
-    """Return the bytes of input and expected output as text, and a short hash of each. Names of
-    arguments do not count."""
-    if isinstance(test, StdinTest):
-        given, expected = test.input, test.expected
-    else:
-        given = dumps([*test.args, *test.kwargs.values()], -ENVELOPE)
-        expected = dumps(test.expected, -ENVELOPE)
-    size = _utf8_size(given) + _utf8_size(expected)
-    return size, (_short_hash(given.strip()), _short_hash(expected.strip())) if hashed else ("", "")
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A stage's decision on one problem: kept if `reason`, a code for counting, is empty. `detail`
+    is a short text for users.
 
+    `metadata` is added to the problem's `meta.prepare`, and `time_limit_s` replaces its limit.
+    `programs` are the verdicts of stage `verify`, `overlap` the sets that have the problem.
+    """
 
-def _utf8_size(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    reason: str = ""
+    detail: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    time_limit_s: float | None = None
+    programs: Verdicts = field(default_factory=dict)
+    overlap: tuple[str, ...] = ()
 
-
-def _short_hash(text: str) -> str:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    @property
+    def keep(self) -> bool:
+        """True if the problem is kept."""
+        return not self.reason
 
 
 @dataclass(slots=True)
@@ -102,16 +102,90 @@ class Candidate:
     time_limit_s: float | None = None
 
 
-def check_folder(config: PrepareConfig) -> None:
-    """Raise ConfigError if `out` is a file, cannot be made, or holds anything but an earlier
-    prepare."""
-    out = Path(config.out).expanduser()
-    check_out(out, lambda folder: (folder / WORK / "lock").is_file(), "earlier prepare")
-    parent = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
-    if not os.access(parent, os.W_OK):
-        raise ConfigError(
-            f"out={out} cannot be written: {parent} is read-only; choose another folder"
-        )
+def one_by_one(
+    candidates: Sequence[Candidate], on_item: OnItem, decide: Callable[[Candidate], Decision]
+) -> list[Decision]:
+    """Return a decision on each candidate, in order."""
+    made = []
+    for candidate in candidates:
+        made.append(decide(candidate))
+        on_item()
+    return made
+
+
+async def at_once(
+    candidates: Sequence[Candidate], decide: Callable[[Candidate], Awaitable[None]], places: int
+) -> None:
+    """Decide on all candidates, `places` at once, within a budget of bytes."""
+    queue, held, changed = iter(candidates), 0, asyncio.Condition()
+
+    async def work() -> None:
+        nonlocal held
+        for candidate in queue:
+            size = min(candidate.entry.length, BYTES_IN_FLIGHT)  # a larger one runs alone
+            async with changed:
+                while held + size > BYTES_IN_FLIGHT:
+                    await changed.wait()
+                held += size
+            await decide(candidate)
+            async with changed:
+                held -= size
+                changed.notify_all()
+
+    await gather_or_cancel(work() for _ in range(min(places, len(candidates))))
+
+
+def summarize(problem: Problem, place: int, line: bytes) -> ProblemSummary:
+    """Return the summary of a problem, which is at `place` in its store; `line` is its native
+    line."""
+    texts = list(map(_texts, problem.tests))
+    return ProblemSummary(
+        id=problem.id,
+        digest=hashlib.blake2b(line, digest_size=16).hexdigest(),
+        place=place,
+        length=len(line),
+        statement=problem.statement,
+        starter_code=problem.starter_code,
+        solutions=len(problem.solutions),
+        tests=len(texts),
+        size=sum(_utf8_size(text) for pair in texts for text in pair),
+        test_hashes=[
+            (_short_hash(given), _short_hash(expected))
+            for given, expected in texts[:MAX_HASHED_TESTS]
+        ],
+        called=names_in({**problem.meta, "id": problem.id}),
+    )
+
+
+def _texts(test: TestCase) -> tuple[str, str]:
+    """Return input and expected output as text, without the names of arguments."""
+    if isinstance(test, StdinTest):
+        return test.input, test.expected
+    given = dumps([*test.args, *test.kwargs.values()], -ENVELOPE)
+    return given, dumps(test.expected, -ENVELOPE)
+
+
+def _utf8_size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _short_hash(text: str) -> str:
+    data = text.strip().encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def problem_text(statement: str, starter_code: str | None) -> str:
+    """Return the text of the task: the statement, and the starter code if it has a docstring or
+    comments."""
+    if starter_code and any(mark in starter_code for mark in ('"""', "'''", "#")):
+        return f"{statement}\n{starter_code}"
+    return statement
+
+
+def names_in(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the ids, titles and other names in a row's fields."""
+    found = (row.get(field) for field in NAME_FIELDS)
+    return tuple(dict.fromkeys(str(name) for name in found if isinstance(name, str | int)))
 
 
 class Workspace:
@@ -141,8 +215,6 @@ class Workspace:
         """The executor, started on first use. Raises ConfigError or IsolationError if it is not
         available."""
         if self._executor is None:
-            from code_rl.grading.sandbox import connect_executor
-
             self._executor = connect_executor(**self.config.connection)
         return self._executor
 

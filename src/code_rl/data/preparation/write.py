@@ -12,9 +12,8 @@ from typing import Any
 import chz
 
 from code_rl.data.dataset import MANIFEST, PREPARED, Dataset, read_prepared
-from code_rl.data.preparation.decisions import Decision, OnItem
 from code_rl.data.preparation.settings import NO_DATA, PrepareConfig
-from code_rl.data.preparation.workspace import Candidate, Workspace
+from code_rl.data.preparation.workspace import Candidate, Decision, OnItem, Workspace
 from code_rl.grading import Problem
 from code_rl.grading.native import write_problems
 from code_rl.util.data_files import file_sha256

@@ -12,39 +12,21 @@ import contextlib
 import math
 import re
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import itemgetter
-from typing import Any
 
-from code_rl.data.preparation.decisions import (
-    BROKEN_CHECKER,
-    MISSING_LIBRARY,
-    SANDBOX_ERROR,
-    UNSETTLED,
+from code_rl.data.preparation.attempts import is_unsteady, mutants, perturbed, trivial_pass
+from code_rl.data.preparation.nearby import nearby_problem
+from code_rl.data.preparation.settings import PrepareConfig
+from code_rl.data.preparation.workspace import (
+    Candidate,
     Decision,
     OnItem,
     Verdicts,
+    Workspace,
     at_once,
 )
-from code_rl.data.preparation.settings import PrepareConfig
-from code_rl.data.preparation.verification.attempts import (
-    is_unsteady,
-    mutants,
-    perturbed,
-    trivial_pass,
-)
-from code_rl.data.preparation.verification.nearby import nearby_problem
-from code_rl.data.preparation.verification.programs import (
-    MUTANTS,
-    RIGHT,
-    TRIVIAL,
-    UNKNOWN,
-    WRONG,
-    at_least,
-)
-from code_rl.data.preparation.workspace import Candidate, Workspace
 from code_rl.grading import Problem, Verdict, VerdictKind, judge_async
 from code_rl.grading.sandbox import Executor, Limits
 from code_rl.grading.submission import limits_of
@@ -52,13 +34,24 @@ from code_rl.util.concurrency import default_concurrency
 from code_rl.util.data_files import sources_digest
 from code_rl.util.errors import SandboxError
 from code_rl.util.files import KeyedLog, digest
+from code_rl.util.rates import Rate, RewardQuality
 
+SANDBOX_ERROR = "sandbox_error"
+BROKEN_CHECKER = "broken_checker"
+MISSING_LIBRARY = "missing_library"
+UNSETTLED = frozenset({SANDBOX_ERROR, MISSING_LIBRARY})
+"""Reasons that depend on this machine and not on the problem. They are never stored, so that a
+rerun decides again."""
+RIGHT, TRIVIAL, WRONG, MUTANTS = "right", "trivial", "wrong_solutions", "mutants"
+# The count of mutants that pass and are not known to differ from the reference.
+UNKNOWN = "unknown"
+PASSED = VerdictKind.PASSED.value
 UNSTEADY_REPEATS = 10
 MOST_WRONG_SOLUTIONS = 5
 IMPOSSIBLE_FACTOR = 4.0
 """If the reference exceeds a stated limit by more than this factor, the problem is defective; below
 it, the limit was set for another language."""
-Programs = defaultdict[str, Counter[str]]
+Programs = dict[str, dict[str, int]]
 """Counts by verdict of each kind of program."""
 _NOT_IMPORTED = re.compile(
     r"ModuleNotFoundError: No module named '([^']+)'|ImportError: (?:cannot import name .* "
@@ -67,7 +60,8 @@ _NOT_IMPORTED = re.compile(
 
 
 # The code and the settings on which a stored decision depends, beside the problem.
-_CODE = (__package__, "code_rl.data.preparation.decisions", "code_rl.grading")
+_OWN = ("verify", "attempts", "nearby", "workspace")
+_CODE = (*(f"{__package__}.{name}" for name in _OWN), "code_rl.grading")
 _DECIDING = ("mutants", "seed", "max_references", "repeats", "patient_limit_s", "unverified")
 
 
@@ -98,7 +92,7 @@ async def run_verify(
         if waiting := [one for one in candidates if one.entry.id not in made]:
             await at_once(waiting, decide, default_concurrency(workspace.executor().slots))
         log.rewrite(keys.values())
-    return [at_least(made[name], config.min_j) for name in keys]
+    return [_at_least(made[name], config.min_j) for name in keys]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,53 +107,47 @@ class Verifier:
 
         Raises SandboxError if the executor fails at a point where no verdict can report it.
         """
+        programs: Programs = {}
+        return replace(await self._decide(problem, programs), programs=programs)
+
+    async def _decide(self, problem: Problem, programs: Programs) -> Decision:
+        stated = problem.time_limit_s
         if (trivial := trivial_pass(problem)) is not None:
-            known: Programs = defaultdict(
-                Counter, {TRIVIAL: Counter({VerdictKind.PASSED.value: 1})}
-            )
-            await self._others(problem, 0, problem.time_limit_s, known)
-            await self._wrong_ones(problem, problem.time_limit_s, known)
-            return Decision(*trivial, programs=_plain(known))
+            _count(programs, TRIVIAL, PASSED)
+            await self._others(problem, 0, stated, programs)
+            await self._wrong_ones(problem, stated, programs)
+            return Decision(*trivial)
         if not problem.solutions:
             if self.config.unverified == "drop":
                 return Decision(
                     "no_reference", "no reference solution: nothing shows that the tests are right"
                 )
             return Decision(metadata={"verified": False})
-        for limit in (problem.time_limit_s, self.config.patient_limit_s):
+        for limit in (stated, self.config.patient_limit_s):
             failed: list[tuple[str, Verdict]] = []
-            programs: Programs = defaultdict(Counter)
+            programs.clear()
             for number, code in enumerate(problem.solutions[: self.config.max_references], start=1):
                 seconds: list[float] = []
-                verdict = await self._judge(problem, code, limit, programs[RIGHT], seconds)
+                verdict = await self._judge(problem, code, limit, seconds)
+                _count(programs, RIGHT, verdict)
                 if verdict.correct:
                     slowest = max(seconds, default=0.0)
-                    decision = await self._proved(problem, code, slowest, number, programs)
-                    return replace(decision, programs=_plain(programs))
+                    return await self._proved(problem, code, slowest, number, programs)
                 failed.append((code, verdict))
             if not any(verdict.kind is VerdictKind.TIME_LIMIT for _, verdict in failed):
                 break
         failures = [await self._failure(problem, *each, limit) for each in failed]
         # Prefer a broken checker, then a failure of this machine, then the first failure.
         broken = [each for each in failures if each.reason == BROKEN_CHECKER]
-        chosen = (broken or [one for one in failures if one.reason in UNSETTLED] or failures)[0]
-        return replace(chosen, programs=_plain(programs))
+        return (broken or [one for one in failures if one.reason in UNSETTLED] or failures)[0]
 
     async def _judge(
-        self,
-        problem: Problem,
-        code: str,
-        limit: float,
-        counts: Counter[str] | None = None,
-        seconds: list[float] | None = None,
+        self, problem: Problem, code: str, limit: float, seconds: list[float] | None = None
     ) -> Verdict:
-        """Judge a program under a CPU limit in seconds. `counts` counts its verdict, unless that
-        says nothing about the program; `seconds` gets the CPU seconds of each test."""
+        """Judge a program under a CPU limit in seconds; `seconds` gets the CPU seconds of each
+        test."""
         limited = replace(problem, time_limit_s=limit)
-        verdict = await judge_async(limited, code, self.executor, seconds=seconds)
-        if counts is not None and not verdict.undecided:
-            counts[verdict.kind.value] += 1
-        return verdict
+        return await judge_async(limited, code, self.executor, seconds=seconds)
 
     async def _failure(
         self, problem: Problem, code: str, verdict: Verdict, limit: float
@@ -200,12 +188,8 @@ class Verifier:
             decision = await self._wrong_ones(problem, patience, programs)
         if decision is not None:
             return decision
-        await self._mutants(problem, code, 2 * bucket(slowest), programs[MUTANTS])
-        metadata: dict[str, Any] = {
-            "verified": True,
-            "reference": number,
-            "reference_cpu_s": bucket(slowest),
-        }
+        await self._mutants(problem, code, 2 * bucket(slowest), programs)
+        metadata = {"verified": True, "reference": number, "reference_cpu_s": bucket(slowest)}
         return Decision(metadata=metadata, time_limit_s=limit)
 
     async def _repeated(self, problem: Problem, code: str, limit: float) -> Decision | None:
@@ -226,7 +210,7 @@ class Verifier:
     ) -> None:
         """Judge the accepted solutions after the `number`th."""
         for code in problem.solutions[number : self.config.max_references]:
-            await self._judge(problem, code, limit, programs[RIGHT])
+            _count(programs, RIGHT, await self._judge(problem, code, limit))
 
     async def _wrong_ones(
         self, problem: Problem, limit: float, programs: Programs
@@ -234,19 +218,18 @@ class Verifier:
         """Check that solutions known to be wrong fail."""
         known = problem.meta.get("wrong_solutions")
         wrong = [one for one in known if isinstance(one, str)] if isinstance(known, list) else []
-        passing: list[Decision] = []
+        found = None
         for number, code in enumerate(wrong[:MOST_WRONG_SOLUTIONS]):
-            verdict = await self._judge(problem, code, limit, programs[WRONG])
+            verdict = await self._judge(problem, code, limit)
             if verdict.undecided:
                 return _no_verdict(verdict)
+            _count(programs, WRONG, verdict)
             if verdict.correct:
                 said = f"wrong solution {number} passes all {verdict.total} tests"
-                passing.append(Decision("wrong_solution_passes", said))
-        return passing[0] if passing else None
+                found = found or Decision("wrong_solution_passes", said)
+        return found
 
-    async def _mutants(
-        self, problem: Problem, code: str, limit: float, counts: Counter[str]
-    ) -> None:
+    async def _mutants(self, problem: Problem, code: str, limit: float, programs: Programs) -> None:
         """Count the verdicts on mutants. Those that pass are judged on generated inputs too."""
         seed = f"{self.config.seed}/{problem.id}"
         alive: list[str] = []
@@ -255,19 +238,51 @@ class Verifier:
             verdict = await self._judge(problem, mutant, limit)
             if verdict.correct:
                 alive.append(mutant)
-            elif not verdict.undecided:
-                counts[verdict.kind.value] += 1
+            else:
+                _count(programs, MUTANTS, verdict)
         limits = limits_of(problem, limit)
         nearby = await nearby_problem(problem, code, self.executor, limits, seed) if alive else None
         for mutant in alive:
             found = nearby and (await self._judge(nearby, mutant, limit)).kind
             differs = found in (VerdictKind.WRONG_ANSWER, VerdictKind.RUNTIME_ERROR)
-            counts[VerdictKind.PASSED.value if differs else UNKNOWN] += 1
+            _count(programs, MUTANTS, PASSED if differs else UNKNOWN)
 
 
-def _plain(programs: Programs) -> Verdicts:
-    """Return the counts as dicts, which `asdict` copies."""
-    return {kind: dict(counts) for kind, counts in programs.items() if counts}
+def _count(programs: Programs, kind: str, outcome: Verdict | str) -> None:
+    """Count a program's verdict, unless it says nothing about the program."""
+    if isinstance(outcome, Verdict):
+        if outcome.undecided:
+            return
+        outcome = outcome.kind.value
+    counts = programs.setdefault(kind, {})
+    counts[outcome] = counts.get(outcome, 0) + 1
+
+
+def wrong_kind(verdicts: Verdicts) -> str:
+    """Return the kind of wrong programs that count for FPR: the set's own wrong solutions, else a
+    trivial program that passes, else mutants."""
+    return next((kind for kind in (WRONG, TRIVIAL) if kind in verdicts), MUTANTS)
+
+
+def quality(problems: Iterable[Verdicts]) -> RewardQuality:
+    """Return TPR, FPR and J over problems. Mutants not known to be wrong do not count."""
+    every = list(problems)
+    right = _rate(one.get(RIGHT, {}) for one in every)
+    return RewardQuality(right, _rate(one.get(wrong_kind(one), {}) for one in every))
+
+
+def _rate(problems: Iterable[Mapping[str, int]]) -> Rate:
+    sizes = [(sum(one.values()) - one.get(UNKNOWN, 0), one) for one in problems]
+    passed = sum(one.get(PASSED, 0) for _, one in sizes)
+    return Rate(passed, sum(n for n, _ in sizes), sum(n > 0 for n, _ in sizes))
+
+
+def _at_least(decision: Decision, min_j: float | None) -> Decision:
+    """Drop a problem whose J is below `min_j`. A problem of unknown J is kept."""
+    found = quality([decision.programs])
+    if not decision.keep or min_j is None or found.j is None or found.j >= min_j:
+        return decision
+    return Decision("low_j", str(found), programs=decision.programs)
 
 
 def missing_library(message: str) -> str:

@@ -1,0 +1,205 @@
+r"""Stages `deduplicate` and `decontaminate`: drop copies of earlier problems, and problems that
+overlap with evaluation sets.
+
+One measure of similarity serves both: the 8-grams of words that two texts share. Words are the
+matches of `[a-z]+|\d+` in the lower-cased text, letters of other alphabets included. Layout, markup
+and punctuation do not count; names and numbers do. A text of fewer than eight words is one 8-gram.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from code_rl.data.preparation.evaluation_sets import EvaluationProblem, evaluation_problems
+from code_rl.data.preparation.workspace import (
+    Candidate,
+    Decision,
+    OnItem,
+    ProblemSummary,
+    Workspace,
+    one_by_one,
+)
+
+Gram = tuple[str, ...]
+SIZE = 8
+_WORD = re.compile(r"[^\W\d_]+|\d+")
+PERMUTATIONS = 128
+BANDS = 32
+"""32 bands of 4 rows: a pair of similarity 0.8 is missed with a chance of 5e-8."""
+MOST_CANDIDATES = 256
+"""The most earlier problems compared with one, so that a family of thousands of similar statements
+takes linear time."""
+MOST_SHARERS = 8
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text."""
+    return _WORD.findall(text.lower())
+
+
+def ngrams(words: Sequence[str]) -> set[Gram]:
+    """Return the distinct 8-grams: one of the whole text if it has fewer words, none without
+    words."""
+    if len(words) < SIZE:
+        return {tuple(words)} if words else set()
+    return set(zip(*(words[start:] for start in range(SIZE)), strict=False))
+
+
+async def run_deduplicate(
+    workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
+) -> list[Decision]:
+    """Drop duplicates of earlier problems. A copy without a solution counts as later: it would not
+    pass `verify`."""
+    order = sorted(range(len(candidates)), key=lambda index: not candidates[index].entry.solutions)
+    found = Deduplicator(workspace.config.similarity)
+    ordered = [candidates[index] for index in order]
+    decisions = one_by_one(ordered, on_item, lambda one: found.decide(one.entry))
+    made = dict(zip(order, decisions, strict=True))
+    return [made[index] for index in range(len(candidates))]
+
+
+class Deduplicator:
+    """Decides on entries in order. One is dropped if an earlier one has the same numbers and nearly
+    the same 8-grams, by their Jaccard similarity as MinHash (rensa) estimates it.
+
+    Problems with different answers to one input are both kept.
+    """
+
+    def __init__(self, similarity: float) -> None:
+        from rensa import RMinHashLSH
+
+        self._similarity = similarity
+        self._kept: list[tuple[ProblemSummary, tuple[str, ...], Any]] = []
+        self._index = RMinHashLSH(threshold=similarity, num_perm=PERMUTATIONS, num_bands=BANDS)
+
+    def decide(self, entry: ProblemSummary) -> Decision:
+        """Keep the entry, or drop it as a duplicate of an earlier one."""
+        numbers, signature = self._sketch(entry)
+        near = sorted(self._index.query(signature)) if signature is not None else []
+        alike = (self._kept[place] for place in near if self._kept[place][1] == numbers)
+        for other, _, theirs in islice(alike, MOST_CANDIDATES):
+            similarity = round(signature.jaccard(theirs), 3)
+            if similarity >= self._similarity and not _conflict(entry, other):
+                detail = f"of {other.id}: statements about {similarity:.2f} alike"
+                return Decision("duplicate", detail)
+        if signature is not None:
+            self._index.insert(len(self._kept), signature)
+        self._kept.append((entry, numbers, signature))
+        return Decision()
+
+    def _sketch(self, entry: ProblemSummary) -> tuple[tuple[str, ...], Any]:
+        """Return the numbers of the entry's text in order, and the MinHash of its 8-grams (None for
+        a text without words)."""
+        from rensa import RMinHash
+
+        text = words(entry.text)
+        numbers = tuple(word for word in text if word.isdecimal())
+        if not text:
+            return numbers, None
+        signature = RMinHash(num_perm=PERMUTATIONS, seed=1)
+        signature.update([" ".join(gram) for gram in ngrams(text)])
+        return numbers, signature
+
+
+def _conflict(left: ProblemSummary, right: ProblemSummary) -> bool:
+    """Return True if the two problems have different answers to one input."""
+    answers = dict(left.test_hashes)
+    return any(
+        answers.get(given, expected) != expected for given, expected in right.test_hashes if given
+    )
+
+
+async def run_decontaminate(
+    workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
+) -> list[Decision]:
+    """Drop problems that overlap with the named evaluation sets."""
+    config = workspace.config
+    eval_problems = [exam for name in config.evaluation_sets for exam in evaluation_problems(name)]
+    found = Decontaminator(eval_problems, config.containment)
+    return one_by_one(candidates, on_item, lambda one: _contaminated(found.find(one.entry)))
+
+
+def _contaminated(pair: Pair | None) -> Decision:
+    if pair is None:
+        return Decision()
+    share = f"{100 * pair.share:.0f}% of its text"
+    detail = f"{pair.exam} of {', '.join(pair.sets)}: {pair.why}, {share}"
+    return Decision("contaminated", detail, overlap=pair.sets)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A problem, the evaluation problem that it overlaps with most, and why. `share` is the shared
+    part of the evaluation problem's 8-grams, `sets` are all sets that it overlaps with."""
+
+    id: str
+    sets: tuple[str, ...]
+    exam: str
+    why: str
+    share: float
+
+
+@dataclass(slots=True)
+class _Exam:
+    """The evaluation problems that have one text."""
+
+    id: str
+    grams: set[Gram]
+    names: set[str] = field(default_factory=set)
+    sets: set[str] = field(default_factory=set)
+
+
+class Decontaminator:
+    """Finds the evaluation problem that an entry overlaps with most.
+
+    They overlap if the entry has at least `containment` of the evaluation problem's 8-grams.
+    8-grams that more than eight evaluation problems share are ignored: they are boilerplate of a
+    contest or a prompt, or the problem has many copies. With equal ids one shared 8-gram is enough.
+    """
+
+    def __init__(self, eval_problems: Iterable[EvaluationProblem], containment: float) -> None:
+        self._containment = containment
+        exams: dict[Gram, _Exam] = {}
+        for problem in eval_problems:
+            text = tuple(words(problem.text))
+            exam = exams.setdefault(text, _Exam(problem.id, ngrams(text)))
+            exam.names |= _names(problem.ids)
+            exam.sets.add(problem.set_name)
+        self._exams = list(exams.values())
+        sharers = Counter(gram for exam in self._exams for gram in exam.grams)
+        self._holders: dict[Gram, list[int]] = defaultdict(list)
+        for place, exam in enumerate(self._exams):
+            exam.grams = {gram for gram in exam.grams if sharers[gram] <= MOST_SHARERS}
+            for gram in exam.grams:
+                self._holders[gram].append(place)
+
+    def find(self, entry: ProblemSummary) -> Pair | None:
+        """The evaluation problem that `entry` overlaps with most, or None."""
+        shared = Counter(
+            place for gram in ngrams(words(entry.text)) for place in self._holders.get(gram, ())
+        )
+        shares = {place: n / len(self._exams[place].grams) for place, n in sorted(shared.items())}
+        called = _names(entry.called)
+        found = [
+            place
+            for place, share in shares.items()
+            if share >= self._containment or not called.isdisjoint(self._exams[place].names)
+        ]
+        if not found:
+            return None
+        most = max(found, key=shares.__getitem__)
+        why = "shared text" if shares[most] >= self._containment else "the same id"
+        sets = set().union(*(self._exams[place].sets for place in found))
+        return Pair(
+            entry.id, tuple(sorted(sets)), self._exams[most].id, why, round(shares[most], 3)
+        )
+
+
+def _names(ids: Iterable[str]) -> set[str]:
+    """Return ids in lower case. A mere number does not count: every set numbers its rows."""
+    return {name.strip().lower() for name in ids if not name.strip().isdecimal()}

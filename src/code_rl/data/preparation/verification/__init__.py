@@ -1,2 +1,0 @@
-"""The stage that runs programs: `verify` proves references, and `attempts` perturbs and mutates
-them."""
