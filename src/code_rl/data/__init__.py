@@ -12,8 +12,7 @@ from code_rl.util.door import door
 
 if TYPE_CHECKING:
     from code_rl.data.dataset import open_dataset, with_absolute_paths
-    from code_rl.data.library import load_problems
-    from code_rl.data.load import find_data, load_dataset, load_test_splits
+    from code_rl.data.load import find_data, load_dataset, load_problems, load_test_splits
     from code_rl.data.on_disk import ProblemStore
     from code_rl.data.order import ProblemOrder, all_keys, fingerprint_of, subsample, trained_on
 else:  # a type checker would take any name for one of ours

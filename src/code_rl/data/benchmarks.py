@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -18,13 +16,14 @@ from code_rl.data.fetch import Pinned, fetch, fetch_file
 from code_rl.data.load import Say, given_as, labels, load_dataset, resolved_rows
 from code_rl.data.on_disk import ProblemStore, cached_store
 from code_rl.data.sources import humaneval, livecodebench, mbpp
-from code_rl.data.sources.records import Item, Origin, Row, RowError, Skipped
+from code_rl.data.sources.records import Item, Origin, Row, Skipped, problem_in
 from code_rl.data.sources.shapes import ReadRow, read_as
 from code_rl.data.sources.testcases import read_tests
 from code_rl.grading import Problem
 from code_rl.grading.sandbox import Executor
 from code_rl.util.data_files import describe_files, is_data_file, stream_rows
 from code_rl.util.errors import ConfigError, DataError
+from code_rl.util.files import digest
 
 PROMPT_TEXT = "prompt_text"
 """The field of `meta` that has the row's part of the benchmark's own prompt."""
@@ -45,9 +44,6 @@ MBPP_PLUS = Pinned(
 
 CODEFORCES_FILES = ("codeforces.json", "metadata_cf.json")
 
-Items = Iterator[Item]
-
-
 OUTSIDE_WINDOW = livecodebench.OUTSIDE_WINDOW
 
 
@@ -62,12 +58,8 @@ class RowSelection:
     end_date: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """Reads the files of one benchmark; `published` is the file used when no `data=` is given."""
-
-    read: Callable[[list[Path], RowSelection], Items]
-    published: Pinned | None = None
+Reader = Callable[[list[Path], RowSelection], Iterator[Item]]
+"""Reads the files of one benchmark."""
 
 
 def is_files(name: str) -> bool:
@@ -124,23 +116,12 @@ async def read_benchmark(
     window = livecodebench.parse_window(choice.start_date, choice.end_date)
     paths, revision = source_files(name, data, choice)
     files = describe_files(paths)
-    key = [
-        name,
-        [each["sha256"] for each in files],
-        choice.version,
-        choice.start_date,
-        choice.end_date,
-    ]
-    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:24]
-    read = partial(READERS[name].read, paths, choice)
+    hashes = [each["sha256"] for each in files]
+    key = digest(name, hashes, choice.version, choice.start_date, choice.end_date)
     store = await cached_store(
-        f"{name.replace('+', 'plus')}-{digest}",
-        partial(
-            resolved_rows,
-            lambda skip: itertools.islice(read(), skip, None),
-            name,
-            executor,
-            say,
+        f"{name.replace('+', 'plus')}-{key[:24]}",
+        lambda skip: resolved_rows(
+            itertools.islice(READERS[name](paths, choice), skip, None), name, executor, say, skip
         ),
         labels,
         __name__,
@@ -165,7 +146,7 @@ def source_files(name: str, data: str | None, choice: RowSelection) -> tuple[lis
         if missing := [each for each in wanted if not each.is_file()]:
             raise ConfigError(f"data={data}: {missing[0]} is no file; give the benchmark's own")
         return wanted, "local file"
-    published = READERS[name].published
+    published = PUBLISHED.get(name)
     if published is None:
         raise ConfigError(f"benchmark={name} is not published as one file; give data=PATH")
     return [fetch(published)], published.url.split("/")[-2]
@@ -193,13 +174,11 @@ def _livecodebench_files(path: Path | None, choice: RowSelection) -> tuple[list[
     return files, _LCB_REVISION
 
 
-def _by_layout(
-    plus: ReadRow, other: ReadRow, *, base_only: bool
-) -> Callable[[list[Path], RowSelection], Items]:
+def _by_layout(plus: ReadRow, other: ReadRow, *, base_only: bool) -> Reader:
     """Return a reader of either layout. Rows with `base_input` are evalplus's own; `base_only`
     leaves out their extra tests."""
 
-    def items(paths: list[Path], _choice: RowSelection) -> Items:
+    def items(paths: list[Path], _choice: RowSelection) -> Iterator[Item]:
         for index, row in enumerate(stream_rows(paths[0])):
             theirs = "base_input" in row
             shown = {**row, "plus_input": []} if theirs and base_only else row
@@ -214,7 +193,7 @@ def _with_prompt(row: Row, item: Item) -> Item:
     """Add the benchmark's prompt text, and the text that a plain completion would continue."""
     if isinstance(item, Skipped):
         return item
-    problem = item if isinstance(item, Problem) else item.problem
+    problem = problem_in(item)
     shown = {}
     if problem.source.startswith("humaneval") or problem.source == "mbppplus":
         shown = {PROMPT_TEXT: str(row["prompt"]), "continued": str(row["prompt"])}
@@ -237,7 +216,7 @@ def _with_meta(item: Item, more: Mapping[str, Any]) -> Item:
     return replace(item, problem=_with_meta(item.problem, more))  # type: ignore[arg-type]
 
 
-def _livecodebench(paths: list[Path], choice: RowSelection) -> Items:
+def _livecodebench(paths: list[Path], choice: RowSelection) -> Iterator[Item]:
     """Read problems with the benchmark's own imports, which it puts before every program, also
     those that read stdin."""
     window = livecodebench.parse_window(choice.start_date, choice.end_date)
@@ -247,7 +226,7 @@ def _livecodebench(paths: list[Path], choice: RowSelection) -> Items:
         yield _with_meta(item, {"preamble": livecodebench.LCB_PRELUDE})
 
 
-def _codeforces(paths: list[Path], _choice: RowSelection) -> Items:
+def _codeforces(paths: list[Path], _choice: RowSelection) -> Iterator[Item]:
     """Read a list of `{"problem", "tests"}`; a second file lists the problem names."""
     rows, names = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
     if len(rows) != len(names):
@@ -259,25 +238,23 @@ def _codeforces(paths: list[Path], _choice: RowSelection) -> Items:
 
 
 def _codeforces_problem(row: Row, _origin: Origin) -> Problem:
-    try:
-        raw = row["tests"]
-        tests, fn_name = read_tests(ast.literal_eval(raw) if isinstance(raw, str) else raw)
-        return Problem(row["task_id"], row["problem"], tests, fn_name=fn_name, source="codeforces")
-    except (DataError, KeyError, ValueError, SyntaxError, TypeError) as error:
-        raise RowError("bad_tests", str(error)) from error
+    tests, fn_name = read_tests(row["tests"])
+    return Problem(row["task_id"], row["problem"], tests, fn_name=fn_name, source="codeforces")
 
 
 _HUMANEVAL, _MBPP = humaneval.read_humaneval_plus, mbpp.read_mbpp_plus
 READERS: Mapping[str, Reader] = {
-    "livecodebench": Reader(_livecodebench),
-    "humaneval": Reader(
-        _by_layout(_HUMANEVAL, humaneval.read_humaneval, base_only=True), HUMANEVAL_PLUS
-    ),
-    "humaneval+": Reader(
-        _by_layout(_HUMANEVAL, humaneval.read_humaneval_plus_origin, base_only=False),
-        HUMANEVAL_PLUS,
-    ),
-    "mbpp": Reader(_by_layout(_MBPP, mbpp.read_mbpp, base_only=True), MBPP_PLUS),
-    "mbpp+": Reader(_by_layout(_MBPP, mbpp.read_mbpp_plus_origin, base_only=False), MBPP_PLUS),
-    "codeforces": Reader(_codeforces),
+    "livecodebench": _livecodebench,
+    "humaneval": _by_layout(_HUMANEVAL, humaneval.read_humaneval, base_only=True),
+    "humaneval+": _by_layout(_HUMANEVAL, humaneval.read_humaneval_plus_origin, base_only=False),
+    "mbpp": _by_layout(_MBPP, mbpp.read_mbpp, base_only=True),
+    "mbpp+": _by_layout(_MBPP, mbpp.read_mbpp_plus_origin, base_only=False),
+    "codeforces": _codeforces,
 }
+PUBLISHED = {
+    "humaneval": HUMANEVAL_PLUS,
+    "humaneval+": HUMANEVAL_PLUS,
+    "mbpp": MBPP_PLUS,
+    "mbpp+": MBPP_PLUS,
+}
+"""The file of a benchmark that is used without `data=`."""

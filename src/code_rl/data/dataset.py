@@ -12,8 +12,9 @@ import hashlib
 import json
 import os
 import re
+import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -21,14 +22,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
-from code_rl.data.catalogue import (
-    BUILTIN,
-    CATALOGUE,
-    KNOWN_NAMES,
-    MIXTURES,
-    SHIPPED,
-    CatalogueEntry,
-)
 from code_rl.data.fetch import fetch_file, local_licence, open_repository, select_files
 from code_rl.data.sources.livecodebench import release_shards
 from code_rl.data.sources.records import Item, Origin
@@ -46,6 +39,37 @@ Role = Literal["train", "test"]
 MANIFEST = "manifest.json"
 PREPARED = "code-rl-prepared"
 OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueEntry:
+    """A data set by name. `splits` maps the hub's splits to their public names; the first is for
+    training."""
+
+    repository: str
+    config: str | None = None
+    splits: Sequence[str] = ("train", "test")
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Data sets read one after the other for training (a seeded shuffle mixes them), and the
+    held-out ones by name."""
+
+    train: Sequence[str]
+    test: Mapping[str, str]
+
+
+with Path(__file__).with_name("catalogue.toml").open("rb") as _file:
+    _told = tomllib.load(_file)
+CATALOGUE = {name: CatalogueEntry(**told) for name, told in _told["sets"].items()}
+MIXTURES = {name: Mixture(**told) for name, told in _told["mixtures"].items()}
+
+BUILTIN = "builtin"
+SHIPPED = {"functions": Path(__file__).parent / "functions"}
+"""Prepared folders that come with this package (scripts/write_functions.py)."""
+KNOWN_NAMES = (BUILTIN, *SHIPPED, *MIXTURES, *CATALOGUE)
+"""Every name that `dataset=` knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,28 +100,17 @@ class Source:
     def provenance(self) -> dict[str, Any]:
         """Return the source of the rows as JSON data."""
         names = ("name", "split", "repository", "revision", "licence")
-        return {
-            **{name: getattr(self, name) for name in names},
-            "files": describe_files(self.files),
-        }
+        facts = {name: getattr(self, name) for name in names}
+        return {**facts, "files": describe_files(self.files)}
 
     def identity(self) -> list[Any]:
         """Return the version of the content: the commit, or each local file's path, size and
         modification time."""
-        if self.revision is not None:
-            return [
-                self.repository,
-                self.revision,
-                self.name,
-                self.split,
-                [file.name for file in self.files],
-            ]
-        stats = [(str(file.resolve()), file.stat()) for file in self.files]
-        return [
-            self.name,
-            self.split,
-            [[path, stat.st_size, stat.st_mtime_ns] for path, stat in stats],
-        ]
+        version: Any = [self.repository, self.revision, *(file.name for file in self.files)]
+        if self.revision is None:
+            stats = [(str(file.resolve()), file.stat()) for file in self.files]
+            version = [[path, stat.st_size, stat.st_mtime_ns] for path, stat in stats]
+        return [self.name, self.split, version]
 
     @property
     def pinned(self) -> str:
@@ -106,11 +119,8 @@ class Source:
         return f"{self.name}@{self.revision}{split}" if self.revision else self.given
 
     def __str__(self) -> str:
-        return (
-            self.pinned
-            if self.revision is None
-            else self.pinned.replace(self.revision, self.revision[:12])
-        )
+        commit = self.revision or ""
+        return self.pinned.replace(commit, commit[:12])
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +322,7 @@ def _sources(part: Part, role: Role) -> list[Source]:
 
         return [
             MadeSource(
-                BUILTIN, None, (), given=BUILTIN, problems=BuiltinTrainSet(), version=__version__
+                given, None, (), given=given, problems=BuiltinTrainSet(), version=__version__
             )
         ]
     if name in MIXTURES:
@@ -388,17 +398,11 @@ def _from_path(path: Path, part: Part, role: Role) -> Source:
         splits = manifest["splits"]
         split = split or (role if role in splits else "train")
         if split not in splits:
-            there = f"the splits of this prepared folder are {', '.join(splits)}"
-            empty = "this prepared folder has no problems; dropped.jsonl says why"
-            raise ConfigError(f"{path}:{split}: {there if splits else empty}")
+            known = ", ".join(splits) or "none, for no problem was left (dropped.jsonl says why)"
+            raise ConfigError(f"{path}:{split}: the splits of this prepared folder are {known}")
         file = path / str(splits[split]["file"])
         return Source(path.resolve().name, split, (file,), given=f"{part.name}:{split}")
     names = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
-    if any(name.endswith(".arrow") for name in names):
-        raise ConfigError(
-            f"{path} holds Arrow files, as save_to_disk writes them, which are not read; write "
-            "each split with to_parquet and give those files"
-        )
     chosen = select_files(names, None, split or role, str(path), required=split is not None)
     paths = tuple(path / name for name in chosen)
     return Source(path.resolve().name, split, paths, licence=local_licence(path), given=given)

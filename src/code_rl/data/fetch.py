@@ -273,9 +273,6 @@ def _words(name: str) -> set[str]:
 def _without_shard(name: str) -> tuple[str, re.Match[str] | None]:
     """Return a path without its shard number, and the match of that number."""
     path = PurePath(name)
-    suffix = next(
-        (each for each in sorted(DATA_SUFFIXES, key=len, reverse=True) if path.name.endswith(each)),
-        "",
-    )
+    suffix = max((each for each in DATA_SUFFIXES if path.name.endswith(each)), key=len, default="")
     stem = path.name.removesuffix(suffix)
     return str(path.with_name(_SHARD.sub("", stem) + suffix)), _SHARD.search(stem)

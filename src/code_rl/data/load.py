@@ -1,25 +1,32 @@
 """From the settings `dataset=` and `test_dataset=` to problems for a run, with tests and prompts of
-the right size."""
+the right size; and `code_rl.load_problems`."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from code_rl.data.catalogue import BUILTIN
-from code_rl.data.dataset import Dataset, open_dataset, own_test_setting, test_split_settings
+from code_rl.data.dataset import (
+    BUILTIN,
+    Dataset,
+    open_dataset,
+    own_test_setting,
+    test_split_settings,
+)
 from code_rl.data.on_disk import ProblemStore, cached_store
 from code_rl.data.order import Selected, subsample
 from code_rl.data.resolve import resolve_all
 from code_rl.data.sources.records import Item, Skipped
 from code_rl.data.sources.shapes import NATIVE, UNREADABLE
 from code_rl.grading import Problem, StdinTest, TestCase
-from code_rl.grading.sandbox import Executor
+from code_rl.grading.sandbox import Executor, shared_executor
+from code_rl.util.concurrency import closing, wait_for
 from code_rl.util.data_files import listed
 from code_rl.util.errors import ConfigError, DataError, InputError
 from code_rl.util.registry import GIVEN
@@ -144,7 +151,7 @@ async def load_dataset(dataset: Dataset, executor: Executor, say: Say = print) -
     """
     store = await cached_store(
         dataset.fingerprint()[:32],
-        partial(resolved_rows, dataset.items, str(dataset), executor, say),
+        lambda skip: resolved_rows(dataset.items(skip), str(dataset), executor, say, skip),
         labels,
     )
     # A malformed row of the native format is an error of its writer.
@@ -165,13 +172,13 @@ async def load_dataset(dataset: Dataset, executor: Executor, say: Say = print) -
 
 
 async def resolved_rows(
-    rows: Callable[[int], Iterable[Item]], name: str, executor: Executor, say: Say, skip: int
+    rows: Iterable[Item], name: str, executor: Executor, say: Say, count: int
 ) -> AsyncIterator[Problem | Skipped]:
-    """Yield the problems of the rows `rows(skip)` of the data set `name`, and say how far it is."""
+    """Yield the problems of the rows of the data set `name` after the first `count`, and say how
+    far it is."""
     say(f"reading {name} (the first time, when solutions give expected values; then kept)")
-    said, count = time.monotonic(), skip
-    resolved = resolve_all(rows(skip), executor)
-    async with aclosing(resolved) as items:  # type: ignore[type-var]
+    said = time.monotonic()
+    async with closing(resolve_all(rows, executor)) as items:
         async for item in items:
             count += 1
             if time.monotonic() - said > PROGRESS_S:
@@ -207,18 +214,15 @@ def within_difficulty(problems: Sequence[Problem], difficulty: str) -> Sequence[
     """Keep the problems whose known pass rate is within `LOW..HIGH`, ends included. Raises
     ConfigError if a problem has no rate, or none is left."""
     low, high = parse_difficulty(difficulty)
-    rates = {
-        i: rate
-        for i, problem in enumerate(problems)
-        if (rate := _pass_rate(problem.meta)) is not None
-    }
-    if len(rates) < len(problems):
+    rates = [_pass_rate(problem.meta) for problem in problems]
+    if lacking := rates.count(None):
         raise ConfigError(
-            f"difficulty={difficulty} needs a measured pass rate, which "
-            f"{len(problems) - len(rates)} of {len(problems)} problems lack; "
-            "`code-rl prepare pass_rates=` stores it"
+            f"difficulty={difficulty} needs a measured pass rate, which {lacking} of "
+            f"{len(problems)} problems lack; `code-rl prepare pass_rates=` stores it"
         )
-    kept = Selected(problems, [i for i, rate in rates.items() if low <= rate <= high])
+    kept = Selected(
+        problems, [i for i, rate in enumerate(rates) if rate is not None and low <= rate <= high]
+    )
     if not kept:
         raise ConfigError(
             f"difficulty={difficulty} leaves none of {len(problems)} problems; widen it"
@@ -253,20 +257,17 @@ def with_tests(problems: Sequence[Problem], least: int, most: int | None) -> Seq
     """
     kept: Sequence[Problem] = problems
     if least > 1:
-        places = problems.places if isinstance(problems, ProblemStore) else None
         counts = (
-            [place.tests for place in places]
-            if places
+            [place.tests for place in problems.places]
+            if isinstance(problems, ProblemStore)
             else [len(problem.tests) for problem in problems]
         )
         kept = Selected(problems, [i for i, count in enumerate(counts) if count >= least])
     if not kept:
         raise ConfigError(f"min_tests={least} leaves none of {len(problems)} problems; lower it")
-    return (
-        kept
-        if most is None
-        else Selected(kept, range(len(kept)), partial(with_most_tests, most=most))
-    )
+    if most is None:
+        return kept
+    return Selected(kept, range(len(kept)), partial(with_most_tests, most=most))
 
 
 def with_most_tests(problem: Problem, most: int) -> Problem:
@@ -276,9 +277,9 @@ def with_most_tests(problem: Problem, most: int) -> Problem:
         return problem
 
     def size(test: TestCase) -> int:
-        return (
-            len(test.input) if isinstance(test, StdinTest) else len(repr((test.args, test.kwargs)))
-        )
+        if isinstance(test, StdinTest):
+            return len(test.input)
+        return len(repr((test.args, test.kwargs)))
 
     tests = problem.tests
     hardest = sorted(range(len(tests)), key=lambda i: (not tests[i].public, -size(tests[i]), i))
@@ -290,3 +291,17 @@ def _pass_rate(meta: Mapping[str, Any]) -> float | None:
     `meta.pass_rate`."""
     measured = meta.get("prepare", {}).get("difficulty", {}).get("pass_rate", meta.get("pass_rate"))
     return float(measured) if isinstance(measured, int | float) else None
+
+
+def load_problems(dataset: str | Path, limit: int | None = None) -> Sequence[Problem]:
+    """Return the problems that `dataset=` would train on: `builtin`, a name, a hub id, files or a
+    folder. `limit` chooses a subset, always the same.
+
+    Each problem is read from disk on access. Raises ConfigError for an unknown name, DataError for
+    unusable files.
+    """
+    if limit is not None and limit < 1:
+        raise ConfigError(f"limit={limit} must be at least 1, or None for all problems")
+    data = find_data(str(dataset), None, evaluates=False)
+    problems = wait_for(shared_executor.run(lambda executor: load_train_problems(data, executor)))
+    return subsample(problems, -1 if limit is None else limit)

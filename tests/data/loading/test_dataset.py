@@ -15,8 +15,7 @@ import zstandard
 import code_rl
 from code_rl.data import dataset as datasets
 from code_rl.data import find_data, load_dataset, load_test_splits
-from code_rl.data.catalogue import CATALOGUE, MIXTURES
-from code_rl.data.dataset import open_dataset, own_test_setting
+from code_rl.data.dataset import CATALOGUE, MIXTURES, open_dataset, own_test_setting
 from code_rl.data.fetch import select_files
 from code_rl.data.on_disk import READERS
 from code_rl.data.sources.records import Skipped, item_id
@@ -163,7 +162,6 @@ def test_the_mixtures_are_what_the_recipes_promise():
         ("{tmp}/part", ConfigError, ("1 of 2",)),
         ("{tmp}/rows.jsonl:test", ConfigError, ("rows.jsonl:test",)),
         ("{tmp}/rows.txt", ConfigError, ("rows.txt",)),
-        ("{tmp}/disk", ConfigError, ("disk", "to_parquet")),
         ("{tmp}/pointer.jsonl", DataError, ("pointer.jsonl", "git lfs pull")),
         ("{tmp}/bad.parquet", DataError, ("bad.parquet",)),
         ("{tmp}/bad.jsonl.zst", DataError, ("bad.jsonl.zst",)),
@@ -177,8 +175,6 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path, setting, error, named)
     write(tmp_path / "part" / "train-00000-of-00002.parquet", 1)
     write(tmp_path / "rows.jsonl", 1)
     (tmp_path / "rows.txt").write_text("x")
-    write(tmp_path / "disk" / "train" / "state.json", 1)
-    (tmp_path / "disk" / "train" / "data-00000-of-00001.arrow").write_bytes(b"rows")
     (tmp_path / "pointer.jsonl").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\n")
     for name in ("bad.parquet", "bad.jsonl.zst", "bad.jsonl.gz"):
         (tmp_path / name).write_bytes(b"not that")

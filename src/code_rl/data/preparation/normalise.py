@@ -17,7 +17,7 @@ from code_rl.data.preparation.workspace import (
     summarize,
 )
 from code_rl.data.resolve import resolve_all
-from code_rl.data.sources.records import Item, Skipped
+from code_rl.data.sources.records import Item, Skipped, problem_in
 from code_rl.grading import Problem
 from code_rl.grading.sandbox import OnDemand
 from code_rl.util.concurrency import closing
@@ -80,7 +80,7 @@ def in_language(item: Item, language: str | None) -> Item:
     none."""
     if isinstance(item, Skipped):
         return item
-    problem = item if isinstance(item, Problem) else item.problem
+    problem = problem_in(item)
     try:
         other = problem.in_language(language)
     except DataError as error:

@@ -1,4 +1,5 @@
-"""MBPP, its sanitized subset, and MBPP+ (full and OriginFmt): raw row to problem.
+"""MBPP, its sanitized subset, MBPP+ (full and OriginFmt), AceCode and EvolveCoder: questions with
+asserts of one function.
 
 MBPP names its function only in its tests, so the first assert is part of the statement and its test
 is public, as in EvalPlus. MBPP+'s special oracles are views: eight tasks compare as sets, and three
@@ -13,6 +14,7 @@ the inputs have at each argument and depth.
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -29,6 +31,7 @@ from code_rl.data.sources.records import (
     items,
     number,
 )
+from code_rl.data.sources.testcases import solutions, with_calls
 from code_rl.grading import Problem
 
 SET_VIEWS = (
@@ -63,7 +66,7 @@ def read_mbpp(row: Row, _origin: Origin) -> Problem:
     """Read an MBPP row, original (`text`) or sanitized (`prompt`)."""
     text = filled(row, "text" if row.get("text") is not None else "prompt")
     solution, stated = field(row, "code", str).replace("\r\n", "\n"), items(row, "test_list", str)
-    statements = [part for source in stated for part in asserts.read_statements(source)]
+    statements = _statements(stated)
     name = entry_point(solution, statements)
     imports = items(row, "test_imports", str) if "test_imports" in row else []
     setup = "\n".join(
@@ -105,15 +108,36 @@ def read_mbpp_plus_origin(row: Row, _origin: Origin) -> Problem | Draft:
     """Read an MBPP+ row in the original format, whose `test` lists `inputs` and `results` (or a
     reference function)."""
     solution, stated = field(row, "code", str), items(row, "test_list", str)
-    name = entry_point(
-        solution, [part for source in stated for part in asserts.read_statements(source)]
-    )
+    name = entry_point(solution, _statements(stated))
     inputs, results, atol = asserts.read_tables(asserts.read_statements(field(row, "test", str)))
     statement = _statement(row, field(row, "prompt", str), stated)
     problem = _problem(row, "mbppplus-origin", name, statement, solution=solution)
     if results is not None and name in SET_VIEWS:
         results = [set(value) for value in results]
     return asserts.tabled(problem, inputs, results, atol, public=1)
+
+
+def read_acecode(row: Row, origin: Origin) -> Problem:
+    """Read a question and its asserts, in `test_cases` or `tests`. Models' answers that passed all
+    of them (`inferences`) are the solutions, so these do not show that the tests are right."""
+    stated = items(row, "test_cases" if row.get("test_cases") is not None else "tests", str)
+    statements = _statements(stated)
+    name = asserts.entry_point(asserts.called_by_all(statements) - set(dir(builtins)))
+    answers = row.get("inferences") or []
+    passed = [one["completion"] for one in answers if one["pass_rate"] == 1.0]
+    draft = records.make_problem(
+        origin,
+        records.stated_id(row, "id"),
+        filled(row, "question"),
+        fn_name=name,
+        solutions=solutions(passed),
+    )
+    problem = asserts.asserted(draft, asserts.read_asserts(asserts.AssertReader(name), statements))
+    return with_calls(problem, name, problem.tests)
+
+
+def _statements(stated: Iterable[str]) -> list[ast.stmt]:
+    return [part for source in stated for part in asserts.read_statements(source)]
 
 
 def _problem(

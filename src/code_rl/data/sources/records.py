@@ -100,11 +100,14 @@ Item = Problem | Draft | Ambiguous | Skipped
 """The result of one row."""
 
 
+def problem_in(item: Problem | Draft | Ambiguous) -> Problem:
+    """Return an item's problem, which may still lack its tests."""
+    return item if isinstance(item, Problem) else item.problem
+
+
 def item_id(item: Item) -> str:
     """Return the id of any item."""
-    if isinstance(item, Skipped):
-        return item.row_id
-    return item.id if isinstance(item, Problem) else item.problem.id
+    return item.row_id if isinstance(item, Skipped) else problem_in(item).id
 
 
 class RowError(DataError):

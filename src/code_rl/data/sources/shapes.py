@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from code_rl.data.sources import (
-    acecode,
     competition,
     humaneval,
     leetcode,
@@ -131,6 +130,6 @@ SHAPES = (
     _shape("verl", "prompt reward_model", verl.read_verl),
     _shape("apps", "question input_output", competition.read_apps),
     _shape("deepcoder", "problem tests", competition.read_deepcoder),
-    _shape("acecode", "question test_cases", acecode.read_acecode),
-    _shape("evolvecoder", "question tests", acecode.read_acecode),
+    _shape("acecode", "question test_cases", mbpp.read_acecode),
+    _shape("evolvecoder", "question tests", mbpp.read_acecode),
 )

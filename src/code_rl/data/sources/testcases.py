@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from code_rl.data.sources.records import Ambiguous, Reading, RowError, from_json
 from code_rl.grading import (
@@ -37,10 +37,6 @@ from code_rl.util import syntax
 from code_rl.util.data_files import parse_json, short
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-
-
-class DoesNotFitError(Exception):
-    """The value cannot be read this way."""
 
 
 def call_tiers(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[tuple[Reading, ...], ...]:
@@ -76,7 +72,7 @@ def _fitting(
     for name, way in ways.items():
         try:
             values = [way(value) for value in raw]
-        except DoesNotFitError:
+        except (TypeError, ValueError):  # it does not fit
             continue
         # Compared as text, since 1 == True == 1.0.
         if repr(values) not in {repr(earlier) for _, earlier in found}:
@@ -98,32 +94,26 @@ def _json_items(value: Any) -> Arguments:
 def _named(value: Any) -> Arguments:
     names = typed(value, dict)
     if not names or not all(isinstance(name, str) and name.isidentifier() for name in names):
-        raise DoesNotFitError
+        raise ValueError("no names of arguments")
     return (), dict(names)
 
 
 def only_item(value: Any) -> Any:
-    """Return the item of a list of one. Raises DoesNotFitError for anything else."""
-    items = typed(value, list)
-    if len(items) != 1:
-        raise DoesNotFitError
-    return items[0]
+    """Return the item of a list of one. Raises TypeError or ValueError for anything else."""
+    (item,) = typed(value, list)
+    return item
 
 
-def typed(value: Any, kind: Any) -> Any:
-    """Return a value if it has this type, or one of several (`list | tuple`). Raises
-    DoesNotFitError for any other."""
+def typed(value: Any, kind: type) -> Any:
+    """Return a value of this type. Raises TypeError for any other."""
     if not isinstance(value, kind):
-        raise DoesNotFitError
+        raise TypeError(f"no {kind.__name__}")
     return value
 
 
 def parsed(text: Any) -> Any:
-    """Return the value of a JSON text. Raises DoesNotFitError for anything else."""
-    try:
-        return parse_json(typed(text, str))
-    except ValueError:
-        raise DoesNotFitError from None
+    """Return the value of a JSON text. Raises TypeError or ValueError for anything else."""
+    return parse_json(typed(text, str))
 
 
 def _with_integer_keys(value: Any) -> Any:
@@ -188,8 +178,7 @@ standard library first. In training only calls get them, and only names that sha
 program that reads stdin writes its own imports."""
 
 
-@dataclass(frozen=True, slots=True)
-class RawTests:
+class RawTests(NamedTuple):
     """Raw inputs and outputs of one row. `fn_name` None means stdin. If `exact`, calls are JSON
     text, one value per line; else they are values with unknown wrapping."""
 
@@ -200,16 +189,9 @@ class RawTests:
 
     def typed(self) -> tuple[TestCase, ...]:
         """Return the tests, unwrapped in the usual way."""
-        pairs = [
-            (f"tests[{i}]", *pair)
-            for i, pair in enumerate(zip(self.inputs, self.outputs, strict=True))
-        ]
-        if self.fn_name is not None:
-            return tuple(_call_test(given, wanted, at) for at, given, wanted in pairs)
-        return tuple(
-            StdinTest(_lines(given, f"{at}: input"), _lines(wanted, f"{at}: output"))
-            for at, given, wanted in pairs
-        )
+        make = _stdin_test if self.fn_name is None else _call_test
+        pairs = zip(self.inputs, self.outputs, strict=True)
+        return tuple(make(*pair, f"tests[{index}]") for index, pair in enumerate(pairs))
 
 
 def read_tests(raw: Any, metadata: Any = None) -> tuple[tuple[TestCase, ...], str | None]:
@@ -266,22 +248,15 @@ def _parse(raw: Any, metadata: Any) -> RawTests:
                 "bad_tests", "inputs and outputs must be lists of one length, at least 1"
             )
         name = raw.get("fn_name") or named
-        return RawTests(
-            None if name is None else _identifier(name, "tests"), inputs, outputs, exact=False
-        )
+        called = None if name is None else _identifier(name, "tests")
+        return RawTests(called, inputs, outputs, exact=False)
     rows = [raw] if isinstance(raw, Mapping) else raw
     if not isinstance(rows, list) or not rows:
-        raise RowError(
-            "bad_tests",
-            f"a list of tests or an object with inputs and outputs was expected, not {short(raw)}",
-        )
+        wanted = "a list of tests or an object with inputs and outputs was expected"
+        raise RowError("bad_tests", f"{wanted}, not {short(raw)}")
     kinds = {_kind(row, named, f"tests[{index}]") for index, row in enumerate(rows)}
     if len(kinds) > 1:
-        shown = sorted(f"{kind} {name or ''}".strip() for kind, name in kinds)
-        raise RowError(
-            "bad_tests",
-            f"all tests must be of one kind and call one function; found {', '.join(shown)}",
-        )
+        raise RowError("bad_tests", "all tests must be of one kind and call one function")
     kind, name = kinds.pop()
     exact = kind != "function_call"
     return RawTests(name, [row["input"] for row in rows], [row["output"] for row in rows], exact)
@@ -289,11 +264,8 @@ def _parse(raw: Any, metadata: Any) -> RawTests:
 
 def _kind(row: Any, named: str | None, where: str) -> tuple[str, str | None]:
     """Return the form of one test, and the function that it calls."""
-    if not isinstance(row, Mapping):
-        raise RowError("bad_tests", f"{where}: an object was expected, not {short(row)}")
-    for name in ("input", "output"):
-        if name not in row:
-            raise RowError("bad_tests", f"{where}: {name} is missing")
+    if not isinstance(row, Mapping) or not {"input", "output"} <= row.keys():
+        raise RowError("bad_tests", f"{where}: {short(row)} has no input and output")
     own = row.get("fn_name") or _function_name(row.get("metadata"), f"{where}: metadata")
     kind = row.get("testtype") or row.get("type") or ("function_call" if own else "stdin")
     if kind in STDIN_TYPES:
@@ -315,16 +287,17 @@ def _call_test(given: Any, wanted: Any, where: str) -> CallTest:
         raise RowError(
             "bad_tests", f"{where}: input or output is not one JSON value a line: {error}"
         ) from error
-    raise RowError(
-        "bad_tests",
-        f"{where}: input {short(given)} must be a list of arguments, or JSON text, one value a "
-        "line",
-    )
+    wanted = "must be a list of arguments, or JSON text, one value a line"
+    raise RowError("bad_tests", f"{where}: input {short(given)} {wanted}")
 
 
 def _unwrapped(output: Any) -> Any:
     value = decode(output)
     return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
+def _stdin_test(given: Any, wanted: Any, where: str) -> StdinTest:
+    return StdinTest(_lines(given, f"{where}: input"), _lines(wanted, f"{where}: output"))
 
 
 def _lines(value: Any, where: str) -> str:
@@ -338,25 +311,18 @@ def _lines(value: Any, where: str) -> str:
 def to_row(test: TestCase, fn_name: str | None) -> dict[str, Any]:
     """Return a test as a row of LiveCodeBench. Raises RowError if such rows cannot hold it."""
     if isinstance(test, StdinTest):
-        return {
-            "input": test.input,
-            "output": test.expected,
-            "testtype": "stdin",
-            "metadata": {"func_name": None},
-        }
-    if isinstance(test, SequenceTest) or test.raises is not None or test.kwargs:
+        given, expected, kind = test.input, test.expected, "stdin"
+    elif isinstance(test, SequenceTest) or test.raises is not None or test.kwargs:
         raise RowError(
             "bad_tests",
             "a sequence of calls, an expected exception or arguments by name have no place in "
             "LiveCodeBench's rows",
         )
-    given, metadata = "\n".join(map(dumps, test.args)), {"func_name": fn_name}
-    return {
-        "input": given,
-        "output": dumps(test.expected),
-        "testtype": "functional",
-        "metadata": metadata,
-    }
+    else:
+        given, expected = "\n".join(map(dumps, test.args)), dumps(test.expected)
+        kind = "functional"
+    name = {"func_name": fn_name if kind == "functional" else None}
+    return {"input": given, "output": expected, "testtype": kind, "metadata": name}
 
 
 def _function_name(metadata: Any, where: str) -> str | None:
@@ -397,12 +363,9 @@ def _header(code: str, fn_name: str) -> str | None:
     except SyntaxError:
         return None
     for part in body:
-        if isinstance(part, ast.FunctionDef) and part.name == fn_name:
-            return f"def {fn_name}({ast.unparse(part.args)}):\n    "
-        if isinstance(part, ast.ClassDef) and part.name == "Solution":
-            for method in part.body:
-                if isinstance(method, ast.FunctionDef) and method.name == fn_name:
-                    return (
-                        f"class Solution:\n    def {fn_name}({ast.unparse(method.args)}):\n        "
-                    )
+        method = isinstance(part, ast.ClassDef) and part.name == "Solution"
+        for one in part.body if isinstance(part, ast.ClassDef) and method else [part]:
+            if isinstance(one, ast.FunctionDef) and one.name == fn_name:
+                line = f"def {fn_name}({ast.unparse(one.args)}):\n    "
+                return f"class Solution:\n    {line}    " if method else line
     return None
