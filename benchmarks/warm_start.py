@@ -65,7 +65,7 @@ def datum(run: Run, problem: Problem, answer: str, advantage: float = 1.0) -> An
 
 def supervised_tokens(run: Run, problem: Problem, answer: str) -> tuple[list[int], list[float]]:
     """The tokens of a problem and its answer; the weight is 1 on those of the answer."""
-    return run.renderer.supervised_tokens(
+    return run.renderer.build_supervised_example(
         [*run.environment.begin(problem.view()), {"role": "assistant", "content": answer}]
     )
 

@@ -33,7 +33,7 @@ class Characters(Renderer):
                 tokens += [*map(ord, f"<{index}>{message['content']}</{index}>")]
         return tokens
 
-    def supervised_tokens(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
+    def build_supervised_example(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
         raise NotImplementedError
 
     def get_stop_sequences(self) -> list[int]:

@@ -165,7 +165,7 @@ def test_qwen3_5_writes_what_the_published_template_writes():
     assert made.decode(thinking.prompt_tokens(earlier)) == opened
     assert made.decode(plain.prompt_tokens(earlier)) == opened + "\n</think>\n\n"
     for answer, thought in (({"content": "Yes."}, ""), ({"content": "Yes.", "reasoning_content": " I am. "}, "I am.")):
-        tokens, weights = thinking.supervised_tokens([*earlier, cast(Message, {"role": "assistant", **answer})])
+        tokens, weights = thinking.build_supervised_example([*earlier, cast(Message, {"role": "assistant", **answer})])
         assert made.decode(tokens) == f"{opened}{thought}\n</think>\n\nYes.<|im_end|>\n"
         said = made.decode([token for token, weight in zip(tokens, weights, strict=True) if weight])
         assert said == f"{thought}\n</think>\n\nYes.<|im_end|>"

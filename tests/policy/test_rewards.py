@@ -135,7 +135,7 @@ class Spoken(Renderer):
     def prompt_tokens(self, messages):
         return [0]
 
-    def supervised_tokens(self, messages):
+    def build_supervised_example(self, messages):
         raise NotImplementedError
 
     def get_stop_sequences(self):

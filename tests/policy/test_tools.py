@@ -46,7 +46,7 @@ def test_hidden_tests_are_nowhere_in_the_box():
 
 
 def test_a_command_at_a_limit_and_a_long_output_come_back_short(monkeypatch):
-    monkeypatch.setattr("code_rl.policy.commands.CPU_S", 0.5)
+    monkeypatch.setattr("code_rl.policy.environments.tools.CPU_S", 0.5)
     sampler = Scripted([shell("seq 100000"), shell("while :; do :; done"), RIGHT])
     conversation(sampler)
     assert len(sampler.prompts[1]) < 5000

@@ -145,7 +145,7 @@ class RuleGrader(GroupGrader):
         async with self._places:
             if public or not self._official:
                 return await super()._run(public, code)
-            problem, limit = self._views[public], self._cpu_limit_s
+            problem, limit = self._problem, self._cpu_limit_s
             return await judge_official(problem, code, self._executor, cpu_limit_s=limit)
 
 

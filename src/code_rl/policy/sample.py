@@ -6,15 +6,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from code_rl.engine import ready
 from code_rl.grading import Problem, Verdict, VerdictKind, judge_async
 from code_rl.grading.sandbox import Executor
-from code_rl.policy.commands import output_of
 from code_rl.policy.completion_log import (
     GroupLog,
     Program,
@@ -22,8 +21,8 @@ from code_rl.policy.completion_log import (
     SampledAnswers,
     SamplingRequest,
 )
-from code_rl.policy.environments.base import Environment
-from code_rl.policy.environments.single import Single
+from code_rl.policy.environments.base import Environment, Single
+from code_rl.policy.environments.tools import output_of
 from code_rl.policy.renderers import Message, Renderer
 from code_rl.policy.trajectory import Group, Trajectory, Turn
 from code_rl.util.concurrency import gather_or_cancel
@@ -34,6 +33,9 @@ if TYPE_CHECKING:
     import tinker
 else:
     tinker = Lazy("tinker")
+
+What = TypeVar("What", bound=Hashable)
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,43 +137,39 @@ class GroupGrader:
         cpu_limit_s: float | None = None,
         all_tests: bool = False,
     ) -> None:
-        public = replace(problem, tests=tuple(test for test in problem.tests if test.public))
         self.language = problem.language
-        self._views = {False: problem, True: public}
+        self._problem = problem
         self._executor, self._log = executor, log or GroupLog()
         self._cpu_limit_s, self._all_tests = cpu_limit_s, all_tests
-        self._runs: dict[Program, asyncio.Task[Verdict]] = {}
-        self._outputs: dict[tuple[str, ...], asyncio.Task[str]] = {}
+        self._runs: dict[Hashable, asyncio.Task[Any]] = {}
 
     async def judge(self, code: str | None) -> Verdict:
         """Judge on all tests. Cancelling one call cancels every call that shares its run."""
-        return await self._judged((False, code))
+        return await self._once((False, code), self._verdict)
 
     async def judge_public(self, code: str | None) -> Verdict:
         """Judge on the public tests only."""
-        return await self._judged((True, code))
+        return await self._once((True, code), self._verdict)
 
     async def run_commands(self, commands: Sequence[str]) -> str:
         """See `Grader.run_commands`. Raises SandboxError, IsolationError."""
-        key = tuple(commands)
-        if key not in self._outputs:
-            self._outputs[key] = asyncio.create_task(self._output(key))
-        return await self._outputs[key]
+        return await self._once(tuple(commands), self._output)
+
+    async def _once(self, what: What, run: Callable[[What], Coroutine[Any, Any, Result]]) -> Result:
+        if what not in self._runs:
+            self._runs[what] = asyncio.create_task(run(what))
+        result: Result = await self._runs[what]
+        return result
 
     async def _output(self, commands: tuple[str, ...]) -> str:
         output = self._log.output(commands)
         if output is None:
             with resource_errors():
-                output = await output_of(commands, self._views[False].view())
+                output = await output_of(commands, self._problem.view())
                 self._log.keep_output(commands, output)
         return output
 
-    async def _judged(self, program: Program) -> Verdict:
-        if program not in self._runs:
-            self._runs[program] = asyncio.create_task(self._once(program))
-        return await self._runs[program]
-
-    async def _once(self, program: Program) -> Verdict:
+    async def _verdict(self, program: Program) -> Verdict:
         verdict = self._log.verdict(program)
         if verdict is None:
             with resource_errors():
@@ -180,16 +178,14 @@ class GroupGrader:
         return verdict
 
     async def _run(self, public: bool, code: str | None) -> Verdict:
-        if public and not self._views[public].tests:
+        problem = self._problem
+        if public:
+            problem = replace(problem, tests=tuple(test for test in problem.tests if test.public))
+        if public and not problem.tests:
             return Verdict(VerdictKind.PASSED, 0, 0, "no public tests")
         every = self._all_tests and not public
-        return await judge_async(
-            self._views[public],
-            code,
-            self._executor,
-            cpu_limit_s=self._cpu_limit_s,
-            all_tests=every,
-        )
+        limit = self._cpu_limit_s
+        return await judge_async(problem, code, self._executor, cpu_limit_s=limit, all_tests=every)
 
 
 @dataclass(slots=True)

@@ -1,5 +1,5 @@
-"""Environments: conversations about a problem. `base` is the contract; `single`, `repair` and
-`tools` are built in."""
+"""Environments: conversations about a problem. `base` has the contract and `single`; `repair` and
+`tools` are built in too."""
 
 from __future__ import annotations
 
@@ -10,18 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from code_rl.grading import ProblemView, Verdict
-from code_rl.policy.environments.base import Environment, Grader, Reply
+from code_rl.policy.environments.base import Environment, Grader, Reply, Single
 from code_rl.policy.environments.repair import Repair
-from code_rl.policy.environments.single import Single
 from code_rl.policy.environments.tools import Tools
-from code_rl.policy.prompt_templates import (
-    PROMPTS,
-    PromptTemplate,
-    check_message,
-    get_prompt_template,
-    livecodebench,
-    with_system,
-)
+from code_rl.policy.prompt_templates import check_message, get_prompt_template
 from code_rl.policy.renderers.base import Message
 from code_rl.util.errors import ConfigError
 from code_rl.util.registry import arity, attribute_errors_to, find

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from code_rl.grading import ProblemView, StdinTest, Verdict, extract_code
-from code_rl.policy.environments.base import Grader, Reply
-from code_rl.policy.environments.single import Single
+from code_rl.policy.environments.base import Grader, Reply, Single
 from code_rl.policy.prompt_templates import shown_test
 from code_rl.policy.renderers.base import Message
 

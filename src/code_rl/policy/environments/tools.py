@@ -3,13 +3,14 @@ has the public tests as files, and their output comes back."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
-from code_rl.grading import ProblemView, Verdict, VerdictKind, extract_code
-from code_rl.policy.environments.base import Grader, Reply
-from code_rl.policy.environments.single import Single
+from code_rl.grading import ProblemView, StdinTest, Verdict, VerdictKind, extract_code
+from code_rl.grading.sandbox import Box, open_box
+from code_rl.policy.environments.base import Grader, Reply, Single
 from code_rl.policy.renderers.base import Message
-from code_rl.util.errors import SandboxError
+from code_rl.util.errors import ConfigError, DataError, SandboxError
 
 TAGS = ("sh", "bash", "shell")
 OFFER = (
@@ -18,6 +19,10 @@ OFFER = (
     "command.{files} You have {turns} answers in all; the last must have the program."
 )
 FILES = " The example tests are the files tests/1.in and tests/1.out, and so on."
+CPU_S, WALL_S = 10.0, 30.0
+SHOWN = 2000
+"""The most characters of each stream that the policy sees: the beginning and the end."""
+OUTPUT_BYTES = 1 << 20
 
 
 class Tools(Single):
@@ -56,3 +61,53 @@ def command_of(answer: str, language: str) -> str | None:
     language, or None."""
     command = extract_code(answer, only=TAGS)
     return None if extract_code(answer, language) not in (None, command) else command
+
+
+async def output_of(commands: Sequence[str], problem: ProblemView) -> str:
+    """Run the last of `commands` in a box that has the public tests, after the earlier ones and on
+    their files. Return what the policy is shown of it. Earlier commands that ended their box are
+    left out.
+
+    Raises SandboxError if no box works, IsolationError.
+    """
+    async with open_box() as box:
+        for number, test in enumerate(problem.public_tests, start=1):
+            if isinstance(test, StdinTest):
+                with contextlib.suppress(DataError):  # it does not fit into the box
+                    for kind, text in (("in", test.input), ("out", test.expected)):
+                        data = text.encode("utf-8", "surrogatepass")
+                        await box.write(f"tests/{number}.{kind}", data)
+        shown = ""
+        for place, command in enumerate(commands):
+            shown = await _run(box, command)
+            if box.closed and place + 1 < len(commands):
+                return await output_of([*commands[:place], *commands[place + 1 :]], problem)
+    return shown
+
+
+async def _run(box: Box, command: str) -> str:
+    """Run one command, and return what is shown of it."""
+    text = command.encode("utf-8", "replace").decode()
+    try:
+        result = await box.run(text, cpu_s=CPU_S, wall_s=WALL_S, output_bytes=OUTPUT_BYTES)
+    except ConfigError as error:  # it is too long, or has NUL
+        return f"{error}\n"
+    except SandboxError:
+        # Its own doing if another box works: it must not mask its conversation.
+        async with open_box() as control:
+            await control.run("true")
+        return "the command ended its box\n"
+    over = f", stopped at its limit of {result.limit}" if result.limit else ""
+    parts = [f"exit code {result.exit_code}{over}"]
+    for name, data in (("output", result.stdout), ("errors", result.stderr)):
+        if data.strip():
+            parts.append(f"{name}:\n{_shown(data.decode('utf-8', 'replace'))}")
+    return "\n".join(parts) + "\n"
+
+
+def _shown(text: str) -> str:
+    text = text.replace("\0", "\ufffd").strip("\n")
+    if len(text) <= SHOWN:
+        return text
+    half = SHOWN // 2
+    return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"

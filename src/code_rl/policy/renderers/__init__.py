@@ -1,5 +1,5 @@
-"""Messages to tokens and back: `get_renderer` chooses a renderer, `base` is the contract, `qwen3`,
-`template` and `role_colon` are built in.
+"""Messages to tokens and back: `get_renderer` chooses a renderer, `base` is the contract, `qwen3`
+and `template` are built in.
 
 Other packages import from here, and `Message` and `Renderer` from `base`.
 """
@@ -19,8 +19,7 @@ from code_rl.policy.renderers.qwen3 import (
     Qwen35DisableThinkingRenderer,
     Qwen35Renderer,
 )
-from code_rl.policy.renderers.role_colon import RoleColonRenderer
-from code_rl.policy.renderers.template import ChatTemplateRenderer
+from code_rl.policy.renderers.template import ChatTemplateRenderer, RoleColonRenderer
 from code_rl.util.errors import ConfigError, DataError
 
 __all__ = ["AUTO", "Message", "Renderer", "check_renderer", "get_renderer", "name_of"]
@@ -62,11 +61,11 @@ def get_renderer(name: str, tokenizer: Any) -> Renderer:
         return _matching(tokenizer)
     check_renderer(name)
     name, _, options = name.partition(":")
-    if options and name != "chat_template":
-        raise ConfigError(f"renderer={name}:{options}: only chat_template takes options")
     try:
-        if options:
+        if name == "chat_template":
             return ChatTemplateRenderer(tokenizer, _read_options(options))
+        if options:
+            raise ValueError(f"only chat_template takes options, as {options}")
         return RENDERERS[name](tokenizer)
     except ValueError as error:
         raise ConfigError(f"renderer={name}: {error}") from error
@@ -76,7 +75,7 @@ def _read_options(text: str) -> dict[str, Any]:
     """Read options like `reasoning_effort=low,enable_thinking=false`. Values are parsed as JSON
     where possible."""
     options: dict[str, Any] = {}
-    for item in text.split(","):
+    for item in text.split(",") if text else ():
         option, _, value = item.partition("=")
         try:
             options[option] = json.loads(value)

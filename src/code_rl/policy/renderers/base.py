@@ -48,7 +48,9 @@ class Renderer(ABC):
         turn."""
 
     @abstractmethod
-    def supervised_tokens(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
+    def build_supervised_example(
+        self, messages: Sequence[Message]
+    ) -> tuple[list[int], list[float]]:
         """Return the tokens of the whole conversation and the loss weight of each token.
 
         The weight is 1.0 on the text of trained assistant turns and on the token that ends each of
@@ -68,12 +70,6 @@ class Renderer(ABC):
         if role != "assistant":
             raise ValueError(f"role={role!r} cannot be sampled; it must be 'assistant'")
         return types.ModelInput.from_ints(self.prompt_tokens(messages))
-
-    def build_supervised_example(
-        self, messages: Sequence[Message]
-    ) -> tuple[list[int], list[float]]:
-        """Return `supervised_tokens`: tokens_T and loss weights_T."""
-        return self.supervised_tokens(messages)
 
     def parse_response(self, tokens: Sequence[int]) -> tuple[Message, bool]:
         """Return the assistant's message in `tokens`, and True if a stop sequence ended it (False:

@@ -9,7 +9,7 @@ whitespace at the beginning of an answer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from code_rl.policy.renderers.base import Message, Renderer
@@ -37,33 +37,23 @@ class _ChatML(Renderer):
         self.opens_thinking = self.leaves_thinking_open(self.primer)
 
     def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
-        tokens: list[int] = []
-        for index, message in enumerate(messages):
-            if message["role"] == "assistant":
-                opening, said = self._split(messages, index, last=False)
-                tokens += [*opening, *said, self._end, *self._newline]
-            else:
-                tokens += self._turn(message)
+        turns = self._turns(messages, last=None)
+        tokens = [token for turn in turns for part in turn for token in part]
         return tokens + self._opening(self.primer)
 
-    def supervised_tokens(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
+    def build_supervised_example(
+        self, messages: Sequence[Message]
+    ) -> tuple[list[int], list[float]]:
         """Put the loss on the assistant's text and on the token that ends its turn, without the
         primer."""
         tokens: list[int] = []
         weights: list[float] = []
-        for index, message in enumerate(messages):
-            last = index == len(messages) - 1
-            if message["role"] != "assistant":
-                turn = self._turn(message)
-                tokens += turn
-                weights += [0.0] * len(turn)
-                continue
-            opening, said = self._split(messages, index, last)
-            weight = 1.0 if self.extends or last else 0.0
-            tokens += [*opening, *said, self._end, *self._newline]
-            weights += (
-                [0.0] * len(opening) + [weight] * (len(said) + 1) + [0.0] * len(self._newline)
-            )
+        last = len(messages) - 1
+        for index, parts in enumerate(self._turns(messages, last)):
+            trained = 1.0 if self.extends or index == last else 0.0
+            for part, weight in zip(parts, (0.0, trained, 0.0), strict=True):
+                tokens += part
+                weights += [weight] * len(part)
         return tokens, weights
 
     def get_stop_sequences(self) -> list[int]:
@@ -75,15 +65,24 @@ class _ChatML(Renderer):
         del last
         return "", messages[index]["content"]
 
-    def _split(
-        self, messages: Sequence[Message], index: int, last: bool
-    ) -> tuple[list[int], list[int]]:
-        primer, said = self.spoken(messages, index, last)
-        return self._opening(primer), self.encode_text(said)
+    def _turns(
+        self, messages: Sequence[Message], last: int | None
+    ) -> Iterator[tuple[list[int], list[int], list[int]]]:
+        """Yield each turn's opening, its end, and between them the assistant's text with the token
+        that ends it (empty for other turns)."""
+        for index, message in enumerate(messages):
+            if message["role"] == "assistant":
+                primer, said = self.spoken(messages, index, index == last)
+                yield self._opening(primer), [*self.encode_text(said), self._end], self._newline
+            else:
+                body = self.encode_text(f"{message['role']}\n{message['content']}")
+                yield [self._start, *body, self._end], [], self._newline
 
-    def _turn(self, message: Message) -> list[int]:
-        body = self.encode_text(f"{message['role']}\n{message['content']}")
-        return [self._start, *body, self._end, *self._newline]
+    def _after_primer(self, whole: str) -> tuple[str, str]:
+        """Split an assistant's text at the end of the primer, if it begins with that."""
+        if whole.startswith(self.primer):
+            return self.primer, whole.removeprefix(self.primer)
+        return "", whole
 
     def _opening(self, primer: str) -> list[int]:
         return [self._start, *self.encode_text(f"assistant\n{primer}")]
@@ -107,12 +106,7 @@ class Qwen3Renderer(_ChatML):
         reasoning, content = reasoning_and_answer(messages[index])
         if index > last_question(messages) and (last or reasoning):
             block = f"{THINK}\n{reasoning.strip(chr(10))}\n{UNTHINK}\n\n"
-            whole = block + content.lstrip("\n")
-            return (
-                (self.primer, whole.removeprefix(self.primer))
-                if whole.startswith(self.primer)
-                else ("", whole)
-            )
+            return self._after_primer(block + content.lstrip("\n"))
         return "", content
 
 
@@ -143,9 +137,11 @@ class Qwen35Renderer(_ChatML):
         system turn that is not the first."""
         return super().prompt_tokens(_trimmed(messages))
 
-    def supervised_tokens(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
+    def build_supervised_example(
+        self, messages: Sequence[Message]
+    ) -> tuple[list[int], list[float]]:
         """Trim every turn; raises as `prompt_tokens` does."""
-        return super().supervised_tokens(_trimmed(messages))
+        return super().build_supervised_example(_trimmed(messages))
 
     def spoken(self, messages: Sequence[Message], index: int, last: bool) -> tuple[str, str]:
         """Include the think block in every turn after the last question, and in no earlier one."""
@@ -153,12 +149,7 @@ class Qwen35Renderer(_ChatML):
         reasoning, content = reasoning_and_answer(messages[index])
         if index <= last_question(messages):
             return "", content
-        whole = f"{THINK}\n{reasoning.strip()}\n{UNTHINK}\n\n{content}"
-        return (
-            (self.primer, whole.removeprefix(self.primer))
-            if whole.startswith(self.primer)
-            else ("", whole)
-        )
+        return self._after_primer(f"{THINK}\n{reasoning.strip()}\n{UNTHINK}\n\n{content}")
 
 
 class Qwen35DisableThinkingRenderer(Qwen35Renderer):
@@ -170,10 +161,8 @@ class Qwen35DisableThinkingRenderer(Qwen35Renderer):
 def _trimmed(messages: Sequence[Message]) -> list[Message]:
     if any(message["role"] == "system" for message in messages[1:]):
         raise DataError("Qwen3.5 takes a system turn at the beginning of a conversation only")
-    trimmed: list[Message] = [
-        {**message, "content": message["content"].strip()} for message in messages
-    ]
-    if not any(_asks(message) for message in trimmed):
+    trimmed: list[Message] = [{**one, "content": one["content"].strip()} for one in messages]
+    if not any(map(_asks, trimmed)):
         raise DataError("Qwen3.5 takes no conversation without a question of the user's")
     return trimmed
 
