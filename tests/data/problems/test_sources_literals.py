@@ -93,8 +93,8 @@ def test_what_would_need_running_or_fill_the_memory_is_refused(text):
     ],
 )
 def test_what_a_test_looks_at_is_a_view(text, view, expected):
-    found = read(text)
-    assert (found.view, found.expected) == (view, expected)
+    test, found = read(text)
+    assert (found, test.expected) == (view, expected)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_what_a_test_looks_at_is_a_view(text, view, expected):
     ],
 )
 def test_tolerances_are_kept(text, abs_tol, rel_tol):
-    found = read(text)
-    assert (found.abs_tol, found.rel_tol) == (abs_tol, rel_tol)
+    test, _ = read(text)
+    assert (test.abs_tol, test.rel_tol) == (abs_tol, rel_tol)
 
 
 @pytest.mark.parametrize("text", ["assert True, 'note'", "import math", "print", "assert f(1) == f(2)"])

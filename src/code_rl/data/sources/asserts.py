@@ -16,7 +16,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from code_rl.data.sources.records import Draft, RowError
@@ -146,12 +146,9 @@ def view_setup(fn_name: str, view: str) -> str:
     return _VIEW_SETUP.format(name=fn_name, view=VIEWS[view])
 
 
-@dataclass(frozen=True, slots=True)
-class CallAssert(CallTest):
-    """One assert as a test. `view` names the entry of `VIEWS` applied to the result (None: the
-    result itself)."""
-
-    view: str | None = None
+CallAssert = tuple[CallTest, str | None]
+"""One assert as a test, and the name of the entry of `VIEWS` that is applied to the result (None:
+the result itself)."""
 
 
 class AssertReader:
@@ -268,7 +265,7 @@ class AssertReader:
             raise AssertFormError("unknown_assert_form", "a call with ** unpacking")
         args = tuple(map(self._constant, call.args))
         kwargs = {str(word.arg): self._constant(word.value) for word in call.keywords}
-        return CallAssert(args, expected, kwargs, view=view, abs_tol=abs_tol, rel_tol=rel_tol)
+        return CallTest(args, expected, kwargs, abs_tol=abs_tol, rel_tol=rel_tol), view
 
     def _constant(self, node: ast.expr) -> Any:
         return fold(node, self._builders)
@@ -364,36 +361,25 @@ def asserted(
     """
     if not asserts:
         raise RowError("no_tests")
-    tests = tuple(
-        CallTest(
-            found.args,
-            found.expected,
-            found.kwargs,
-            public=index < public,
-            abs_tol=found.abs_tol,
-            rel_tol=found.rel_tol,
-        )
-        for index, found in enumerate(asserts)
-    )
-    view, meta = common_view(asserts), problem.meta
-    if view is not None:
-        meta = {
-            **meta,
-            "setup": str(meta.get("setup", "")) + view_setup(str(problem.fn_name), view),
-        }
+    tests = tuple(replace(test, public=index < public) for index, (test, _) in enumerate(asserts))
+    meta = with_view(problem.meta, str(problem.fn_name), common_view(asserts))
     return replace(problem, tests=tests, compare=compare or Compare("python"), meta=meta)
+
+
+def with_view(meta: Mapping[str, Any], fn_name: str, view: str | None) -> Mapping[str, Any]:
+    """Return a problem's `meta` with the source that applies the view, if there is one."""
+    if view is None:
+        return meta
+    return {**meta, "setup": str(meta.get("setup", "")) + view_setup(fn_name, view)}
 
 
 def common_view(asserts: Iterable[CallAssert]) -> str | None:
     """Return the view that all asserts share. Raises RowError if they differ, since a problem has
     one entry point."""
-    views = {found.view for found in asserts}
+    views = {view for _, view in asserts}
     if len(views) > 1:
         shown = ", ".join(sorted(view or "==" for view in views))
-        raise RowError(
-            "mixed_views",
-            f"the asserts compare a result in different ways ({shown}); write one way",
-        )
+        raise RowError("mixed_views", f"the asserts compare a result in several ways: {shown}")
     return views.pop() if views else None
 
 

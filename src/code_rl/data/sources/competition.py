@@ -8,11 +8,11 @@ and the problem gets the default limits.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from datetime import date
 from typing import Any
 
-from code_rl.data.sources import records
 from code_rl.data.sources.records import (
     Ambiguous,
     Origin,
@@ -23,6 +23,8 @@ from code_rl.data.sources.records import (
     filled,
     from_json,
     make_problem,
+    named,
+    stated_id,
 )
 from code_rl.data.sources.testcases import ALLCLOSE, MAX_SOLUTIONS, solutions, with_tests_of
 from code_rl.grading import Compare, Problem, StdinTest
@@ -41,11 +43,11 @@ _TACO_META = ("difficulty", "url", "name", "tags", "raw_tags", "skill_types", "p
 def _own_id(row: Row, origin: Origin) -> str:
     """Return the row's id. A number gets the set as prefix, since APPS and TACO number the rows of
     every split from zero."""
-    own = records.stated_id(row, "id", "problem_id", "question_id")
+    own = stated_id(row, "id", "problem_id", "question_id")
     return f"{origin.prefix}/{own}" if own.isdecimal() else own or origin.row_id
 
 
-@records.named(_own_id)
+@named(_own_id)
 def read_deepcoder(row: Row, origin: Origin) -> Problem | Ambiguous:
     """Read `problem`, `tests`, optional `solutions`, `starter_code`, `metadata`: any of DeepCoder's
     configs."""
@@ -54,11 +56,11 @@ def read_deepcoder(row: Row, origin: Origin) -> Problem | Ambiguous:
     )
 
 
-@records.named(_own_id)
+@named(_own_id)
 def read_apps(row: Row, origin: Origin) -> Problem | Ambiguous:
     """Read `question`, `input_output`, optional `solutions`, `starter_code`: APPS, TACO,
     TACO-verified."""
-    stated = from_json(row.get("metadata") or {}, "metadata", dict)
+    stated = from_json(row.get("metadata") or {}, "metadata")
     meta = {
         name: value
         for name in _TACO_META
@@ -76,7 +78,7 @@ def read_apps(row: Row, origin: Origin) -> Problem | Ambiguous:
     )
 
 
-@records.named(lambda row, origin: records.stated_id(row, "name") or origin.row_id)
+@named(lambda row, origin: stated_id(row, "name") or origin.row_id)
 def read_code_contests(row: Row, origin: Origin) -> Problem:
     """Read a CodeContests row: `description` and public, private and generated tests. Its
     solutions and wrong solutions are kept, those in other languages than Python 3 in `meta`, where
@@ -86,10 +88,11 @@ def read_code_contests(row: Row, origin: Origin) -> Problem:
             raise RowError(
                 "file_io", f"{name}={str(row[name])[:40]!r}: the program is to use a file"
             )
-    tests = []
-    for name in ("public_tests", "private_tests", "generated_tests"):
-        pairs = _texts(row, name)
-        tests += [StdinTest(given, wanted, name == "public_tests") for given, wanted in pairs]
+    tests = [
+        StdinTest(*pair, public=name == "public_tests")
+        for name in ("public_tests", "private_tests", "generated_tests")
+        for pair in _texts(row, name)
+    ]
     if not tests:
         raise RowError("no_tests")
     meta: dict[str, Any] = {
@@ -102,11 +105,9 @@ def read_code_contests(row: Row, origin: Origin) -> Problem:
         meta[f"solutions{suffix}"] = _written_in(spellings, right)
         meta[f"wrong_solutions{suffix}"] = _written_in(spellings, wrong)
     meta = {name: value for name, value in meta.items() if value}
-    limit = row.get("time_limit")
-    if isinstance(limit, Mapping):
-        seconds, nanos = limit.get("seconds", 0), limit.get("nanos", 0)
-        if isinstance(seconds, int | float) and isinstance(nanos, int | float):
-            meta["stated_time_limit"] = f"{seconds + nanos / 1e9:g} seconds"
+    with contextlib.suppress(TypeError, LookupError):  # some rows state none
+        seconds = row["time_limit"]["seconds"] + row["time_limit"]["nanos"] / 1e9
+        meta["stated_time_limit"] = f"{seconds:g} seconds"
     known = tuple(meta.pop("solutions", ()))
     statement = filled(row, "description")
     return make_problem(
@@ -114,7 +115,7 @@ def read_code_contests(row: Row, origin: Origin) -> Problem:
     )
 
 
-_PARTS = ("input_format", "output_format", "note")
+_PARTS = {"input_format": "Input", "output_format": "Output", "note": "Note"}
 
 
 def read_open_r1(row: Row, origin: Origin) -> Problem:
@@ -132,10 +133,9 @@ def read_open_r1(row: Row, origin: Origin) -> Problem:
     }
     for reason in filter(unusable.get, unusable):
         raise RowError(reason)
-    parts = [(name.replace("_format", "").title(), row.get(name)) for name in _PARTS]
-    statement = "\n\n".join(
-        [filled(row, "description"), *(f"{title}\n\n{text}" for title, text in parts if text)]
-    )
+    parts = [filled(row, "description")]
+    for name, title in _PARTS.items():
+        parts += [f"{title}\n\n{row[name]}"] if row.get(name) else []
     shown, official = _texts(row, "examples"), _texts(row, "official_tests")
     if not official:
         raise RowError("no_tests")
@@ -143,10 +143,10 @@ def read_open_r1(row: Row, origin: Origin) -> Problem:
     meta = {name: row[name] for name in ("rating", "tags") if row.get(name)}
     if limit := row.get("time_limit"):
         meta["stated_time_limit"] = f"{limit} seconds"
-    return make_problem(origin, records.stated_id(row, "id"), statement, tests, meta=meta)
+    return make_problem(origin, stated_id(row, "id"), "\n\n".join(parts), tests, meta=meta)
 
 
-@records.named(lambda row, origin: _gym_id(row) or origin.row_id)
+@named(lambda row, origin: _gym_id(row) or origin.row_id)
 def read_nemo_gym(row: Row, origin: Origin) -> Problem | Ambiguous:
     """Read a row of NeMo Gym's code tasks, Nemotron's competitive coding among them: the user's
     message is the statement, `verifier_metadata.unit_tests` the tests."""
@@ -159,8 +159,8 @@ def read_nemo_gym(row: Row, origin: Origin) -> Problem | Ambiguous:
 
 def _gym_id(row: Row) -> str:
     metadata = row.get("verifier_metadata")
-    own = records.stated_id(metadata, "problem_id") if isinstance(metadata, Mapping) else ""
-    return own or records.stated_id(row, "hash_id")
+    own = stated_id(metadata, "problem_id") if isinstance(metadata, Mapping) else ""
+    return own or stated_id(row, "hash_id")
 
 
 def _draft(row: Row, origin: Origin, statement: str, **more: Any) -> Problem:
@@ -176,11 +176,7 @@ def _pairs(row: Row, name: str, first: str, second: str) -> list[tuple[Any, Any]
     """Return pairs of two columns of a field that is an object of lists, or a list of objects."""
     found = row.get(name) or {}
     if isinstance(found, list):
-        if not all(isinstance(one, Mapping) for one in found):
-            raise RowError("bad_tests", f"{name} must hold objects")
         return [(one.get(first), one.get(second)) for one in found]
-    if not isinstance(found, Mapping):
-        raise RowError("wrong_field_type", f"{name} is {type(found).__name__}")
     firsts, seconds = found.get(first) or [], found.get(second) or []
     if len(firsts) != len(seconds):
         raise RowError(

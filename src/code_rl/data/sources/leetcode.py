@@ -61,7 +61,7 @@ def check_tests(draft: Problem, source: str, entry: str) -> Problem:
     owner, dot, method = entry.partition(".")
     if owner != "Solution()" or not dot or not method.isidentifier():
         raise RowError("unknown_entry_point", entry)
-    floats = any(asserts.holds_float(found.expected) for found in stated)
+    floats = any(asserts.holds_float(test.expected) for test, _ in stated)
     rule = Compare("python", abs_tol=LEETCODE_ABS_TOL if floats else 0.0, exact_integers=floats)
     return asserts.asserted(dataclasses.replace(draft, fn_name=method), stated, rule)
 

@@ -139,12 +139,10 @@ def read_livecodebench(
     )
     kinds = {called for tests, called in (public, private) if tests}
     if len(kinds) != 1:
-        raise RowError(
-            "bad_tests",
-            "no tests" if not kinds else "public and private tests are of different kinds",
-        )
+        raise RowError("bad_tests", "no tests, or public and private ones of different kinds")
     starter, called = field(row, "starter_code", str), kinds.pop()
     meta = {name: field(row, name, str) for name in ("platform", "difficulty", "contest_id")}
+    meta |= {"preamble": CALL_PRELUDE} if called else {}
     return Problem(
         id=field(row, "question_id", str),
         statement=field(row, "question_content", str),
@@ -153,11 +151,7 @@ def read_livecodebench(
         fn_name=called,
         source="livecodebench",
         date=day.isoformat(),
-        meta={
-            "title": field(row, "question_title", str),
-            **meta,
-            **({"preamble": CALL_PRELUDE} if called else {}),
-        },
+        meta={"title": field(row, "question_title", str), **meta},
     )
 
 
@@ -196,16 +190,13 @@ def _unpickle_text(data: bytes) -> str:
     except RowError:
         raise
     except Exception as error:  # unpickling broken bytes may raise almost any exception
-        raise RowError(
-            "bad_private_tests", f"not a pickle: {type(error).__name__}: {error}"
-        ) from error
+        detail = f"not a pickle: {type(error).__name__}: {error}"
+        raise RowError("bad_private_tests", detail) from error
     if isinstance(value, dict) and value.keys() == {"input_output"}:
         value = value["input_output"]
     if not isinstance(value, str):
-        raise RowError(
-            "bad_private_tests",
-            f"the pickle holds a {type(value).__name__}, expected a string of JSON",
-        )
+        detail = f"the pickle holds a {type(value).__name__}, expected a string of JSON"
+        raise RowError("bad_private_tests", detail)
     return value
 
 
@@ -229,8 +220,9 @@ def _tests(row: Row, name: str, raw: Any) -> tuple[tuple[TestCase, ...], str | N
 
 def _contest_day(row: Row) -> date:
     value = row.get("contest_date")
-    text = value.isoformat() if isinstance(value, datetime) else field(row, "contest_date", str)
+    if isinstance(value, datetime):  # of a Parquet file
+        return value.date()
     try:
-        return datetime.fromisoformat(text).date()
+        return datetime.fromisoformat(field(row, "contest_date", str)).date()
     except ValueError as error:
-        raise RowError("bad_date", text[:40]) from error
+        raise RowError("bad_date", str(value)[:40]) from error

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
-from code_rl.data.sources import asserts, records
+from code_rl.data.sources import asserts
 from code_rl.data.sources.records import (
     Draft,
     Origin,
@@ -29,7 +29,10 @@ from code_rl.data.sources.records import (
     field,
     filled,
     items,
+    make_problem,
+    named,
     number,
+    stated_id,
 )
 from code_rl.data.sources.testcases import solutions, with_calls
 from code_rl.grading import Problem
@@ -61,7 +64,7 @@ def _row_id(row: Row, _origin: Origin | None = None) -> str:
     return f"Mbpp/{task_id}" if task_id.isdecimal() else task_id
 
 
-@records.named(_row_id)
+@named(_row_id)
 def read_mbpp(row: Row, _origin: Origin) -> Problem:
     """Read an MBPP row, original (`text`) or sanitized (`prompt`)."""
     text = filled(row, "text" if row.get("text") is not None else "prompt")
@@ -80,7 +83,7 @@ def read_mbpp(row: Row, _origin: Origin) -> Problem:
     )
 
 
-@records.named(_row_id)
+@named(_row_id)
 def read_mbpp_plus(row: Row, _origin: Origin) -> Draft:
     """Read an MBPP+ row (`base_input`, `plus_input`, `canonical_solution`)."""
     name, solution = field(row, "entry_point", str), field(row, "canonical_solution", str)
@@ -103,7 +106,7 @@ def read_mbpp_plus(row: Row, _origin: Origin) -> Draft:
     return Draft(problem, tuple(calls), solution, number(row, "atol"), public=1)
 
 
-@records.named(_row_id)
+@named(_row_id)
 def read_mbpp_plus_origin(row: Row, _origin: Origin) -> Problem | Draft:
     """Read an MBPP+ row in the original format, whose `test` lists `inputs` and `results` (or a
     reference function)."""
@@ -125,9 +128,9 @@ def read_acecode(row: Row, origin: Origin) -> Problem:
     name = asserts.entry_point(asserts.called_by_all(statements) - set(dir(builtins)))
     answers = row.get("inferences") or []
     passed = [one["completion"] for one in answers if one["pass_rate"] == 1.0]
-    draft = records.make_problem(
+    draft = make_problem(
         origin,
-        records.stated_id(row, "id"),
+        stated_id(row, "id"),
         filled(row, "question"),
         fn_name=name,
         solutions=solutions(passed),
@@ -144,9 +147,9 @@ def _problem(
     row: Row, source: str, name: str, statement: str, *, solution: str, setup: str = ""
 ) -> Problem:
     view = "set" if name in SET_VIEWS else "found" if name in FOUND_VIEWS else None
-    if view is not None and source.startswith("mbppplus"):
-        setup += asserts.view_setup(name, view)
     meta = {"setup": setup} if setup else {}
+    if source.startswith("mbppplus"):
+        meta = dict(asserts.with_view(meta, name, view))
     return Problem(
         _row_id(row), statement, (), fn_name=name, solutions=(solution,), source=source, meta=meta
     )

@@ -6,9 +6,8 @@ turns into calls: `{"kind": "assert", "code": "assert f(2) == 4"}`.
 
 from __future__ import annotations
 
-import ast
 import builtins
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
@@ -62,42 +61,25 @@ def _without_asserts(fields: Mapping[str, Any], where: str) -> Mapping[str, Any]
         return fields
     if not all(are_asserts):
         raise DataError(f"{where}: tests: asserts go with asserts alone; make all tests asserts")
-    stated: list[tuple[str, bool, list[ast.stmt]]] = []
+    bodies = []
     for index, test in enumerate(tests):
         here = f"{where}: tests[{index}]"
         code = read_fields(test, _ASSERT_FIELDS, ("kind", "code"), here)["code"]
-        body = asserts.read_statements(code, f"{here}: code")
-        stated.append((here, test.get("public", False), body))
-    name = fields.get("fn_name") or _called(where, chain(*(body for *_, body in stated)))
-    reader = asserts.AssertReader(str(name))
-    found: list[asserts.CallAssert] = []
-    calls: list[dict[str, Any]] = []
-    for here, public, body in stated:
-        try:
-            made = asserts.read_asserts(reader, body)
-        except RowError as error:
-            raise DataError(f"{here}: code: {error}") from error
-        if not made:
-            raise DataError(f"{here}: code has no assert about {name}")
-        found += made
-        calls += [test_to_json(one) | {"public": public} for one in made]
+        bodies.append(asserts.read_statements(code, f"{here}: code"))
     try:
-        view = asserts.common_view(found)
+        called = asserts.called_by_all(chain(*bodies)) - set(dir(builtins))
+        name = str(fields.get("fn_name") or asserts.entry_point(called))
+        reader = asserts.AssertReader(name)
+        found = [asserts.read_asserts(reader, body) for body in bodies]
+        view = asserts.common_view(chain(*found))
     except RowError as error:
         raise DataError(f"{where}: tests: {error}") from error
-    meta = dict(fields.get("meta") or {})
-    if view is not None:
-        meta["setup"] = meta.get("setup", "") + asserts.view_setup(str(name), view)
+    if not all(found):
+        raise DataError(f"{where}: tests[{found.index([])}]: code has no assert about {name}")
+    calls = [
+        test_to_json(call) | {"public": test.get("public", False)}
+        for test, made in zip(tests, found, strict=True)
+        for call, _ in made
+    ]
+    meta = asserts.with_view(fields.get("meta") or {}, name, view)
     return {"compare": "python", **fields, "tests": calls, "fn_name": name, "meta": meta}
-
-
-def _called(where: str, statements: Iterable[ast.stmt]) -> str:
-    """Return the one function that every assert calls by name and Python does not define. Raises
-    DataError."""
-    names = asserts.called_by_all(statements) - set(dir(builtins))
-    if len(names) != 1:
-        raise DataError(
-            f"{where}: fn_name is missing, and the asserts do not all call one function; found "
-            f"{sorted(names)}"
-        )
-    return names.pop()

@@ -7,7 +7,6 @@ makes the row a `Skipped` with a reason code.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -117,10 +116,10 @@ class RowError(DataError):
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
         self.detail = detail
-        self.row_id = ""
 
 
 Reader = Callable[[Row, Origin], T]
+ROW_ID = "row_id"
 
 
 def named(row_id: Reader[str]) -> Callable[[Reader[T]], Reader[T]]:
@@ -128,15 +127,8 @@ def named(row_id: Reader[str]) -> Callable[[Reader[T]], Reader[T]]:
     that id."""
 
     def of(read: Reader[T]) -> Reader[T]:
-        @functools.wraps(read)
-        def reading(row: Row, origin: Origin) -> T:
-            try:
-                return read(row, origin)
-            except RowError as error:
-                error.row_id = row_id(row, origin)
-                raise
-
-        return reading
+        setattr(read, ROW_ID, row_id)
+        return read
 
     return of
 
@@ -144,13 +136,10 @@ def named(row_id: Reader[str]) -> Callable[[Reader[T]], Reader[T]]:
 def stated_id(row: Row, *names: str) -> str:
     """Return the first text or number that is not blank among these fields of a row, or an empty
     text."""
-    values = (row.get(name) for name in names)
-    stated = (
-        str(value)
-        for value in values
-        if isinstance(value, str | int) and not isinstance(value, bool)
-    )
-    return next((value for value in stated if value.strip()), "")
+    for value in map(row.get, names):
+        if isinstance(value, str | int) and not isinstance(value, bool) and str(value).strip():
+            return str(value)
+    return ""
 
 
 def make_problem(
@@ -163,15 +152,11 @@ def make_problem(
 ) -> Problem:
     """Return a problem of the set. A row without an id gets its position as id; blank starter code
     counts as none."""
-    starter = starter if starter and starter.strip() else None
     stated = str(row_id or "")
-    return Problem(
-        stated if stated.strip() else origin.row_id,
-        statement,
-        tuple(tests),
-        starter,
-        **{"source": origin.source, **more},
-    )
+    name = stated if stated.strip() else origin.row_id
+    starter = starter if starter and starter.strip() else None
+    more = {"source": origin.source, **more}
+    return Problem(name, statement, tuple(tests), starter, **more)
 
 
 def field(row: Row, name: str, kind: type[T]) -> T:
@@ -198,11 +183,7 @@ def filled(row: Row, name: str) -> str:
 def asked_by_user(prompt: Any) -> str:
     """Return the user's last message of a prompt, which is a text or a list of messages."""
     messages = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
-    said = [
-        one.get("content")
-        for one in messages
-        if isinstance(one, Mapping) and one.get("role") == "user"
-    ]
+    said = [one.get("content") for one in messages if one.get("role") == "user"]
     if not said or not isinstance(said[-1], str) or not said[-1].strip():
         raise RowError("blank_statement", "prompt has no message of the user")
     return said[-1]
@@ -224,16 +205,11 @@ def items(row: Row, name: str, kind: type[T]) -> list[T]:
     return found
 
 
-def from_json(value: Any, name: str, kind: type[T] | None = None) -> Any:
-    """Return `value`, parsed if it is text; with `kind` it must be of that type. Raises
-    RowError."""
-    if isinstance(value, str):
-        try:
-            value = parse_json(value)
-        except ValueError as error:
-            raise RowError("not_json", f"{name}: {error}") from error
-    if kind is not None and not isinstance(value, kind):
-        raise RowError(
-            "wrong_field_type", f"{name} is {type(value).__name__}, expected {kind.__name__}"
-        )
-    return value
+def from_json(value: Any, name: str) -> Any:
+    """Return `value`, parsed if it is text. Raises RowError."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_json(value)
+    except ValueError as error:
+        raise RowError("not_json", f"{name}: {error}") from error

@@ -20,7 +20,16 @@ from code_rl.data.sources import (
     verl,
 )
 from code_rl.data.sources.native import read_native
-from code_rl.data.sources.records import Item, Origin, Reader, Row, RowError, Skipped, stated_id
+from code_rl.data.sources.records import (
+    ROW_ID,
+    Item,
+    Origin,
+    Reader,
+    Row,
+    RowError,
+    Skipped,
+    stated_id,
+)
 from code_rl.grading.native import REQUIRED
 from code_rl.util.errors import DataError
 
@@ -68,8 +77,12 @@ def read_as(read: ReadRow, row: Row, origin: Origin) -> Item:
             detail = f"{origin.where}: {type(error).__name__}: {error}"
             raise RowError("malformed_row", detail) from error
     except RowError as error:
-        name = error.row_id or stated_id(row, "task_id", "question_id", "id") or origin.row_id
-        return Skipped(name, error.reason, error.detail[:300])
+        row_id = getattr(read, ROW_ID, _row_id)
+        return Skipped(row_id(row, origin), error.reason, error.detail[:300])
+
+
+def _row_id(row: Row, origin: Origin) -> str:
+    return stated_id(row, "task_id", "question_id", "id") or origin.row_id
 
 
 def shape_of(row: Row) -> Shape | None:

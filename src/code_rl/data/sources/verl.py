@@ -84,10 +84,7 @@ def read_verl(row: Row, origin: Origin) -> Problem | Ambiguous:
     except RowError as error:
         raise RowError("not_tests", error.detail) from error
     statement, starter = _unworded(asked_by_user(row["prompt"]))
-    reference = extra.get("reference")
-    known = (
-        [reference] if isinstance(reference, str) and reference.strip() else extra.get("solutions")
-    )
+    known = extra.get("reference") or extra.get("solutions")
     draft = make_problem(
         origin,
         None,  # `extra_info.index` is unique only within each of the joined data sets
@@ -139,20 +136,13 @@ def _functional(draft: Problem, source: str) -> Problem:
                 tests = tuple(CallTest(args, value) for args, value in pairs)
                 rule = Compare("lcb", TACO_TOL, TACO_TOL, exact_integers=True)
                 return dataclasses.replace(with_calls(draft, called, tests), compare=rule)
-    tells = (
-        "no loop that compares a call of the program's function"
-        if tables
-        else source.strip().rpartition("\n")[2]
-    )
-    raise RowError("not_tests", tells[:120])
+    raise RowError("not_tests", source.strip().rpartition("\n")[2][:120])
 
 
 def _pairs(tables: Mapping[str, Any], *, first: bool) -> list[tuple[Any, Any]]:
     """Return arguments and expected value of each test."""
     try:
         pairs = list(zip(tables["_inputs"], tables["_outputs"], strict=True))
-        if not pairs:
-            raise ValueError("they are empty")
         return [(tuple(args), wanted[0] if first else wanted) for args, wanted in pairs]
     except (TypeError, LookupError, ValueError) as error:
         raise RowError(
