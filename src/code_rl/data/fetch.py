@@ -48,7 +48,7 @@ class Repository:
             for part in _dicts(entry.get("data_files")):
                 if part.get("split") == split:
                     patterns = part.get("path") or []
-                    wanted = [patterns] if isinstance(patterns, str) else list(map(str, patterns))
+                    wanted = [patterns] if isinstance(patterns, str) else patterns
                     return [
                         name
                         for name in self.files
@@ -65,20 +65,18 @@ def open_repository(name: str, revision: str | None) -> Repository:
     """
     require("train", f"dataset {name}", "huggingface_hub", "httpx", "yaml")
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
 
     try:
         with interruptible():
             info = HfApi().dataset_info(name, revision=revision, timeout=TIMEOUT_S)
-    except HfHubHTTPError as error:
-        if error.response is not None and error.response.status_code < 500:
-            raise ConfigError(
-                f"the hub refused dataset {name} at revision {revision or MAIN!r} "
-                f"({_first_line(error)}); check both, and set HF_TOKEN for a private or gated one"
-            ) from error
-        return _cached(name, revision, error)
-    except _connection_errors() as error:
-        return _cached(name, revision, error)
+    except _hub_errors() as error:
+        response = getattr(error, "response", None)
+        if response is None or response.status_code >= 500:
+            return _cached(name, revision, error)
+        raise ConfigError(
+            f"the hub refused dataset {name} at revision {revision or MAIN!r} "
+            f"({_first_line(error)}); check both, and set HF_TOKEN for a private or gated one"
+        ) from error
     files = tuple(sorted(sibling.rfilename for sibling in info.siblings or ()))
     # Requested by the revision's name, so that the cache records its commit.
     card = _card(fetch_file(name, README, revision or MAIN)) if README in files else {}
@@ -99,14 +97,14 @@ def fetch_file(repository: str, filename: str, revision: str) -> Path:
             return Path(
                 hf_hub_download(repository, filename, repo_type="dataset", revision=revision)
             )
-    except HfHubHTTPError as error:
-        raise ConfigError(
-            f"the hub refused {repository}/{filename} at revision {revision}: {_first_line(error)}"
-        ) from error
-    except _connection_errors() as error:
-        raise _unreachable(
-            repository, revision, error, f"{filename} is not in its cache"
-        ) from error
+    except _hub_errors() as error:
+        if isinstance(error, HfHubHTTPError):
+            raise ConfigError(
+                f"the hub refused {repository}/{filename} at revision {revision}: "
+                f"{_first_line(error)}"
+            ) from error
+        lacking = f"{filename} is not in its cache"
+        raise _unreachable(repository, revision, error, lacking) from error
 
 
 def _cached(name: str, revision: str | None, cause: Exception) -> Repository:
@@ -146,9 +144,9 @@ def _card(readme: Path) -> dict[str, Any]:
         return {}
 
 
-def _connection_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions of a hub that does not answer. The base class of the hub's errors tells
-    which HTTP library it uses."""
+def _hub_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions of a hub that refuses, or does not answer. The base class of the hub's
+    errors tells which HTTP library it uses."""
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     return (LocalEntryNotFoundError, HfHubHTTPError.__bases__[0], ConnectionError, TimeoutError)
@@ -249,17 +247,17 @@ def select_files(
         found = ", ".join(data[:8]) or f"no data file ({', '.join(DATA_SUFFIXES)})"
         of = f" of config {config}" if config else ""
         raise ConfigError(f"{where} has nothing for split {split!r}{of}; it holds {found}")
-    parts = [_without_shard(name) for name in chosen]
-    sets = sorted({whole for whole, _ in parts})
+    shards = {name: _without_shard(name) for name in chosen}
+    sets = sorted({whole for whole, _ in shards.values()})
     if len(sets) > 1:
         raise ConfigError(
             f"{where} holds several data sets for split {split!r}: {', '.join(sets[:6])}; name "
             "one of them"
         )
-    for whole, shard in parts:
-        if shard is not None and shard[2] is not None and len(chosen) != int(shard[2]):
+    for whole, count in shards.values():
+        if count not in (None, len(chosen)):
             raise ConfigError(
-                f"{where} has {len(chosen)} of {int(shard[2])} shards of {whole}; get the rest"
+                f"{where} has {len(chosen)} of {count} shards of {whole}; get the rest"
             )
     return chosen
 
@@ -270,9 +268,11 @@ def _words(name: str) -> set[str]:
     return {word for part in PurePath(name).parts for word in re.split(r"[-_.]", part)}
 
 
-def _without_shard(name: str) -> tuple[str, re.Match[str] | None]:
-    """Return a path without its shard number, and the match of that number."""
+def _without_shard(name: str) -> tuple[str, int | None]:
+    """Return a path without its shard number, and the number of shards that it states."""
     path = PurePath(name)
     suffix = max((each for each in DATA_SUFFIXES if path.name.endswith(each)), key=len, default="")
     stem = path.name.removesuffix(suffix)
-    return str(path.with_name(_SHARD.sub("", stem) + suffix)), _SHARD.search(stem)
+    shard = _SHARD.search(stem)
+    count = int(shard[2]) if shard and shard[2] else None
+    return str(path.with_name(_SHARD.sub("", stem) + suffix)), count

@@ -50,9 +50,7 @@ class RunData:
         same."""
         found = {TRAIN: self.train} if self.train else {}
         found |= {TEST + name: split for name, split in (self.test or {}).items()}
-        return {
-            name: [source.pinned for source in dataset.sources] for name, dataset in found.items()
-        }
+        return {name: [source.pinned for source in split.sources] for name, split in found.items()}
 
 
 def find_data(
@@ -137,8 +135,8 @@ async def load_test_splits(
         from code_rl.data.builtin import SPLITS, test_split
 
         splits = {name: test_split(name) for name in SPLITS}
-    for name, dataset in (data.test or {}).items():
-        with given_as("test_dataset"):
+    with given_as("test_dataset"):
+        for name, dataset in (data.test or {}).items():
             splits[name] = await load_dataset(dataset, executor, say)
     return {name: subsample(problems, limit) for name, problems in splits.items()}
 
@@ -191,10 +189,10 @@ def labels(problem: Problem) -> dict[str, str]:
     """Return a problem's labels for evaluations: tags for breakdowns, and the text that a plain
     completion continues."""
     found = {name: problem.meta.get(name) for name in (*TAGS, "continued")}
-    stated = {
+    found["source"] = problem.source
+    return {
         name: str(value) for name, value in found.items() if isinstance(value, str | int | float)
     }
-    return stated | {"source": problem.source}
 
 
 def parse_difficulty(text: str) -> tuple[float, float]:
@@ -242,8 +240,7 @@ def in_language(
         for place, problem in enumerate(problems)
         if not problem.calls or problem.language == name
     ]
-    left_out = len(problems) - len(places)
-    if left_out:
+    if left_out := len(problems) - len(places):
         say(f"language={name}: {left_out} of {len(problems)} problems have call tests; left out")
     if not places:
         raise ConfigError(f"language={name}: every problem has call tests, which are Python's")

@@ -67,7 +67,7 @@ class ProblemStore(Indexed[Problem]):
         self.skipped: list[Skipped] = []
         self.complete = False
         self._place_of: dict[str, int] = {}
-        self._last: tuple[int, Problem] | None = None
+        self._last: Problem | None = None
         self._reading: int | None = None
         self._writing: tuple[IO[bytes], IO[bytes]] | None = None
         self._whole = self._read_index()
@@ -93,10 +93,10 @@ class ProblemStore(Indexed[Problem]):
     def get(self, problem_id: str) -> Problem:
         """Return the problem with this id. The last one is cached. Raises KeyError for an unknown
         id."""
-        index, last = self._place_of[problem_id], self._last
-        if last is None or last[0] != index:
-            last = self._last = index, self.at(index)
-        return last[1]
+        index = self._place_of[problem_id]
+        if self._last is None or self._last.id != problem_id:
+            self._last = self.at(index)
+        return self._last
 
     @property
     def keys(self) -> list[tuple[str, str]]:
@@ -185,13 +185,9 @@ class ProblemStore(Indexed[Problem]):
         return self.places[-1].offset + self.places[-1].length if self.places else 0
 
     def _take(self, row: Mapping[str, Any]) -> None:
-        self._place_of[row["id"]] = len(self.places)
-        offset, length = row["at"]
-        self.places.append(
-            ProblemLocation(
-                row["id"], offset, length, row.get("about", {}), row["text"], row["tests"]
-            )
-        )
+        name, about, (offset, length) = row["id"], row.get("about", {}), row["at"]
+        self._place_of[name] = len(self.places)
+        self.places.append(ProblemLocation(name, offset, length, about, row["text"], row["tests"]))
 
     def _note(self, row: Mapping[str, Any]) -> None:
         _, index = self._writers()
@@ -231,16 +227,13 @@ class ProblemStore(Indexed[Problem]):
 
 
 async def cached_store(
-    name: str,
-    items: Items,
-    about: Callable[[Problem], Mapping[str, Any]],
-    *modules: str,
+    name: str, items: Items, about: Callable[[Problem], Mapping[str, Any]], *modules: str
 ) -> ProblemStore:
     """Return the store `name` of the cache, made from `items` the first time. An interrupted one is
     continued; a second process waits.
 
-    It is made again if the readers or `modules` have changed. A problem with a repeated id is left
-    out (`duplicate_id`). Raises DataError if the store cannot be written.
+    It is made again if the readers or `modules` have changed. Raises DataError if the store cannot
+    be written.
     """
     key = sources_digest(*READERS, *modules)
     folder = cache_folder() / "problems" / f"{name}-{key[:16]}"
@@ -251,9 +244,8 @@ async def cached_store(
         folder.mkdir(parents=True, exist_ok=True)
         async with AsyncFileLock(folder / "lock"):
             store = ProblemStore(folder, key)
-            if store.complete:
-                return store
-            await store.fill(items(store.rows), lambda problem, _: about(problem))
+            if not store.complete:
+                await store.fill(items(store.rows), lambda problem, _: about(problem))
     except OSError as error:
         raise DataError(
             f"{folder} cannot be written ({error.strerror}); set CODE_RL_CACHE to a folder with "

@@ -93,13 +93,13 @@ async def with_expected(
     problem, calls = draft.problem, [CallTest(args) for args in draft.calls]
     executions = await answers_of(executor, program_job(problem, draft.reference, calls, limits))
     beyond = {
-        index: str(run.status) for index, run in enumerate(executions) if run.status in _BEYOND
+        str(index): str(run.status) for index, run in enumerate(executions) if run.status in _BEYOND
     }
     if len(beyond) > _MOST_LEFT_OUT * len(calls):
         beyond = {}
     tests: list[CallTest] = []
     for index, run in enumerate(executions):
-        if index in beyond:
+        if str(index) in beyond:
             continue
         if run.status is not Status.OK or run.value is None:
             return Skipped(
@@ -112,19 +112,13 @@ async def with_expected(
         return Skipped(
             problem.id, "reference_failed", f"{len(executions)} of {len(calls)} calls answered"
         )
-    compare = (
-        problem.compare
-        if problem.compare.checker
-        else expected_rule([t.expected for t in tests], draft.abs_tol)
-    )
-    left_out = (
-        {"calls_left_out": {str(index): status for index, status in beyond.items()}}
-        if beyond
-        else {}
-    )
-    return dataclasses.replace(
-        problem, tests=tuple(tests), compare=compare, meta={**problem.meta, **left_out}
-    )
+    compare = problem.compare
+    if not compare.checker:
+        compare = expected_rule([test.expected for test in tests], draft.abs_tol)
+    meta = dict(problem.meta)
+    if beyond:
+        meta["calls_left_out"] = beyond
+    return dataclasses.replace(problem, tests=tuple(tests), compare=compare, meta=meta)
 
 
 async def _resolve_reading(item: Ambiguous, executor: Executor) -> Problem | Skipped:
@@ -149,16 +143,12 @@ async def _resolve_reading(item: Ambiguous, executor: Executor) -> Problem | Ski
                 return Skipped(problem.id, "value_not_plain", str(error))
             if len(fitting) > 1:
                 names = ", ".join(reading.name for reading in fitting)
-                return Skipped(
-                    problem.id, "wrapping_ambiguous", f"its solution passes under {names}"
-                )
+                detail = f"its solution passes under {names}"
+                return Skipped(problem.id, "wrapping_ambiguous", detail)
             if fitting:
                 return _chosen(problem, fitting[0], "its solution passes")
-    return Skipped(
-        problem.id,
-        "no_reading_fits",
-        f"{len(references)} solutions tried; first {(*troubles, '')[0]}",
-    )
+    detail = f"{len(references)} solutions tried; first {(*troubles, '')[0]}"
+    return Skipped(problem.id, "no_reading_fits", detail)
 
 
 def _chosen(problem: Problem, reading: Reading, why: str) -> Problem:
@@ -204,10 +194,11 @@ def _weight(item: Item) -> int:
     """Return the approximate size of an item's tests in memory, in bytes."""
     if isinstance(item, Skipped):
         return 0
-    if isinstance(item, Draft):
-        return sum(len(repr(call)) for call in item.calls)
-    tests = item.tests if isinstance(item, Problem) else item.tiers[0][0].tests
+    if isinstance(item, Problem):
+        parts: Iterable[object] = item.tests
+    else:
+        parts = item.calls if isinstance(item, Draft) else item.tiers[0][0].tests
     return sum(
-        len(test.input) + len(test.expected) if isinstance(test, StdinTest) else len(repr(test))
-        for test in tests
+        len(part.input) + len(part.expected) if isinstance(part, StdinTest) else len(repr(part))
+        for part in parts
     )

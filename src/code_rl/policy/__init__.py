@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING
 from code_rl.util.door import door
 
 if TYPE_CHECKING:
-    from code_rl.policy.lengths import cap_max_tokens, prompt_length, refuse_prompts
-    from code_rl.policy.sample import GroupGrader, Policy, Sampling, derive_seed
+    from code_rl.policy.sample import (
+        GroupGrader,
+        Policy,
+        Sampling,
+        cap_max_tokens,
+        derive_seed,
+        prompt_length,
+        refuse_prompts,
+    )
     from code_rl.policy.trajectory import Group, Trajectory, Turn
 else:  # a type checker would take any name for one of ours
     __getattr__ = door(__name__)

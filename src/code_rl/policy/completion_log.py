@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from code_rl.grading import Verdict
 from code_rl.util.files import KeyedLog, digest, size_of, sync_directory
@@ -35,8 +35,7 @@ class SamplingRequest:
     seed: int
 
 
-@dataclass(frozen=True, slots=True)
-class SampledAnswer:
+class SampledAnswer(NamedTuple):
     """One sampled answer: T tokens, the sampler's logprobs_T, and why it ended (`stop` or
     `length`)."""
 
@@ -118,8 +117,7 @@ class GroupLog:
 
     def keep_sampled(self, request: SamplingRequest, sampled: SampledAnswers) -> None:
         """Keep the answers to a request."""
-        answers = [[each.tokens, each.logprobs, each.stop_reason] for each in sampled.answers]
-        self._put("drawn", asdict(request), {**asdict(sampled), "answers": answers})
+        self._put("drawn", asdict(request), asdict(sampled))
 
     def verdict(self, program: Program) -> Verdict | None:
         """Return the kept verdict of a program, or None."""

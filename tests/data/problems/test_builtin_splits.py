@@ -13,7 +13,6 @@ from code_rl.data.builtin import (
     TRAIN_SIZE,
     BuiltinTrainSet,
     draw_problem,
-    test_specs,
     test_split,
 )
 from code_rl.data.builtin.specs import TRAIN, held_out_composition, held_out_constant, split_of
@@ -32,6 +31,11 @@ PINNED = {
 @cache
 def training():
     return [draw_problem(TRAIN, 0, index) for index in range(TRAIN_SIZE)]
+
+
+def drawn(name):
+    """The problems of a test split with their specs."""
+    return [draw_problem(name, 0, int(problem.id.rpartition("/")[2])) for problem in test_split(name)]
 
 
 def digest(problems):
@@ -65,7 +69,7 @@ def test_split_has_distinct_problems_and_enough_of_them(name):
     problems = test_split(name)
     assert len(problems) == TEST_SIZE >= 200
     assert len({problem.id for problem in problems}) == TEST_SIZE
-    assert len({spec.key for spec, _ in test_specs(name)}) == TEST_SIZE
+    assert len({spec.key for spec, _ in drawn(name)}) == TEST_SIZE
 
 
 @pytest.mark.parametrize("name", SPLITS)
@@ -73,11 +77,11 @@ def test_no_test_problem_is_a_training_problem(name):
     statements = {normalised(problem.statement) for _, problem in training()}
     meanings = {spec.key for spec, _ in training()}
     assert not statements & {normalised(problem.statement) for problem in test_split(name)}
-    assert not meanings & {spec.key for spec, _ in test_specs(name)}
+    assert not meanings & {spec.key for spec, _ in drawn(name)}
 
 
 def test_splits_share_no_problem():
-    meanings = [spec.key for name in SPLITS for spec, _ in test_specs(name)]
+    meanings = [spec.key for name in SPLITS for spec, _ in drawn(name)]
     assert len(set(meanings)) == len(meanings)
 
 
@@ -96,13 +100,13 @@ def test_training_statements_name_no_held_out_number():
 
 def test_training_asks_nothing_held_out_in_other_words():
     """`> 9` is `>= 10`: a training threshold whose synonym has a held-out constant would give the constant away."""
-    meanings = {spec.key[:3] for spec, _ in test_specs("constants") if isinstance(spec.key[2], int)}
+    meanings = {spec.key[:3] for spec, _ in drawn("constants") if isinstance(spec.key[2], int)}
     assert not meanings & {spec.key[:3] for spec, _ in training()}
 
 
 def test_each_test_problem_is_held_out_on_its_own_count_only():
     for name in SPLITS:
-        for spec, _ in test_specs(name):
+        for spec, _ in drawn(name):
             assert split_of(spec) == name
             assert (bool(spec.constants) and all(map(held_out_constant, spec.constants))) or name != "constants"
             assert held_out_composition(spec) == (name == "compositions")
@@ -111,7 +115,7 @@ def test_each_test_problem_is_held_out_on_its_own_count_only():
 
 def test_every_part_of_the_composition_split_is_known_from_training():
     known = {(index, part.name) for spec, _ in training() for index, part in enumerate(spec.parts)}
-    asked = {(index, part.name) for spec, _ in test_specs("compositions") for index, part in enumerate(spec.parts)}
+    asked = {(index, part.name) for spec, _ in drawn("compositions") for index, part in enumerate(spec.parts)}
     assert asked <= known
 
 

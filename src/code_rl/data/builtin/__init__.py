@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 from functools import cache
+from itertools import count
 
 from code_rl.data.builtin import specs
 from code_rl.data.builtin.cases import DegenerateError, build_tests
@@ -25,7 +26,6 @@ __all__ = [
     "TRAIN_SIZE",
     "BuiltinTrainSet",
     "draw_problem",
-    "test_specs",
     "test_split",
 ]
 
@@ -82,22 +82,16 @@ class BuiltinTrainSet(Indexed[Problem]):
 
 
 @cache
-def test_specs(name: str) -> tuple[tuple[Spec, Problem], ...]:
-    """Return the fixed test split `name` with its specs: TEST_SIZE problems with different
+def test_split(name: str) -> tuple[Problem, ...]:
+    """Return the fixed test split `name`, one of SPLITS: TEST_SIZE problems with different
     meanings."""
-    chosen: dict[object, tuple[Spec, Problem]] = {}
-    index = 0
-    while len(chosen) < TEST_SIZE:
-        pair = draw_problem(name, TEST_SEED, index)
-        chosen.setdefault(pair[0].key, pair)
-        index += 1
+    chosen: dict[object, Problem] = {}
+    for index in count():
+        spec, problem = draw_problem(name, TEST_SEED, index)
+        chosen.setdefault(spec.key, problem)
+        if len(chosen) == TEST_SIZE:
+            break
     return tuple(chosen.values())
 
 
-def test_split(name: str) -> tuple[Problem, ...]:
-    """Return the fixed test split `name`, one of SPLITS: TEST_SIZE problems."""
-    return tuple(problem for _, problem in test_specs(name))
-
-
-test_specs.__test__ = False  # type: ignore[attr-defined]
 test_split.__test__ = False  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -74,16 +74,7 @@ class Spec:
         filt, const = self.filter, self.filter_const
         if isinstance(const, int) and filt in ("gt", "lt"):
             filt, const = ("ge", const + 1) if filt == "gt" else ("le", const - 1)
-        return (
-            self.source,
-            filt,
-            const,
-            self.map,
-            self.map_const,
-            self.reduce,
-            self.reduce_const,
-            self.map_first,
-        )
+        return astuple(replace(self, filter=filt, filter_const=const))
 
     @property
     def returns_list(self) -> bool:

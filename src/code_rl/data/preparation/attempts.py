@@ -91,9 +91,8 @@ def _input_key(test: TestCase) -> str:
     return dumps([list(test.args), dict(test.kwargs)])
 
 
-Undo = Callable[[], None]
-Change = Callable[[], Undo]
-"""A function that changes the syntax tree in one place and returns the function that undoes it."""
+Change = tuple[Any, Any, object]
+"""A list of the syntax tree, or the `vars` of a node; an index or a name in it; the new value."""
 
 OPERATOR_SWAPS: dict[type[ast.AST], tuple[type[Any], ...]] = {
     ast.Lt: (ast.LtE, ast.Gt),
@@ -151,12 +150,12 @@ def mutants(source: str, count: int, seed: str) -> list[str]:
         return []
     found = {original: None}
     changes = list(_changes(tree))
-    for change in random.Random(seed).sample(changes, len(changes)):
+    for place, at, new in random.Random(seed).sample(changes, len(changes)):
         if len(found) > count:
             break
-        undo = change()
+        old, place[at] = place[at], new
         found[ast.unparse(tree)] = None
-        undo()
+        place[at] = old
     return list(found)[1:]
 
 
@@ -165,55 +164,37 @@ def _changes(tree: ast.Module) -> Iterator[Change]:
         yield from _own_changes(parent)
         for name, value in ast.iter_fields(parent):
             if isinstance(value, ast.expr):
-                yield from (
-                    _setter(vars(parent), name, new) for new in _replacements(value, parent)
-                )
+                yield from ((vars(parent), name, new) for new in _replacements(value, parent))
             elif isinstance(value, list):
                 for index, item in enumerate(value):
                     if isinstance(item, ast.expr):
-                        yield from (
-                            _setter(value, index, new) for new in _replacements(item, parent)
-                        )
+                        yield from ((value, index, new) for new in _replacements(item, parent))
                     elif isinstance(
                         item, ast.Assign | ast.AugAssign | ast.Break | ast.If | ast.Continue
                     ) or (
                         isinstance(item, ast.Expr)
                         and not isinstance(item.value, ast.Constant)  # docstrings are not mutated
                     ):
-                        yield _setter(value, index, ast.Pass())
-
-
-def _setter(place: list[Any] | dict[str, Any], at: Any, new: object) -> Change:
-    """Return the change that sets an item of a list, or an attribute in a node's `vars`."""
-
-    def change() -> Undo:
-        old = place[at]
-        place[at] = new
-        return lambda: place.__setitem__(at, old)
-
-    return change
+                        yield value, index, ast.Pass()
 
 
 def _own_changes(node: ast.AST) -> Iterator[Change]:
     """Yield changes of a node itself: operators, names, bounds of slices, the value of a return."""
     if isinstance(node, ast.Compare):
         for index, op in enumerate(node.ops):
-            yield from (_setter(node.ops, index, swap()) for swap in OPERATOR_SWAPS[type(op)])
+            yield from ((node.ops, index, swap()) for swap in OPERATOR_SWAPS[type(op)])
     elif isinstance(node, ast.BinOp | ast.AugAssign | ast.BoolOp):
         for swap in OPERATOR_SWAPS.get(type(node.op), ()):
-            yield _setter(vars(node), "op", swap())
+            yield vars(node), "op", swap()
     elif isinstance(node, ast.Slice):
         for name in ("lower", "upper"):
             bound = getattr(node, name)
-            yield _setter(
-                vars(node),
-                name,
-                ast.BinOp(bound, ast.Add(), ast.Constant(1)) if bound else ast.Constant(1),
-            )
+            one = ast.Constant(1)
+            yield vars(node), name, ast.BinOp(bound, ast.Add(), one) if bound else one
     elif isinstance(node, ast.Name) and node.id in NAME_SWAPS and isinstance(node.ctx, ast.Load):
-        yield _setter(vars(node), "id", NAME_SWAPS[node.id])
+        yield vars(node), "id", NAME_SWAPS[node.id]
     elif isinstance(node, ast.Attribute) and node.attr in METHOD_SWAPS:
-        yield _setter(vars(node), "attr", METHOD_SWAPS[node.attr])
+        yield vars(node), "attr", METHOD_SWAPS[node.attr]
     elif isinstance(node, ast.Return) and node.value is not None:
         news: list[ast.expr] = [ast.Constant(None), ast.List([node.value], ast.Load())]
         if isinstance(node.value, ast.List | ast.ListComp | ast.Tuple):
@@ -221,7 +202,7 @@ def _own_changes(node: ast.AST) -> Iterator[Change]:
             news.append(ast.Call(other, [node.value], []))
         if isinstance(node.value, ast.Compare | ast.BoolOp):
             news.append(ast.UnaryOp(ast.Not(), node.value))
-        yield from (_setter(vars(node), "value", new) for new in news)
+        yield from ((vars(node), "value", new) for new in news)
 
 
 def _replacements(node: ast.expr, parent: ast.AST) -> Iterator[ast.expr]:

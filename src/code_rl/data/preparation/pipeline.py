@@ -93,7 +93,7 @@ async def _run_stages(workspace: Workspace, view: View) -> int:
                     decisions = await RUNNERS[name](workspace, candidates, on_item)
                 candidates, dropped = _sorted_out(report, name, candidates, decisions)
             seconds = time.perf_counter() - started
-            view.say(str(report.add(name, went_in, len(candidates), dropped, seconds)))
+            view.say(report.add(name, went_in, len(candidates), dropped, seconds))
             summary = write_card(report, candidates, workspace)
     finally:
         await workspace.aclose()
@@ -139,6 +139,6 @@ def _exit_code(report: Report, view: View) -> int:
     if failed := reasons.count(SANDBOX_ERROR):
         view.say(f"{failed} problems got no verdict ({SANDBOX_ERROR}); run again to try them again")
         return 1
-    if not report.stages[-1].came_out:
+    if not report.stages[-1]["out"]:
         view.say(f"nothing is left: every row was dropped; {DROPPED} has each reason")
     return 0

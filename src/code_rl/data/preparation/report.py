@@ -39,54 +39,36 @@ class Dropped:
     overlap: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StageReport:
-    """One stage's counts. `went_in` and `came_out` count problems (for `normalise`, rows of the
-    source); `reasons` counts the dropped ones, the most frequent reason first."""
-
-    stage: str
-    went_in: int
-    came_out: int
-    reasons: Mapping[str, int]
-    seconds: float
-
-    def __str__(self) -> str:
-        reasons = ", ".join(f"{reason} {count}" for reason, count in self.reasons.items())
-        return (
-            f"{self.stage:>13}  {self.went_in:>7} → {self.came_out:<7} {self.seconds:7.1f} s "
-            f" {reasons or 'nothing dropped'}"
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the stage's object in the card."""
-        return {
-            "stage": self.stage,
-            "in": self.went_in,
-            "out": self.came_out,
-            "dropped": self.reasons,
-            "seconds": round(self.seconds, 3),
-        }
-
-
 @dataclass(slots=True)
 class Report:
-    """The whole run so far: its stages, every dropped row in order, and the verdicts of stage
-    `verify` by problem."""
+    """The whole run so far: its stages as the card has them, every dropped row in order, and the
+    verdicts of stage `verify` by problem."""
 
-    stages: list[StageReport] = field(default_factory=list)
+    stages: list[dict[str, Any]] = field(default_factory=list)
     dropped: list[Dropped] = field(default_factory=list)
     programs: dict[str, Verdicts] = field(default_factory=dict)
 
     def add(
         self, stage: str, went_in: int, came_out: int, dropped: Sequence[Dropped], seconds: float
-    ) -> StageReport:
-        """Add a stage, and return its report."""
-        reasons = Counter(one.reason for one in dropped)
+    ) -> str:
+        """Add a stage, and return its line for the terminal. `went_in` and `came_out` count
+        problems (for `normalise`, rows of the source)."""
+        reasons = dict(Counter(one.reason for one in dropped).most_common())
         self.stages.append(
-            StageReport(stage, went_in, came_out, dict(reasons.most_common()), seconds)
+            {
+                "stage": stage,
+                "in": went_in,
+                "out": came_out,
+                "dropped": reasons,
+                "seconds": round(seconds, 3),
+            }
         )
         self.dropped += dropped
-        return self.stages[-1]
+        told = ", ".join(f"{reason} {count}" for reason, count in reasons.items())
+        return (
+            f"{stage:>13}  {went_in:>7} → {came_out:<7} {seconds:7.1f} s "
+            f" {told or 'nothing dropped'}"
+        )
 
 
 def write_card(report: Report, kept: Sequence[Candidate], workspace: Workspace) -> str:
@@ -112,9 +94,9 @@ def _card(report: Report, kept: Sequence[Candidate], workspace: Workspace) -> di
         "code": f"{__version__} {sources_digest('code_rl')[:12]}",
         "settings": chz.asdict(config),
         "provenance": workspace.dataset.provenance(),
-        "stages": [stage.to_json() for stage in report.stages],
+        "stages": report.stages,
         "rows": {
-            "read": report.stages[0].went_in,
+            "read": report.stages[0]["in"],
             "kept": len(kept),
             **Counter(one.reason for one in dropped),
         },

@@ -118,11 +118,11 @@ class Verifier:
             await self._wrong_ones(problem, stated, programs)
             return Decision(*trivial)
         if not problem.solutions:
-            if self.config.unverified == "drop":
-                return Decision(
-                    "no_reference", "no reference solution: nothing shows that the tests are right"
-                )
-            return Decision(metadata={"verified": False})
+            if self.config.unverified == "keep":
+                return Decision(metadata={"verified": False})
+            return Decision(
+                "no_reference", "no reference solution: nothing shows that the tests are right"
+            )
         for limit in (stated, self.config.patient_limit_s):
             failed: list[tuple[str, Verdict]] = []
             programs.clear()
@@ -297,10 +297,8 @@ def _no_verdict(verdict: Verdict) -> Decision:
     """Return the decision for a verdict that is not about the program: a broken checker, or a
     failed sandbox."""
     broken = verdict.kind is VerdictKind.CHECKER_ERROR
-    return Decision(
-        BROKEN_CHECKER if broken else SANDBOX_ERROR,
-        verdict.failure.message if verdict.failure else "",
-    )
+    message = verdict.failure.message if verdict.failure else ""
+    return Decision(BROKEN_CHECKER if broken else SANDBOX_ERROR, message)
 
 
 STEP_S = 0.25
@@ -313,9 +311,7 @@ LEAST_ROOM = 1.25
 
 def bucket(cpu_s: float) -> float:
     """Return the smallest of 0.25, 0.5, 1, 2, 4, … seconds that is not below `cpu_s`."""
-    if cpu_s <= STEP_S:
-        return STEP_S
-    return float(STEP_S * 2 ** math.ceil(math.log2(cpu_s / STEP_S)))
+    return float(STEP_S * 2 ** math.ceil(math.log2(max(cpu_s / STEP_S, 1))))
 
 
 def calibrated_limit(stated_s: float, slowest_s: float) -> float:

@@ -35,30 +35,31 @@ def split_of(problem_id: str, test_share: float, seed: int) -> str:
 async def run_write(
     workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem
 ) -> list[Decision]:
-    """Write every remaining problem to its split, then the manifest."""
-    config = workspace.config
-    splits = {}
-    for name in SPLITS:
-        members = [
-            one
-            for one in candidates
-            if split_of(one.entry.id, config.test_share, config.seed) == name
-        ]
-        file = workspace.out / f"{name}.{config.format}"
-        if members:
-            _write_split(workspace, members, file, on_item)
-            splits[name] = {
-                "file": file.name,
-                "problems": len(members),
-                "sha256": file_sha256(file),
-            }
-    for each in (read_prepared(workspace.out) or {"splits": {}})["splits"].values():
-        if each["file"] not in [split["file"] for split in splits.values()]:
-            (workspace.out / Path(each["file"]).name).unlink(missing_ok=True)
-    write_atomically(
-        workspace.out / MANIFEST,
-        json.dumps(_manifest(workspace, splits), indent=1) + "\n",
-    )
+    """Write every remaining problem to its split, then the manifest. A file gets its name once it
+    is complete."""
+    config, out = workspace.config, workspace.out
+    members: dict[str, list[Candidate]] = {name: [] for name in SPLITS}
+    for one in candidates:
+        members[split_of(one.entry.id, config.test_share, config.seed)].append(one)
+
+    def problems(name: str) -> Iterator[Problem]:
+        for one in members[name]:
+            yield workspace.load(one)
+            on_item()
+
+    splits: dict[str, Any] = {}
+    for name in filter(members.get, SPLITS):
+        file = out / f"{name}.{config.format}"
+        part = workspace.work / file.name
+        count = write_problems(part, problems(name))
+        part.replace(file)
+        sync_directory(out)
+        splits[name] = {"file": file.name, "problems": count, "sha256": file_sha256(file)}
+    written = {split["file"] for split in splits.values()}
+    for each in (read_prepared(out) or {"splits": {}})["splits"].values():
+        if each["file"] not in written:
+            (out / Path(each["file"]).name).unlink(missing_ok=True)
+    write_atomically(out / MANIFEST, json.dumps(_manifest(workspace, splits), indent=1) + "\n")
     return [Decision()] * len(candidates)
 
 
@@ -78,22 +79,6 @@ def check_replaced(config: PrepareConfig, source: Dataset) -> None:
         raise ConfigError(
             f"out={out} holds what was prepared of dataset={other}; choose another folder"
         )
-
-
-def _write_split(
-    workspace: Workspace, members: Sequence[Candidate], file: Path, on_item: OnItem
-) -> None:
-    """Write the problems in the file's format. The file gets its name once it is complete."""
-
-    def problems() -> Iterator[Problem]:
-        for candidate in members:
-            yield workspace.load(candidate)
-            on_item()
-
-    part = workspace.work / file.name
-    write_problems(part, problems())
-    part.replace(file)
-    sync_directory(workspace.out)
 
 
 def _manifest(workspace: Workspace, splits: dict[str, Any]) -> dict[str, Any]:
