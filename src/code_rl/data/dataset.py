@@ -129,7 +129,7 @@ class MadeSource(Source):
     object, whose hash is the version."""
 
     problems: Sequence[Problem] = ()
-    version: str = ""
+    version: str = __version__
 
     def readers(self) -> Iterator[Callable[[], Item]]:
         """Yield one function per problem, which returns it."""
@@ -320,11 +320,7 @@ def _sources(part: Part, role: Role) -> list[Source]:
     if given == BUILTIN:
         from code_rl.data.builtin import BuiltinTrainSet
 
-        return [
-            MadeSource(
-                given, None, (), given=given, problems=BuiltinTrainSet(), version=__version__
-            )
-        ]
+        return [MadeSource(given, None, (), given=given, problems=BuiltinTrainSet())]
     if name in MIXTURES:
         mixture = MIXTURES[name]
         if split not in (None, "train", "test"):
@@ -342,7 +338,9 @@ def _sources(part: Part, role: Role) -> list[Source]:
         return [_named(part, entry, role)]
     if is_data_file(name) or name.startswith(("/", "./", "../", "~")):
         raise ConfigError(f"dataset={given}: there is no such file or folder")
-    if OBJECT.fullmatch(given) and (not suggestion(name, KNOWN_NAMES) or _is_module(name)):
+    if OBJECT.fullmatch(given) and (
+        not suggestion(name, KNOWN_NAMES) or find_spec(name.partition(".")[0])
+    ):
         problems = problems_of("dataset", given, registry.find("dataset", given, dict[str, Any]()))
         version = digest_of(problems)
         return [MadeSource(given, None, (), given=given, problems=problems, version=version)]
@@ -351,11 +349,6 @@ def _sources(part: Part, role: Role) -> list[Source]:
         f"{suggestion(name, KNOWN_NAMES)}; known are {', '.join(KNOWN_NAMES)}, hub ids "
         "(owner/name), paths, and package.module:object for your own"
     )
-
-
-def _is_module(name: str) -> bool:
-    """Return True if the top-level package of a dotted name can be imported."""
-    return find_spec(name.partition(".")[0]) is not None
 
 
 def _named(part: Part, entry: CatalogueEntry, role: Role) -> Source:
@@ -370,15 +363,9 @@ def _named(part: Part, entry: CatalogueEntry, role: Role) -> Source:
         if name in CATALOGUE and split not in entry.splits:
             raise ConfigError(f"{name}:{split}: the splits of {name} are {', '.join(entry.splits)}")
     repository = open_repository(entry.repository, part.revision)
-    files = wanted or [
-        file for file in repository.listed(entry.config, split) if is_data_file(file)
-    ]
-    files = files or select_files(
-        repository.files, entry.config, split, f"dataset {repository.name}"
-    )
-    missing = [file for file in files if file not in repository.files]
-    if missing:
-        raise ConfigError(f"dataset {entry.repository} has no {missing[0]} at {repository.commit}")
+    listed = wanted or list(filter(is_data_file, repository.listed(entry.config, split)))
+    where = f"dataset {repository.name}"
+    files = listed or select_files(repository.files, entry.config, split, where)
     paths = tuple(fetch_file(repository.name, file, repository.commit) for file in files)
     return Source(name, split, paths, entry.repository, repository.commit, repository.licence)
 

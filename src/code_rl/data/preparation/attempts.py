@@ -6,8 +6,9 @@ from __future__ import annotations
 import ast
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import repeat
 from typing import Any
 
 from code_rl.grading import Compare, Problem, StdinTest, TestCase
@@ -49,17 +50,13 @@ def trivial_pass(problem: Problem) -> tuple[str, str] | None:
     first = problem.tests[0].expected
     constant = (dumps(first) if problem.calls else str(first)).encode("utf-8", "surrogatepass")
     nothing = dumps(None).encode() if problem.calls else b""
-    answers: tuple[tuple[str, str, Callable[[TestCase], bytes]], ...] = (
-        ("passes_empty", "a program that does nothing passes", lambda _: nothing),
-        (
-            "passes_constant",
-            f"one answer passes all {len(problem.tests)} tests",
-            lambda _: constant,
-        ),
-        ("passes_echo", "a program that gives back its input passes", _echo),
-    )
-    for reason, detail, answer in answers:
-        if all(accepts(test, answer(test), problem.compare) for test in problem.tests):
+    same = f"one answer passes all {len(problem.tests)} tests"
+    for reason, detail, answers in (
+        ("passes_empty", "a program that does nothing passes", repeat(nothing)),
+        ("passes_constant", same, repeat(constant)),
+        ("passes_echo", "a program that gives back its input passes", map(_echo, problem.tests)),
+    ):
+        if all(map(accepts, problem.tests, answers, repeat(problem.compare))):
             return reason, detail
     known = {_input_key(test) for test in problem.tests if test.public}
     if known and all(test.public or _input_key(test) in known for test in problem.tests):

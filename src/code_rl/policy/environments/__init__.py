@@ -71,18 +71,15 @@ def get_environment(
             f"max_turns={max_turns} has no effect on an environment that is made already; make it "
             "with them"
         )
-    for call in ("begin", "reply", "max_turns"):
-        if not hasattr(made, call):
-            raise ConfigError(
-                f"environment={name} has no {call}; see code_rl.policy.environments.Environment"
-            )
-    if not isinstance(made.max_turns, int) or made.max_turns < 1:
+    most = getattr(made, "max_turns", None)
+    if not hasattr(made, "begin") or not hasattr(made, "reply"):
         raise ConfigError(
-            f"environment={name} has max_turns={made.max_turns!r}; it must be a whole number of "
-            "at least 1"
+            f"environment={name} lacks begin or reply; see code_rl.policy.environments.Environment"
         )
+    if not isinstance(most, int) or most < 1:
+        raise ConfigError(f"environment={name} has max_turns={most!r}; it must be 1 or more")
     arity("environment", f"{name}.reply", made.reply, 3, may_wait=True)
-    return _Guarded(name, made, made.max_turns)
+    return _Guarded(name, made, most)
 
 
 @dataclass(frozen=True, slots=True)

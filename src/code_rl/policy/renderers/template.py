@@ -62,13 +62,13 @@ class ChatTemplateRenderer(Renderer):
         opening = prompt.rpartition(_PROBE[0]["content"])[2]
         self.opens_thinking = self.leaves_thinking_open(opening)
         text = self._text(_PROBE, opening=True)
-        self._pieces_agree = self._encode_pieces(text, {}) == self._encode_whole(text)
+        self._pieces_agree = self._encode(text, {}) == self._encode(text)
         whole = self._text(_PROBE, opening=False)
         reply = whole[len(prompt) :] if whole.startswith(prompt) else ""
         lead = reply.partition("answer")[0]
         marked = THINK not in lead and any(piece in self._specials for piece in self._cut(lead))
         self._lead = lead if marked else ""
-        read, _ = self.parse_response(self._encode_whole(reply[: self._turn_length(reply)]))
+        read, _ = self.parse_response(self._encode(reply[: self._turn_length(reply)]))
         answer = read["content"] if reply else whole
         if "question" not in prompt or "answer" not in answer:
             raise ConfigError(
@@ -176,9 +176,9 @@ class ChatTemplateRenderer(Renderer):
     def _cut(self, text: str) -> list[str]:
         return [piece for piece in self._split.split(text) if piece] if self._split else [text]
 
-    def _disguise(self, messages: Sequence[Message]) -> tuple[list[Message], dict[str, str]]:
+    def _disguise(self, messages: Sequence[Message]) -> tuple[list[Message], dict[str, str] | None]:
         """Replace special-token text in the messages by unused private characters; return both and
-        the mapping."""
+        the mapping (None if there is no such text)."""
         everything = "".join(
             value for message in messages for value in message.values() if isinstance(value, str)
         )
@@ -186,7 +186,7 @@ class ChatTemplateRenderer(Renderer):
         free = (chr(code) for code in _PRIVATE if chr(code) not in used)
         disguises = {next(free): token for token in self._specials if token in everything}
         if not disguises:
-            return list(messages), {}
+            return list(messages), None
         if not self._pieces_agree:
             raise DataError(
                 "a message holds the text of a special token, which this tokenizer cannot encode "
@@ -203,15 +203,13 @@ class ChatTemplateRenderer(Renderer):
             for m in messages
         ], disguises
 
-    def _encode(self, text: str, disguises: Mapping[str, str]) -> list[int]:
-        return self._encode_pieces(text, disguises) if disguises else self._encode_whole(text)
-
-    def _encode_whole(self, text: str) -> list[int]:
-        tokens: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
-        return tokens
-
-    def _encode_pieces(self, text: str, disguises: Mapping[str, str]) -> list[int]:
+    def _encode(self, text: str, disguises: Mapping[str, str] | None = None) -> list[int]:
+        """Return the tokens of a text: of the whole or, with `disguises`, of the pieces between
+        special tokens one by one."""
         tokens: list[int] = []
+        if disguises is None:
+            tokens += self.tokenizer.encode(text, add_special_tokens=False)
+            return tokens
         for piece in self._cut(text):
             if piece in self._specials:
                 tokens.append(self._specials[piece])
