@@ -28,8 +28,7 @@ from pathlib import Path
 import chz
 
 from code_rl.cli.main import run_script
-from code_rl.data.preparation.copies import Decontaminator, Pair
-from code_rl.data.preparation.evaluation_sets import EvaluationProblem, evaluation_problems
+from code_rl.data.preparation.copies import Decontaminator, EvaluationProblem, Pair, evaluation_problems
 from code_rl.data.preparation.normalise import open_source
 from code_rl.data.preparation.workspace import summarize
 from code_rl.data.sources.records import Skipped

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 else:
     tinker = Lazy("tinker")
 
-CHARS_PER_TOKEN = 16
-"""Upper bound of characters per token. Only the beginning of a very long prompt is encoded."""
 What = TypeVar("What", bound=Hashable)
 Result = TypeVar("Result")
 
@@ -311,19 +309,9 @@ def cap_max_tokens(max_tokens: int, context: int, say: Callable[[str], None]) ->
     return min(max_tokens, room)
 
 
-def prompt_length(
-    problem: Problem, environment: Environment, renderer: Renderer, limit: int
-) -> int:
-    """Return the number of tokens of a problem's first prompt. A prompt longer than `limit` may be
-    counted only in part; its count is at least `limit`."""
-    messages = environment.begin(problem.view())
-    most = CHARS_PER_TOKEN * limit
-    if any(len(each["content"]) > most for each in messages):
-        cut: list[Message] = [{**each, "content": each["content"][:most]} for each in messages]
-        length = len(renderer.prompt_tokens(cut))
-        if length >= limit:
-            return length
-    return len(renderer.prompt_tokens(messages))
+def prompt_length(problem: Problem, environment: Environment, renderer: Renderer) -> int:
+    """Return the number of tokens of a problem's first prompt."""
+    return len(renderer.prompt_tokens(environment.begin(problem.view())))
 
 
 def refuse_prompts(lengths: Sequence[tuple[str, int]], context: int, which: str) -> None:
@@ -334,5 +322,5 @@ def refuse_prompts(lengths: Sequence[tuple[str, int]], context: int, which: str)
         raise DataError(
             f"{len(overlong)} of {len(lengths)} {which} problems have prompts that do not fit "
             f"into the model's context of {context} tokens; the first is {overlong[0][0]!r} with "
-            f"at least {overlong[0][1]}. Leave these problems out, or choose another model"
+            f"{overlong[0][1]}. Leave these problems out, or choose another model"
         )

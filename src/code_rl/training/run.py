@@ -133,8 +133,7 @@ class Run:
         """Return the tokens of a problem's prompt; each problem is encoded once."""
         key = (problem.id, hash(problem.statement))
         if key not in self._lengths:
-            context = self.backend.context
-            self._lengths[key] = prompt_length(problem, self.environment, self.renderer, context)
+            self._lengths[key] = prompt_length(problem, self.environment, self.renderer)
         return self._lengths[key]
 
     @cached_property

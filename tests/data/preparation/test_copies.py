@@ -9,8 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.data.preparation.copies import MOST_SHARERS, Decontaminator, Deduplicator, Pair
-from code_rl.data.preparation.evaluation_sets import EvaluationProblem, evaluation_problems
+from code_rl.data.preparation.copies import (
+    MOST_SHARERS,
+    Decontaminator,
+    Deduplicator,
+    EvaluationProblem,
+    Pair,
+    evaluation_problems,
+)
 from code_rl.data.preparation.normalise import open_source
 from code_rl.data.preparation.workspace import ProblemSummary, summarize
 from code_rl.data.sources import Skipped

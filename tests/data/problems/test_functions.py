@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from code_rl.data.dataset import open_dataset, own_test_setting
-from code_rl.data.preparation.copies import Decontaminator
-from code_rl.data.preparation.evaluation_sets import evaluation_problems
+from code_rl.data.preparation.copies import Decontaminator, evaluation_problems
 from code_rl.grading import CallTest, Problem, judge_async
 from code_rl.grading.sandbox import connect_executor
 from tests.data.preparation.test_copies import entry

@@ -7,6 +7,7 @@ constant.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -99,7 +100,7 @@ FILTERS = _table(
         "gt",
         "greater than {k} | larger than {k}",
         "{x} > {k}",
-        lambda x, k: x > k,
+        operator.gt,
         THRESHOLDS,
         "above",
     ),
@@ -107,7 +108,7 @@ FILTERS = _table(
         "ge",
         "at least {k} | not less than {k}",
         "{x} >= {k}",
-        lambda x, k: x >= k,
+        operator.ge,
         THRESHOLDS,
         "above",
     ),
@@ -115,7 +116,7 @@ FILTERS = _table(
         "lt",
         "less than {k} | smaller than {k}",
         "{x} < {k}",
-        lambda x, k: x < k,
+        operator.lt,
         THRESHOLDS,
         "below",
     ),
@@ -123,7 +124,7 @@ FILTERS = _table(
         "le",
         "at most {k} | not greater than {k}",
         "{x} <= {k}",
-        lambda x, k: x <= k,
+        operator.le,
         THRESHOLDS,
         "below",
     ),
@@ -139,7 +140,7 @@ FILTERS = _table(
     Primitive(
         "ndiv", "not divisible by {k}", "{x} % {k} != 0", lambda x, k: x % k != 0, PROPER_DIVISORS
     ),
-    _unseen("ne", "different from {k}", "{x} != {k}", lambda x, k: x != k, THRESHOLDS),
+    _unseen("ne", "different from {k}", "{x} != {k}", operator.ne, THRESHOLDS),
     _unseen(
         "absgt",
         "greater than {k} in absolute value",
@@ -154,24 +155,24 @@ MAPS = _table(
         "add",
         "add {k} to {them} | increase {them} by {k}",
         "{x} + {k}",
-        lambda x, k: x + k,
+        operator.add,
         AMOUNTS,
     ),
     Primitive(
         "sub",
         "subtract {k} from {them} | decrease {them} by {k}",
         "{x} - {k}",
-        lambda x, k: x - k,
+        operator.sub,
         AMOUNTS,
     ),
     Primitive("rsub", "subtract {them} from {k}", "-{x} + {k}", lambda x, k: k - x, AMOUNTS),
-    Primitive("mul", "multiply {them} by {k}", "{x} * {k}", lambda x, k: x * k, FACTORS),
+    Primitive("mul", "multiply {them} by {k}", "{x} * {k}", operator.mul, FACTORS),
     Primitive("sq", "square {them}", "{x} * {x}", lambda x, _: x * x),
     Primitive("abs", "take the absolute value of {them}", "abs({x})", lambda x, _: abs(x)),
-    Primitive("mod", "take {them} modulo {k}", "{x} % {k}", lambda x, k: x % k, DIVISORS),
+    Primitive("mod", "take {them} modulo {k}", "{x} % {k}", operator.mod, DIVISORS),
     Primitive("id", "", "{x}", lambda x, _: x),
     _unseen(
-        "fdiv", "divide {them} by {k}, rounding down", "{x} // {k}", lambda x, k: x // k, DIVISORS
+        "fdiv", "divide {them} by {k}, rounding down", "{x} // {k}", operator.floordiv, DIVISORS
     ),
     _unseen("neg", "negate {them}", "-{x}", lambda x, _: -x),
 )
@@ -225,21 +226,17 @@ WORD_FILTERS = _table(
     Primitive(
         "cons", "letters that are not vowels", "{x} not in 'aeiou'", lambda c, _: c not in "aeiou"
     ),
+    Primitive("nec", "characters different from '{k}'", "{x} != '{k}'", operator.ne, LETTERS),
+    Primitive("after", "letters after '{k}' in the alphabet", "{x} > '{k}'", operator.gt, LETTERS),
     Primitive(
-        "nec", "characters different from '{k}'", "{x} != '{k}'", lambda c, k: c != k, LETTERS
-    ),
-    Primitive(
-        "after", "letters after '{k}' in the alphabet", "{x} > '{k}'", lambda c, k: c > k, LETTERS
-    ),
-    Primitive(
-        "before", "letters before '{k}' in the alphabet", "{x} < '{k}'", lambda c, k: c < k, LETTERS
+        "before", "letters before '{k}' in the alphabet", "{x} < '{k}'", operator.lt, LETTERS
     ),
 )
 
 WORD_MAPS = _table(
     Primitive("up", "convert the string to uppercase", "{b}.upper()", lambda t, _: t.upper()),
     Primitive("rev", "reverse the string", "{b}[::-1]", lambda t, _: t[::-1]),
-    Primitive("rep", "repeat the string {k} times", "{b} * {k}", lambda t, k: t * k, COUNTS),
+    Primitive("rep", "repeat the string {k} times", "{b} * {k}", operator.mul, COUNTS),
     Primitive(
         "firstk",
         "take the first {k} characters of the string",
@@ -273,7 +270,7 @@ WORD_REDUCES = _table(
         "cnt",
         "how many times '{k}' occurs in it",
         "{b}.count('{k}')",
-        lambda t, k: t.count(k),
+        str.count,
         COUNTED_LETTERS,
     ),
     _unseen(

@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from code_rl.data.dataset import Dataset, read_prepared
-from code_rl.data.preparation.copies import run_decontaminate, run_deduplicate
-from code_rl.data.preparation.evaluation_sets import evaluation_problems
+from code_rl.data.preparation.copies import evaluation_problems, run_decontaminate, run_deduplicate
 from code_rl.data.preparation.filter import read_pass_rates, run_difficulty, run_filter
 from code_rl.data.preparation.normalise import normalise, open_source, store_key
 from code_rl.data.preparation.report import CARD, DROPPED, Dropped, Report, write_card
