@@ -91,7 +91,8 @@ async def with_expected(
     SandboxError if the executor itself fails.
     """
     problem, calls = draft.problem, [CallTest(args) for args in draft.calls]
-    executions = await answers_of(executor, program_job(problem, draft.reference, calls, limits))
+    job = program_job(problem, problem.solutions[0], calls, limits)
+    executions = await answers_of(executor, job)
     beyond = {
         str(index): str(run.status) for index, run in enumerate(executions) if run.status in _BEYOND
     }

@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.data.sources import asserts
-from code_rl.data.sources.asserts import (
-    AssertFormError,
-    AssertReader,
-)
+from code_rl.data.sources.asserts import AssertReader
+from code_rl.data.sources.records import RowError
 
 SCALARS = (
     st.none()
@@ -76,7 +74,7 @@ def test_constant_forms_beside_literals(text, value):
     ],
 )
 def test_what_would_need_running_or_fill_the_memory_is_refused(text):
-    with pytest.raises(AssertFormError):
+    with pytest.raises(RowError):
         fold(text)
 
 
@@ -126,6 +124,6 @@ def test_statements_that_say_nothing_are_left_out(text):
     ],
 )
 def test_unknown_forms_are_refused_with_a_reason_code(text, reason):
-    with pytest.raises(AssertFormError) as caught:
+    with pytest.raises(RowError) as caught:
         read(text)
     assert caught.value.reason == reason

@@ -47,8 +47,9 @@ def question(draft: Draft, count: int) -> Question:
         view = "set"
     elif draft.problem.source == "mbppplus" and name in FOUND_VIEWS:
         view = "found"
-    programs = (draft.reference, *mutants(draft.reference, count, draft.problem.id))
-    return Question(draft.reference, name, draft.calls, programs, draft.abs_tol, view)
+    reference = draft.problem.solutions[0]
+    programs = (reference, *mutants(reference, count, draft.problem.id))
+    return Question(reference, name, draft.calls, programs, draft.abs_tol, view)
 
 
 async def judge_mutants(chosen: Iterable[Draft], count: int, executor: Executor, at_once: int = 3) -> Tally:

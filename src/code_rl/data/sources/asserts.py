@@ -44,13 +44,9 @@ OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
 }
 
 
-class AssertFormError(RowError):
-    """The assert cannot be read as one call with a constant expected value; `reason` is a code."""
-
-
 def fold(node: ast.expr, builders: Mapping[str, Callable[..., Any]] = BUILDERS) -> Any:
     """Return the value of `node`, in which `builders` may be called with constant arguments. Raises
-    AssertFormError for anything that is not a constant form."""
+    RowError for anything that is not a constant form."""
     try:
         return _fold(node, builders)
     except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
@@ -103,8 +99,8 @@ def _binary(op: ast.operator, left: Any, right: Any) -> Any:
     return OPERATORS[type(op)](left, right)
 
 
-def _not_literal(detail: str) -> AssertFormError:
-    return AssertFormError("value_is_not_a_literal", detail)
+def _not_literal(detail: str) -> RowError:
+    return RowError("value_is_not_a_literal", detail)
 
 
 SAME_VALUE_FUNCTIONS = ("is_same_list", "is_same_tree")
@@ -171,7 +167,7 @@ class AssertReader:
 
     def read(self, statement: ast.stmt) -> CallAssert | None:
         """Return the test in one statement, or None for a statement without effect. Raises
-        AssertFormError for unknown forms."""
+        RowError for unknown forms."""
         match statement:
             case (
                 ast.Assert(test=ast.Constant(value=True))
@@ -184,7 +180,7 @@ class AssertReader:
                 return None
             case ast.Assert(test=test):
                 return self._test(test)
-        raise AssertFormError("statement_is_not_an_assert", ast.unparse(statement)[:120])
+        raise RowError("statement_is_not_an_assert", ast.unparse(statement)[:120])
 
     def arguments(self, statement: ast.stmt) -> tuple[Any, ...]:
         """Return the positional arguments of the only call of the entry point in `statement`; the
@@ -195,7 +191,7 @@ class AssertReader:
             if isinstance(part, ast.Call) and self._is_entry(part.func)
         ]
         if len(calls) != 1 or calls[0].keywords:
-            raise AssertFormError("unknown_assert_form", ast.unparse(statement)[:120])
+            raise RowError("unknown_assert_form", ast.unparse(statement)[:120])
         return tuple(self._constant(arg) for arg in calls[0].args)
 
     def _is_entry(self, node: ast.expr) -> bool:
@@ -235,9 +231,7 @@ class AssertReader:
                     str(word.arg): float(self._constant(word.value)) for word in words
                 }
                 if not tolerances.keys() <= {"rel_tol", "abs_tol"}:
-                    raise AssertFormError(
-                        "unknown_assert_form", f"math.isclose with {sorted(tolerances)}"
-                    )
+                    raise RowError("unknown_assert_form", f"math.isclose with {sorted(tolerances)}")
                 tolerances.setdefault("rel_tol", DEFAULT_ISCLOSE_REL_TOL)
                 return self._call(left, self._constant(right), **tolerances)
             case ast.Call(func=ast.Name(id=same), args=[left, right], keywords=[]) if (
@@ -248,7 +242,7 @@ class AssertReader:
                 return self._call(operand, False, view="bool")
             case ast.Call():
                 return self._call(test, True, view="bool")
-        raise AssertFormError("unknown_assert_form", ast.unparse(test)[:120])
+        raise RowError("unknown_assert_form", ast.unparse(test)[:120])
 
     def _call(
         self,
@@ -260,9 +254,9 @@ class AssertReader:
         rel_tol: float | None = None,
     ) -> CallAssert:
         if not isinstance(call, ast.Call) or not self._is_entry(call.func):
-            raise AssertFormError("not_a_call_of_the_entry_point", ast.unparse(call)[:120])
+            raise RowError("not_a_call_of_the_entry_point", ast.unparse(call)[:120])
         if any(word.arg is None for word in call.keywords):
-            raise AssertFormError("unknown_assert_form", "a call with ** unpacking")
+            raise RowError("unknown_assert_form", "a call with ** unpacking")
         args = tuple(map(self._constant, call.args))
         kwargs = {str(word.arg): self._constant(word.value) for word in call.keywords}
         return CallTest(args, expected, kwargs, abs_tol=abs_tol, rel_tol=rel_tol), view
@@ -275,12 +269,12 @@ class AssertReader:
 
 
 def read_statements(source: str, name: str = "test") -> list[ast.stmt]:
-    """Return the statements of a source. Raises AssertFormError with its name if it is not
+    """Return the statements of a source. Raises RowError with its name if it is not
     Python."""
     try:
         return syntax.parse(source).body
     except SyntaxError as error:
-        raise AssertFormError("not_python", f"{name}: {error}") from error
+        raise RowError("not_python", f"{name}: {error}") from error
 
 
 def check_body(source: str) -> list[ast.stmt]:
@@ -291,7 +285,7 @@ def check_body(source: str) -> list[ast.stmt]:
         if isinstance(part, ast.FunctionDef) and part.name == "check"
     ]
     if len(functions) != 1:
-        raise AssertFormError("no_check_function", f"{len(functions)} functions named check")
+        raise RowError("no_check_function", f"{len(functions)} functions named check")
     return functions[0].body
 
 
@@ -318,7 +312,7 @@ def called_by_all(statements: Iterable[ast.stmt]) -> set[str]:
 
 
 def read_asserts(reader: AssertReader, statements: Iterable[ast.stmt]) -> list[CallAssert]:
-    """Return every assert with content among `statements`, in order. Raises AssertFormError for the
+    """Return every assert with content among `statements`, in order. Raises RowError for the
     first one that cannot be read."""
     return [found for found in map(reader.read, statements) if found is not None]
 
@@ -330,7 +324,7 @@ def read_tables(
     test that is two tables and a loop.
 
     The loop must be `assertion(f(*inp), …, atol)`; any other (a broken or special oracle) raises
-    AssertFormError.
+    RowError.
     """
     tables: dict[str, Any] = {}
     atol: float | None = None
@@ -345,9 +339,9 @@ def read_tables(
             ):
                 atol = float(fold(tolerance))
             case ast.For():
-                raise AssertFormError("unknown_oracle", ast.unparse(part.body[0])[:120])
+                raise RowError("unknown_oracle", ast.unparse(part.body[0])[:120])
     if atol is None or "inputs" not in tables:
-        raise AssertFormError("unknown_test_shape", f"tables {sorted(tables)}")
+        raise RowError("unknown_test_shape", f"tables {sorted(tables)}")
     return tuple(tuple(call) for call in tables["inputs"]), tables.get("results"), atol
 
 
@@ -407,7 +401,7 @@ def tabled(
     """Return `problem` with the tests of a table, the first `public` of them public, or a Draft if
     a reference must compute the results."""
     if results is None:
-        return Draft(problem, tuple(inputs), problem.solutions[0], atol, public)
+        return Draft(problem, tuple(inputs), atol, public)
     pairs = enumerate(zip(inputs, results, strict=True))
     tests = tuple(CallTest(args, value, public=index < public) for index, (args, value) in pairs)
     return replace(problem, tests=tests, compare=expected_rule(results, atol))

@@ -61,7 +61,7 @@ def read_humaneval_plus(row: Row, _origin: Origin) -> Draft:
     checker = CHECKERS.get(str(problem.fn_name))
     if checker:
         problem = dataclasses.replace(problem, compare=Compare("checker", checker=checker))
-    return Draft(problem, inputs, problem.solutions[0], number(row, "atol"))
+    return Draft(problem, inputs, number(row, "atol"))
 
 
 def read_humaneval_plus_origin(row: Row, _origin: Origin) -> Problem | Draft:
@@ -76,8 +76,7 @@ def read_humaneval_plus_origin(row: Row, _origin: Origin) -> Problem | Draft:
 def _problem(row: Row, source: str) -> Problem:
     """Return the problem without its tests."""
     prompt, name = field(row, "prompt", str), field(row, "entry_point", str)
-    begun = prompt if prompt.endswith("\n") else f"{prompt}\n"
-    solution = begun + field(row, "canonical_solution", str)
+    solution = prompt + field(row, "canonical_solution", str)
     return Problem(
         id=field(row, "task_id", str),
         statement=COMPLETE,

@@ -6,7 +6,7 @@ is public, as in EvalPlus. MBPP+'s special oracles are views: eight tasks compar
 only check whether something was found. Two of EvalPlus's oracles tolerate wrong references
 (`are_equivalent` accepts any answer, `sum_div` also accepts 0) and are not reproduced.
 
-MBPP+ inputs are JSON, which has no tuple, set, complex number or integer key. The row has the same
+MBPP+ inputs are JSON, which has no tuple, set or complex number. The row has the same
 base inputs twice, as JSON lists and as Python literals in `assertion`. The literals show which type
 the inputs have at each argument and depth.
 """
@@ -52,11 +52,10 @@ DEEP_TUPLES = ("extract_even", "average_tuple", "remove_nested")
 """Tasks about tuples nested to any depth: JSON lists are tuples even below the depth of the
 asserts."""
 
-CONTAINERS = (list, tuple, set, frozenset)
+CONTAINERS = (list, tuple, set)
 NUMBERS = {int, float, complex}
 COMPLEX_TEXT = re.compile(r"\(?[-+\d.e]*[-+\d.e]j\)?")
-"""JSON has no complex numbers: if the asserts have only numbers there, the text `"(1+2j)"` is one.
-"""
+"""JSON has no complex numbers: the text `"(1+2j)"` is one."""
 
 
 def _row_id(row: Row, _origin: Origin | None = None) -> str:
@@ -72,9 +71,7 @@ def read_mbpp(row: Row, _origin: Origin) -> Problem:
     statements = _statements(stated)
     name = entry_point(solution, statements)
     imports = items(row, "test_imports", str) if "test_imports" in row else []
-    setup = "\n".join(
-        [*imports, str(row.get("test_setup_code") or "").replace("\r\n", "\n")]
-    ).strip()
+    setup = "\n".join([*imports, str(row.get("test_setup_code") or "")]).strip()
     problem = _problem(
         row, "mbpp", name, _statement(row, text, stated), solution=solution, setup=setup
     )
@@ -103,7 +100,7 @@ def read_mbpp_plus(row: Row, _origin: Origin) -> Draft:
         field(row, "prompt", str).strip().strip('"').strip(),
         solution=solution,
     )
-    return Draft(problem, tuple(calls), solution, number(row, "atol"), public=1)
+    return Draft(problem, tuple(calls), number(row, "atol"), public=1)
 
 
 @named(_row_id)
@@ -190,21 +187,9 @@ def _cast(value: Any, shown: Sequence[Any], unseen: type) -> Any:
         inner = list(chain.from_iterable(sequences))
         return (kinds.pop() if kinds else unseen)(_cast(item, inner, unseen) for item in value)
     if isinstance(value, dict):
-        tables = [one for one in shown if isinstance(one, dict)]
-        kind = int if {type(key) for one in tables for key in one} == {int} else str
-        entries = [entry for one in tables for entry in one.values()]
-        return {kind(key): _cast(entry, entries, list) for key, entry in value.items()}
-    is_complex = (
-        not isinstance(value, bool)
-        and any(type(one) is complex for one in shown)
-        and _are_numbers(shown)
-    )
-    return complex(value) if is_complex else value
-
-
-def _are_numbers(shown: Iterable[Any]) -> bool:
-    scalars = {type(one) for one in shown if not isinstance(one, (*CONTAINERS, dict))}
-    return bool(scalars) and scalars <= NUMBERS
+        entries = [entry for one in shown if isinstance(one, dict) for entry in one.values()]
+        return {key: _cast(entry, entries, list) for key, entry in value.items()}
+    return complex(value) if any(type(one) is complex for one in shown) else value
 
 
 def cast_calls(
@@ -228,7 +213,7 @@ def cast_calls(
             numerals |= {place} if type(value) in NUMBERS and isinstance(text, str) else set()
     for call in extra:  # complex text at a position of numbers makes all of them complex
         for examples, text in zip(shown, call, strict=False):
-            if isinstance(text, str) and COMPLEX_TEXT.fullmatch(text) and _are_numbers(examples):
+            if isinstance(text, str) and COMPLEX_TEXT.fullmatch(text):
                 examples.append(0j)
     try:
         cast = [[_cast(*each, unseen) for each in zip(call, shown, strict=False)] for call in calls]

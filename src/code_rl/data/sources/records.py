@@ -53,8 +53,8 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A problem without tests: `resolve.with_expected` runs `reference` on `calls` to compute the
-    expected values.
+    """A problem without tests: `resolve.with_expected` runs its first solution on `calls` to
+    compute the expected values.
 
     `problem.tests` is empty. The first `public` calls become public tests. `abs_tol` is the set's
     own tolerance (0: none).
@@ -62,7 +62,6 @@ class Draft:
 
     problem: Problem
     calls: tuple[tuple[Any, ...], ...]
-    reference: str
     abs_tol: float = 0.0
     public: int = 0
 
