@@ -181,16 +181,11 @@ class Pinned:
     sha256: str
     kept_as: str
 
-    @property
-    def path(self) -> Path:
-        """The file's path in the data folder."""
-        return data_folder() / self.kept_as
-
 
 def fetch(pinned: Pinned) -> Path:
     """Return the file in the data folder, downloaded once. Raises ConfigError if it is not
     available, DataError if its hash differs."""
-    target = pinned.path
+    target = data_folder() / pinned.kept_as
     if target.is_file():
         if file_sha256(target) != pinned.sha256:
             raise DataError(

@@ -93,10 +93,10 @@ class ProblemStore(Indexed[Problem]):
     def get(self, problem_id: str) -> Problem:
         """Return the problem with this id. The last one is cached. Raises KeyError for an unknown
         id."""
-        index = self._place_of[problem_id]
-        if self._last is None or self._last.id != problem_id:
-            self._last = self.at(index)
-        return self._last
+        last = self._last
+        if last is None or last.id != problem_id:
+            last = self._last = self.at(self._place_of[problem_id])
+        return last
 
     @property
     def keys(self) -> list[tuple[str, str]]:

@@ -55,7 +55,6 @@ Programs = dict[str, dict[str, int]]
 """Counts by verdict of each kind of program."""
 _NOT_IMPORTED = re.compile(r"ModuleNotFoundError: No module named '([^'.]+)")
 
-
 # The code and the settings on which a stored decision depends, beside the problem.
 _OWN = ("verify", "attempts", "nearby", "workspace")
 _CODE = (*(f"{__package__}.{name}" for name in _OWN), "code_rl.grading")
