@@ -127,7 +127,7 @@ def read_prompts(model: str, count: int) -> list[list[int]]:
     """Token ids of the first problems' prompts."""
     from transformers import AutoTokenizer
 
-    from code_rl.data.library import load_problems
+    from code_rl.data import load_problems
     from code_rl.policy.prompt_templates import get_prompt_template
     from code_rl.policy.renderers import get_renderer
 

@@ -25,7 +25,7 @@ ROOMS = {"engine/local": "engine", "engine/serve": "serve"} | {
 CORE = [
     "code_rl",
     "code_rl.cli.main",
-    "code_rl.data.library",
+    "code_rl.data.load",
     "code_rl.policy.sample",
     "tinker_utils.env",
     "tinker_utils.lcb",
