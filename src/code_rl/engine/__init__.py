@@ -13,9 +13,15 @@ from code_rl.util.door import door
 
 if TYPE_CHECKING:
     from code_rl.engine.backends import Backend, connect, preflight
-    from code_rl.engine.places import BUILT_IN, BackendKind, kind_of, place_of, resolve_backend
+    from code_rl.engine.places import (
+        BUILT_IN,
+        BackendKind,
+        TrainingOptions,
+        kind_of,
+        place_of,
+        resolve_backend,
+    )
     from code_rl.engine.probes import Survey
-    from code_rl.engine.scoring import logprobs_of, ready
-    from code_rl.engine.settings import TrainingOptions
+    from code_rl.engine.remote import logprobs_of, ready
 else:  # a type checker would take any name for one of ours
     __getattr__ = door(__name__)

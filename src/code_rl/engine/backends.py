@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from code_rl.engine.losses import POLICY_LOSSES
-from code_rl.engine.places import BackendKind, Capabilities, place_of
-from code_rl.engine.scoring import ready
-from code_rl.engine.settings import TrainingOptions
+from code_rl.engine.places import BackendKind, Capabilities, TrainingOptions, place_of
+from code_rl.engine.remote import ready
 from code_rl.util.concurrency import interruptible
 from code_rl.util.errors import BackendError, CheckpointError, ConfigError, require
 from code_rl.util.options import SamplingOptions

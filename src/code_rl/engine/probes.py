@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 from code_rl.engine.losses import LOSSES, SEQUENCE
 from code_rl.engine.names import source_of, unavailable
 from code_rl.engine.places import Place
-from code_rl.engine.scoring import gaps_to
+from code_rl.engine.remote import gaps_to
 from code_rl.util.errors import BackendError, ConfigError
 from code_rl.util.proxies import via_proxy
 

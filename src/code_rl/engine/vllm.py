@@ -27,10 +27,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from code_rl.engine.adapters import open_to_others, read_embedded, write_peft
-from code_rl.engine.places import Place, place_of
-from code_rl.engine.remote import Link
-from code_rl.engine.scoring import gaps_to
-from code_rl.engine.settings import TrainingOptions
+from code_rl.engine.places import Place, TrainingOptions, place_of
+from code_rl.engine.remote import Link, gaps_to
 from code_rl.engine.vllm_server import HEALTH, command_of
 from code_rl.util.concurrency import gather_or_cancel
 from code_rl.util.errors import BackendError, ConfigError

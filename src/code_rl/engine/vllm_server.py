@@ -20,9 +20,8 @@ from pathlib import Path
 
 from code_rl.engine.adapters import vllm_rank
 from code_rl.engine.names import source_of
-from code_rl.engine.places import BackendKind, Place
+from code_rl.engine.places import BackendKind, Place, TrainingOptions
 from code_rl.engine.remote import Link
-from code_rl.engine.settings import TrainingOptions
 from code_rl.util.errors import BackendError, ConfigError
 from code_rl.util.options import SamplingOptions
 from code_rl.util.proxies import settle_proxies

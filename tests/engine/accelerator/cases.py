@@ -23,8 +23,7 @@ from code_rl.engine.local import EmbeddedService, caches, decode, forward, picki
 from code_rl.engine.local.decode import SequenceRequest
 from code_rl.engine.local.device import Device
 from code_rl.engine.local.forward import Prompt
-from code_rl.engine.local.hf import hf_modules, hf_weights
-from code_rl.engine.local.hf_learner import HfLearner
+from code_rl.engine.local.hf import HfLearner, hf_modules, hf_weights
 from code_rl.engine.local.lora import Lora, LoraSettings
 from code_rl.engine.local.memory import Load, load_of, plan_memory
 from code_rl.engine.local.models import wrap_model

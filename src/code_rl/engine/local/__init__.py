@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from code_rl.util.errors import ConfigError
 
 if TYPE_CHECKING:
-    from code_rl.engine.settings import TrainingOptions
+    from code_rl.engine.places import TrainingOptions
     from code_rl.util.options import SamplingOptions
 
     from .service import EmbeddedService

@@ -1,19 +1,25 @@
-"""A causal language model of transformers with its own forward pass, and LoRA on its linear
-projections.
+"""A causal language model of transformers with its own forward pass: LoRA on its linear
+projections, training, and sampling.
 
 It serves architectures for which the engine has no forward pass. Hooks on the projections of the
 frozen model add the calling thread's adapter, so sampler and trainer share the model. Routers,
 image or audio towers, and experts that transformers stores as one tensor are not adapted.
+
+Micro-batches are padded at the end, where causal attention keeps padding from affecting earlier
+tokens. The completions of one prompt at a time use the model's own cache, so nothing is padded.
 """
 
 from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -21,10 +27,18 @@ from transformers.pytorch_utils import Conv1D
 
 from code_rl.util.errors import ConfigError
 
-from .lora import LoraSettings, Module
-from .weights import Architecture, check_unquantized, read_architecture
+from .decode import MAX_ROWS, Completion, Rows, SequenceRequest
+from .forward import UNSCORED, Prompt, Scored
+from .learner import Leaf, Learner, Trainable
+from .lora import Lora, LoraSettings, Module
+from .packing import Packed, Suffix, Unit
+from .passes import EngineExample, read_pass
+from .weights import Architecture, Weights, check_unquantized, read_architecture
+from .worker import safe_point
 
 UNKNOWN_CONTEXT = 8192  # if the configuration has no longest position
+TOKENS = 1024
+"""The most tokens of a micro-batch, padding included, unless it is a single example."""
 _ATTENTION = ("attn", "attention", "mixer", "mamba", "conv", "recurrent")
 _LEFT_OUT = ("router", "vision", "visual", "audio", "multi_modal")
 Adapter = Mapping[str, tuple[Tensor, Tensor]]  # A [rank, in] and scaled B [out, rank] by projection
@@ -154,3 +168,162 @@ def _hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor
         return output + F.linear(F.linear(x, a.to(x.dtype)), b.to(x.dtype))
 
     return add
+
+
+class HfLearner(Learner):
+    """One model in training; it differs from the fast learner only in its passes."""
+
+    def __init__(self, base: HfWeights, lora: Lora, token_budget: int | None = None) -> None:
+        super().__init__(cast(Any, base), lora, token_budget or TOKENS)
+        self._model = base
+
+    def trace(self, examples: Sequence[EngineExample]) -> None:
+        units, (weights, _) = max(self._plan(examples), key=len), self._trainable()
+        self._micro_batch(units, read_pass("importance_sampling", None), weights, backward=True)
+
+    def snapshot(self) -> HfWeights:
+        return HfWeights(self._model.arch, self._model.module, self.lora.pairs())
+
+    def _weights(self) -> HfWeights:
+        return self.snapshot()
+
+    def _trainable(self) -> Trainable:
+        weights = self.snapshot()
+        for pair in weights.adapter.values():
+            for part in pair:
+                part.requires_grad_()
+        leaves: list[Leaf] = [
+            (pair, partial(self.lora.chain_pair, name)) for name, pair in weights.adapter.items()
+        ]
+        return weights, leaves
+
+    def _plan(self, examples: Sequence[EngineExample]) -> Iterator[list[Unit]]:
+        """Yield examples of similar length that fit the budget together."""
+        part: list[Unit] = []
+        for i, example in sorted(enumerate(examples), key=lambda entry: len(entry[1].tokens)):
+            if part and (len(part) + 1) * len(example.tokens) > self.budget:
+                yield part
+                part = []
+            part.append(Unit(0, (Suffix(i, 0, example),)))
+        if part:
+            yield part
+
+    def _logprobs(
+        self, batch: Packed, temperature: float, weights: HfWeights, recompute: bool
+    ) -> tuple[Tensor, Tensor]:
+        del recompute
+        grid, lengths = batch.suffixes, [unit.tokens for unit in batch.units]
+        tokens = batch.tokens.index_select(0, grid.gather).view(grid.rows, grid.width)
+        logits = weights(tokens, use_cache=False).logits
+        found = [
+            _of_targets(row[: len(targets)].float() / temperature, targets)
+            for row, targets in zip(logits, torch.split(batch.targets, lengths), strict=True)
+        ]
+        return found[0].detach()[:0], torch.cat(found)
+
+
+def new_learner(
+    weights: Weights | HfWeights,
+    settings: LoraSettings,
+    tokens: int | None = None,
+    for_sampling: Callable[[], Weights] | None = None,
+) -> Learner:
+    """Return a learner of a new adapter, by the kind of the weights, with micro-batches of `tokens`
+    (None: the device's)."""
+    if isinstance(weights, HfWeights):
+        adapted = hf_modules(weights, settings)
+        return HfLearner(weights, Lora(weights.arch, settings, weights.device, adapted), tokens)
+    return Learner(weights, Lora(weights.arch, settings, weights.device), tokens, for_sampling)
+
+
+def _of_targets(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the log-probabilities of an example's targets [n] or [n, K]."""
+    chosen = logits.gather(1, targets.view(len(targets), -1)) - logits.logsumexp(-1, keepdim=True)
+    return chosen.view(targets.shape)
+
+
+class _HfRows(Rows):
+    """Rows with a cache of transformers."""
+
+    def __init__(
+        self,
+        requests: Sequence[SequenceRequest],
+        scored: Scored,
+        logits: Tensor,
+        cache: Any,
+        arch: Architecture,
+    ) -> None:
+        count = len(requests)
+        super().__init__(requests, [scored] * count, logits.repeat(count, 1), arch)
+        self.cache = cache
+        cache.reorder_cache(torch.zeros(count, dtype=torch.long, device=self.device))
+
+    def keep(self, rows: Sequence[int]) -> None:
+        self.cache.reorder_cache(torch.tensor(rows, device=self.device))
+
+
+@torch.inference_mode()
+def decode_hf(
+    weights: HfWeights, waiting: deque[SequenceRequest], budget: int, arrived: Callable[[], None]
+) -> Iterator[tuple[SequenceRequest, Completion]]:
+    """Sample queued requests prompt by prompt, and yield each with its completion. The caches take
+    at most `budget` bytes, unless a single row needs more."""
+    while waiting:
+        arrived()
+        prompt = waiting[0].prompt
+        mine = [each for each in waiting if each.prompt is prompt]
+        rest = [each for each in waiting if each.prompt is not prompt] + mine[MAX_ROWS:]
+        waiting.clear()
+        waiting.extend(rest)
+        yield from _completions(weights, prompt, mine[:MAX_ROWS], waiting, budget)
+
+
+def cache_bytes(cache: Any) -> int:
+    """Return the bytes of a cache of transformers, and of one more layer, since a layer is stored
+    twice while it grows."""
+    # Layers without attention keep a state of fixed size instead.
+    kept = [layer for layer in cache.layers if getattr(layer, "keys", None) is not None]
+    sizes: list[int] = [layer.keys.nbytes + layer.values.nbytes for layer in kept]
+    return sum(sizes) + max(sizes, default=0)
+
+
+def _completions(
+    weights: HfWeights,
+    prompt: Prompt,
+    requests: Sequence[SequenceRequest],
+    waiting: deque[SequenceRequest],
+    budget: int,
+) -> Iterator[tuple[SequenceRequest, Completion]]:
+    """Sample the requests of a prompt; those that do not fit the budget go back to `waiting`."""
+    tokens = torch.tensor([prompt.tokens], device=weights.device)
+    output = weights(tokens, use_cache=True)
+    scored = _scored(prompt, output.logits[0])
+    for request in requests:
+        if not request.max_tokens:
+            yield request, Completion.empty(scored)
+    sampled = [request for request in requests if request.max_tokens]
+    if not sampled:
+        return
+    cache = output.past_key_values
+    longest = len(prompt.tokens) + max(request.max_tokens for request in sampled)
+    fitting = max(1, budget * len(prompt.tokens) // max(1, cache_bytes(cache) * longest))
+    waiting.extendleft(reversed(sampled[fitting:]))
+    rows = _HfRows(sampled[:fitting], scored, output.logits[:, -1].float(), cache, weights.arch)
+    while True:
+        yield from rows.sample_tokens()
+        if not rows.alive.any():
+            return
+        safe_point()
+        output = weights(rows.token[:, None], past_key_values=cache, use_cache=True)
+        rows.logits = output.logits[:, -1].float()
+
+
+def _scored(prompt: Prompt, logits: Tensor) -> Scored:
+    """Return the prompt's requested scores."""
+    if prompt.scored_at is None:
+        return UNSCORED
+    table = torch.log_softmax(logits[:-1].float() / prompt.scored_at, dim=-1)
+    following = torch.tensor(prompt.tokens[1:], device=table.device)
+    known = table.gather(1, following[:, None])[:, 0].cpu().numpy()
+    best, ids = (each.cpu().numpy() for each in table.topk(prompt.likeliest, dim=-1))
+    return Scored(np.concatenate([np.full(1, np.nan, np.float32), known]), ids, best)

@@ -21,17 +21,22 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from code_rl.engine.settings import TrainingOptions
+from code_rl.engine.places import TrainingOptions
 from code_rl.util.errors import ConfigError
 from code_rl.util.options import SamplingOptions
 
 from .caches import BLOCK
 from .decode import bytes_per_token
 from .device import Device, tracing
-from .hf import HfArchitecture, HfWeights, architecture_of, hf_weights
-from .hf_decode import cache_bytes
-from .hf_learner import TOKENS as HF_TOKENS
-from .hf_learner import new_learner
+from .hf import TOKENS as HF_TOKENS
+from .hf import (
+    HfArchitecture,
+    HfWeights,
+    architecture_of,
+    cache_bytes,
+    hf_weights,
+    new_learner,
+)
 from .learner import kept_tokens, merges
 from .lora import LoraSettings, modules
 from .models import model_config

@@ -21,8 +21,7 @@ from code_rl.util.errors import ConfigError
 from .decode import MAX_ROWS, Completion, SequenceRequest, decode
 from .device import Device
 from .forward import Prompt, Scored
-from .hf import HfWeights
-from .hf_decode import decode_hf
+from .hf import HfWeights, decode_hf
 from .models import Model
 from .passes import check_temperature, prompt_tokens
 from .picking import Choice

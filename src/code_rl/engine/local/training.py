@@ -14,8 +14,7 @@ from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 from code_rl.engine.adapters import PREFIX
 from code_rl.util.errors import BackendError, CheckpointError, ConfigError
 
-from .hf import HfArchitecture
-from .hf_learner import new_learner
+from .hf import HfArchitecture, new_learner
 from .learner import AdamState, check_adam
 from .lora import Lora, LoraSettings
 from .models import Model, model_info
