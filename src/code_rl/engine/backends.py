@@ -218,10 +218,10 @@ async def _connect_remote(
         if state_path is not None:
             trainer = await _restored(service, state_path)
         else:
-            trainer = await service.create_lora_training_client(
-                name, rank=training.lora_rank, seed=options.seed
+            trainer = await service.training_client(
+                "create_lora_training_client", name, rank=training.lora_rank, seed=options.seed
             )
-        info = await asyncio.to_thread(trainer.get_info)
+        info = await trainer.get_info()
         with interruptible():
             tokenizer = asking.load_tokenizer(name, info.model_data.tokenizer_id)
         capabilities = Capabilities(place.kind, found.losses, safe_repeats=found.numbered_requests)
@@ -260,7 +260,9 @@ async def _restored(service: RemoteService, state_path: str) -> RemoteTrainingCl
     """Return a client restored from a checkpoint. If the server answers that the checkpoint is
     missing or unreadable, that is a CheckpointError and not an outage."""
     try:
-        return await service.create_training_client_from_state_with_optimizer(state_path)
+        return await service.training_client(
+            "create_training_client_from_state_with_optimizer", state_path
+        )
     except BackendError as error:
         if getattr(error.__cause__, "status_code", None) in (404, 410) or "is damaged" in str(
             error

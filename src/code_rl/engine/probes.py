@@ -27,7 +27,7 @@ from code_rl.util.errors import BackendError, ConfigError
 from code_rl.util.proxies import via_proxy
 
 if TYPE_CHECKING:
-    from code_rl.engine.remote import RemoteSamplingClient, RemoteTrainingClient
+    from code_rl.engine.remote import RemoteClient
 
 CONNECT_S, ANSWER_S = 2.0, 15.0
 # A server that is briefly busy is asked again.
@@ -258,7 +258,7 @@ def context_of(model_name: str, told: int | None) -> int:
 
 
 async def probe_loss(
-    trainer: RemoteTrainingClient, loss: str, settings: Mapping[str, float], token: int
+    trainer: RemoteClient, loss: str, settings: Mapping[str, float], token: int
 ) -> bool:
     """Run one forward pass over two tokens with the run's loss. Return False if it is refused.
 
@@ -294,7 +294,7 @@ async def probe_loss(
         raise ConfigError(f"{named} is not honoured by this back end: {refusal}") from refusal
 
 
-async def probe_scaling(sampler: RemoteSamplingClient, token: int) -> bool:
+async def probe_scaling(sampler: RemoteClient, token: int) -> bool:
     """Return True if sampled log-probabilities are at the sampling temperature, False if they are
     the policy's own.
 
@@ -317,9 +317,7 @@ async def probe_scaling(sampler: RemoteSamplingClient, token: int) -> bool:
     return sum(gaps) / len(gaps) > _APART
 
 
-async def probe_narrowing(
-    sampler: RemoteSamplingClient, token: int, top_p: float, top_k: int
-) -> None:
+async def probe_narrowing(sampler: RemoteClient, token: int, top_p: float, top_k: int) -> None:
     """Raise ConfigError for a back end that samples beyond top_p or top_k. Each is tested only if
     the run sets it.
 

@@ -16,13 +16,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from code_rl.engine.places import HOSTED, Place
 from code_rl.util.concurrency import wait_for
-from code_rl.util.errors import BackendError, CodeRLError, ConfigError
+from code_rl.util.errors import BackendError, CodeRLError
 from code_rl.util.outage import Outage
 from code_rl.util.proxies import via_proxy
 
@@ -84,11 +84,9 @@ class Link:
         try:
             if time.monotonic() < self._next_check:
                 return
-            why, pause_s = self.silence(), self.check_every_s
-            # Of many callers waiting for a healthy server, only one checks. After a first silence
-            # the next check follows at once.
-            pause_s = pause_s / 2 if why is None else pause_s * self.away
-            self._next_check = time.monotonic() + pause_s
+            why = self.silence()
+            # Of many callers, only one checks.
+            self._next_check = time.monotonic() + self.check_every_s / 2
             if why is None:
                 self.answered()
             else:
@@ -120,29 +118,16 @@ class Link:
             waiting.cancel()
             raise
 
-    def outcome(self, future: Future[T]) -> T:
-        """Return a finished future's result. Raises BackendError in place of the SDK's errors."""
-        try:
-            result = future.result()
-        except CodeRLError:
-            raise
-        except Exception as error:  # SDK versions differ in their exceptions; the cause is kept
-            raise BackendError(
-                f"{self.place.url}: {self.place.redacted(_in_words(error))}"
-            ) from error
-        return result
-
     def submit(
         self, call: Callable[[], Any], then: Callable[[Any], T] = lambda value: value
     ) -> RemoteFuture[T]:
         """Make a call of the SDK now. The future resolves to `then` of its result, or raises
         BackendError."""
-        immediate: Future[Any] = Future()
         try:
             answer = call()
         except Exception as error:  # noqa: BLE001 - it is handed to whoever waits for the future
-            immediate.set_exception(error)
-            answer = immediate
+            answer = Future[Any]()
+            answer.set_exception(error)
         return RemoteFuture(_plain(answer), self, then)
 
 
@@ -168,12 +153,11 @@ class SdkLog(logging.Handler):
 
 
 class RemoteFuture(Generic[T]):
-    """A pending result. `result()` and `await` both raise BackendError if it fails."""
+    """A pending result. `result()` and `await` both raise BackendError if it fails. `then` is
+    applied to the result."""
 
     def __init__(self, future: Future[Any], link: Link, then: Callable[[Any], T]) -> None:
-        self._future = future
-        self._link = link
-        self._then = then
+        self._future, self._link, self._then = future, link, then
         self._since = time.monotonic()
 
     def result(self, timeout: float | None = None) -> T:
@@ -184,9 +168,14 @@ class RemoteFuture(Generic[T]):
         """Await `result`; cancelling the wait cancels the request."""
         waiting = asyncio.wrap_future(self._future)
         await self._link.watch(waiting, self._since)
-        if not waiting.cancelled():
-            waiting.exception()  # read, or asyncio reports the exception as never retrieved
-        return self._then(self._link.outcome(self._future))
+        try:
+            result = waiting.result()
+        except CodeRLError:
+            raise
+        except Exception as error:  # SDK versions differ in their exceptions; the cause is kept
+            place = self._link.place
+            raise BackendError(f"{place.url}: {place.redacted(_in_words(error))}") from error
+        return self._then(result)
 
     def __await__(self) -> Generator[Any, None, T]:
         return self.result_async().__await__()
@@ -213,27 +202,16 @@ class RemoteService:
         """The server's name for this session."""
         return str(self._service.holder.get_session_id())
 
-    async def create_lora_training_client(
-        self, base_model: str, rank: int, seed: int
-    ) -> RemoteTrainingClient:
-        """Return a client that trains a new adapter. Raises BackendError."""
-        return await self._training_client(
-            self._service.create_lora_training_client, base_model, rank=rank, seed=seed
-        )
+    async def training_client(self, how: str, *args: Any, **kwargs: Any) -> RemoteTrainingClient:
+        """Return a client made by the method `how` of the SDK's service. Raises BackendError."""
+        client = await self._created(how, *args, **kwargs)
+        logger.info("%s session %s model %s", self.link.place.url, self.session_id, client.model_id)
+        return RemoteTrainingClient(client, self.link, self._ttl_seconds, self._threads)
 
-    async def create_training_client_from_state_with_optimizer(
-        self, path: str
-    ) -> RemoteTrainingClient:
-        """Return a client that continues from `save_state`, with its optimizer. Raises
-        BackendError."""
-        return await self._training_client(
-            self._service.create_training_client_from_state_with_optimizer, path
-        )
-
-    async def create_sampling_client(self, base_model: str) -> RemoteSamplingClient:
+    async def create_sampling_client(self, base_model: str) -> RemoteClient:
         """Return a sampler of a base model. Raises BackendError."""
-        made = await self._created(self._service.create_sampling_client, base_model=base_model)
-        return RemoteSamplingClient(made, self.link)
+        made = await self._created("create_sampling_client", base_model=base_model)
+        return RemoteClient(made, self.link)
 
     def close(self) -> None:
         """End the session, so that the server does not wait for its heartbeat to lapse. Never
@@ -247,109 +225,50 @@ class RemoteService:
         except (BackendError, TimeoutError) as error:
             logger.warning("the session could not be finished: %s", error)
 
-    async def _training_client(
-        self, create: Any, *args: Any, **kwargs: Any
-    ) -> RemoteTrainingClient:
-        client = await self._created(create, *args, **kwargs)
-        logger.info("%s session %s model %s", self.link.place.url, self.session_id, client.model_id)
-        return RemoteTrainingClient(client, self.link, self._ttl_seconds, self._threads)
-
-    async def _created(self, create: Any, *args: Any, **kwargs: Any) -> Any:
+    async def _created(self, how: str, *args: Any, **kwargs: Any) -> Any:
         def run() -> Any:
-            made = create(*args, **kwargs)
+            made = getattr(self._service, how)(*args, **kwargs)
             return made.result() if hasattr(made, "result") else made
 
         return await self.link.submit(lambda: self._threads.submit(run))
 
 
-class RemoteTrainingClient:
-    """One model in training on a server, with the methods and results of
-    `tinker.TrainingClient`."""
+class RemoteClient:
+    """A client of the SDK, for training or for sampling, with the same methods. Each call is made
+    at once and returns a `RemoteFuture`."""
+
+    def __init__(self, client: Any, link: Link) -> None:
+        self._client, self._link = client, link
+
+    def __getattr__(self, name: str) -> Callable[..., RemoteFuture[Any]]:
+        call = getattr(self._client, name)
+        return lambda *args, **kwargs: self._link.submit(lambda: call(*args, **kwargs))
+
+
+class RemoteTrainingClient(RemoteClient):
+    """One model in training on a server. What it saves has the run's expiry, if there is one."""
 
     def __init__(
-        self,
-        client: Any,
-        link: Link,
-        ttl_seconds: int | None,
-        threads: ThreadPoolExecutor,
+        self, client: Any, link: Link, ttl_seconds: int | None, threads: ThreadPoolExecutor
     ) -> None:
-        self._client = client
-        self._link = link
-        self._ttl_seconds = ttl_seconds
-        self._threads = threads
-        self.model_id = str(client.model_id)
-
-    def forward(
-        self,
-        data: Sequence[types.Datum],
-        loss_fn: str,
-        loss_fn_config: Mapping[str, float] | None = None,
-    ) -> RemoteFuture[types.ForwardBackwardOutput]:
-        """Return log-probabilities without gradients."""
-        config = dict(loss_fn_config or {}) or None
-        return self._ask(self._client.forward, list(data), loss_fn, config)
-
-    def forward_backward(
-        self,
-        data: Sequence[types.Datum],
-        loss_fn: str,
-        loss_fn_config: Mapping[str, float] | None = None,
-    ) -> RemoteFuture[types.ForwardBackwardOutput]:
-        """Do the same as `forward`, and accumulate the gradient. The server's measurements are
-        logged."""
-        config = dict(loss_fn_config or {}) or None
-        return self._ask(
-            self._client.forward_backward, list(data), loss_fn, config, log="forward_backward"
-        )
-
-    def forward_backward_custom(
-        self, data: Sequence[types.Datum], loss_fn: Callable[..., Any], *, temperature: float = 1.0
-    ) -> RemoteFuture[types.ForwardBackwardOutput]:
-        """Do a `forward_backward` with `loss_fn(data, logprobs) -> (loss, metrics)`, which runs
-        here. The SDK sends its gradient.
-
-        Raises ConfigError for a temperature other than 1, which the SDK does not support.
-        """
-        if temperature != 1:
-            raise ConfigError(
-                f"temperature={temperature:g}: custom losses on a server are computed at "
-                "temperature 1"
-            )
-        return self._ask(
-            self._client.forward_backward_custom, list(data), loss_fn, log="forward_backward"
-        )
-
-    def optim_step(self, adam_params: types.AdamParams) -> RemoteFuture[types.OptimStepResponse]:
-        """Take one step of Adam with the accumulated gradient."""
-        return self._ask(self._client.optim_step, adam_params, log="optim_step")
+        super().__init__(client, link)
+        self._expiry, self._threads = {"ttl_seconds": ttl_seconds}, threads
 
     def save_state(
         self, name: str, overwrite: bool = False
     ) -> RemoteFuture[types.SaveWeightsResponse]:
-        """Save weights and optimizer state, with the run's expiry if it has one."""
-        return self._ask(
-            self._client.save_state, name, ttl_seconds=self._ttl_seconds, overwrite=overwrite
-        )
+        """Save weights and optimizer state."""
+        save = self._client.save_state
+        return self._link.submit(lambda: save(name, overwrite=overwrite, **self._expiry))
 
     def save_weights_for_sampler(
         self, name: str
     ) -> RemoteFuture[types.SaveWeightsForSamplerResponse]:
-        """Save weights for later sampling, with the run's expiry if it has one."""
-        return self._ask(self._client.save_weights_for_sampler, name, ttl_seconds=self._ttl_seconds)
+        """Save weights for later sampling."""
+        save = self._client.save_weights_for_sampler
+        return self._link.submit(lambda: save(name, **self._expiry))
 
-    def _ask(
-        self, call: Callable[..., Any], *args: Any, log: str | None = None, **kwargs: Any
-    ) -> RemoteFuture[Any]:
-        """Make a call of the SDK and log its measurements under the name `log`."""
-
-        def then(response: Any) -> Any:
-            if log is not None and getattr(response, "metrics", None):
-                logger.info("%s %s", log, dict(response.metrics))
-            return response
-
-        return self._link.submit(lambda: call(*args, **kwargs), then)
-
-    def save_weights_and_get_sampling_client(self) -> RemoteFuture[RemoteSamplingClient]:
+    def save_weights_and_get_sampling_client(self) -> RemoteFuture[RemoteClient]:
         """Return a sampler with the weights at this request's turn in the queue."""
         create = self._client.save_weights_and_get_sampling_client
         # Older SDKs block here until the sampler exists.
@@ -357,45 +276,12 @@ class RemoteTrainingClient:
             importlib.util.find_spec("tinker.lib.public_interfaces.backcompat_client_future")
             is not None
         )
-        return self._link.submit(
-            lambda: create() if at_once else self._threads.submit(create),
-            lambda made: RemoteSamplingClient(made, self._link),
-        )
+        made = create if at_once else lambda: self._threads.submit(create)
+        return self._link.submit(made, lambda client: RemoteClient(client, self._link))
 
-    def get_info(self) -> types.GetInfoResponse:
-        """Return the server's facts about this model. Raises BackendError."""
-        return cast("types.GetInfoResponse", self._link.submit(self._client.get_info).result())
-
-
-class RemoteSamplingClient:
-    """A snapshot of weights on a server, with the methods and results of
-    `tinker.SamplingClient`."""
-
-    def __init__(self, client: Any, link: Link) -> None:
-        self._client = client
-        self._link = link
-
-    def sample(
-        self,
-        prompt: types.ModelInput,
-        num_samples: int,
-        sampling_params: types.SamplingParams,
-        **options: Any,
-    ) -> RemoteFuture[types.SampleResponse]:
-        """Sample completions with the log-probability of each token."""
-        return self._link.submit(
-            lambda: self._client.sample(
-                prompt=prompt, num_samples=num_samples, sampling_params=sampling_params, **options
-            )
-        )
-
-    def compute_logprobs(self, prompt: types.ModelInput) -> RemoteFuture[list[float | None]]:
-        """Return the log-probability of each prompt token given those before it, None for the
-        first."""
-        return self._link.submit(
-            lambda: self._client.compute_logprobs(prompt),
-            lambda found: from_first(found, prompt.length),
-        )
+    def get_info(self) -> RemoteFuture[types.GetInfoResponse]:
+        """Return the server's facts about this model."""
+        return self._link.submit(lambda: self._threads.submit(self._client.get_info))
 
 
 async def logprobs_of(
@@ -411,11 +297,14 @@ async def logprobs_of(
 
     text = types.ModelInput.from_ints(list(tokens))
     if temperature == 1:
-        return list(await ready(sampler.compute_logprobs(text)))
-    # As in the SDK: scoring a text requires sampling one token after it, which is ignored.
-    scoring = types.SamplingParams(max_tokens=1, temperature=temperature)
-    response = await ready(sampler.sample(text, 1, scoring, include_prompt_logprobs=True))
-    return from_first(response.prompt_logprobs, len(tokens))
+        found = await ready(sampler.compute_logprobs(text))
+    else:
+        # As in the SDK: scoring a text requires sampling one token after it, which is ignored.
+        scoring = types.SamplingParams(max_tokens=1, temperature=temperature)
+        response = await ready(sampler.sample(text, 1, scoring, include_prompt_logprobs=True))
+        found = response.prompt_logprobs
+    # SkyRL 0.4 leaves the first out.
+    return [None, *found] if len(found) == len(tokens) - 1 else list(found)
 
 
 async def gaps_to(
@@ -440,12 +329,6 @@ async def ready(value: Any) -> Any:
     if hasattr(value, "result"):
         return await asyncio.to_thread(value.result)
     return value
-
-
-def from_first(logprobs: Sequence[float | None], count: int) -> list[float | None]:
-    """Return the log-probabilities of a prompt of `count` tokens, with None for the first if the
-    server (SkyRL 0.4) leaves it out."""
-    return [None, *logprobs] if len(logprobs) == count - 1 else list(logprobs)
 
 
 def _plain(answer: Any) -> Future[Any]:

@@ -16,7 +16,7 @@ from code_rl.engine.local import EmbeddedService
 from code_rl.engine.names import BUILT_IN_FOLDER
 from code_rl.engine.places import KEYLESS, BackendKind, Place
 from code_rl.engine.probes import context_of, load_tokenizer, probe_narrowing, probe_scaling
-from code_rl.engine.remote import Link, RemoteSamplingClient
+from code_rl.engine.remote import Link, RemoteClient
 from code_rl.evaluation import make_eval_config
 from code_rl.util.errors import BackendError
 from tests.engine.remote.remote_support import FaultyProxy, settings
@@ -62,7 +62,7 @@ class Untempered:
 
 
 def remote(client: Any) -> Any:
-    return RemoteSamplingClient(client, Link(Place(BackendKind.SERVER, "http://127.0.0.1:9", KEYLESS), 60.0))
+    return RemoteClient(client, Link(Place(BackendKind.SERVER, "http://127.0.0.1:9", KEYLESS), 60.0))
 
 
 def test_sampled_logprobs_of_the_policy_itself_are_told_from_scaled_ones(sampler):
