@@ -84,7 +84,7 @@ async def preflight(
             await asyncio.to_thread(context_of, options.model_name)
         return None
 
-    return await survey(place_of(options.backend), options.model_name)
+    return await asyncio.to_thread(survey, place_of(options.backend), options.model_name)
 
 
 async def connect(

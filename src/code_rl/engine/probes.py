@@ -8,12 +8,11 @@ and its sampled log-probabilities.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib.metadata
 import importlib.util
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -46,15 +45,13 @@ class Survey:
     """A server's answers: its models with their context lengths (None if unknown), and facts beyond
     the protocol.
 
-    `losses` is None if the server does not list them. `refused` is the reason why it cannot load
-    the requested model. `older_sdk` is the SDK version for a server of an older generation, None
-    for the current one.
+    `losses` is None if the server does not list them. `older_sdk` is the SDK version for a server
+    of an older generation, None for the current one.
     """
 
     models: Mapping[str, int | None]
     losses: Mapping[str, frozenset[str]] | None
     older_sdk: str | None
-    refused: str
 
     @property
     def numbered_requests(self) -> bool:
@@ -62,106 +59,85 @@ class Survey:
         return self.older_sdk != JSON_SDK
 
 
-async def survey(place: Place, model_name: str | None) -> Survey:
+def survey(place: Place, model_name: str | None) -> Survey:
     """Ask the server about itself and its models.
 
     Raises ConfigError if the server cannot be reached, refuses the key, does not speak this SDK's
     generation of Tinker's protocol, or lacks the model.
     """
-    found = await asyncio.to_thread(_survey, place, model_name)
-    if model_name is None:
-        raise ConfigError(f"model_name is not set; {place.url} has: {_listed(found)}")
-    if model_name not in found.models:
-        why = f" ({found.refused})" if found.refused else ""
+    asked = _Asked(place)
+    older_sdk, version = asked.configure(), _sdk_version()
+    if older_sdk is not None and version.split(".")[:2] != older_sdk.split(".")[:2]:
         raise ConfigError(
-            f"model_name={model_name!r} is unknown to {place.url}{why}; it has: {_listed(found)}; "
-            "choose one with model_name= (code-rl serve has others by its models=)"
+            f"{place.url} speaks another generation of the protocol than SDK tinker=={version}; "
+            f"in an environment of its own, run: pip install tinker=={older_sdk}"
         )
-    return found
-
-
-def _listed(found: Survey) -> str:
-    return ", ".join(sorted(found.models)) or "no models"
-
-
-def require_downloads(place: Place) -> None:
-    """Raise ConfigError, within seconds, if a server cannot be reached or cannot export weights."""
-    with _asking(place) as asked:
-        if asked.configure() is not None:
-            raise ConfigError(
-                f"{place.url} speaks the older generation of Tinker's protocol, which has no "
-                "save_weights_external: what it trained cannot be exported from here, with any SDK"
-            )
-
-
-@contextlib.contextmanager
-def _asking(place: Place) -> Iterator[_Asked]:
-    """Open a client for requests to a server. A failed connection is a ConfigError."""
-    import httpx
-
-    try:
-        with httpx.Client(timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S)) as client:
-            yield _Asked(client, place)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        reason = place.redacted(str(error)) or type(error).__name__
-        raise ConfigError(
-            f"{place.url} cannot be reached{via_proxy(place.url)} ({reason}); check "
-            "the address and that the server runs, or use backend=embedded"
-        ) from None
-
-
-def _survey(place: Place, model_name: str | None) -> Survey:
-    with _asking(place) as asked:
-        older_sdk = asked.configure()
-        if older_sdk is not None and _line(_sdk_version()) != _line(older_sdk):
-            raise ConfigError(
-                f"{place.url} speaks another generation of the protocol than SDK "
-                f"tinker=={_sdk_version()}; "
-                f"in an environment of its own, run: pip install tinker=={older_sdk}"
-            )
-        # A server that loads folders and hub ids also lists this model if it can load it; other
-        # servers ignore the query.
-        wanted = f"?{urlencode({'model_name': model_name})}" if model_name is not None else ""
-        _, body, said = asked.request("GET", f"get_server_capabilities{wanted}")
+    # A server that loads folders and hub ids also lists this model if it can load it; other
+    # servers ignore the query.
+    wanted = f"?{urlencode({'model_name': model_name})}" if model_name is not None else ""
+    _, body, said = asked.request("GET", f"get_server_capabilities{wanted}")
     try:
         models = {
-            str(model["model_name"]): None
-            if (context := model.get("max_context_length")) is None
-            else int(context)
+            str(model["model_name"]): model.get("max_context_length")
             for model in body["supported_models"]
             if model.get("trainable") is not False
         }
         losses = body.get("losses")
-        known = (
-            None
-            if losses is None
-            else {str(name): frozenset(map(str, keys)) for name, keys in losses.items()}
-        )
-    except (AttributeError, KeyError, TypeError, ValueError):
+        known = losses and {str(name): frozenset(keys) for name, keys in losses.items()}
+    except (AttributeError, KeyError, TypeError):
         raise ConfigError(
             f"{place.url} does not say which models it has ({said}); is it a Tinker server?"
         ) from None
-    return Survey(models, known, older_sdk, str(body.get("refused") or "")[:300])
+    if model_name not in models:
+        why = "not set" if model_name is None else f"unknown to {place.url}"
+        refused = f" ({str(body['refused'])[:300]})" if body.get("refused") else ""
+        raise ConfigError(
+            f"model_name={model_name!r} is {why}{refused}; {place.url} has: "
+            f"{', '.join(sorted(models)) or 'no models'}; choose one with model_name= (code-rl "
+            "serve has others by its models=)"
+        )
+    return Survey(models, known, older_sdk)
+
+
+def require_downloads(place: Place) -> None:
+    """Raise ConfigError, within seconds, if a server cannot be reached or cannot export weights."""
+    if _Asked(place).configure() is not None:
+        raise ConfigError(
+            f"{place.url} speaks the older generation of Tinker's protocol, which has no "
+            "save_weights_external: what it trained cannot be exported from here, with any SDK"
+        )
 
 
 class _Asked:
-    """A server to ask: the HTTP client, and the credential that the server accepts."""
+    """A server to ask, and the credential that it accepts."""
 
-    def __init__(self, client: Any, place: Place) -> None:
-        self._client, self._place, self._token = client, place, place.key
+    def __init__(self, place: Place) -> None:
+        self._place, self._token = place, place.key
 
     def request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None
     ) -> tuple[int, Any, str]:
         """Return the status, the JSON body (None if it is not JSON), and the server's own words,
         shortened and without the key."""
+        import httpx
+
         url, headers = self._place.url, {"X-API-Key": self._token} if self._token else {}
+        timeout, found = httpx.Timeout(ANSWER_S, connect=CONNECT_S), None
         for pause in (*_PAUSES_S, None):
-            answer = self._client.request(method, f"{url}{_API}{path}", headers=headers, json=body)
-            if pause is None or not (answer.status_code == 429 or answer.status_code >= 500):
+            try:
+                answer = httpx.request(
+                    method, f"{url}{_API}{path}", headers=headers, json=body, timeout=timeout
+                )
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                reason = self._place.redacted(str(error)) or type(error).__name__
+                raise ConfigError(
+                    f"{url} cannot be reached{via_proxy(url)} ({reason}); check the address and "
+                    "that the server runs, or use backend=embedded"
+                ) from None
+            status = answer.status_code
+            if pause is None or not (status == 429 or status >= 500):
                 break
             time.sleep(pause)
-        status, found = int(answer.status_code), None
         with contextlib.suppress(ValueError):
             found = answer.json()
         detail = found.get("detail") or found.get("message") if isinstance(found, dict) else None
@@ -199,11 +175,6 @@ class _Asked:
 
 def _sdk_version() -> str:
     return importlib.metadata.version("tinker")
-
-
-def _line(version: str) -> tuple[str, ...]:
-    """Return the major and minor number."""
-    return tuple(version.split(".")[:2])
 
 
 def sdk_is_newer() -> bool:

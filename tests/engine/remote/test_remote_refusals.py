@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -131,7 +130,7 @@ def test_server_of_an_older_generation_is_refused_with_the_sdk_that_it_needs(
 def test_server_of_an_older_generation_is_accepted_by_the_sdk_that_it_needs(monkeypatch):
     monkeypatch.setattr("importlib.metadata.version", lambda _: "0.25.0")
     with OtherServer(of_protobuf_alone) as other:
-        found = asyncio.run(survey(Place(BackendKind.SERVER, other.url, KEY), "tiny"))
+        found = survey(Place(BackendKind.SERVER, other.url, KEY), "tiny")
     assert (set(found.models), found.older_sdk, found.numbered_requests) == ({"tiny"}, "0.25.0", True)
 
 

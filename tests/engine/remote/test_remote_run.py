@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import warnings
@@ -54,7 +53,7 @@ def test_a_server_says_why_it_cannot_load_a_model(server, tmp_path):
     (tmp_path / "cut.gguf").write_bytes(b"GGUF")
     place = Place(BackendKind.SERVER, server.url, KEYLESS)
     with refused("cut.gguf"):
-        asyncio.run(survey(place, str(tmp_path / "cut.gguf")))
+        survey(place, str(tmp_path / "cut.gguf"))
 
 
 @pytest.mark.long
