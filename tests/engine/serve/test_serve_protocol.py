@@ -142,12 +142,11 @@ PROMPT = {"chunks": [{"type": "encoded_text", "tokens": TOKENS}]}
 @pytest.mark.parametrize(
     ("call", "body", "headers", "status"),
     [
-        ("optim_step", {**STEP, "model_id": "x", "seq_id": 1}, {"Content_Encoding": "br"}, 415),
         ("get_server_capabilities", {}, {}, 405),
         ("load_weights", {"model_seq_id": 1, "path": "tinker://x/weights/..", "optimizer": True}, {}, 404),
         ("asample", {"seq_id": 1, "prompt": PROMPT, "sampling_params": {}, "topk_sample_logprobs": 2}, {}, 400),
     ],
-    ids=["encoding", "method", "path", "field"],
+    ids=["method", "path", "field"],
 )
 def test_a_request_that_cannot_be_answered_has_its_own_status(raw, call, body, headers, status):
     known = {"session_id": raw.session()}
@@ -178,8 +177,7 @@ def test_a_web_page_under_another_host_name_reads_nothing(raw, call):
 
 
 def test_a_name_longer_than_a_path_is_a_bad_request(raw):
-    assert raw.get(f"get_server_capabilities?model_name={'x' * 5000}")[0] == 400
     body = {"session_id": raw.session(), "model_seq_id": 0, "lora_config": {"rank": 1}}
     assert raw.post("create_model", {**body, "base_model": "x" * 5000})[0] == 400
-    status, answer = raw.get(f"get_server_capabilities?model_name={'x' * 300}")
+    status, answer = raw.get(f"get_server_capabilities?model_name={'x' * 5000}")
     assert (status, bool(answer["refused"])) == (200, True)

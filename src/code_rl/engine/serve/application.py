@@ -19,12 +19,12 @@ from code_rl.util.errors import BackendError, CodeRLError
 from code_rl.util.redaction import print_exception, redacted
 
 from .core import Core
+from .metrics import CONTENT_TYPE, Metrics
 from .promises import Promise
 from .sampling_calls import CancelRequest, SamplingCalls
 from .service_calls import ServiceCalls, WeightsInfoRequest
 from .store import Checkpoint
 from .training_calls import TrainingCalls
-from .upkeep import CONTENT_TYPE, Janitor, Metrics
 from .wire import (
     SERVER,
     Refusal,
@@ -51,19 +51,15 @@ class TinkerApplication:
         core.promises.on_done = self.metrics.ended
         self._token = token
         self._max_request_bytes = max_request_bytes
-        self._training, self._sampling, self._service = (
-            TrainingCalls(core),
-            SamplingCalls(core),
-            ServiceCalls(core),
-        )
-        self._janitor = Janitor(core)
+        self._training, self._sampling = TrainingCalls(core), SamplingCalls(core)
+        self._service = ServiceCalls(core)
 
     @asynccontextmanager
     async def listening(self, host: str, port: int) -> AsyncIterator[int]:
         """Accept connections; yields the port."""
         app = web.Application(client_max_size=self._max_request_bytes, middlewares=[self._guard])
         self._route(app)
-        janitor = asyncio.create_task(self._janitor.work())
+        janitor = asyncio.create_task(self.core.keep_house())
         try:
             async with listening(app, host, port) as bound:
                 yield bound
@@ -117,11 +113,7 @@ class TinkerApplication:
         add("post", "client/config", lambda _r, _b: CLIENT_CONFIG)
         add("post", "client/dynamic_config", lambda _r, _b: DYNAMIC_CONFIG)
         add("post", "telemetry", lambda _r, _b: {"status": "accepted"})
-        add(
-            "post",
-            "create_session",
-            lambda r, b: service.create(read_json(b), r.headers.get("X-Idempotency-Key")),
-        )
+        post("create_session", types.CreateSessionRequest, service.create)
         post("session_heartbeat", types.SessionHeartbeatRequest, service.heartbeat)
         add(
             "post",
@@ -227,21 +219,12 @@ class TinkerApplication:
         if self._token is not None and not hmac.compare_digest(key.encode(), self._token.encode()):
             raise Refusal(401, "the key is not this server's token")
 
-    async def _read(self, request: web.Request) -> bytes:
-        encoding = request.headers.get("Content-Encoding", "identity")
-        if encoding != "identity":
-            raise Refusal(
-                415,
-                f"Content-Encoding {encoding[:40]!r} is not supported: client/config asks for none",
-            )
-        return await request.read()
-
     def _handler(self, call: Call, disk: bool) -> Handler:
         """Return a handler for a call. With `disk` the call may be slow and runs on another
         thread."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            body = await self._read(request)
+            body = await request.read()
             found = await asyncio.to_thread(call, request, body) if disk else call(request, body)
             return _answer(await found if inspect.isawaitable(found) else found)
 

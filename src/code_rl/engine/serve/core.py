@@ -9,9 +9,8 @@ import time
 import tomllib
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,17 @@ from code_rl.engine.local.service import EmbeddedService
 from code_rl.engine.local.training import EmbeddedTrainingClient
 from code_rl.engine.names import source_of
 from code_rl.util.errors import CodeRLError, ConfigError
+from code_rl.util.redaction import print_exception
 
 from .promises import Promise, Promises, ServiceLimits, session_of, unchanged
 from .store import RunRecord, StateStore, is_sampler_id, now
 from .wire import Refusal, bad, busy, gone, unknown
 
 MAX_HELD = 4096
+TICK_S = 1.0
+# Longer than the SDK retries a request.
+GAP_S = 360.0
+ABANDONED_S = 24 * 3600.0
 Queued = AwaitableConcurrentFuture[Any]
 Start = Callable[[EmbeddedTrainingClient], Queued]
 Weights = tuple[str, int, int]
@@ -70,17 +74,6 @@ class Session:
     last_seen: float = field(default_factory=time.monotonic)
     vanished: bool = False
     finished: bool = False
-    waiting: int = 0
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Keep the session alive while its client waits for an answer, even without a heartbeat."""
-        self.waiting += 1
-        try:
-            yield
-        finally:
-            self.waiting -= 1
-            self.last_seen = time.monotonic()
 
 
 @dataclass(eq=False)
@@ -137,6 +130,7 @@ class Core:
         self.runs: dict[str, ServedRun] = {}
         self.samplers: dict[str, SamplingSession] = {}
         self.draining = False
+        self._looked_at = time.monotonic()
 
     def local(self, asked: str) -> str:
         """Return the local model of a name, which may be the name itself. Raises ConfigError for an
@@ -184,18 +178,22 @@ class Core:
     def begin(
         self,
         run_id: str,
-        local: str,
+        asked: str,
+        metadata: dict[str, Any] | None,
         kind: str,
         fingerprint: bytes,
-        create: Callable[[], AwaitableConcurrentFuture[EmbeddedTrainingClient]],
-        then: Callable[[ServedRun, EmbeddedTrainingClient], object],
+        create: Callable[[str], AwaitableConcurrentFuture[EmbeddedTrainingClient]],
+        answer: object,
     ) -> Promise:
-        """Promise a new run. `then` makes its record and the answer from the client."""
+        """Promise a new run, whose record is written once it exists."""
         promise = Promise(f"{run_id}:0", kind, fingerprint, 0)
         if (seen := self.seen(promise)) is not None:
             return seen
         if run_id in self.runs or self.store.read_run(run_id) is not None:
             raise gone(f"model {run_id} was created before, and the answer is no longer kept")
+        if metadata is not None and not all(isinstance(value, str) for value in metadata.values()):
+            raise bad("user_metadata must hold texts only")
+        local = self.local(asked)
         self.promises.check_room(0)
         if len(self.runs) >= self.limits.max_models:
             # The oldest model of a vanished client makes room.
@@ -207,8 +205,16 @@ class Core:
             if not lost:
                 raise busy(f"{len(self.runs)} models are in training, the limit (max_models)")
             self.unload(lost[0])
-        run = self.runs[run_id] = ServedRun(run_id, local, create().future())
+        run = self.runs[run_id] = ServedRun(run_id, local, create(local).future())
         self.promises.add(promise)
+
+        def then(client: EmbeddedTrainingClient) -> object:
+            model, rank = client.model, client.settings.rank
+            family = model.weights.arch.family
+            made = RunRecord(run_id, asked, local, family, model.source, rank, now(), metadata)
+            self.store.write_run(made)
+            run.record = made
+            return answer
 
         def on_end() -> None:
             if run.record is None:
@@ -218,7 +224,7 @@ class Core:
                 run.client = run.created.result()
                 self._start_ready(run)
 
-        self.follow(run, promise, run.created, lambda client: then(run, client), on_end)
+        self.follow(run, promise, run.created, then, on_end)
         return promise
 
     def accept(
@@ -319,6 +325,11 @@ class Core:
         self.runs.pop(run.run_id, None)
         self.drop_held(run, gone(f"model {run.run_id} was unloaded"))
 
+    def drop_samples(self, session_id: str) -> None:
+        """Cancel and forget the samples of a session. The SDK submits such a sample again (410)."""
+        error = gone("the request was cancelled: its session ended, or its client showed no life")
+        self.promises.drop(lambda p: p.session_id == session_id and p.kind == "sample", error)
+
     def sampler(self, sampler_id: str) -> SamplingSession:
         """Return a sampling session. Raises a Refusal if it is unknown, or no longer kept."""
         if not is_sampler_id(sampler_id):
@@ -375,6 +386,48 @@ class Core:
         self.service.models.pop(local, None)
         for key in [key for key in self.weights if key[0] == local]:
             del self.weights[key]
+
+    async def keep_house(self) -> None:
+        """Look every second for what no client uses, until cancelled."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            try:
+                self.tick()
+            # For example a full disk: the server goes on and checks again
+            except Exception as error:  # noqa: BLE001
+                print_exception(error)
+
+    def tick(self) -> None:
+        """Free what no client uses."""
+        now = time.monotonic()
+        self.promises.sweep()
+        # While this process was suspended it received no heartbeats: clients are not blamed for
+        # that time.
+        deaf = max(0.0, now - self._looked_at - 2 * TICK_S)
+        self._looked_at = now
+        for session in list(self.sessions.values()):
+            session.last_seen += deaf
+            silent = not session.finished and now - session.last_seen
+            if silent > self.limits.session_timeout_s:
+                session.vanished = True
+                self.drop_samples(session.session_id)
+                for run in self.runs_of(session.session_id):
+                    self.drop_held(run, bad("the client is gone"))
+                    if silent > self.limits.session_timeout_s + self.limits.idle_s:
+                        self.unload(run)
+        for run in list(self.runs.values()):
+            if run.client is not None and run.held and now - run.held_since > GAP_S:
+                self.close_gap(run)
+        for sampler in list(self.samplers.values()):
+            if sampler.queued == 0 and now - sampler.last_used > max(
+                self.limits.idle_s, ABANDONED_S
+            ):
+                self.drop_sampler(sampler.sampler_id)
+        used = {run.local for run in self.runs.values()}
+        used |= {sampler.local for sampler in self.samplers.values() if sampler.queued}
+        for name in list(self.service.models):
+            if name not in used and now - self.last_used.setdefault(name, now) > self.limits.idle_s:
+                self.unload_base(name)
 
     def samplers_of(self, session_id: str) -> list[str]:
         """Return the ids of a session's sampling sessions."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from .wire import SERVER, bad, busy, category, encoded, gone
+from .wire import SERVER, bad, busy, category, encoded
 
 KEPT_AFTER_FETCH_S = 120.0
 KEPT_UNFETCHED_S = 3600.0
@@ -159,43 +159,24 @@ class Promises:
             for p in self._all.values()
         )
 
-    def drop_samples(self, session_id: str) -> None:
-        """Cancel and forget the samples of a session. The SDK submits such a sample again (410)."""
-        mine = [p for p in self._all.values() if p.session_id == session_id and p.kind == "sample"]
-        for promise in mine:
-            if promise.cancel is not None:
-                promise.cancel()
-            self.end(
-                promise,
-                None,
-                gone("the request was cancelled: its session ended, or its client showed no life"),
-            )
-        self._drop(mine)
-
-    def drop_session(self, session_id: str) -> None:
-        """Cancel and forget the samples of a session, and forget its results."""
-        self.drop_samples(session_id)
-        self._drop(
-            p for p in list(self._all.values()) if p.session_id == session_id and p.done.is_set()
-        )
-
     def sweep(self) -> None:
         """Forget results that were fetched a while ago, or not fetched for long."""
         now = time.monotonic()
-        self._drop(
-            p
-            for p in list(self._all.values())
-            if p.done.is_set()
-            and (
-                now - p.fetched > KEPT_AFTER_FETCH_S
-                if p.fetched is not None
-                else now - p.created > KEPT_UNFETCHED_S
-            )
-        )
 
-    def _drop(self, which: Iterable[Promise]) -> None:
-        for promise in list(which):
-            self._all.pop(promise.request_id, None)
+        def is_old(promise: Promise) -> bool:
+            if promise.fetched is not None:
+                return now - promise.fetched > KEPT_AFTER_FETCH_S
+            return now - promise.created > KEPT_UNFETCHED_S
+
+        self.drop(lambda promise: promise.done.is_set() and is_old(promise))
+
+    def drop(self, which: Callable[[Promise], bool], error: Exception | None = None) -> None:
+        """Forget promises. Those that are still open are cancelled and end with `error`."""
+        for promise in [promise for promise in self._all.values() if which(promise)]:
+            if promise.cancel is not None:
+                promise.cancel()
+            self.end(promise, None, error)
+            del self._all[promise.request_id]
 
 
 def unchanged(result: Any) -> Any:

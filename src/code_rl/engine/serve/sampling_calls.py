@@ -161,8 +161,10 @@ class SamplingCalls:
     async def retrieve(self, request_id: str) -> Promise | None:
         """Return a promise once it is finished, else None."""
         promise = self._find(request_id)
-        with self._core.session(promise.session_id).listening(), contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(promise.done.wait(), WAIT_S)
+        # A client that waits for an answer is alive.
+        wait_s = min(WAIT_S, self._core.limits.session_timeout_s / 2)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(promise.done.wait(), wait_s)
         if not promise.done.is_set():
             return None
         promise.fetched = promise.fetched or time.monotonic()

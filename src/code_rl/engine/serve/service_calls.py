@@ -23,9 +23,7 @@ from .store import Checkpoint, RunRecord
 from .wire import bad, unknown, validated
 
 T = TypeVar("T")
-KEPT_KEYS = 1024
 MAX_PAGE = 1000
-LONGEST_NAME = 4096
 
 
 class _Finish(BaseModel):
@@ -55,26 +53,16 @@ class ServiceCalls:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._by_key: dict[str, str] = {}
         # A part of the files' addresses, which the SDK fetches without a key.
         self.secret = secrets.token_urlsafe()
 
-    def create(self, data: Mapping[str, Any], key: str | None) -> types.CreateSessionResponse:
-        """Create a session. `key` is the client's idempotency key, by which a retry finds the same
-        session."""
-        request = validated(types.CreateSessionRequest, data)
-        session_id = self._by_key.get(key or "")
-        if session_id is None:
-            self._core.refuse_when_draining()
-            record = request.model_dump(
-                mode="json", include={"tags", "user_metadata", "sdk_version", "display_name"}
-            )
-            session_id = self._core.create_session(record)
-            if key:
-                self._by_key[key] = session_id
-            while len(self._by_key) > KEPT_KEYS:
-                del self._by_key[next(iter(self._by_key))]
-        return types.CreateSessionResponse(session_id=session_id)
+    def create(self, request: types.CreateSessionRequest) -> types.CreateSessionResponse:
+        """Create a session. One whose answer was lost stays empty."""
+        self._core.refuse_when_draining()
+        record = request.model_dump(
+            mode="json", include={"tags", "user_metadata", "sdk_version", "display_name"}
+        )
+        return types.CreateSessionResponse(session_id=self._core.create_session(record))
 
     def heartbeat(self, request: types.SessionHeartbeatRequest) -> types.SessionHeartbeatResponse:
         """Mark the client as alive."""
@@ -90,14 +78,11 @@ class ServiceCalls:
             raise bad("reason.type must be success, errored or interrupted")
         if record.get("finished") is not None:
             return
-        session = self._core.session(session_id)
-        session.finished = True
-        self._core.store.write_session(
-            session_id,
-            {**record, "finished": {"type": request.reason["type"], "detail": request.detail}},
-        )
-        core = self._core
-        core.promises.drop_session(session_id)
+        core, finished = self._core, {"type": request.reason["type"], "detail": request.detail}
+        core.session(session_id).finished = True
+        core.store.write_session(session_id, {**record, "finished": finished})
+        core.drop_samples(session_id)
+        core.promises.drop(lambda p: p.session_id == session_id and p.done.is_set())
         for sampler_id in core.samplers_of(session_id):
             core.drop_sampler(sampler_id)
         for run in core.runs_of(session_id):
@@ -106,8 +91,6 @@ class ServiceCalls:
     def capabilities(self, wanted: str | None) -> ServiceCapabilities:
         """Return the models known by name (mapped ones, the built-in one, those in memory), and
         `wanted` if it can be loaded."""
-        if len(wanted or "") > LONGEST_NAME:
-            raise bad(f"model_name has {len(wanted or '')} characters, more than {LONGEST_NAME}")
         core, refused = self._core, None
         contexts = core.service.contexts()
         for asked, local in core.models.items():

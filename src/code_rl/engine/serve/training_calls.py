@@ -6,22 +6,19 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from tinker import types
-from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
 from code_rl.engine.adapters import read_embedded, write_peft
 from code_rl.engine.local.models import model_info
 from code_rl.engine.local.sampling import EmbeddedSamplingClient
-from code_rl.engine.local.service import EmbeddedService
 from code_rl.engine.local.state import check_name, read_state
 from code_rl.engine.local.training import EmbeddedTrainingClient
 from code_rl.util.errors import ConfigError, InputError
 
 from .core import Core, Queued, SamplingSession, ServedRun
 from .promises import Promise, session_of
-from .store import Kind, RunRecord, now
+from .store import Kind, RunRecord
 from .wire import PassRequest, Refusal, bad, checked_seq, gone
 
 SMALL_PASS = 64 << 10
@@ -42,20 +39,18 @@ class TrainingCalls:
 
     def create(self, request: types.CreateModelRequest, fingerprint: bytes) -> Promise:
         """Create a model with a new adapter."""
-        run_id = self._new_id(request.session_id, request.model_seq_id)
+        core, run_id = self._core, self._new_id(request.session_id, request.model_seq_id)
         lora = request.lora_config or types.LoraConfig(rank=32)
         _adam_only(request.optimizer_config)
         seed = lora.seed if lora.seed is not None else secrets.randbits(63)
         parts = lora.train_mlp, lora.train_attn, lora.train_unembed
-        return self._begin(
+        return core.begin(
             run_id,
             request.base_model,
             request.user_metadata,
             "create_model",
             fingerprint,
-            lambda service, local: service.create_lora_training_client(
-                local, lora.rank, seed, *parts
-            ),
+            lambda local: core.service.create_lora_training_client(local, lora.rank, seed, *parts),
             types.CreateModelResponse(model_id=run_id),
         )
 
@@ -69,11 +64,6 @@ class TrainingCalls:
             _adam_only(request.optimizer_config)
         core, optimizer = self._core, request.optimizer
         checkpoint = core.store.find(request.path, "state", "sampler")
-        if optimizer and checkpoint.kind != "state":
-            raise bad(
-                f"{request.path} holds sampler weights, without optimizer state; load one of "
-                "save_state"
-            )
         file = core.store.file_of(checkpoint)
 
         def answer(run_id: str) -> types.LoadWeightsResponse:
@@ -98,50 +88,19 @@ class TrainingCalls:
             raise gone(
                 f"run {checkpoint.run_id} of {request.path} is no longer known: give base_model"
             )
-        return self._begin(
+        return core.begin(
             run_id,
             asked,
             request.user_metadata,
             "load_weights",
             fingerprint,
-            lambda service, local: (
-                service.create_training_client_from_state_with_optimizer
-                if optimizer
-                else service.create_training_client_from_state
-            )(str(file), local),
+            lambda local: core.service.restore(str(file), local, optimizer),
             answer(run_id),
         )
 
     def _new_id(self, session_id: str | None, number: int | None) -> str:
         session = self._core.session(session_id or "")
         return f"{session.session_id}:train:{checked_seq(number, 'model_seq_id')}"
-
-    def _begin(
-        self,
-        run_id: str,
-        asked: str,
-        metadata: dict[str, Any] | None,
-        kind: str,
-        fingerprint: bytes,
-        create: Callable[[EmbeddedService, str], AwaitableConcurrentFuture[EmbeddedTrainingClient]],
-        answer: object,
-    ) -> Promise:
-        """Promise a new model, whose record is written once it exists."""
-        if metadata is not None and not all(isinstance(value, str) for value in metadata.values()):
-            raise bad("user_metadata must hold texts only")
-        core, local = self._core, self._core.local(asked)
-
-        def then(run: ServedRun, client: EmbeddedTrainingClient) -> object:
-            model, rank = client.model, client.settings.rank
-            family = model.weights.arch.family
-            made = RunRecord(run_id, asked, local, family, model.source, rank, now(), metadata)
-            core.store.write_run(made)
-            run.record = made
-            return answer
-
-        return core.begin(
-            run_id, local, kind, fingerprint, lambda: create(core.service, local), then
-        )
 
     def info(self, request: types.GetInfoRequest) -> types.GetInfoResponse:
         """Return the facts about a model."""
