@@ -205,27 +205,17 @@ def _pairs(tensors: Mapping[str, Tensor], where: str) -> dict[str, tuple[Tensor,
     one."""
     found: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
-        for part in ("lora_A", "lora_B"):
-            name, mark, _ = key.partition(f".{part}.weight")
-            if mark and key.startswith(PREFIX) and tensor.dim() == 2:
-                name = name.removeprefix(PREFIX)
-                found.setdefault(HEAD if name in _HEADS else name, {})[part] = tensor
-    experts = [
-        key
-        for key in tensors
-        if ".experts." in key or (key.startswith(PREFIX) and tensors[key].dim() > 2)
-    ]
-    if experts:
-        raise CheckpointError(
-            f"{where} adapts mixture-of-experts layers ({experts[0]}), which this export cannot "
-            "write"
-        )
-    halves = [name for name, parts in found.items() if len(parts) != 2]
+        name, mark, part = key.removeprefix(PREFIX).partition(".lora_")
+        if mark and key.startswith(PREFIX):  # others are the optimizer's
+            if tensor.dim() != 2 or ".experts." in key:
+                raise CheckpointError(f"{where} holds {key}, which this export cannot write")
+            found.setdefault(HEAD if name in _HEADS else name, {})[part] = tensor
+    halves = [name for name, parts in found.items() if parts.keys() != {"A.weight", "B.weight"}]
     if not found or halves:
         raise CheckpointError(
             f"{where} holds no complete LoRA adapter" + (f": {halves[0]}" if halves else "")
         )
-    return {name: (parts["lora_A"], parts["lora_B"]) for name, parts in found.items()}
+    return {name: (parts["A.weight"], parts["B.weight"]) for name, parts in found.items()}
 
 
 def download_adapter(place: Place, path: str, folder: Path) -> str:

@@ -163,7 +163,7 @@ class Vllm:
         returns log-probabilities other than those of the whole distribution at the run's
         temperature. Raises it also if the folder cannot be written.
         """
-        self._vocabulary = trainer.vocabulary()
+        self._vocabulary = trainer.model.weights.arch.vocab
         self._loaded.update(name for name in held if name.startswith(f"{self._mark}-"))
         self._clear()
         try:
@@ -196,16 +196,12 @@ class Vllm:
         if not (tempered or narrowed):
             return
         scaled = sum(await apart(_HOT, _HOT)) < sum(await apart(_HOT, 1.0))
-        if tempered and narrowed:
-            instead = "leave one of the two out"
-        elif tempered == scaled:
-            return
-        else:
-            instead = f"start it {'with' if tempered else 'without'} {_SCALED}"
-        raise ConfigError(
-            f"temperature={options.temperature:g} with top_p={options.top_p:g} and "
-            f"top_k={options.top_k} cannot be trained with on sampler={self.place.url}: {instead}"
-        )
+        if {tempered, not narrowed} != {scaled}:
+            raise ConfigError(
+                f"temperature={options.temperature:g} with top_p={options.top_p:g} and "
+                f"top_k={options.top_k} cannot be trained with on sampler={self.place.url}: a "
+                f"temperature needs {_SCALED}, top_p and top_k need vLLM without it"
+            )
 
     async def snapshot(self, trainer: EmbeddedTrainingClient) -> VllmSampler:
         """Load the current weights. Adapters that are no longer in use are unloaded."""

@@ -133,22 +133,15 @@ def answer(
 
     def take(new: Sequence[Request]) -> None:
         for request in new:
-            p = request.params
+            p, number = request.params, len(taken)
             scored_at = (p.temperature or 1.0) if request.prompt_logprobs or request.topk else None
             prompt = Prompt(tuple(request.prompt), scored_at, request.topk)
             prompt = prompts.setdefault(prompt, prompt)
+            stops = request.stop_tokens, request.stopped
             for i in range(request.samples):
                 choice = Choice(request.seed, i, float(p.temperature), int(p.top_k), float(p.top_p))
-                place = len(taken), i
                 waiting.append(
-                    SequenceRequest(
-                        place,
-                        prompt,
-                        request.max_tokens,
-                        choice,
-                        request.stop_tokens,
-                        request.stopped,
-                    )
+                    SequenceRequest((number, i), prompt, request.max_tokens, choice, *stops)
                 )
             taken.append((request, {}))
 
@@ -157,10 +150,11 @@ def answer(
             take(more())
 
     take(requests)
-    if isinstance(weights, HfWeights):
-        completions = decode_hf(weights, waiting, budget, arrive)
-    else:
-        completions = decode(weights, waiting, budget, arrive)
+    completions = (
+        decode_hf(weights, waiting, budget, arrive)
+        if isinstance(weights, HfWeights)
+        else decode(weights, waiting, budget, arrive)
+    )
     try:
         for draw, completion in completions:
             number, index = draw.place
@@ -177,25 +171,23 @@ def answer(
 
 
 def _response(request: Request, completions: Sequence[Completion]) -> types.SampleResponse:
-    scored, before = (
-        completions[0].scored,
-        len(request.prompt) - (request.last_n or len(request.prompt)),
-    )
+    scored, length = completions[0].scored, len(request.prompt)
+    before = length - (request.last_n or length)
     logprobs = np.concatenate([np.full(before, np.nan, dtype=np.float32), scored.logprobs[before:]])
+    best = _likeliest(request, scored, max(before, 1)) if request.topk else None
+    sequences = [
+        types.SampledSequence(
+            stop_reason="stop" if c.stopped else "length",
+            sequence_id=secrets.token_hex(8),
+            tokens_np=c.tokens,
+            logprobs_np=c.logprobs,
+        )
+        for c in completions
+    ]
     return types.SampleResponse(
-        sequences=[
-            types.SampledSequence(
-                stop_reason="stop" if c.stopped else "length",
-                sequence_id=secrets.token_hex(8),
-                tokens_np=c.tokens,
-                logprobs_np=c.logprobs,
-            )
-            for c in completions
-        ],
+        sequences=sequences,
         prompt_logprobs_np=logprobs if request.prompt_logprobs else None,
-        topk_prompt_logprobs_np=_likeliest(request, scored, max(before, 1))
-        if request.topk
-        else None,
+        topk_prompt_logprobs_np=best,
     )
 
 
@@ -239,8 +231,47 @@ class EmbeddedSamplingClient:
         Raises ConfigError for unsupported settings or a request longer than the context. Raises
         DataError for a prompt that is not text or has ids outside the vocabulary.
         """
-        scored = include_prompt_logprobs, prompt_logprobs_last_n, topk_prompt_logprobs, number
-        return self._sampler.submit(self._request(prompt, num_samples, sampling_params, *scored))
+        if num_samples < 1:
+            raise ConfigError(f"num_samples={num_samples} must be at least 1")
+        snapshot, params = self._snapshot, sampling_params
+        arch = snapshot.weights.arch
+        scored, last_n = include_prompt_logprobs, prompt_logprobs_last_n
+        tokens = prompt_tokens(prompt, arch, "prompt")
+        room = arch.max_context - len(tokens)
+        limit = params.max_tokens if params.max_tokens is not None else max(room, 0)
+        # The SDK scores a text by sampling one token after it, which is ignored: so a text may fill
+        # the context.
+        if limit > (max(room, 1) if scored or topk_prompt_logprobs else room) or room < 0:
+            raise ConfigError(
+                f"prompt of {len(tokens)} tokens and max_tokens={limit} exceed the model's context "
+                f"of {arch.max_context}"
+            )
+        _check(params, limit)
+        if last_n is not None and not (scored and 1 <= last_n < len(tokens)):
+            raise ConfigError(
+                f"prompt_logprobs_last_n={last_n} needs include_prompt_logprobs and 1 to "
+                f"{len(tokens) - 1} tokens"
+            )
+        likeliest = min(MAX_LIKELIEST, arch.vocab)
+        if not 0 <= topk_prompt_logprobs <= likeliest:
+            raise ConfigError(
+                f"topk_prompt_logprobs={topk_prompt_logprobs} must be from 0 to {likeliest}"
+            )
+        request = Request(
+            snapshot,
+            tokens,
+            num_samples,
+            params,
+            limit,
+            params.seed if params.seed is not None else secrets.randbits(63),
+            *self._stops(params.stop),
+            scored,
+            last_n,
+            topk_prompt_logprobs,
+            number,
+            Future(),
+        )
+        return self._sampler.submit(request)
 
     def compute_logprobs(
         self, prompt: types.ModelInput, prompt_logprobs_last_n: int | None = None
@@ -265,58 +296,6 @@ class EmbeddedSamplingClient:
         """The most tokens of prompt and completion together."""
         return self._snapshot.weights.arch.max_context
 
-    def _request(
-        self,
-        prompt: types.ModelInput,
-        samples: int,
-        params: types.SamplingParams,
-        scored: bool,
-        last_n: int | None,
-        topk: int = 0,
-        number: int = 0,
-    ) -> Request:
-        """Check a call of `sample` and return its queue entry; raises as `sample` does."""
-        if samples < 1:
-            raise ConfigError(f"num_samples={samples} must be at least 1")
-        arch = self._snapshot.weights.arch
-        tokens = prompt_tokens(prompt, arch, "prompt")
-        room = arch.max_context - len(tokens)
-        limit = params.max_tokens if params.max_tokens is not None else max(room, 0)
-        # The SDK scores a text by sampling one token after it, which is ignored: so a text may fill
-        # the context.
-        if limit > (max(room, 1) if scored or topk else room) or room < 0:
-            raise ConfigError(
-                f"prompt of {len(tokens)} tokens and max_tokens={limit} exceed the model's context "
-                f"of {arch.max_context}; max_tokens may be at most {max(room, 0)}"
-            )
-        _check(params, limit)
-        if last_n is not None and not (scored and 1 <= last_n < len(tokens)):
-            raise ConfigError(
-                f"prompt_logprobs_last_n={last_n} needs include_prompt_logprobs and 1 to "
-                f"{len(tokens) - 1} tokens"
-            )
-        if not 0 <= topk <= min(MAX_LIKELIEST, arch.vocab):
-            raise ConfigError(
-                f"topk_prompt_logprobs={topk} must be from 0 to {min(MAX_LIKELIEST, arch.vocab)}"
-            )
-        seed = params.seed if params.seed is not None else secrets.randbits(63)
-        stop_tokens, stopped = self._stops(params.stop)
-        return Request(
-            self._snapshot,
-            tokens,
-            samples,
-            params,
-            limit,
-            seed,
-            stop_tokens,
-            stopped,
-            scored,
-            last_n,
-            topk,
-            number,
-            Future(),
-        )
-
     def _stops(
         self, stop: str | Sequence[str] | Sequence[int] | None
     ) -> tuple[frozenset[int], Callable[[list[int]], bool] | None]:
@@ -324,13 +303,13 @@ class EmbeddedSamplingClient:
         if stop is None:
             return eos, None
         entries = [stop] if isinstance(stop, str) else list(stop)
-        if not entries:
-            return frozenset(), None
-        texts = [entry for entry in entries if isinstance(entry, str)]
-        ids = [entry for entry in entries if isinstance(entry, int) and not isinstance(entry, bool)]
-        if len(texts) + len(ids) != len(entries) or any(not text for text in texts):
+        texts = [entry for entry in entries if isinstance(entry, str) and entry]
+        ids = frozenset(entry for entry in entries if type(entry) is int)
+        if len(texts) + sum(type(entry) is int for entry in entries) != len(entries):
             raise ConfigError(f"stop={stop!r} must hold token ids or non-empty strings")
-        return eos | frozenset(ids), _text_stop(self.get_tokenizer(), texts) if texts else None
+        if not entries:
+            return ids, None
+        return eos | ids, _text_stop(self.get_tokenizer(), texts) if texts else None
 
 
 def _check(params: types.SamplingParams, limit: int) -> None:

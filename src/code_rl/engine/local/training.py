@@ -240,10 +240,6 @@ class EmbeddedTrainingClient:
             "sampling off it"
         )
 
-    def vocabulary(self) -> int:
-        """The number of token ids of the model."""
-        return self.model.weights.arch.vocab
-
     def restore(self, saved: Saved, optimizer: bool) -> None:
         """Put a checkpoint's tensors into this model, all or none. Raises CheckpointError if they
         do not fit this model."""
