@@ -100,9 +100,8 @@ def read_datums(data: Sequence[types.Datum], loss: Loss, arch: Architecture) -> 
     for i, example in enumerate(examples):
         if example.targets.shape[1:] != first:
             raise DataError(
-                f"datum {i}, target_tokens: shape {example.targets.shape} where datum 0 has "
-                f"{examples[0].targets.shape}; "
-                "the datums of a request have the same number of targets a position"
+                f"datum {i}, target_tokens: {example.targets.shape[1:]} targets a position, and "
+                f"{first} in datum 0"
             )
     return examples
 
@@ -125,22 +124,29 @@ def prompt_tokens(prompt: types.ModelInput, arch: Architecture, where: str) -> l
 
 def _read(index: int, datum: types.Datum, loss: Loss, arch: Architecture) -> EngineExample:
     where = f"datum {index}"
-    tokens = np.asarray(
-        prompt_tokens(datum.model_input, arch, f"{where}, model_input"), dtype=np.int64
-    )
+    ids = prompt_tokens(datum.model_input, arch, f"{where}, model_input")
+    tokens = np.asarray(ids, dtype=np.int64)
     if len(tokens) > arch.max_context:
         raise DataError(
             f"{where}: {len(tokens)} tokens exceed the model's context of {arch.max_context}"
         )
-    fields = ("target_tokens", *loss.inputs)
-    unknown = sorted(set(datum.loss_fn_inputs) - set(fields))
-    if unknown:
+    fields, given = ("target_tokens", *loss.inputs), datum.loss_fn_inputs
+    if given.keys() != set(fields):
         raise DataError(
-            f"{where}: {loss.name} does not read {', '.join(unknown)}; its fields: "
-            f"{', '.join(fields)}"
+            f"{where}: {loss.name} reads {', '.join(fields)}, and not "
+            f"{', '.join(sorted(given)) or 'nothing'}"
         )
-    shape = _shape(datum, len(tokens), loss)
-    arrays = {name: _field(where, name, datum, shape, loss) for name in fields}
+    arrays = {name: given[name].to_numpy() for name in fields}
+    # One number a token, or K weighted targets a token.
+    shape: tuple[int, ...] = (len(tokens),)
+    found = arrays["target_tokens"].shape
+    if loss.name == "cross_entropy" and len(found) == 2 and 1 <= found[1] <= MAX_TARGETS:
+        shape = (len(tokens), found[1])
+    for name, array in arrays.items():
+        if array.shape != shape:
+            raise DataError(f"{where}, {name}: shape {array.shape} where {shape} is needed")
+        if not np.isfinite(array).all():
+            raise DataError(f"{where}, {name}: a value is not finite")
     targets = arrays.pop("target_tokens").astype(np.int64)
     if targets.min() < 0 or targets.max() >= arch.vocab:
         raise DataError(
@@ -150,33 +156,6 @@ def _read(index: int, datum: types.Datum, loss: Loss, arch: Architecture) -> Eng
     signal = np.any([inputs[name] != 0 for name in loss.signal], axis=0)
     active = np.flatnonzero(signal.reshape(len(tokens), -1).any(axis=1))
     return EngineExample(tokens, targets, inputs, int(active[0]) if len(active) else len(tokens))
-
-
-def _shape(datum: types.Datum, length: int, loss: Loss) -> tuple[int, ...]:
-    """Return the shape of every field: one number per token, or K weighted targets per token."""
-    given = datum.loss_fn_inputs.get("target_tokens")
-    found = given.to_numpy().shape if given is not None else ()
-    soft = loss.name == "cross_entropy" and len(found) == 2 and 1 <= found[1] <= MAX_TARGETS
-    return (length, found[1]) if soft else (length,)
-
-
-def _field(
-    where: str, name: str, datum: types.Datum, shape: tuple[int, ...], loss: Loss
-) -> npt.NDArray[np.generic]:
-    data = datum.loss_fn_inputs.get(name)
-    if data is None:
-        raise DataError(f"{where}: {loss.name} needs {name}")
-    array = data.to_numpy()
-    if array.shape != shape:
-        wanted = (
-            f"target_tokens have {shape}"
-            if len(shape) > 1
-            else f"model_input has {shape[0]} tokens"
-        )
-        raise DataError(f"{where}, {name}: shape {array.shape} where {wanted}")
-    if not np.isfinite(array).all():
-        raise DataError(f"{where}, {name}: a value is not finite")
-    return array
 
 
 def differentiated(
