@@ -32,6 +32,7 @@ from code_rl.engine.remote import Link, gaps_to
 from code_rl.engine.vllm_server import HEALTH, command_of
 from code_rl.util.concurrency import gather_or_cancel
 from code_rl.util.errors import BackendError, ConfigError
+from code_rl.util.files import writes
 from code_rl.util.options import SamplingOptions
 from code_rl.util.proxies import via_proxy
 
@@ -166,13 +167,8 @@ class Vllm:
         self._vocabulary = trainer.model.weights.arch.vocab
         self._loaded.update(name for name in held if name.startswith(f"{self._mark}-"))
         self._clear()
-        try:
+        with writes(self.folder, setting="sampler_dir"):
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"sampler_dir={self.folder} cannot be made ({error.strerror}); give a folder that "
-                "this machine can write and the server can read"
-            ) from error
         try:
             sampler = await self.snapshot(trainer)
             await self._probe(sampler, len(trainer.get_tokenizer()) - 1)
@@ -239,14 +235,10 @@ class Vllm:
         async with self._loading:
             answer = await self.post("/v1/load_lora_adapter", body, _whole)
         said = _said(answer)
-        if answer.status_code == 404 and "Not Found" in said:
-            raise BackendError(
-                f"{self.place.url} does not let adapters be loaded while it runs; {_START}"
-            )
         if answer.status_code != 200 and "already been loaded" not in said:
             raise BackendError(
                 f"{self.place.url} cannot load the adapter in {self.folder / name}: {said}; both "
-                "must see that folder (sampler_dir=), and --max-lora-rank be at least lora_rank"
+                f"must see that folder (sampler_dir=), RANK be at least lora_rank; {_START}"
             )
         self._loaded.add(name)
 
@@ -281,11 +273,37 @@ class Vllm:
                     f"{self.place.url} refuses a request (status {answer.status_code}): "
                     f"{_said(answer)}"
                 )
-            return _choice(
-                answer, self.place, how.max_tokens or 0, self._vocabulary
-            )  # None: it ended its requests because it is shutting down
+            return self._choice(answer, how.max_tokens or 0)
 
         return await self.post("/v1/completions", body, read)
+
+    def _choice(
+        self, answer: httpx.Response, most: int
+    ) -> tuple[list[int], list[float], types.StopReason] | None:
+        """Return the one completion of an answer, or None if the server gave it up because it is
+        shutting down. Raises BackendError for a malformed answer."""
+        try:
+            choice = answer.json()["choices"][0]
+            if choice["finish_reason"] not in ("stop", "length"):
+                return None
+            tokens = list(choice["token_ids"])
+            logprobs = list(map(float, choice["logprobs"]["token_logprobs"]))
+        except (ValueError, KeyError, IndexError, TypeError, OverflowError) as error:
+            raise BackendError(
+                f"{self.place.url} does not answer with token ids and their log-probabilities "
+                f"({error!r}); vLLM 0.32 does"
+            ) from error
+        if not (
+            1 <= len(tokens) == len(logprobs) <= most
+            and all(type(token) is int and 0 <= token < self._vocabulary for token in tokens)
+            and all(map(math.isfinite, logprobs))
+        ):
+            raise BackendError(
+                f"{self.place.url} answers with {len(tokens)} tokens and {len(logprobs)} "
+                f"log-probabilities; 1 to {most} of the {self._vocabulary} token ids of the model "
+                "in training were asked for, each with a finite one"
+            )
+        return tokens, logprobs, choice["finish_reason"]
 
     def compare(self, gaps: Sequence[float]) -> None:
         """Record differences of log-probabilities. Raises BackendError if their mean is too
@@ -431,34 +449,3 @@ def _said(answer: httpx.Response) -> str:
     with contextlib.suppress(ValueError, KeyError, TypeError):
         return str(answer.json()["error"]["message"])[:300]
     return " ".join(answer.text.split())[:300]
-
-
-def _choice(
-    answer: httpx.Response, place: Place, most: int, vocabulary: int
-) -> tuple[list[int], list[float], types.StopReason] | None:
-    """Return the one completion of an answer, or None if the server aborted it. Raises BackendError
-    for a malformed answer."""
-    try:
-        choice = answer.json()["choices"][0]
-        if choice["finish_reason"] not in ("stop", "length"):
-            return None
-        tokens, logprobs = (
-            list(choice["token_ids"]),
-            list(map(float, choice["logprobs"]["token_logprobs"])),
-        )
-    except (ValueError, KeyError, IndexError, TypeError, OverflowError) as error:
-        raise BackendError(
-            f"{place.url} does not answer with token ids and their log-probabilities "
-            f"({error!r}); vLLM 0.32 does"
-        ) from error
-    if not (
-        1 <= len(tokens) == len(logprobs) <= most
-        and all(type(token) is int and 0 <= token < vocabulary for token in tokens)
-        and all(map(math.isfinite, logprobs))
-    ):
-        raise BackendError(
-            f"{place.url} answers with {len(tokens)} tokens and {len(logprobs)} log-probabilities "
-            f"where 1 to {most} of the {vocabulary} token ids of the model in training were asked "
-            "for, each with a finite one"
-        )
-    return tokens, logprobs, choice["finish_reason"]

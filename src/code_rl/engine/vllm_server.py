@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 from code_rl.engine.adapters import vllm_rank
@@ -51,8 +52,7 @@ def command_of(training: TrainingOptions) -> list[str]:
             )
         return given
     command = [sys.executable, *_SERVER.split()]
-    probe = "import sys; from importlib.util import find_spec; sys.exit(find_spec('vllm') is None)"
-    if subprocess.run([sys.executable, "-c", probe], check=False).returncode:
+    if find_spec("vllm") is None:
         raise ConfigError(
             "sampler=vllm: vLLM is not installed beside code-rl; give "
             f"vllm_command='/its/environment/bin/python {_SERVER}'"
@@ -124,7 +124,7 @@ class OwnVllm:
             if self._guard.poll() is not None or now - began > _START_S:
                 raise ConfigError(f"sampler=vllm did not start; {self._errors()}")
             if now - noticed > _NOTICE_S:
-                logger.info("vLLM starts since %.0f s: %s", now - began, self._lines()[-1])
+                logger.info("vLLM starts since %.0f s", now - began)
                 noticed = now
             await asyncio.sleep(_CHECK_S)
 
@@ -133,23 +133,16 @@ class OwnVllm:
         if self._guard.poll() is not None:
             raise BackendError(f"vLLM has ended and is not started again; {self._errors()}")
 
-    def _lines(self) -> list[str]:
-        """Return the lines that the server wrote, or else how it ended, shortened and without
-        control characters."""
+    def _errors(self) -> str:
+        """Return the last three errors that this start wrote to the log, or else its last lines,
+        shortened and without control characters."""
         read = b""
         with contextlib.suppress(FileNotFoundError):
             read = self._log.read_bytes()[self._from :]
         said = read.decode("utf-8", "replace").splitlines()
         lines = ["".join(filter(str.isprintable, line)).strip()[:300] for line in said]
-        own = [line for line in lines if line and not line.startswith("code-rl: ")]
-        return own or lines or ["nothing"]
-
-    def _errors(self) -> str:
-        """Return the last three errors in the log, or else its last lines."""
-        lines = self._lines()
-        errors = [found[0] for found in map(_ERROR.search, reversed(lines)) if found]
-        named = [*dict.fromkeys(errors)][2::-1] or lines[-3:]
-        return f"{self._log} has: {'; '.join(named)}"
+        errors = dict.fromkeys(found[0] for found in map(_ERROR.search, lines) if found)
+        return f"{self._log} has: {'; '.join([*errors][-3:] or lines[-3:])}"
 
     def close(self) -> None:
         """End the server. Never raises."""
