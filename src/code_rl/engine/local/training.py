@@ -192,12 +192,6 @@ class EmbeddedTrainingClient:
         sampling only (`training` False)."""
         write_state(path, self._tensors(training), self._meta(training), overwrite)
 
-    def check_pass(
-        self, data: Sequence[types.Datum], loss_fn: str, config: Mapping[str, float | str] | None
-    ) -> None:
-        """Raise InputError for a loss or data that a pass would refuse."""
-        self._read(data, read_pass(loss_fn, config))
-
     def refuse(self, error: Exception, backward: bool) -> AwaitableConcurrentFuture[None]:
         """Queue the failure of a refused pass: the future raises `error`. If the pass was backward,
         the next step fails too."""

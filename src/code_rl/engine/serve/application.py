@@ -236,7 +236,7 @@ class TinkerApplication:
     async def _pass(self, _: web.Request, body: bytes) -> Promise:
         large = len(body) >= LARGE_PASS
         read = await asyncio.to_thread(read_pass, body) if large else read_pass(body)
-        return await self._training.run_pass(read, len(body))
+        return self._training.run_pass(read, len(body))
 
     async def _retrieve(self, _: web.Request, sent: bytes) -> web.StreamResponse | dict[str, Any]:
         wanted = validated(FutureRetrieveRequest, read_json(sent)).request_id

@@ -19,14 +19,13 @@ from code_rl.engine.local.models import model_info
 from code_rl.engine.local.sampling import EmbeddedSamplingClient
 from code_rl.engine.local.state import check_name, read_state
 from code_rl.engine.local.training import EmbeddedTrainingClient
-from code_rl.util.errors import ConfigError, InputError
+from code_rl.util.errors import ConfigError
 
 from .core import Core, Queued, SamplingSession, ServedRun
 from .promises import Promise, session_of
 from .store import Kind, RunRecord
-from .wire import PassRequest, Refusal, bad, checked_seq, gone, validated
+from .wire import PassRequest, bad, checked_seq, gone, validated
 
-SMALL_PASS = 64 << 10
 MAX_SAMPLES = 4096
 WAIT_S = 25.0
 _REFUSED = {
@@ -125,28 +124,17 @@ class TrainingCalls:
             raise bad(f"model {run.run_id} is still being created: retrieve that answer first")
         return run.record
 
-    async def run_pass(self, request: PassRequest, size: int) -> Promise:
-        """Run a forward or forward_backward pass. Faulty data is detected here; the request then
-        fails in its turn."""
-        core, run = self._core, self._core.run(request.model_id)
-        what = request.data, request.loss_fn, request.loss_fn_config
-        backward = not request.forward_only
-        client = await asyncio.shield(asyncio.wrap_future(run.created))
-        fault: InputError | Refusal | None = request.fault
-        try:
-            if fault is None and size < SMALL_PASS:
-                client.check_pass(*what)
-            elif fault is None:
-                await asyncio.to_thread(client.check_pass, *what)
-        except InputError as error:
-            fault = error
+    def run_pass(self, request: PassRequest, size: int) -> Promise:
+        """Run a forward or forward_backward pass. A faulty one fails in its turn."""
+        run, backward = self._core.run(request.model_id), not request.forward_only
 
         def start(client: EmbeddedTrainingClient) -> Queued:
-            if fault is not None:
-                return client.refuse(fault, backward)
-            return client.forward_backward(*what) if backward else client.forward(*what)
+            if request.fault is not None:
+                return client.refuse(request.fault, backward)
+            act = client.forward_backward if backward else client.forward
+            return act(request.data, request.loss_fn, request.loss_fn_config)
 
-        promise = core.accept(
+        promise = self._core.accept(
             run,
             request.seq_id,
             "forward_backward" if backward else "forward",
@@ -154,10 +142,9 @@ class TrainingCalls:
             start,
             size=size,
         )
-        if fault is not None:
-            # Later requests still run, and the next step fails, as in the embedded engine.
+        if request.fault is not None:
             promise.fetched = time.monotonic()
-            raise bad(str(fault))
+            raise request.fault
         return promise
 
     def optim_step(self, request: types.OptimStepRequest, fingerprint: bytes) -> Promise:

@@ -46,10 +46,8 @@ def read_models(path: str | None) -> dict[str, str]:
         return {}
     try:
         data = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"models={path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"models={path} is not TOML: {error}") from error
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"models={path} cannot be read as TOML: {error}") from error
     table = data.get("models")
     if set(data) != {"models"} or not isinstance(table, dict):
         raise ConfigError(
@@ -197,11 +195,8 @@ class Core:
         self.promises.check_room(0)
         if len(self.runs) >= self.limits.max_models:
             # The oldest model of a vanished client makes room.
-            lost = [
-                r
-                for r in self.runs.values()
-                if (s := self.sessions.get(session_of(r.run_id))) and s.vanished
-            ]
+            vanished = {s.session_id for s in self.sessions.values() if s.vanished}
+            lost = [r for r in self.runs.values() if session_of(r.run_id) in vanished]
             if not lost:
                 raise busy(f"{len(self.runs)} models are in training, the limit (max_models)")
             self.unload(lost[0])
