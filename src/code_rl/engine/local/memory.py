@@ -153,12 +153,12 @@ def plan_memory(config: Any, dtype: torch.dtype, device: Device, load: Load) -> 
 
     Raises ConfigError, with the setting that would make it fit, if no plan does.
     """
-    shape = _Shape(config, architecture_of(config), dtype, device.is_accelerator)
     memory = device.free if device.is_accelerator else device.total
+    shape = _Shape(config, architecture_of(config), dtype, device, memory)
     tokens = HF_TOKENS if isinstance(shape.arch, HfArchitecture) else device.tokens
     best: MemoryPlan | None = None
     while True:
-        found = _plan(shape, device, load, tokens, memory)
+        found = _plan(shape, load, tokens)
         if found.rows >= 1 and (best is None or best.rows < found.rows):
             best = found
         # A micro-batch is at least the longest example, so smaller budgets change nothing.
@@ -170,33 +170,29 @@ def plan_memory(config: Any, dtype: torch.dtype, device: Device, load: Load) -> 
         vllm = " and sampler=vllm" if load.vllm else ""
         raise ConfigError(
             f"{load.setting}{load.max_tokens} with lora_rank={load.rank}{vllm} takes "
-            f"{need / _GIB:.1f} GiB, and {device.name} has {_usable(memory) / _GIB:.1f} for it; "
-            f"{_remedy(shape, device, load, memory)}"
+            f"{need / _GIB:.1f} GiB, and {device.name} has {shape.room / _GIB:.1f} for it; "
+            f"{_remedy(shape, load)}"
         )
     return best
 
 
-def _plan(shape: _Shape, device: Device, load: Load, tokens: int, memory: int) -> MemoryPlan:
+def _plan(shape: _Shape, load: Load, tokens: int) -> MemoryPlan:
     """Return the plan with micro-batches of so many tokens; it fits if it has a row."""
     parts = measured(shape, load, tokens)
     vllm = load.vllm * (parts.weights + 2 * parts.sampler + _VLLM_BYTES)
-    room = _usable(memory) - parts.total - vllm
+    room = shape.room - parts.total - vllm
     rows = room // (shape.bytes_per_token * (load.longest + BLOCK))
-    return MemoryPlan(parts, tokens, room, rows, vllm, memory, device)
+    return MemoryPlan(parts, tokens, room, rows, vllm, shape.memory, shape.device)
 
 
-def _usable(memory: int) -> int:
-    return int(memory * (1 - _RESERVED))
-
-
-def _remedy(shape: _Shape, device: Device, load: Load, memory: int) -> str:
+def _remedy(shape: _Shape, load: Load) -> str:
     """Return the settings that make a load fit, with the smallest micro-batches."""
     fewer = [load.max_tokens >> i for i in range(1, load.max_tokens.bit_length())]
     loads = [replace(load, max_tokens=tokens) for tokens in fewer if tokens >= _SMALLEST]
     lower = replace(load, max_tokens=_SMALLEST, rank=max(1, load.rank // 4))
     alone = [replace(load, vllm=False)] if load.vllm else []
     for smaller in (*alone, *loads, lower):
-        if _plan(shape, device, smaller, max(smaller.longest, _LEAST_TOKENS), memory).rows >= 1:
+        if _plan(shape, smaller, max(smaller.longest, _LEAST_TOKENS)).rows >= 1:
             if smaller.vllm != load.vllm:
                 return "leave out sampler=vllm"
             rank = f"lora_rank={smaller.rank} " if smaller is lower else ""
@@ -206,13 +202,19 @@ def _remedy(shape: _Shape, device: Device, load: Load, memory: int) -> str:
 
 @dataclass(frozen=True)
 class _Shape:
-    """A model to be planned for: its transformers configuration, its shape, its dtype, and whether
-    the device is an accelerator, which fuses operations."""
+    """A model to be planned for: its transformers configuration, its shape, its dtype, its device
+    and the bytes that are free there."""
 
     config: Any = field(compare=False)
     arch: Architecture
     dtype: torch.dtype
-    fuses: bool
+    device: Device
+    memory: int = field(compare=False)
+
+    @property
+    def room(self) -> int:
+        """Bytes that a run may take."""
+        return int(self.memory * (1 - _RESERVED))
 
     @cached_property
     def bytes_per_token(self) -> int:
@@ -249,7 +251,10 @@ def measured(shape: _Shape, load: Load, tokens: int) -> Parts:
 
 def _traced(shape: _Shape, load: Load, tokens: int, whole: _Shape | None = None) -> Parts:
     """Trace a training pass of a model, as part of the `whole` model if given."""
-    with FakeTensorMode(allow_non_fake_inputs=True), _counted(shape.fuses) as memory:
+    with (
+        FakeTensorMode(allow_non_fake_inputs=True),
+        _counted(shape.device.is_accelerator) as memory,
+    ):
         weights = _empty_weights(shape) if whole else shape.transformed()
         held = memory.live
         settings = LoraSettings(load.rank, 0)

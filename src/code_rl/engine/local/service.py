@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from concurrent.futures import Future
 from pathlib import Path
 
 import torch
@@ -126,14 +125,11 @@ class EmbeddedService:
         built_in = built_in_context()
         return {**({BUILT_IN: built_in} if built_in is not None else {}), **loaded}
 
-    def close(self) -> AwaitableConcurrentFuture[None]:
+    def close(self) -> None:
         """Refuse further requests; queued ones are still answered, unless the process ends
         first."""
         for part in (self._loader, self._trainer, self._sampler):
             part.close()
-        closed: Future[None] = Future()
-        closed.set_result(None)
-        return AwaitableConcurrentFuture(closed)
 
     def load(self, base_model: str) -> AwaitableConcurrentFuture[Model]:
         """Return a future of a base model, which is then in memory (`models`). The future raises

@@ -192,7 +192,7 @@ class TinkerApplication:
         except web.HTTPRequestEntityTooLarge:
             response = _refused(Refusal(413, f"a request may have {self._max_request_bytes} bytes"))
         except web.HTTPException as error:
-            said = f"{request.method} {request.path[:200]}: {error.reason}"
+            said = f"{request.method} {request.path}: {error.reason}"
             response = _refused(Refusal(error.status, f"{said}; docs/serve.md lists the calls"))
         except CodeRLError as error:
             response = _refused(Refusal(400 if category(error) != SERVER else 500, str(error)))

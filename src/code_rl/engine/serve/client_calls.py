@@ -293,7 +293,7 @@ class SamplingCalls:
             raise gone(f"run {checkpoint.run_id} of {request.model_path} is no longer known")
         if request.base_model is not None and core.local(request.base_model) != run.local:
             raise bad(
-                f"base_model={request.base_model[:100]!r}: {request.model_path} belongs to "
+                f"base_model={request.base_model!r}: {request.model_path} belongs to "
                 f"{run.base_model!r}"
             )
         file = core.store.link_sampler(sampler_id, core.store.file_of(checkpoint))
@@ -318,7 +318,7 @@ class SamplingCalls:
         )
         if surplus:
             # The SDK's type would drop them silently.
-            raise bad(f"sampling_params: unknown setting {', '.join(map(repr, surplus))[:200]}")
+            raise bad(f"sampling_params: unknown setting {', '.join(map(repr, surplus))}")
         request = validated(types.SampleRequest, data)
         seq = checked_seq(request.seq_id)
         if request.sampling_session_id is None:
@@ -329,9 +329,7 @@ class SamplingCalls:
             if getattr(request, name):
                 raise bad(f"{name} is not supported by this server{instead}")
         if not 1 <= request.num_samples <= MAX_SAMPLES:
-            raise bad(
-                f"num_samples={str(request.num_samples)[:40]} must be from 1 to {MAX_SAMPLES}"
-            )
+            raise bad(f"num_samples={request.num_samples} must be from 1 to {MAX_SAMPLES}")
         core = self._core
         sampler = core.sampler(request.sampling_session_id)
         request_id = f"{sampler.sampler_id}:{seq}"
@@ -398,7 +396,7 @@ class SamplingCalls:
         promise = self._core.promises.find(request_id)
         if promise is None:
             raise gone(
-                f"request {request_id[:200]!r} is not known: its result was fetched long ago, or "
+                f"request {request_id!r} is not known: its result was fetched long ago, or "
                 "the server restarted"
             )
         self._core.session(promise.session_id)
@@ -408,6 +406,4 @@ class SamplingCalls:
 def _adam_only(config: object) -> None:
     if not isinstance(config, types.AdamOptimizerConfig):
         kind = getattr(config, "type", type(config).__name__)
-        raise ConfigError(
-            f"optimizer {str(kind)[:80]!r} is not supported by this server, only adamw"
-        )
+        raise ConfigError(f"optimizer {kind!r} is not supported by this server, only adamw")

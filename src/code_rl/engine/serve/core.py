@@ -81,7 +81,6 @@ class ServedRun:
 
     run_id: str
     local: str
-    created: Future[EmbeddedTrainingClient]
     next_seq: int = 1
     record: RunRecord | None = None
     client: EmbeddedTrainingClient | None = None
@@ -164,7 +163,7 @@ class Core:
         found = self.runs.get(run_id)
         if found is None:
             if self.store.read_run(run_id) is None:
-                raise unknown(f"model {run_id[:100]!r}")
+                raise unknown(f"model {run_id!r}")
             self.session(run_id)
             raise gone(
                 f"model {run_id} is no longer loaded: it was unloaded, its client showed no life, "
@@ -200,7 +199,8 @@ class Core:
             if not lost:
                 raise busy(f"{len(self.runs)} models are in training, the limit (max_models)")
             self.unload(lost[0])
-        run = self.runs[run_id] = ServedRun(run_id, local, create(local).future())
+        created = create(local).future()
+        run = self.runs[run_id] = ServedRun(run_id, local)
         self.promises.add(promise)
 
         def then(client: EmbeddedTrainingClient) -> object:
@@ -216,10 +216,10 @@ class Core:
                 self.runs.pop(run_id, None)
                 self.drop_held(run, bad(f"model {run_id} could not be created"))
             else:
-                run.client = run.created.result()
+                run.client = created.result()
                 self._start_ready(run)
 
-        self.follow(run, promise, run.created, then, on_end)
+        self.follow(run, promise, created, then, on_end)
         return promise
 
     def accept(
@@ -328,7 +328,7 @@ class Core:
     def sampler(self, sampler_id: str) -> SamplingSession:
         """Return a sampling session. Raises a Refusal if it is unknown, or no longer kept."""
         if not is_sampler_id(sampler_id):
-            raise unknown(f"sampling session {sampler_id[:100]!r}")
+            raise unknown(f"sampling session {sampler_id!r}")
         self.session(sampler_id)
         found = self.samplers.get(sampler_id)
         if found is None:

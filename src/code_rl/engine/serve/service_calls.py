@@ -156,7 +156,7 @@ class ServiceCalls:
         """Send one of the files. Raises a Refusal if there is none of this name."""
         found = self._files(checkpoint).get(name)
         if found is None:
-            raise unknown(f"file {name[:100]!r}")
+            raise unknown(f"file {name!r}")
         return web.FileResponse(found)
 
     def _files(self, checkpoint: Checkpoint) -> dict[str, Path]:
@@ -179,7 +179,7 @@ class ServiceCalls:
     def _known(self, run_id: str) -> RunRecord:
         record = self._core.store.read_run(run_id)
         if record is None:
-            raise unknown(f"training run {run_id[:100]!r}")
+            raise unknown(f"training run {run_id!r}")
         return record
 
     def _run(self, record: RunRecord) -> types.TrainingRun:
@@ -214,13 +214,10 @@ def _checkpoint(checkpoint: Checkpoint) -> types.Checkpoint:
 
 def _page(found: list[T], query: Mapping[str, str], limit: int) -> tuple[list[T], types.Cursor]:
     """Return the requested part of a list, of `limit` entries by default, and its position."""
-    asked = {}
-    for name, default in (("limit", limit), ("offset", 0)):
-        text = query.get(name, str(default))
-        if not (text.isascii() and text.isdigit() and len(text) < 10):
-            raise bad(f"{name}={text[:40]!r} must be a whole number")
-        asked[name] = int(text)
-    limit, offset = min(asked["limit"], MAX_PAGE), asked["offset"]
-    return found[offset : offset + limit], types.Cursor(
-        offset=offset, limit=limit, total_count=len(found)
-    )
+    try:
+        limit, offset = int(query.get("limit", limit)), int(query.get("offset", 0))
+    except ValueError:
+        raise bad("limit and offset must be whole numbers") from None
+    limit, offset = min(max(limit, 0), MAX_PAGE), max(offset, 0)
+    cursor = types.Cursor(offset=offset, limit=limit, total_count=len(found))
+    return found[offset : offset + limit], cursor

@@ -120,7 +120,7 @@ class StateStore:
             found = _read(self.folder / "sessions" / f"{session_id}.json")
             if found is not None:
                 return found
-        raise unknown(f"session {session_id[:100]!r}")
+        raise unknown(f"session {session_id!r}")
 
     def sessions(self) -> list[str]:
         """Return the ids of all sessions, newest first."""
@@ -210,7 +210,7 @@ class StateStore:
         allowed = [segment for segment, kind in _SEGMENTS.items() if kind in kinds]
         if not tinker_path.startswith("tinker://") or len(parts) != 3 or parts[1] not in allowed:
             raise bad(
-                f"path {tinker_path[:300]!r} must be "
+                f"path {tinker_path!r} must be "
                 f"{' or '.join(f'tinker://RUN/{s}/NAME' for s in allowed)}"
             )
         return self.find_in_run(parts[0], f"{parts[1]}/{parts[2]}")
@@ -223,7 +223,7 @@ class StateStore:
             found = _read(self.checkpoint_folder(run_id) / f"{name}.{kind}.json")
             if found is not None:
                 return Checkpoint(**found)
-        raise unknown(f"checkpoint {checkpoint_id[:300]!r} of run {run_id[:100]!r}")
+        raise unknown(f"checkpoint {checkpoint_id!r} of run {run_id!r}")
 
     def sampler_file(self, sampler_id: str) -> Path:
         """Return the path of a sampling session's weights."""
