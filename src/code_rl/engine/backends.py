@@ -224,17 +224,16 @@ async def _connect_remote(
         info = await trainer.get_info()
         with interruptible():
             tokenizer = asking.load_tokenizer(name, info.model_data.tokenizer_id)
-        capabilities = Capabilities(place.kind, found.losses, safe_repeats=found.numbered_requests)
         token = int(tokenizer.encode("a", add_special_tokens=False)[0])
+        scaled = None
         if training.loss is not None and options.temperature not in (0.0, 1.0):
             sampler = await trainer.save_weights_and_get_sampling_client()
-            capabilities = replace(
-                capabilities, scaled_logprobs=await asking.probe_scaling(sampler, token)
-            )
-            capabilities.require_temperature(options.temperature)
+            scaled = await asking.probe_scaling(sampler, token)
         if options.top_p < 1 or options.top_k > 0:
             sampler = await trainer.save_weights_and_get_sampling_client()
             await asking.probe_narrowing(sampler, token, options.top_p, options.top_k)
+        capabilities = Capabilities(place.kind, found.losses, scaled, found.numbered_requests)
+        capabilities.require_temperature(options.temperature)
         loss = training.loss or ""
         settings = {**training.loss_config, **capabilities.pass_settings(options.temperature)}
         probed = loss in POLICY_LOSSES and capabilities.has_loss(loss, settings)

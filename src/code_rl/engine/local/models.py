@@ -113,7 +113,7 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> Model:
         fast = not isinstance(arch, HfArchitecture)
         plain = _plain_source(Path(source), config, arch) if fast else None
         if plain is not None:
-            return _model(name, source, plain, _ends(Path(source), config), device, dtype)
+            return _model(name, source, fuse(plain, device, dtype), _ends(Path(source), config))
         from transformers import AutoModelForCausalLM
 
         loaded = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
@@ -129,27 +129,19 @@ def wrap_model(
     eos = getattr(getattr(loaded, "generation_config", None), "eos_token_id", None)
     if eos is None:
         eos = loaded.config.get_text_config().eos_token_id
-    if isinstance(architecture_of(loaded.config), HfArchitecture):
-        weights = hf_weights(loaded.to(device=device, dtype=dtype))
-        return Model(name, source, weights, _ids(eos), fingerprint(weights))
-    return _model(name, source, from_transformers(loaded), eos, device, dtype)
+    weights: Weights | HfWeights = (
+        hf_weights(loaded.to(device=device, dtype=dtype))
+        if isinstance(architecture_of(loaded.config), HfArchitecture)
+        else fuse(from_transformers(loaded), device, dtype)
+    )
+    return _model(name, source, weights, eos)
 
 
 def _model(
-    name: str,
-    source: str,
-    read: LoadedModel,
-    eos: int | list[int] | None,
-    device: torch.device,
-    dtype: torch.dtype,
+    name: str, source: str, weights: Weights | HfWeights, eos: int | list[int] | None
 ) -> Model:
-    weights = fuse(read, device, dtype)
-    return Model(name, source, weights, _ids(eos), fingerprint(weights))
-
-
-def _ids(eos: int | list[int] | None) -> frozenset[int]:
     ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
-    return frozenset(int(i) for i in ids)
+    return Model(name, source, weights, frozenset(map(int, ids)), fingerprint(weights))
 
 
 def _plain_source(folder: Path, config: Any, arch: Architecture) -> LoadedModel | None:
@@ -178,9 +170,8 @@ def _ends(folder: Path, config: Any) -> int | list[int] | None:
     settings = json.loads(file.read_text()) if file.is_file() else {}
     if not isinstance(settings, dict):
         raise ConfigError(f"{file.name} holds no object")
-    found = settings.get("eos_token_id")
-    ids: int | list[int] | None = found if found is not None else config.eos_token_id
-    return ids
+    found: int | list[int] | None = settings.get("eos_token_id")
+    return found if found is not None else config.eos_token_id
 
 
 def fingerprint(weights: Weights | HfWeights) -> str:

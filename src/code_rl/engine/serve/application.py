@@ -120,8 +120,8 @@ class TinkerApplication:
         post("session_heartbeat", types.SessionHeartbeatRequest, service.heartbeat)
         add(
             "post",
-            "sessions/{session}/finish",
-            lambda r, b: service.finish(r.match_info["session"], read_json(b)),
+            "sessions/{session_id}/finish",
+            lambda r, b: service.finish(**r.match_info, data=read_json(b)),
         )
         promise("create_model", types.CreateModelRequest, training.create)
         promise("load_weights", types.LoadWeightsRequest, training.load)
@@ -140,7 +140,7 @@ class TinkerApplication:
         add("post", "retrieve_future", self._retrieve)
         post("cancel_future", CancelRequest, sampling.cancel)
         post("weights_info", WeightsInfoRequest, service.weights_info)
-        add("get", "samplers/{sampler}", lambda r, _: sampling.get_sampler(r.match_info["sampler"]))
+        add("get", "samplers/{sampler_id}", lambda r, _: sampling.get_sampler(**r.match_info))
         self._route_stored(add)
 
     def _route_stored(self, add: Callable[..., None]) -> None:
@@ -158,14 +158,14 @@ class TinkerApplication:
                 lambda r, _: service.capabilities(r.query.get("model_name")),
             ),
             ("training_runs", lambda r, _: service.runs(r.query)),
-            ("training_runs/{run}", lambda r, _: service.run(r.match_info["run"])),
+            ("training_runs/{run_id}", lambda r, _: service.run(**r.match_info)),
             (
-                "training_runs/{run}/checkpoints",
-                lambda r, _: service.checkpoints_of(r.match_info["run"]),
+                "training_runs/{run_id}/checkpoints",
+                lambda r, _: service.checkpoints_of(**r.match_info),
             ),
             ("checkpoints", lambda r, _: service.checkpoints(r.query)),
             ("sessions", lambda r, _: service.sessions(r.query)),
-            ("sessions/{session}", lambda r, _: service.session(r.match_info["session"])),
+            ("sessions/{session_id}", lambda r, _: service.session(**r.match_info)),
             (
                 f"training_runs/{{run}}/checkpoints/{external}/external_weights_urls",
                 lambda r, _: service.external_urls(found(r), f"{r.url.origin()}{API}"),
