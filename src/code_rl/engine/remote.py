@@ -131,27 +131,6 @@ class Link:
         return RemoteFuture(_plain(answer), self, then)
 
 
-class SdkLog(logging.Handler):
-    """Writes the SDK's log lines, without the key, to the run's own log."""
-
-    def __init__(self, place: Place) -> None:
-        super().__init__(logging.INFO)
-        self._place = place
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Pass one record on."""
-        logger.log(record.levelno, "sdk: %s", self._place.redacted(record.getMessage()))
-
-    @classmethod
-    def install(cls, place: Place) -> None:
-        """Install the handler in place of an earlier one."""
-        sdk = logging.getLogger("tinker")
-        sdk.handlers = [handler for handler in sdk.handlers if not isinstance(handler, cls)] + [
-            cls(place)
-        ]
-        sdk.propagate = False
-
-
 class RemoteFuture(Generic[T]):
     """A pending result. `result()` and `await` both raise BackendError if it fails. `then` is
     applied to the result."""
@@ -191,7 +170,8 @@ class RemoteService:
         import tinker
 
         self.link = Link(place, outage_timeout_s)
-        SdkLog.install(place)
+        # Its lines go where ours go: into the run's log, whose formatter removes keys.
+        logging.getLogger("tinker").parent = logger
         self._ttl_seconds = ttl_seconds
         self._service = tinker.ServiceClient(base_url=place.url, api_key=place.key)
         # Older SDKs create clients by blocking calls, newer ones return futures.
