@@ -93,15 +93,9 @@ class TrainingCalls:
                 lambda _: answer(run.run_id),
             )
         run_id = self._new_id(request.session_id, request.model_seq_id)
-        origin = core.store.read_run(checkpoint.run_id)
-        asked = request.base_model or (origin.base_model if origin is not None else None)
-        if asked is None:
-            raise gone(
-                f"run {checkpoint.run_id} of {request.path} is no longer known: give base_model"
-            )
         return core.begin(
             run_id,
-            asked,
+            request.base_model or core.store.run(checkpoint.run_id).base_model,
             request.user_metadata,
             "load_weights",
             fingerprint,
@@ -288,14 +282,7 @@ class SamplingCalls:
             local = core.local(request.base_model)
             return SamplingSession(sampler_id, request.base_model, local, None, None)
         checkpoint = core.store.find(request.model_path, "state", "sampler")
-        run = core.store.read_run(checkpoint.run_id)
-        if run is None:
-            raise gone(f"run {checkpoint.run_id} of {request.model_path} is no longer known")
-        if request.base_model is not None and core.local(request.base_model) != run.local:
-            raise bad(
-                f"base_model={request.base_model!r}: {request.model_path} belongs to "
-                f"{run.base_model!r}"
-            )
+        run = core.store.run(checkpoint.run_id)
         file = core.store.link_sampler(sampler_id, core.store.file_of(checkpoint))
         return SamplingSession(sampler_id, run.base_model, run.local, request.model_path, file)
 

@@ -114,11 +114,11 @@ class ServiceCalls:
 
     def run(self, run_id: str) -> types.TrainingRun:
         """Return one training run."""
-        return self._run(self._known(run_id))
+        return self._run(self._core.store.run(run_id))
 
     def checkpoints_of(self, run_id: str) -> types.CheckpointsListResponse:
         """Return the checkpoints of a run."""
-        found = self._core.store.checkpoints(self._known(run_id).run_id)
+        found = self._core.store.checkpoints(self._core.store.run(run_id).run_id)
         return types.CheckpointsListResponse(checkpoints=[_checkpoint(c) for c in found])
 
     def checkpoints(self, query: Mapping[str, str]) -> types.CheckpointsListResponse:
@@ -165,22 +165,15 @@ class ServiceCalls:
     def weights_info(self, request: WeightsInfoRequest) -> types.WeightsInfoResponse:
         """Return the origin of a checkpoint, for clients that load it."""
         checkpoint = self._core.store.find(request.tinker_path, "state", "sampler")
-        run = self._core.store.read_run(checkpoint.run_id)
         meta = read_state(self._core.store.file_of(checkpoint)).meta
         return types.WeightsInfoResponse(
-            base_model=run.base_model if run is not None else str(meta["base_model"]),
+            base_model=self._core.store.run(checkpoint.run_id).base_model,
             is_lora=True,
             lora_rank=int(meta["rank"]),
             train_unembed=bool(meta["train_unembed"]),
             train_mlp=bool(meta["train_mlp"]),
             train_attn=bool(meta["train_attn"]),
         )
-
-    def _known(self, run_id: str) -> RunRecord:
-        record = self._core.store.read_run(run_id)
-        if record is None:
-            raise unknown(f"training run {run_id!r}")
-        return record
 
     def _run(self, record: RunRecord) -> types.TrainingRun:
         found = self._core.store.checkpoints(record.run_id)

@@ -141,6 +141,13 @@ class StateStore:
         )
         return RunRecord(**found) if found is not None else None
 
+    def run(self, run_id: str) -> RunRecord:
+        """Return a run's record. Raises a Refusal if it is unknown."""
+        found = self.read_run(run_id)
+        if found is None:
+            raise unknown(f"training run {run_id!r}")
+        return found
+
     def runs(self) -> list[RunRecord]:
         """Return all runs, newest first."""
         found = [self.read_run(run_id) for run_id in self.runs_of("")]
