@@ -100,13 +100,8 @@ def read_state(path: Path) -> Saved:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise CheckpointError(f"checkpoint {path} is damaged: {error}") from error
-    if header.get("format") != FORMAT:
-        raise CheckpointError(f"checkpoint {path} is not one of the embedded engine's")
-    if header.get("version") != str(VERSION):
-        raise CheckpointError(
-            f"checkpoint {path} has format version {header.get('version')}; this engine reads "
-            f"{VERSION}"
-        )
+    if (header.get("format"), header.get("version")) != (FORMAT, str(VERSION)):
+        raise CheckpointError(f"checkpoint {path} is none of {FORMAT} in version {VERSION}")
     settings = header.get("settings", "")
     if header.get("sha256") != _digest(settings, tensors):
         raise CheckpointError(

@@ -310,8 +310,6 @@ class SamplingCalls:
         seq = checked_seq(request.seq_id)
         if request.sampling_session_id is None:
             raise bad("asample needs sampling_session_id; create a sampling session first")
-        if request.base_model is not None or request.model_path is not None:
-            raise bad("asample with a sampling_session_id takes neither base_model nor model_path")
         for name, instead in _REFUSED.items():
             if getattr(request, name):
                 raise bad(f"{name} is not supported by this server{instead}")

@@ -25,7 +25,7 @@ from code_rl.util.errors import CodeRLError, ConfigError
 from code_rl.util.redaction import print_exception
 
 from .promises import Promise, Promises, ServiceLimits, session_of, unchanged
-from .store import RunRecord, StateStore, is_sampler_id, now
+from .store import RunRecord, StateStore, now
 from .wire import Refusal, bad, busy, gone, unknown
 
 MAX_HELD = 4096
@@ -327,8 +327,6 @@ class Core:
 
     def sampler(self, sampler_id: str) -> SamplingSession:
         """Return a sampling session. Raises a Refusal if it is unknown, or no longer kept."""
-        if not is_sampler_id(sampler_id):
-            raise unknown(f"sampling session {sampler_id!r}")
         self.session(sampler_id)
         found = self.samplers.get(sampler_id)
         if found is None:

@@ -38,7 +38,6 @@ _SEGMENTS: dict[str, Kind] = {
     "external_weights": "external",
 }
 _RUN_ID = re.compile(r"[0-9a-f-]{36}:train:\d{1,19}")
-_SAMPLER_ID = re.compile(r"[0-9a-f-]{36}:sample:\d{1,19}")
 _SESSION_ID = re.compile(r"[0-9a-f-]{36}")
 
 
@@ -78,11 +77,6 @@ class Checkpoint:
     def tinker_path(self) -> str:
         """Its URI."""
         return f"tinker://{self.run_id}/{self.checkpoint_id}"
-
-
-def is_sampler_id(sampler_id: str) -> bool:
-    """Return True if a text has the form of a sampling session's id."""
-    return _SAMPLER_ID.fullmatch(sampler_id) is not None
 
 
 def now() -> str:
