@@ -213,7 +213,7 @@ def test_a_service_that_has_a_checkpoint_no_longer_is_told_from_one_that_is_away
         status_code = status
 
     class Service:
-        async def create_training_client_from_state_with_optimizer(self, path: str) -> None:
+        async def training_client(self, how: str, path: str) -> None:
             raise BackendError("refused") from Answer()
 
     service: Any = Service()
