@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from code_rl.engine.places import Place
-from code_rl.engine.remote import Link
+from code_rl.engine.remote import Link, RemoteClient
 from code_rl.util.errors import BackendError, CheckpointError, ConfigError
 from code_rl.util.version import __version__
 
@@ -244,19 +244,23 @@ def download_adapter(place: Place, path: str, folder: Path) -> str:
         raise ConfigError(
             "fetching a checkpoint needs a newer SDK; run: pip install 'tinker>=0.38'"
         )
-    with tinker.ServiceClient(base_url=place.url, api_key=place.key) as service:
-        client: Any = link.submit(lambda: service.create_training_client_from_state(path)).result()
+    with tinker.ServiceClient(base_url=place.url, api_key=place.key) as opened:
+        service = RemoteClient(opened, link)
+        client = service.create_training_client_from_state(path).result()
         base_model = str(client.get_info().model_data.model_name)
-        saved: Any = link.submit(
-            lambda: client.save_weights_external("code-rl-export", ttl_seconds=_KEPT_S)
-        ).result()
-        rest = rest_client(base_url=place.url, api_key=place.key)
+        saving = RemoteClient(client, link).save_weights_external(
+            "code-rl-export", ttl_seconds=_KEPT_S
+        )
+        saved = saving.result().path
+        rest = RemoteClient(rest_client(base_url=place.url, api_key=place.key), link)
         try:
-            found: Any = link.submit(lambda: rest.get_external_weights_urls(saved.path)).result()
-            for name, url in found.urls.items():
+            for name, url in rest.get_external_weights_urls(saved).result().urls.items():
                 _fetch(name, url, folder)
         finally:
-            _forget(link, rest, saved.path)
+            try:
+                rest.delete_checkpoint_from_tinker_path(saved).result()
+            except BackendError as error:
+                logger.warning("%s was not deleted: %s", saved, error)
     return base_model
 
 
@@ -279,13 +283,6 @@ def _fetch(name: str, url: str, folder: Path) -> None:
     except httpx.HTTPError as error:
         # The address alone gives access to the file, so the message leaves it out.
         raise BackendError(f"{name} could not be fetched: {type(error).__name__}") from None
-
-
-def _forget(link: Link, rest: Any, path: str) -> None:
-    try:
-        link.submit(lambda: rest.delete_checkpoint_from_tinker_path(path)).result()
-    except BackendError as error:
-        logger.warning("%s was not deleted: %s", path, error)
 
 
 def vllm_rank(rank: int) -> int:
