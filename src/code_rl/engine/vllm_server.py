@@ -30,7 +30,7 @@ from code_rl.util.proxies import settle_proxies
 HEALTH = "/health"
 logger = logging.getLogger("code_rl.engine")
 _GUARD = str(Path(__file__).with_name("guard.py"))
-_START_S, _CHECK_S, _NOTICE_S, _END_S = 1800.0, 0.5, 15.0, 30.0
+_START_S, _CHECK_S, _END_S = 1800.0, 0.5, 30.0
 _SERVER = "-m vllm.entrypoints.openai.api_server"
 _ERROR = re.compile(r"\w*([Ee]rror|Exception)[:,] .+")
 
@@ -115,17 +115,13 @@ class OwnVllm:
             )
 
     async def ready(self) -> None:
-        """Wait until the server is healthy, and log its state now and then. Raises ConfigError,
-        with the log's last errors, if it does not come up."""
-        began = noticed = time.monotonic()
+        """Wait until the server is healthy. Raises ConfigError, with the log's last errors, if it
+        does not come up."""
+        began = time.monotonic()
         logger.info("vLLM starts at %s; its log is %s", self.place.url, self._log)
         while await asyncio.to_thread(self._link.silence) is not None:
-            now = time.monotonic()
-            if self._guard.poll() is not None or now - began > _START_S:
+            if self._guard.poll() is not None or time.monotonic() - began > _START_S:
                 raise ConfigError(f"sampler=vllm did not start; {self._errors()}")
-            if now - noticed > _NOTICE_S:
-                logger.info("vLLM starts since %.0f s", now - began)
-                noticed = now
             await asyncio.sleep(_CHECK_S)
 
     def check(self) -> None:
