@@ -71,21 +71,15 @@ def write_state(
         if path.exists() and not overwrite:
             raise ConfigError(f"checkpoint {path} exists; pass overwrite=True or another name")
         data = save(plain, metadata=header)
-        require_space(path.parent, len(data))
+        free = shutil.disk_usage(path.parent).free
+        if free < len(data) + SPARE_BYTES:  # nothing is begun then
+            raise CheckpointError(
+                f"the disk of {path.parent} has {free / 1e6:.1f} MB left and a checkpoint takes "
+                f"{len(data) / 1e6:.1f} MB; make room and go on"
+            )
         write_lines_atomically(path, (data,))
     except OSError as error:
         raise CheckpointError(f"checkpoint {path} could not be written: {error}") from error
-
-
-def require_space(folder: Path, wanted: int) -> None:
-    """Raise CheckpointError when the disk of `folder` has no room for `wanted` bytes and a little
-    more: nothing is begun then."""
-    free = shutil.disk_usage(folder).free
-    if free < wanted + SPARE_BYTES:
-        raise CheckpointError(
-            f"the disk of {folder} has {free / 1e6:.1f} MB left and a checkpoint takes "
-            f"{wanted / 1e6:.1f} MB; make room and go on"
-        )
 
 
 def read_state(path: Path) -> Saved:
