@@ -238,10 +238,11 @@ class EmbeddedSamplingClient:
         scored, last_n = include_prompt_logprobs, prompt_logprobs_last_n
         tokens = prompt_tokens(prompt, arch, "prompt")
         room = arch.max_context - len(tokens)
-        limit = params.max_tokens if params.max_tokens is not None else max(room, 0)
         # The SDK scores a text by sampling one token after it, which is ignored: so a text may fill
         # the context.
-        if limit > (max(room, 1) if scored or topk_prompt_logprobs else room) or room < 0:
+        most = max(room, 1) if scored or topk_prompt_logprobs else room
+        limit = params.max_tokens if params.max_tokens is not None else max(room, 0)
+        if limit > most or room < 0:
             raise ConfigError(
                 f"prompt of {len(tokens)} tokens and max_tokens={limit} exceed the model's context "
                 f"of {arch.max_context}"
@@ -252,11 +253,7 @@ class EmbeddedSamplingClient:
                 f"prompt_logprobs_last_n={last_n} needs include_prompt_logprobs and 1 to "
                 f"{len(tokens) - 1} tokens"
             )
-        likeliest = min(MAX_LIKELIEST, arch.vocab)
-        if not 0 <= topk_prompt_logprobs <= likeliest:
-            raise ConfigError(
-                f"topk_prompt_logprobs={topk_prompt_logprobs} must be from 0 to {likeliest}"
-            )
+        _check_top_k(topk_prompt_logprobs, min(MAX_LIKELIEST, arch.vocab))
         request = Request(
             snapshot,
             tokens,
@@ -310,6 +307,11 @@ class EmbeddedSamplingClient:
         if not entries:
             return ids, None
         return eos | ids, _text_stop(self.get_tokenizer(), texts) if texts else None
+
+
+def _check_top_k(k: int, most: int) -> None:
+    if not 0 <= k <= most:
+        raise ConfigError(f"topk_prompt_logprobs={k} must be from 0 to {most}")
 
 
 def _check(params: types.SamplingParams, limit: int) -> None:

@@ -82,20 +82,14 @@ class EmbeddedService:
     ) -> AwaitableConcurrentFuture[EmbeddedTrainingClient]:
         """Return a future of a client with a saved adapter and a new optimizer. The future may
         raise CheckpointError."""
-        return self.restore(path, base_model, optimizer=False)
+        return self._loader.submit(lambda: self._restored(path, base_model, optimizer=False))
 
     def create_training_client_from_state_with_optimizer(
         self, path: str, base_model: str | None = None
     ) -> AwaitableConcurrentFuture[EmbeddedTrainingClient]:
         """Return a future of a client that continues bit for bit from `save_state`. The future may
         raise CheckpointError."""
-        return self.restore(path, base_model, optimizer=True)
-
-    def restore(
-        self, path: str, base_model: str | None, optimizer: bool
-    ) -> AwaitableConcurrentFuture[EmbeddedTrainingClient]:
-        """Return a future of a client from a checkpoint, with or without its optimizer."""
-        return self._loader.submit(lambda: self._restored(path, base_model, optimizer))
+        return self._loader.submit(lambda: self._restored(path, base_model, optimizer=True))
 
     def create_sampling_client(
         self, model_path: str | None = None, base_model: str | None = None

@@ -99,7 +99,11 @@ class TrainingCalls:
             request.user_metadata,
             "load_weights",
             fingerprint,
-            lambda local: core.service.restore(str(file), local, optimizer),
+            lambda local: (
+                core.service.create_training_client_from_state_with_optimizer
+                if optimizer
+                else core.service.create_training_client_from_state
+            )(str(file), local),
             answer(run_id),
         )
 
