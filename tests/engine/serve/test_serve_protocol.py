@@ -177,6 +177,14 @@ def test_a_web_page_under_another_host_name_reads_nothing(raw, call):
     assert raw.send("GET", f"/api/v1/{call}", headers={"Host": "evil.invalid"})[0] == 403
 
 
+def test_a_sampler_of_a_checkpoint_takes_no_other_base_model(raw, model):
+    saved = raw.post("save_weights_for_sampler", {"model_id": model, "seq_id": 1, "path": "w"})[1]
+    body = {"session_id": raw.session(), "model_path": raw.result(saved["request_id"])["path"]}
+    assert raw.post("create_sampling_session", {**body, "sampling_session_seq_id": 0})[0] == 200
+    other = {**body, "sampling_session_seq_id": 1, "base_model": "another"}
+    assert raw.post("create_sampling_session", other)[0] == 400
+
+
 def test_a_name_longer_than_a_path_is_a_bad_request(raw):
     body = {"session_id": raw.session(), "model_seq_id": 0, "lora_config": {"rank": 1}}
     assert raw.post("create_model", {**body, "base_model": "x" * 5000})[0] == 400

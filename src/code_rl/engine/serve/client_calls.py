@@ -287,6 +287,11 @@ class SamplingCalls:
             return SamplingSession(sampler_id, request.base_model, local, None, None)
         checkpoint = core.store.find(request.model_path, "state", "sampler")
         run = core.store.run(checkpoint.run_id)
+        if request.base_model is not None and core.local(request.base_model) != run.local:
+            raise bad(
+                f"base_model={request.base_model!r}: {request.model_path} belongs to "
+                f"{run.base_model!r}"
+            )
         file = core.store.link_sampler(sampler_id, core.store.file_of(checkpoint))
         return SamplingSession(sampler_id, run.base_model, run.local, request.model_path, file)
 
