@@ -23,7 +23,7 @@ from code_rl.util.settings import fields_of
 
 DOCS = Path(__file__).parent.parent / "docs"
 BENCHMARKS = DOCS.parent / "benchmarks"
-REACHING = {name: facts.reach for name, facts in FACTS.items() if facts.reach.note}
+REACHING = {name: facts for name, facts in FACTS.items() if facts.note}
 """Settings that reach a back end; the others are the loop's own."""
 HEAD = """# Settings
 

@@ -1,7 +1,6 @@
 """The settings of a training run, recipes, and both conventions of `group_size`.
 
-Other packages import from here. Verbs, `evaluation` and `preparation` also import `setting`, to
-declare settings of their own.
+Other packages import from here.
 """
 
 from code_rl.training.config.derived import (

@@ -139,11 +139,10 @@ def refuse_settings(config: SamplingOptions) -> None:
         if name not in fields:
             continue
         value: Any = getattr(config, name)
-        honoured = kind in facts.reach.honoured
-        if facts.reach.note and not honoured and value != fields[name]._default:
+        if kind not in facts.honoured and value != fields[name]._default:
             raise ConfigError(
                 f"{name}={value} has no effect on backend={config.backend}: "
-                f"{facts.reach.refusal}; leave it out"
+                f"{facts.refusal}; leave it out"
             )
 
 

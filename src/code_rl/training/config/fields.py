@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import chz
@@ -18,17 +18,6 @@ from code_rl.policy.rewards import REWARDS
 from code_rl.training.algorithm.advantages import ESTIMATORS, get_estimator
 from code_rl.training.algorithm.lengths import parse_schedule
 from code_rl.training.algorithm.shaping import parse_overlong
-from code_rl.training.config.setting import (
-    ANYWHERE,
-    FIXED,
-    MUTABLE,
-    SettingFacts,
-    SupportedBackends,
-    embedded,
-    everywhere,
-    facts_of,
-    setting,
-)
 from code_rl.training.curriculum import CURRICULA, get_curriculum
 from code_rl.util.errors import ConfigError
 from code_rl.util.options import (
@@ -37,6 +26,7 @@ from code_rl.util.options import (
     AT_LEAST_0,
     AT_LEAST_1,
     FROM_0,
+    Check,
     SamplingOptions,
     SandboxOptions,
     check_that,
@@ -73,30 +63,54 @@ def _own_clip(bound: str) -> str:
     )
 
 
-_OF_THE_ENGINE = embedded("of the embedded engine", "the server has its own")
-_SENT = everywhere("sent with every sample; a remote back end that ignores it is refused")
+@dataclass(frozen=True, slots=True)
+class SettingFacts:
+    """When a setting may change, and where it holds: a resume keeps it if it is `fixed`.
+
+    `note` is its meaning on a back end (empty: a setting of the loop). Back ends that are not
+    `honoured` refuse it, with `refusal`. A resume, the back ends and the documents read these.
+    """
+
+    fixed: bool = True
+    note: str = ""
+    honoured: tuple[BackendKind, ...] = tuple(BackendKind)
+    refusal: str = ""
+
+
+FIXED, MUTABLE = SettingFacts(), SettingFacts(fixed=False)
+
+
+def embedded(note: str, refusal: str, fixed: bool = False) -> SettingFacts:
+    """Only the embedded engine supports the setting."""
+    return SettingFacts(fixed, note, (BackendKind.EMBEDDED,), refusal)
+
+
+def setting(default: Any, doc: str, check: Check | None = None, facts: SettingFacts = FIXED) -> Any:
+    """A field of `Config`. `check` raises ConfigError for a value out of range."""
+    return chz.field(default=default, doc=doc, validator=check, metadata={"facts": facts})
+
+
+_OF_THE_ENGINE = ("of the embedded engine", "the server has its own")
+_SENT = SettingFacts(note="sent with every sample; a remote back end that ignores it is refused")
 INHERITED = {
-    "backend": SettingFacts(FIXED, ANYWHERE),
+    "backend": FIXED,
     "model_name": SettingFacts(
-        FIXED,
-        everywhere(
-            "embedded: tiny, a folder or a hub id; else a model that the server lists or can load"
-        ),
+        note="embedded: tiny, a folder or a hub id; else a model that the server lists or can load"
     ),
-    "device": SettingFacts(MUTABLE, _OF_THE_ENGINE),
-    "dtype": SettingFacts(FIXED, _OF_THE_ENGINE),
-    "threads": SettingFacts(MUTABLE, _OF_THE_ENGINE),
-    "renderer": SettingFacts(FIXED, ANYWHERE),
-    "max_tokens": SettingFacts(FIXED, everywhere("capped by the model's context")),
-    "temperature": SettingFacts(FIXED, everywhere("other than 0 and 1: see Capabilities")),
-    "top_p": SettingFacts(FIXED, _SENT),
-    "top_k": SettingFacts(FIXED, _SENT),
-    "system_prompt": SettingFacts(FIXED, ANYWHERE),
-    "language": SettingFacts(FIXED, ANYWHERE),
+    "device": embedded(*_OF_THE_ENGINE),
+    "dtype": embedded(*_OF_THE_ENGINE, fixed=True),
+    "threads": embedded(*_OF_THE_ENGINE),
+    "renderer": FIXED,
+    "max_tokens": SettingFacts(note="capped by the model's context"),
+    "temperature": SettingFacts(note="other than 0 and 1: see Capabilities"),
+    "top_p": _SENT,
+    "top_k": _SENT,
+    "system_prompt": FIXED,
     "seed": SettingFacts(
-        FIXED,
-        everywhere("repeatable bit for bit on the embedded engine, else as the server keeps seeds"),
+        note="repeatable bit for bit on the embedded engine, else as the server keeps seeds"
     ),
+    **dict.fromkeys(chz.chz_fields(SandboxOptions), MUTABLE),
+    "language": FIXED,
 }
 """The facts about settings that other verbs have, too."""
 
@@ -108,354 +122,261 @@ class Config(SamplingOptions, SandboxOptions):
 
     recipe: str | None = setting(
         None,
-        FIXED,
-        ANYWHERE,
         "Settings to start from: a name, or FILE.toml of your own. None: tiny for the built-in "
         "model, none for others on the embedded engine, course on other back ends.",
     )
     sampler: str | None = setting(
         None,
-        MUTABLE,
-        embedded(
+        "vLLM samples for the embedded trainer: vllm (started and ended by the run), or a server's "
+        "http://host:port[/v1] (its key: CODE_RL_SERVER_KEY). None: the engine samples.",
+        facts=embedded(
             "vLLM samples, with every step's adapter",
             "it draws its own completions",
         ),
-        "vLLM samples for the embedded trainer: vllm (started and ended by the run), or a server's "
-        "http://host:port[/v1] (its key: CODE_RL_SERVER_KEY). None: the engine samples.",
     )
     vllm_command: str | None = setting(
         None,
-        MUTABLE,
-        embedded("how sampler=vllm is started", "there is no sampler to start"),
         "With sampler=vllm: the command that starts its server (None: vLLM in this environment). "
         "Its options replace the run's.",
+        facts=embedded("how sampler=vllm is started", "there is no sampler to start"),
     )
     sampler_dir: str | None = setting(
         None,
-        MUTABLE,
-        embedded("vLLM samples, with every step's adapter", "there are no adapters to hand over"),
         "With sampler=: folder of adapters, at the same path on both machines (None: "
         "checkpoints/adapters in the run directory).",
+        facts=embedded(
+            "vLLM samples, with every step's adapter", "there are no adapters to hand over"
+        ),
     )
     dataset: str = setting(
         "builtin",
-        FIXED,
-        ANYWHERE,
         "Training problems, comma-separated: NAME[@REVISION][:SPLIT] (or a hub id), a file, "
         "FOLDER[:SPLIT], package.module:object. docs/data.md lists the names.",
     )
     test_dataset: str | None = setting(
         None,
-        FIXED,
-        ANYWHERE,
         "Held-out problems, as for dataset=. None: the dataset's own.",
-        check=check_that(
+        check_that(
             lambda name: bool(name.strip()), "a name or a path; leave it out for the dataset's own"
         ),
     )
     batch_size: int = setting(
-        128,
-        FIXED,
-        ANYWHERE,
-        "Completions per step, where groups_per_batch is not given.",
-        check=AT_LEAST_1,
+        128, "Completions per step, where groups_per_batch is not given.", AT_LEAST_1
     )
     group_size: int = setting(
         8,
-        FIXED,
-        ANYWHERE,
         "With groups_per_batch (preferred): completions per prompt. Without it: prompts per step; "
         "batch_size=128 group_size=8 is 8 prompts × 16 completions.",
-        check=AT_LEAST_1,
+        AT_LEAST_1,
     )
     groups_per_batch: int | None = setting(
-        None, FIXED, ANYWHERE, "Prompts per step (tinker-cookbook's convention).", check=AT_LEAST_1
+        None, "Prompts per step (tinker-cookbook's convention).", AT_LEAST_1
     )
     learning_rate: float = setting(
-        4e-5, FIXED, everywhere("sent with every step"), "Adam's learning rate.", check=ABOVE_0
+        4e-5, "Adam's learning rate.", ABOVE_0, facts=SettingFacts(note="sent with every step")
     )
     grad_clip_norm: float = setting(
         0.0,
-        FIXED,
-        everywhere("sent with every step"),
         "Maximum gradient norm; larger gradients are scaled down. 0: no limit.",
-        check=FROM_0,
+        FROM_0,
+        facts=SettingFacts(note="sent with every step"),
     )
     loss: str = setting(
         "importance_sampling",
-        FIXED,
-        everywhere(
-            "sent by name if the back end has it, else computed here, as is a loss of your own"
-        ),
         f"Loss per token: {', '.join(POLICY_LOSSES)}, or package.module:object. "
         "docs/grpo-plus.md has the formulas.",
-        check=lambda settings, name: check_part(get_loss, settings, name),
+        lambda settings, name: check_part(get_loss, settings, name),
+        facts=SettingFacts(
+            note="sent by name if the back end has it, else computed here, as is a loss of your own"
+        ),
     )
     clip_low: float | None = setting(
         None,
-        FIXED,
-        everywhere("sent with the loss"),
         f"Ratios are clipped at 1 - clip_low (None: the loss's own, {_own_clip(LOW)}).",
-        check=check_that(lambda low: 0 < low <= 1, "above 0 and at most 1"),
+        check_that(lambda low: 0 < low <= 1, "above 0 and at most 1"),
+        facts=SettingFacts(note="sent with the loss"),
     )
     clip_high: float | None = setting(
         None,
-        FIXED,
-        everywhere("sent with the loss"),
         f"Ratios are clipped at 1 + clip_high (None: the loss's own, {_own_clip(HIGH)}). "
         "Clip-higher: above clip_low.",
-        check=ABOVE_0,
+        ABOVE_0,
+        facts=SettingFacts(note="sent with the loss"),
     )
     kl_coef: float = setting(
         0.0,
-        FIXED,
-        everywhere("above 0, a sampling client of the base model is asked"),
         "Weight of a KL term against the base model, in the advantages. 0: not computed.",
-        check=FROM_0,
+        FROM_0,
+        facts=SettingFacts(note="above 0, a sampling client of the base model is asked"),
     )
     advantage: str = setting(
         "mean",
-        FIXED,
-        ANYWHERE,
         f"Advantage of each completion, from its group's rewards: {', '.join(ESTIMATORS)}, or "
         "package.module:function. docs/grpo-plus.md has the formulas.",
-        check=lambda settings, name: check_part(get_estimator, settings, name),
+        lambda settings, name: check_part(get_estimator, settings, name),
     )
     overlong: str = setting(
         "judged",
-        FIXED,
-        ANYWHERE,
         "Completions cut off at their token limit: judged, mask (out of loss and baseline), "
         "mask_loss, wrong, or penalty:TOKENS (reward falls by 1 over the last TOKENS).",
-        check=lambda settings, name: check_part(parse_overlong, settings, name),
+        lambda settings, name: check_part(parse_overlong, settings, name),
     )
     length_coef: float = setting(
         0.0,
-        FIXED,
-        ANYWHERE,
         "Reward lost by a completion at its token limit; shorter ones lose in proportion.",
-        check=FROM_0,
+        FROM_0,
     )
     dynamic_sampling: int = setting(
         0,
-        FIXED,
-        ANYWHERE,
         "Times that a group of only right or wrong answers is replaced by another problem's.",
-        check=AT_LEAST_0,
+        AT_LEAST_0,
     )
     curriculum: str = setting(
         "uniform",
-        FIXED,
-        ANYWHERE,
         f"How problems are drawn: {', '.join(CURRICULA)} (by the running solve rate), or "
         "package.module:function. docs/grpo-plus.md explains it.",
-        check=lambda settings, name: check_part(get_curriculum, settings, name),
+        lambda settings, name: check_part(get_curriculum, settings, name),
     )
     difficulty: str | None = setting(
         None,
-        FIXED,
-        ANYWHERE,
         "Train only on problems with a pass rate in LOW..HIGH, from `code-rl prepare pass_rates=`.",
-        check=_difficulty,
+        _difficulty,
     )
-    min_tests: int = setting(
-        1,
-        FIXED,
-        ANYWHERE,
-        "Train only on problems with at least this many tests.",
-        check=AT_LEAST_1,
-    )
+    min_tests: int = setting(1, "Train only on problems with at least this many tests.", AT_LEAST_1)
     max_tests: int | None = setting(
         None,
-        FIXED,
-        ANYWHERE,
         "Tests run per training problem: the public ones first, then those with the longest "
         "inputs. None: all.",
-        check=AT_LEAST_1,
+        AT_LEAST_1,
     )
     canary: float = setting(
         0.0,
-        MUTABLE,
-        ANYWHERE,
         "Impossible problems added to a step, never trained on: canary × prompts on average. A "
         "pass is an alarm. 0: none.",
-        check=check_that(lambda share: 0 <= share <= 1, "a share from 0 to 1"),
+        check_that(lambda share: 0 <= share <= 1, "a share from 0 to 1"),
+        facts=MUTABLE,
     )
     lora_rank: int = setting(
         32,
-        FIXED,
-        everywhere("fixed when the training client is created"),
         "Rank of the LoRA adapters.",
-        check=AT_LEAST_1,
+        AT_LEAST_1,
+        facts=SettingFacts(note="fixed when the training client is created"),
     )
     max_tokens_schedule: str | None = setting(
         None,
-        FIXED,
-        ANYWHERE,
         "Token limits by stage, such as 0:16384,200:32768. A stage begins at a step, at "
         "truncated>SHARE or at plateau (over 20 steps). Evaluations use max_tokens.",
     )
     max_steps_off_policy: int = setting(
-        0,
-        FIXED,
-        ANYWHERE,
-        "K: sample each batch with weights K steps old, while those steps train.",
-        check=AT_LEAST_0,
+        0, "K: sample each batch with weights K steps old, while those steps train.", AT_LEAST_0
     )
     num_substeps: int = setting(
-        1,
-        FIXED,
-        ANYWHERE,
-        "Optimizer steps per batch, each on its share of the prompts.",
-        check=AT_LEAST_1,
+        1, "Optimizer steps per batch, each on its share of the prompts.", AT_LEAST_1
     )
     num_minibatches: int = setting(
-        1,
-        FIXED,
-        ANYWHERE,
-        "Micro-batches per optimizer step; each is sent when its groups are scored.",
-        check=AT_LEAST_1,
+        1, "Micro-batches per optimizer step; each is sent when its groups are scored.", AT_LEAST_1
     )
     prompt: str | None = setting(
         None,
-        FIXED,
-        ANYWHERE,
         f"Prompt template: {', '.join(PROMPTS)}, or package.module:function. None: "
         "livecodebench. docs/recipes.md describes them.",
     )
     reward: str = setting(
         "correctness",
-        FIXED,
-        ANYWHERE,
         f"Reward of a completion: {', '.join(REWARDS)}, or package.module:function. "
         "docs/grpo-plus.md describes them.",
     )
     environment: str = setting(
         "single",
-        FIXED,
-        ANYWHERE,
         f"{', '.join(ENVIRONMENTS)} (the last two have several turns: docs/how-it-works.md), or "
         "package.module:Class.",
     )
     max_turns: int | None = setting(
         None,
-        FIXED,
-        ANYWHERE,
         "With environment=repair or tools: maximum answers per problem (None: 3 or 4).",
-        check=AT_LEAST_1,
+        AT_LEAST_1,
     )
     format_coef: float = setting(
-        0.1,
-        FIXED,
-        ANYWHERE,
-        "Weight of the format score (-1 without a fenced block, else 0).",
-        check=FROM_0,
+        0.1, "Weight of the format score (-1 without a fenced block, else 0).", FROM_0
     )
     reward_timeout: float = setting(
-        6.0,
-        FIXED,
-        ANYWHERE,
-        "CPU seconds per test; a problem's own lower limit wins.",
-        check=ABOVE_0,
+        6.0, "CPU seconds per test; a problem's own lower limit wins.", ABOVE_0
     )
     max_steps: int = setting(
         -1,
-        MUTABLE,
-        ANYWHERE,
         "Training steps; -1 trains until it is stopped.",
-        check=check_that(
-            lambda steps: steps == -1 or steps >= 1, "-1 (until stopped) or at least 1"
-        ),
+        check_that(lambda steps: steps == -1 or steps >= 1, "-1 (until stopped) or at least 1"),
+        facts=MUTABLE,
     )
     eval_every: int = setting(
         10,
-        MUTABLE,
-        ANYWHERE,
         "Steps between greedy evaluations; full ones come before and after. 0: only those two; "
         "-1: none.",
-        check=check_that(lambda steps: steps >= -1, "-1 or above"),
+        check_that(lambda steps: steps >= -1, "-1 or above"),
+        facts=MUTABLE,
     )
     eval_limit: int = setting(
-        64,
-        FIXED,
-        ANYWHERE,
-        "Held-out problems per split in evaluations (a fixed subsample). -1: all.",
-        check=ALL_OR_SOME,
+        64, "Held-out problems per split in evaluations (a fixed subsample). -1: all.", ALL_OR_SOME
     )
     eval_samples: int = setting(
-        8,
-        FIXED,
-        ANYWHERE,
-        "Completions per problem of the full evaluations, for Pass@1 and Pass@k.",
-        check=AT_LEAST_1,
+        8, "Completions per problem of the full evaluations, for Pass@1 and Pass@k.", AT_LEAST_1
     )
     save_every: int = setting(
         10,
-        MUTABLE,
-        ANYWHERE,
         "Steps between checkpoints; the last step has one, too. 0: no checkpoints.",
-        check=check_that(lambda steps: steps >= 0, "0 (never) or above"),
+        check_that(lambda steps: steps >= 0, "0 (never) or above"),
+        facts=MUTABLE,
     )
     keep_checkpoints: int | None = setting(
         None,
-        MUTABLE,
-        embedded(
+        "Newest checkpoints to keep, at least 2 (None: all).",
+        check_that(lambda count: count >= 2, "at least 2"),
+        facts=embedded(
             "older files are deleted", "hosted Tinker takes checkpoint_ttl_days, servers keep all"
         ),
-        "Newest checkpoints to keep, at least 2 (None: all).",
-        check=check_that(lambda count: count >= 2, "at least 2"),
     )
     checkpoint_ttl_days: float | None = setting(
         None,
-        MUTABLE,
-        SupportedBackends(
-            (BackendKind.TINKER,),
+        "Days after which hosted Tinker may delete a checkpoint (None: never).",
+        check_that(lambda days: 1 / 24 <= days <= 3650, "from 1/24 (an hour) to 3650"),
+        facts=SettingFacts(
+            False,
             "expiry of saved checkpoints",
+            (BackendKind.TINKER,),
             "its checkpoints stay until they are deleted",
         ),
-        "Days after which hosted Tinker may delete a checkpoint (None: never).",
-        check=check_that(lambda days: 1 / 24 <= days <= 3650, "from 1/24 (an hour) to 3650"),
     )
     max_tokens_total: int | None = setting(
         None,
-        MUTABLE,
-        ANYWHERE,
         "Hard cap on tokens (prefilled, sampled and trained). The run stops before it.",
-        check=AT_LEAST_1,
+        AT_LEAST_1,
+        facts=MUTABLE,
     )
     max_cost: float | None = setting(
-        None, MUTABLE, ANYWHERE, "Hard cap on cost, by the table in prices=.", check=ABOVE_0
+        None, "Hard cap on cost, by the table in prices=.", ABOVE_0, facts=MUTABLE
     )
     prices: str | None = setting(
         None,
-        MUTABLE,
-        ANYWHERE,
         "TOML file: [price] prefill, sample, train (money per million tokens); [assume] for "
         "dry_run.",
+        facts=MUTABLE,
     )
     dry_run: bool = setting(
         False,
-        MUTABLE,
-        ANYWHERE,
         "Print the resolved settings and a forecast of tokens, time and cost; then stop.",
+        facts=MUTABLE,
     )
     log_to: str = setting(
-        "",
-        MUTABLE,
-        ANYWHERE,
-        "Further trackers for the metrics, comma-separated: wandb, tensorboard.",
+        "", "Further trackers for the metrics, comma-separated: wandb, tensorboard.", facts=MUTABLE
     )
     init_from: str | None = setting(
-        None,
-        FIXED,
-        ANYWHERE,
-        "RUN/CHECKPOINT whose weights and optimizer state this run starts with.",
+        None, "RUN/CHECKPOINT whose weights and optimizer state this run starts with."
     )
     log_path: str | None = setting(
-        None, MUTABLE, ANYWHERE, "Run directory (None: ~/code-rl-logs/<date-time>)."
+        None, "Run directory (None: ~/code-rl-logs/<date-time>).", facts=MUTABLE
     )
     behavior_if_log_dir_exists: Literal["resume", "ask", "delete", "raise"] = setting(
-        "resume", MUTABLE, ANYWHERE, "If log_path holds a run: resume, ask, delete or raise."
+        "resume", "If log_path holds a run: resume, ask, delete or raise.", facts=MUTABLE
     )
 
     @property
@@ -518,4 +439,8 @@ def refuse_buffer(config: Config, limits: Sequence[int], what: str) -> None:
         )
 
 
-FACTS = facts_of(Config, INHERITED)
+FACTS = INHERITED | {
+    name: (field.metadata or {})["facts"]
+    for name, field in chz.chz_fields(Config).items()
+    if field.metadata or name not in INHERITED
+}
