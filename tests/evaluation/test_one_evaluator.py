@@ -12,7 +12,7 @@ import pytest
 
 from code_rl.evaluation import evaluate
 from code_rl.evaluation.generators import EvalEntry, PolicyGenerator
-from code_rl.evaluation.runner import Evaluation, Plan, Questions
+from code_rl.evaluation.runner import Evaluation, Plan
 from code_rl.evaluation.samples import Folder, sample_from_json
 from code_rl.grading import Problem
 from code_rl.policy import Group, Sampling
@@ -28,11 +28,13 @@ ENTRIES = [EvalEntry(name, "test", index) for index, name in enumerate(TASKS)]
 
 def in_folder(made, out, messages=lambda _: None, plan=None):
     """`code-rl eval` on two problems, with one greedy answer each unless planned otherwise."""
-    questions = Questions(ENTRIES, lambda entry: TASKS[entry.problem_id], messages)
-    folder = Folder(out)
-    kept = folder, folder.group_log
     asked = PolicyGenerator(made, Sampling(1000), at_once=1)
-    return asyncio.run(Evaluation(questions, asked, plan or Plan(0, greedy=True, seed=0), Echo(), *kept).run())
+    plan = plan or Plan(0, greedy=True, seed=0)
+
+    def ask(entry):
+        return TASKS[entry.problem_id], messages(TASKS[entry.problem_id])
+
+    return asyncio.run(Evaluation(ENTRIES, ask, asked, plan, Echo(), Folder(out)).run())
 
 
 def in_loop(made, samples=0):

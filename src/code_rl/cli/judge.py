@@ -83,16 +83,16 @@ async def _run(config: JudgeConfig) -> Judged | None:
     async with sandbox_on_demand(config) as executor:
         store = await load_dataset(open_dataset(config.dataset), OnDemand(executor))
         total, languages = check_programs(config.programs, store, config.language)
-        view = JudgingView(total)
+        view = JudgingView()
         if config.dry_run:
             view.say(
-                f"both files are sound: {view.total} programs on {len(store)} problems; nothing "
-                "was run"
+                f"both files are sound: {total} programs on {len(store)} problems; nothing was run"
             )
             return None
         for language in sorted(languages):
             await check_executor(executor(), language)
-        with view.progress(executor().description) as on_verdict:
+        view.say(f"{total} programs; {executor().description}")
+        with view.judging(total) as on_verdict:
             judged = await judge_programs(
                 store,
                 config.programs,

@@ -26,7 +26,7 @@ from code_rl.data.benchmarks import (
 )
 from code_rl.data.load import TAGS, labels
 from code_rl.data.sources import Skipped
-from code_rl.evaluation.generators import EvalEntry
+from code_rl.evaluation.generators import EvalEntry, Question
 from code_rl.grading import Problem, ProblemView
 from code_rl.grading.sandbox import Executor
 from code_rl.policy.prompt_templates import (
@@ -123,7 +123,7 @@ class Benchmark:
     that of the programs (None: each problem's own)."""
 
     name: str
-    problem: Callable[[EvalEntry], Problem]
+    problem: Callable[[str], Problem]
     prompt: PromptStyle
     entries: Sequence[EvalEntry]
     facts: Mapping[str, Any]
@@ -131,17 +131,13 @@ class Benchmark:
     others: frozenset[str]
     language: str | None = None
 
-    def asked(self, entry: EvalEntry) -> Problem:
-        """Return an entry's problem in the programs' language. Raises DataError if it cannot be."""
-        return self.problem(entry).in_language(self.language)
-
-    def messages(self, problem: Problem) -> list[Message] | None:
-        """Return the conversation that asks for a solution, or None if the benchmark has no
-        template of its own."""
-        build = self.prompt.build
-        return (
-            None if build is None else build(problem.view(), str(problem.meta.get(PROMPT_TEXT, "")))
-        )
+    def question(self, entry: EvalEntry) -> Question:
+        """Return an entry's problem in the programs' language, and the conversation that asks for a
+        solution (None if the benchmark has no template of its own). Raises DataError if the problem
+        cannot be in that language."""
+        problem = self.problem(entry.problem_id).in_language(self.language)
+        build, text = self.prompt.build, str(problem.meta.get(PROMPT_TEXT, ""))
+        return problem, None if build is None else build(problem.view(), text)
 
 
 def check_name(name: str, data: str | None) -> None:
@@ -250,7 +246,7 @@ def _benchmark(
     broken = {one.row_id: one.reason for one in skipped if one.reason != OUTSIDE_WINDOW}
     return Benchmark(
         name,
-        lambda entry: get(entry.problem_id),
+        get,
         prompt,
         entries,
         counted,

@@ -88,7 +88,7 @@ def compare(first: Path, second: Path, published: Published = lambda _: []) -> d
 
 def _manifest(path: Path) -> dict[str, Any]:
     manifest = read_manifest(path)
-    if manifest is None or "identity" not in manifest:
+    if "identity" not in manifest:
         raise ConfigError(f"compare: {path} holds no evaluation (no manifest.json)")
     return manifest
 

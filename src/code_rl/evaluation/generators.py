@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from code_rl.engine.checkpoints import checkpoint_record, read_config
 from code_rl.evaluation.samples import GREEDY, SAMPLED, STATE, Mode, Sample, read_stored
@@ -16,10 +17,14 @@ from code_rl.grading import Problem, extract_code
 from code_rl.grading.sandbox import Executor
 from code_rl.policy import Group, GroupGrader, Policy, Sampling
 from code_rl.policy.completion_log import GroupLog
-from code_rl.policy.environments import Single
+from code_rl.policy.environments import Environment, Single
 from code_rl.policy.renderers import Message
 from code_rl.util.data_files import file_sha256
 from code_rl.util.errors import CodeRLError, ConfigError
+from code_rl.util.options import SamplingOptions
+
+if TYPE_CHECKING:
+    from code_rl.engine import TrainingOptions
 
 
 class CompletionError(CodeRLError):
@@ -37,6 +42,10 @@ class EvalEntry:
     index: int
     tags: Mapping[str, str] = field(default_factory=dict)
     continued: str | None = None
+
+
+Question = tuple[Problem, Sequence[Message] | None]
+"""A problem and its opening messages (None: the environment's)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +84,6 @@ class CompletionGenerator(Protocol):
         CodeRLError if none can be."""
         ...
 
-    async def aclose(self) -> None:
-        """Release all resources. Idempotent."""
-        return
-
 
 class Stored(CompletionGenerator):
     """Samples made elsewhere."""
@@ -89,15 +94,11 @@ class Stored(CompletionGenerator):
         self._samples = samples
 
     async def complete(self, request: CompletionRequest, numbers: Sequence[int]) -> list[Sample]:
-        """Return the file's samples of these numbers. Raises CompletionError when it has none of
-        them."""
+        """Return the file's samples of these numbers."""
         stored = self._samples.get(request.problem.id, ())
-        mine = [
+        return [
             sample for sample in stored if sample.mode == request.mode and sample.sample in numbers
         ]
-        if not mine:
-            raise CompletionError("not_in_file: the samples file has no such sample")
-        return mine
 
 
 class Reference(CompletionGenerator):
@@ -127,7 +128,6 @@ class PolicyGenerator:
     at_once: int
     description: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    close: Callable[[], object] = lambda: None
     grouped: bool = True
 
     async def complete(self, request: CompletionRequest, numbers: Sequence[int]) -> list[Sample]:
@@ -135,7 +135,8 @@ class PolicyGenerator:
         sampling = (
             replace(self.sampling, temperature=0.0) if request.mode == GREEDY else self.sampling
         )
-        how = (
+        group = await self.policy.roll_out(
+            request.problem,
             request.total,
             sampling,
             request.seed,
@@ -143,12 +144,7 @@ class PolicyGenerator:
             request.grader,
             request.messages,
         )
-        group = await self.policy.roll_out(request.problem, *how)
         return [_sample(group, request.mode, number) for number in numbers]
-
-    async def aclose(self) -> None:
-        """Release the service's resources."""
-        self.close()
 
 
 def _sample(group: Group, mode: Mode, number: int) -> Sample:
@@ -170,19 +166,43 @@ def _sample(group: Group, mode: Mode, number: int) -> Sample:
     )
 
 
-async def connect_weights(config: EvalConfig, out: Path, executor: Executor) -> PolicyGenerator:
-    """Connect a base model's or a checkpoint's weights on their back end, in their environment."""
-    from code_rl.engine import TrainingOptions, connect, preflight
+async def open_policy(
+    config: SamplingOptions,
+    training: TrainingOptions,
+    folder: Path,
+    state_path: str | None,
+    executor: Executor,
+    environment: Environment,
+    stack: AsyncExitStack,
+) -> tuple[Policy, str]:
+    """Connect the weights of `state_path` (None: the base model's) and return their policy, with
+    the description of their back end. `folder` is for the embedded engine's state; `stack` closes
+    the back end."""
+    from code_rl.engine import connect
     from code_rl.engine.local import share_cores
-    from code_rl.policy.environments import get_environment
     from code_rl.policy.renderers import get_renderer
 
     share_cores()
+    backend = await connect(config, training, folder, state_path)
+    stack.callback(backend.close)
+    sampler = await (backend.base_sampler() if state_path is None else backend.sync_weights())
+    renderer = get_renderer(config.renderer, backend.tokenizer)
+    policy = Policy(sampler, renderer, executor, backend.context, environment)
+    return policy, backend.description
+
+
+async def connect_weights(
+    config: EvalConfig, out: Path, executor: Executor, stack: AsyncExitStack
+) -> PolicyGenerator:
+    """Connect a base model's or a checkpoint's weights on their back end, in their environment."""
+    from code_rl.engine import TrainingOptions
+    from code_rl.policy.environments import get_environment
+
     facts = dict[str, Any](model=config.model_name, backend=config.backend)
-    state_path, training = None, TrainingOptions()
+    where, state_path, training = str(config.model_name), None, TrainingOptions()
     if config.checkpoint is not None:
         run, record = checkpoint_record(config.checkpoint)
-        state_path = record["state_path"]
+        where, state_path = f"checkpoint {record['name']} of {run.name}", record["state_path"]
         facts |= {"run": run.name, "checkpoint": record["name"], "step": record.get("step")}
         kept = read_config(run)
         training = TrainingOptions(lora_rank=kept.get("lora_rank", training.lora_rank))
@@ -193,31 +213,15 @@ async def connect_weights(config: EvalConfig, out: Path, executor: Executor) -> 
     if config.environment != "single":
         facts |= {"environment": config.environment, "max_turns": environment.max_turns}
         how = f", environment {config.environment} (up to {environment.max_turns} answers)"
-    found = await preflight(config)
-    backend = await connect(config, training, out / STATE, state_path, found)
-    sampler = await (
-        backend.base_sampler() if config.checkpoint is None else backend.sync_weights()
+    policy, backend = await open_policy(
+        config, training, out / STATE, state_path, executor, environment, stack
     )
-    where = (
-        f"checkpoint {facts['checkpoint']} of {facts['run']}"
-        if config.checkpoint
-        else str(config.model_name)
-    )
-    renderer = get_renderer(config.renderer, backend.tokenizer)
     return PolicyGenerator(
-        Policy(
-            sampler,
-            renderer,
-            executor,
-            backend.context,
-            environment,
-            drawing=asyncio.Semaphore(config.asking),
-        ),
+        replace(policy, drawing=asyncio.Semaphore(config.asking)),
         Sampling(config.max_tokens, config.temperature, top_p=config.top_p, top_k=config.top_k),
         at_once=config.asking,
-        description=f"{where} on {backend.description}{how}",
+        description=f"{where} on {backend}{how}",
         facts=facts,
-        close=backend.close,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from code_rl.evaluation.generators import EvalEntry, PolicyGenerator
 from code_rl.evaluation.pass_at_k import Figures, figures, verdict_counts
-from code_rl.evaluation.runner import Evaluation, Plan, Questions
+from code_rl.evaluation.runner import Evaluation, Plan
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Mode
 from code_rl.grading import Problem
 from code_rl.policy import Policy, Sampling
@@ -44,7 +44,7 @@ async def evaluate(
     samples: int,
     sampling: Sampling,
     seed: int,
-    log: EvaluationLog | None = None,
+    log: EvaluationLog = lambda _: GroupLog(),
     on_verdict: Callable[[], object] = lambda: None,
 ) -> dict[str, SplitResult]:
     """Evaluate each split: greedily, and with `samples` completions per problem (0: only greedily).
@@ -57,13 +57,13 @@ async def evaluate(
         for name, split in splits.items()
     }
     entries = list(itertools.chain(*entries_of.values()))
-    questions = Questions(entries, lambda entry: splits[entry.split][entry.index])
-    kept = log or (lambda _: GroupLog())
-    generator, plan = (
+    evaluation = Evaluation(
+        entries,
+        lambda entry: (splits[entry.split][entry.index], None),
         PolicyGenerator(policy, sampling, at_once=IN_FLIGHT),
         Plan(samples, greedy=True, seed=seed),
+        log=log,
     )
-    evaluation = Evaluation(questions, generator, plan, log=kept)
     evaluation.on_verdict = lambda _: on_verdict()
     found = await evaluation.run()
     results = {}

@@ -46,11 +46,12 @@ def _commit(root: Path) -> str | None:
         return None
 
 
-def read_manifest(out: Path) -> dict[str, Any] | None:
-    """Return the manifest in `out`, or None. Raises ConfigError if it cannot be read."""
+def read_manifest(out: Path) -> dict[str, Any]:
+    """Return the manifest in `out`, empty if there is none. Raises ConfigError if it cannot be
+    read."""
     path = out / MANIFEST
     if not path.is_file():
-        return None
+        return {}
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
@@ -59,6 +60,8 @@ def read_manifest(out: Path) -> dict[str, Any] | None:
 
 def check_same(earlier: Mapping[str, Any], now: Mapping[str, Any], out: Path) -> None:
     """Raise ConfigError, naming the first difference, if the evaluation in `out` is another one."""
+    if not earlier:
+        return
     before, after = _flat(earlier.get("identity", {})), _flat(now["identity"])
     for name in sorted(before.keys() | after.keys()):
         if before.get(name) != after.get(name):
@@ -68,19 +71,15 @@ def check_same(earlier: Mapping[str, Any], now: Mapping[str, Any], out: Path) ->
             )
 
 
+def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an identity with JSON's types, and its settings beside the rest."""
+    flat: dict[str, Any] = json.loads(json.dumps(identity))
+    return {**flat.pop("settings", {}), **flat.pop("asked", {}), **flat}
+
+
 def write_manifest(out: Path, manifest: Mapping[str, Any]) -> None:
     """Write the manifest, all or nothing."""
     write_atomically(out / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=True) + "\n")
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the leaves of nested objects by dotted name, with JSON's types."""
-    if not isinstance(value, Mapping):
-        return {prefix: json.loads(json.dumps(value))}
-    leaves: dict[str, Any] = {}
-    for name, item in value.items():
-        leaves |= _flat(item, f"{prefix}.{name}" if prefix else str(name))
-    return leaves
 
 
 REFERENCE_CPU_S = 0.20

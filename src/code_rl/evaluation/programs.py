@@ -6,22 +6,23 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from code_rl.data import ProblemStore
-from code_rl.evaluation.progress import judging, undecided
-from code_rl.evaluation.samples import HoldsProgram
-from code_rl.evaluation.verdict_files import is_judged, open_verdicts, put_in_order
+from code_rl.evaluation.samples import HoldsProgram, text_of
+from code_rl.evaluation.view import VerdictView
 from code_rl.grading import Verdict, VerdictKind, judge_async
 from code_rl.grading.sandbox import Executor
 from code_rl.util.concurrency import cancel_all, default_concurrency
 from code_rl.util.data_files import read_rows, sources_digest
 from code_rl.util.errors import DataError
-from code_rl.util.progress import View
+from code_rl.util.files import KeyedLog, only_writer, sized_lines, writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def read_programs(path: str, store: ProblemStore) -> Iterator[ProgramRow]:
         if isinstance(program_id, bool) or not isinstance(program_id, str | int):
             raise DataError(f"{where}: program_id={program_id!r} must be a string")
         yield ProgramRow(
-            problem_id, program_id, **_text_of(row, where), language=row.get("language")
+            problem_id, program_id, language=row.get("language"), **text_of(row, where)
         )
     if not where:
         raise DataError(f"programs={path} holds no program")
@@ -95,26 +96,19 @@ def _programs_of(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
             )
 
 
-def keyed(programs: Iterable[ProgramRow], context: str) -> Iterator[tuple[ProgramRow, str]]:
-    """Yield programs with a hash of everything that decides their verdicts. Repeated programs get
-    different hashes, so each is judged."""
+def keyed(
+    path: str, store: ProblemStore, limit: float | None, language: str | None
+) -> Iterator[tuple[ProgramRow, str]]:
+    """Yield the programs of a file, each with a hash of everything that decides its verdict.
+    Repeated programs get different hashes, so each is judged."""
+    context = f"{sources_digest('code_rl.grading')} {store.folder.name} {limit} {language}"
     seen: Counter[bytes] = Counter()
-    for program in programs:
+    for program in read_programs(path, store):
         named = [context, program.problem_id, program.program_id]
         parts = json.dumps([*named, program.code, program.completion]).encode()
         key = hashlib.blake2b(parts, digest_size=12).digest()
         seen[key] += 1
         yield program, f"{key.hex()}-{seen[key]}"
-
-
-def taken(
-    programs: str, store: ProblemStore, limit: float | None, language: str | None
-) -> Iterator[tuple[ProgramRow, str]]:
-    """Yield the programs of a file, `keyed` by everything else that decides their verdicts."""
-    return keyed(
-        read_programs(programs, store),
-        f"{sources_digest('code_rl.grading')} {store.folder.name} {limit} {language}",
-    )
 
 
 def check_programs(path: str, store: ProblemStore, language: str | None) -> tuple[int, set[str]]:
@@ -152,7 +146,7 @@ async def judge_programs(
     not close `executor`.
     """
     started = time.perf_counter()
-    rows = taken(programs, store, cpu_limit_s, language)
+    rows = keyed(programs, store, cpu_limit_s, language)
     judged = 0
 
     with open_verdicts(out) as log:
@@ -172,7 +166,8 @@ async def judge_programs(
                     executor=executor,
                     cpu_limit_s=cpu_limit_s,
                 )
-                log.put(format_verdict(program, verdict, key))
+                named = {"problem_id": program.problem_id, "program_id": program.program_id}
+                log.put({**named, **verdict.to_json(), "key": key})
                 judged += 1
                 on_verdict(verdict)
 
@@ -187,46 +182,68 @@ async def judge_programs(
             raise
         finally:
             await cancel_all(tasks)
-        order = [key for _, key in taken(programs, store, cpu_limit_s, language)]
+        order = [key for _, key in keyed(programs, store, cpu_limit_s, language)]
         put_in_order(log, order)
         counts = Counter(VerdictKind(row["verdict"]) for key in order if (row := log.get(key)))
     return Judged(counts, judged, time.perf_counter() - started)
 
 
-def format_verdict(program: ProgramRow, verdict: Verdict, key: str) -> dict[str, Any]:
-    """Return one row of the output file. `key` covers everything that decides the verdict: program,
-    problem and limits."""
-    named = {"problem_id": program.problem_id, "program_id": program.program_id}
-    return {**named, **verdict.to_json(), "key": key}
+@contextlib.contextmanager
+def open_verdicts(out: str) -> Iterator[KeyedLog[str]]:
+    """Open the verdicts in the file `out`, by the `key` of each program.
+
+    Raises DataError if the file cannot be written, has any other content, or is in use.
+    """
+    path = Path(os.path.realpath(out))
+    if not out or (path.exists() and not path.is_file()):
+        raise DataError(f"out={out} must be a file; name one")
+    lock = path.with_name(f"{path.name}.lock")
+    with only_writer(lock, f"out={out}", DataError, stays=False), contextlib.ExitStack() as stack:
+        try:
+            if (
+                path.exists()
+                and path.stat().st_size
+                and not any(map(_key, (row for _, row in sized_lines(path))))
+            ):
+                raise DataError("no whole line")  # opening removes an incomplete last row
+            with writes(out, "file", DataError):
+                log = stack.enter_context(contextlib.closing(KeyedLog(path, _key)))
+        except (DataError, KeyError, TypeError, ValueError) as error:
+            raise DataError(
+                f"out={out} holds something else than such verdicts ({error}); name another file"
+            ) from error
+        try:
+            yield log
+        except BaseException:
+            if not log:
+                path.unlink()
+            raise
 
 
-def _text_of(row: Mapping[str, Any], where: str) -> dict[str, str | None]:
-    """Return the one of `code` and `completion` that a row has, under its name."""
-    given = {name: row[name] for name in ("code", "completion") if name in row}
-    if len(given) != 1:
-        raise DataError(
-            f"{where}: a program needs either code or completion, and this one has "
-            f"{', '.join(given or row) or 'no field'}"
-        )
-    for name, text in given.items():
-        if text is not None and not isinstance(text, str):
-            raise DataError(f"{where}: {name} must be a string, not {type(text).__name__}")
-    return given
+def put_in_order(log: KeyedLog[str], keys: Iterable[str]) -> None:
+    """Put the rows under `keys` first, in this order, followed by the others."""
+    mine = dict.fromkeys(keys)
+    program_of = {key: _program(row) for key in log if (row := log.get(key))}
+    judged = {program_of[key] for key in mine}
+    log.rewrite([*mine, *(key for key, program in program_of.items() if program not in judged)])
 
 
-class JudgingView(View):
-    """Shows the judging of `total` programs, and a table of their verdicts."""
+def is_judged(row: Mapping[str, Any] | None) -> bool:
+    """Return True if a row has a verdict about its program."""
+    return row is not None and not VerdictKind(row["verdict"]).undecided
 
-    def __init__(self, total: int) -> None:
-        super().__init__()
-        self.total = total
 
-    @contextlib.contextmanager
-    def progress(self, executor: str) -> Iterator[Callable[[Verdict], None]]:
-        """Show progress while the block runs; the block calls the function with each verdict."""
-        self.say(f"{self.total} programs; {executor}")
-        with judging(self.console, self.total) as on_verdict:
-            yield on_verdict
+def _key(row: Mapping[str, Any]) -> str:
+    VerdictKind(row["verdict"]), _program(row)
+    return str(row["key"])
+
+
+def _program(row: Mapping[str, Any]) -> tuple[object, object]:
+    return row["problem_id"], row["program_id"]
+
+
+class JudgingView(VerdictView):
+    """Shows the judging of programs, and a table of their verdicts."""
 
     def summary(self, done: Judged, out: str) -> None:
         """The table of verdicts, programs per second, and where the rows are."""
@@ -239,5 +256,4 @@ class JudgingView(View):
         pace = f"{done.wall_s:.1f} s, {done.judged / done.wall_s:.1f} programs per second"
         kept = f", {total - done.judged} judged before" if done.judged < total else ""
         self.say(f"{done.judged} programs in {pace}{kept}; verdicts in {out}")
-        for line in undecided(counts, "programs"):
-            self.say(line)
+        self.undecided(counts, "programs")

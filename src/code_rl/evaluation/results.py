@@ -22,7 +22,7 @@ from code_rl.evaluation.rating import (
 )
 from code_rl.evaluation.runner import Found, Plan
 from code_rl.evaluation.samples import GREEDY, SAMPLED, Mode
-from code_rl.evaluation.settings import EvalConfig
+from code_rl.evaluation.settings import EvalConfig, narrowed
 from code_rl.util.errors import ConfigError, SandboxError
 
 CONTEST_PROBLEM = re.compile(r"(\d+)[-_/]?([A-Z]\d*)")
@@ -70,10 +70,23 @@ def make_results(
             "wall_of_this_run": round(found.wall_s, 3),
             "program_cpu": round(found.cpu_s, 3),
         },
+        "how": _how(config, plan),
     }
     if config.standings and benchmark.name == "codeforces":
         results["rating"] = _rating(config.standings, config.ratings, by_problem[main])
     return results
+
+
+def _how(config: EvalConfig, plan: Plan) -> str:
+    """Return the settings that affect results, as a short text."""
+    limits = "own CPU limits" if plan.cpu_limit_s is None else f"{plan.cpu_limit_s:g} CPU s a test"
+    if config.answered_by in ("reference", "samples"):
+        return f"n={plan.samples}, {limits}"
+    drawn = f"n={plan.samples}, temperature {config.temperature:g}" if plan.samples else "greedy"
+    drawn += "".join(
+        f", {name} {value:g}" for name, value in narrowed(config).items() if plan.samples
+    )
+    return f"{drawn}, up to {config.max_tokens} tokens, seed {config.seed}, {limits}"
 
 
 def _group(

@@ -14,6 +14,7 @@ from code_rl.evaluation.generators import (
     CompletionGenerator,
     CompletionRequest,
     EvalEntry,
+    Question,
 )
 from code_rl.evaluation.pass_at_k import SampleOutcome
 from code_rl.evaluation.samples import (
@@ -31,7 +32,6 @@ from code_rl.grading.sandbox import Executor
 from code_rl.grading.submission import in_one_process
 from code_rl.policy import GroupGrader, derive_seed
 from code_rl.policy.completion_log import GroupLog
-from code_rl.policy.renderers import Message
 from code_rl.util.concurrency import default_concurrency, gather_or_cancel
 
 CUT = (VerdictKind.TIME_LIMIT, VerdictKind.MEMORY_LIMIT, VerdictKind.OUTPUT_LIMIT)
@@ -57,16 +57,6 @@ async def judge_official(
         if verdict.kind not in CUT:
             return verdict
     return await judge_async(official, code, executor, cpu_limit_s=cpu_limit_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Questions:
-    """The problems in order, each loaded when it is needed, and their opening messages (None: the
-    environment's)."""
-
-    entries: Sequence[EvalEntry]
-    problem: Callable[[EvalEntry], Problem]
-    messages: Callable[[Problem], Sequence[Message] | None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,23 +140,25 @@ class RuleGrader(GroupGrader):
 
 
 class Evaluation:
-    """One evaluation. Samples and verdicts are kept in `folder` if given, unfinished conversations
-    in the `log` of their problem.
+    """One evaluation. `ask` loads a problem when it is needed. Samples and verdicts are kept in
+    `folder`, unfinished conversations in its logs; without a folder, in the `log` of their problem.
 
     Without an `executor`, samples must already have verdicts.
     """
 
     def __init__(
         self,
-        questions: Questions,
+        entries: Sequence[EvalEntry],
+        ask: Callable[[EvalEntry], Question],
         generator: CompletionGenerator,
         plan: Plan,
         executor: Executor | None = None,
         folder: Folder | None = None,
         log: Callable[[str], GroupLog] = lambda _: GroupLog(),
     ) -> None:
-        self._questions, self._generator, self._plan = questions, generator, plan
-        self._executor, self._folder, self._log = executor, folder, log
+        self._entries, self._ask, self._generator, self._plan = entries, ask, generator, plan
+        self._executor, self._folder = executor, folder
+        self._log = log if folder is None else folder.group_log
         self._found = Found()
         self.on_verdict: Callable[[Verdict], object] = lambda _: None
         programs = default_concurrency(executor.slots if executor else None)
@@ -176,7 +168,7 @@ class Evaluation:
     @property
     def total(self) -> int:
         """The number of samples."""
-        return len(self._questions.entries) * sum(number for _, number in self._plan.modes())
+        return len(self._entries) * sum(number for _, number in self._plan.modes())
 
     async def run(self) -> Found:
         """Sample and judge everything that is missing, and return all results. Raises CodeRLError
@@ -193,7 +185,7 @@ class Evaluation:
 
     def _work(self) -> Iterator[Work]:
         """Yield the remaining work in order, after recording an earlier process's results."""
-        plan, entries = self._plan, self._questions.entries
+        plan, entries = self._plan, self._entries
         wanted = {(entry.problem_id, mode) for entry in entries for mode, _ in plan.modes()}
         have: set[Key] = set()
         waiting: dict[tuple[str, Mode], list[Sample]] = {}
@@ -219,34 +211,25 @@ class Evaluation:
         """Work on one item after the other; a problem is in memory only meanwhile. There are enough
         workers that judging does not delay sampling."""
         for item in work:
-            problem = self._questions.problem(item.entry)
-            grader = (
-                None
-                if self._executor is None
-                else RuleGrader(problem, self._executor, self._plan, self._places)
+            question, grader = self._ask(item.entry), None
+            if self._executor is not None:
+                grader = RuleGrader(question[0], self._executor, self._plan, self._places)
+            samples = item.waiting or await self._complete(item, question, grader)
+            language = question[0].language
+            await gather_or_cancel(
+                self._judge(item.entry, sample, language, grader) for sample in samples
             )
-            samples = item.waiting or await self._complete(item, problem, grader)
-            await gather_or_cancel(self._judge(item.entry, sample, grader) for sample in samples)
 
     async def _complete(
-        self, work: Work, problem: Problem, grader: RuleGrader | None
+        self, work: Work, question: Question, grader: RuleGrader | None
     ) -> Sequence[Sample]:
-        entry, plan = work.entry, self._plan
-        seed = derive_seed(
-            plan.seed, "eval", entry.split, entry.index
-        )  # the same seed before and after training
-        messages = self._questions.messages(problem)
+        entry = work.entry
+        # The same seed before and after training.
+        seed = derive_seed(self._plan.seed, "eval", entry.split, entry.index)
+        log = partial(self._log, entry.problem_id)
         samples, reason = [], "not_in_file"
         try:
-            request = CompletionRequest(
-                problem,
-                messages,
-                seed,
-                work.mode,
-                work.total,
-                partial(self._log, entry.problem_id),
-                grader,
-            )
+            request = CompletionRequest(*question, seed, work.mode, work.total, log, grader)
             samples = await self._generator.complete(request, work.numbers)
         except CompletionError as error:
             reason = str(error)
@@ -257,10 +240,11 @@ class Evaluation:
                 self._folder.samples.put(sample.to_json())
         return samples
 
-    async def _judge(self, entry: EvalEntry, sample: Sample, grader: RuleGrader | None) -> None:
+    async def _judge(
+        self, entry: EvalEntry, sample: Sample, language: str, grader: RuleGrader | None
+    ) -> None:
         """Judge the sample; samples with the same program share one run."""
-        own = sample.verdict
-        code = sample.program() if grader is None else sample.program(grader.language)
+        own, code = sample.verdict, sample.program(language)
         if own is None:
             assert grader is not None
             own = await grader.judge(code)

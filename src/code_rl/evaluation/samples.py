@@ -153,20 +153,23 @@ def _read_row(row: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[st
             )
         yield row["task_id"], {"code": program, "continues": "solution" not in row}
     elif isinstance(row.get("problem_id"), str):
-        given = [name for name in ("completion", "code") if row.get(name) is not None]
-        texts = {name: row[name] for name in given}
-        one = len(given) <= 1 and ("completion" in row or "code" in row)
-        if not one or any(not isinstance(text, str) for text in texts.values()):
-            raise DataError(
-                f"{where}: a sample is either completion or code, a string; found {sorted(row)[:6]}"
-            )
         kept = {name: row[name] for name in NUMBERED if row.get(name) is not None}
-        yield row["problem_id"], {**texts, **kept}
+        yield row["problem_id"], {**text_of(row, where), **kept}
     else:
         raise DataError(
             f"{where}: a sample needs problem_id (ours), task_id (evalplus) or question_id "
             f"(LiveCodeBench); found {sorted(row)[:6]}"
         )
+
+
+def text_of(row: Mapping[str, Any], where: str) -> dict[str, str]:
+    """Return the text of a row's program, under the name `code` or `completion`; empty if that is
+    null. Raises DataError for a row with both or none."""
+    names = [name for name in ("completion", "code") if name in row]
+    texts = {name: row[name] for name in names if row[name] is not None}
+    if not names or len(texts) > 1 or not all(isinstance(text, str) for text in texts.values()):
+        raise DataError(f"{where}: give either completion or code, a string; found {[*row][:6]}")
+    return texts
 
 
 SAMPLES = "samples.jsonl"

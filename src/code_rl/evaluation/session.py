@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ from code_rl.evaluation.manifest import (
     write_manifest,
 )
 from code_rl.evaluation.results import RESULTS, make_results
-from code_rl.evaluation.runner import Evaluation, Found, Plan, Questions
+from code_rl.evaluation.runner import Evaluation, Plan
 from code_rl.evaluation.samples import STATE, Folder
 from code_rl.evaluation.settings import (
     EvalConfig,
@@ -99,56 +100,56 @@ async def evaluate_benchmarks(
 ) -> int:
     """Evaluate all benchmarks under each token limit. Several results are followed by a table with
     their average. Raises ConfigError if another process writes into `out`."""
-    if config.dry_run:
-        return await _evaluate_limits(config, data, out)
-    with only_writer(make_folder(out) / LOCK, f"out={out}"):
-        return await _evaluate_limits(config, data, out)
-
-
-async def _evaluate_limits(
-    config: EvalConfig,
-    data: Mapping[str, str | None],
-    out: Path,
-) -> int:
-    limits = sweep_limits(config)
-    folders = {limit: out / str(limit) if config.sweep else out for limit in limits}
-    codes = [
-        await _evaluate_all(chz.replace(config, max_tokens=limit, sweep=None), data, folder)
-        for limit, folder in folders.items()
-    ]
-    if not config.dry_run and len(limits) * len(data) > 1:
-        rows = summary({str(limit): folder for limit, folder in folders.items()})
-        write_atomically(out / SUMMARY, json.dumps(rows, indent=2) + "\n")
-        EvalView().say(summary_table(rows, "max_tokens"))
+    lock: AbstractContextManager[object] = contextlib.nullcontext()
+    if not config.dry_run:
+        lock = only_writer(make_folder(out) / LOCK, f"out={out}")
+    with lock:
+        limits = sweep_limits(config)
+        folders = {limit: out / str(limit) if config.sweep else out for limit in limits}
+        codes = [
+            await _evaluate_all(chz.replace(config, max_tokens=limit, sweep=None), data, folder)
+            for limit, folder in folders.items()
+        ]
+        if not config.dry_run and len(limits) * len(data) > 1:
+            rows = summary({str(limit): folder for limit, folder in folders.items()})
+            write_atomically(out / SUMMARY, json.dumps(rows, indent=2) + "\n")
+            EvalView().say(summary_table(rows, "max_tokens"))
     return max(codes)
 
 
-async def _evaluate_all(
-    config: EvalConfig,
-    data: Mapping[str, str | None],
-    out: Path,
-) -> int:
+async def _evaluate_all(config: EvalConfig, data: Mapping[str, str | None], out: Path) -> int:
     view = EvalView()
     async with contextlib.AsyncExitStack() as stack:
         executor = connect_executor(**config.connection)
         stack.push_async_callback(executor.aclose)
         await check_executor(executor, config.language)
-        generator = (
-            None if config.dry_run else await connect_generator(config, out, executor, stack)
-        )
+        generator = None
+        if not (config.dry_run or config.answered_by == "samples"):  # each has its own there
+            generator = await connect_generator(config, out, executor, stack)
         complete = True
         for name, file in data.items():
-            choice = (
-                config.choice
-                if name == LIVECODEBENCH or len(data) == 1
-                else RowSelection(config.limit)
-            )
+            dated = name == LIVECODEBENCH or len(data) == 1
+            choice = config.choice if dated else RowSelection(config.limit)
             benchmark = await load_benchmark(name, file, choice, executor, view.say)
             worded = reworded(benchmark.prompt, config.prompt, config.system_prompt)
             benchmark = dataclasses.replace(benchmark, prompt=worded, language=config.language)
             folder = out if len(data) == 1 else out / benchmark.name
             complete &= await _evaluate(config, benchmark, generator, executor, folder, view)
     return 0 if complete else 1
+
+
+async def connect_generator(
+    config: EvalConfig, out: Path, executor: Executor, stack: contextlib.AsyncExitStack
+) -> CompletionGenerator:
+    """Return the generator for every benchmark; `stack` closes it."""
+    if config.answered_by == "weights":
+        return await connect_weights(config, out, executor, stack)
+    if config.answered_by == "reference":
+        return Reference()
+    endpoint = Endpoint(config)
+    stack.push_async_callback(endpoint.aclose)
+    await endpoint.check()
+    return endpoint
 
 
 async def _evaluate(
@@ -180,62 +181,49 @@ async def _evaluate(
         view.say(f"{what}; nothing was asked, nothing judged")
         return True
     for entry in benchmark.entries if config.language is not None else ():
-        benchmark.asked(entry)  # raises where its tests are Python's
+        benchmark.question(entry)  # raises where its tests are Python's
     make_folder(out)
     earlier = read_manifest(out)
-    speed = (earlier or {}).get("speed") or await measure(executor)
-    limits = config.reward_timeout, speed["cpu_limit_factor"]
+    speed = earlier.get("speed") or await measure(executor)
     official = benchmark.name == LIVECODEBENCH
+    limits = config.reward_timeout, speed["cpu_limit_factor"]
     plan = Plan(n, greedy, config.seed, *limits, official)
+    counts = {"problems": len(benchmark.entries), "skipped": benchmark.facts["skipped"]}
     manifest = {
         "identity": identity(config, benchmark, generator, plan),
         "code": code_version(),
         "executor": executor.description,
         "speed": speed,
+        "counts": counts,
+        "started": earlier.get("started")
+        or datetime.now().astimezone().isoformat(timespec="seconds"),
     }
-    manifest = _begun(manifest, benchmark, earlier, out)
-    folder = Folder(out)
-    questions = Questions(benchmark.entries, benchmark.asked, benchmark.messages)
-    evaluation = Evaluation(questions, generator, plan, executor, folder, folder.group_log)
+    check_same(earlier, manifest, out)
+    write_manifest(out, manifest)
+    evaluation = Evaluation(
+        benchmark.entries, benchmark.question, generator, plan, executor, Folder(out)
+    )
     view.say(f"{what}; {generator.description}; {executor.description}")
-    with view.progress(evaluation.total) as on_verdict:
-        evaluation.on_verdict = on_verdict
+    with view.judging(evaluation.total) as evaluation.on_verdict:
         found = await evaluation.run()
     if found.resumed:
         view.say(f"{found.resumed} of {evaluation.total} samples were here from before")
-    results = make_results(benchmark, found, plan, ks, generator.description, config)
-    results["how"] = how(config, plan)
-    done = {**manifest["counts"], **counts(found, evaluation.total)}
-    write_manifest(out, {**manifest, "counts": done})
-    return _shown(results, found, out, view)
-
-
-def _begun(
-    manifest: dict[str, Any], benchmark: Benchmark, earlier: Mapping[str, Any] | None, out: Path
-) -> dict[str, Any]:
-    """Write the manifest of an evaluation that begins or continues.
-
-    Raises ConfigError if the folder belongs to another evaluation.
-    """
-    now = datetime.now().astimezone().isoformat(timespec="seconds")
-    manifest = manifest | {
-        "counts": {"problems": len(benchmark.entries), "skipped": benchmark.facts["skipped"]},
-        "started": (earlier or {}).get("started") or now,
+    judged = sum(outcome.judged for outcome in found.outcomes.values())
+    manifest["counts"] = {  # wanted = judged + without a verdict + missing
+        **counts,
+        "samples_wanted": evaluation.total,
+        "samples_judged": judged,
+        "samples_without_verdict": len(found.outcomes) - judged,
+        "samples_missing": len(found.missing),
+        "samples_from_before": found.resumed,
     }
-    if earlier is not None:
-        check_same(earlier, manifest, out)
+    results = make_results(benchmark, found, plan, ks, generator.description, config)
     write_manifest(out, manifest)
-    return manifest
-
-
-def _shown(results: dict[str, Any], found: Found, out: Path, view: EvalView) -> bool:
-    """Write and show the results. Return True if every sample has a verdict."""
     write_atomically(out / RESULTS, json.dumps(results, indent=2) + "\n")
     write_atomically(out / "results.md", markdown(results) + "\n")
     view.results(results)
     view.say(f"results: {out}")
-    undecided = any(results["verdicts"].get(name) for name in ("sandbox_error", "checker_error"))
-    return not (found.missing or undecided)
+    return not (found.missing or set(results["verdicts"]) & {"sandbox_error", "checker_error"})
 
 
 def identity(
@@ -264,35 +252,11 @@ def identity(
     }
 
 
-def counts(found: Found, wanted: int) -> dict[str, int]:
-    """Return the counts of all samples: wanted = judged + without a verdict + missing."""
-    judged = sum(outcome.judged for outcome in found.outcomes.values())
-    return {
-        "samples_wanted": wanted,
-        "samples_judged": judged,
-        "samples_without_verdict": len(found.outcomes) - judged,
-        "samples_missing": len(found.missing),
-        "samples_from_before": found.resumed,
-    }
-
-
-def how(config: EvalConfig, plan: Plan) -> str:
-    """Return the settings that affect results, as a short text."""
-    limits = "own CPU limits" if plan.cpu_limit_s is None else f"{plan.cpu_limit_s:g} CPU s a test"
-    if config.answered_by in ("reference", "samples"):
-        return f"n={plan.samples}, {limits}"
-    drawn = f"n={plan.samples}, temperature {config.temperature:g}" if plan.samples else "greedy"
-    drawn += "".join(
-        f", {name} {value:g}" for name, value in narrowed(config).items() if plan.samples
-    )
-    return f"{drawn}, up to {config.max_tokens} tokens, seed {config.seed}, {limits}"
-
-
 def holds_evaluations(folder: Path, below: int = 2) -> bool:
     """Return True for the folder of an evaluation, and for a folder with only such folders (by
     limit, by benchmark) and their shared files."""
     if (folder / MANIFEST).is_file():
-        return "identity" in (read_manifest(folder) or {})
+        return "identity" in read_manifest(folder)
     beside = (SUMMARY, COMPARISON, STATE, LOCK)
     try:
         return all(
@@ -302,24 +266,3 @@ def holds_evaluations(folder: Path, below: int = 2) -> bool:
         )
     except OSError:
         return False
-
-
-async def connect_generator(
-    config: EvalConfig,
-    out: Path,
-    executor: Executor,
-    stack: contextlib.AsyncExitStack,
-) -> CompletionGenerator | None:
-    """Return the generator for every benchmark, or None if each benchmark has its own (a samples
-    file)."""
-    if config.answered_by == "samples":
-        return None
-    generator: CompletionGenerator = Reference()
-    if config.answered_by == "endpoint":
-        generator = Endpoint(config)
-    elif config.answered_by == "weights":
-        generator = await connect_weights(config, out, executor)
-    stack.push_async_callback(generator.aclose)
-    if isinstance(generator, Endpoint):
-        await generator.check()
-    return generator

@@ -193,21 +193,18 @@ def _resolved(config: EvalConfig) -> EvalConfig:
 
 
 OF_WEIGHTS = ("backend", "device", "dtype", "threads", "renderer", "environment", "max_turns")
-APPLIES = {
-    "endpoint": (("extra_body", "api_key_env", "request_timeout"), "endpoint="),
-    "weights": (OF_WEIGHTS, "model_name= or checkpoint= on a back end"),
-}
-SAMPLING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "prompt",
-    "system_prompt",
-    "max_tokens",
-    "sweep",
-    "seed",
-    "asking",
+OF_SAMPLING = (
+    *("temperature", "top_p", "top_k", "prompt", "system_prompt"),
+    *("max_tokens", "sweep", "seed", "asking"),
 )
+APPLIES: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
+    ("extra_body", "api_key_env", "request_timeout"): (("endpoint",), "endpoint="),
+    OF_WEIGHTS: (("weights",), "model_name= or checkpoint= on a back end"),
+    OF_SAMPLING: (("endpoint", "weights"), "a model that samples"),
+    ("language",): (("endpoint", "weights", "samples"), "programs that others write"),
+    ("greedy",): (("endpoint", "weights"), "a model that samples"),
+}
+"""The kinds of generator for which settings have an effect, and those in words."""
 
 
 def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
@@ -220,43 +217,26 @@ def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
     if config.benchmark is None:
         raise ConfigError("benchmark= is missing; --help lists them")
     _check_answerer(config, given)
-    for who, (names, whose) in APPLIES.items():
+    for names, (kinds, whose) in APPLIES.items():
         for name in names:
-            if name in given and config.answered_by != who:
+            if name in given and config.answered_by not in kinds:
                 raise ConfigError(f"{name}= has no effect here: it belongs to {whose}")
     if config.sweep is not None and "max_tokens" in given:
         raise ConfigError(
             f"sweep={config.sweep} takes the place of max_tokens; leave one of them out"
         )
     sweep_limits(config)
-    for name in SAMPLING:
-        if name in given and config.answered_by in ("reference", "samples"):
-            raise ConfigError(f"{name}= has no effect here: nothing is sampled")
     if config.answered_by == "weights":
-        own = (
-            config.environment not in ENVIRONMENTS
-        )  # else the system message, or each benchmark's prompt, comes first
+        # Else the system message, or each benchmark's prompt, comes first.
+        own = config.environment not in ENVIRONMENTS
         words = (config.prompt, config.system_prompt) if own else (None, None)
         get_environment(config.environment, config.max_turns, *words)
         check_renderer(config.renderer)
     get_prompt_template(config.prompt)
-    if config.answered_by == "reference" and config.language is not None:
-        raise ConfigError(
-            "language= has no effect here: model_name=reference has solutions in each problem's own"
-        )
-    if config.answered_by == "reference" and (config.n not in (None, 1) or config.greedy):
-        raise ConfigError(
-            "model_name=reference has one solution per problem; leave out n= and greedy="
-        )
-    if config.answered_by == "samples" and config.greedy is not None:
-        raise ConfigError(
-            "greedy= has no effect with samples=: the file says which of its samples are greedy"
-        )
-    if (
-        config.temperature == 0
-        and config.answered_by in ("endpoint", "weights")
-        and (config.n or 1) > 1
-    ):
+    if config.answered_by == "reference" and config.n not in (None, 1):
+        raise ConfigError("model_name=reference has one solution per problem; leave out n=")
+    sampled = config.answered_by in ("endpoint", "weights")
+    if sampled and config.temperature == 0 and (config.n or 1) > 1:
         raise ConfigError(f"temperature=0 draws the same completion {config.n} times; give n=1")
     if config.n == 0 and not config.greedy:
         raise ConfigError("n=0 samples nothing; give greedy=true or n of at least 1")

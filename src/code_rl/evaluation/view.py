@@ -3,25 +3,55 @@ paste."""
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from code_rl.evaluation.pass_at_k import rate
-from code_rl.evaluation.progress import judging, undecided
-from code_rl.grading import Verdict
-from code_rl.util.progress import View
+from code_rl.grading import Verdict, VerdictKind
+from code_rl.util.progress import View, progress
 
 
-class EvalView(View):
+class VerdictView(View):
+    """A console that shows programs being judged."""
+
+    @contextlib.contextmanager
+    def judging(self, total: int) -> Iterator[Callable[[Verdict], None]]:
+        """Show progress while the block runs; the block calls the function with each verdict."""
+        passed, started = 0, time.perf_counter()
+
+        def note(done: int) -> str:
+            pace = done / max(time.perf_counter() - started, 1e-9)
+            return f", {passed} passed, {pace:.1f} per second"
+
+        with progress(self.console, "judged", total, note) as on_item:
+
+            def on_verdict(verdict: Verdict) -> None:
+                nonlocal passed
+                passed += verdict.correct
+                on_item()
+
+            yield on_verdict
+
+    def undecided(self, counts: Mapping[Any, int], what: str) -> None:
+        """Print a sentence for each kind of verdict that decides nothing about the program."""
+        for kind, why in (
+            (VerdictKind.SANDBOX_ERROR, "about themselves; the same command judges them again"),
+            (
+                VerdictKind.CHECKER_ERROR,
+                "because their problem's checker fails on its own reference; the rows say how",
+            ),
+        ):
+            if counts.get(kind):
+                self.say(f"{counts[kind]} {what} got no verdict {why} ({kind.value})")
+
+
+class EvalView(VerdictView):
     """The console of one evaluation."""
 
     pipe_width = 140
-
-    def progress(self, total: int) -> AbstractContextManager[Callable[[Verdict], None]]:
-        """Show progress while the block runs; the block calls the function with each verdict."""
-        return judging(self.console, total)
 
     def results(self, results: Mapping[str, Any]) -> None:
         """Print the table of one benchmark."""
@@ -92,8 +122,7 @@ class EvalView(View):
         ):
             if reasons:
                 self.say(f"{sum(reasons.values())} {what}: {_listed(reasons)}")
-        for line in undecided(results["verdicts"], "samples"):
-            self.say(line)
+        self.undecided(results["verdicts"], "samples")
 
 
 def _of(results: Mapping[str, Any]) -> str:
