@@ -22,7 +22,7 @@ from code_rl.grading.sandbox.ending import exception_line
 from code_rl.policy import Trajectory, Turn
 from code_rl.policy.renderers import Renderer
 from code_rl.policy.rewards import think_answer
-from code_rl.training.report.heuristics import flags
+from code_rl.training.report.groups import flags
 
 LENGTH, TIMES = 1 << 12, 4
 MOST = 10.0

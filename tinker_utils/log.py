@@ -11,8 +11,7 @@ from typing import Any
 import chz
 
 from code_rl.training.runs import logs
-from code_rl.training.runs.logs import MultiplexLogger
-from code_rl.training.runs.trackers import read_log_to
+from code_rl.training.runs.logs import MultiplexLogger, read_log_to
 
 __all__ = ["MultiplexLogger", "setup_logging"]
 

@@ -59,15 +59,18 @@ from code_rl.training.runs.directory import (
     BEGUN,
     ROLLOUTS,
     Claim,
+    Say,
+    Start,
     begun_settings,
+    choose_start,
     claimed,
     clear,
+    find_checkpoint,
+    go_back,
     settings_of,
 )
-from code_rl.training.runs.logs import setup_logging
+from code_rl.training.runs.logs import read_log_to, setup_logging
 from code_rl.training.runs.recorder import Recorder, read_metrics
-from code_rl.training.runs.resume import Say, Start, choose_start, find_checkpoint, go_back
-from code_rl.training.runs.trackers import read_log_to
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import write_atomically
 from code_rl.util.registry import require_given

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import code_rl
 from code_rl.cli.main import main
-from code_rl.training.report.heuristics import BLOCKED, HARD_CODED, TAMPERING, flags
+from code_rl.training.report.groups import BLOCKED, HARD_CODED, TAMPERING, flags
 from code_rl.training.report.page import embed, embedded_rollouts
 from code_rl.training.report.run import DownsampledGroups, open_run
 from tests.refusals import one_line, refused

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.training.runs.logs import setup_logging
-from code_rl.training.runs.trackers import MAX_FAILURES, TRACKERS, Guarded, read_log_to
+from code_rl.training.runs.logs import MAX_FAILURES, TRACKERS, Guarded, read_log_to, setup_logging
 from tests.refusals import refused
 
 CONFIG = {"seed": 7, "model_name": "tiny", "learning_rate": 0.002, "resolved": {"prompts": 8, "id": "ab12"}}

@@ -19,10 +19,9 @@ from code_rl.engine.checkpoints import append_checkpoint, read_checkpoints
 from code_rl.grading.verdict import Failure, Verdict, VerdictKind
 from code_rl.policy.completion_log import InFlight, SampledAnswer, SampledAnswers, SamplingRequest
 from code_rl.training.console import Console
-from code_rl.training.runs.directory import METRICS, ROLLOUTS
+from code_rl.training.runs.directory import METRICS, ROLLOUTS, Start, choose_start, go_back
 from code_rl.training.runs.logs import MultiplexLogger
 from code_rl.training.runs.recorder import Recorder
-from code_rl.training.runs.resume import Start, choose_start, go_back
 from code_rl.util.errors import BackendError, CheckpointError, DataError
 from code_rl.util.files import JsonLines, read_lines, read_record
 from tests.refusals import refused

@@ -1,13 +1,18 @@
-"""A run's overview as plain text for a terminal."""
+"""Plain text for a terminal: a run's overview, and the runs of a directory, a line for each."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from code_rl.engine.checkpoints import is_run, read_config
 from code_rl.evaluation.pass_at_k import rate
 from code_rl.training.report.summary import better
+from code_rl.training.runs.recorder import read_metrics
+from code_rl.util.errors import CodeRLError
+from code_rl.util.files import LOCK, is_held
 
 WIDTH = 116
 MARKS = {"bad": "✗", "warning": "!", "note": "·"}
@@ -124,3 +129,31 @@ def duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 2 * 3600 else f"{seconds / 3600:.1f} h"
+
+
+HEAD = ("run", "state", "recipe", "steps", "held-out Pass@1")
+
+
+def runs_in(folder: Path) -> Iterator[tuple[str, ...]]:
+    """Yield the head, and a row for each run in the directory, by name."""
+    yield HEAD
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if is_run(path):
+            try:
+                yield _row(path)
+            except CodeRLError:
+                yield path.name, "damaged", "-", "-", "-"
+
+
+def _row(path: Path) -> tuple[str, ...]:
+    config, metrics = read_config(path), read_metrics(path)
+    steps, most = sum(record["step"] >= 0 for record in metrics), config.get("max_steps", -1)
+    state = "stopped"
+    if (path / LOCK).exists() and is_held(path / LOCK):
+        state = "running"
+    elif steps >= most > 0:
+        state = "finished"
+    held_out: list[Any] = [each["eval/pass@1"] for each in metrics if "eval/pass@1" in each]
+    ends = held_out[:1] + held_out[1:][-1:]
+    shown = " → ".join(f"{100 * value:.1f}%" for value in ends) or "-"
+    return path.name, state, str(config.get("recipe") or "-"), f"{steps}/{most}", shown

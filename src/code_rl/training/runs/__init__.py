@@ -1,4 +1,3 @@
-"""The files of a run: `recorder` writes them and `resume` reads them.
-
-`directory` locks the run directory; `logs` and `trackers` record metrics.
+"""The files of a run: `recorder` writes them, `directory` locks the run directory and restores it
+for a resume, and `logs` records metrics, also in trackers.
 """

@@ -1,19 +1,179 @@
-"""Loggers behind one small interface: the run's files, the console, trackers."""
+"""Loggers behind one small interface: the run's files, the console, and experiment trackers.
+
+Each tracker is an optional extra. `metrics.jsonl` remains complete: a tracker that fails causes a
+warning in `logs.log` and never stops the run.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
+import math
+import os
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from code_rl.engine.checkpoints import CONFIG
 from code_rl.training.runs.directory import METRICS
-from code_rl.training.runs.trackers import Guarded, open_trackers
+from code_rl.util.errors import ConfigError, install_command
 from code_rl.util.files import JsonLines, open_private, write_atomically
 from code_rl.util.redaction import RedactingFormatter, redacted
+from code_rl.util.suggestion import suggestion
+
+PROJECT = "code-rl"
+MAX_FAILURES = 5
+"""A tracker is switched off after this many consecutive failures."""
+
+Tracker = tuple[Callable[[Mapping[str, float], int], object], Callable[[], object]]
+"""A connected tracker: a function that records a step's metrics, and one that finishes."""
+logger = logging.getLogger("code_rl")
+
+
+def read_log_to(log_to: str) -> tuple[str, ...]:
+    """Return the trackers that `log_to=` names. Raises ConfigError for an unknown or repeated name,
+    or for a library that is not installed."""
+    names = tuple(name.strip() for name in log_to.split(",") if name.strip())
+    for name in names:
+        if name not in TRACKERS:
+            raise ConfigError(
+                f"log_to={name!r} is unknown{suggestion(name, TRACKERS)}; there are: "
+                f"{', '.join(TRACKERS)}"
+            )
+        if names.count(name) > 1:
+            raise ConfigError(f"log_to={log_to!r} names {name} twice; give it once")
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(
+                f"log_to={name}: the library is not installed; {install_command(name)}"
+            )
+    return names
+
+
+def open_trackers(names: Sequence[str], log_dir: Path) -> list[Guarded]:
+    """Return the trackers of a run; they connect when the settings are logged."""
+    return [Guarded(name, TRACKERS[name], log_dir.expanduser().resolve()) for name in names]
+
+
+class Guarded:
+    """A tracker whose failures are counted and logged instead of raised."""
+
+    def __init__(
+        self, name: str, make: Callable[[Path, Mapping[str, Any]], Tracker], log_dir: Path
+    ) -> None:
+        self.name = name
+        self.failures = 0
+        self._in_a_row = 0
+        self._make = make
+        self._log_dir = log_dir
+        self._tracker: Tracker | None = None
+
+    def log_hparams(self, config: Mapping[str, Any]) -> None:
+        """Connect, and record the run's settings."""
+        self._try(lambda: setattr(self, "_tracker", self._make(self._log_dir, config)))
+
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Record one step's finite numbers."""
+        if self._tracker is not None:
+            log, _ = self._tracker
+            self._try(lambda: log(numbers(metrics), step or 0))
+
+    def close(self) -> None:
+        """Finish. Idempotent."""
+        tracker, self._tracker = self._tracker, None
+        if tracker is not None:
+            self._try(tracker[1])
+
+    def _try(self, act: Callable[[], Any]) -> None:
+        if self._in_a_row >= MAX_FAILURES:
+            return
+        try:
+            act()
+        # Each library raises exceptions of its own; none may stop the run.
+        except Exception as error:  # noqa: BLE001
+            self.failures += 1
+            self._in_a_row += 1
+            end = "; it is left alone from here on" if self._in_a_row >= MAX_FAILURES else ""
+            logger.warning(
+                "log_to=%s failed (%d times): %s: %s%s",
+                self.name,
+                self.failures,
+                type(error).__name__,
+                error,
+                end,
+            )
+        else:
+            self._in_a_row = 0
+
+
+def wandb(log_dir: Path, config: Mapping[str, Any]) -> Tracker:
+    """Weights & Biases. Without a key it records offline, for `wandb sync`."""
+    import wandb
+
+    run = wandb.init(
+        project=os.environ.get("WANDB_PROJECT", PROJECT),
+        name=log_dir.name,
+        id=config.get("resolved", {}).get("id"),  # a loop of the user's own has none
+        resume="allow",
+        dir=str(log_dir),
+        config=dict(config),
+        mode=None if os.environ.get("WANDB_MODE") or _wandb_key() else "offline",
+        settings=wandb.Settings(console="off", quiet=True),
+    )
+    run.define_metric("step")
+    # wandb's own counter does not accept step −1, the baseline.
+    run.define_metric("*", step_metric="step")
+    return lambda values, step: run.log({"step": step, **values}), run.finish
+
+
+def tensorboard(log_dir: Path, config: Mapping[str, Any]) -> Tracker:
+    """TensorBoard event files in the run directory; needs neither TensorFlow nor torch."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto
+    from tensorboard.compat.proto.types_pb2 import DT_STRING
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    writer = EventFileWriter(str(log_dir / "tensorboard"))
+
+    def add(values: list[Any], step: int) -> None:
+        writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+        writer.flush()
+
+    text = "```\n" + json.dumps(config, indent=2, default=str) + "\n```"
+    tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()])
+    plugin = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
+    add([Summary.Value(tag="settings", metadata=plugin, tensor=tensor)], 0)
+    return (
+        lambda values, step: add(
+            [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()], step
+        ),
+        writer.close,
+    )
+
+
+TRACKERS: dict[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
+    each.__name__: each for each in (wandb, tensorboard)
+}
+
+
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return the finite numbers among metrics."""
+    return {
+        name: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    }
+
+
+def _wandb_key() -> bool:
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    netrc = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
+    return netrc.is_file() and "wandb" in netrc.read_text(encoding="utf-8", errors="replace")
+
 
 logger = logging.getLogger("code_rl")
 
