@@ -22,7 +22,7 @@ from rich.table import Table
 from code_rl.cli.main import run_script
 from code_rl.cli.train import train_command
 from code_rl.engine.local import share_cores
-from code_rl.training.runs.recorder import read_metrics
+from code_rl.training import read_metrics
 
 VARIANTS: dict[str, dict[str, str]] = {
     "default": {},

@@ -36,7 +36,7 @@ from code_rl.engine.local import share_cores
 from code_rl.engine.losses import POLICY_LOSSES
 from code_rl.grading import Problem
 from code_rl.grading.native import write_problems
-from code_rl.training.runs.recorder import read_metrics
+from code_rl.training import read_metrics
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import KeyedLog
 

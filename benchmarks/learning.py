@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from code_rl.cli.main import HELP
-from code_rl.training.runs.recorder import read_metrics
+from code_rl.training import read_metrics
 from code_rl.util.settings import read_arguments
 
 ROOT = Path(__file__).parent.parent

@@ -30,10 +30,10 @@ import code_rl.evaluation.held_out
 from code_rl.cli.main import run_script
 from code_rl.engine.local import share_cores
 from code_rl.loop import train
+from code_rl.training import read_metrics
 from code_rl.training.assembly import assemble, prepare
 from code_rl.training.console import Console
 from code_rl.training.run import Run
-from code_rl.training.runs.recorder import read_metrics
 from code_rl.util.concurrency import cancelled_by_service
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from code_rl.cli.main import HELP
-from code_rl.training.runs.recorder import read_metrics
+from code_rl.training import read_metrics
 from code_rl.util.settings import read_arguments
 
 ROOT = Path(__file__).parent.parent

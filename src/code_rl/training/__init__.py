@@ -24,8 +24,7 @@ if TYPE_CHECKING:
         train_async,
     )
     from code_rl.training.library import report as open_report
-    from code_rl.training.runs.directory import new_folder
-    from code_rl.training.runs.recorder import read_metrics
+    from code_rl.training.runs.directory import new_folder, read_metrics
     from code_rl.training.trainer import train_run
 else:  # a type checker would take any name for one of ours
     __getattr__ = door(__name__)

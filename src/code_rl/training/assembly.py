@@ -67,10 +67,11 @@ from code_rl.training.runs.directory import (
     clear,
     find_checkpoint,
     go_back,
+    read_metrics,
     settings_of,
 )
 from code_rl.training.runs.logs import read_log_to, setup_logging
-from code_rl.training.runs.recorder import Recorder, read_metrics
+from code_rl.training.runs.recorder import Recorder
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import write_atomically
 from code_rl.util.registry import require_given

@@ -129,7 +129,7 @@ async def train_async(**settings: Any) -> TrainingResult:
     before anything is written.
     """
     from code_rl.training.assembly import prepare
-    from code_rl.training.runs.recorder import read_metrics
+    from code_rl.training.runs.directory import read_metrics
     from code_rl.training.trainer import train_run
 
     settings = _plain(settings)

@@ -29,7 +29,7 @@ from code_rl.training.budget import Tokens
 from code_rl.training.objective import ScoredGroup, TrainedBatch
 from code_rl.training.reward_errors import canary_metrics, reward_metrics, second_judgment
 from code_rl.training.run import Run, unaffordable, worst_batch, worst_evaluation
-from code_rl.training.runs.recorder import read_metrics
+from code_rl.training.runs.directory import read_metrics
 from code_rl.util.concurrency import BackgroundTasks, cancel_all, gather_tasks
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ from code_rl.training.config import (
     unused,
 )
 from code_rl.training.console import Console
-from code_rl.training.runs.directory import settings_of
-from code_rl.training.runs.recorder import read_metrics
+from code_rl.training.runs.directory import read_metrics, settings_of
 from code_rl.util.concurrency import cancelled_by_service, forget_signals, on_loop_signal
 from code_rl.util.errors import (
     CodeRLError,

@@ -24,7 +24,7 @@ from code_rl.training.controls.table import write_tables
 from code_rl.training.library import held_out_splits, open_policy
 from code_rl.training.report.overview import wall_seconds
 from code_rl.training.run import sampling_of
-from code_rl.training.runs.recorder import read_metrics
+from code_rl.training.runs.directory import read_metrics
 from code_rl.training.trainer import train_run
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import LOCK, digest, make_folder, only_writer, write_atomically

@@ -39,6 +39,7 @@ from code_rl.util.files import (
     TEMPORARY,
     drop_torn_line,
     only_writer,
+    read_record,
     size_of,
     truncate,
     writes,
@@ -201,6 +202,12 @@ def _is_deleted(path: Path, behavior: Behavior) -> bool:
             "behavior_if_log_dir_exists=resume"
         )
     return behavior == "delete"
+
+
+def read_metrics(log_path: Path) -> list[dict[str, Any]]:
+    """The records of `metrics.jsonl`; damaged lines are left out."""
+    records = read_record(log_path / METRICS)
+    return [record for record in records if isinstance(record.get("step"), int)]
 
 
 def settings_of(log_path: Path) -> dict[str, Any]:

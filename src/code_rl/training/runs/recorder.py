@@ -26,9 +26,9 @@ from code_rl.policy.completion_log import EVALUATIONS, INFLIGHT, GroupLog, InFli
 from code_rl.policy.prompt_templates import shown_test
 from code_rl.training.report.diagnostics import SMOKE_STEPS, alarms, diagnose, worst_of
 from code_rl.training.report.page import LivePage
-from code_rl.training.runs.directory import METRICS, ROLLOUTS
+from code_rl.training.runs.directory import METRICS, ROLLOUTS, read_metrics
 from code_rl.training.runs.logs import MultiplexLogger
-from code_rl.util.files import JsonLines, read_record, size_of
+from code_rl.util.files import JsonLines, size_of
 
 if TYPE_CHECKING:
     import tinker
@@ -173,12 +173,6 @@ class Recorder:
         self._evaluations.close()
         self._rollouts.close()
         self._logger.close()
-
-
-def read_metrics(log_path: Path) -> list[dict[str, Any]]:
-    """The records of `metrics.jsonl`; damaged lines are left out."""
-    records = read_record(log_path / METRICS)
-    return [record for record in records if isinstance(record.get("step"), int)]
 
 
 def _public_tests(problem: Problem) -> list[dict[str, Any]]:
