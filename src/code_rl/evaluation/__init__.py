@@ -12,6 +12,7 @@ from code_rl.util.door import door
 
 if TYPE_CHECKING:
     from code_rl.evaluation.comparison import COMPARISON, compare
+    from code_rl.evaluation.generators import open_policy
     from code_rl.evaluation.held_out import evaluate, evaluation_metrics
     from code_rl.evaluation.samples import SAMPLES
     from code_rl.evaluation.session import check_benchmarks, evaluate_benchmarks, holds_evaluations

@@ -54,7 +54,7 @@ from code_rl.training.config import (
 from code_rl.training.console import Console
 from code_rl.training.objective import Objective, environment_of, objective_of
 from code_rl.training.report.token_decoder import keep_tokenizer
-from code_rl.training.run import Observer, Run, sampling_of, unaffordable
+from code_rl.training.run import Run, sampling_of, unaffordable
 from code_rl.training.runs.directory import (
     BEGUN,
     ROLLOUTS,
@@ -185,7 +185,6 @@ async def assemble(
         stop=stop,
         reference=await backend.base_sampler() if config.kl_coef else None,
         first_step=start.step,
-        observers=[retries_of(executor), *([backend.vllm.measured] if backend.vllm else [])],
     )
     begin(run, folder, console)
     claim.started = True
@@ -285,18 +284,6 @@ def resume(config: Config, folder: Path, start: Start, say: Say) -> None:
             f"nothing to do: the run in {folder} has done {start.step} steps and "
             f"max_steps={config.max_steps}; give a larger max_steps to continue"
         )
-
-
-def retries_of(executor: Executor) -> Observer:
-    """Return an observer of the sandbox's retries."""
-    known = executor.retries
-
-    def measured() -> dict[str, int]:
-        nonlocal known
-        before, known = known, executor.retries
-        return {"sandbox/retries": known - before}
-
-    return measured
 
 
 def fit_lengths(config: Config, context: int, say: Say) -> tuple[ContextSchedule, int]:

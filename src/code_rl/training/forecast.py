@@ -19,7 +19,6 @@ from code_rl.engine.local import memory_lines
 from code_rl.engine.names import built_in_context
 from code_rl.training.budget import Prices, Tokens, read_prices
 from code_rl.training.config import (
-    BatchShape,
     Config,
     batch_shape,
     context_schedule,
@@ -61,41 +60,36 @@ class Expected:
 
 def forecast(config: Config, assume: Mapping[str, float], prices: Prices | None) -> Expected:
     """Return the forecast from the settings and assumptions."""
-    shape = batch_shape(config)
-    steps = config.max_steps if config.max_steps > 0 else 100
-    room = _room(config, assume)
-    schedule = context_schedule(config, room)
+    shape, steps = batch_shape(config), config.max_steps if config.max_steps > 0 else 100
+    completions, prompt = shape.prompts * shape.samples_per_prompt, assume["prompt_tokens"]
+    # What the built-in model's context leaves; no other model is read for a forecast.
+    context = built_in_context() if config.model_name == BUILT_IN else None
+    room = 2**62 if context is None else max(1, context - int(prompt))
+    schedule, share = context_schedule(config, room), assume["completion_share"]
     limits = [schedule.stages[schedule.stage(step, [])].max_tokens for step in range(steps)]
-    batches = [_batch(shape, limit, assume) for limit in limits]
-    evaluations = _evaluated(config, steps, assume)
-    length = assume["completion_share"] * min(config.max_tokens, room)
-    evaluated = Tokens(
-        prefill=int(evaluations * assume["prompt_tokens"]), sample=int(evaluations * length)
+    first, sampled = (completions * share * limit for limit in (limits[0], sum(limits)))
+    evaluated, length = _evaluated(config, steps, assume), share * min(config.max_tokens, room)
+    tokens = Tokens(
+        prefill=int((steps * completions + evaluated) * prompt),
+        sample=int(sampled + evaluated * length),
+        train=int(sampled + steps * completions * prompt),
     )
-    tokens = sum(batches, evaluated)
     cpu_s = assume["code_rate"] * assume["program_cpu_s"]
-    eval_s = evaluations * (length / assume["sample_tokens_per_s"] + cpu_s / assume["sandbox_cpus"])
+    parts = (
+        first / assume["sample_tokens_per_s"],
+        completions * cpu_s / assume["sandbox_cpus"],
+        (first + completions * prompt) / assume["train_tokens_per_s"],
+    )
     return Expected(
         steps=steps,
         tokens=tokens,
-        sandbox_cpu_s=(steps * shape.prompts * shape.samples_per_prompt + evaluations) * cpu_s,
-        step_s=_step_s(config, batches[0], assume),
-        eval_s=eval_s,
+        sandbox_cpu_s=(steps * completions + evaluated) * cpu_s,
+        # The slowest part if stages overlap.
+        step_s=max(parts) if config.max_steps_off_policy else sum(parts),
+        eval_s=evaluated
+        * (length / assume["sample_tokens_per_s"] + cpu_s / assume["sandbox_cpus"]),
         cost=prices.cost(tokens) if prices is not None else None,
     )
-
-
-def _room(config: Config, assume: Mapping[str, float]) -> int:
-    """Return the most tokens that a completion may have: what the built-in model's context leaves.
-    No other model is read for a forecast."""
-    context = built_in_context() if config.model_name == BUILT_IN else None
-    return 2**62 if context is None else max(1, context - int(assume["prompt_tokens"]))
-
-
-def _batch(shape: BatchShape, limit: int, assume: Mapping[str, float]) -> Tokens:
-    count = shape.prompts * shape.samples_per_prompt
-    prompt, completion = count * assume["prompt_tokens"], count * assume["completion_share"] * limit
-    return Tokens(prefill=int(prompt), sample=int(completion), train=int(prompt + completion))
 
 
 def _evaluated(config: Config, steps: int, assume: Mapping[str, float]) -> float:
@@ -106,19 +100,6 @@ def _evaluated(config: Config, steps: int, assume: Mapping[str, float]) -> float
     problems = splits * config.eval_limit if config.eval_limit > 0 else assume["eval_problems"]
     between = (steps - 1) // config.eval_every if config.eval_every else 0
     return problems * (2 * (1 + config.eval_samples) + between)
-
-
-def _step_s(config: Config, batch: Tokens, assume: Mapping[str, float]) -> float:
-    """Return the seconds of a step with this batch: the sum of its parts, or the slowest part if
-    stages overlap."""
-    shape = batch_shape(config)
-    programs = shape.prompts * shape.samples_per_prompt * assume["code_rate"]
-    parts = (
-        batch.sample / assume["sample_tokens_per_s"],
-        programs * assume["program_cpu_s"] / assume["sandbox_cpus"],
-        batch.train / assume["train_tokens_per_s"],
-    )
-    return max(parts) if config.max_steps_off_policy else sum(parts)
 
 
 def assumptions(config: Config, given: Mapping[str, float]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,9 +67,7 @@ async def evaluate_async(
             if not split:
                 raise DataError(f"the split {name!r} is empty; give at least one problem")
         if policy is None:
-            policy = await stack.enter_async_context(
-                open_policy(config, state_path, checkpoint is not None)
-            )
+            policy = await stack.enter_async_context(opened_policy(config, state_path))
         sampling = sampling_of(config, cap_max_tokens(config.max_tokens, policy.context, print))
         samples = config.eval_samples
         total = sum(map(len, splits.values())) * (1 + samples)
@@ -267,28 +265,19 @@ async def held_out_splits(
 
 
 @contextlib.asynccontextmanager
-async def open_policy(
-    config: Config, state_path: str | None, trained: bool
-) -> AsyncIterator[Policy]:
+async def opened_policy(config: Config, state_path: str | None) -> AsyncIterator[Policy]:
     """Open a policy with these settings and a sandbox of its own."""
-    from code_rl.engine import connect
+    from code_rl.evaluation import open_policy
     from code_rl.grading.sandbox import check_executor, connect_executor
-    from code_rl.policy.renderers import get_renderer
     from code_rl.training.objective import environment_of
 
     environment = environment_of(config)
     async with contextlib.AsyncExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        backend = await connect(config, config.training, scratch, state_path)
-        stack.callback(backend.close)
         executor = connect_executor(**config.connection)
         stack.push_async_callback(executor.aclose)
         await check_executor(executor, config.language)
-        yield Policy(
-            sampler=await (backend.sync_weights() if trained else backend.base_sampler()),
-            renderer=get_renderer(config.renderer, backend.tokenizer),
-            executor=executor,
-            context=backend.context,
-            environment=environment,
-            cpu_limit_s=config.reward_timeout,
+        policy, _ = await open_policy(
+            config, config.training, scratch, state_path, executor, environment, stack
         )
+        yield replace(policy, cpu_limit_s=config.reward_timeout)

@@ -158,7 +158,7 @@ class Batches:
         logged = read_metrics(run.recorder.log_path)
         self._logged = [record for record in logged if 0 <= record["step"] < run.first_step]
         self._batches: dict[int, Batch] = {}
-        self._next = run.first_step
+        self._next, self._retries = run.first_step, run.executor.retries
         self._side = BackgroundTasks(waits=run.config.max_steps_off_policy == 0)
         self._started = time.perf_counter()
 
@@ -216,8 +216,10 @@ class Batches:
             **batch.times(self._started),
             **(canary_metrics(canaries, run.objective) if run.config.canary else {}),
         }
-        for observe in run.observers:
-            metrics |= observe()
+        retries, self._retries = self._retries, run.executor.retries
+        metrics["sandbox/retries"] = self._retries - retries
+        if run.backend.vllm:
+            metrics |= run.backend.vllm.measured()
         metrics |= reward_metrics(trained.groups, [*self._logged, metrics])
         self._logged.append(metrics)
         run.budget.settle(f"batch {batch.step}", Tokens.of(metrics))

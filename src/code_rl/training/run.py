@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,6 @@ from code_rl.training.runs.recorder import Recorder
 if TYPE_CHECKING:
     import tinker
 
-Observer = Callable[[], Mapping[str, Any]]
 ADAM: Mapping[str, float] = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-12}
 """These three values are the course's."""
 
@@ -37,8 +36,7 @@ class Run:
     """All parts of one training run; `first_step` is above 0 if it is resumed.
 
     `eval_sampling` are the sampling parameters of evaluations; `schedule` has the token limits of
-    training. `reference` samples from the base model for the KL term. `observers` return the
-    metrics of other parts since their last call.
+    training. `reference` samples from the base model for the KL term.
     """
 
     config: Config
@@ -57,7 +55,6 @@ class Run:
     stop: asyncio.Event
     reference: tinker.SamplingClient | None
     first_step: int
-    observers: Sequence[Observer] = ()
     _lengths: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def has_step(self, step: int) -> bool:

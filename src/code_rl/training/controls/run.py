@@ -21,7 +21,7 @@ from code_rl.training.assembly import prepare
 from code_rl.training.config import Config
 from code_rl.training.controls.arms import ControlPlan, check_plan, lines
 from code_rl.training.controls.table import write_tables
-from code_rl.training.library import held_out_splits, open_policy
+from code_rl.training.library import held_out_splits, opened_policy
 from code_rl.training.report.overview import wall_seconds
 from code_rl.training.run import sampling_of
 from code_rl.training.runs.directory import read_metrics
@@ -129,9 +129,7 @@ async def _evaluated(
         _refuse_other(path, kept["settings"], settings)
         return kept
     async with contextlib.AsyncExitStack() as stack:
-        policy = await stack.enter_async_context(
-            open_policy(config, state_path, state_path is not None)
-        )
+        policy = await stack.enter_async_context(opened_policy(config, state_path))
         folder = make_folder(plan.out / OUTCOMES / name)
         log, same = InFlight(folder), digest(settings)
         stack.callback(log.close)

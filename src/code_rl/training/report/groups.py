@@ -8,9 +8,11 @@ can have none.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
+from statistics import fmean
 from typing import Any
 
 from code_rl.grading import extract_code
@@ -110,40 +112,27 @@ _GROUP = {
 
 @dataclass(slots=True)
 class Tally:
-    """The sums over the rollouts of one step."""
+    """The lengths and outcomes of the rollouts of one step."""
 
-    completions: int = 0
-    tokens: int = 0
-    longest: int = 0
-    none_solved: int = 0
-    some_solved: int = 0
-    all_solved: int = 0
+    lengths: list[int] = field(default_factory=list)
+    solved: Counter[str] = field(default_factory=Counter)
 
     def add(self, samples: Sequence[Mapping[str, Any]], letters: str) -> None:
         """Count one group."""
-        for sample in samples:
-            length = len(sample["tokens"])
-            self.completions += 1
-            self.tokens += length
-            self.longest = max(self.longest, length)
+        self.lengths += [len(sample["tokens"]) for sample in samples]
         judged = letters.replace("s", "")
-        solved = judged.count("p")
-        self.none_solved += bool(judged) and solved == 0
-        self.some_solved += 0 < solved < len(judged)
-        self.all_solved += bool(judged) and solved == len(judged)
+        right = judged.count("p")
+        if judged:
+            self.solved["all" if right == len(judged) else "some" if right else "none"] += 1
 
     def metrics(self) -> dict[str, float]:
-        """Return the sums as columns beside those of `metrics.jsonl`."""
+        """Return columns beside those of `metrics.jsonl`."""
         row: dict[str, float] = {
-            "rollouts/none_solved": self.none_solved,
-            "rollouts/some_solved": self.some_solved,
-            "rollouts/all_solved": self.all_solved,
+            f"rollouts/{share}_solved": self.solved[share] for share in ("none", "some", "all")
         }
-        if self.completions:
-            row |= {
-                "rollouts/length_mean": self.tokens / self.completions,
-                "rollouts/length_max": self.longest,
-            }
+        if self.lengths:
+            row["rollouts/length_mean"] = fmean(self.lengths)
+            row["rollouts/length_max"] = max(self.lengths)
         return row
 
 

@@ -46,16 +46,16 @@ def overview(reader: RunReader) -> dict[str, Any]:
         ),
         "settings": settings(reader.config, steps),
         "rollouts": {
-            "rule": reader.rollouts.kept.rule(),
-            "groups": len(reader.rollouts.index),
-            "problems": len(reader.rollouts.problems),
+            "rule": reader.kept.rule(),
+            "groups": len(reader.index),
+            "problems": len(reader.problems),
         },
     }
 
 
 def records_of(reader: RunReader) -> list[dict[str, Any]]:
     """Return a run's metrics by step, with sums over the rollouts of each step."""
-    tallies = reader.rollouts.tallies
+    tallies = reader.tallies
     return [
         {**metrics, **(tallies[step].metrics() if step in tallies else {}), "step": step}
         for step, metrics in sorted(reader.metrics.items())
@@ -75,29 +75,31 @@ def side_by_side(readers: Sequence[RunReader]) -> list[dict[str, Any]]:
     return [{**view, "better": better(views), "of": view["name"]} for view in views]
 
 
+FACTS = {
+    "Model": "model_name",
+    "Back end": "backend",
+    "Training problems": "dataset",
+    "Sandbox": "executor",
+    "Batch": "batch",
+    "Learning rate": "learning_rate",
+    "LoRA rank": "lora_rank",
+    "Seed": "seed",
+    "Recipe": "recipe",
+    "Begins with": "init_from",
+    "Problems met": "met",
+}
+"""The main settings of a run by their labels."""
+
+
 def facts(reader: RunReader, steps: Sequence[Record]) -> list[list[str]]:
     """Return a few labelled lines about the run's data, model and settings."""
-    config = reader.config
-    shape = config.get("resolved")
-    rows: list[tuple[str, Any]] = [
-        ("Model", config.get("model_name")),
-        ("Back end", config.get("backend")),
-        ("Training problems", config.get("dataset")),
-        ("Sandbox", config.get("executor")),
-        (
-            "Batch",
-            f"{shape['prompts']} prompts × {shape['completions']}" if shape else None,
-        ),
-        ("Learning rate", config.get("learning_rate")),
-        ("LoRA rank", config.get("lora_rank")),
-        ("Seed", config.get("seed")),
-        ("Recipe", config.get("recipe")),
-        ("Begins with", config.get("init_from")),
-    ]
-    problems = len(reader.rollouts.problems)
-    if problems and steps:
-        rows.append(("Problems met", f"{problems:,}"))
-    return [[label, as_text(value, 300)] for label, value in rows if value is not None]
+    values, shape = dict(reader.config), reader.config.get("resolved")
+    if shape:
+        values["batch"] = f"{shape['prompts']} prompts × {shape['completions']}"
+    if reader.problems and steps:
+        values["met"] = f"{len(reader.problems):,}"
+    known = ((label, values.get(name)) for label, name in FACTS.items())
+    return [[label, as_text(value, 300)] for label, value in known if value is not None]
 
 
 def progress(reader: RunReader, steps: Sequence[Record]) -> dict[str, Any]:

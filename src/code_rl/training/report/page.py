@@ -116,15 +116,15 @@ def _hash(text: str) -> str:
 def _index(reader: RunReader, groups: dict[Place, bytes]) -> dict[str, Any]:
     """Return columns of all indexed groups: step, group, problem, verdict letters, and bits (1: the
     page has its text, 2: flagged)."""
-    places = sorted(reader.rollouts.index)
-    rows = [reader.rollouts.index[place] for place in places]
+    places = sorted(reader.index)
+    rows = [reader.index[place] for place in places]
     return {
         "step": [step for step, _ in places],
         "group": [group for _, group in places],
         "problem": [row[0] for row in rows],
         "letters": [row[1] for row in rows],
         "bits": [(place in groups) + 2 * row[2] for place, row in zip(places, rows, strict=True)],
-        "names": list(reader.rollouts.problems),
+        "names": list(reader.problems),
     }
 
 
@@ -134,7 +134,7 @@ def embedded_rollouts(reader: RunReader) -> tuple[str, str]:
 
     Parts begin at multiples of three bytes (four base64 characters), so each can be decoded alone.
     """
-    raw, groups, index = bytearray(), reader.kept_groups(), reader.rollouts.index
+    raw, groups, index = bytearray(), reader.kept_groups(), reader.index
     problems = reader.problem_records({index[place][0] for place in groups if place in index})
 
     def append(part: bytes) -> list[int]:

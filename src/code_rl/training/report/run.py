@@ -78,21 +78,6 @@ class DownsampledGroups:
 
 
 @dataclass(slots=True)
-class Rollouts:
-    """The rollouts read so far."""
-
-    kept: DownsampledGroups = field(default_factory=DownsampledGroups)
-    index: dict[Place, tuple[int, str, bool]] = field(default_factory=dict)
-    """For every group: the number of its problem, verdict letters, whether a program was flagged.
-    """
-    problems: dict[str, int] = field(default_factory=dict)
-    shown: dict[int, bytes] = field(default_factory=dict)
-    tallies: dict[int, Tally] = field(default_factory=dict)
-    last: dict[int, dict[str, Any]] = field(default_factory=dict)
-    last_step: int = -1
-
-
-@dataclass(slots=True)
 class GrowingFile:
     """The JSON objects of a growing file. A line without its newline is left for later; a damaged
     one is counted and left out."""
@@ -137,7 +122,15 @@ class RunReader:
         self.config: dict[str, Any] = {}
         self.notices: list[str] = []
         self.metrics: dict[int, dict[str, Any]] = {}
-        self.rollouts = Rollouts()
+        self.kept = DownsampledGroups()
+        self.index: dict[Place, tuple[int, str, bool]] = {}
+        """For every group: the number of its problem, verdict letters, whether a program was
+        flagged."""
+        self.problems: dict[str, int] = {}
+        self.shown: dict[int, bytes] = {}
+        self.tallies: dict[int, Tally] = {}
+        self.last: dict[int, dict[str, Any]] = {}
+        self.last_step = -1
         self.pieces: TokenDecoder | None = None
         self._metrics_file = GrowingFile(log_path / METRICS)
         self._rollouts_file = GrowingFile(log_path / ROLLOUTS)
@@ -170,7 +163,7 @@ class RunReader:
         ]
         if not self.metrics:
             found.append(f"{METRICS} holds no step yet")
-        if not self.rollouts.index:
+        if not self.index:
             found.append("no rollouts are there to look at")
         elif self.pieces is None:
             found.append(
@@ -180,20 +173,18 @@ class RunReader:
 
     def kept_groups(self) -> dict[Place, bytes]:
         """Return every packed group that the page carries, including those of the last step."""
-        kept = dict(self.rollouts.kept.groups)
-        for group, record in self.rollouts.last.items():
-            place = (self.rollouts.last_step, group)
+        kept = dict(self.kept.groups)
+        for group, record in self.last.items():
+            place = (self.last_step, group)
             if place not in kept:
                 kept[place] = pack(group_record(record, group_flags(record), self.pieces))
         return dict(sorted(kept.items()))
 
     def problem_records(self, numbers: set[int]) -> dict[int, bytes]:
         """The packed records of these problems."""
-        for record in self.rollouts.last.values():
+        for record in self.last.values():
             self._show_problem(record)
-        return {
-            number: packed for number, packed in self.rollouts.shown.items() if number in numbers
-        }
+        return {number: packed for number, packed in self.shown.items() if number in numbers}
 
     def _read_config(self) -> None:
         if not (self.log_path / CONFIG).is_file():
@@ -214,27 +205,27 @@ class RunReader:
 
     def _take(self, record: dict[str, Any]) -> None:
         """Index one group, count it, and keep it if there is room."""
-        state, step = self.rollouts, record["step"]
-        if step != state.last_step:
-            state.last_step, state.last = step, {}
+        step = record["step"]
+        if step != self.last_step:
+            self.last_step, self.last = step, {}
         group = record["group"] + ATTEMPT * record["attempt"]
         letters = letters_of(record["completions"])
         name = as_text(record["problem_id"], CLIP_NAME)
-        number = state.problems.setdefault(name, len(state.problems))
-        state.tallies.setdefault(step, Tally()).add(record["completions"], letters)
-        state.last[group] = record
+        number = self.problems.setdefault(name, len(self.problems))
+        self.tallies.setdefault(step, Tally()).add(record["completions"], letters)
+        self.last[group] = record
         place, flagged = (step, group), "s" in letters
-        if state.kept.wants(step):
+        if self.kept.wants(step):
             flags_G = group_flags(record)
             flagged = flagged or any(flags_G)
-            state.kept.put(place, group_record(record, flags_G, self.pieces))
+            self.kept.put(place, group_record(record, flags_G, self.pieces))
             self._show_problem(record)
-        state.index[place] = number, letters, flagged
+        self.index[place] = number, letters, flagged
 
     def _show_problem(self, record: Mapping[str, Any]) -> None:
-        number = self.rollouts.problems[as_text(record["problem_id"], CLIP_NAME)]
-        if number not in self.rollouts.shown:
-            self.rollouts.shown[number] = pack(problem_record(record, self.pieces))
+        number = self.problems[as_text(record["problem_id"], CLIP_NAME)]
+        if number not in self.shown:
+            self.shown[number] = pack(problem_record(record, self.pieces))
 
 
 def open_run(log_path: Path) -> RunReader:

@@ -205,12 +205,7 @@ class FileLogger:
 
 
 class ConsoleLogger:
-    """Prints a table per step on the terminal, for programs without their own display."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-
-        self._console = Console(highlight=False, markup=False, emoji=False)
+    """Prints settings and metrics, for programs without their own display."""
 
     def log_hparams(self, config: Mapping[str, Any]) -> None:
         """Show the settings."""
@@ -221,15 +216,10 @@ class ConsoleLogger:
         self._show("metrics" if step is None else f"step {step}", metrics)
 
     def _show(self, title: str, values: Mapping[str, Any]) -> None:
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(title=title, title_justify="left", show_header=False)
+        print(title)
         for name, value in values.items():
-            table.add_row(
-                name, Text(redacted(f"{value:.6g}" if isinstance(value, float) else str(value)))
-            )
-        self._console.print(table)
+            shown = f"{value:.6g}" if isinstance(value, float) else value
+            print(f"  {name}", redacted(str(shown)))
 
     def close(self) -> None:
         """Do nothing."""
