@@ -88,7 +88,12 @@ def write(path, *rows):
 
 def only(benchmark):
     (entry,) = benchmark.entries
-    return benchmark.problem(entry)
+    return benchmark.question(entry)[0]
+
+
+def asked(benchmark):
+    (entry,) = benchmark.entries
+    return benchmark.question(entry)[1]
 
 
 def expected(problem):
@@ -132,7 +137,7 @@ def test_humaneval_s_own_file_has_its_asserts(tmp_path):
 
 def test_evalplus_prompts_show_the_row_s_prompt_and_no_hidden_test(tmp_path):
     benchmark = load("humaneval+", write(tmp_path / "he.jsonl", HUMANEVAL))
-    system, user = benchmark.messages(only(benchmark))
+    system, user = asked(benchmark)
     assert system == {"role": "system", "content": "You are a helpful assistant good at coding."}
     assert user["content"].startswith("Please provide a self-contained Python script")
     assert user["content"].endswith('```python\nfrom typing import List\n\ndef twice(xs: List[int]) -> List[int]:\n    """ Doubles. """\n```')  # fmt: skip
@@ -143,7 +148,7 @@ def test_mbpp_is_asked_as_its_file_asks(tmp_path):
     plus = load("mbpp", write(tmp_path / "plus.jsonl", MBPP_PLUS))
     assert (expected(only(plus)), plus.prompt.version[:8]) == ([3], "evalplus")
     own = load("mbpp", write(tmp_path / "own.jsonl", MBPP))
-    (message,) = own.messages(only(own))
+    (message,) = asked(own)
     assert message["content"] == (
         "You are an expert Python programmer, and here is your task: Add. Your code should pass these tests:\n\n"
         "assert add(1, 2) == 3\nassert add(0, 0) == 0\n"
@@ -186,7 +191,7 @@ def test_livecodebench_is_cut_by_release_and_window_and_broken_down(tmp_path):
 
 def test_livecodebench_is_asked_as_its_runner_asks_a_chat_model(tmp_path):
     benchmark = load("livecodebench", write(tmp_path / "one.jsonl", livecodebench_row()))
-    system, user = benchmark.messages(only(benchmark))
+    system, user = asked(benchmark)
     assert system["content"].startswith("You are an expert Python programmer.")
     assert user["content"].startswith("### Question:\nPrint the sum.\n\n### Format: Read the inputs from stdin")
     assert user["content"].endswith(

@@ -13,9 +13,9 @@ from code_rl.evaluation.pass_at_k import (
     Estimate,
     SampleOutcome,
     combined,
+    crossed_difference,
     figures,
     mean_with_interval,
-    paired_difference,
     pass_at_k,
 )
 from code_rl.grading import VerdictKind
@@ -81,7 +81,7 @@ def test_the_interval_of_a_paired_difference_covers_it(gain):
     for _ in range(SIMULATED):
         rates_P = rng.beta(0.05, 0.95, 32) * (1 - gain)
         first_P, second_P = rng.binomial(4, rates_P) / 4, rng.binomial(4, rates_P + gain) / 4
-        estimate = paired_difference(first_P.tolist(), second_P.tolist()).estimate
+        estimate = crossed_difference([first_P.tolist()], [second_P.tolist()])
         hits += estimate.low <= gain <= estimate.high
     assert hits >= 0.915 * SIMULATED
 

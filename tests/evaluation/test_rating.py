@@ -124,7 +124,7 @@ def test_a_snapshot_and_the_sites_own_answers_give_the_same_contest(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line", [RATED % ("A", "NaN"), RATED % ("A", "Infinity"), RATED % ("A", "1e308"), RATED % ("B", "1500"), '{"contest_id": 1}', '{"contest_id": 1, "problems": [], "rows": []}', '{"standings": {}, "rating_changes": []}']
+    "line", [RATED % ("A", '"x"'), '{"contest_id": 1}', '{"contest_id": 1, "problems": [], "rows": []}', '{"standings": {}, "rating_changes": []}']
 )  # fmt: skip
 def test_a_line_that_is_no_contest_is_named(tmp_path, line):
     path = tmp_path / "standings.jsonl"

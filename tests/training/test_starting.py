@@ -353,15 +353,3 @@ def test_help_shows_the_defaults_that_will_hold(monkeypatch):
     monkeypatch.setenv("TINKER_API_KEY", "tml-x")
     assert "learning_rate" not in defaults_here()  # the hosted recipe's is the setting's own
     assert defaults_here()["model_name"].startswith("Qwen/")
-
-
-def test_no_time_left_is_guessed_from_the_first_completions(monkeypatch):
-    clock = iter(range(0, 10_000, 4))
-    monkeypatch.setattr("code_rl.training.console.time.monotonic", lambda: next(clock))
-    console = Console(3, rich_console=RichConsole(file=(text := io.StringIO()), width=100))
-    with console.evaluating(100, samples=0) as judged:
-        for _ in range(20):
-            judged()
-    shown = text.getvalue()
-    assert re.search(r"evaluating: 4 of 100\n", shown)
-    assert re.search(r"evaluating: 6 of 100, about \d+ s left", shown)

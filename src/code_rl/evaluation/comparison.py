@@ -14,7 +14,7 @@ from code_rl.evaluation.pass_at_k import (
     Estimate,
     SampleOutcome,
     combined,
-    paired_difference,
+    crossed_difference,
     pass_at_k,
     rate,
     verdict_counts,
@@ -60,15 +60,16 @@ def compare(first: Path, second: Path, published: Published = lambda _: []) -> d
         counts = [[verdict_counts(each[problem]) for problem in common] for each in by_problem]
         for k in sorted({1, min(n for each in counts for n, _ in each)}) if common else ():
             firsts, seconds = ([pass_at_k(n, c, k) for n, c in each] for each in counts)
-            found = paired_difference(firsts, seconds)
+            found = crossed_difference([firsts], [seconds])
+            changes = [b - a for a, b in zip(firsts, seconds, strict=True)]
             figures[f"{label}{k}"] = {
                 "first": sum(firsts) / len(firsts),
                 "second": sum(seconds) / len(seconds),
-                "difference": found.estimate.value,
-                "interval": [found.estimate.low, found.estimate.high],
-                "problems": found.estimate.problems,
-                "rose": found.rose,
-                "fell": found.fell,
+                "difference": found.value,
+                "interval": [found.low, found.high],
+                "problems": found.problems,
+                "rose": sum(change > 0 for change in changes),
+                "fell": sum(change < 0 for change in changes),
             }
     if not figures:
         raise ConfigError(

@@ -68,8 +68,8 @@ def _drawn_weights(problems: int) -> tuple[Floats, Floats, Floats, Floats]:
     return weights_RP, at_least_R, at_most_R, weights_RP.sum(axis=1) + at_least_R + at_most_R
 
 
-def mean_with_interval(values_P: Sequence[float], *, least: float = 0.0) -> Estimate:
-    """Return the mean of one value per problem, each from `least` to 1, with its 95% interval over
+def mean_with_interval(values_P: Sequence[float]) -> Estimate:
+    """Return the mean of one value per problem, each from 0 to 1, with its 95% interval over
     problems.
 
     If every value is 0 or 1 (one completion per problem), this is Wilson's interval. Otherwise it
@@ -78,36 +78,13 @@ def mean_with_interval(values_P: Sequence[float], *, least: float = 0.0) -> Esti
     """
     found_P = np.asarray(values_P, dtype=np.float64)
     mean, problems = float(found_P.mean()), len(found_P)
-    if least == 0.0 and np.isin(found_P, (0.0, 1.0)).all():
+    if np.isin(found_P, (0.0, 1.0)).all():
         low, high = wilson(round(found_P.sum()), problems)
         return Estimate(mean, min(low, mean), max(high, mean), problems)
-    weights_RP, at_least_R, at_most_R, total_R = _drawn_weights(problems)
-    means_R = (weights_RP @ found_P + least * at_least_R + at_most_R) / total_R
+    weights_RP, _, at_most_R, total_R = _drawn_weights(problems)
+    means_R = (weights_RP @ found_P + at_most_R) / total_R
     low, high = np.quantile(means_R, [0.025, 0.975])
     return Estimate(mean, min(float(low), mean), max(float(high), mean), problems)
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A paired difference (second minus first) over problems: its mean with interval, and the
-    numbers of problems that rose and fell."""
-
-    estimate: Estimate
-    rose: int
-    fell: int
-
-
-def paired_difference(first_P: Sequence[float], second_P: Sequence[float]) -> Difference:
-    """Return the mean of second minus first, one value per problem in the same order, with its
-    interval over problems.
-
-    Pairing removes the problems' own difficulty from the interval. Half a problem with difference 1
-    and half a problem with difference −1 are added, so that the interval of few problems stays wide
-    however many samples they have. Raises ValueError for sequences of different lengths.
-    """
-    differences_P = [second - first for first, second in zip(first_P, second_P, strict=True)]
-    rose, fell = sum(d > 0 for d in differences_P), sum(d < 0 for d in differences_P)
-    return Difference(mean_with_interval(differences_P, least=-1.0), rose, fell)
 
 
 def crossed_difference(
@@ -116,9 +93,11 @@ def crossed_difference(
     """Return the mean of second minus first over S seeds and P problems, with its interval over
     both.
 
-    A Bayesian bootstrap draws weights of the seeds and of the problems, crossed. As in
-    `paired_difference`, half a problem is added on each side. With one seed the interval is over
-    problems only. With few seeds it is too narrow rather than too wide.
+    Pairing removes the problems' own difficulty from the interval. A Bayesian bootstrap draws
+    weights of the seeds and of the problems, crossed. Half a problem with difference 1 and half a
+    problem with difference −1 are added, so that the interval of few problems stays wide however
+    many samples they have. With one seed the interval is over problems only. With few seeds it is
+    too narrow rather than too wide. Raises ValueError for sequences of different lengths.
     """
     differences_SP = np.asarray(second_SP, dtype=np.float64) - np.asarray(first_SP)
     seeds, problems = differences_SP.shape

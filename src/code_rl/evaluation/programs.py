@@ -57,11 +57,7 @@ def read_programs(path: str, store: ProblemStore) -> Iterator[ProgramRow]:
     where = ""
     for where, row in _programs_of(path):
         problem_id, program_id = row.get("problem_id"), row.get("program_id")
-        if not isinstance(problem_id, str):
-            raise DataError(
-                f"{where}: problem_id={problem_id!r} must be the id of a problem, a string"
-            )
-        if not store.has(problem_id):
+        if not isinstance(problem_id, str) or not store.has(problem_id):
             raise DataError(
                 f"{where}: problem_id={problem_id!r} is not among the {len(store)} problems given"
             )

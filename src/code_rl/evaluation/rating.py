@@ -37,8 +37,6 @@ PENALTY_MINUTES = 10
 MIN_PARTICIPANTS = 200
 """CodeElo leaves out contests with no more participants than this."""
 
-LARGEST = 1e9
-"""Bound of points, penalties and ratings."""
 HEADROOM = 100
 """A contest's rating is searched from 0 to this much above its best participant."""
 
@@ -140,8 +138,6 @@ def read_standings(path: str | Path) -> dict[str, Contest]:
             raise DataError(
                 f"{where}: contest {contest.contest_id} has no participant with a rating"
             )
-        if contest.contest_id in contests:
-            raise DataError(f"{where}: contest {contest.contest_id} came before")
         contests[contest.contest_id] = contest
     return contests
 
@@ -171,28 +167,13 @@ def _contest(
     problems: Iterable[Mapping[str, Any]],
     rated: Iterable[tuple[Mapping[str, Any], Any]],
 ) -> Contest:
-    points_of = ((str(problem["index"]), problem.get("points")) for problem in problems)
-    worth: dict[str, float | None] = {}
-    for index, points in points_of:
-        if index in worth:
-            raise ValueError(f"two problems have the index {index!r}")
-        worth[index] = None if points is None else _number("points", points)
+    points_of = {str(problem["index"]): problem.get("points") for problem in problems}
+    worth = {
+        index: None if points is None else float(points) for index, points in points_of.items()
+    }
     rows = (
-        (
-            _number("points", each["points"]),
-            _number("penalty", each["penalty"]),
-            _number("rating", rating),
-        )
-        for each, rating in rated
+        (float(each["points"]), float(each["penalty"]), float(rating)) for each, rating in rated
     )
     best_first = sorted(rows, key=lambda row: (-row[0], row[1]))
     points, penalties, ratings = zip(*best_first, strict=True) if best_first else ((), (), ())
     return Contest(str(contest_id), str(named.get("name", "")), worth, points, penalties, ratings)
-
-
-def _number(name: str, value: Any) -> float:
-    """Return a number of a standing. Raises ValueError for an impossible one."""
-    number = float(value)
-    if not abs(number) <= LARGEST:
-        raise ValueError(f"{name}={value!r} is no number of at most {LARGEST:.0e}")
-    return number

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -138,19 +137,14 @@ class Console:
 
         The block calls the function that it gets once per judged completion.
         """
-        total, started = count * (1 + samples), time.monotonic()
+        total = count * (1 + samples)
         draws = f"greedy + {samples} samples each" if samples else "greedy"
         self.notice(f"evaluating {count} held-out problems, {draws}")
-
-        def left(done: int) -> str:
-            if done < total / 20:  # the first completions wait for one another
-                return ""
-            return f", about {(time.monotonic() - started) / done * (total - done):.0f} s left"
 
         self._progress.stop()
         self.evaluates = True
         try:
-            with progress(self.rich, "evaluating", total, left) as judged:
+            with progress(self.rich, "evaluating", total) as judged:
                 yield judged
         finally:
             self.evaluates = False

@@ -76,11 +76,6 @@ def get_curriculum(name: str) -> Curriculum:
     """Return the curriculum called `name`, or the function `package.module:function`. Raises
     ConfigError for an unknown name, and for a curriculum that gives a new problem no weight."""
     curriculum = find("curriculum", name, CURRICULA)
-    if not callable(curriculum):
-        raise ConfigError(
-            f"curriculum={name} is not callable; it must be a function from a problem's History "
-            "and a step to a weight"
-        )
     if weight_of(name, curriculum, History(), 0) == 0:
         raise ConfigError(
             f"curriculum={name} gives 0 for a problem that was never drawn; give more"

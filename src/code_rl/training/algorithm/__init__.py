@@ -1,8 +1,8 @@
 """The algorithm, one idea per file: functions of records, without files, processes or a loop.
 
 `datums` and `kl` make examples; `advantages` and `shaping` turn rewards into advantages. `lengths`
-has the token limits by step, and `metrics` the metrics of a step. Three functions send requests to
-a given trainer: `datums.forward_backward`, `datums.submit_step` and `datums.train_step`.
+has the token limits by step, and `metrics` the metrics of a step. Two functions send requests to
+a given trainer: `datums.forward_backward` and `datums.train_step`.
 """
 
 from __future__ import annotations

@@ -145,24 +145,10 @@ def train_step(
 
     Both requests are submitted before either is awaited, so a remote service can pipeline them.
     """
-    for future in submit_step(training_client, datums, adam_params, loss, loss_config, temperature):
-        future.result()
-
-
-def submit_step(
-    training_client: tinker.TrainingClient,
-    datums: list[types.Datum],
-    adam_params: types.AdamParams,
-    loss: Loss,
-    loss_config: Mapping[str, float] | None = None,
-    temperature: float = 1.0,
-) -> list[tinker.APIFuture[Any]]:
-    """Submit one optimizer step and return its futures, none without datums. The gradients of
-    earlier `forward_backward` calls are added."""
-    if not datums:
-        return []
-    gradients = forward_backward(training_client, datums, loss, loss_config, temperature)
-    return [gradients, training_client.optim_step(adam_params)]
+    if datums:
+        gradients = forward_backward(training_client, datums, loss, loss_config, temperature)
+        step = training_client.optim_step(adam_params)
+        gradients.result(), step.result()
 
 
 def forward_backward(

@@ -64,15 +64,11 @@ def refuse_idle(config: Config) -> None:
     anything."""
     shape = batch_shape(config)
     if shape.samples_per_prompt == 1:
-        name, more = (
-            ("group_size", "")
-            if config.groups_per_batch is not None
-            else ("batch_size", f", a multiple of {shape.prompts}")
-        )
+        name = "batch_size" if config.groups_per_batch is None else "group_size"
         raise ConfigError(
             f"{name}={getattr(config, name)} leaves one completion per prompt ({shape}): a "
             "completion is compared with the others of its prompt, so nothing would be learned; "
-            f"choose at least {2 * getattr(config, name)}{more}"
+            f"choose a multiple, at least {2 * getattr(config, name)}"
         )
     for name, least in (("temperature", LEAST_SPREAD), ("top_p", LEAST_SPREAD), ("top_k", 2)):
         if 0 <= (value := getattr(config, name)) < least:

@@ -44,7 +44,7 @@ def overview(reader: RunReader) -> dict[str, Any]:
         "evals": columns(
             [record for record in records if any(name.startswith("eval/") for name in record)]
         ),
-        "settings": settings(reader.config, steps),
+        "settings": settings(reader.config),
         "rollouts": {
             "rule": reader.kept.rule(),
             "groups": len(reader.index),
@@ -184,13 +184,9 @@ def columns(records: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def settings(config: Mapping[str, Any], steps: Sequence[Record]) -> list[list[str]]:
-    """Return the settings as text, in order and without secrets. `max_tokens` is shown capped by
-    the model's context."""
+def settings(config: Mapping[str, Any]) -> list[list[str]]:
+    """Return the settings as text, in order and without secrets."""
     shown = []
-    asked, used = config.get("max_tokens", 0), max(values_of(steps, "max_tokens"), default=0)
-    if not config.get("max_tokens_schedule") and 0 < used < asked:
-        config = {**config, "max_tokens": f"{used:.0f} ({asked} asked, the context has no more)"}
     for name, value in config.items():
         hidden = any(word in name.lower() for word in SECRET) and not name.startswith(NOT_SECRET)
         shown.append([name, "(not shown)" if hidden and value else as_text(value, 2_000)])

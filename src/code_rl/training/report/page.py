@@ -46,10 +46,7 @@ STYLES = (VENDOR / "uPlot.min.css", STYLE)
 
 @functools.cache
 def _asset(paths: tuple[Path, ...]) -> str:
-    text = "\n".join(path.read_text(encoding="utf-8").strip() for path in paths) + "\n"
-    if "</script" in text.lower() or "</style" in text.lower():
-        raise AssertionError("an asset would end its own element")
-    return text
+    return "\n".join(path.read_text(encoding="utf-8").strip() for path in paths) + "\n"
 
 
 def policy() -> str:
