@@ -55,7 +55,7 @@ def test_a_batch_has_no_problem_twice_while_there_are_enough():
 
 def test_weights_of_any_size_are_shares():
     order = order_of(6, name="tests.training.test_curriculum:huge")
-    assert order.weights(0).tolist() == pytest.approx([1 / 6] * 6)
+    assert order.draw(0).weights.tolist() == pytest.approx([1 / 6] * 6)
 
 
 @given(st.integers(0, 3), st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=2, max_size=2), max_size=8))

@@ -6,8 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
-from functools import cache
+from collections.abc import Mapping
 
 import chz
 
@@ -18,9 +17,8 @@ from code_rl.evaluation.programs import (
     check_programs,
     judge_programs,
 )
-from code_rl.grading.sandbox import Executor, OnDemand
 from code_rl.util.errors import ConfigError
-from code_rl.util.options import ExecutorOptions, SandboxOptions, option
+from code_rl.util.options import SandboxOptions, option
 from code_rl.util.settings import make_settings
 
 
@@ -51,23 +49,6 @@ class JudgeConfig(SandboxOptions):
                 )
 
 
-@contextlib.asynccontextmanager
-async def sandbox_on_demand(config: ExecutorOptions) -> AsyncIterator[Callable[[], Executor]]:
-    """Give a function that returns the executor of a verb's settings, started on first use and
-    stopped at the end."""
-    from code_rl.grading.sandbox import connect_executor
-
-    @cache
-    def executor() -> Executor:
-        return connect_executor(**config.connection)
-
-    try:
-        yield executor
-    finally:
-        if executor.cache_info().currsize:
-            await executor().aclose()
-
-
 def judge_command(given: Mapping[str, str]) -> int:
     """Run the verb. Return 0 if every program got a decided verdict, else 1. Raises ConfigError and
     DataError for bad input."""
@@ -78,10 +59,10 @@ def judge_command(given: Mapping[str, str]) -> int:
 async def _run(config: JudgeConfig) -> Judged | None:
     """Judge the programs, or return None for a dry run. Raises SandboxError, before anything is
     written, if a remote executor does not answer at all."""
-    from code_rl.grading.sandbox import check_executor
+    from code_rl.grading.sandbox import check_executor, connect_executor
 
-    async with sandbox_on_demand(config) as executor:
-        store = await load_dataset(open_dataset(config.dataset), OnDemand(executor))
+    async with contextlib.aclosing(connect_executor(**config.connection)) as executor:
+        store = await load_dataset(open_dataset(config.dataset), executor)
         total, languages = check_programs(config.programs, store, config.language)
         view = JudgingView()
         if config.dry_run:
@@ -90,14 +71,14 @@ async def _run(config: JudgeConfig) -> Judged | None:
             )
             return None
         for language in sorted(languages):
-            await check_executor(executor(), language)
-        view.say(f"{total} programs; {executor().description}")
+            await check_executor(executor, language)
+        view.say(f"{total} programs; {executor.description}")
         with view.judging(total) as on_verdict:
             judged = await judge_programs(
                 store,
                 config.programs,
                 config.out,
-                executor(),
+                executor,
                 language=config.language,
                 cpu_limit_s=config.reward_timeout,
                 on_verdict=on_verdict,

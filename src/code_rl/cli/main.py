@@ -3,6 +3,7 @@ failure; one line on stderr."""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -29,6 +30,16 @@ from code_rl.util.version import __version__
 
 HELP = ("--help", "-h", "help")
 VERSION = "--version"
+OF_THE_PATH = (
+    errno.ENAMETOOLONG,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ELOOP,
+    errno.ENOTDIR,
+    errno.EISDIR,
+)
+"""The system's errors about a path, which another path would avoid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +167,7 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
     except OF_THE_MACHINE as error:
         if not is_resource_error(error):
             raise
-        return _fail(ResourceError(describe_error(error)))
+        return _fail(_of_a_setting(error, words) or ResourceError(describe_error(error)))
     except KeyboardInterrupt:
         signal.signal(
             signal.SIGINT, signal.SIG_DFL
@@ -168,6 +179,21 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
         ends.daemon = True
         ends.start()
         return 130
+
+
+def _of_a_setting(error: BaseException, words: Sequence[str]) -> ConfigError | None:
+    """Return the system's error if it is about a path on the command line, else None."""
+    if not isinstance(error, OSError) or error.errno not in OF_THE_PATH:
+        return None
+    refused = os.path.abspath(os.fsdecode(error.filename or os.curdir))
+    for word in words:
+        name, _, value = word.removeprefix("--").partition("=")
+        paths = [os.path.abspath(os.path.expanduser(part)) for part in value.split(",") if part]
+        if any(refused.startswith(path) for path in paths):
+            return ConfigError(
+                f"{name}={value} cannot be used: {error.strerror}; give another path"
+            )
+    return None
 
 
 def run_script(settings: type[Any], main: Callable[[Any], int], description: str) -> NoReturn:

@@ -200,12 +200,12 @@ class Folder:
         Other verdicts are removed from the file, since the samples will be judged again. Raises
         DataError for a malformed row.
         """
-        rows = {
-            key: row
+        judged = [
+            key
             for key in self.verdicts
-            if key in self.samples and (row := self.verdicts.get(key))
-        }
-        judged = [key for key, row in rows.items() if row["verdict"] != VerdictKind.SANDBOX_ERROR]
+            if key in self.samples
+            and (self.verdicts.get(key) or {})["verdict"] != VerdictKind.SANDBOX_ERROR
+        ]
         if len(judged) < len(self.verdicts):
             self.verdicts.rewrite(judged)
         for key in filter(wanted, list(self.samples)):

@@ -37,8 +37,7 @@ from code_rl.engine.losses import check_loss
 from code_rl.grading import Problem
 from code_rl.grading.sandbox import Executor, check_executor, connect_executor
 from code_rl.policy import cap_max_tokens, prompt_length, refuse_prompts
-from code_rl.policy.environments import Environment
-from code_rl.policy.renderers import Renderer, get_renderer
+from code_rl.policy.renderers import get_renderer
 from code_rl.training.algorithm.lengths import ContextSchedule
 from code_rl.training.budget import Budget, Tokens, read_prices
 from code_rl.training.config import (
@@ -156,7 +155,12 @@ async def assemble(
     stack.push_async_callback(executor.aclose)
     await check_executor(executor, config.language)
     data = await read_data(config, executor, earlier, say)
-    refuse_other_problems(data, earlier, folder)
+    for name, known in earlier.get("problems", {}).items():
+        if data.digests.get(name, known) != known:  # none where the resume leaves evaluations out
+            raise ConfigError(
+                f"{name} has other problems than when the run in {folder} began; restore them, "
+                "or begin a new run"
+            )
     if not claim.resumes:
         clear(folder)  # also what an interrupted deletion, or start, left
 
@@ -164,7 +168,11 @@ async def assemble(
     check_room(config, backend, folder, say)
     environment = environment_of(config)
     renderer = get_renderer(config.renderer, backend.tokenizer)
-    check_held_out(data, environment, renderer, backend.context)
+    lengths = [
+        (problem.id, prompt_length(problem, environment, renderer, backend.context))
+        for problem in itertools.chain(*data.test.values())
+    ]
+    refuse_prompts(lengths, backend.context, "held-out")
     schedule, room = fit_lengths(config, backend.context, say)
     prices = read_prices(config.prices)[0] if config.prices is not None else None
     spent = sum(map(Tokens.of, read_metrics(folder)), Tokens())
@@ -210,20 +218,15 @@ async def open_backend(
         stack.callback(backend.close)
         return backend
 
-    if not claim.resumes:
-        return Start(), await load(Start())
     start, backend = await choose_start(folder, say, load)
-    resume(config, folder, start, say)
+    if claim.resumes and not start.step > config.max_steps > 0:
+        go_back(folder, start, say)
+    if start.step >= config.max_steps > 0:
+        raise NothingLeftError(
+            f"nothing to do: the run in {folder} has done {start.step} steps and "
+            f"max_steps={config.max_steps}; give a larger max_steps to continue"
+        )
     return start, backend
-
-
-def check_held_out(data: Data, environment: Environment, renderer: Renderer, context: int) -> None:
-    """Raise DataError if a held-out prompt leaves no room for an answer."""
-    lengths = [
-        (problem.id, prompt_length(problem, environment, renderer))
-        for problem in itertools.chain(*data.test.values())
-    ]
-    refuse_prompts(lengths, context, "held-out")
 
 
 def begin(run: Run, folder: Path, console: Console) -> None:
@@ -262,28 +265,6 @@ async def read_data(
     test = {name: in_language(split, config.language, say) for name, split in splits.items()}
     parts = {"dataset=": train, **{f"test_dataset= ({name})": test[name] for name in test}}
     return Data(source, train, test, {name: fingerprint_of(part) for name, part in parts.items()})
-
-
-def refuse_other_problems(data: Data, earlier: Mapping[str, Any], folder: Path) -> None:
-    """Raise ConfigError if the run to resume began with other problems."""
-    for name, known in earlier.get("problems", {}).items():
-        if data.digests.get(name, known) != known:  # none where the resume leaves evaluations out
-            raise ConfigError(
-                f"{name} has other problems than when the run in {folder} began; restore them, "
-                "or begin a new run"
-            )
-
-
-def resume(config: Config, folder: Path, start: Start, say: Say) -> None:
-    """Remove the steps after `start` from the directory. Raises NothingLeftError if no step is left
-    to do."""
-    if not start.step > config.max_steps > 0:
-        go_back(folder, start, say)
-    if start.step >= config.max_steps > 0:
-        raise NothingLeftError(
-            f"nothing to do: the run in {folder} has done {start.step} steps and "
-            f"max_steps={config.max_steps}; give a larger max_steps to continue"
-        )
 
 
 def fit_lengths(config: Config, context: int, say: Say) -> tuple[ContextSchedule, int]:

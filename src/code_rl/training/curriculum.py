@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -109,6 +110,15 @@ def logged_outcomes(rollouts: Path) -> dict[int, list[Outcome]]:
     return found
 
 
+class Draw(NamedTuple):
+    """The batch of a step: each problem's probability, the number of retired problems, and the
+    problem of each slot."""
+
+    weights: npt.NDArray[np.float64]
+    retired: int
+    slots: npt.NDArray[np.int64]
+
+
 class WeightedOrder:
     """Samples problems with a curriculum's weights. `lag` is K; steps are sampled in order."""
 
@@ -120,9 +130,7 @@ class WeightedOrder:
         self._ids = [key for key, _ in all_keys(problems)]
         self._histories: dict[str, History] = {}
         self._waiting: dict[int, list[Outcome]] = {}
-        self._weights: dict[int, npt.NDArray[np.float64]] = {}
-        self._retired: dict[int, int] = {}
-        self._drawn: dict[int, npt.NDArray[np.int64]] = {}
+        self._draws: dict[int, Draw] = {}
 
     def observe(self, step: int, found: Sequence[Outcome]) -> None:
         """Record the outcomes of a trained step. Batches that have already begun do not use
@@ -132,46 +140,45 @@ class WeightedOrder:
     def problem(self, step: int, slot: int, attempt: int) -> Problem:
         """Return the problem of a slot. At `attempt` 0 the problems of a batch are all
         different."""
-        weights = self.weights(step)
+        draw = self.draw(step)
         if attempt == 0:
-            return self._problems[int(self._drawn[step][slot])]
+            return self._problems[int(draw.slots[slot])]
         seed = derive_seed(self._seed, "curriculum", step, slot, attempt)
-        return self._problems[int(np.random.default_rng(seed).choice(len(weights), p=weights))]
+        rng = np.random.default_rng(seed)
+        return self._problems[int(rng.choice(len(self._ids), p=draw.weights))]
 
-    def weights(self, step: int) -> npt.NDArray[np.float64]:
-        """Return each problem's probability in the batch of a step, computed once when the batch
-        begins. Retired problems return early if too few others are left for a batch."""
-        if step not in self._weights:
-            self._absorb(step - self._lag)
+    def draw(self, step: int) -> Draw:
+        """Return the batch of a step, computed once when it begins. Retired problems return early
+        if too few others are left for a batch."""
+        if step not in self._draws:
+            for earlier in sorted(each for each in self._waiting if each < step - self._lag):
+                for key, solved in self._waiting.pop(earlier):
+                    self._histories[key] = self._histories.get(key, History()).after(
+                        earlier, solved
+                    )
             size, unseen = len(self._ids), self._weight(History(), step)
             seen = {key: self._weight(history, step) for key, history in self._histories.items()}
             weights = np.array([seen.get(key, unseen) for key in self._ids])
             weights /= weights.max() or 1.0
-            self._retired[step] = int(np.count_nonzero(weights == 0))
-            if size - self._retired[step] < min(self._prompts, size):
+            retired = int(np.count_nonzero(weights == 0))
+            if size - retired < min(self._prompts, size):
                 weights = np.where(weights > 0, weights, LEAST)
-            self._weights[step] = weights / weights.sum()
+            weights /= weights.sum()
             rng = np.random.default_rng(derive_seed(self._seed, "curriculum", step))
-            repeats = size < self._prompts
-            self._drawn[step] = rng.choice(size, self._prompts, repeats, self._weights[step])
-            for past in (self._weights, self._retired, self._drawn):
-                past.pop(step - self._lag - 2, None)
-        return self._weights[step]
+            slots = rng.choice(size, self._prompts, size < self._prompts, weights)
+            self._draws[step] = Draw(weights, retired, slots)
+            self._draws.pop(step - self._lag - 2, None)
+        return self._draws[step]
 
     def measured(self, step: int) -> dict[str, float]:
         """Return the metrics of the batch of a step."""
-        self.weights(step)
+        retired = self.draw(step).retired
         rates = [each.solve_rate for each in self._histories.values()]
         return {
             "curriculum/seen": len(self._histories),
-            "curriculum/retired": self._retired[step],
+            "curriculum/retired": retired,
             **({"curriculum/solve_rate": math.fsum(rates) / len(rates)} if rates else {}),
         }
-
-    def _absorb(self, until: int) -> None:
-        for step in sorted(each for each in self._waiting if each < until):
-            for key, solved in self._waiting.pop(step):
-                self._histories[key] = self._histories.get(key, History()).after(step, solved)
 
     def _weight(self, history: History, step: int) -> float:
         return weight_of(self._name, self._curriculum, history, step)

@@ -145,15 +145,12 @@ def _report(log_path: Path) -> str:
     """Write the run's page, and return lines with its results, its worst finding and its path, also
     for a run that failed. A page that cannot be written does not fail the run."""
     from code_rl.training.report.diagnostics import Finding, worst_of
-    from code_rl.training.report.overview import overview
     from code_rl.training.report.page import REPORT, write_report
     from code_rl.training.report.run import open_run
     from code_rl.training.report.text import closing
 
     try:
-        reader = open_run(log_path)
-        write_report([reader], log_path / REPORT)
-        view = overview(reader)
+        (view,) = write_report([open_run(log_path)], log_path / REPORT)
         lines = [*closing(view), *worst_of([Finding(**each) for each in view["findings"]])]
     except Exception as error:  # noqa: BLE001 - the run is done, and its weights are saved
         return f"the report could not be written: {describe_error(error)}"

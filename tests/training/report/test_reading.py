@@ -9,15 +9,20 @@ import pytest
 
 from code_rl.cli.main import main
 from code_rl.training.config import make_config
-from code_rl.training.report import open_run
+from code_rl.training.report import open_run, write_report
 from code_rl.training.report.overview import overview
-from code_rl.training.report.page import render
 from code_rl.training.runs.logs import setup_logging
 from code_rl.util.errors import DataError
 from code_rl.util.files import LOCK, only_writer
 from tests.refusals import refused
 from tests.training.report.run_folders import rewind, write_run
 from tinker_utils.log import setup_logging as course_logging
+
+
+def render(readers):
+    path = readers[0].log_path / "report.html"
+    write_report(readers, path)
+    return path.read_text()
 
 
 def edit(path: Path, *changes) -> None:

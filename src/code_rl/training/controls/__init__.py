@@ -1,5 +1,5 @@
-"""Training beside its controls: `arms` defines the runs, `run` makes and evaluates them, and
-`table` compares them."""
+"""Training beside its controls: `arms` defines the runs; `run` makes, evaluates and
+compares them."""
 
 from __future__ import annotations
 

@@ -59,15 +59,18 @@ def policy() -> str:
     )
 
 
-def render(readers: Sequence[RunReader], live: bool = False) -> str:
-    """Return the page of one run, or of several side by side. A `live` page reloads itself until
-    the run has done its steps."""
+def write_report(
+    readers: Sequence[RunReader], path: Path, live: bool = False
+) -> list[dict[str, Any]]:
+    """Write the page of one run, or of several side by side, and return their overviews. A `live`
+    page reloads itself until the run has done its steps. After a crash the file has its old content
+    or the new one."""
     overviews = side_by_side(readers)
     live = live and not overviews[0]["progress"]["finished"]
     rollouts = [embedded_rollouts(reader) for reader in readers]
     made = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     data = {"live": live, "made": made, "by": f"code-rl {__version__}", "runs": overviews}
-    return render_page(
+    page = render_page(
         ASSETS / "page.html.j2",
         title=" and ".join(view["name"] for view in overviews),
         policy=policy(),
@@ -77,11 +80,8 @@ def render(readers: Sequence[RunReader], live: bool = False) -> str:
         rollouts=[{"text": text, "table": Markup(table)} for text, table in rollouts],  # noqa: S704
         summary="\n\n".join(render_text(view) for view in overviews),
     )
-
-
-def write_report(readers: Sequence[RunReader], path: Path, live: bool = False) -> None:
-    """Write the page. After a crash the file has its old content or the new one."""
-    write_atomically(path, render(readers, live))
+    write_atomically(path, page)
+    return overviews
 
 
 class LivePage:
