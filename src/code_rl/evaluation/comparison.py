@@ -12,12 +12,10 @@ from typing import Any
 from code_rl.evaluation.manifest import MANIFEST, read_manifest
 from code_rl.evaluation.pass_at_k import (
     Estimate,
-    SampleOutcome,
     combined,
     crossed_difference,
     pass_at_k,
     rate,
-    verdict_counts,
 )
 from code_rl.evaluation.results import RESULTS
 from code_rl.evaluation.samples import GREEDY, SAMPLED, VERDICTS, Mode
@@ -50,14 +48,14 @@ def compare(first: Path, second: Path, published: Published = lambda _: []) -> d
                 f"{short(other.get(name))}); "
                 "only evaluations of the same data under the same rule can be compared"
             )
-    outcomes = [_outcomes(path) for path in (first, second)]
+    counted = [_counts(path) for path in (first, second)]
     figures: dict[str, dict[str, Any]] = {}
     shared: set[str] = set()
     for mode, label in ((SAMPLED, "pass@"), (GREEDY, "greedy pass@")):
-        by_problem = [outcome.get(mode, {}) for outcome in outcomes]
+        by_problem = [each.get(mode, {}) for each in counted]
         common = sorted(by_problem[0].keys() & by_problem[1].keys())
         shared |= set(common)
-        counts = [[verdict_counts(each[problem]) for problem in common] for each in by_problem]
+        counts = [[each[problem] for problem in common] for each in by_problem]
         for k in sorted({1, min(n for each in counts for n, _ in each)}) if common else ():
             firsts, seconds = ([pass_at_k(n, c, k) for n, c in each] for each in counts)
             found = crossed_difference([firsts], [seconds])
@@ -75,7 +73,7 @@ def compare(first: Path, second: Path, published: Published = lambda _: []) -> d
         raise ConfigError(
             f"compare={first},{second}: they have no problem in common that both have verdicts on"
         )
-    problems = [{problem for mode in each.values() for problem in mode} for each in outcomes]
+    problems = [{problem for mode in each.values() for problem in mode} for each in counted]
     return {
         "first": str(first),
         "second": str(second),
@@ -94,16 +92,17 @@ def _manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _outcomes(path: Path) -> dict[Mode, dict[str, list[SampleOutcome]]]:
-    """Return judged outcomes by mode and problem; the last row of a sample counts."""
+def _counts(path: Path) -> dict[Mode, dict[str, tuple[int, int]]]:
+    """Return (verdicts, passed) by mode and problem; the last row of a sample counts."""
     rows = {
         (row["problem_id"], row["mode"], row["sample"]): row for row in read_lines(path / VERDICTS)
     }
-    found: dict[Mode, dict[str, list[SampleOutcome]]] = {}
+    found: dict[Mode, dict[str, tuple[int, int]]] = {}
     for (problem_id, mode, _), row in rows.items():
-        outcome = SampleOutcome(VerdictKind(row["verdict"]), row["format_ok"], truncated=False)
-        if outcome.judged:
-            found.setdefault(mode, {}).setdefault(problem_id, []).append(outcome)
+        kind, counts = VerdictKind(row["verdict"]), found.setdefault(mode, {})
+        if not kind.undecided:
+            judged, passed = counts.get(problem_id, (0, 0))
+            counts[problem_id] = judged + 1, passed + (kind is VerdictKind.PASSED)
     return found
 
 

@@ -98,10 +98,10 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path | None, bool]:
     """
     log_path = Path(given["log_path"]).expanduser() if given.get("log_path") else None
     resumes = given.get("behavior_if_log_dir_exists", "resume") in ("resume", "ask")
-    earlier = (
-        settings_of(log_path) if log_path is not None and is_run(log_path) and resumes else None
-    )
-    begun = begun_settings(log_path) if log_path is not None and resumes else None
+    earlier = begun = None
+    if log_path is not None and resumes:
+        earlier = settings_of(log_path) if is_run(log_path) else None
+        begun = begun_settings(log_path)
     if begun is not None and given.get("recipe") not in (None, begun.get("recipe")):
         begun = None  # not the run to be resumed
     config = make_config(given, earlier or begun)

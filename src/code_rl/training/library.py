@@ -25,7 +25,7 @@ from code_rl.util.registry import GIVEN, name_object
 if TYPE_CHECKING:
     from code_rl.training.config import Config
 
-OF_A_POLICY = ("eval_limit", "eval_samples", "max_tokens", "seed", "temperature")
+OF_A_POLICY: tuple[str, ...] = ("eval_limit", "eval_samples", "max_tokens", "seed", "temperature")
 """The settings that apply to a given policy."""
 OF_AN_EVALUATION: tuple[str, ...] = (
     *(*OF_A_POLICY, "backend", "device", "dtype", "environment", "executor", "isolation"),
@@ -223,16 +223,15 @@ def _settings(
 
     if policy is not None and checkpoint is not None:
         raise ConfigError("policy= and checkpoint= are both given; give one of them")
-    allowed: tuple[str, ...]
-    with_what, allowed = "an evaluation", (*OF_AN_EVALUATION, "model_name")
+    what, allowed = "checkpoint=", OF_AN_EVALUATION
     if policy is not None:
-        with_what, allowed = "policy=", OF_A_POLICY
-    elif checkpoint is not None:
-        with_what, allowed = "checkpoint=", OF_AN_EVALUATION
+        what, allowed = "policy=", OF_A_POLICY
+    elif checkpoint is None:
+        what, allowed = "an evaluation", (*OF_AN_EVALUATION, "model_name")
     for name in given:
         if name not in allowed:
             raise ConfigError(
-                f"{name}= has no effect with {with_what}; use any of: {', '.join(allowed)}"
+                f"{name}= has no effect with {what}; use any of: {', '.join(allowed)}"
             )
     if checkpoint is None:
         return make_config({"dataset": "builtin", **given}), None

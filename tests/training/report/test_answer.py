@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.training.report import compare_text, open_run, render_text
-from code_rl.training.report.overview import MAX_POINTS, columns, overview
-from code_rl.training.report.summary import answer, split_results
+from code_rl.training.report.overview import MAX_POINTS, answer, columns, overview, split_results
 from tests.training.report.run_folders import write_run
 
 STEPS = [{"step": step, "n_datums": 8} for step in range(10)]

@@ -1,5 +1,8 @@
-"""Everything about a run except its rollouts: plain data that the page and the terminal
-show."""
+"""Everything about a run except its rollouts: plain data that the page and the terminal show.
+
+Did the run learn? The held-out results before and after and their difference say so, and which of
+several runs is better.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from code_rl.evaluation.pass_at_k import Estimate, combined
 from code_rl.training.budget import BILLED, Tokens, read_prices
-from code_rl.training.report.diagnostics import diagnose
-from code_rl.training.report.groups import as_number, as_text, values_of
+from code_rl.training.report.diagnostics import MIN_STEPS, diagnose, never_trained, steps_taken
+from code_rl.training.report.groups import as_number, as_text, percent, values_of
 from code_rl.training.report.run import RunReader
-from code_rl.training.report.summary import answer, better, split_results, trained_on
 from code_rl.util.errors import CodeRLError, ConfigError
+from code_rl.util.rates import wilson
 
 MAX_POINTS = 2_500
 MAX_RUNS = 8
@@ -196,3 +200,205 @@ def settings(config: Mapping[str, Any]) -> list[list[str]]:
 def _rounded(value: Any) -> float | None:
     number = as_number(value)
     return None if number is None else float(f"{number:.6g}")
+
+
+NEVER_TRAINED = "The model was never trained."
+
+
+def trained_on(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the number of problems of each held-out split that are also trained on, as the run
+    found at its start; empty if it did not check."""
+    found: Mapping[str, Any] = config.get("resolved", {}).get("trained_on", {})
+    return found
+
+
+def split_results(records: Sequence[Record], trained: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the measurements of each held-out split before and after (Pass@1 with its interval,
+    Pass@k, greedy, format)."""
+    found = []
+    for name in _split_names(records):
+        mine = [record for record in records if f"eval/{name}/mean_correct" in record]
+        full = [record for record in mine if f"eval/{name}/pass@1" in record]
+        shown = full or mine
+        before = shown[0] if shown[0]["step"] < 0 or len(shown) > 1 else None
+        after = shown[-1] if shown[-1] is not before else None
+        found.append(
+            {
+                "name": as_text(name),
+                "problems": shown[-1][f"eval/{name}/problems"],
+                "trained": trained.get(name),
+                "before": _evaluated(before, name),
+                "after": _evaluated(after, name),
+                "sampled": bool(full),
+            }
+        )
+        found[-1]["change"] = _change(found[-1:]) if before and after else None
+    return found
+
+
+def answer(splits: Sequence[Mapping[str, Any]], steps: Sequence[Record]) -> dict[str, str]:
+    """Return the answer to "did it learn?": a headline, a sentence with the results, and a tone for
+    the color."""
+    pairs = [split for split in splits if split["before"] and split["after"]]
+    sentence, change = _went(pairs) if pairs else (_on_training(steps), None)
+    if not steps:
+        return _answer("flat", "Nothing to tell yet.", "No training step has been logged so far.")
+    if never_trained(steps):
+        return _answer("bad", NEVER_TRAINED, f"No step had a completion to train on. {sentence}")
+    if change is None:
+        begun = any(split["before"] for split in splits)
+        headline = "Too early to say." if begun else "Held-out problems were not evaluated."
+        return _answer("flat", headline, sentence)
+    if len(steps) < MIN_STEPS:
+        return _answer("flat", "Too few steps to judge.", f"Only {steps_taken(steps)}. {sentence}")
+    if change["low"] > 0:
+        return _answer("good", "Yes, it learned.", sentence)
+    if change["high"] < 0:
+        return _answer("bad", "No, it got worse.", sentence)
+    return _answer("flat", "No clear change.", sentence)
+
+
+def _answer(tone: str, headline: str, sentence: str) -> dict[str, str]:
+    return {"tone": tone, "headline": headline, "sentence": sentence}
+
+
+def _on_training(steps: Sequence[Record]) -> str:
+    """Return the share of right programs at both ends of a run without two evaluations."""
+    correct = values_of(steps, "mean_correct")
+    if not correct:
+        return "No step has a verdict yet."
+    window = max(1, len(correct) // 5)
+    early, late = sum(correct[:window]) / window, sum(correct[-window:]) / window
+    return (
+        f"On its own training problems {percent(early)} of the completions passed in the first "
+        f"{f'{window} steps' if window > 1 else 'step'} and {percent(late)} in the last."
+    )
+
+
+def _went(splits: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, float]]:
+    """Return the results before and after as a sentence, and their difference, pooled over the
+    problems of all splits."""
+    before, after = (
+        sum(w * split[side]["score"] for w, split in _weighted(splits))
+        for side in ("before", "after")
+    )
+    what = "Pass@1" if all(split["sampled"] for split in splits) else "greedy Pass@1"
+    n, change = sum(split["problems"] for split in splits), _change(splits)
+    return (
+        f"Held-out {what} went from {percent(before)} to {percent(after)} on {n} "
+        f"problem{'s' if n != 1 else ''}{_seen(splits)}: {_points_of(change)}."
+    ), change
+
+
+def _weighted(splits: Sequence[Mapping[str, Any]]) -> list[tuple[float, Mapping[str, Any]]]:
+    """Return each split with its share of the problems."""
+    total = sum(split["problems"] for split in splits)
+    return [(split["problems"] / total, split) for split in splits]
+
+
+def _change(splits: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return after minus before over the problems of these splits.
+
+    A run keeps no result of a single problem, so the two sides count as independent: the interval
+    is wider than that of a paired difference.
+    """
+    return difference([(w, split["after"], split["before"]) for w, split in _weighted(splits)])
+
+
+def difference(sides: Sequence[tuple[float, Record, Record]]) -> dict[str, float]:
+    """Return the weighted mean of first minus second as `value`, and its 95% interval as `low` and
+    `high`."""
+    found = combined(
+        [
+            (sign * w, Estimate(side["score"], side["low"], side["high"], 0))
+            for w, *both in sides
+            for sign, side in zip((1, -1), both, strict=True)
+        ]
+    )
+    return {"value": found.value, "low": found.low, "high": found.high}
+
+
+def better(views: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return which of several runs is better, in a headline and a sentence. Only splits that all
+    runs measured in the same way count."""
+    splits = [{split["name"]: split for split in view["splits"]} for view in views]
+    alike = [
+        name
+        for name in splits[0]
+        if all(name in each for each in splits)
+        and len({(each[name]["problems"], each[name]["sampled"]) for each in splits}) == 1
+    ]
+    if not alike:
+        return {
+            "headline": "They cannot be compared.",
+            "sentence": "No held-out split was measured alike in all of these runs.",
+        }
+    shares = [share for share, _ in _weighted([splits[0][name] for name in alike])]
+    ends = [[each[name]["after"] or each[name]["before"] for name in alike] for each in splits]
+    order = sorted(
+        range(len(views)),
+        key=lambda run: -sum(w * end["score"] for w, end in zip(shares, ends[run], strict=True)),
+    )
+    first, second = (views[run]["name"] for run in order[:2])
+    change = difference(list(zip(shares, *(ends[run] for run in order[:2]), strict=True)))
+    over = f"{first} ends {_points_of(change)} above {second} on {', '.join(alike)}."
+    if change["low"] > 0:
+        return {"headline": f"{first} is better.", "sentence": over}
+    return {"headline": "No clear difference.", "sentence": over}
+
+
+def _split_names(records: Sequence[Record]) -> list[str]:
+    keys = dict.fromkeys(key for record in records for key in record)
+    names = [key.removesuffix("/mean_correct").removeprefix("eval/") for key in keys]
+    ours = ("mean_correct", "problems")  # a loop of the user's own may log one of them
+    return [name for name in names if all(f"eval/{name}/{each}" in keys for each in ours)]
+
+
+def _evaluated(record: Record | None, split: str) -> dict[str, Any] | None:
+    if record is None:
+        return None
+    prefix = f"eval/{split}/"
+    found: dict[str, Any] = {"step": record["step"], "score": _score(record, split)}
+    if f"{prefix}pass@1" not in record:  # one greedy completion per problem
+        problems = record[f"{prefix}problems"]
+        found["low"], found["high"] = wilson(round(found["score"] * problems), problems)
+    names = {
+        "low": "pass@1_low",
+        "high": "pass@1_high",
+        "greedy": "mean_correct",
+        "format": "format_rate",
+    }
+    found |= {key: record[prefix + name] for key, name in names.items() if prefix + name in record}
+    passes = f"{prefix}pass@"
+    ks = [name.removeprefix(passes) for name in record if name.startswith(passes)]
+    k = max((int(text) for text in ks if text.isdecimal()), default=1)
+    if k > 1:
+        found |= {"k": k, "pass_k": record[f"{passes}{k}"]}
+    return found
+
+
+def _score(record: Record, split: str) -> float:
+    score: float = record.get(f"eval/{split}/pass@1", record[f"eval/{split}/mean_correct"])
+    return score
+
+
+def _seen(splits: Sequence[Mapping[str, Any]]) -> str:
+    """Return a sentence on whether these problems were trained on, if that is known."""
+    trained = [split["trained"] for split in splits]
+    if None in trained:
+        return ""
+    total = sum(trained)
+    return (
+        f", {total:.0f} of them also among those to train on"
+        if total
+        else " that it never trained on"
+    )
+
+
+def _points_of(change: Mapping[str, float]) -> str:
+    """Return a difference in points, with its interval."""
+    value, low, high = (
+        f"{round(100 * change[key], 1) + 0.0:+.1f}".replace("-", "−")
+        for key in ("value", "low", "high")
+    )
+    return f"{value} points (95% interval {low} to {high})"

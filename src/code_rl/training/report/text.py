@@ -9,7 +9,7 @@ from typing import Any
 
 from code_rl.engine.checkpoints import is_run, read_config
 from code_rl.evaluation.pass_at_k import rate
-from code_rl.training.report.summary import better
+from code_rl.training.report.overview import better
 from code_rl.training.runs.directory import read_metrics
 from code_rl.util.errors import CodeRLError
 from code_rl.util.files import LOCK, is_held
