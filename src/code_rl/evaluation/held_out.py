@@ -68,17 +68,13 @@ async def evaluate(
     found = await evaluation.run()
     results = {}
     for name, entries in entries_of.items():
-        by_mode = {mode: found.by_problem(entries, mode) for mode in (GREEDY, SAMPLED)}
-        greedy, sampled = (list(by_problem.values()) for by_problem in by_mode.values())
-        results[name] = SplitResult(
-            figures(greedy, (1,)),
-            figures(sampled, {1, samples}) if samples else None,
-            samples,
-            {
-                mode: {name: verdict_counts(each) for name, each in by_problem.items()}
-                for mode, by_problem in by_mode.items()
-            },
-        )
+        greedy, sampled = (found.by_problem(entries, mode) for mode in (GREEDY, SAMPLED))
+        counts = {
+            mode: {problem: verdict_counts(outcomes) for problem, outcomes in by_problem.items()}
+            for mode, by_problem in ((GREEDY, greedy), (SAMPLED, sampled))
+        }
+        shown = figures([*sampled.values()], {1, samples}) if samples else None
+        results[name] = SplitResult(figures([*greedy.values()], (1,)), shown, samples, counts)
     return results
 
 

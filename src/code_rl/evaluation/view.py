@@ -55,10 +55,7 @@ class EvalView(VerdictView):
 
     def results(self, results: Mapping[str, Any]) -> None:
         """Print the table of one benchmark."""
-        rates = sorted(
-            int(name[5:]) for name in results if name.startswith("pass@") and name[5:].isdigit()
-        )
-        names = ["problems", *(f"pass@{k}" for k in rates), "greedy", "format", "truncated"]
+        names = ["problems", *results["intervals"], "greedy", "format", "truncated"]
         table = self.table("", *names, title=f"{_of(results)}: {results['model']}")
         table.add_row("all", *_cells(results, names))
         for tag, values in results["breakdown"].items():

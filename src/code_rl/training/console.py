@@ -150,10 +150,6 @@ class Console:
             self.evaluates = False
             self._progress.start()
 
-    def saved(self, step: int) -> None:
-        """Show that a checkpoint was written."""
-        self._progress.update(self._task, description=f"saved after step {step - 1}")
-
     def stop(self) -> None:
         """Remove the progress bar. Idempotent."""
         self._progress.stop()

@@ -356,12 +356,8 @@ async def evaluate_run(run: Run, policy: Policy, step: int = -1, *, full: bool) 
             log=run.recorder.evaluation_log(step),
             on_verdict=judged,
         )
-    parts = [
-        part
-        for result in results.values()
-        for part in (result.greedy, result.sampled)
-        if part is not None
-    ]
+    both = [part for each in results.values() for part in (each.greedy, each.sampled)]
+    parts = [part for part in both if part is not None]
     return dict(evaluation_metrics(results)) | {
         "tokens/eval_prefill": sum(part.prompt_tokens for part in parts),
         "time/eval": time.perf_counter() - started,

@@ -18,7 +18,7 @@ import pytest
 from code_rl.data.preparation import PrepareConfig
 from code_rl.data.preparation.workspace import Workspace
 from code_rl.engine.serve import StateStore
-from code_rl.evaluation.verdict_files import open_verdicts
+from code_rl.evaluation.programs import open_verdicts
 from code_rl.training.runs.directory import check_log_dir, claimed, new_folder
 from code_rl.util.errors import InputError
 from code_rl.util.files import LOCK, only_writer, read_lines, write_atomically

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import chz
@@ -222,14 +223,13 @@ def _row(
     """Return the means and differences by heading; the difference of an arm from itself is None."""
     mean, minus_base, rl_minus = {}, {}, {}
     for heading, mode in MODES.items():
-
-        def of(names: Sequence[str], mode: str = mode) -> list[dict[str, float]]:
-            return [rates[name][mode] for name in names]
-
-        own = of(runs)
-        mean[heading] = sum(sum(each.values()) / len(each) for each in own) / len(own)
-        minus_base[heading] = None if runs == [base] else _difference(of([base]), own)
-        rl_minus[heading] = None if rl is None or arm == RL else _difference(own, of(rl))
+        own, bases = [rates[name][mode] for name in runs], [rates[base][mode]]
+        mean[heading] = fmean(fmean(each.values()) for each in own)
+        minus_base[heading] = None if runs == [base] else _difference(bases, own)
+        compared = rl is not None and arm != RL
+        rl_minus[heading] = (
+            _difference(own, [rates[name][mode] for name in rl or ()]) if compared else None
+        )
     return mean, minus_base, rl_minus
 
 

@@ -171,12 +171,9 @@ def columns(records: Sequence[Record]) -> dict[str, Any]:
     last are kept."""
     every = max(1, -(-len(records) // MAX_POINTS))
     rows = range((len(records) - 1) % every, len(records), every)
-    elapsed, tokens = (
-        list(
-            itertools.accumulate(sum(record.get(name, 0.0) for name in names) for record in records)
-        )
-        for names in (("time/step", "time/eval"), ("tokens/completion",))
-    )
+    seconds = (record.get("time/step", 0.0) + record.get("time/eval", 0.0) for record in records)
+    elapsed = [*itertools.accumulate(seconds)]
+    tokens = [*itertools.accumulate(record.get("tokens/completion", 0) for record in records)]
     known = sorted({name for record in records for name in record} - {"step"})
     table = {name: [_rounded(records[row].get(name)) for row in rows] for name in known}
     return {

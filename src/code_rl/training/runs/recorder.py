@@ -147,7 +147,6 @@ class Recorder:
         record = {"name": _name(step), "step": step, "offset": offset, **paths, **digest}
         append_checkpoint(self.log_path, {**record, "lengths": lengths})
         self._forget()
-        self.console.saved(step)
 
     def _forget(self) -> None:
         """Delete checkpoints that are not to be kept, and completions that only checkpoints before
