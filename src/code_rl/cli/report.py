@@ -39,23 +39,15 @@ def report_command(given: Mapping[str, Any]) -> int:
     from code_rl.training.report import (
         WIDTH,
         compare_text,
+        list_runs,
         open_run,
         render_text,
-        runs_in,
         side_by_side,
     )
 
     config = make_settings(ReportConfig, given)
     if config.log_path is None:
-        folder = Path.home() / "code-rl-logs"
-        rows = list(runs_in(folder))
-        if len(rows) == 1:
-            print(f"{folder} has no runs; name one by log_path=")
-            return 0
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            print("  ".join(cells).rstrip())
+        print(list_runs(Path.home() / "code-rl-logs"))
         return 0
     names = [
         config.log_path,

@@ -16,6 +16,6 @@ if TYPE_CHECKING:
     from code_rl.training.report.overview import side_by_side
     from code_rl.training.report.page import REPORT, write_report
     from code_rl.training.report.run import open_run
-    from code_rl.training.report.text import WIDTH, compare_text, render_text, runs_in
+    from code_rl.training.report.text import WIDTH, compare_text, list_runs, render_text
 else:  # a type checker would take any name for one of ours
     __getattr__ = door(__name__)

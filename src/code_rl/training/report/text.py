@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +72,7 @@ def closing(view: Mapping[str, Any], width: int = WIDTH) -> list[str]:
 
 
 def held_out(splits: Sequence[Mapping[str, Any]], width: int = WIDTH) -> list[str]:
-    """Return a table of the held-out splits before and after training. The last columns are left
-    out if they do not fit into `width` characters."""
+    """Return a table of the held-out splits before and after training."""
     rows = [["held out (problems)", "Pass@1 before", "after [95%]", "Pass@k", "greedy", "format"]]
     for split in splits:
         before, after = split["before"] or {}, split["after"] or {}
@@ -81,6 +80,12 @@ def held_out(splits: Sequence[Mapping[str, Any]], width: int = WIDTH) -> list[st
         row = [f"{split['name']} ({split['problems']})", _interval(before), _interval(after)]
         row.append(f"@{k} {_pair(before, after, 'pass_k')}" if k else "-")
         rows.append([*row, *(_pair(before, after, name) for name in ("greedy", "format"))])
+    return aligned(rows, width)
+
+
+def aligned(rows: Sequence[Sequence[str]], width: int = WIDTH) -> list[str]:
+    """Return rows as lines with aligned columns. The last columns are left out if they do not fit
+    into `width` characters."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     while len(widths) > 3 and sum(widths) + 2 * len(widths) - 2 > width:
         widths.pop()
@@ -131,18 +136,21 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 2 * 3600 else f"{seconds / 3600:.1f} h"
 
 
-HEAD = ("run", "state", "recipe", "steps", "held-out Pass@1")
+HEAD: tuple[str, ...] = ("run", "state", "recipe", "steps", "held-out Pass@1")
 
 
-def runs_in(folder: Path) -> Iterator[tuple[str, ...]]:
-    """Yield the head, and a row for each run in the directory, by name."""
-    yield HEAD
+def list_runs(folder: Path) -> str:
+    """Return a line for each run in the directory, by name."""
+    rows = [HEAD]
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if is_run(path):
             try:
-                yield _row(path)
+                rows.append(_row(path))
             except CodeRLError:
-                yield path.name, "damaged", "-", "-", "-"
+                rows.append((path.name, "damaged", "-", "-", "-"))
+    if not rows[1:]:
+        return f"{folder} has no runs; name one by log_path="
+    return "\n".join(map(clean, aligned(rows)))
 
 
 def _row(path: Path) -> tuple[str, ...]:
