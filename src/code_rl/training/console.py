@@ -20,7 +20,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from code_rl.util.progress import progress
+from code_rl.util.progress import View, progress
 from code_rl.util.redaction import redacted
 
 COLUMNS = {
@@ -46,9 +46,7 @@ class Console:
     """Terminal output of a run. `total` is the number of steps, or -1."""
 
     def __init__(self, total: int, rich_console: RichConsole | None = None) -> None:
-        self.rich = rich_console or RichConsole(
-            highlight=False, soft_wrap=True, markup=False, emoji=False
-        )
+        self.rich = rich_console or View().console
         if not self.rich.is_terminal:
             self.rich.width = PIPE_WIDTH
         self._progress = Progress(

@@ -19,7 +19,6 @@ from code_rl.training.assembly import NothingLeftError, assemble
 from code_rl.training.config import (
     Config,
     batch_shape,
-    context_schedule,
     doubtful,
     make_config,
     unused,
@@ -56,7 +55,6 @@ def confirm(config: Config, resumes: bool) -> None:
     if config.backend == BackendKind.EMBEDDED:
         return
     place = place_of(config.backend)
-    longest = context_schedule(config, config.longest_completion).longest
     caps = [f"{name}={cap}" for name in LIMITS[1:] if (cap := getattr(config, name))]
     until = caps
     if config.max_steps > 0:
@@ -64,8 +62,8 @@ def confirm(config: Config, resumes: bool) -> None:
     print(
         f"{'this costs money: ' if place.paid else ''}{place.url} "
         f"{'goes on training' if resumes else 'will train'} {config.model_name} (LoRA rank "
-        f"{config.lora_rank}) on {config.dataset}, {batch_shape(config)} × up to {longest} tokens "
-        f"a step, until {' or '.join(until) or 'it is stopped'}"
+        f"{config.lora_rank}) on {config.dataset}, {batch_shape(config)} × up to "
+        f"{config.longest_completion} tokens a step, until {' or '.join(until) or 'it is stopped'}"
     )
     agreed = resumes and _had_no_end(Path(str(config.log_path)).expanduser())
     if not place.paid or agreed or until:

@@ -403,8 +403,8 @@ class Config(SamplingOptions, SandboxOptions):
 
     @property
     def longest_completion(self) -> int:
-        """The largest token limit of training and evaluations."""
-        return max(self.max_tokens, *self.stage_limits)
+        """The largest token limit of training."""
+        return max(self.stage_limits)
 
     @chz.validate
     def _nothing_is_ignored(self) -> None:
