@@ -282,7 +282,7 @@ def test_a_prompt_that_leaves_no_more_than_the_buffer_gives_its_place_wherever_i
 
 def test_prompts_without_room_are_counted_by_problem():
     rows: list[Any] = [SimpleNamespace(id=f"p{number}") for number in range(3)]
-    sampler = ProblemSampler(ProblemOrder(rows, 0), 0, 2, 0, lambda problem: 900, 512)
+    sampler = ProblemSampler(ProblemOrder(rows, 0), make_config({"backend": "embedded"}), 2, lambda problem: 900, 512)
     with pytest.raises(DataError, match="none of 3 problems tried, of 3"):
         sampler.batch(0)
 

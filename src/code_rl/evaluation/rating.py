@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import bisect
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,16 +110,14 @@ def read_rating_table(path: str | Path) -> list[float]:
     anything else."""
     try:
         table = json.loads(Path(path).read_text(encoding="utf-8"))
-        ratings = sorted((float(rating), int(count)) for rating, count in table.items())
+        ratings = sorted(float(each) for each, users in table.items() for _ in range(int(users)))
     except (OSError, ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
         raise DataError(
             f'ratings={path} is not a JSON object of {{"rating": users}}: {error}'
         ) from error
-    if not any(count for _, count in ratings) or any(
-        count < 0 or not math.isfinite(rating) for rating, count in ratings
-    ):
-        raise DataError(f"ratings={path} holds no users with a rating, or a count below 0")
-    return [rating for rating, count in ratings for _ in range(count)]
+    if not ratings:
+        raise DataError(f"ratings={path} holds no users with a rating")
+    return ratings
 
 
 def read_standings(path: str | Path) -> dict[str, Contest]:

@@ -163,5 +163,5 @@ def _cells(row: Mapping[str, Any], names: list[str]) -> list[str]:
     return [cells.get(name, "-") for name in names]
 
 
-def _percent(value: float | None) -> str:
-    return "unknown" if value is None else f"{100 * value:.1f}%"
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}%"

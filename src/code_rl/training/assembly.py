@@ -44,7 +44,6 @@ from code_rl.training.config import (
     Config,
     batch_shape,
     changed_settings,
-    context_schedule,
     make_config,
     refuse_buffer,
     refuse_idle,
@@ -270,11 +269,10 @@ async def read_data(
 def fit_lengths(config: Config, context: int, say: Say) -> tuple[ContextSchedule, int]:
     """Return the stages of the token limit, and the most tokens of a completion, as the model's
     context allows them."""
-    wanted = max(config.max_tokens, context_schedule(config, context).longest)
+    wanted = max(config.max_tokens, config.schedule(context).longest)
     room = cap_max_tokens(wanted, context, say)
-    schedule = context_schedule(config, room)
-    limits = [stage.max_tokens for stage in schedule.stages]
-    refuse_buffer(config, limits, "what the model's context leaves for an answer")
+    schedule = config.schedule(room)
+    refuse_buffer(config, schedule, "what the model's context leaves for an answer")
     return schedule, room
 
 

@@ -21,7 +21,6 @@ from code_rl.training.budget import Prices, Tokens, read_prices
 from code_rl.training.config import (
     Config,
     batch_shape,
-    context_schedule,
     doubtful,
     unused,
 )
@@ -65,7 +64,7 @@ def forecast(config: Config, assume: Mapping[str, float], prices: Prices | None)
     # What the built-in model's context leaves; no other model is read for a forecast.
     context = built_in_context() if config.model_name == BUILT_IN else None
     room = 2**62 if context is None else max(1, context - int(prompt))
-    schedule, share = context_schedule(config, room), assume["completion_share"]
+    schedule, share = config.schedule(room), assume["completion_share"]
     limits = [schedule.stages[schedule.stage(step, [])].max_tokens for step in range(steps)]
     first, sampled = (completions * share * limit for limit in (limits[0], sum(limits)))
     evaluated, length = _evaluated(config, steps, assume), share * min(config.max_tokens, room)

@@ -22,6 +22,7 @@ from code_rl.training.curriculum import WeightedOrder, logged_outcomes, outcome
 from code_rl.util.errors import DataError
 
 if TYPE_CHECKING:
+    from code_rl.training.config import Config
     from code_rl.training.objective import ScoredGroup
 
 MAX_TRIES = 1000
@@ -46,19 +47,24 @@ class ProblemSampler:
     def __init__(
         self,
         order: ProblemOrder,
-        seed: int,
+        config: Config,
         prompts: int,
-        resamples: int,
         length: Callable[[Problem], int],
         limit: int,
-        weighted: WeightedOrder | None = None,
-        canary: float = 0.0,
     ) -> None:
-        self._order, self._seed, self._prompts, self._most = order, seed, prompts, resamples
-        self._refills = ProblemOrder(order.problems, derive_seed(seed, "refill"))
-        self._length, self._limit, self._weighted = length, limit, weighted
-        self._canary = canary
-        self.at = lru_cache(maxsize=4 * prompts * (resamples + 1))(self._at)
+        self._order, self._prompts, self._length, self._limit = order, prompts, length, limit
+        self._seed, self._most, self._canary = config.seed, config.dynamic_sampling, config.canary
+        self._refills = ProblemOrder(order.problems, derive_seed(config.seed, "refill"))
+        self._weighted = None
+        if config.curriculum != "uniform":
+            self._weighted = WeightedOrder(
+                order.problems,
+                config.curriculum,
+                config.seed,
+                prompts,
+                config.max_steps_off_policy,
+            )
+        self.at = lru_cache(maxsize=4 * prompts * (self._most + 1))(self._at)
 
     def batch(self, step: int, attempt: int = 0) -> list[SampledProblem]:
         """Return the problem of each slot of a step. With `attempt` above 0, return the problems of

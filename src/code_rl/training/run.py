@@ -19,7 +19,6 @@ from code_rl.policy.renderers import Renderer
 from code_rl.training.algorithm.lengths import ContextSchedule
 from code_rl.training.budget import Budget, Tokens
 from code_rl.training.config import BatchShape, Config
-from code_rl.training.curriculum import WeightedOrder
 from code_rl.training.objective import Objective
 from code_rl.training.problem_sampler import ProblemSampler
 from code_rl.training.runs.recorder import Recorder
@@ -102,28 +101,9 @@ class Run:
     def problem_sampler(self) -> ProblemSampler:
         """The sampler of each batch's problems. Their prompts leave room for an answer (above the
         tokens of `overlong=penalty:TOKENS`)."""
-        config, limit = self.config, self.backend.context - self.objective.shaping.buffer
-        length, problems = self._prompt_length, self.train_problems.problems
-        weighted = (
-            None
-            if config.curriculum == "uniform"
-            else WeightedOrder(
-                problems,
-                config.curriculum,
-                config.seed,
-                self.shape.prompts,
-                config.max_steps_off_policy,
-            )
-        )
+        limit = self.backend.context - self.objective.shaping.buffer
         return ProblemSampler(
-            self.train_problems,
-            config.seed,
-            self.shape.prompts,
-            config.dynamic_sampling,
-            length,
-            limit,
-            weighted,
-            config.canary,
+            self.train_problems, self.config, self.shape.prompts, self._prompt_length, limit
         )
 
     def _prompt_length(self, problem: Problem) -> int:

@@ -6,7 +6,6 @@ Other packages import from here.
 from code_rl.training.config.derived import (
     BatchShape,
     batch_shape,
-    context_schedule,
     doubtful,
     on_built_in_problems,
     refuse_idle,
@@ -20,9 +19,7 @@ from code_rl.training.config.recipes import (
     defaults_here,
     make_config,
     published_values,
-    read_recipe,
     recipe_of,
-    resolve_places,
 )
 
 __all__ = [
@@ -32,17 +29,14 @@ __all__ = [
     "Config",
     "batch_shape",
     "changed_settings",
-    "context_schedule",
     "defaults_here",
     "doubtful",
     "make_config",
     "on_built_in_problems",
     "published_values",
-    "read_recipe",
     "recipe_of",
     "refuse_buffer",
     "refuse_idle",
     "refuse_settings",
-    "resolve_places",
     "unused",
 ]

@@ -4,13 +4,12 @@ limits by stage."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import chz
 
 from code_rl.engine import BUILT_IN, kind_of
-from code_rl.training.algorithm.lengths import ContextSchedule, LengthStage, parse_schedule
 from code_rl.training.config.fields import FACTS, Config
 from code_rl.training.config.recipes import recipe_of
 from code_rl.util.errors import ConfigError
@@ -140,13 +139,3 @@ def refuse_settings(config: SamplingOptions) -> None:
                 f"{name}={value} has no effect on backend={config.backend}: "
                 f"{facts.refusal}; leave it out"
             )
-
-
-def context_schedule(config: Config, room: int) -> ContextSchedule:
-    """Return the token limits of training, each at most `room`."""
-    if config.max_tokens_schedule is None:
-        stages: tuple[LengthStage, ...] = (LengthStage(config.max_tokens, at_step=0),)
-    else:
-        stages = parse_schedule(config.max_tokens_schedule)
-    stages = tuple(replace(stage, max_tokens=min(stage.max_tokens, room)) for stage in stages)
-    return ContextSchedule(stages, lag=config.max_steps_off_policy)

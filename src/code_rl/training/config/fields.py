@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import chz
@@ -16,7 +16,7 @@ from code_rl.policy.prompt_templates import PROMPTS
 from code_rl.policy.renderers import check_renderer
 from code_rl.policy.rewards import REWARDS
 from code_rl.training.algorithm.advantages import ESTIMATORS, get_estimator
-from code_rl.training.algorithm.lengths import parse_schedule
+from code_rl.training.algorithm.lengths import ContextSchedule, LengthStage, parse_schedule
 from code_rl.training.algorithm.shaping import parse_overlong
 from code_rl.training.curriculum import CURRICULA, get_curriculum
 from code_rl.util.errors import ConfigError
@@ -394,17 +394,18 @@ class Config(SamplingOptions, SandboxOptions):
             **{field.name: getattr(self, field.name) for field in fields(TrainingOptions)}
         )
 
-    @property
-    def stage_limits(self) -> list[int]:
-        """The token limits of training, by stage."""
-        if self.max_tokens_schedule is None:
-            return [self.max_tokens]
-        return [stage.max_tokens for stage in parse_schedule(self.max_tokens_schedule)]
+    def schedule(self, room: int = 2**62) -> ContextSchedule:
+        """Return the token limits of training, each at most `room`."""
+        stages: tuple[LengthStage, ...] = (LengthStage(self.max_tokens, at_step=0),)
+        if self.max_tokens_schedule is not None:
+            stages = parse_schedule(self.max_tokens_schedule)
+        stages = tuple(replace(stage, max_tokens=min(stage.max_tokens, room)) for stage in stages)
+        return ContextSchedule(stages, lag=self.max_steps_off_policy)
 
     @property
     def longest_completion(self) -> int:
         """The largest token limit of training."""
-        return max(self.stage_limits)
+        return self.schedule().longest
 
     @chz.validate
     def _nothing_is_ignored(self) -> None:
@@ -424,17 +425,18 @@ class Config(SamplingOptions, SandboxOptions):
             )
         staged = self.max_tokens_schedule is not None
         limit = "a limit of max_tokens_schedule" if staged else f"max_tokens={self.max_tokens}"
-        refuse_buffer(self, self.stage_limits, limit)
+        refuse_buffer(self, self.schedule(), limit)
         if self.max_cost is not None and self.prices is None:
             raise ConfigError(f"max_cost={self.max_cost} needs prices=FILE.toml, the price table")
 
 
-def refuse_buffer(config: Config, limits: Sequence[int], what: str) -> None:
+def refuse_buffer(config: Config, schedule: ContextSchedule, what: str) -> None:
     """Raise ConfigError if one of the token limits is so low that `overlong=penalty:TOKENS` would
     reduce the reward from the first token on."""
-    if parse_overlong(config.overlong)[1] >= min(limits):
+    shortest = min(stage.max_tokens for stage in schedule.stages)
+    if parse_overlong(config.overlong)[1] >= shortest:
         raise ConfigError(
-            f"overlong={config.overlong} is not below {min(limits)}, {what}: even the shortest "
+            f"overlong={config.overlong} is not below {shortest}, {what}: even the shortest "
             "answer would be penalized"
         )
 

@@ -52,11 +52,6 @@ def read_log_to(log_to: str) -> tuple[str, ...]:
     return names
 
 
-def open_trackers(names: Sequence[str], log_dir: Path) -> list[Guarded]:
-    """Return the trackers of a run; they connect when the settings are logged."""
-    return [Guarded(name, TRACKERS[name], log_dir.expanduser().resolve()) for name in names]
-
-
 class Guarded:
     """A tracker whose failures are counted and logged instead of raised."""
 
@@ -288,7 +283,8 @@ def setup_logging(
     logger.setLevel(logging.INFO)
     logger.propagate = False
     shown = [ConsoleLogger()] if console else []
-    multiplex = MultiplexLogger([FileLogger(directory), *shown, *open_trackers(log_to, directory)])
+    trackers = [Guarded(name, TRACKERS[name], directory.expanduser().resolve()) for name in log_to]
+    multiplex = MultiplexLogger([FileLogger(directory), *shown, *trackers])
     if config is not None:
         multiplex.log_hparams(config)
     return multiplex
