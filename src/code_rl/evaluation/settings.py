@@ -260,14 +260,8 @@ def _check_answerer(config: EvalConfig, given: Mapping[str, Any]) -> None:
         )
     if config.endpoint is not None and config.model_name in (None, REFERENCE):
         raise ConfigError("endpoint= needs model_name=, the name under which the server knows it")
-    if ways == ["checkpoint"] and "model_name" in given:
-        raise ConfigError(
-            "model_name= has no effect with checkpoint=: the run says which model; leave it out"
-        )
-    if ways == ["samples"] and config.model_name == REFERENCE:
-        raise ConfigError(
-            "samples= and model_name=reference are two different ones to evaluate; give one"
-        )
+    if ways in (["checkpoint"], ["samples"]) and "model_name" in given:
+        raise ConfigError(f"model_name= has no effect with {ways[0]}=; leave it out")
 
 
 def sample_count(config: EvalConfig) -> int:

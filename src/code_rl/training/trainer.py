@@ -24,6 +24,10 @@ from code_rl.training.config import (
     unused,
 )
 from code_rl.training.console import Console
+from code_rl.training.report.diagnostics import Finding, worst_of
+from code_rl.training.report.page import REPORT, write_report
+from code_rl.training.report.run import open_run
+from code_rl.training.report.text import closing
 from code_rl.training.runs.directory import read_metrics, settings_of
 from code_rl.util.concurrency import cancelled_by_service, forget_signals, on_loop_signal
 from code_rl.util.errors import (
@@ -92,7 +96,6 @@ async def train_run(
     the report. Return the exit code and the run directory. With `signals` a SIGINT or SIGTERM to
     the process ends the run after the current step."""
     from code_rl.loop import train
-    from code_rl.training.report.page import REPORT
 
     share_cores()
     outlive_readers()
@@ -142,11 +145,6 @@ async def train_run(
 def _report(log_path: Path) -> str:
     """Write the run's page, and return lines with its results, its worst finding and its path, also
     for a run that failed. A page that cannot be written does not fail the run."""
-    from code_rl.training.report.diagnostics import Finding, worst_of
-    from code_rl.training.report.page import REPORT, write_report
-    from code_rl.training.report.run import open_run
-    from code_rl.training.report.text import closing
-
     try:
         (view,) = write_report([open_run(log_path)], log_path / REPORT)
         lines = [*closing(view), *worst_of([Finding(**each) for each in view["findings"]])]
@@ -158,8 +156,6 @@ def _report(log_path: Path) -> str:
 def _announce(console: Console, run: Run, resumes: bool, log_path: Path) -> None:
     """Print the main settings. The first line says if the run is new, since a mistyped `log_path`
     would otherwise begin one silently."""
-    from code_rl.training.report.page import REPORT
-
     config = run.config
     beginning = "new" if config.log_path is None else "new: log_path holds no earlier one"
     if config.init_from is not None:
