@@ -10,17 +10,24 @@ import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import chz
 
+from code_rl.grading.audit import (
+    AuditedGrader,
+    Function,
+    Ours,
+    Scorecard,
+    audit_grader,
+    load_corpus,
+    render,
+)
+from code_rl.grading.sandbox import connect_executor
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import make_folder, write_atomically, writes
 from code_rl.util.options import AT_LEAST_1, ExecutorOptions, check_that, option
 from code_rl.util.settings import make_settings
-
-if TYPE_CHECKING:
-    from code_rl.grading.audit import AuditedGrader, Scorecard
 
 SHARES = {"quick": 0.2, "full": 1.0}
 OURS = "ours"
@@ -93,7 +100,6 @@ def audit_command(given: Mapping[str, str]) -> int:
 
 
 def _audit_grader(config: AuditConfig) -> Scorecard:
-    from code_rl.grading.audit import audit_grader, load_corpus
 
     corpus = load_corpus().share(SHARES[config.corpus])
     grader = open_grader(config)
@@ -123,11 +129,7 @@ def _audit_grader(config: AuditConfig) -> Scorecard:
 def open_grader(config: AuditConfig) -> AuditedGrader:
     """Return the grader that the settings name. Raises ConfigError."""
     if config.grader == OURS:
-        from code_rl.grading.audit import Ours
-        from code_rl.grading.sandbox import connect_executor
-
         return Ours(connect_executor(**config.connection))
-    from code_rl.grading.audit import Function
 
     if not config.grader.partition(":")[2]:
         raise ConfigError(f"grader={config.grader} is none; use ours or package.module:function")
@@ -142,7 +144,6 @@ def open_grader(config: AuditConfig) -> AuditedGrader:
 
 
 def _write(card: Scorecard, out: Path) -> None:
-    from code_rl.grading.audit import render
 
     with writes(out):
         write_atomically(out / "audit.json", json.dumps(card.to_json(), indent=1) + "\n")

@@ -9,6 +9,8 @@ from typing import Any
 
 import chz
 
+from code_rl.training.config import make_config
+from code_rl.training.controls import ControlPlan, run_controls
 from code_rl.util.errors import ConfigError
 from code_rl.util.options import ABOVE_0, check_that, option
 from code_rl.util.settings import make_settings
@@ -42,8 +44,6 @@ class ControlsConfig:
 
 def controls_command(given: Mapping[str, str]) -> int:
     """Run `code-rl controls` and return the exit code."""
-    from code_rl.training.config import make_config
-    from code_rl.training.controls import ControlPlan, run_controls
 
     own = {name: value for name, value in given.items() if name in chz.chz_fields(ControlsConfig)}
     settings, rest = (

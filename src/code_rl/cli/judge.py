@@ -17,6 +17,7 @@ from code_rl.evaluation.programs import (
     check_programs,
     judge_programs,
 )
+from code_rl.grading.sandbox import check_executor, connect_executor
 from code_rl.util.errors import ConfigError
 from code_rl.util.options import SandboxOptions, option
 from code_rl.util.settings import make_settings
@@ -59,7 +60,6 @@ def judge_command(given: Mapping[str, str]) -> int:
 async def _run(config: JudgeConfig) -> Judged | None:
     """Judge the programs, or return None for a dry run. Raises SandboxError, before anything is
     written, if a remote executor does not answer at all."""
-    from code_rl.grading.sandbox import check_executor, connect_executor
 
     async with contextlib.aclosing(connect_executor(**config.connection)) as executor:
         store = await load_dataset(open_dataset(config.dataset), executor)

@@ -9,6 +9,15 @@ from typing import Any, Literal
 
 import chz
 
+from code_rl.training import open_report
+from code_rl.training.report import (
+    WIDTH,
+    compare_text,
+    list_runs,
+    open_run,
+    render_text,
+    side_by_side,
+)
 from code_rl.util.errors import ConfigError
 from code_rl.util.options import option
 from code_rl.util.settings import make_settings
@@ -35,15 +44,6 @@ class ReportConfig:
 
 def report_command(given: Mapping[str, Any]) -> int:
     """Run `code-rl report` and return the exit code."""
-    from code_rl.training import open_report
-    from code_rl.training.report import (
-        WIDTH,
-        compare_text,
-        list_runs,
-        open_run,
-        render_text,
-        side_by_side,
-    )
 
     config = make_settings(ReportConfig, given)
     if config.log_path is None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from code_rl.engine import BUILT_IN, BackendKind
-from code_rl.training import prepare, train_run
+from code_rl.training import forecast_lines, prepare, train_run
 
 
 def train_command(given: Mapping[str, Any]) -> int:
@@ -26,8 +26,6 @@ def train_command(given: Mapping[str, Any]) -> int:
             "machine (backend=embedded)"
         )
     if config.dry_run:
-        from code_rl.training import forecast_lines
-
         print("\n".join(forecast_lines(config)))
         return 0
     return asyncio.run(train_run(config, log_path, resumes, signals=True))[0]

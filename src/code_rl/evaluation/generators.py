@@ -8,23 +8,22 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from code_rl.engine import TrainingOptions, connect
 from code_rl.engine.checkpoints import checkpoint_record, read_config
+from code_rl.engine.local import share_cores
 from code_rl.evaluation.samples import GREEDY, SAMPLED, STATE, Mode, Sample, read_stored
 from code_rl.evaluation.settings import EvalConfig
 from code_rl.grading import Problem, extract_code
 from code_rl.grading.sandbox import Executor
 from code_rl.policy import Group, GroupGrader, Policy, Sampling
 from code_rl.policy.completion_log import GroupLog
-from code_rl.policy.environments import Environment, Single
-from code_rl.policy.renderers import Message
+from code_rl.policy.environments import Environment, Single, get_environment
+from code_rl.policy.renderers import Message, get_renderer
 from code_rl.util.data_files import file_sha256
 from code_rl.util.errors import CodeRLError, ConfigError
 from code_rl.util.options import SamplingOptions
-
-if TYPE_CHECKING:
-    from code_rl.engine import TrainingOptions
 
 
 class CompletionError(CodeRLError):
@@ -178,9 +177,6 @@ async def open_policy(
     """Connect the weights of `state_path` (None: the base model's) and return their policy, with
     the description of their back end. `folder` is for the embedded engine's state; `stack` closes
     the back end."""
-    from code_rl.engine import connect
-    from code_rl.engine.local import share_cores
-    from code_rl.policy.renderers import get_renderer
 
     share_cores()
     backend = await connect(config, training, folder, state_path)
@@ -195,8 +191,6 @@ async def connect_weights(
     config: EvalConfig, out: Path, executor: Executor, stack: AsyncExitStack
 ) -> PolicyGenerator:
     """Connect a base model's or a checkpoint's weights on their back end, in their environment."""
-    from code_rl.engine import TrainingOptions
-    from code_rl.policy.environments import get_environment
 
     facts = dict[str, Any](model=config.model_name, backend=config.backend)
     where, state_path, training = str(config.model_name), None, TrainingOptions()

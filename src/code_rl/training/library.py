@@ -1,7 +1,7 @@
 """The library's functions for notebooks and scripts: evaluate and train.
 
 Each function can be called directly, even inside a running event loop such as a notebook's, which
-then waits. Most functions have an async version. `import code_rl` stays free of heavy imports.
+then waits. Most functions have an async version. `code_rl` imports this file on first use.
 """
 
 from __future__ import annotations
@@ -12,18 +12,28 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from code_rl.data import find_data, load_test_splits, subsample
+from code_rl.data.load import in_language
+from code_rl.engine.checkpoints import checkpoint_record
+from code_rl.evaluation import evaluate as evaluate_splits
+from code_rl.evaluation import evaluation_metrics, open_policy
 from code_rl.grading import Problem
-from code_rl.grading.sandbox import shared_executor
-from code_rl.policy import Policy
+from code_rl.grading.sandbox import check_executor, connect_executor, shared_executor
+from code_rl.policy import Policy, cap_max_tokens
+from code_rl.training.assembly import prepare
+from code_rl.training.config import Config, make_config
+from code_rl.training.objective import environment_of
+from code_rl.training.report import REPORT, open_run, write_report
+from code_rl.training.run import sampling_of
+from code_rl.training.runs.directory import read_metrics, settings_of
+from code_rl.training.trainer import train_run
 from code_rl.util.concurrency import wait_for
 from code_rl.util.errors import ConfigError, DataError
 from code_rl.util.files import writes
+from code_rl.util.progress import View, progress
 from code_rl.util.registry import GIVEN, name_object
-
-if TYPE_CHECKING:
-    from code_rl.training.config import Config
 
 OF_A_POLICY: tuple[str, ...] = ("eval_limit", "eval_samples", "max_tokens", "seed", "temperature")
 """The settings that apply to a given policy."""
@@ -53,11 +63,6 @@ async def evaluate_async(
 
     Raises ConfigError for a setting that is unknown or would have no effect.
     """
-    from code_rl.evaluation import evaluate as evaluate_splits
-    from code_rl.evaluation import evaluation_metrics
-    from code_rl.policy import cap_max_tokens
-    from code_rl.training.run import sampling_of
-    from code_rl.util.progress import View, progress
 
     settings = _plain(settings)
     config, state_path = _settings(policy, checkpoint, settings)
@@ -126,9 +131,6 @@ async def train_async(**settings: Any) -> TrainingResult:
     Cancelling interrupts the run, which can then be resumed. Raises ConfigError for a wrong setting
     before anything is written.
     """
-    from code_rl.training.assembly import prepare
-    from code_rl.training.runs.directory import read_metrics
-    from code_rl.training.trainer import train_run
 
     settings = _plain(settings)
     config, log_path, resumes = prepare(settings)
@@ -160,8 +162,6 @@ def report(
     """
     import webbrowser
 
-    from code_rl.training.report import REPORT, open_run, write_report
-
     others = [compare] if isinstance(compare, RunLike) else compare
     folders = [
         each.log_path if isinstance(each, TrainingResult) else Path(each).expanduser()
@@ -184,8 +184,6 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _as_typed(name: str, value: Any) -> Any:
     import chz
-
-    from code_rl.training.config import Config
 
     if isinstance(value, Path):
         return str(value)
@@ -217,9 +215,6 @@ def _settings(
 ) -> tuple[Config, str | None]:
     """Return the settings of an evaluation, and the path of the weights (None: the base model). A
     given setting without effect is refused."""
-    from code_rl.engine.checkpoints import checkpoint_record
-    from code_rl.training.config import make_config
-    from code_rl.training.runs.directory import settings_of
 
     if policy is not None and checkpoint is not None:
         raise ConfigError("policy= and checkpoint= are both given; give one of them")
@@ -246,8 +241,6 @@ async def held_out_splits(
 ) -> Mapping[str, Sequence[Problem]]:
     """Return held-out problems by split, `limit` each. Problems given as a list are the split
     `test`."""
-    from code_rl.data import find_data, load_test_splits, subsample
-    from code_rl.data.load import in_language
 
     if isinstance(problems, Problem):
         raise ConfigError("problems= is one problem; give a list: [problem]")
@@ -266,9 +259,6 @@ async def held_out_splits(
 @contextlib.asynccontextmanager
 async def opened_policy(config: Config, state_path: str | None) -> AsyncIterator[Policy]:
     """Open a policy with these settings and a sandbox of its own."""
-    from code_rl.evaluation import open_policy
-    from code_rl.grading.sandbox import check_executor, connect_executor
-    from code_rl.training.objective import environment_of
 
     environment = environment_of(config)
     async with contextlib.AsyncExitStack() as stack:

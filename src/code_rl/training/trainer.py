@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from code_rl.engine import BUILT_IN, BackendKind, place_of
 from code_rl.engine.local import share_cores
@@ -28,6 +28,7 @@ from code_rl.training.report.diagnostics import Finding, worst_of
 from code_rl.training.report.page import REPORT, write_report
 from code_rl.training.report.run import open_run
 from code_rl.training.report.text import closing
+from code_rl.training.run import Run
 from code_rl.training.runs.directory import read_metrics, settings_of
 from code_rl.util.concurrency import cancelled_by_service, forget_signals, on_loop_signal
 from code_rl.util.errors import (
@@ -39,10 +40,6 @@ from code_rl.util.errors import (
     with_resume_hint,
 )
 from code_rl.util.streams import outlive_readers
-
-if TYPE_CHECKING:
-    from code_rl.training.run import Run
-
 
 LIMITS = ("max_steps", "max_tokens_total", "max_cost")
 BOUNDS = "max_steps=, max_tokens_total= or max_cost="
