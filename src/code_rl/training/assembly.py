@@ -45,7 +45,6 @@ from code_rl.training.config import (
     batch_shape,
     changed_settings,
     make_config,
-    refuse_buffer,
     refuse_idle,
     refuse_settings,
 )
@@ -271,9 +270,7 @@ def fit_lengths(config: Config, context: int, say: Say) -> tuple[ContextSchedule
     context allows them."""
     wanted = max(config.max_tokens, config.schedule(context).longest)
     room = cap_max_tokens(wanted, context, say)
-    schedule = config.schedule(room)
-    refuse_buffer(config, schedule, "what the model's context leaves for an answer")
-    return schedule, room
+    return config.schedule(room), room
 
 
 def open_recorder(

@@ -12,7 +12,7 @@ from code_rl.training.config.derived import (
     refuse_settings,
     unused,
 )
-from code_rl.training.config.fields import FACTS, Config, refuse_buffer
+from code_rl.training.config.fields import FACTS, Config
 from code_rl.training.config.recipes import (
     RECIPES,
     changed_settings,
@@ -35,7 +35,6 @@ __all__ = [
     "on_built_in_problems",
     "published_values",
     "recipe_of",
-    "refuse_buffer",
     "refuse_idle",
     "refuse_settings",
     "unused",

@@ -423,22 +423,15 @@ class Config(SamplingOptions, SandboxOptions):
             raise ConfigError(
                 f"vllm_command={self.vllm_command} has no effect without sampler=vllm"
             )
-        staged = self.max_tokens_schedule is not None
-        limit = "a limit of max_tokens_schedule" if staged else f"max_tokens={self.max_tokens}"
-        refuse_buffer(self, self.schedule(), limit)
+        shortest = min(stage.max_tokens for stage in self.schedule().stages)
+        if parse_overlong(self.overlong)[1] >= shortest:
+            name = "max_tokens" if self.max_tokens_schedule is None else "max_tokens_schedule"
+            raise ConfigError(
+                f"overlong={self.overlong} is not below {name}={getattr(self, name)}: even the "
+                "shortest answer would be penalized"
+            )
         if self.max_cost is not None and self.prices is None:
             raise ConfigError(f"max_cost={self.max_cost} needs prices=FILE.toml, the price table")
-
-
-def refuse_buffer(config: Config, schedule: ContextSchedule, what: str) -> None:
-    """Raise ConfigError if one of the token limits is so low that `overlong=penalty:TOKENS` would
-    reduce the reward from the first token on."""
-    shortest = min(stage.max_tokens for stage in schedule.stages)
-    if parse_overlong(config.overlong)[1] >= shortest:
-        raise ConfigError(
-            f"overlong={config.overlong} is not below {shortest}, {what}: even the shortest "
-            "answer would be penalized"
-        )
 
 
 FACTS = INHERITED | {

@@ -173,14 +173,9 @@ def _holds_run(path: Path) -> bool:
     left = names - {LOCK, VLLM_LOG}
     if BEGUN in names or all(name.endswith(TEMPORARY) for name in left):
         return False
-    if METRICS in names:
-        raise ConfigError(
-            f"log_path={path} holds a run without its {CONFIG}; restore it, or choose another "
-            "directory"
-        )
     raise ConfigError(
-        f"log_path={path} is not empty and holds no run (no {CONFIG} of one); choose another "
-        "directory"
+        f"log_path={path} is not empty and holds no run (no {CONFIG} of one); restore that, or "
+        "choose another directory"
     )
 
 
