@@ -290,7 +290,6 @@ def test_the_real_codeforces_set_has_its_408_problems_by_name(tmp_path):
     [
         ("livecodebench", {"version": "release_v9"}, "release_v1"),
         ("livecodebench", {"version": "v6", "end_date": "soon"}, "end_date"),
-        ("humaneval+", {"version": "release_v5"}, "livecodebench"),
     ],
 )
 def test_a_choice_that_does_not_apply_is_refused(tmp_path, name, choice, message):

@@ -18,7 +18,6 @@ from code_rl.data.benchmarks import (
     PROMPT_TEXT,
     READERS,
     RowSelection,
-    check_selection,
     is_files,
     read_benchmark,
     read_files,
@@ -162,8 +161,6 @@ async def load_benchmark(
 
     Raises ConfigError for a benchmark that is not available, DataError for malformed files.
     """
-    if name != "livecodebench":
-        check_selection(name, choice)
     if is_files(name) or (name == "codeforces" and data is not None and is_data_file(data)):
         store, facts = await read_files(name, data, executor, say)
         shown = name if name in BENCHMARKS else Path(name).name

@@ -64,7 +64,7 @@ def check_benchmarks(config: EvalConfig) -> dict[str, str | None]:
     data = data_of(config.data, names)
     for name in names:
         check_name(name, data[name])
-    if LIVECODEBENCH not in names and len(names) > 1:
+    if LIVECODEBENCH not in names:
         check_selection(names[0], config.choice)
     return data
 
@@ -128,8 +128,7 @@ async def _evaluate_all(config: EvalConfig, data: Mapping[str, str | None], out:
             generator = await connect_generator(config, out, executor, stack)
         complete = True
         for name, file in data.items():
-            dated = name == LIVECODEBENCH or len(data) == 1
-            choice = config.choice if dated else RowSelection(config.limit)
+            choice = config.choice if name == LIVECODEBENCH else RowSelection(config.limit)
             benchmark = await load_benchmark(name, file, choice, executor, view.say)
             worded = reworded(benchmark.prompt, config.prompt, config.system_prompt)
             benchmark = dataclasses.replace(benchmark, prompt=worded, language=config.language)

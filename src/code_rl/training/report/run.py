@@ -229,16 +229,11 @@ class RunReader:
 
 
 def open_run(log_path: Path) -> RunReader:
-    """Return a reader that has read the directory. Raises DataError if the directory does not exist
-    or has no files of a run."""
-    if not log_path.is_dir():
-        raise DataError(
-            f"{log_path} is not a directory; log_path= and compare= take directories of runs"
-        )
+    """Return a reader that has read the directory. Raises DataError if it has no files of a run."""
     if not (is_run(log_path) or any((log_path / name).exists() for name in (METRICS, ROLLOUTS))):
         raise DataError(
-            f"log_path={log_path} holds no run (no {CONFIG} of one, {METRICS} or {ROLLOUTS}); give "
-            "the directory of a run"
+            f"{log_path} holds no run (no {CONFIG} of one, {METRICS} or {ROLLOUTS}); log_path= and "
+            "compare= take directories of runs"
         )
     reader = RunReader(log_path)
     reader.refresh()

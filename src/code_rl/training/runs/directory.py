@@ -164,8 +164,6 @@ def _make(path: Path) -> bool:
 def _holds_run(path: Path) -> bool:
     """Return True if a directory holds an earlier run, False if it is free: missing, empty, or left
     by a start that was interrupted or failed. Raises ConfigError if it holds anything else."""
-    if path.exists() and not path.is_dir():
-        raise ConfigError(f"log_path={path} is a file; give a directory")
     with writes(path, "directory", setting="log_path"):
         names = {entry.name for entry in path.iterdir()} if path.exists() else set()
     if is_run(path):
