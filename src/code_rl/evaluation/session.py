@@ -38,7 +38,7 @@ from code_rl.evaluation.manifest import (
     write_manifest,
 )
 from code_rl.evaluation.results import RESULTS, make_results
-from code_rl.evaluation.runner import Evaluation, Plan
+from code_rl.evaluation.runner import Evaluation, Found, Plan
 from code_rl.evaluation.samples import STATE, Folder
 from code_rl.evaluation.settings import (
     EvalConfig,
@@ -207,22 +207,32 @@ async def _evaluate(
         found = await evaluation.run()
     if found.resumed:
         view.say(f"{found.resumed} of {evaluation.total} samples were here from before")
+    manifest["counts"] = {**counts, **_counts(found, evaluation.total)}
+    results = make_results(benchmark, found, plan, ks, generator.description, config)
+    write_manifest(out, manifest)
+    return _shown(results, out, view)
+
+
+def _shown(results: Mapping[str, Any], out: Path, view: EvalView) -> bool:
+    """Write and show the results. Return True if every sample has a verdict."""
+    write_atomically(out / RESULTS, json.dumps(results, indent=2) + "\n")
+    write_atomically(out / "results.md", markdown(results) + "\n")
+    view.results(results)
+    view.say(f"results: {out}")
+    undecided = {"sandbox_error", "checker_error"} & results["verdicts"].keys()
+    return not (results["missing"] or undecided)
+
+
+def _counts(found: Found, wanted: int) -> dict[str, int]:
+    """Return the counts of all samples: wanted = judged + without a verdict + missing."""
     judged = sum(outcome.judged for outcome in found.outcomes.values())
-    manifest["counts"] = {  # wanted = judged + without a verdict + missing
-        **counts,
-        "samples_wanted": evaluation.total,
+    return {
+        "samples_wanted": wanted,
         "samples_judged": judged,
         "samples_without_verdict": len(found.outcomes) - judged,
         "samples_missing": len(found.missing),
         "samples_from_before": found.resumed,
     }
-    results = make_results(benchmark, found, plan, ks, generator.description, config)
-    write_manifest(out, manifest)
-    write_atomically(out / RESULTS, json.dumps(results, indent=2) + "\n")
-    write_atomically(out / "results.md", markdown(results) + "\n")
-    view.results(results)
-    view.say(f"results: {out}")
-    return not (found.missing or set(results["verdicts"]) & {"sandbox_error", "checker_error"})
 
 
 def identity(

@@ -37,7 +37,8 @@ from code_rl.engine.losses import check_loss
 from code_rl.grading import Problem
 from code_rl.grading.sandbox import Executor, check_executor, connect_executor
 from code_rl.policy import cap_max_tokens, prompt_length, refuse_prompts
-from code_rl.policy.renderers import get_renderer
+from code_rl.policy.environments import Environment
+from code_rl.policy.renderers import Renderer, get_renderer
 from code_rl.training.algorithm.lengths import ContextSchedule
 from code_rl.training.budget import Budget, Tokens, read_prices
 from code_rl.training.config import (
@@ -153,12 +154,6 @@ async def assemble(
     stack.push_async_callback(executor.aclose)
     await check_executor(executor, config.language)
     data = await read_data(config, executor, earlier, say)
-    for name, known in earlier.get("problems", {}).items():
-        if data.digests.get(name, known) != known:  # none where the resume leaves evaluations out
-            raise ConfigError(
-                f"{name} has other problems than when the run in {folder} began; restore them, "
-                "or begin a new run"
-            )
     if not claim.resumes:
         clear(folder)  # also what an interrupted deletion, or start, left
 
@@ -166,11 +161,7 @@ async def assemble(
     check_room(config, backend, folder, say)
     environment = environment_of(config)
     renderer = get_renderer(config.renderer, backend.tokenizer)
-    lengths = [
-        (problem.id, prompt_length(problem, environment, renderer, backend.context))
-        for problem in itertools.chain(*data.test.values())
-    ]
-    refuse_prompts(lengths, backend.context, "held-out")
+    check_held_out(data, environment, renderer, backend.context)
     schedule, room = fit_lengths(config, backend.context, say)
     prices = read_prices(config.prices)[0] if config.prices is not None else None
     spent = sum(map(Tokens.of, read_metrics(folder)), Tokens())
@@ -227,6 +218,15 @@ async def open_backend(
     return start, backend
 
 
+def check_held_out(data: Data, environment: Environment, renderer: Renderer, context: int) -> None:
+    """Raise DataError if a held-out prompt leaves no room for an answer."""
+    lengths = [
+        (problem.id, prompt_length(problem, environment, renderer, context))
+        for problem in itertools.chain(*data.test.values())
+    ]
+    refuse_prompts(lengths, context, "held-out")
+
+
 def begin(run: Run, folder: Path, console: Console) -> None:
     """Log the back end, and show where the run begins. Raises DataError where no prompt of the
     first batch leaves room for an answer, ConfigError if a cap does not allow the step."""
@@ -250,7 +250,7 @@ async def read_data(
     config: Config, executor: Executor, earlier: Mapping[str, Any], say: Say
 ) -> Data:
     """Read the training problems and the held-out problems. A resumed run reads the data set
-    revisions that it began with."""
+    revisions that it began with. Raises ConfigError if they are other problems."""
     pins = earlier.get("data", {})
     source = find_data(
         config.dataset, config.test_dataset, evaluates=config.eval_every >= 0, pins=pins
@@ -262,7 +262,14 @@ async def read_data(
     splits = await load_test_splits(source, config.eval_limit, executor, say)
     test = {name: in_language(split, config.language, say) for name, split in splits.items()}
     parts = {"dataset=": train, **{f"test_dataset= ({name})": test[name] for name in test}}
-    return Data(source, train, test, {name: fingerprint_of(part) for name, part in parts.items()})
+    digests = {name: fingerprint_of(part) for name, part in parts.items()}
+    for name, known in earlier.get("problems", {}).items():
+        if digests.get(name, known) != known:  # none where the resume leaves evaluations out
+            raise ConfigError(
+                f"{name} has other problems than when the run in {config.log_path} began; restore "
+                "them, or begin a new run"
+            )
+    return Data(source, train, test, digests)
 
 
 def fit_lengths(config: Config, context: int, say: Say) -> tuple[ContextSchedule, int]:
