@@ -221,7 +221,7 @@ async def open_backend(
 def check_held_out(data: Data, environment: Environment, renderer: Renderer, context: int) -> None:
     """Raise DataError if a held-out prompt leaves no room for an answer."""
     lengths = [
-        (problem.id, prompt_length(problem, environment, renderer, context))
+        (problem.id, prompt_length(problem, environment, renderer))
         for problem in itertools.chain(*data.test.values())
     ]
     refuse_prompts(lengths, context, "held-out")
