@@ -320,7 +320,7 @@ def test_help_and_dry_run_run_nothing(files, capsys):
 
 
 def test_the_verb_shows_a_table_and_a_rate(files, capsys, monkeypatch):
-    monkeypatch.setattr("code_rl.grading.sandbox.connect_executor", lambda *_, **__: EchoExecutor())
+    monkeypatch.setattr("code_rl.cli.judge.connect_executor", lambda *_, **__: EchoExecutor())
     paths = files(program(1, "1"), program(1, "2"))
     argv = [f"{key}={value}" for key, value in zip(("dataset", "programs", "out"), paths, strict=True)]
     assert main(["judge", *argv]) == 0
@@ -333,7 +333,7 @@ def test_the_verb_shows_a_table_and_a_rate(files, capsys, monkeypatch):
 
 
 def test_a_broken_checker_is_spoken_of_and_nothing_is_to_be_run_again(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("code_rl.grading.sandbox.connect_executor", lambda *_, **__: EchoExecutor())
+    monkeypatch.setattr("code_rl.cli.judge.connect_executor", lambda *_, **__: EchoExecutor())
     problem = Problem(
         "1",
         "",
