@@ -107,7 +107,9 @@ async def evaluate_benchmarks(
         limits = sweep_limits(config)
         folders = {limit: out / str(limit) if config.sweep else out for limit in limits}
         codes = [
-            await _evaluate_all(chz.replace(config, max_tokens=limit, sweep=None), data, folder)
+            await _evaluate_at_limit(
+                chz.replace(config, max_tokens=limit, sweep=None), data, folder
+            )
             for limit, folder in folders.items()
         ]
         if not config.dry_run and len(limits) * len(data) > 1:
@@ -117,7 +119,9 @@ async def evaluate_benchmarks(
     return max(codes)
 
 
-async def _evaluate_all(config: EvalConfig, data: Mapping[str, str | None], out: Path) -> int:
+async def _evaluate_at_limit(config: EvalConfig, data: Mapping[str, str | None], out: Path) -> int:
+    """Evaluate every benchmark of `data` (name to file) under one token limit. Return the exit
+    code: 0, or 1 if a sample has no verdict."""
     view = EvalView()
     async with contextlib.AsyncExitStack() as stack:
         executor = connect_executor(**config.connection)

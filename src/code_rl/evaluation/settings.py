@@ -166,8 +166,9 @@ class EvalConfig(SamplingOptions, SandboxOptions):
 
 
 def make_eval_config(given: Mapping[str, Any]) -> EvalConfig:
-    """Return the settings from the command line, over those of the checkpoint's run. Raises
-    ConfigError for settings that conflict."""
+    """Return the settings from the command line, over those of the checkpoint's run (then `greedy`
+    is on by default), with back end and model resolved. Raises ConfigError for settings that are
+    missing, conflict or have no effect."""
     from_run: dict[str, Any] = {}
     if given.get("checkpoint"):
         run = run_of(str(given["checkpoint"]))[0]

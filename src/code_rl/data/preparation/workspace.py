@@ -189,8 +189,8 @@ def names_in(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 class Workspace:
-    """Use it as a context manager: it locks the folder, so that two runs cannot write there at
-    once."""
+    """Use it as a context manager: it makes and locks the working folder, so that two runs cannot
+    write there at once, and opens `store`."""
 
     def __init__(self, config: PrepareConfig, dataset: Dataset, store_key: str) -> None:
         self.config = config

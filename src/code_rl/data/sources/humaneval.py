@@ -53,7 +53,8 @@ def read_humaneval(row: Row, _origin: Origin) -> Problem:
 
 
 def read_humaneval_plus(row: Row, _origin: Origin) -> Draft:
-    """Read a HumanEval+ row, full or mini."""
+    """Read a HumanEval+ row, full or mini: its base inputs, then its plus inputs. The reference
+    computes the expected values; functions in `CHECKERS` are judged by a checker of ours."""
     problem = _problem(row, "humanevalplus")
     inputs = tuple(
         tuple(call) for name in ("base_input", "plus_input") for call in items(row, name, list)

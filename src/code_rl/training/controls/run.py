@@ -197,8 +197,9 @@ def write_tables(plan: ControlPlan, results: Results) -> str:
 
 
 def rows(plan: ControlPlan, results: Results) -> list[ArmRow]:
-    """Return a row for every arm on every split and, with several splits, on all of them
-    together."""
+    """Return a row for the base model at each temperature and for every arm, its seeds together,
+    on every split and, with several splits, on all of them together. Tokens and seconds are sums
+    over the seeds."""
     base = f"base-{plan.evaluation(plan.seeds[0]).temperature:g}"
     splits = list(results[base]["outcomes"])
     found = []

@@ -218,12 +218,14 @@ def group_record(
 ) -> list[dict[str, Any]]:
     """Return the page's record of each completion of a group."""
     pairs = zip(record["completions"], flags_G, strict=True)
-    return [_sample(sample, flagged, pieces) for sample, flagged in pairs]
+    return [_completion_record(sample, flagged, pieces) for sample, flagged in pairs]
 
 
-def _sample(
+def _completion_record(
     sample: Mapping[str, Any], flagged: Sequence[str], pieces: TokenDecoder | None
 ) -> dict[str, Any]:
+    """Return the page's record of one completion: texts clipped, flags if there are any and, with
+    `pieces`, its tokens with their shading."""
     failure, tokens = sample["failure"], sample["tokens"]
     shown: dict[str, Any] = {name: sample[name] for name in _SHOWN}
     shown |= {"text": as_text(sample["text"]), "length": len(tokens)}
