@@ -204,7 +204,8 @@ class Folder:
             key
             for key in self.verdicts
             if key in self.samples
-            and (self.verdicts.get(key) or {})["verdict"] != VerdictKind.SANDBOX_ERROR
+            and (row := self.verdicts.get(key)) is not None
+            and row["verdict"] != VerdictKind.SANDBOX_ERROR
         ]
         if len(judged) < len(self.verdicts):
             self.verdicts.rewrite(judged)

@@ -30,8 +30,8 @@ IDLE_PART = 1 / 16
 """A test that sleeps, and used less than this share of a processor since the last look, is idle and
 lends its slot."""
 _FRAMES_BELOW = 3
-"""Frames between `Supervisor.supervise` and the program, `_run_one`, `TestRun.child` and two of the
-runner, without `_test_run`'s own."""
+"""Frames between `Supervisor.supervise` and the program (`_run_one`, `TestRun.child` and two of the
+runner), less the frame of `_test_run`, which counts them."""
 _FILE_CLOCK = 5
 """CLOCK_REALTIME_COARSE, by which the kernel dates files."""
 _COMPILE_RESERVE = 64 << 20
