@@ -77,13 +77,15 @@ class Endpoint(CompletionGenerator):
 
     async def complete(self, request: CompletionRequest, numbers: Sequence[int]) -> list[Sample]:
         """Send one request for each number, all at once."""
-        return list(await asyncio.gather(*(self._one(request, number) for number in numbers)))
+        return list(
+            await asyncio.gather(*(self._request_sample(request, number) for number in numbers))
+        )
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self._client.close()
 
-    async def _one(self, request: CompletionRequest, number: int) -> Sample:
+    async def _request_sample(self, request: CompletionRequest, number: int) -> Sample:
         body = {
             "model": self._config.model_name,
             "messages": list(request.opening),

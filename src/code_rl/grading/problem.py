@@ -115,7 +115,7 @@ class ProblemView:
     language: str = PYTHON
 
     @property
-    def spoken(self) -> tuple[str, str]:
+    def language_names(self) -> tuple[str, str]:
         """The language's name in prompts, and the tag of its code blocks."""
         if self.language == PYTHON:
             return "Python", PYTHON

@@ -50,7 +50,7 @@ def livecodebench(problem: ProblemView) -> list[Message]:
 def plain(problem: ProblemView) -> list[Message]:
     """The statement, followed by the starter code in a fenced block."""
     starter = problem.starter_code
-    starter = f"\n\n```{problem.spoken[1]}\n{starter}\n```" if starter else ""
+    starter = f"\n\n```{problem.language_names[1]}\n{starter}\n```" if starter else ""
     return [{"role": "user", "content": problem.statement + starter}]
 
 
@@ -125,16 +125,16 @@ def fetch_live_code_bench_system_prompt(prompt: str, starter_code: str | None = 
 def build_prompt(view: ProblemView) -> str:
     """The user message for `view`. Another language stands in the place of Python."""
 
-    def spoken(text: str) -> str:
+    def in_language(text: str) -> str:
         if view.language == "python":
             return text
-        title, fence = view.spoken
+        title, fence = view.language_names
         text = text.replace("```python", f"```{fence}").replace("# YOUR", "YOUR")
         return text.replace("Python", title).replace("python", title)
 
-    starter = f"{spoken(STARTER_FORMAT)}{view.starter_code}\n```\n\n"
-    body = starter if view.starter_code else spoken(STDIN_FORMAT)
-    return f"{spoken(OPENING)}{view.statement}\n{body}{CLOSING}"
+    starter = f"{in_language(STARTER_FORMAT)}{view.starter_code}\n```\n\n"
+    body = starter if view.starter_code else in_language(STDIN_FORMAT)
+    return f"{in_language(OPENING)}{view.statement}\n{body}{CLOSING}"
 
 
 STATEMENT_FIELDS = (

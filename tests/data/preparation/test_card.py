@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from code_rl.cli.main import main
-from code_rl.data.preparation.nearby import generated_tests
+from code_rl.data.preparation.generated_tests import generated_tests
 from code_rl.grading import CallTest, Problem, SequenceTest, StdinTest
 from code_rl.grading.native import write_problems
 from tests.refusals import one_line

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from code_rl.grading.sandbox.blame import Retries
 from code_rl.grading.sandbox.executor import Execution, Job, Status, StdinInput
-from code_rl.grading.sandbox.retries import Retries
 from tests.boxes import shared_box
 from tests.grading.jobs import collect, stdin_job
 from tests.grading.sandbox.sandbox_boxes import LEVELS, run, run_one

@@ -13,8 +13,8 @@ import pytest
 
 from code_rl.engine.places import BackendKind, Place
 from code_rl.engine.remote import Link, RemoteFuture
+from code_rl.grading.sandbox.blame import MAX_LOST_RESULTS, OUTAGES, Retries
 from code_rl.grading.sandbox.executor import Execution, Job, LostError, RefusedError, Status, StdinInput
-from code_rl.grading.sandbox.retries import MAX_LOST_RESULTS, OUTAGES, Retries
 from code_rl.util.errors import BackendError, OutageError, SandboxError
 from tests.refusals import names_all, refused
 from tests.waiting import until
@@ -132,7 +132,7 @@ def test_a_program_that_kills_its_worker_is_to_blame_after_three_losses_and_the_
     ],
 )
 def test_trouble_that_stays_with_one_program_is_ours_after_a_few_attempts(program, error, attempts, monkeypatch):
-    monkeypatch.setattr("code_rl.grading.sandbox.retries.FIRST_PAUSE_S", 0.06)
+    monkeypatch.setattr("code_rl.grading.sandbox.blame.FIRST_PAUSE_S", 0.06)
 
     async def go() -> int:
         retries = patient(Flaky(), 60.0)

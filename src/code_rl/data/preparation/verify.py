@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from operator import itemgetter
 
 from code_rl.data.preparation.attempts import is_unsteady, mutants, perturbed, trivial_pass
-from code_rl.data.preparation.nearby import nearby_problem
+from code_rl.data.preparation.generated_tests import nearby_problem
 from code_rl.data.preparation.settings import PrepareConfig
 from code_rl.data.preparation.workspace import (
     Candidate,
@@ -56,7 +56,7 @@ Programs = dict[str, dict[str, int]]
 _NOT_IMPORTED = re.compile(r"ModuleNotFoundError: No module named '([^'.]+)")
 
 # The code and the settings on which a stored decision depends, beside the problem.
-_OWN = ("verify", "attempts", "nearby", "workspace")
+_OWN = ("verify", "attempts", "generated_tests", "workspace")
 _CODE = (*(f"{__package__}.{name}" for name in _OWN), "code_rl.grading")
 _DECIDING = ("mutants", "seed", "max_references", "repeats", "patient_limit_s", "unverified")
 

@@ -3,7 +3,7 @@ node's capacity.
 
 Ray lists the nodes, starts the servers with a token of this run's own, and detects deaths. Jobs
 travel to them directly, as to any server of ours (`fusion.jobs`). Work lost with a node runs again
-on another (`sandbox.retries`). Expected outputs stay in this process.
+on another (`sandbox.blame`). Expected outputs stay in this process.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ import asyncio
 import os
 
 from code_rl.grading.languages import PYTHON
+from code_rl.grading.sandbox.blame import EMBEDDED_OUTAGE_TIMEOUT_S, REMOTE_OUTAGE_TIMEOUT_S
 from code_rl.grading.sandbox.executor import Executor, Job, StdinInput, require_linux
 from code_rl.grading.sandbox.fusion.protocol import run_urls
-from code_rl.grading.sandbox.retries import EMBEDDED_OUTAGE_TIMEOUT_S, REMOTE_OUTAGE_TIMEOUT_S
 from code_rl.util.concurrency import closing
 from code_rl.util.errors import ConfigError, SandboxError
 

@@ -259,7 +259,7 @@ class Executor(Protocol):
 
         Closing the iterator early (after a first failure) stops the submission. A COMPILE_ERROR is
         the last. Raises SandboxError for infrastructure failures, after the retries of
-        `sandbox.retries`; executions already yielded remain valid. Calls may run concurrently.
+        `sandbox.blame`; executions already yielded remain valid. Calls may run concurrently.
         """
         ...
 

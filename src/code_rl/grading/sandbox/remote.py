@@ -9,9 +9,9 @@ import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
+from code_rl.grading.sandbox.blame import Retries
 from code_rl.grading.sandbox.executor import Execution, Job, require_linux
 from code_rl.grading.sandbox.pooled import Pool
-from code_rl.grading.sandbox.retries import Retries
 from code_rl.util.concurrency import closing
 from code_rl.util.errors import IsolationError
 

@@ -60,7 +60,9 @@ class _ChatML(Renderer):
         """The token that ends a turn."""
         return [self._end]
 
-    def spoken(self, messages: Sequence[Message], index: int, last: bool) -> tuple[str, str]:
+    def opening_and_text(
+        self, messages: Sequence[Message], index: int, last: bool
+    ) -> tuple[str, str]:
         """Split an assistant's turn into the text of its opening and the assistant's own text."""
         del last
         return "", messages[index]["content"]
@@ -72,7 +74,7 @@ class _ChatML(Renderer):
         that ends it (empty for other turns)."""
         for index, message in enumerate(messages):
             if message["role"] == "assistant":
-                primer, said = self.spoken(messages, index, index == last)
+                primer, said = self.opening_and_text(messages, index, index == last)
                 yield self._opening(primer), [*self.encode_text(said), self._end], self._newline
             else:
                 body = self.encode_text(f"{message['role']}\n{message['content']}")
@@ -100,7 +102,9 @@ class Qwen3Renderer(_ChatML):
     Earlier turns lose their reasoning, as in the chat template, so there is no extension property.
     """
 
-    def spoken(self, messages: Sequence[Message], index: int, last: bool) -> tuple[str, str]:
+    def opening_and_text(
+        self, messages: Sequence[Message], index: int, last: bool
+    ) -> tuple[str, str]:
         """Include the think block only in turns after the last question. It is empty only in the
         conversation's last turn."""
         reasoning, content = reasoning_and_answer(messages[index])
@@ -143,7 +147,9 @@ class Qwen35Renderer(_ChatML):
         """Trim every turn; raises as `prompt_tokens` does."""
         return super().build_supervised_example(_trimmed(messages))
 
-    def spoken(self, messages: Sequence[Message], index: int, last: bool) -> tuple[str, str]:
+    def opening_and_text(
+        self, messages: Sequence[Message], index: int, last: bool
+    ) -> tuple[str, str]:
         """Include the think block in every turn after the last question, and in no earlier one."""
         del last
         reasoning, content = reasoning_and_answer(messages[index])

@@ -5,7 +5,7 @@ With the harness, the first test travels alone, so that a wrong program is cheap
 in one request; a test without a result is sent once more, by itself. The harness and the program
 may run under the same account there, so a program can kill or stop the harness: it writes the
 result file last, and results count only if it reached its end. A lost result is the program's doing
-only if a probe program on the same server returns its own (`sandbox.retries`).
+only if a probe program on the same server returns its own (`sandbox.blame`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 
 from code_rl.grading.languages import PYTHON
+from code_rl.grading.sandbox.blame import CONTROL, CONTROL_OUTPUT, only_slept
 from code_rl.grading.sandbox.executor import Execution, Job, LostError, RefusedError, Status
 from code_rl.grading.sandbox.fusion.harness import RESULT_FILE
 from code_rl.grading.sandbox.fusion.jobs import post_job
@@ -42,7 +43,6 @@ from code_rl.grading.sandbox.fusion.transport import (
     post_run,
 )
 from code_rl.grading.sandbox.pooled import Member
-from code_rl.grading.sandbox.retries import CONTROL, CONTROL_OUTPUT, only_slept
 from code_rl.util.concurrency import closing
 
 

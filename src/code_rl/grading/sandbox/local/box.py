@@ -17,11 +17,11 @@ from typing import Any
 
 from code_rl.grading.sandbox.commands import Box, BoxLimits, BoxResult
 from code_rl.grading.sandbox.local.cgroups import Groups, WorkerGroup
+from code_rl.grading.sandbox.local.execution import memory_file
 from code_rl.grading.sandbox.local.guest import box as guest
 from code_rl.grading.sandbox.local.guest import wire
 from code_rl.grading.sandbox.local.guest.confinement import confine
 from code_rl.grading.sandbox.local.launcher import ROOT, make_scratch, spawn, strongest
-from code_rl.grading.sandbox.local.outcome import memory_file
 from code_rl.util.errors import ConfigError, IsolationError, SandboxError
 
 _ENVIRONMENT = {

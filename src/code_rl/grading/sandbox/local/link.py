@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from code_rl.grading.sandbox.executor import Execution, LostError, Status
 from code_rl.grading.sandbox.local.cgroups import WorkerGroup
+from code_rl.grading.sandbox.local.execution import Streams, execution, memory_file
 from code_rl.grading.sandbox.local.guest import wire
 from code_rl.grading.sandbox.local.launcher import WorkerProcess
-from code_rl.grading.sandbox.local.outcome import Streams, execution, memory_file
 from code_rl.util.errors import SandboxError
 
 _END_S = 60.0

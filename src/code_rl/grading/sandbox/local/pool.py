@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
 from code_rl.grading.languages import PYTHON
+from code_rl.grading.sandbox.blame import EMBEDDED_OUTAGE_TIMEOUT_S, Retries
 from code_rl.grading.sandbox.executor import (
     Execution,
     Job,
@@ -21,14 +22,13 @@ from code_rl.grading.sandbox.executor import (
     default_slots,
 )
 from code_rl.grading.sandbox.local.cgroups import Groups
+from code_rl.grading.sandbox.local.execution import Streams
 from code_rl.grading.sandbox.local.guest import wire
 from code_rl.grading.sandbox.local.guest.confinement import confine
 from code_rl.grading.sandbox.local.launcher import PRELOADED_PACKAGES, Zygote, strongest
 from code_rl.grading.sandbox.local.link import WorkerLink
-from code_rl.grading.sandbox.local.outcome import Streams
 from code_rl.grading.sandbox.local.programs import Programs
 from code_rl.grading.sandbox.local.slots import Slots
-from code_rl.grading.sandbox.retries import EMBEDDED_OUTAGE_TIMEOUT_S, Retries
 from code_rl.util.concurrency import closing
 from code_rl.util.errors import ConfigError, SandboxError
 
