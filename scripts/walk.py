@@ -55,12 +55,13 @@ class Walk:
 
 def step_files() -> list[str]:
     """Return the files of one training step."""
-    walk, begun = Walk(), set[int]()
+    walk, begun = Walk(), set[FrameType]()
 
     def profile(frame: FrameType, event: str, argument: object) -> None:
-        # A coroutine is called again each time it goes on, in the same frame.
+        # A coroutine is called again each time it goes on, in the same frame. The frames are kept:
+        # the id of one that has ended may be another's.
         if event == "call" and frame.f_code.co_name == "train_on" and frame.f_code.co_filename.endswith("/loop.py"):
-            begun.add(id(frame))
+            begun.add(frame)
             walk.open = len(begun) == 2
         walk.note(frame, event, argument)
 
