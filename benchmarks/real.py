@@ -215,9 +215,8 @@ def compete(options: Options, title: str, entrants: list[tuple[str, str]], job: 
 def main(options: Options) -> int:
     from code_rl.engine.names import source_of
 
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
-    )  # stopped processes do not notice that we are gone
+    # Stopped processes do not notice that we are gone
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     model = source_of(MODEL)
     job = {"model": model, "prompts": read_prompts(model, options.prompts)} | {
         name: getattr(options, name) for name in ("threads", "group", "new_tokens")

@@ -105,9 +105,8 @@ def compare(seed: str, steps: int, max_turns: int, more: Mapping[str, str], scra
         "save_every": "1",
     }
     turned, done, per_step = list[dict[str, Any]](), 0, budget / steps * max_turns
-    while (
-        sampled(turned) + 1.5 * per_step < budget
-    ):  # as many steps as the same number of tokens pays for, less the last
+    # As many steps as the same number of tokens pays for, less the last
+    while sampled(turned) + 1.5 * per_step < budget:
         done = max(done + 1, int(done + (budget - sampled(turned)) / per_step) - 1)
         turned = train(scratch / "repair", {**repair, "max_steps": str(done), "eval_every": "-1"})
         per_step = sampled(turned) / done

@@ -100,7 +100,7 @@ def audit_command(given: Mapping[str, str]) -> int:
 
 
 def _audit_grader(config: AuditConfig) -> Scorecard:
-
+    """Grade the corpus with the grader, saying how it is confined and what was skipped."""
     corpus = load_corpus().share(SHARES[config.corpus])
     grader = open_grader(config)
     print(f"{grader.name}: {len(corpus.entries)} programs of corpus {corpus.version}")

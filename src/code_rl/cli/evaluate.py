@@ -51,6 +51,7 @@ def eval_command(given: Mapping[str, Any]) -> int:
 
 
 def _compare(config: EvalConfig) -> int:
+    """Print, and write if `out` is given, the paired difference of two evaluations."""
     folders = [Path(part.strip()).expanduser() for part in (config.compare or "").split(",")]
     if len(folders) != 2:
         raise ConfigError(f"compare={config.compare} must be two folders, A,B")

@@ -157,6 +157,8 @@ def _push(hub: Any, name: str, folder: Path) -> str:
 
 
 def _origin(config: ExportConfig) -> _Origin:
+    """Find where the checkpoint lives, and its base model, from the setting or the run's own
+    record."""
     if config.checkpoint.startswith(REMOTE):
         return _Origin(
             config.checkpoint, None, resolve_backend(config.backend), config.base_model, None
@@ -174,6 +176,7 @@ def _origin(config: ExportConfig) -> _Origin:
 
 
 def _adapter(origin: _Origin) -> Adapter:
+    """Read the adapter from this machine, or download it first."""
     if not origin.path.startswith(REMOTE):
         return read_embedded(Path(origin.path))
     if origin.backend == "embedded":

@@ -169,13 +169,11 @@ def run_verb(name: str, words: Sequence[str], program: str) -> int:
             raise
         return _fail(_of_a_setting(error, words) or ResourceError(describe_error(error)))
     except KeyboardInterrupt:
-        signal.signal(
-            signal.SIGINT, signal.SIG_DFL
-        )  # a second Ctrl-C ends the rest without a traceback
+        # A second Ctrl-C ends the rest without a traceback
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         print("interrupted", file=sys.stderr)
-        ends = threading.Timer(
-            2.0, os._exit, (130,)
-        )  # in case a thread still waits, for example for a hub
+        # In case a thread still waits, for example for a hub
+        ends = threading.Timer(2.0, os._exit, (130,))
         ends.daemon = True
         ends.start()
         return 130

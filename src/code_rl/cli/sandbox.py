@@ -79,6 +79,7 @@ def sandbox_command(given: Mapping[str, str]) -> int:
 
 
 async def _serve(config: SandboxConfig) -> None:
+    """Answer requests until SIGTERM or SIGINT, then drain within the grace."""
     from code_rl.grading.sandbox.server import EmbeddedSandbox  # it can be imported only on Linux
 
     token = os.environ.get(TOKEN_VARIABLE)

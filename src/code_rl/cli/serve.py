@@ -92,6 +92,7 @@ def read_token(host: str) -> str | None:
 
 
 async def _serve(config: ServeConfig, token: str | None, state_dir: Path) -> int:
+    """Answer requests until SIGTERM or SIGINT; 1 if requests outlived the grace, else 0."""
     from code_rl.engine.local import EmbeddedService
     from code_rl.engine.serve import (
         Core,

@@ -153,6 +153,7 @@ def source_files(name: str, data: str | None, choice: RowSelection) -> tuple[lis
 
 
 def _livecodebench_files(path: Path | None, choice: RowSelection) -> tuple[list[Path], str]:
+    """Return the shards of the chosen version, local or downloaded, and the revision to publish."""
     if path is not None and path.is_file():
         if choice.version is not None:
             raise ConfigError(

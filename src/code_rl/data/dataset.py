@@ -280,6 +280,7 @@ def own_test_setting(setting: str) -> str | None:
 
 
 def _parts(setting: str) -> list[Part]:
+    """Split `dataset=` at commas, but for a path that contains one."""
     if (whole := _local(setting)) is not None:
         return [whole]
     parts = [part.strip() for part in setting.split(",")]
@@ -291,6 +292,7 @@ def _parts(setting: str) -> list[Part]:
 
 
 def _part(text: str) -> Part:
+    """Read one NAME[@REVISION][:SPLIT], or a local path."""
     if (local := _local(text)) is not None:
         return local
     base, colon, split = text.rpartition(":") if ":" in text else (text, "", "")
@@ -316,6 +318,7 @@ def _local(text: str) -> Part | None:
 
 
 def _sources(part: Part, role: Role) -> list[Source]:
+    """Return a part's sources: built-in, mixture, catalogue, path, hub id, or the user's object."""
     name, split, given = part.name, part.split, part.given
     if given == BUILTIN:
         from code_rl.data.builtin import BuiltinTrainSet
@@ -352,6 +355,7 @@ def _sources(part: Part, role: Role) -> list[Source]:
 
 
 def _named(part: Part, entry: CatalogueEntry, role: Role) -> Source:
+    """Download the files of a hub set's split and return their source."""
     name, split = part.name, part.split
     wanted: Sequence[str] = ()
     if name == "livecodebench":
@@ -371,6 +375,7 @@ def _named(part: Part, entry: CatalogueEntry, role: Role) -> Source:
 
 
 def _from_path(path: Path, part: Part, role: Role) -> Source:
+    """Return the source of a local file, or of one split of a folder."""
     split, given = part.split, part.given
     if path.is_file():
         if split is not None:

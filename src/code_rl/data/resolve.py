@@ -123,6 +123,7 @@ async def with_expected(
 
 
 async def _resolve_reading(item: Ambiguous, executor: Executor) -> Problem | Skipped:
+    """Choose the only reading of the tests under which a reference passes; tiers go in order."""
     problem, references = item.problem, item.problem.solutions[:MAX_REFERENCES]
     if not references:  # a row with a single reading needs no run
         documented = item.tiers[0]

@@ -265,6 +265,7 @@ def download_adapter(place: Place, path: str, folder: Path) -> str:
 
 
 def _fetch(name: str, url: str, folder: Path) -> None:
+    """Download one file of a checkpoint into `folder`, never outside it."""
     import httpx
 
     relative = PurePosixPath(name)
@@ -325,6 +326,7 @@ def model_card(
 
 
 def _evaluation(metrics: Sequence[Mapping[str, Any]]) -> str:
+    """Return the model card's table of the run's own held-out evaluations."""
     scored = [record for record in metrics if any(name in record for name in _SCORES)]
     if not scored:
         return "## Evaluation\n\nNo evaluation was recorded."

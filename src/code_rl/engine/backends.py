@@ -110,6 +110,8 @@ async def connect(
 async def _connect_embedded(
     options: SamplingOptions, training: TrainingOptions, state_dir: Path, state_path: str | None
 ) -> Backend:
+    """Start the in-process engine with a plan of its memory; a sampler of vLLM's joins if asked
+    for."""
     from code_rl.engine.local import EmbeddedService
     from code_rl.engine.local.device import Device
     from code_rl.engine.local.memory import plan_of
@@ -206,6 +208,7 @@ async def _sampled_by_vllm(
 async def _connect_remote(
     options: SamplingOptions, training: TrainingOptions, state_path: str | None, found: Survey
 ) -> Backend:
+    """Open a session and probe, with one token, each feature that the run depends on."""
     from code_rl.engine import probes as asking
     from code_rl.engine.remote import RemoteService
 

@@ -113,6 +113,7 @@ def folder_of(file: Path) -> Path:
 
 
 def _convert(file: Path, out: Path) -> None:
+    """Convert a .gguf file into a folder of plain weights with its tokenizer."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -121,9 +122,8 @@ def _convert(file: Path, out: Path) -> None:
         file.parent, gguf_file=file.name, dtype=torch.float32
     )
     config = loaded.config
-    del (
-        config.quantization_config
-    )  # the weights are now plain, but transformers would refuse to save a quantized model
+    # The weights are now plain, but transformers would refuse to save a quantized model
+    del config.quantization_config
     with torch.device("meta"):
         model = type(loaded)(config)
     model.load_state_dict(loaded.state_dict(), assign=True)

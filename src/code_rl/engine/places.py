@@ -113,6 +113,7 @@ def place_of(
 
 
 def _checked_key(name: str, key: str | None) -> str | None:
+    """Return the key, or None if it is empty. Raises ConfigError, which does not quote it."""
     if not key:
         return None
     if not _KEY.fullmatch(key):
@@ -124,6 +125,7 @@ def _checked_key(name: str, key: str | None) -> str | None:
 
 
 def _checked_url(name: str, url: str) -> str:
+    """Return the URL without its final slash. Raises ConfigError if it has a user or query."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port

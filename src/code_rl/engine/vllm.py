@@ -176,6 +176,7 @@ class Vllm:
             raise ConfigError(f"sampler={error}") from error
 
     async def _probe(self, sampler: VllmSampler, last_token: int) -> None:
+        """Score the server's tokens on the embedded engine. Raises ConfigError if scales differ."""
         from tinker import types
 
         options, prompt = self._options, [last_token // 2, last_token // 3, last_token]

@@ -182,6 +182,7 @@ def _of_store(
     choice: RowSelection,
     facts: Mapping[str, Any],
 ) -> Benchmark:
+    """Return the benchmark of a set's own problems."""
     seen = [(place.id, place.about) for place in store.places]
     return _benchmark(name, store.get, prompt, seen, choice, facts, store.skipped)
 

@@ -118,6 +118,7 @@ def _published(identity: Mapping[str, Any], published: Published) -> list[dict[s
 
 
 def _remarks(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """List the settings that differ between the two evaluations."""
     before, after = (
         {**each.get("settings", {}), "prompt": each.get("prompt")} for each in (one, other)
     )

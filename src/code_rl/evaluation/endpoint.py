@@ -86,6 +86,7 @@ class Endpoint(CompletionGenerator):
         await self._client.close()
 
     async def _request_sample(self, request: CompletionRequest, number: int) -> Sample:
+        """Send one request, in its turn, and read the sample from the answer."""
         body = {
             "model": self._config.model_name,
             "messages": list(request.opening),

@@ -34,6 +34,7 @@ def code_version() -> dict[str, Any]:
 
 
 def _commit(root: Path) -> str | None:
+    """Return the commit of the source tree, or None outside one."""
     command = ["git", "-C", str(root), "rev-parse", "HEAD"]
     try:
         return (

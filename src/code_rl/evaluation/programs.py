@@ -150,9 +150,8 @@ async def judge_programs(
         async def work() -> None:
             nonlocal judged
             for program, key in rows:
-                await asyncio.sleep(
-                    0
-                )  # let other tasks run, even if this program waits for nothing
+                # Let other tasks run, even if this program waits for nothing
+                await asyncio.sleep(0)
                 if is_judged(log.get(key)):
                     continue
                 problem = store.get(program.problem_id).in_language(language)

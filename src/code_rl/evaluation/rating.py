@@ -146,9 +146,9 @@ def _from_row(row: Mapping[str, Any]) -> Contest:
 
 
 def _from_site(row: Mapping[str, Any]) -> Contest:
-    answers = (
-        row[name] for name in ("standings", "rating_changes")
-    )  # with or without the site's outer object
+    """Read a contest in the form of Codeforces' own API."""
+    # With or without the site's outer object
+    answers = (row[name] for name in ("standings", "rating_changes"))
     standings, changes = (
         one["result"] if isinstance(one, Mapping) and "result" in one else one for one in answers
     )
@@ -164,6 +164,7 @@ def _contest(
     problems: Iterable[Mapping[str, Any]],
     rated: Iterable[tuple[Mapping[str, Any], Any]],
 ) -> Contest:
+    """Build a contest whose rated participants are sorted from best to worst."""
     points_of = {str(problem["index"]): problem.get("points") for problem in problems}
     worth = {
         index: None if points is None else float(points) for index, points in points_of.items()

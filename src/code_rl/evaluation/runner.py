@@ -223,6 +223,7 @@ class Evaluation:
     async def _complete(
         self, work: Work, question: Question, grader: RuleGrader | None
     ) -> Sequence[Sample]:
+        """Ask for a work item's samples; store them, and note why others are missing."""
         entry = work.entry
         # The same seed before and after training.
         seed = derive_seed(self._plan.seed, "eval", entry.split, entry.index)
@@ -255,6 +256,7 @@ class Evaluation:
         self.on_verdict(own)
 
     def _note(self, key: Key, sample: Sample, row: Row) -> None:
+        """Add one verdict to the results."""
         self._found.cpu_s += row["cpu_s"]
         self._found.outcomes[key] = SampleOutcome(
             kind=VerdictKind(row["verdict"]),

@@ -140,6 +140,7 @@ def _numbered(samples: Mapping[Key, Sample]) -> list[Sample]:
 
 
 def _read_row(row: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (problem id, sample) of a row in our, evalplus's or LiveCodeBench's form."""
     if "question_id" in row:
         codes = row.get("code_list")
         if not isinstance(codes, list) or not all(isinstance(code, str) for code in codes):

@@ -249,6 +249,7 @@ def _check(config: EvalConfig, given: Mapping[str, Any]) -> None:
 
 
 def _check_answerer(config: EvalConfig, given: Mapping[str, Any]) -> None:
+    """Refuse anything but one model, checkpoint, endpoint or file of samples."""
     ways = [
         name for name in ("checkpoint", "endpoint", "samples") if getattr(config, name) is not None
     ]

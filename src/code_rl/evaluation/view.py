@@ -100,6 +100,7 @@ class EvalView(VerdictView):
             )
 
     def _remarks(self, results: Mapping[str, Any]) -> None:
+        """Say the rating, the rows without a problem and the missing or undecided samples."""
         for name, problems in results["problems_of"].items():
             if few := results["problems"] - problems:
                 self.say(
@@ -152,6 +153,7 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 
 def _cells(row: Mapping[str, Any], names: list[str]) -> list[str]:
+    """Format one table row; columns without a value hold "-"."""
     if not row["problems"]:
         return ["0", *("-" for _ in names[1:])]
     cells = {

@@ -218,6 +218,8 @@ async def _blame(
     trouble: UndecidedError,
     budget: CheckerBudget,
 ) -> Reason:
+    """Blame a checker without a decision: the program, unless it fails on the references' answers,
+    too."""
     tried: UndecidedError | None = None
     if not problem.solutions:
         return unreadable(trouble, None)

@@ -119,6 +119,7 @@ def judge(
 async def _judge(
     problem: Problem, code: str, executor: Executor, cpu_limit_s: float | None, tally: _Tally
 ) -> None:
+    """Run the tests into `tally`; an infrastructure failure becomes its reason."""
     limits = limits_of(problem, cpu_limit_s)
     try:
         if problem.compare.rule == "checker":

@@ -70,6 +70,7 @@ def fences_of(name: str) -> tuple[str, ...]:
 
 
 def _language(name: str, table: Any, where: str) -> Language:
+    """Read one language's table. Raises ConfigError that names the field."""
     kinds = {field.name: field.type for field in fields(Language) if field.name != "name"}
     if not isinstance(table, dict) or name == PYTHON:
         raise ConfigError(f"{where}: a language is a table, and its name is not {PYTHON!r}")

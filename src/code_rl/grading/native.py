@@ -261,6 +261,7 @@ def problem_from_json(data: Mapping[str, Any], where: str = "problem") -> Proble
 
 
 def _compare_to_json(compare: Compare) -> str | dict[str, Any]:
+    """Return the rule's name alone, or with the fields that differ from their defaults."""
     if compare == Compare(compare.rule):
         return compare.rule
     named = asdict(compare)
@@ -325,6 +326,7 @@ def test_to_json(test: TestCase) -> dict[str, Any]:
 
 
 def _test_from_json(data: Any, where: str) -> TestCase:
+    """Read one test of any kind. Raises DataError that names the field."""
     if not isinstance(data, dict):
         raise DataError(f"{where}: an object was expected, not {short(data)}")
     kind = data.get("kind")
@@ -344,6 +346,7 @@ def _test_from_json(data: Any, where: str) -> TestCase:
 
 
 def _call(row: dict[str, Any], where: str) -> CallTest:
+    """Read a call test: exactly one of `expected` and `raises`."""
     raises = row.get("raises")
     if raises in NOT_FOR_RAISES:
         raise DataError(
@@ -357,6 +360,7 @@ def _call(row: dict[str, Any], where: str) -> CallTest:
 
 
 def _sequence(row: dict[str, Any], where: str) -> SequenceTest:
+    """Read a sequence test: the construction first, then one expected value per call."""
     name, calls = row.pop("class"), row.pop("calls")
     for call in calls:
         if not (ITEMS.fits(call) and len(call) == 2 and NAME.fits(call[0]) and ITEMS.fits(call[1])):

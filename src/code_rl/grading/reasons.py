@@ -95,6 +95,7 @@ def clip(text: str) -> str:
 
 
 def _unanswered(execution: Execution, test: TestCase) -> Reason | None:
+    """Return the reason if the call gave no value or raised where that is not expected."""
     if execution.value is None:
         detail = clip(execution.detail)
         return Reason(

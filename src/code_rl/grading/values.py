@@ -294,6 +294,7 @@ def _check_node(node: Any, name: str, before: int) -> None:
 
 
 def _build_list(values: list[Any], nodes: Mapping[str, Any]) -> Any:
+    """Build a linked list of the program's own ListNode, or a plain record without one."""
     if not values:
         return None
     kind = nodes.get(LIST_NODE)
@@ -307,6 +308,7 @@ def _build_list(values: list[Any], nodes: Mapping[str, Any]) -> Any:
 
 
 def _build_tree(values: list[Any], nodes: Mapping[str, Any]) -> Any:
+    """Build a tree of the program's own TreeNode, level by level, or a plain record without one."""
     while values and values[-1] is None:
         values.pop()
     if not values:

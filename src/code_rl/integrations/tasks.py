@@ -55,13 +55,14 @@ def read_image(folder: Path) -> PlainImage:
             kind, *words = shlex.split(line)
             if "$" in line:
                 raise ConfigError("a box knows no variables")
-            image = _with(image, kind.upper(), words, folder)
+            image = _apply_instruction(image, kind.upper(), words, folder)
         except (ConfigError, ValueError) as error:
             raise ConfigError(f"{path}, line {number}: {line.strip()[:80]}: {error}") from error
     return image
 
 
-def _with(image: PlainImage, kind: str, words: list[str], folder: Path) -> PlainImage:
+def _apply_instruction(image: PlainImage, kind: str, words: list[str], folder: Path) -> PlainImage:
+    """Apply one instruction of a Dockerfile. Raises ConfigError if a box cannot follow it."""
     match kind, [word for word in words if kind != "FROM" or not word.startswith("--platform=")]:
         case "FROM", [base, *_] if re.split("[:@]", base.split("/")[-1])[0] in _PLAIN:
             return image

@@ -116,6 +116,8 @@ def get_reward(
 
 
 def _guarded(name: str, theirs: RewardFunction) -> RewardFunction:
+    """Wrap the user's reward: its errors name it, and its parts are checked."""
+
     def program(*arguments: Any) -> float | Mapping[str, float]:
         with attribute_errors_to("reward", name):
             earned: object = theirs(*arguments)

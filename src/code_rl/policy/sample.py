@@ -178,6 +178,7 @@ class GroupGrader:
         return verdict
 
     async def _run(self, public: bool, code: str | None) -> Verdict:
+        """Judge on all tests, or on the public ones only."""
         problem = self._problem
         if public:
             problem = replace(problem, tests=tuple(test for test in problem.tests if test.public))

@@ -187,6 +187,7 @@ class _Notices(logging.Handler):
 
 
 def _evaluation_line(metrics: Mapping[str, Any]) -> str:
+    """Format Pass@1 and greedy accuracy of each split in one line."""
     parts = []
     for key in metrics:
         if key.endswith("/pass@1") and key.count("/") == 2:

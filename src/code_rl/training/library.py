@@ -183,6 +183,7 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_typed(name: str, value: Any) -> Any:
+    """Convert a Python value to the text that the command line takes; objects go by name."""
     import chz
 
     if isinstance(value, Path):

@@ -186,7 +186,7 @@ class Batches:
                 break
             if run.budget.capped:
                 run.budget.reserve(f"batch {self._next}", worst_batch(run, self._next))
-            self._batches[self._next] = self._begin(self._next, policy)
+            self._batches[self._next] = self._begin_batch(self._next, policy)
             self._next += 1
         return self._batches[policy.step]
 
@@ -275,7 +275,8 @@ class Batches:
 
         await self._side.do(commit)
 
-    def _begin(self, step: int, policy: Policy) -> Batch:
+    def _begin_batch(self, step: int, policy: Policy) -> Batch:
+        """Start the tasks of a step's groups and canaries."""
         run, config = self._run, self._run.config
         stage = run.schedule.stage(step, self._logged)
         request_per: Literal["group", "completion"] = (

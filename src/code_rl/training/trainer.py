@@ -222,18 +222,20 @@ class _Signals:
     def caught(self) -> Iterator[None]:
         loop, task = asyncio.get_running_loop(), cast("asyncio.Task[Any]", asyncio.current_task())
         for number in _STOPS:
-            on_loop_signal(loop, number, self._first, number, task)
+            on_loop_signal(loop, number, self._on_first_signal, number, task)
         try:
             yield
         finally:
             forget_signals(loop, _STOPS)
 
-    def _first(self, number: signal.Signals, task: asyncio.Task[Any]) -> None:
+    def _on_first_signal(self, number: signal.Signals, task: asyncio.Task[Any]) -> None:
+        """Handle the first signal: finish the step, or cancel an evaluation; the second one ends at
+        once."""
         self.code = 128 + number
         self.asked.set()
         forget_signals(asyncio.get_running_loop(), _STOPS)
         for each in _STOPS:
-            signal.signal(each, self._second)
+            signal.signal(each, self._on_second_signal)
         # Printed only after the handlers are replaced: a second signal may follow at once.
         if self._console.evaluates:
             self.cut = True
@@ -244,7 +246,7 @@ class _Signals:
                 f"{number.name}: finishing this step and saving; once more to stop at once"
             )
 
-    def _second(self, number: int, frame: object) -> None:
+    def _on_second_signal(self, number: int, frame: object) -> None:
         del frame
         os.write(1, f"\n{self.hint}\n".encode())
         signal.signal(number, signal.SIG_DFL)

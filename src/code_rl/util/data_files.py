@@ -195,6 +195,7 @@ def parse_json(text: str) -> Any:
 
 
 def _parse(text: bytes, where: str, wanted: str) -> Any:
+    """Parse JSON text in UTF-8. Raises DataError that names the place."""
     try:
         return parse_json(text.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -212,6 +213,7 @@ def _begins_with_object(path: Path) -> bool:
 
 
 def _array_rows(path: Path) -> Iterator[dict[str, Any] | DataError]:
+    """Yield the rows of a JSON array; an item that is no object is yielded as its error."""
     size = path.stat().st_size
     if size > MAX_ARRAY_BYTES:
         raise DataError(
@@ -227,6 +229,7 @@ def _array_rows(path: Path) -> Iterator[dict[str, Any] | DataError]:
 
 
 def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield rows in batches of bounded memory."""
     from pyarrow import ArrowException
 
     with _open_parquet(path) as file:

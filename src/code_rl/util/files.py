@@ -219,6 +219,7 @@ class KeyedLog(Generic[Key]):
         self._open()
 
     def _open(self) -> None:
+        """Read where each key's last row is, and open the file for appending."""
         drop_torn_line(self.path)
         self._places: dict[Key, tuple[int, int]] = {}
         end = 0

@@ -14,6 +14,7 @@ STYLE = Path(__file__).with_name("style.css")
 
 @functools.cache
 def _environment(folder: Path) -> Environment:
+    """Return jinja2 for the templates of `folder`, with autoescaping and strict names."""
     loader = FileSystemLoader([folder, Path(__file__).parent])
     return Environment(
         loader=loader,

@@ -109,6 +109,7 @@ def fields_of(cls: type[Any]) -> dict[str, Any]:
 
 
 def _misfit(cls: type[Any], values: Mapping[str, Any]) -> str:
+    """Name the first setting whose value does not fit its type."""
     fields = chz.chz_fields(cls)
     for name, value in values.items():
         try:

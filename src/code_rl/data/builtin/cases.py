@@ -84,6 +84,7 @@ def _number_cases(spec: Spec, rng: random.Random) -> Iterator[list[int]]:
 
 
 def _sort_out(spec: Spec, everything: Sequence[int]) -> _Pool:
+    """Divide the source's values by the filter: kept, dropped, at its threshold, and beside it."""
     filt, mapping, _ = spec.parts
     fk, mk = spec.filter_const, spec.map_const
     threshold = fk if isinstance(fk, int) else 0
@@ -97,6 +98,8 @@ def _sort_out(spec: Spec, everything: Sequence[int]) -> _Pool:
 
 
 def _list_cases(rng: random.Random, pool: _Pool) -> Iterator[list[int]]:
+    """Yield eight lists that mix values from all sides of the filter, duplicates included."""
+
     def mixed(*groups: tuple[Sequence[int], int]) -> list[int]:
         values = [rng.choice(group) for group, times in groups for _ in range(times)]
         rng.shuffle(values)
@@ -115,6 +118,8 @@ def _list_cases(rng: random.Random, pool: _Pool) -> Iterator[list[int]]:
 
 
 def _range_cases(rng: random.Random, pool: _Pool) -> Iterator[list[int]]:
+    """Yield eight ranges that begin or end at kept values and at the threshold."""
+
     def span(start: int, stop: int) -> list[int]:
         return list(range(min(start, stop), max(start, stop) + 1))
 
@@ -131,6 +136,7 @@ def _range_cases(rng: random.Random, pool: _Pool) -> Iterator[list[int]]:
 
 
 def _word_cases(spec: Spec, rng: random.Random) -> Iterator[str]:
+    """Yield eight words that mix kept, dropped and marked letters."""
     marked = "".join(const for const in spec.constants if isinstance(const, str)) or "ae"
 
     def word(length: int, *extra: str) -> str:

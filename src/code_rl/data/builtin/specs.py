@@ -139,6 +139,7 @@ def draw_spec(rng: random.Random, split: str) -> Spec:
 
 
 def _draw_numbers(rng: random.Random, split: str) -> Spec:
+    """Draw a task on numbers; counting and small digits restrict its parts."""
     source = rng.choice(tuple(primitives.SOURCES))
     filt, mapping, reduction = _draw_parts(rng, split, NUMBER_PARTS)
     map_first = mapping.name != "id" and rng.random() < 1 / 3

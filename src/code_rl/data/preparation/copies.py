@@ -180,6 +180,7 @@ def _of_source(name: str, source: Source) -> list[EvaluationProblem]:
 
 
 def _problem(name: str, row: Mapping[str, Any] | DataError, where: str) -> EvaluationProblem:
+    """Return the ids and the text to compare of an evaluation set's raw row."""
     if isinstance(row, DataError):
         raise row
     meta = row.get("meta")

@@ -26,9 +26,8 @@ _IMAGE = re.compile(
     r"!\[[^\]]*\]\([^)]*\)|<im(?:g|age)\b[^>]*>|\\includegraphics\b[^}]*}", re.IGNORECASE
 )
 _LINK = re.compile(rf"{_IMAGE.pattern}|\[[^\]]*\]\([^)]*\)|https?:\S+", re.IGNORECASE)
-_NO_STATEMENT = re.compile(
-    r"\bstatement (?:is )?not available\b", re.IGNORECASE
-)  # from Codeforces' Russian rounds
+# From Codeforces' Russian rounds
+_NO_STATEMENT = re.compile(r"\bstatement (?:is )?not available\b", re.IGNORECASE)
 _INTERACTIVE = re.compile(
     r"\binteractive (?:problem|task)\b|\binteractor\b|\bfflush\b|\bstdout\.flush\b", re.IGNORECASE
 )
@@ -46,6 +45,7 @@ async def run_filter(
 
 
 def _filtered(entry: ProblemSummary, config: PrepareConfig) -> Decision:
+    """Decide by lengths, number of tests, size and phrases; the first reason found counts."""
     length = len(entry.statement) + len((entry.starter_code or "").strip())
     if not config.min_statement_chars <= length <= config.max_statement_chars:
         reason = "too_short" if length < config.min_statement_chars else "too_long"

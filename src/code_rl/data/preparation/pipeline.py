@@ -72,6 +72,7 @@ def _check(config: PrepareConfig) -> Dataset:
 
 
 async def _run_stages(workspace: Workspace, view: View) -> int:
+    """Run the stages in order and write the card after each; return the exit code."""
     config, report, summary = workspace.config, Report(), ""
     candidates: list[Candidate] = []
     try:
@@ -128,6 +129,7 @@ def _sorted_out(
 
 
 def _exit_code(report: Report, view: View) -> int:
+    """Say what the user must do next: 1 if problems lack a verdict, else 0."""
     reasons = [one.reason for one in report.dropped]
     if missing := reasons.count(MISSING_LIBRARY):
         view.say(

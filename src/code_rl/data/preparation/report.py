@@ -84,6 +84,7 @@ def write_card(report: Report, kept: Sequence[Candidate], workspace: Workspace) 
 
 
 def _card(report: Report, kept: Sequence[Candidate], workspace: Workspace) -> dict[str, Any]:
+    """Return the card's record: settings, provenance, counts by reason, and measured quality."""
     config, dropped = workspace.config, report.dropped
     ids = {one.entry.id for one in kept}
     reasons = {one.id: one.reason for one in dropped}

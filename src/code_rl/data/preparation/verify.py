@@ -107,6 +107,7 @@ class Verifier:
         return replace(await self._decide(problem, programs), programs=programs)
 
     async def _decide(self, problem: Problem, programs: Programs) -> Decision:
+        """Keep the problem if a reference passes, at its own limit or else at the patient one."""
         stated = problem.time_limit_s
         if (trivial := trivial_pass(problem)) is not None:
             _count(programs, TRIVIAL, PASSED)

@@ -54,6 +54,8 @@ def fold(node: ast.expr, builders: Mapping[str, Callable[..., Any]] = BUILDERS) 
 
 
 def _fold(node: ast.expr, builders: Mapping[str, Callable[..., Any]]) -> Any:
+    """Evaluate a literal expression without running it. Raises RowError for anything else."""
+
     def all_of(items: Iterable[ast.expr]) -> list[Any]:
         return [_fold(item, builders) for item in items]
 
@@ -84,6 +86,7 @@ def _fold(node: ast.expr, builders: Mapping[str, Callable[..., Any]]) -> Any:
 
 
 def _binary(op: ast.operator, left: Any, right: Any) -> Any:
+    """Apply an operator, unless the result would be huge."""
     # Test rows are input: `10**10**10` must be refused, not computed.
     if isinstance(op, ast.Pow) and isinstance(left, int) and isinstance(right, int):
         bits = left.bit_length() * right
@@ -198,6 +201,7 @@ class AssertReader:
         return isinstance(node, ast.Name) and node.id in self._own_names
 
     def _test(self, test: ast.expr) -> CallAssert | None:
+        """Read one assert's expression as a call test; None if both sides call the entry point."""
         match test:
             case ast.Compare(
                 left=left,
@@ -253,6 +257,7 @@ class AssertReader:
         abs_tol: float | None = None,
         rel_tol: float | None = None,
     ) -> CallAssert:
+        """Return the call's test with `expected`, and the view under which values are compared."""
         if not isinstance(call, ast.Call) or not self._is_entry(call.func):
             raise RowError("not_a_call_of_the_entry_point", ast.unparse(call)[:120])
         if any(word.arg is None for word in call.keywords):

@@ -185,6 +185,7 @@ class _TextUnpickler(pickle.Unpickler):
 
 
 def _unpickle_text(data: bytes) -> str:
+    """Unpickle a string, without importing any class."""
     try:
         value = _TextUnpickler(io.BytesIO(data)).load()
     except RowError:

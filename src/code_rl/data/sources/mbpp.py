@@ -143,6 +143,7 @@ def _statements(stated: Iterable[str]) -> list[ast.stmt]:
 def _problem(
     row: Row, source: str, name: str, statement: str, *, solution: str, setup: str = ""
 ) -> Problem:
+    """Build the problem without its tests; its meta holds the setup and the official view."""
     view = "set" if name in SET_VIEWS else "found" if name in FOUND_VIEWS else None
     meta = {"setup": setup} if setup else {}
     if source.startswith("mbppplus"):

@@ -235,6 +235,7 @@ def solutions(value: Any) -> tuple[str, ...]:
 
 
 def _parse(raw: Any, metadata: Any) -> RawTests:
+    """Read either layout: {inputs, outputs[, fn_name]}, or a list of single tests."""
     raw, named = from_json(raw, "tests"), _function_name(metadata, "metadata")
     if isinstance(raw, Mapping) and "inputs" in raw:
         inputs, outputs = raw["inputs"], raw.get("outputs")
@@ -277,6 +278,7 @@ def _kind(row: Any, named: str | None, where: str) -> tuple[str, str | None]:
 
 
 def _call_test(given: Any, wanted: Any, where: str) -> CallTest:
+    """Read one call test: JSON text with one argument a line, or a list of arguments."""
     try:
         if isinstance(given, str):
             args = tuple(loads(line) for line in given.split("\n") if line.strip())

@@ -465,6 +465,7 @@ def extended(cache: Tensor, axis: int, width: int) -> Tensor:
 
 
 def _prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
+    """Run whole prompts, keep their keys and values, and score those that ask for it."""
     arch, device = weights.arch, weights.device
     lengths = np.array([len(p.tokens) for p in prompts], dtype=np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)])

@@ -131,7 +131,7 @@ def hf_weights(loaded: Any) -> HfWeights:
             f"model family {weights.arch.family!r} has no linear projections that LoRA could adapt"
         )
     for name, linear in linears.items():
-        linear.register_forward_hook(_hook(name))
+        linear.register_forward_hook(_adapter_hook(name))
     return weights
 
 
@@ -159,7 +159,9 @@ def _linears(module: nn.Module) -> dict[str, Any]:
     }
 
 
-def _hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor | None]:
+def _adapter_hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor | None]:
+    """Return a forward hook that adds the active adapter to the linear layer `name`."""
+
     def add(linear: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
         del linear
         if name not in _active.adapter:

@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 
 MERGE_LIMIT = 32_000_000
 _CHUNKS = 3
-ACTIVATIONS_LIMIT = (
-    2 * 2**30
-)  # bytes of a micro-batch's activations; above this they are recomputed
+# Bytes of a micro-batch's activations; above this they are recomputed
+ACTIVATIONS_LIMIT = 2 * 2**30
 Leaf = tuple[tuple[Tensor, ...], Callable[..., None]]
 """Tensors of the trainable weights that collect a gradient, and the function that chains the
 gradient to A and B."""
@@ -153,9 +152,8 @@ class Learner:
         """Return weights for a sampler that later training does not change. The adapter is merged
         in fp32, and separate in bf16, where merging would round small updates away."""
         if self.base.dtype != torch.float32:
-            return self.lora.apart(
-                self._for_sampling(), self.base.dtype
-            )  # the same rounding as in each product
+            # The same rounding as in each product
+            return self.lora.apart(self._for_sampling(), self.base.dtype)
         if self._merged is None:
             merged = self.lora.merged(self.base)
             self._merged = merged if self.merging else packed(merged)

@@ -170,6 +170,7 @@ class Lora:
         return replace(linear, weight=weight.to(linear.weight.dtype))
 
     def _split(self, linear: Linear, layer: int, site: str, dtype: torch.dtype) -> Linear:
+        """Attach A and B as matrices of their own; B has one block of rows per fused module."""
         found = self.at(layer, site)
         rank = self.settings.rank
         a = torch.cat([self.a[m.name] for m in found]).t().contiguous()

@@ -129,6 +129,7 @@ def _fits(units: Sequence[Unit], budget: int, room: int) -> bool:
 def _units(
     examples: Sequence[EngineExample], budget: int, room: int
 ) -> tuple[list[Unit], list[Unit]]:
+    """Group examples by common prefix; return units that share one, and those that gain nothing."""
     groups: dict[bytes, list[int]] = {}
     for i, example in enumerate(examples):
         prefix = example.context if example.context < len(example.tokens) else 0
@@ -153,6 +154,7 @@ def _units(
 def _split(
     examples: Sequence[EngineExample], members: list[int], budget: int, room: int
 ) -> Iterator[Unit]:
+    """Divide one group, shortest suffixes first, into units that fit the budget."""
     prefix = examples[members[0]].context
     suffixes = sorted(
         (Suffix(i, prefix, examples[i]) for i in members), key=lambda b: (b.length, b.index)

@@ -123,6 +123,7 @@ def prompt_tokens(prompt: types.ModelInput, arch: Architecture, where: str) -> l
 
 
 def _read(index: int, datum: types.Datum, loss: Loss, arch: Architecture) -> EngineExample:
+    """Check one datum against the loss and the model, and convert it. Raises DataError."""
     where = f"datum {index}"
     ids = prompt_tokens(datum.model_input, arch, f"{where}, model_input")
     tokens = np.asarray(ids, dtype=np.int64)

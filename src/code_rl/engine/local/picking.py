@@ -71,6 +71,7 @@ class Picker:
         self._prepare()
 
     def _prepare(self) -> None:
+        """Compute the tensors and shortcuts that depend only on the current rows' settings."""
         choices = self._choices
         self._all_greedy = all(c.temperature == 0 for c in choices)
         self._any_greedy = any(c.temperature == 0 for c in choices)
@@ -115,6 +116,7 @@ class Picker:
         return token, (chosen if self._plain else chosen / self._temperature)[:, 0] - log_total
 
     def _draw(self, mass: Tensor, uniforms: Tensor) -> Tensor:
+        """Choose one token per row by inverse transform sampling. `mass` is overwritten."""
         if self._filtered:
             mass = _filter(mass, self._top_k, self._top_p)
         cumulative = mass.cumsum_(-1)

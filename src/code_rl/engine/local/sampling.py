@@ -171,6 +171,7 @@ def answer(
 
 
 def _response(request: Request, completions: Sequence[Completion]) -> types.SampleResponse:
+    """Assemble the SDK's response from one request's completions."""
     scored, length = completions[0].scored, len(request.prompt)
     before = length - (request.last_n or length)
     logprobs = np.concatenate([np.full(before, np.nan, dtype=np.float32), scored.logprobs[before:]])
@@ -247,7 +248,7 @@ class EmbeddedSamplingClient:
                 f"prompt of {len(tokens)} tokens and max_tokens={limit} exceed the model's context "
                 f"of {arch.max_context}"
             )
-        _check(params, limit)
+        _check_params(params, limit)
         if last_n is not None and not (scored and 1 <= last_n < len(tokens)):
             raise ConfigError(
                 f"prompt_logprobs_last_n={last_n} needs include_prompt_logprobs and 1 to "
@@ -296,6 +297,7 @@ class EmbeddedSamplingClient:
     def _stops(
         self, stop: str | Sequence[str] | Sequence[int] | None
     ) -> tuple[frozenset[int], Callable[[list[int]], bool] | None]:
+        """Return the token ids that end a completion, and a test for stop texts if any exist."""
         eos = self._snapshot.model.eos
         if stop is None:
             return eos, None
@@ -314,7 +316,8 @@ def _check_top_k(k: int, most: int) -> None:
         raise ConfigError(f"topk_prompt_logprobs={k} must be from 0 to {most}")
 
 
-def _check(params: types.SamplingParams, limit: int) -> None:
+def _check_params(params: types.SamplingParams, limit: int) -> None:
+    """Raise ConfigError for a sampling parameter outside its range."""
     if limit < 0:
         raise ConfigError(f"max_tokens={limit} must not be negative")
     if params.temperature != 0:

@@ -290,6 +290,7 @@ class EmbeddedTrainingClient:
         kind: str,
         overwrite: bool,
     ) -> AwaitableConcurrentFuture[T]:
+        """Queue a save behind the passes queued so far; `answer` makes the SDK's response."""
         if self._state_dir is None:
             raise ConfigError(
                 "this embedded service has no state_dir: pass one to EmbeddedService to save "
@@ -314,6 +315,7 @@ class EmbeddedTrainingClient:
         return found
 
     def _meta(self, training: bool) -> dict[str, Any]:
+        """Return the facts that a saved file carries beside its tensors."""
         return {
             "kind": "state" if training else "sampler",
             "base_model": self.model.name,

@@ -156,6 +156,7 @@ class Linear:
         return self._adapted(x, y if onto is None or self.bias is None else y + self.bias)
 
     def _apart(self, x: Tensor) -> Tensor:
+        """Apply the weight, padded to an even number of rows, then the adapter by itself."""
         rows = even_rows(len(x))
         if rows != len(x):
             return self._apart(F.pad(x, (0, 0, 0, rows - len(x))))[: len(x)]

@@ -207,6 +207,8 @@ class TinkerApplication:
         return response
 
     def _check_key(self, request: web.Request) -> None:
+        """Refuse a request without the server's key; health, secret downloads and open metrics
+        pass."""
         download = request.path.startswith(f"{API}/download/{self._service.secret}/")
         if download or request.path in HEALTH:
             return
@@ -239,6 +241,7 @@ class TinkerApplication:
         return self._training.run_pass(read, len(body))
 
     async def _retrieve(self, _: web.Request, sent: bytes) -> web.StreamResponse | dict[str, Any]:
+        """Answer with the request's result, its error, or 408 while it is pending."""
         wanted = validated(FutureRetrieveRequest, read_json(sent)).request_id
         found = await self._sampling.retrieve(wanted)
         if found is None:

@@ -223,6 +223,7 @@ class TrainingCalls:
         metadata: dict[str, str] | None,
         overwrite: bool = True,
     ) -> Promise:
+        """Accept a save of one kind; it is written in the model's own order of requests."""
         core, run, name = self._core, self._core.run(request.model_id), request.path or ""
         call, answer = _SAVED[kind]
         check_name(name)
@@ -271,14 +272,15 @@ class SamplingCalls:
         made = core.samplers.get(sampler_id)
         if made is None:
             core.refuse_when_draining()
-            made = core.samplers[sampler_id] = self._made(request, sampler_id)
+            made = core.samplers[sampler_id] = self._new_session(request, sampler_id)
             # The model begins to load now, before the first sample.
             core.service.load(made.local)
         return types.CreateSamplingSessionResponse(sampling_session_id=sampler_id)
 
-    def _made(
+    def _new_session(
         self, request: types.CreateSamplingSessionRequest, sampler_id: str
     ) -> SamplingSession:
+        """Return a session on a checkpoint, whose file it links, or on a base model."""
         core = self._core
         if request.model_path is None:
             if request.base_model is None:
@@ -342,6 +344,7 @@ class SamplingCalls:
     async def _draw(
         self, sampler: SamplingSession, request: types.SampleRequest, seq: int
     ) -> Future[types.SampleResponse]:
+        """Submit the request to the session's client."""
         try:
             client = await self._core.client_of(sampler)
         except FileNotFoundError:
@@ -387,6 +390,7 @@ class SamplingCalls:
             promise.cancel()
 
     def _find(self, request_id: str) -> Promise:
+        """Return the promise of a request and count its session as alive."""
         promise = self._core.promises.find(request_id)
         if promise is None:
             raise gone(

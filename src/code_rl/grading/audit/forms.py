@@ -22,6 +22,7 @@ def is_plain(problem: Problem, takes: str) -> bool:
 
 
 def _plain(test: Any) -> bool:
+    """Tell whether any grader could be given the test: stdin, or a call with JSON values."""
     if isinstance(test, StdinTest):
         return True
     return (

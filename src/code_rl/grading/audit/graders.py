@@ -158,6 +158,7 @@ class Function(AuditedGrader):
         await self.renew()
 
     async def _start(self) -> Process:
+        """Start a grader's process and wait until it has loaded. Raises ConfigError on failure."""
         process = await start(self.python, self.name, self.confined, self._folder)
         self._started.add(process)
         try:
@@ -256,9 +257,8 @@ class Process:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, 9)
         await self._process.wait()
-        await asyncio.wait(
-            [self._draining], timeout=1
-        )  # a process that it started may keep its stderr open
+        # A process that it started may keep its stderr open
+        await asyncio.wait([self._draining], timeout=1)
         self._draining.cancel()
 
     async def _drain(self) -> None:

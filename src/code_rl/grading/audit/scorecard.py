@@ -256,6 +256,7 @@ async def _try_all(
     entries: Sequence[CorpusProgram],
     at_once: int,
 ) -> list[Tried]:
+    """Grade all entries, `at_once` at a time, with the seconds of each."""
     places = asyncio.Semaphore(at_once)
 
     async def one(entry: CorpusProgram) -> Tried:
@@ -268,6 +269,7 @@ async def _try_all(
 
 
 def _row(group: str, tried: Sequence[Tried]) -> Row:
+    """Count one class: programs, wrongly graded ones, and those without a grade."""
     return Row(
         group,
         tried[0].entry.kind,
@@ -303,6 +305,7 @@ def describe(row: Row) -> str:
 
 
 def _findings(card: Scorecard) -> Iterator[str]:
+    """Yield the audit's sentences, from the most general fault to single classes."""
     if card.silent is not None:
         yield (
             f"fell silent at the class {card.silent!r}: neither its programs nor a right one got "

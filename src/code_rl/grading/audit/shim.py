@@ -20,13 +20,11 @@ from typing import Any
 def main() -> None:
     """Answer lines until stdin ends."""
     questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(
-        os.open(os.devnull, os.O_RDONLY), 0
-    )  # keep the grader's own input and output apart from questions and answers
+    # Keep the grader's own input and output apart from questions and answers
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    here = os.path.dirname(
-        os.path.abspath(__file__)
-    )  # Python puts this folder first, but graders must not import its files
+    # Python puts this folder first, but graders must not import its files
+    here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [place for place in sys.path if os.path.abspath(place) != here]
     target, folder = sys.argv[1:]
     function: Callable[..., Any] | None = None

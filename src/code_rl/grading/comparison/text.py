@@ -172,6 +172,7 @@ def _token_pairs(got: str, expected: str) -> Iterator[tuple[str | None, str | No
 
 
 def _by_line(got: str, expected: str, equal: PairRule) -> str | None:
+    """Compare line by line, then token by token. Return the first difference, or None."""
     got, expected = got.strip(), expected.strip()
     if got == expected:
         return None

@@ -63,9 +63,8 @@ def parse_value(data: bytes, expected: bytes | None = None) -> Any:
     """
     limit, parts = MAX_VALUE_BYTES, MAX_PARTS
     if expected is not None:
-        limit = BYTES_PER_EXPECTED_BYTE * (
-            len(expected) + 64
-        )  # of data that the sandbox lets through
+        # The limit on data that the sandbox lets through
+        limit = BYTES_PER_EXPECTED_BYTE * (len(expected) + 64)
         parts = PARTS_PER_EXPECTED_PART * _parts(expected) + 16
     if len(data) > limit or _parts(data) > parts:
         raise UnreadableError("the returned value is far larger than the expected one")
@@ -176,6 +175,7 @@ def _canonical(form: Any) -> str:
 
 
 def _normal(form: Any, depth: int) -> Any:
+    """Return the form in which equal values of different types are equal text."""
     if depth > MAX_DEPTH:
         raise RecursionError
     if isinstance(form, bool) or (isinstance(form, float) and form.is_integer()):

@@ -184,6 +184,7 @@ class RayNodes(RemoteExecutor):
         return True
 
     async def _start(self, row: dict[str, Any]) -> None:
+        """Start a sandbox on the node; add it to the pool, or leave it out with the reason."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         # It loads the server, which a process that only reads verdicts does not have.
@@ -227,9 +228,9 @@ class RayNodes(RemoteExecutor):
 
 
 def _import_ray() -> ModuleType:
-    if os.environ.get(
-        "RAY_ADDRESS"
-    ):  # tries, one a second, at an address that refuses us; Ray reads it on import
+    """Import Ray with few attempts at a refusing address. Raises ConfigError without Ray."""
+    # The number of tries, one a second, at an address that refuses us; Ray reads it on import
+    if os.environ.get("RAY_ADDRESS"):
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", f"{CONNECT_S:.0f}")
     try:
         import ray

@@ -141,6 +141,7 @@ class Pool(Generic[AnyMember]):
             await asyncio.gather(self._prober, return_exceptions=True)
 
     async def _acquire(self) -> AnyMember:
+        """Wait for a free member; if all are down for long, gamble on the least bad one."""
         turn: asyncio.Future[AnyMember] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         self._dispatch()
@@ -163,6 +164,7 @@ class Pool(Generic[AnyMember]):
             raise
 
     def _dispatch(self) -> None:
+        """Give waiting submissions to the least loaded members, in order."""
         while self._waiting:
             if self._waiting[0].done():
                 self._waiting.popleft()
@@ -185,6 +187,7 @@ class Pool(Generic[AnyMember]):
         self._dispatch()
 
     async def _probe(self) -> None:
+        """Ask members that are down, when they are due, until all are back."""
         while any(member.down_until is not None for member in self.members):
             await asyncio.sleep(PROBE_INTERVAL_S)
             due = [

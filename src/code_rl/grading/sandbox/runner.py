@@ -61,9 +61,8 @@ class Program:
         code = code.removeprefix("\ufeff")  # a byte order mark is not part of a file's text
         self.source = code
         named = ((preamble, "<preamble>"), (code, FILENAME), (setup, "<setup>"))
-        with (
-            warnings.catch_warnings()
-        ):  # the compiler's warnings would quote the program on our own stderr
+        # The compiler's warnings would quote the program on our own stderr
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.parts: tuple[CodeType, ...] = tuple(
                 compile(text, name, "exec", dont_inherit=True)
@@ -84,17 +83,15 @@ class Program:
         numpy_random = sys.modules.get("numpy.random")
         if numpy_random is not None:
             numpy_random.seed(seed % (1 << 32))
-            numpy_random.bit_generator.randbits = (
-                random.getrandbits
-            )  # default_rng() reads this first
+            # default_rng() reads this first
+            numpy_random.bit_generator.randbits = random.getrandbits
 
 
 def run_script(program: Program, file: str = FILENAME) -> NoReturn:
     """Run `program`, whose source is in `file`, as `__main__` on file descriptors 0, 1 and 2. Then
     end the process with CPython's exit code."""
-    _signal.signal(
-        _signal.SIGINT, _signal.default_int_handler
-    )  # only here: the process that waits for this one must not be open to signals
+    # Only here: the process that waits for this one must not be open to signals
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     code = 1
     try:
         if program.module is None:
@@ -115,9 +112,8 @@ def run_call(program: Program, arguments: bytes, value_fd: int, file: str = FILE
 
     The exit code is 0 only if a value was written.
     """
-    _signal.signal(
-        _signal.SIGINT, _signal.default_int_handler
-    )  # only here: the process that waits for this one must not be open to signals
+    # Only here: the process that waits for this one must not be open to signals
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     ended = 1
     try:
         module = program.module or prepare(program, depth(), file)
@@ -202,6 +198,7 @@ def run(program: Program, module: ModuleType, exit_is_error: bool = False) -> in
 
 
 def _call(program: Program, module: ModuleType, arguments: bytes, value_fd: int) -> int:
+    """Call the function and send its value, or the exception, to the host. Return the exit code."""
     try:
         args, kwargs, *rest = values.loads(
             arguments, len(arguments), module.__dict__, -values.ENVELOPE
@@ -262,13 +259,13 @@ def _result(function: Any, args: Any, kwargs: Any, more: Any) -> Any:
         return values.encode(value)
     forms = [None]
     for name, given in more["calls"]:
-        forms.append(
-            values.encode(getattr(value, name)(*given))
-        )  # at once, since the object may change its value later
+        # At once, since the object may change its value later
+        forms.append(values.encode(getattr(value, name)(*given)))
     return forms
 
 
 def _find(module: ModuleType, name: str) -> Any:
+    """Find the function at module level or on Solution; the program's own wins over an import."""
     found = module.__dict__.get(name)
     solution: Any = module.__dict__.get("Solution")
     is_method = isinstance(solution, type) and hasattr(solution, name)
@@ -326,9 +323,8 @@ def _drop(program: Program) -> None:
     gc.collect()
     if held() is not None:
         _clear(held().__dict__)
-    with contextlib.suppress(
-        BaseException
-    ):  # CPython also ignores errors of objects dropped at exit
+    # CPython also ignores errors of objects dropped at exit
+    with contextlib.suppress(BaseException):
         sys.stdout.flush()  # type: ignore[union-attr]
 
 
@@ -352,6 +348,7 @@ def _clear(names: dict[str, Any]) -> None:
 
 
 def _flush(code: int) -> int:
+    """Flush the streams as the interpreter does at exit; return the exit code that results."""
     out, err = getattr(sys, "stdout", None), getattr(sys, "stderr", None)
     try:
         if out is not None and not _closed(out):
@@ -365,9 +362,8 @@ def _flush(code: int) -> int:
     except BaseException:  # noqa: BLE001
         code = code or _UNFLUSHED
     if sys.__stdout__ is not out:
-        with contextlib.suppress(
-            BaseException
-        ):  # it was replaced; its errors are those of any dropped file
+        # stdout was replaced; its errors are those of any dropped file
+        with contextlib.suppress(BaseException):
             sys.__stdout__.flush()  # type: ignore[union-attr]
     return code
 
@@ -381,14 +377,14 @@ def _closed(stream: Any) -> bool:
 
 
 def _exit_code(leaving: SystemExit) -> int:
+    """Return the exit code of a SystemExit, as CPython does."""
     code = leaving.code
     if code is None:
         return 0
     if isinstance(code, int):
         return int(code) & 0xFF
-    with contextlib.suppress(
-        BaseException
-    ):  # CPython also exits with 1 if the message cannot be printed
+    # CPython also exits with 1 if the message cannot be printed
+    with contextlib.suppress(BaseException):
         print(code, file=sys.stderr)
     return 1
 
@@ -411,9 +407,8 @@ def _report(error: BaseException) -> int:
 
 
 def _complain(message: str) -> int:
-    with contextlib.suppress(
-        BaseException
-    ):  # the message below is written to the descriptor itself
+    # The message below is written to the descriptor itself
+    with contextlib.suppress(BaseException):
         sys.stderr.flush()
     _say(message)
     return 1

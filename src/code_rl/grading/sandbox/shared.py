@@ -61,6 +61,7 @@ class SharedExecutor:
             await executor.aclose()
 
     def _started(self) -> asyncio.AbstractEventLoop:
+        """Return the loop of the executor's thread, which the first call starts."""
         with self._lock:
             if self._loop is None:
                 loop = asyncio.new_event_loop()

@@ -97,6 +97,7 @@ class _Guarded:
     async def reply(
         self, problem: ProblemView, conversation: Sequence[Message], grader: Grader
     ) -> Reply:
+        """Call the user's reply and check it; errors are attributed to the environment."""
         public: list[Verdict] = []
 
         async def judge_public(code: str | None) -> Verdict:

@@ -137,6 +137,7 @@ class ChatTemplateRenderer(Renderer):
         return {"role": "assistant", "content": answer, "reasoning_content": thoughts}
 
     def _text(self, messages: Sequence[Message], *, opening: bool) -> str:
+        """Render the chat template. Raises DataError if it refuses the conversation."""
         try:
             text = self.tokenizer.apply_chat_template(
                 list(messages), tokenize=False, add_generation_prompt=opening, **self._options
@@ -148,6 +149,7 @@ class ChatTemplateRenderer(Renderer):
         return cast(str, text)
 
     def _find_stops(self) -> tuple[int, ...]:
+        """Find the tokens that end an assistant's turn, by rendering two probes."""
         # GLM has no end token: only the next turn's first token ends an answer.
         for conversation in (_PROBE, (*_PROBE, _PROBE[0])):
             after = self._text(conversation, opening=False).rpartition("answer")[2]

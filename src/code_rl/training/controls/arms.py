@@ -68,6 +68,7 @@ class ControlPlan:
         return make_config({**self.given, "seed": seed})
 
     def _changes(self, arm: str) -> dict[str, Any]:
+        """Return the settings in which the arm differs from the run that it controls."""
         if arm == RL:
             return {}
         if arm in ("random", "format"):

@@ -56,6 +56,8 @@ async def run_controls(plan: ControlPlan, *, dry_run: bool) -> int:
 
 
 async def _run_arms(plan: ControlPlan) -> int:
+    """Evaluate the base at each temperature, run each arm and seed that has no outcome, write
+    tables."""
     results: dict[str, dict[str, Any]] = {}
     first = plan.evaluation(plan.seeds[0])
     splits = await held_out_splits(None, first, first.eval_limit)

@@ -352,6 +352,7 @@ def _split_names(records: Sequence[Record]) -> list[str]:
 
 
 def _evaluated(record: Record | None, split: str) -> dict[str, Any] | None:
+    """Return one evaluation's scores and interval on a split, as the page shows them."""
     if record is None:
         return None
     prefix = f"eval/{split}/"

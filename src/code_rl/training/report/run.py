@@ -96,14 +96,15 @@ class GrowingFile:
                 if not line.endswith(b"\n"):
                     return
                 self._offset += len(line)
-                row = _object(line)
+                row = _parsed(line)
                 if isinstance(row, dict):
                     yield row
                 else:
                     self.damaged += 1
 
 
-def _object(line: bytes) -> Any:
+def _parsed(line: bytes) -> Any:
+    """Parse a line of JSON, NaN included; None if it is damaged."""
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:

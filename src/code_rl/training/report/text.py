@@ -145,7 +145,7 @@ def list_runs(folder: Path) -> str:
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if is_run(path):
             try:
-                rows.append(_row(path))
+                rows.append(_run_cells(path))
             except CodeRLError:
                 rows.append((path.name, "damaged", "-", "-", "-"))
     if not rows[1:]:
@@ -153,7 +153,8 @@ def list_runs(folder: Path) -> str:
     return "\n".join(map(clean, aligned(rows)))
 
 
-def _row(path: Path) -> tuple[str, ...]:
+def _run_cells(path: Path) -> tuple[str, ...]:
+    """Return a run's cells in the list of runs: name, state, recipe, steps, held-out Pass@1."""
     config, metrics = read_config(path), read_metrics(path)
     steps, most = sum(record["step"] >= 0 for record in metrics), config.get("max_steps", -1)
     state = "stopped"

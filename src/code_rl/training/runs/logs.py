@@ -67,21 +67,22 @@ class Guarded:
 
     def log_hparams(self, config: Mapping[str, Any]) -> None:
         """Connect, and record the run's settings."""
-        self._try(lambda: setattr(self, "_tracker", self._make(self._log_dir, config)))
+        self._attempt(lambda: setattr(self, "_tracker", self._make(self._log_dir, config)))
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Record one step's finite numbers."""
         if self._tracker is not None:
             log, _ = self._tracker
-            self._try(lambda: log(numbers(metrics), step or 0))
+            self._attempt(lambda: log(numbers(metrics), step or 0))
 
     def close(self) -> None:
         """Finish. Idempotent."""
         tracker, self._tracker = self._tracker, None
         if tracker is not None:
-            self._try(tracker[1])
+            self._attempt(tracker[1])
 
-    def _try(self, act: Callable[[], Any]) -> None:
+    def _attempt(self, act: Callable[[], Any]) -> None:
+        """Call the tracker; after several failures in a row it is left alone."""
         if self._in_a_row >= MAX_FAILURES:
             return
         try:

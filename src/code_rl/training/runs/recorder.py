@@ -96,7 +96,7 @@ class Recorder:
         """Write one line per group to `rollouts.jsonl`: prompt, completions, rewards, advantages,
         verdicts."""
         for group in groups:
-            self._rollouts.append(_line(step, group))
+            self._rollouts.append(_group_record(step, group))
             _log_group(step, group)
 
     def log_step(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -204,7 +204,8 @@ def _name(step: int) -> str:
     return f"{step:06d}"
 
 
-def _line(step: int, scored: ScoredGroup) -> dict[str, Any]:
+def _group_record(step: int, scored: ScoredGroup) -> dict[str, Any]:
+    """Return the rollout record of one group."""
     group = scored.group
     members = zip(
         group.trajectories,

@@ -144,6 +144,7 @@ class FusionServers(RemoteExecutor):
 
 
 def _concurrency(value: int | None) -> int:
+    """Return the requests at once, from the argument or the course's variable."""
     name, shown = "concurrency", str(value)
     if value is None:
         name, shown = (

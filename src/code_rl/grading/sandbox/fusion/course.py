@@ -108,7 +108,7 @@ def _run(body: Callable[[], object], given: bytes, timeout: float) -> tuple[int 
         sys.stdout.flush()
         child = os.fork()
         if child == 0:
-            _be(body, stdin.fileno(), stdout.fileno())
+            _run_and_exit(body, stdin.fileno(), stdout.fileno())
         end = time.monotonic() + timeout
         while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < end:
             time.sleep(0.002)
@@ -119,7 +119,8 @@ def _run(body: Callable[[], object], given: bytes, timeout: float) -> tuple[int 
         return None if ended == (0, 0) else ended[1], stdout.read().decode("utf-8", "replace")
 
 
-def _be(body: Callable[[], object], stdin: int, stdout: int) -> None:
+def _run_and_exit(body: Callable[[], object], stdin: int, stdout: int) -> None:
+    """Run `body` in this forked process on the given streams. Never returns."""
     code = 1
     try:
         os.dup2(stdin, 0)

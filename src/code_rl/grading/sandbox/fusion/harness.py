@@ -218,6 +218,7 @@ def _compiled(job: Mapping[str, Any]) -> runner.Program | None:
 
 
 def _limit(limits: Mapping[str, Any]) -> None:
+    """Set the program's limits in this process, as far as the hard limits allow."""
     import resource  # here, since the client that sends this file may not have it
 
     seconds = math.ceil(limits["cpu_s"]) + 1

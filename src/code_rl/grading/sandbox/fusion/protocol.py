@@ -157,6 +157,7 @@ def decode_file(path: str, text: Any, strict: bool = True) -> bytes:
 
 
 def _command(data: Any) -> CommandResult | None:
+    """Read a compile or run result. Raises ProtocolError for another shape."""
     if data is None:
         return None
     if not isinstance(data, dict) or data.get("status") not in (

@@ -92,6 +92,8 @@ class LocalBox(Box):
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _start(self, level: str, readable: tuple[str, ...]) -> None:
+        """Send the configuration and wait for the first two processes. Raises IsolationError if
+        refused."""
         self._control.settimeout(_START_S)
         config: dict[str, Any] = {
             "root": ROOT,
@@ -149,6 +151,7 @@ class LocalBox(Box):
     async def _exchange(
         self, request: dict[str, Any], stdin: bytes, limits: BoxLimits
     ) -> BoxResult:
+        """Send one command with its streams; return its result. Raises OSError for a lost box."""
         if self._group is not None:
             # Where the home is read-only, files that a command writes count as its memory.
             files_bytes = 0 if request["home_read_only"] else 2 * self._disk_bytes

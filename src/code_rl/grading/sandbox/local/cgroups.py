@@ -180,6 +180,7 @@ def _by_controller() -> dict[str, str]:
 
 
 def _directory(kind: str, controller: str, path: str | None) -> str | None:
+    """Return the directory where this process's group of a hierarchy is mounted, or None."""
     if path is None:
         return None
     for line in _lines("/proc/self/mountinfo"):
@@ -193,6 +194,7 @@ def _directory(kind: str, controller: str, path: str | None) -> str | None:
 
 
 def _can_make(parent: str, needed: str) -> bool:
+    """Tell whether a usable group can be made below `parent`, by making one."""
     trial = f"{parent}/{_new_name()}"
     try:
         os.mkdir(trial)

@@ -143,9 +143,8 @@ class _Submission:
         loop = asyncio.get_running_loop()
         self._channel, theirs = wire.pair()
         self._channel.setblocking(False)
-        self._number = (
-            self._channel.fileno()
-        )  # asyncio would format a socket in full when it looks for it
+        # asyncio would format a socket in full when it looks for it
+        self._number = self._channel.fileno()
         ended = False
         try:
             with theirs:
@@ -187,6 +186,7 @@ class _Submission:
                 self._link.lost = self._link.lost or (not ended and self._link.process.contained)
 
     async def _submit(self) -> None:
+        """Send the job and its files."""
         for datagram in wire.job_datagrams(self._job):
             await self._send(datagram)
         for path, content in self._files.items():
@@ -209,6 +209,7 @@ class _Submission:
         await self._send(wire.CASE_DATAGRAM, *self._streams.descriptors)
 
     async def _send(self, datagram: bytes, *descriptors: int) -> None:
+        """Send a datagram, waiting while the socket is full."""
         loop = asyncio.get_running_loop()
         ancillary = (
             [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
@@ -249,6 +250,7 @@ class _Submission:
         return self._records.popleft()
 
     def _result(self, account: wire.ExitReport) -> Execution:
+        """Make the next test's execution from its report and the processes that it left behind."""
         if self._streams is None:
             self._link.lost = True
             raise SandboxError("a worker gave the result of a test that it had not been given")
@@ -277,9 +279,8 @@ class _Submission:
             return Execution(
                 Status.COMPILE_ERROR, exit_code=1, detail="the program overwhelms the compiler"
             )
-        if (
-            self._starved or self._ran_out_of_memory()
-        ):  # in a group that contains only this submission
+        # In a group that contains only this submission
+        if self._starved or self._ran_out_of_memory():
             self.due += 1
             return Execution(
                 Status.MEMORY_LIMIT, detail=f"more than {self._job.memory_bytes >> 20} MB in all"
@@ -311,9 +312,8 @@ class _Submission:
                     self._records.append(wire.unpack(datagram))
             except BlockingIOError:
                 return
-            except (
-                ConnectionResetError
-            ):  # tests that were sent ahead are dropped; earlier messages are still unread
+            # Tests that were sent ahead are dropped; earlier messages are still unread
+            except ConnectionResetError:
                 reset = True
                 continue
             except (OSError, ValueError) as error:

@@ -153,6 +153,8 @@ class EmbeddedSandbox:
 
     @contextlib.asynccontextmanager
     async def _worker(self, kind: _Kind, alone: bool) -> AsyncIterator[WorkerLink]:
+        """Lend a worker; afterwards it is kept for the next job, or discarded if it was lost or
+        alone."""
         link = await self._take_worker(kind, alone)
         try:
             yield link
@@ -197,6 +199,7 @@ class EmbeddedSandbox:
         await self.aclose()
 
     async def _take_worker(self, kind: _Kind, fresh: bool) -> WorkerLink:
+        """Return an idle worker, or fork a new one; one of another kind makes room for it."""
         zygote = await self._zygote(kind)
         if self._closed:
             raise RefusedError("the sandbox is closed")
@@ -234,10 +237,11 @@ class EmbeddedSandbox:
             return zygote
         start = self._starts.get(kind)
         if start is None or start.done() or start.get_loop() is not asyncio.get_running_loop():
-            start = self._starts[kind] = asyncio.create_task(self._start(kind))
+            start = self._starts[kind] = asyncio.create_task(self._start_zygote(kind))
         return await asyncio.shield(start)
 
-    async def _start(self, kind: _Kind) -> Zygote:
+    async def _start_zygote(self, kind: _Kind) -> Zygote:
+        """Replace the kind's zygote with a new one."""
         zygote = await asyncio.to_thread(
             Zygote, self.isolation, kind.scientific, self._groups.counts_processes
         )
@@ -259,6 +263,7 @@ async def _soon(done: Callable[[], bool]) -> None:
 
 
 def _message(job: Job) -> wire.JobMessage:
+    """Return the job as the guest reads it."""
     limits = job.limits
     return wire.JobMessage(
         code=job.code,

@@ -104,7 +104,7 @@ class _Program:
     async def run(self, job: Job) -> AsyncGenerator[Execution, None]:
         """See `Executor.run`. Raises SandboxError."""
         if not self._made_here:
-            self._failure, self._made_here = await self._made(job.code), True
+            self._failure, self._made_here = await self._compile(job.code), True
         if self._failure is not None:
             yield self._failure
             return
@@ -115,7 +115,8 @@ class _Program:
                 execution = await self._run(case.stdin, job)
             yield execution
 
-    async def _made(self, code: str) -> Execution | None:
+    async def _compile(self, code: str) -> Execution | None:
+        """Write and compile the program. Return its COMPILE_ERROR, or None if it can run."""
         language = self._language
         try:
             await self.box.write(language.file, code.encode())
@@ -134,6 +135,7 @@ class _Program:
         )
 
     async def _run(self, stdin: bytes, job: Job) -> Execution:
+        """Run the artifact on one input, in its box."""
         limits = job.limits
         command = self._language.run_command(limits.memory_mb)
         result = await self.box.run(
@@ -167,6 +169,7 @@ async def check_installed(language: Language, box: Box) -> None:
 
 
 def _execution(result: BoxResult, compile_s: float) -> Execution:
+    """Convert a box's result; the reason of a failure is the last line of stderr."""
     if result.limit is not None:
         status, code, detail = _STATUS[result.limit], None, f"limit of {result.limit}"
     else:

@@ -59,6 +59,7 @@ class Slots:
                 self._give_back()
 
     async def _take(self) -> None:
+        """Take a slot, or wait in line for one; a cancelled turn is given back."""
         if self._taken < self._count and not self._waiting:
             self._taken += 1
             return

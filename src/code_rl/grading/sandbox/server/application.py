@@ -119,6 +119,7 @@ class SandboxApplication:
         allowed: bool,
         answer: Callable[[web.Request], Awaitable[web.StreamResponse]],
     ) -> web.StreamResponse:
+        """Check the token and the queue, then answer; refusals become their HTTP status."""
         if not allowed:
             return web.json_response(
                 {"detail": f"{TOKEN_VARIABLE} is missing, or not this server's"}, status=401
@@ -135,6 +136,7 @@ class SandboxApplication:
             return web.json_response({"detail": error.detail}, status=422)
 
     async def _answer_run(self, request: web.Request) -> web.StreamResponse:
+        """Answer a run_code request, in its turn."""
         try:
             parsed = parse_request(await request.read(), self._limits.longest_s)
         except UnrunnableRequestError as error:
@@ -152,6 +154,7 @@ class SandboxApplication:
         return await serve_box(request, self._limits, most, self.admission.running)
 
     async def _answer_job(self, request: web.Request) -> web.StreamResponse:
+        """Stream a job's executions as JSON lines."""
         job = read_job(await request.read(), self._limits)
         response = web.StreamResponse()
         response.content_type = "application/x-ndjson"

@@ -49,6 +49,7 @@ async def serve_box(
 
 
 async def _answer(box: Box, message: dict[str, Any], most: RunLimits) -> dict[str, Any]:
+    """Run one command of a box within the server's limits; return its row, or the failure's."""
     kind, text, data, given, home_read_only = message["request"]
     limits = BoxLimits(*given)
     if kind not in (SHELL, WRITE, READ):

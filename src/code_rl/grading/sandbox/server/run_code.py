@@ -139,9 +139,8 @@ class RunLimits:
 
 async def run_request(sandbox: Executor, request: RunRequest, limits: RunLimits) -> RunResponse:
     """Run one program. The sandbox's own failures become a response with status SandboxError."""
-    if (
-        request.run_timeout <= 0
-    ):  # like the real server, which starts the program and stops it before it does anything
+    # Like the real server, which starts the program and stops it before it does anything
+    if request.run_timeout <= 0:
         return RunResponse(FAILED, run_result=CommandResult(TIME_LIMIT_EXCEEDED, 0.0))
     job = _job(request, limits)
     try:
@@ -154,6 +153,7 @@ async def run_request(sandbox: Executor, request: RunRequest, limits: RunLimits)
 
 
 def _job(request: RunRequest, limits: RunLimits) -> Job:
+    """Convert a request to a job under the server's limits."""
     memory = request.memory_limit_mb if request.memory_limit_mb > 0 else limits.memory_mb
     carried = sum(map(len, request.files.values()))
     return Job(
@@ -178,6 +178,7 @@ def _job(request: RunRequest, limits: RunLimits) -> Job:
 
 
 def _response(execution: Execution, job: Job) -> RunResponse:
+    """Convert an execution to the statuses and messages of the Sandbox Fusion protocol."""
     code = execution.exit_code
     stderr = execution.stderr.decode("utf-8", "replace")
     status, message = FINISHED, ""

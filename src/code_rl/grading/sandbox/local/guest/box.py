@@ -64,6 +64,7 @@ def main(control: socket.socket, config: dict[str, Any]) -> NoReturn:
 
 
 def _start_init(control: socket.socket, walls: Walls, level: str) -> NoReturn:
+    """Be the box's init: raise the walls, then run a command per message until the owner ends."""
     try:
         kernel.die_with_parent()
         walls.start()
@@ -150,7 +151,7 @@ class _Watch:
             if pidfd in ready:
                 self._pass(0.0, runnable=False)
                 return ""
-            limit = self._look()
+            limit = self._exceeded()
             if self._control.fileno() in ready:
                 if not self._control.recv(REQUEST_BYTES):
                     os._exit(0)
@@ -159,7 +160,8 @@ class _Watch:
                 os.kill(pid, signal.SIGKILL)
                 return limit
 
-    def _look(self) -> str:
+    def _exceeded(self) -> str:
+        """Measure the command's processes; return the limit that they exceed, or ""."""
         request, memory, (cpu_s, runnable) = (
             self._request,
             self._tree.memory_bytes(),
@@ -209,6 +211,7 @@ def _lead(walls: Walls, request: dict[str, Any], descriptors: list[int], report:
 
 
 def _become_command(walls: Walls, request: dict[str, Any], descriptors: list[int]) -> NoReturn:
+    """Confine this forked process and become the shell, or write or read a file."""
     try:
         os.setsid()
         for target, fd in enumerate(descriptors):
@@ -232,6 +235,7 @@ def _become_command(walls: Walls, request: dict[str, Any], descriptors: list[int
 
 
 def _limit_command(request: dict[str, Any], own_processes: int) -> None:
+    """Set the kernel's limits for the command; `_Watch` counts CPU time and memory."""
     # A backstop: the kernel counts by ticks, on a busy machine far more than was used.
     _limit(resource.RLIMIT_CPU, int(2 * request["cpu_s"]) + 2)
     _limit(resource.RLIMIT_NPROC, request["processes"] + own_processes)

@@ -22,9 +22,8 @@ def lay_out(path: str, content: int) -> None:
     """Write the content of a descriptor to `path` (relative, without `..`) below the working
     directory, and close it."""
     parents = path.split("/")[:-1]
-    for depth in range(
-        len(parents)
-    ):  # without stat(2), whose results change the addresses of later allocations
+    # Without stat(2), whose results change the addresses of later allocations
+    for depth in range(len(parents)):
         with contextlib.suppress(FileExistsError):
             os.mkdir("/".join(parents[: depth + 1]))
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)

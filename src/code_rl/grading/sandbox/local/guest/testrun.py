@@ -112,9 +112,8 @@ class TestRun:
     def _enter(self) -> bytes:
         """Take the test's descriptors and limits, and drop all others. Return the input of a
         call."""
-        _signal.pthread_sigmask(
-            _signal.SIG_SETMASK, ()
-        )  # the signal module's own function takes three times as long
+        # The signal module's own function takes three times as long
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
         ancillary = self._channel.recvmsg(1, _ROOM)[1]
         if not ancillary or ancillary[0][2] != self._places_told:
             raise ConnectionError(f"the descriptors of a test came as {ancillary}")

@@ -33,7 +33,7 @@ class Tree:
         Without a /proc, return the seconds of the process `test` only, and False.
         """
         if self._proc >= 0:
-            pids = self._below()
+            pids = self._descendants()
             ticks = sum(sum(map(int, self._stat(pid)[11:15])) for pid in pids)
             threads = (thread for pid in pids for thread in self._threads(pid))
             return ticks / _TICKS, any(self._stat(thread)[0] == "R" for thread in threads)
@@ -46,7 +46,7 @@ class Tree:
     def memory_bytes(self) -> int:
         """Return the private and shared memory of all these processes."""
         # Any thread of a process shows its memory, until that thread has ended.
-        each = (map(self._held, self._threads(pid)) for pid in self._below())
+        each = (map(self._held, self._threads(pid)) for pid in self._descendants())
         return sum(next(filter(None, threads), 0) for threads in each)
 
     def _held(self, thread: str) -> int:
@@ -56,7 +56,8 @@ class Tree:
             held += int(words[0]) << 10 if words else 0
         return held
 
-    def _below(self) -> list[str]:
+    def _descendants(self) -> list[str]:
+        """Return the ids of all descendants of this process, itself left out."""
         me = os.readlink("self", dir_fd=self._proc)
         if self._all_below:
             return [pid for pid in os.listdir(self._proc) if pid.isdigit() and pid not in ("1", me)]

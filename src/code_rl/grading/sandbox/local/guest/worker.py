@@ -99,6 +99,7 @@ class Worker:
         os._exit(status if status >= 0 else wire.KILLED - status)
 
     def _supervise(self, channel: socket.socket, directory: str) -> NoReturn:
+        """Run tests until the host is gone; any other end is logged for it."""
         try:
             self._tools.supervise(channel, directory)
         except (ConnectionError, BrokenPipeError):  # the host is gone, or has no more tests

@@ -134,9 +134,8 @@ _uids = int.from_bytes(os.urandom(4), "big")
 def _prepare_interpreter(wanted: confine.Confinement, preload: list[str]) -> None:
     """Leave the interpreter as a program expects it: its own modules, a clean path, and none of our
     modules in `sys.modules`."""
-    os.environ.pop(
-        "PYTHONHOME", None
-    )  # it told an interpreter without a name where it was installed
+    # PYTHONHOME told an interpreter without a name where it was installed
+    os.environ.pop("PYTHONHOME", None)
     ours = os.path.abspath(__file__).split("/code_rl/")[0]
     sys.path = [entry for entry in sys.path if entry and os.path.abspath(entry) != ours]
     if wanted.level == confine.FULL:
@@ -150,9 +149,8 @@ def _prepare_interpreter(wanted: confine.Confinement, preload: list[str]) -> Non
     for name in preload:
         importlib.import_module(name)
     if "numpy" in preload:
-        importlib.import_module(
-            "numpy.random"
-        )  # NumPy 2 loads it on first use, too late for seeding
+        # NumPy 2 loads it on first use, too late for seeding
+        importlib.import_module("numpy.random")
     os.getloadavg = lambda: (0.0, 0.0, 0.0)  # /proc/loadavg would reveal other submissions
     kernel.default_thread_stack(testrun.THREAD_STACK)
     hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
@@ -198,6 +196,7 @@ def _leave(wanted: confine.Confinement) -> NoReturn:
 
 
 def _serve(control: socket.socket, wanted: confine.Confinement, base_bytes: int) -> NoReturn:
+    """Fork a confined worker per message, hand it the host's socket, until the host is gone."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     number = 0

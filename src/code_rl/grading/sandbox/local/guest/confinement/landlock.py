@@ -67,6 +67,7 @@ def _size(abi: int) -> int:
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
+    """Allow `rights` below `path`; a path that does not exist is left out."""
     # Without stat(2): a large number in its result (the machine's number of processes, for /proc)
     # would change the addresses of later allocations.
     try:
