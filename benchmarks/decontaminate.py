@@ -128,7 +128,7 @@ def run(config: DecontaminateBenchmark) -> int:
         rows = map(dict, stream_rows(own))
         told = [prose for row in rows if (prose := as_prose(row, name or row["entry_point"])) is not None]
         found = overlapping(told, list(evaluation_problems(str(own))), config.containment)
-        right = sum(pair.id == f"prose-{pair.exam}" for pair in found)
+        right = sum(pair.id == f"prose-{pair.eval_id}" for pair in found)
         missed = ", ".join(sorted({one.id for one in told} - {pair.id for pair in found}))
         print(
             f"HumanEval as prose, {name or 'its own name'}: {right} of {len(told)} are found; not: {missed}", flush=True
@@ -141,7 +141,7 @@ def run(config: DecontaminateBenchmark) -> int:
         found = overlapping(train, list(evaluation_problems(even.name)), config.containment)
     print(f"LeetCode v0.2.0 train, odd against even: {len(found)} of {len(train)}")
     for pair in found:
-        print(f"    {pair.id} ~ {pair.exam}: {pair.why}, {pair.share:.2f}")
+        print(f"    {pair.id} ~ {pair.eval_id}: {pair.why}, {pair.share:.2f}")
     print(f"{time.monotonic() - started:.0f} s")
     return 0
 

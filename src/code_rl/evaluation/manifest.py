@@ -111,12 +111,12 @@ async def measure(executor: Executor) -> dict[str, Any]:
     """
     job = Job(code=YARDSTICK, cases=(StdinInput(b""),) * RUNS, limits=Limits(cpu_s=60.0))
     executions = [execution async for execution in executor.run(job)]
-    for one in executions:
-        if one.status is not Status.OK:
+    for execution in executions:
+        if execution.status is not Status.OK:
             raise SandboxError(
-                f"the sandbox cannot run a simple program: {one.status} {one.detail}"
+                f"the sandbox cannot run a simple program: {execution.status} {execution.detail}"
             )
-    least_s = min(one.cpu_s for one in executions)
+    least_s = min(execution.cpu_s for execution in executions)
     return {
         "yardstick_cpu_s": round(least_s, 4),
         "reference_cpu_s": REFERENCE_CPU_S,

@@ -156,10 +156,10 @@ async def put_to_checker(
     at = 0
     while at < len(asked):
         answers: list[Answer] = []
-        for each in asked[at:]:
-            if not isinstance(each, Answer):
+        for item in asked[at:]:
+            if not isinstance(item, Answer):
                 break
-            answers.append(each)
+            answers.append(item)
         if not answers:
             item = asked[at]
             assert not isinstance(item, Answer)

@@ -179,12 +179,12 @@ def check_problem(problem: Problem, where: str) -> None:
         value = getattr(problem, name)
         if not FORMS[name].fits(value):
             raise wrong_field(name, value, FORMS[name].wanted, where)
-    for name, kind, wanted in (
+    for name, kind, expected_form in (
         ("tests", Sequence, "a tuple of tests; (test,) has a comma"),
         ("compare", Compare, "a code_rl.Compare, such as Compare('contest')"),
     ):
         if not isinstance(value := getattr(problem, name), kind):
-            raise wrong_field(name, value, wanted, where)
+            raise wrong_field(name, value, expected_form, where)
     for index, test in enumerate(problem.tests):
         here = f"{where}: tests[{index}]"
         if not isinstance(test, TestCase):

@@ -320,14 +320,14 @@ def _build_tree(values: list[Any], nodes: Mapping[str, Any]) -> Any:
         return BinaryTree(tuple(values))
     root = kind(values[0])
     waiting = deque([root])
-    for at, value in enumerate(values[1:]):
+    for index, value in enumerate(values[1:]):
         if not waiting:
             raise ValueCodecError("a tree has values where no node can hold them")
         if value is not None:
             child = kind(value)
-            setattr(waiting[0], "right" if at % 2 else "left", child)
+            setattr(waiting[0], "right" if index % 2 else "left", child)
             waiting.append(child)
-        if at % 2:
+        if index % 2:
             waiting.popleft()
     return root
 

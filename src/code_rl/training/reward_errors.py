@@ -61,8 +61,8 @@ async def second_judgment(
     A failure of the sandbox counts nothing."""
     for scored in groups:
         problem = scored.group.problem
-        for each in scored.group.trajectories:
-            code, verdict = each.last.code, each.verdict
+        for trajectory in scored.group.trajectories:
+            code, verdict = trajectory.last.code, trajectory.verdict
             # An environment of a user's own may have judged in another way.
             if verdict.correct and code is not None and verdict.rule == problem.compare.rule:
                 with contextlib.suppress(SandboxError):

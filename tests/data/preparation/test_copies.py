@@ -142,7 +142,7 @@ def test_a_frame_that_many_evaluation_problems_share_is_no_overlap() -> None:
     )
     leak = found(FIELD.format(most=9), *eval_problems, framed)
     assert leak is not None
-    assert leak.exam == "field"
+    assert leak.eval_id == "field"
 
 
 def test_an_equal_id_decides_where_any_run_is_shared_and_a_mere_number_is_none() -> None:

@@ -147,12 +147,12 @@ def mutants(source: str, count: int, seed: str) -> list[str]:
         return []
     found = {original: None}
     changes = list(_changes(tree))
-    for place, at, new in random.Random(seed).sample(changes, len(changes)):
+    for parent, field, new in random.Random(seed).sample(changes, len(changes)):
         if len(found) > count:
             break
-        old, place[at] = place[at], new
+        old, parent[field] = parent[field], new
         found[ast.unparse(tree)] = None
-        place[at] = old
+        parent[field] = old
     return list(found)[1:]
 
 

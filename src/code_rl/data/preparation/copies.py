@@ -164,13 +164,13 @@ def evaluation_problems(name: str) -> list[EvaluationProblem]:
 
 def _of_source(name: str, source: Source) -> list[EvaluationProblem]:
     found = [_problem(name, row, where) for where, row in source.rows()]
-    unread = [exam.id for exam in found if not exam.text.strip()]
+    unread = [problem.id for problem in found if not problem.text.strip()]
     if unread:
         raise DataError(
             f"decontaminate={name}: {len(unread)} of {len(found)} rows have no statement "
             f"({', '.join(unread[:3])}); give it as one of {', '.join(STATEMENT_FIELDS)}"
         )
-    text, count = Counter(exam.text for exam in found).most_common(1)[0]
+    text, count = Counter(problem.text for problem in found).most_common(1)[0]
     if len(found) >= LEAST_ROWS and 2 * count > len(found):
         raise DataError(
             f"decontaminate={name}: {count} of {len(found)} rows have one text, {text[:60]!r}…, "
@@ -208,7 +208,9 @@ async def run_decontaminate(
 ) -> list[Decision]:
     """Drop problems that overlap with the named evaluation sets."""
     config = workspace.config
-    eval_problems = [exam for name in config.evaluation_sets for exam in evaluation_problems(name)]
+    eval_problems = [
+        problem for name in config.evaluation_sets for problem in evaluation_problems(name)
+    ]
     found = Decontaminator(eval_problems, config.containment)
     return one_by_one(candidates, on_item, lambda one: _contaminated(found.find(one.entry)))
 
@@ -217,7 +219,7 @@ def _contaminated(pair: Pair | None) -> Decision:
     if pair is None:
         return Decision()
     share = f"{100 * pair.share:.0f}% of its text"
-    detail = f"{pair.exam} of {', '.join(pair.sets)}: {pair.why}, {share}"
+    detail = f"{pair.eval_id} of {', '.join(pair.sets)}: {pair.why}, {share}"
     return Decision("contaminated", detail, overlap=pair.sets)
 
 
@@ -228,13 +230,13 @@ class Pair:
 
     id: str
     sets: tuple[str, ...]
-    exam: str
+    eval_id: str
     why: str
     share: float
 
 
 @dataclass(slots=True)
-class _Exam:
+class _EvalText:
     """The evaluation problems that have one text."""
 
     id: str
@@ -253,39 +255,41 @@ class Decontaminator:
 
     def __init__(self, eval_problems: Iterable[EvaluationProblem], containment: float) -> None:
         self._containment = containment
-        exams: dict[Gram, _Exam] = {}
+        eval_texts: dict[Gram, _EvalText] = {}
         for problem in eval_problems:
             text = tuple(words(problem.text))
-            exam = exams.setdefault(text, _Exam(problem.id, ngrams(text)))
-            exam.names |= _names(problem.ids)
-            exam.sets.add(problem.set_name)
-        self._exams = list(exams.values())
-        sharers = Counter(gram for exam in self._exams for gram in exam.grams)
+            eval_text = eval_texts.setdefault(text, _EvalText(problem.id, ngrams(text)))
+            eval_text.names |= _names(problem.ids)
+            eval_text.sets.add(problem.set_name)
+        self._eval_texts = list(eval_texts.values())
+        sharers = Counter(gram for eval_text in self._eval_texts for gram in eval_text.grams)
         self._holders: dict[Gram, list[int]] = defaultdict(list)
-        for place, exam in enumerate(self._exams):
-            exam.grams = {gram for gram in exam.grams if sharers[gram] <= MOST_SHARERS}
-            for gram in exam.grams:
-                self._holders[gram].append(place)
+        for number, eval_text in enumerate(self._eval_texts):
+            eval_text.grams = {gram for gram in eval_text.grams if sharers[gram] <= MOST_SHARERS}
+            for gram in eval_text.grams:
+                self._holders[gram].append(number)
 
     def find(self, entry: ProblemSummary) -> Pair | None:
         """The evaluation problem that `entry` overlaps with most, or None."""
         shared = Counter(
-            place for gram in ngrams(words(entry.text)) for place in self._holders.get(gram, ())
+            number for gram in ngrams(words(entry.text)) for number in self._holders.get(gram, ())
         )
-        shares = {place: n / len(self._exams[place].grams) for place, n in sorted(shared.items())}
+        shares = {
+            number: n / len(self._eval_texts[number].grams) for number, n in sorted(shared.items())
+        }
         called = _names(entry.called)
         found = [
-            place
-            for place, share in shares.items()
-            if share >= self._containment or not called.isdisjoint(self._exams[place].names)
+            number
+            for number, share in shares.items()
+            if share >= self._containment or not called.isdisjoint(self._eval_texts[number].names)
         ]
         if not found:
             return None
         most = max(found, key=shares.__getitem__)
         why = "shared text" if shares[most] >= self._containment else "the same id"
-        sets = set().union(*(self._exams[place].sets for place in found))
+        sets = set().union(*(self._eval_texts[number].sets for number in found))
         return Pair(
-            entry.id, tuple(sorted(sets)), self._exams[most].id, why, round(shares[most], 3)
+            entry.id, tuple(sorted(sets)), self._eval_texts[most].id, why, round(shares[most], 3)
         )
 
 

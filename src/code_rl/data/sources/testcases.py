@@ -366,8 +366,8 @@ def _header(code: str, fn_name: str) -> str | None:
         return None
     for part in body:
         method = isinstance(part, ast.ClassDef) and part.name == "Solution"
-        for one in part.body if isinstance(part, ast.ClassDef) and method else [part]:
-            if isinstance(one, ast.FunctionDef) and one.name == fn_name:
-                line = f"def {fn_name}({ast.unparse(one.args)}):\n    "
+        for node in part.body if isinstance(part, ast.ClassDef) and method else [part]:
+            if isinstance(node, ast.FunctionDef) and node.name == fn_name:
+                line = f"def {fn_name}({ast.unparse(node.args)}):\n    "
                 return f"class Solution:\n    {line}    " if method else line
     return None

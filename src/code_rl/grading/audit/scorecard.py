@@ -286,14 +286,14 @@ def _read_token(tried: Sequence[Tried]) -> str | None:
     Without the token such a program ends like a mutant, with a wrong answer and status 0. So it
     proves nothing if the grader rewards mutants of its form (calls, or standard input).
     """
-    for one in tried:
-        if one.wrong and one.entry.seeks_token:
-            form = bool(one.entry.problem.calls)
+    for graded in tried:
+        if graded.wrong and graded.entry.seeks_token:
+            form = bool(graded.entry.problem.calls)
             mutants = [
                 m for m in tried if m.entry.kind == MUTANT and bool(m.entry.problem.calls) == form
             ]
             if sum(m.outcome.paid is False for m in mutants) >= _EVERYONE * len(mutants) > 0:
-                return one.entry.name
+                return graded.entry.name
     return None
 
 

@@ -78,10 +78,10 @@ async def output_of(commands: Sequence[str], problem: ProblemView) -> str:
                         data = text.encode("utf-8", "surrogatepass")
                         await box.write(f"tests/{number}.{kind}", data)
         shown = ""
-        for place, command in enumerate(commands):
+        for number, command in enumerate(commands):
             shown = await _run(box, command)
-            if box.closed and place + 1 < len(commands):
-                return await output_of([*commands[:place], *commands[place + 1 :]], problem)
+            if box.closed and number + 1 < len(commands):
+                return await output_of([*commands[:number], *commands[number + 1 :]], problem)
     return shown
 
 

@@ -69,19 +69,19 @@ class ContextSchedule:
         """Return the index of the stage in which `step` is sampled. `steps[t]` is step t; those
         from `step − lag` on are not read."""
         current = since = 0
-        for at in range(step + 1):
+        for t in range(step + 1):
             if current + 1 == len(self.stages):
                 break
-            known = steps[since : max(at - self.lag, since)]
+            known = steps[since : max(t - self.lag, since)]
             begun = [
                 n
                 for n, stage in enumerate(self.stages)
-                if stage.at_step is not None and stage.at_step <= at
+                if stage.at_step is not None and stage.at_step <= t
             ]
             if begun[-1] > current:
-                current, since = begun[-1], at
+                current, since = begun[-1], t
             elif self.stages[current + 1].criterion_met(known, self.window):
-                current, since = current + 1, at
+                current, since = current + 1, t
         return current
 
     @property

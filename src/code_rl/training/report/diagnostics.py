@@ -238,10 +238,10 @@ def built_in_elsewhere(run: Windows) -> Sign | None:
 def collapse(run: Windows) -> Sign | None:
     """The answer format is lost from one step to the next, and does not return."""
     rates = values_of(run.steps, "format_rate")
-    for at, (before, after) in enumerate(itertools.pairwise(rates), 1):
-        if before >= 0.5 and len(rates) > at + 1 and max(rates[at:]) <= before / 4:
+    for index, (before, after) in enumerate(itertools.pairwise(rates), 1):
+        if before >= 0.5 and len(rates) > index + 1 and max(rates[index:]) <= before / 4:
             fell = f"format fell from {percent(before)} to {percent(after)}"
-            evidence = f"{fell} in step {run.steps[at]['step']}"
+            evidence = f"{fell} in step {run.steps[index]['step']}"
             return Sign("bad", f"{evidence}, and never came back")
     return None
 

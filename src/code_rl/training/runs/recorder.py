@@ -83,11 +83,11 @@ class Recorder:
 
     def begins(self, step: int, chosen: Sequence[SampledProblem]) -> None:
         """Show that a batch begins, and which prompts do not fit."""
-        for each in chosen:
-            if each.replaced is not None and each.replaced not in self._too_long:
-                self._too_long.add(each.replaced)
+        for sampled in chosen:
+            if sampled.replaced is not None and sampled.replaced not in self._too_long:
+                self._too_long.add(sampled.replaced)
                 self.console.notice(
-                    f"the prompt of problem {each.replaced!r} leaves too little of the model's "
+                    f"the prompt of problem {sampled.replaced!r} leaves too little of the model's "
                     "context; another problem replaces it"
                 )
         self.console.begin_step(step)

@@ -52,9 +52,9 @@ def run_test(
     tests = json.loads(sample["input_output"])
     name = tests.get("fn_name")
     results: list[bool | int] = []
-    for given, expected in zip(tests["inputs"], tests["outputs"], strict=True):
+    for case, expected in zip(tests["inputs"], tests["outputs"], strict=True):
         body, text = (
-            (_script(code), _lines(given)) if name is None else (_call(code, name, given), "")
+            (_script(code), _lines(case)) if name is None else (_call(code, name, case), "")
         )
         status, output = _run(body, text.encode(), timeout)
         right = status == 0 and (

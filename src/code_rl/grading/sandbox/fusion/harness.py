@@ -62,8 +62,8 @@ def _run_all(job: Mapping[str, Any], rows: list[bytes], deadline: float) -> tupl
     home = os.getcwd()
     inputs = [open(f"case_{index}", "rb") for index in range(job["count"])]  # noqa: SIM115
     _cleared()
-    for index, given in enumerate(inputs):
-        row = _run(job, given, tempfile.mkdtemp(dir=home), deadline)
+    for index, case_file in enumerate(inputs):
+        row = _run(job, case_file, tempfile.mkdtemp(dir=home), deadline)
         clear = _cleared()
         if row is None:
             return "deadline", f"test {index} of the chunk"

@@ -21,7 +21,7 @@ def read_job(body: bytes, limits: RunLimits) -> Job:
     try:
         job = job_from_json(json.loads(body))
         asked = job.limits
-        for setting, wanted, most in (
+        for setting, value, most in (
             ("memory_mb", asked.memory_mb, limits.memory_mb),
             ("max_output_mb", asked.output_bytes >> 20, limits.output_bytes >> 20),
             ("processes", asked.processes, limits.processes),
@@ -30,8 +30,8 @@ def read_job(body: bytes, limits: RunLimits) -> Job:
             ("open files", asked.open_files, MOST_OPEN_FILES),
             ("megabytes of a file", asked.file_mb, MOST_FILE_MB),
         ):
-            if not 0 <= wanted <= most:  # also for NaN
-                raise ValueError(f"{wanted:g} is not from 0 to the server's {setting}={most:g}")
+            if not 0 <= value <= most:  # also for NaN
+                raise ValueError(f"{value:g} is not from 0 to the server's {setting}={most:g}")
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise MalformedRequestError.of("job", f"{error}") from error
     return job

@@ -85,10 +85,10 @@ def _reserve_descriptors(control_fd: int) -> int:
     number of the channel."""
     while control_fd in testrun.RESERVED:
         control_fd = os.dup(control_fd)
-    for place in testrun.RESERVED:
+    for number in testrun.RESERVED:
         spare = os.open("/dev/null", os.O_RDONLY)
-        if spare != place:
-            os.dup2(spare, place, inheritable=False)
+        if spare != number:
+            os.dup2(spare, number, inheritable=False)
             if spare not in testrun.RESERVED:
                 os.close(spare)
     return control_fd
