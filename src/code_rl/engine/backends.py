@@ -209,12 +209,12 @@ async def _connect_remote(
     options: SamplingOptions, training: TrainingOptions, state_path: str | None, found: Survey
 ) -> Backend:
     """Open a session and probe, with one token, each feature that the run depends on."""
-    from code_rl.engine import probes as asking
+    from code_rl.engine import probes
     from code_rl.engine.remote import RemoteService
 
     place, name = place_of(options.backend), options.model_name or ""
     ttl = training.checkpoint_ttl_days
-    context = asking.context_of(name, found.models[name])
+    context = probes.context_of(name, found.models[name])
     ttl_s = None if ttl is None else round(ttl * 86400)
     service = await asyncio.to_thread(RemoteService, place, options.outage_timeout, ttl_s)
     try:
@@ -226,21 +226,21 @@ async def _connect_remote(
             )
         info = await trainer.get_info()
         with interruptible():
-            tokenizer = asking.load_tokenizer(name, info.model_data.tokenizer_id)
+            tokenizer = probes.load_tokenizer(name, info.model_data.tokenizer_id)
         token = int(tokenizer.encode("a", add_special_tokens=False)[0])
         scaled = None
         if training.loss is not None and options.temperature not in (0.0, 1.0):
             sampler = await trainer.save_weights_and_get_sampling_client()
-            scaled = await asking.probe_scaling(sampler, token)
+            scaled = await probes.probe_scaling(sampler, token)
         if options.top_p < 1 or options.top_k > 0:
             sampler = await trainer.save_weights_and_get_sampling_client()
-            await asking.probe_narrowing(sampler, token, options.top_p, options.top_k)
+            await probes.probe_narrowing(sampler, token, options.top_p, options.top_k)
         capabilities = Capabilities(place.kind, found.losses, scaled, found.numbered_requests)
         capabilities.require_temperature(options.temperature)
         loss = training.loss or ""
         settings = {**training.loss_config, **capabilities.pass_settings(options.temperature)}
         probed = loss in POLICY_LOSSES and capabilities.has_loss(loss, settings)
-        if probed and not await asking.probe_loss(trainer, loss, settings, token):
+        if probed and not await probes.probe_loss(trainer, loss, settings, token):
             capabilities = replace(capabilities, refused_losses=frozenset({loss}))
     except BaseException:
         service.close()

@@ -177,12 +177,12 @@ class Verifier:
                 "impossible_time_limit",
                 f"the limit is {stated:g} s of CPU time, the reference needs more",
             )
-        patience = max(stated, 4 * bucket(slowest))
-        decision = await self._repeated(problem, code, patience)
+        generous_s = max(stated, 4 * bucket(slowest))
+        decision = await self._repeated(problem, code, generous_s)
         limit = calibrated_limit(stated, slowest)
         if decision is None:
             await self._others(problem, number, limit, programs)
-            decision = await self._wrong_ones(problem, patience, programs)
+            decision = await self._wrong_ones(problem, generous_s, programs)
         if decision is not None:
             return decision
         await self._mutants(problem, code, 2 * bucket(slowest), programs)

@@ -146,14 +146,14 @@ class Retries:
                     continue
                 lost_results = MAX_LOST_RESULTS - 1
                 outages += 1
-                await self._bridged(error)
+                await self._outlasts(error)
                 if outages >= OUTAGES:
                     raise
             except RefusedError:
                 raise
             except SandboxError as error:
                 self.count += 1
-                if await self._bridged(error):
+                if await self._outlasts(error):
                     outages += 1
                 else:
                     transient_failures += 1
@@ -171,7 +171,7 @@ class Retries:
             self._outage.cancel()
             await asyncio.wait([self._outage])
 
-    async def _bridged(self, error: SandboxError) -> bool:
+    async def _outlasts(self, error: SandboxError) -> bool:
         """Return False if the sandbox answers at once, True if it was unreachable and is back.
         Concurrent callers share one answer."""
         if self._outage is None or self._outage.done():

@@ -68,7 +68,7 @@ class Supervisor:
         for path in (".", SOURCE)[: 1 if self._once else 2]:
             os.utime(path, (0, 0))  # the same for every submission
         self._note_files()
-        while not self._spoilt and channel.recv(1, socket.MSG_PEEK):
+        while not self._tainted and channel.recv(1, socket.MSG_PEEK):
             self._run_one(run)
         os._exit(0)
 
@@ -101,7 +101,7 @@ class Supervisor:
 
     def _note_files(self) -> None:
         """Remember the files that tests find, to see which test changes them."""
-        self._spoilt, self._young = False, True
+        self._tainted, self._young = False, True
         self._files.note()
         self._laid_out_ns = os.stat(".").st_ctime_ns
 
@@ -123,10 +123,10 @@ class Supervisor:
             reap_all(pid, self._wanted.level, others, self._channel)
         if self._once or account.exit_code() == BROKEN_EXIT:
             run.close()
-        self._spoilt = (
+        self._tainted = (
             self._once or self._files.changed() or (self._young and self._reads_otherwise())
         )
-        account.send(self._channel, wire.RESULT, cause, self._spoilt)
+        account.send(self._channel, wire.RESULT, cause, self._tainted)
 
     def _reads_otherwise(self) -> bool:
         """Return True if the working directory holds anything but the program's unchanged file."""
