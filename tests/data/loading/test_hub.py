@@ -97,7 +97,12 @@ def answers(hub, tmp_path_factory):
     }
     online = dict(zip(questions, ask(hub.url, cache, *questions.values()), strict=True))
     offline = ask(
-        "http://127.0.0.1:9", cache, "deepcoder/taco", f"deepcoder/taco@{OLD}", "someone/else/primeintellect", "other/set"
+        "http://127.0.0.1:9",
+        cache,
+        "deepcoder/taco",
+        f"deepcoder/taco@{OLD}",
+        "someone/else/primeintellect",
+        "other/set",
     )
     return online, offline
 

@@ -27,7 +27,7 @@ from tests.data.loading.raw_rows import (
     prime_call,
     taco,
 )
-from tests.refusals import names_all, refused
+from tests.refusals import refused
 
 CODE_CONTESTS = next(sample for sample in SAMPLES if sample.name == "code_contests")
 
@@ -171,44 +171,6 @@ def test_official_tests_of_codeforces_are_public_where_the_statement_shows_them(
 )
 def test_rows_of_codeforces_that_cannot_be_judged_are_named(court, changed, reason):
     assert court.item({**CODEFORCES, **changed}).reason == reason
-
-
-NATIVE = {"id": "a", "statement": "?", "fn_name": None}
-
-
-def asserting(*tests, **rest):
-    return {**NATIVE, "tests": [{"kind": "assert", "code": code} for code in tests], **rest}
-
-
-@pytest.mark.parametrize(
-    ("row", "right", "wrong"),
-    [
-        (asserting("assert f(2) == 4", "assert f(0) == 0"), "def f(n): return n * n", "def f(n): return n + 2"),
-        (asserting("assert sorted(f('ba')) == ['a', 'b']"), "def f(s): return set(s)", "def f(s): return {s}"),
-        (asserting("assert f(2) is True"), "def f(n): return n == 2", "def f(n): return 1"),
-        (asserting("assert abs(f(1) - 10) < 1e-3", "assert f(2) == 10"), "def f(n): return 10 + (n == 1) * 1e-4", "def f(n): return 10.0001"),
-        (asserting("assert abs(f(1) - 10) < 1e-3\nassert abs(f(2) - 10) < 1"), "def f(n): return 10 + (n == 2) / 2", "def f(n): return 10.5"),
-        (asserting("assert f(2) == (4,)", fn_name="f"), "def f(n): return (4,)", "def f(n): return [4]"),
-    ],
-)  # fmt: skip
-def test_an_assert_is_read_as_the_call_that_it_makes(court, row, right, wrong):
-    assert court.verdicts(court.problem(row), right, wrong) == ["passed", "wrong_answer"]
-
-
-@pytest.mark.parametrize(
-    "code", ["assert f(2) > 4", "x = f(2)", "assert f(2) == g(3)", "assert f(", 3, "", "assert True"]
-)
-def test_an_assert_that_is_no_call_with_a_constant_result_is_refused(court, code):
-    assert court.item(asserting("assert f(2) == 4", code)).reason == "bad_native_row"
-
-
-def test_asserts_beside_tests_of_another_kind_or_with_other_looks_at_the_result_are_refused(court):
-    row = asserting("assert f(2) == 4")
-    row["tests"] += [{"kind": "call", "args": [1], "expected": 1}]
-    assert court.item(row).reason == "bad_native_row"
-    found = court.item(asserting("assert f(2) == True", "assert not f(3)"))
-    assert found.reason == "bad_native_row"
-    names_all(found.detail, "tests", "==", "bool")
 
 
 ODD: tuple[Any, ...] = (
