@@ -121,14 +121,10 @@ SHAPE = Shape("pairs", frozenset({"task", "pairs"}), _read)
 """A shape of rows: the columns that tell, and who reads one."""
 
 
-shortened: list[str] = []
-
-
 async def run_shorten(workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem) -> list[Decision]:
     """A stage of prepare: problems whose id is one letter."""
 
     def decide(one: Candidate) -> Decision:
-        shortened.append(one.entry.id)
         return Decision() if len(one.entry.id) == 1 else Decision("long_name", one.entry.id)
 
     return one_by_one(candidates, on_item, decide)

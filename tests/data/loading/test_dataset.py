@@ -6,10 +6,8 @@ import asyncio
 import gzip
 import json
 import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pyarrow
@@ -26,6 +24,7 @@ from code_rl.policy.prompt_templates import build_prompt, build_question
 from code_rl.util.errors import ConfigError, DataError
 from tests.boxes import shared_box
 from tests.data.loading.raw_rows import SAMPLES, SUM, taco
+from tests.paths import copy_source
 from tests.refusals import refused
 
 
@@ -81,7 +80,7 @@ import os, sys, code_rl
 load, changes = code_rl.load_problems, ["", "", *sys.argv[2:]]
 for changed in changes:
     if changed:
-        with open(f"code_rl/{changed}", "a") as source:
+        with open(f"src/code_rl/{changed}", "a") as source:
             source.write("# changed")
     print("load", flush=True)
     if not (child := os.fork()):  # a process that has digested no source yet
@@ -92,11 +91,10 @@ for changed in changes:
 
 
 def test_a_store_is_made_anew_once_a_readers_source_has_changed(tmp_path):
-    ignored = shutil.ignore_patterns("__pycache__", "tiny", "corpus", "assets")
-    shutil.copytree(Path(code_rl.__file__).parent, tmp_path / "code_rl", ignore=ignored)
+    copy_source(tmp_path)
     readers = ("data/sources/competition.py", "data/resolve.py", "grading/problem.py", "util/data_files.py")
     words = [sys.executable, "-c", READS_ANEW, str(write(tmp_path / "rows.jsonl", 1)), *readers]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     assert ["reading" in said for said in done.stdout.split("load\n")[1:]] == [True, False, *[True] * len(readers)]
 
