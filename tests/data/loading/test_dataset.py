@@ -23,7 +23,7 @@ from code_rl.grading.values import MAX_DEPTH
 from code_rl.policy.prompt_templates import build_prompt, build_question
 from code_rl.util.errors import ConfigError, DataError
 from tests.boxes import shared_box
-from tests.data.loading.raw_rows import SAMPLES, SUM, taco
+from tests.data.loading.raw_rows import SAMPLES, SUM, problem_in, taco
 from tests.paths import copy_source
 from tests.refusals import refused
 
@@ -293,8 +293,7 @@ def test_the_course_s_prompt_of_a_raw_row_is_the_prompt_that_training_shows(cour
     ]
     same = 0
     for sample in plain:
-        item = court.item(sample.row)
-        problem = getattr(item, "problem", item)
+        problem = problem_in(court.item(sample.row))
         if problem.starter_code == (sample.row.get("starter_code") or None):
             assert build_question(sample.row) == build_prompt(problem.view()), sample.name
             same += 1

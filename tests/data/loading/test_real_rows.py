@@ -8,6 +8,7 @@ from itertools import islice
 import pytest
 
 from code_rl.data import open_dataset
+from tests.data.loading.raw_rows import problem_in
 from tests.grading.corpus.reading import read_rows
 from tests.grading.corpus.rooms import data_file
 
@@ -64,7 +65,7 @@ def wrong_for(problem):
 def test_every_row_is_read_or_named(name):
     items = list(open_dataset(str(data_file(name))))
     assert Counter(type(item).__name__ for item in items) == READ[name]
-    assert len({getattr(item, "problem", item).id for item in items}) == len(items)
+    assert len({problem_in(item).id for item in items}) == len(items)
 
 
 @pytest.mark.long

@@ -25,16 +25,12 @@ from tests.data.loading.raw_rows import (
     apps,
     lcbv5,
     prime_call,
+    problem_in,
     taco,
 )
 from tests.refusals import refused
 
 CODE_CONTESTS = next(sample for sample in SAMPLES if sample.name == "code_contests")
-
-
-def problem_in(item):
-    """The problem of a row that was read, which may still lack its tests."""
-    return getattr(item, "problem", item)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
