@@ -17,7 +17,6 @@ from code_rl.data.sources.records import Origin, Row
 from code_rl.data.sources.shapes import Shape
 from code_rl.policy.renderers import Message
 from code_rl.training.curriculum import History
-from code_rl.util.options import option
 from code_rl.util.settings import make_settings
 
 
@@ -134,7 +133,7 @@ async def run_shorten(workspace: Workspace, candidates: Sequence[Candidate], on_
 class GreetConfig:
     """Greet somebody."""
 
-    name: str = option("world", "Whom.")
+    name: str = chz.field(default="world", doc="Whom.")
 
 
 def greet_command(given: Mapping[str, str]) -> int:

@@ -1,9 +1,13 @@
 """Raw rows of the public sets become problems, or say why not."""
 
+import gc
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from code_rl.data.sources import Skipped
-from code_rl.grading import CallTest
+from code_rl.grading import CallTest, Problem
 from code_rl.grading.values import BinaryTree, LinkedList
 from code_rl.util.errors import DataError
 from tests.refusals import refused
@@ -188,12 +192,16 @@ def test_a_prompt_may_end_at_the_header_of_its_function(court, body):
     assert court.verdicts(problem, problem.solutions[0]) == ["passed"]
 
 
+# The last ones end other CPython versions' parsers otherwise than in a SyntaxError.
+NO_PYTHON = ("def (:", "x = \0", "(" * 5000 + ")" * 5000, "-" * 200_000 + "1")
+
+
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
         ({**HUMANEVAL, "test": 3}, "wrong_field_type"),
         ({**HUMANEVAL, "test": "def check(candidate):\n    assert True\n"}, "no_tests"),
-        ({**HUMANEVAL, "test": "def (:"}, "not_python"),
+        *(({**HUMANEVAL, "test": text}, "not_python") for text in NO_PYTHON),
         ({**HUMANEVAL, "entry_point": "absent"}, "entry_point_not_in_prompt"),
         (without(HUMANEVAL, "entry_point"), "missing_field"),
         ({**HUMANEVAL_PLUS, "plus_input": [3]}, "wrong_field_type"),
@@ -210,3 +218,19 @@ def test_a_malformed_row_is_named_and_the_next_one_is_still_read(court, row, rea
     skipped, following = court.dataset(row, HUMANEVAL)
     assert (type(skipped), skipped.reason) == (Skipped, reason)
     assert following.tests
+
+
+def test_rows_that_several_threads_read_at_once_do_not_disturb_each_other(court):
+    """CPython up to 3.11 counts the depth of all threads' syntax trees together."""
+    deep = "x = " + "(" * 60 + "1" + ")" * 60 + "\ny = [" + "{}, " * 300 + "]\n"
+    dataset = court.dataset(*[{**HUMANEVAL, "test": HUMANEVAL["test"] + deep}] * 20)
+    kept = gc.get_threshold()
+    gc.set_threshold(50)
+    gc.callbacks.append(give_way := lambda *_: time.sleep(0))
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            reasons = [{type(item) for item in items} for items in threads.map(list, [dataset] * 4)]
+    finally:
+        gc.callbacks.remove(give_way)
+        gc.set_threshold(*kept)
+    assert reasons == [{Problem}] * 4
