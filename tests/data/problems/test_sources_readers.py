@@ -229,7 +229,7 @@ def test_rows_that_several_threads_read_at_once_do_not_disturb_each_other(court)
     gc.callbacks.append(give_way := lambda *_: time.sleep(0))
     try:
         with ThreadPoolExecutor(4) as threads:
-            reasons = [{type(item) for item in items} for items in threads.map(list, [dataset] * 4)]
+            reasons = [set(map(type, found)) for found in threads.map(list, [dataset] * 4)]
     finally:
         gc.callbacks.remove(give_way)
         gc.set_threshold(*kept)
