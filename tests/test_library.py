@@ -83,7 +83,7 @@ def test_judge_works_in_a_script_and_where_a_loop_runs():
         (replace(SUM, time_limit_s=0), ADDS, "time_limit_s"),
         (replace(SUM, time_limit_s="2"), ADDS, "time_limit_s"),  # type: ignore[arg-type]
         (replace(SUM, memory_limit_mb=-5), ADDS, "memory_limit_mb"),
-        (replace(SUM, statement=None), ADDS, "statement"),  # type: ignore[arg-type]
+        (replace(SUM, statement=None), ADDS, "statement"),
     ],
 )
 def test_judge_says_what_it_cannot_take(problem, code, named):

@@ -236,7 +236,7 @@ INSTRUCT_WITHOUT_SYSTEM = (
 
 @pytest.mark.parametrize("name", [*NAMES, "chat_template"])
 def test_extension_property_holds_exactly_where_it_is_stated(name):
-    renderer, template = renderer_of(name, "qwen3")
+    renderer, _ = renderer_of(name, "qwen3")
     answers = ["fine", "\n\nfine", "<think>\nhm\n</think>\n\nfine"]
     held = []
     for seed in range(60):
@@ -274,7 +274,7 @@ def test_reasoning_is_no_part_of_the_answer(template, general):
 @pytest.mark.parametrize("name", ["qwen3_instruct", "qwen3", "qwen3_disable_thinking", "chat_template"])
 @pytest.mark.parametrize("answer", ["```python\nprint('<think>')\n```", "```python\nprint('</think>')\n```"])
 def test_an_answer_may_speak_of_think_blocks(name, answer):
-    renderer, template = renderer_of(name, "qwen3")
+    renderer, _ = renderer_of(name, "qwen3")
     assert renderer.read_message(answer) == {"role": "assistant", "content": answer}
 
 
