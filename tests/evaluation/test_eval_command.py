@@ -12,7 +12,7 @@ from code_rl.cli.main import main
 from code_rl.evaluation import EvalConfig, check_benchmarks
 from code_rl.util.files import LOCK, only_writer
 from tests.evaluation.chat_server import RIGHT, ServerThread
-from tests.refusals import one_line
+from tests.refusals import one_line, refused
 
 WRONG = "```python\nprint(0)\n```"
 SUM = {
@@ -300,6 +300,12 @@ def test_data_goes_to_the_benchmark_whose_it_is(data, benchmark, expected):
     assert check_benchmarks(EvalConfig(benchmark=benchmark, data=data)) == expected
 
 
+@pytest.mark.parametrize("data", ["a.jsonl", "mbpp:a"])
+def test_data_that_could_be_anyone_s_is_refused(data):
+    with refused("data="):
+        check_benchmarks(EvalConfig(benchmark="humaneval+,livecodebench", data=data))
+
+
 REFUSED = (
     ("", "model_name="),
     ("endpoint=http://h samples=s.jsonl model_name=m", "samples"),
@@ -326,8 +332,6 @@ REFUSED = (
     ("model_name=tiny limit=0", "limit=0"),
     ("model_name=tiny benchmark=humanevil", "'humaneval'"),
     ("model_name=tiny benchmark=livecodebench", "version"),
-    ("model_name=tiny benchmark=humaneval+,livecodebench data=a.jsonl", "data="),
-    ("model_name=tiny benchmark=humaneval+,livecodebench data=mbpp:a", "data="),
 )
 
 
