@@ -122,7 +122,7 @@ def test_seven_edited_copies_in_an_evaluation_set_do_not_hide_the_leak(tmp_path:
 
 
 def test_a_share_of_exactly_the_threshold_is_an_overlap(tmp_path: Path) -> None:
-    assert found(tmp_path, TRAIN, exam(TRAIN), share=1.0)
+    assert "shared text" in found(tmp_path, TRAIN, exam(TRAIN), share=1.0)["p"]
 
 
 def test_naming_a_set_again_changes_nothing(tmp_path: Path) -> None:
