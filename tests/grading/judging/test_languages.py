@@ -15,7 +15,7 @@ from code_rl import CallTest, Compare, ConfigError, DataError, Problem, StdinTes
 from code_rl.grading import VerdictKind, judge_async, languages
 from code_rl.grading.native import problem_from_json, problem_to_json
 from code_rl.util.errors import IsolationError
-from tests.boxes import children
+from tests.boxes import descendants
 from tests.grading.corpus.rooms import CONFINED, room
 from tests.refusals import refused
 
@@ -467,6 +467,6 @@ def test_equal_programs_at_once_leave_no_box():
         async with room("full", 3, own=True) as executor:
             return await asyncio.gather(*(judge_async(problem("cpp"), RIGHT["cpp"], executor) for _ in range(3)))
 
-    before = children()
+    before = descendants()
     assert [verdict.correct for verdict in asyncio.run(run())] == [True] * 3
-    assert children() <= before
+    assert descendants() <= before

@@ -14,7 +14,7 @@ import pytest
 
 import code_rl
 from code_rl.util.errors import ConfigError, DataError, IsolationError, SandboxError
-from tests.boxes import children, end_server, require_boxes, shared_server, start_server
+from tests.boxes import descendants, end_server, require_boxes, shared_server, start_server
 from tests.refusals import refused
 from tests.waiting import until
 
@@ -541,9 +541,9 @@ def test_a_box_whose_opening_is_cancelled_leaves_no_process(level):
             with pytest.raises(asyncio.CancelledError):
                 await opening
 
-    before = children()
+    before = descendants()
     asyncio.run(run())
-    until(lambda: children() <= before)
+    until(lambda: descendants() <= before)
 
 
 def test_a_box_that_is_cancelled_while_it_closes_leaves_no_process(level):
@@ -562,9 +562,9 @@ def test_a_box_that_is_cancelled_while_it_closes_leaves_no_process(level):
             with pytest.raises(asyncio.CancelledError):
                 await closing
 
-    before = children()
+    before = descendants()
     asyncio.run(run())
-    until(lambda: children() <= before)
+    until(lambda: descendants() <= before)
 
 
 def test_an_environment_beyond_its_limit_is_refused():

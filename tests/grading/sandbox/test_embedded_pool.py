@@ -12,7 +12,8 @@ import pytest
 from code_rl.grading.sandbox import connect_executor
 from code_rl.grading.sandbox.executor import Execution, Status
 from code_rl.grading.sandbox.server import EmbeddedSandbox
-from code_rl.util.errors import IsolationError, SandboxError
+from code_rl.util.errors import SandboxError
+from tests.boxes import descendants
 from tests.grading.jobs import collect, stdin_job
 from tests.grading.sandbox.sandbox_boxes import LEVELS, run, run_one
 from tests.refusals import refused
@@ -198,32 +199,6 @@ def test_bad_arguments_are_named(make, named):
         make()
 
 
-def test_a_level_that_is_not_there_is_refused_by_name(monkeypatch):
-    from code_rl.grading.sandbox.local import launcher
-
-    monkeypatch.setattr(launcher, "_BOOT", REFUSING_BOOT)
-    with refused("isolation=full", "CLONE_NEWUSER", kind=IsolationError):
-        EmbeddedSandbox(1, "full")
-    box = EmbeddedSandbox(1, "auto")
-    assert box.isolation == "landlock"
-    asyncio.run(box.aclose())
-
-
-REFUSING_BOOT = """
-import marshal, socket, sys
-control = socket.socket(fileno=int(sys.argv.pop()))
-config = marshal.loads(control.recv(1 << 16))
-sys.path.insert(0, config["root"])
-from code_rl.grading.sandbox.local.guest import kernel
-from code_rl.grading.sandbox.local.guest.confinement import confine
-def refuse(*arguments):
-    raise kernel.KernelError("unshare(CLONE_NEWUSER)", 1)
-confine._new_user_namespace = refuse
-from code_rl.grading.sandbox.local.guest.boot import main
-main(control, config)
-"""
-
-
 def test_nothing_protects_only_when_asked_for_and_still_limits():
     assert EmbeddedSandbox(1).isolation in ("full", "landlock")
     done = run_one(
@@ -247,7 +222,7 @@ def test_what_a_program_started_ends_when_nobody_wants_its_result(level):
             (zygote,) = box._zygotes.values()
 
             async def until(wanted) -> None:
-                while not wanted(len(_below(zygote.process.pid))):  # noqa: ASYNC110
+                while not wanted(len(descendants(str(zygote.process.pid)))):  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
 
             running = asyncio.ensure_future(collect(box, stdin_job(forks, b"", b"")))
@@ -259,18 +234,9 @@ def test_what_a_program_started_ends_when_nobody_wants_its_result(level):
     asyncio.run(go())
 
 
-def _below(pid: int) -> list[int]:
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children") as file:
-            children = [int(word) for word in file.read().split()]
-    except FileNotFoundError:
-        return []
-    return children + [more for child in children for more in _below(child)]
-
-
 def test_it_starts_whatever_descriptors_are_open():
     script = (
-        "import os\nfrom code_rl.grading.sandbox.local.pool import EmbeddedSandbox\n"
+        "import os\nfrom code_rl.grading.sandbox.server import EmbeddedSandbox\n"
         "for _ in range(5):\n    EmbeddedSandbox(1).close()\n    os.open('/dev/null', os.O_RDONLY)\n"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
