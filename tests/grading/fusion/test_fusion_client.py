@@ -123,7 +123,7 @@ def test_large_inputs_travel_in_smaller_chunks(server: ServerProcess):
         return web.json_response(await forward(body))
 
     job = stdin_job("print(len(input()))", *["x" * 7_000_000] * 5)
-    found = through([spy], lambda client: collect(client, job), server.url, 1, grace_s=60)
+    found = through([spy], lambda client: collect(client, job), server.url, 1)
     assert [int(execution.stdout) for execution in found] == [7_000_000] * 5
     assert max(sizes) < 24 << 20
 

@@ -35,7 +35,7 @@ HONEST = {
     ),
     "raises where it is to": (RAISES, "def f(n):\n    if n < 0: raise ValueError\n    return 2 * n"),
     "a slow start": (QUICK, "x = sum(range(10**6))\ndef f(n): return 2 * n"),
-    "slow calls": (QUICK, "def f(n):\n    sum(range(4 * 10**6))\n    return 2 * n"),
+    "slow calls": (QUICK, "def f(n):\n    sum(range(2 * 10**6))\n    return 2 * n"),
     "slower and slower": (
         QUICK,
         "made = []\ndef f(n):\n    made.append(n)\n    sum(range(40_000 * len(made)))\n    return 2 * n",

@@ -6,24 +6,25 @@ import asyncio
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from code_rl.grading import values
-from code_rl.grading.sandbox.executor import CallInput, Execution, Job, Limits, Status
+from code_rl.grading.sandbox import Job, Limits, Status
 from tests.grading.corpus.rooms import CONFINING, room
-from tests.grading.jobs import call_job, stdin_job
+from tests.grading.jobs import call, call_job, collect, stdin_job
 from tests.refusals import refused
 
-Run = Callable[[Job], list[Execution]]
+Run = Callable[[Job], list[Any]]
 
 
 @pytest.fixture(params=CONFINING)
 def run(request: pytest.FixtureRequest) -> Run:
-    def executions(job: Job) -> list[Execution]:
-        async def go() -> list[Execution]:
+    def executions(job: Job) -> list[Any]:
+        async def go() -> list[Any]:
             async with room(request.param) as executor:
-                return [execution async for execution in executor.run(job)]
+                return await collect(executor, job)
 
         return asyncio.run(go())
 
@@ -106,8 +107,7 @@ def test_values_of_every_plain_type_come_back(run: Run) -> None:
 
 def test_a_method_is_called_with_keyword_arguments_between_preamble_and_setup(run: Run) -> None:
     code = "class Solution:\n    def f(self, x: List[int], y):\n        return helper(x) * y"
-    cases = (CallInput(([1, 2],), {"y": 5}),)
-    job = Job(code, cases, "f", preamble="from typing import List", setup="def helper(x): return sum(x)")
+    job = Job(code, (call([1, 2], y=5),), "f", preamble="from typing import List", setup="def helper(x): return sum(x)")
     assert values.loads(run(job)[0].value or b"") == 15
 
 
