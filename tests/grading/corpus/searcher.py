@@ -50,8 +50,7 @@ _MEMORY = """
         return texts(list(pages(swept(), can_write)) if regions is None else regions)
     """
 _SEARCH = """
-    import base64
-import hashlib
+    import hashlib
     found = set()
     def look(blob, where):
         for encoding, width in (("latin-1", 1), ("utf-16-le", 2), ("utf-32-le", 4)):
@@ -150,7 +149,7 @@ class Posts(StandIn):
             async with self._session.post(self._url, json=body) as answer:
                 done = (await answer.json())["run_result"]
             status = Status.OK if done["return_code"] == 0 else Status.RUNTIME_ERROR
-            yield ended(status, done["stdout"].encode(), stderr=done["stderr"].encode())
+            yield ended(status, stdout=done["stdout"].encode(), stderr=done["stderr"].encode())
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -19,7 +19,7 @@ from tests.boxes import served
 from tests.grading.jobs import collect
 from tests.verb_server import VerbServer
 
-STUBBORN = {"outage_timeout_s": 60.0}
+STUBBORN: dict[str, Any] = {"outage_timeout_s": 60.0}
 
 
 def connected(urls: list[str], concurrency: int | None = None, outage_timeout_s: float = 2.0) -> Executor:

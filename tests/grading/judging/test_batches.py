@@ -81,6 +81,10 @@ HOSTILE = {
 }  # fmt: skip
 
 
+Decided = tuple[VerdictKind, int, object]
+"""The kind, the number of tests passed, and the first that failed."""
+
+
 def judged(problem: Problem, code: str, *, all_tests: bool = False, level: str = "auto") -> Verdict:
     async def run() -> Verdict:
         async with room(level) as executor:
@@ -89,14 +93,14 @@ def judged(problem: Problem, code: str, *, all_tests: bool = False, level: str =
     return asyncio.run(run())
 
 
-def decided(verdict: Verdict) -> tuple[VerdictKind, int, int | None]:
+def decided(verdict: Verdict) -> Decided:
     return verdict.kind, verdict.passed, verdict.failure and verdict.failure.test
 
 
-def decided_apart(problem: Problem, code: str, *, all_tests: bool = False) -> tuple[VerdictKind, int, int | None]:
+def decided_apart(problem: Problem, code: str, *, all_tests: bool = False) -> Decided:
     """As `decided`, if each test were a problem of its own."""
 
-    async def run() -> tuple[VerdictKind, int, int | None]:
+    async def run() -> Decided:
         first, passed = None, 0
         async with room("auto") as executor:
             for number, test in enumerate(problem.tests):

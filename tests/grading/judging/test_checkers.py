@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -80,7 +81,8 @@ def test_an_answer_is_made_ready_for_its_checker_once_and_beside_the_event_loop(
     made = len(encoded)
     assert made
     assert threading.main_thread().name not in encoded
-    assert values.loads(executor.jobs[1].cases[0].message, depth=-values.ENVELOPE)[0][1] == [1]
+    asked: Any = executor.jobs[1].cases[0]
+    assert values.loads(asked.message, depth=-values.ENVELOPE)[0][1] == [1]
     assert len(encoded) == made
 
 
