@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
 import os
-import pickle
 import signal
 import socket
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
 import pytest
 
 from code_rl.grading import CallTest, Compare, Problem, StdinTest, VerdictKind, judge_async
@@ -20,6 +22,7 @@ from code_rl.grading.sandbox import Job, Limits, Status, StdinInput, connect_exe
 from code_rl.grading.sandbox.server import EmbeddedSandbox
 from code_rl.util.errors import IsolationError, SandboxError
 from tests.grading.jobs import collect
+from tests.grading.sandbox.test_isolation_levels import WITHOUT_USER_NAMESPACES
 from tests.refusals import refused
 
 MARKER = "expected-7f3a"
@@ -251,17 +254,16 @@ def test_a_submission_that_is_closed_early_stops_on_its_node(cluster):
 @needs_ray
 @pytest.mark.slow
 def test_what_travels_to_a_node_holds_no_expected_output(cluster, monkeypatch):
-    from code_rl.grading.sandbox.fusion import jobs, servers
-
     cluster(1)
     travelled = []
-    send = jobs.post_job
+    post = aiohttp.ClientSession.post
 
-    def watched(session, url, job):
-        travelled.append(pickle.dumps(job))
-        return send(session, url, job)
+    def watched(session, url, **options):
+        body = options["json"]
+        travelled.append((repr(body).encode(), *map(base64.b64decode, body["cases"])))
+        return post(session, url, **options)
 
-    monkeypatch.setattr(servers, "post_job", watched)
+    monkeypatch.setattr(aiohttp.ClientSession, "post", watched)
     problems = [
         CHECKED,
         stdin_problem("plain", ("in", MARKER)),
@@ -271,41 +273,28 @@ def test_what_travels_to_a_node_holds_no_expected_output(cluster, monkeypatch):
     found, _ = on_cluster(list(zip(problems, codes, strict=True)))
     assert [kind for kind, *_ in found] == [VerdictKind.WRONG_ANSWER] * 3
     assert len(travelled) >= 3
-    assert not any(MARKER.encode() in data for data in travelled)
+    assert not any(MARKER.encode() in text for texts in travelled for text in texts)
+
+
+def without_user_namespaces(folder: Path) -> dict[str, str]:
+    """The environment of Python processes that may make none."""
+    (folder / "sitecustomize.py").write_text(WITHOUT_USER_NAMESPACES)
+    return {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
 
 
 @needs_ray
 @pytest.mark.slow
-def test_a_node_without_the_isolation_asked_for_is_left_out_by_name(cluster, monkeypatch, caplog):
-    from code_rl.grading.sandbox.server import node as module
-    from code_rl.grading.sandbox.server.node import Node
-
-    class Weak(Node):
-        async def start(self, host, token):
-            import ray
-
-            from code_rl.grading.sandbox.local import pool
-            from code_rl.util.errors import IsolationError
-
-            here = ray.get_runtime_context().get_node_id()
-            if any(row["NodeID"] == here and "weak" in row["Resources"] for row in ray.nodes()):
-
-                def refuse(*_, **__):
-                    raise IsolationError("no user namespaces here")
-
-                vars(pool)["Zygote"] = refuse
-            return await super().start(host, token)
-
-    monkeypatch.setattr(module, "Node", Weak)
+def test_a_node_without_the_isolation_asked_for_is_left_out_by_name(cluster, tmp_path, caplog):
+    weak = {"num_cpus": 1, "env_vars": without_user_namespaces(tmp_path)}
     machines = cluster(1)
-    machines.add_node(num_cpus=1, resources={"weak": 1})
+    machines.add_node(**weak)
     found, _ = on_cluster(CORPUS[:2], isolation="full")
     assert [kind for kind, *_ in found] == [VerdictKind.PASSED, VerdictKind.WRONG_ANSWER]
-    assert "no user namespaces here" in caplog.text
+    assert "CLONE_NEWUSER" in caplog.text
     for node in list(machines.worker_nodes):
         machines.remove_node(node)
-    machines.add_node(num_cpus=1, resources={"weak": 1})
-    with pytest.raises(IsolationError):
+    machines.add_node(**weak)
+    with refused("CLONE_NEWUSER", kind=IsolationError):
         on_cluster(CORPUS[:2], isolation="full")
 
 
