@@ -86,6 +86,16 @@ async def relay(_number: int, body: dict[str, Any], forward: Forward) -> web.Str
     return web.json_response(await forward(body))
 
 
+def recording(seen: list[dict[str, Any]]) -> Handler:
+    """A handler that keeps each request and passes it on."""
+
+    async def handler(number: int, body: dict[str, Any], forward: Forward) -> web.StreamResponse:
+        seen.append(body)
+        return await relay(number, body, forward)
+
+    return handler
+
+
 def through(
     servers: list[Handler | str],
     use: Callable[[Executor], Awaitable[Any]],

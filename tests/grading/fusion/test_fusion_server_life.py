@@ -9,8 +9,6 @@ import gzip
 import json
 import signal
 import socket
-import subprocess
-import sys
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -190,21 +188,11 @@ def test_programs_beyond_the_grace_are_stopped():
     assert "longer than 0.5 s" in stderr
 
 
-def start(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "code_rl.cli", "sandbox", *words], capture_output=True, text=True, timeout=60
-    )
-
-
-def test_a_port_in_use_is_one_clear_line_and_exit_code_2():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+def test_a_port_in_use_is_one_line_and_exit_code_2(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        result = start(f"port={port}")
-    assert result.returncode == 2
-    assert f"port={port}" in result.stderr
-    assert "Traceback" not in result.stderr
+        assert main(["sandbox", f"port={port}"]) == 2
+    one_line(capsys, f"port={port}")
 
 
 @pytest.mark.parametrize(

@@ -88,10 +88,30 @@ def test_a_program_that_does_not_compile_is_one_compile_error_for_all_tests(run:
     assert [one.status for one in run(stdin_job(code, b"1", b"2", b"3"))] == [Status.COMPILE_ERROR]
 
 
-def test_the_report_of_an_exception_names_it(run: Run) -> None:
-    (done,) = run(stdin_job("1 / 0"))
-    assert done.detail == "ZeroDivisionError: division by zero"
-    assert b"Traceback" in done.stderr
+REPORTS = {
+    "one line": ("1 / 0", "ZeroDivisionError: division by zero"),
+    "several lines": ("raise ValueError('a\\n  b\\nc')", "ValueError: a"),
+    "handled before": (
+        "try:\n    1 / 0\nexcept ZeroDivisionError:\n    raise KeyError('x\\ny') from None",
+        "KeyError: 'x\\ny'",
+    ),
+    "chained": (
+        "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise ValueError('\\nTraceback') from e",
+        "ValueError:",
+    ),
+    "no traceback": ("import sys\nsys.exit('bad\\ninput')", "input"),
+    "many frames": (
+        "class E(Exception): pass\ndef f(n): return f(n - 1) if n else g()\ndef g(): raise E('\\n')\nf(9)",
+        "E:",
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "line"), REPORTS.values(), ids=REPORTS)
+def test_an_exception_is_named_by_its_class_whatever_its_message(run: Run, code: str, line: str) -> None:
+    (done,) = run(stdin_job(code))
+    assert done.detail.rstrip() == line
+    assert line.encode() in done.stderr
 
 
 def test_a_process_left_behind_does_not_hold_up_the_test(run: Run) -> None:

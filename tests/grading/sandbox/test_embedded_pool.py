@@ -90,42 +90,25 @@ def test_closing_the_iterator_stops_the_submission_and_frees_the_worker():
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_killed_worker_costs_no_result_and_repeats_none(level):
-    async def go() -> list[bytes]:
+def test_a_killed_worker_costs_no_result_and_a_test_that_is_run_again_draws_the_same_random_numbers(level):
+    code = "import random, time\ntime.sleep(.02)\nprint(input(), random.random())"
+
+    async def go(*killed_after: int) -> list[bytes]:
         async with EmbeddedSandbox(1, level) as box:
-            seen = []
-            async for one in box.run(
-                stdin_job("import time\ntime.sleep(.02)\nprint(input())", *(b"%d" % n for n in range(30)))
-            ):
-                seen.append(one.stdout)
-                if len(seen) in (5, 12):
+            printed = []
+            async for one in box.run(stdin_job(code, *(b"%d" % n for n in range(20)))):
+                printed.append(one.stdout)
+                if len(printed) in killed_after:
                     (link,) = box._workers
                     os.kill(link.process.pid, signal.SIGKILL)
-            assert box.retries == 2
-            return seen
+            assert box.retries == len(killed_after)
+            return printed
 
-    assert asyncio.run(go()) == [b"%d\n" % n for n in range(30)]
-
-
-def test_a_test_that_is_run_again_draws_the_same_random_numbers():
-    async def go(kill: bool) -> list[bytes]:
-        async with EmbeddedSandbox(1) as box:
-            drawn = []
-            async for one in box.run(
-                stdin_job(
-                    "import random, time\ntime.sleep(.02)\nprint(random.random())", *(b"%d" % n for n in range(8))
-                )
-            ):
-                drawn.append(one.stdout)
-                if kill and len(drawn) == 3:
-                    (link,) = box._workers
-                    os.kill(link.process.pid, signal.SIGKILL)
-            assert box.retries == int(kill)
-            return drawn
-
-    undisturbed = asyncio.run(go(kill=False))
-    assert asyncio.run(go(kill=True)) == undisturbed
-    assert len(set(undisturbed)) == 8
+    undisturbed = asyncio.run(go())
+    assert asyncio.run(go(5, 12)) == undisturbed
+    numbers, drawn = zip(*(line.split() for line in undisturbed), strict=True)
+    assert [*map(int, numbers)] == [*range(20)]
+    assert len(set(drawn)) == 20
 
 
 def test_a_dead_zygote_is_replaced():
