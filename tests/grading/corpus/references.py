@@ -5,37 +5,26 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from code_rl.data.resolve import with_expected
-from code_rl.data.sources.records import Draft, Row, Skipped
+from code_rl.data.sources.records import Draft, Item, Origin, Row, Skipped
+from code_rl.data.sources.shapes import read_row
 from code_rl.grading import Problem, Verdict, VerdictKind, judge_async
 from code_rl.grading.sandbox import Executor
-from tests.grading.corpus.reading import (
-    read_humaneval,
-    read_humaneval_plus,
-    read_humaneval_plus_origin,
-    read_leetcode,
-    read_mbpp,
-    read_mbpp_plus,
-    read_mbpp_plus_origin,
-    read_rows,
-)
+from tests.grading.corpus.reading import read_rows
 from tests.grading.corpus.rooms import data_file
 
-Item = Problem | Draft | Skipped
-Reader = Callable[[Iterable[Row]], Iterator[Item]]
 PATIENT_CPU_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file, its reader, its rows, and the ids that are known not to give a passing reference."""
+    """One file, the number of its rows, and the ids that are known not to give a passing reference."""
 
     name: str
     file: str
-    reader: Reader
     rows: int
     skipped: frozenset[str] = frozenset()
     bad: frozenset[str] = frozenset()
@@ -51,38 +40,34 @@ SOURCES: dict[str, Source] = {
         Source(
             "humaneval",
             "humaneval/HumanEval.jsonl.gz",
-            read_humaneval,
             164,
             skipped=_ids("HumanEval", 32, 38, 44, 50, 53, 151),
         ),
         Source(
             "humanevalplus",
             "humanevalplus/HumanEvalPlus.jsonl.gz",
-            read_humaneval_plus,
             164,
             bad=_ids("HumanEval", 32),
         ),
-        Source("humanevalplus-mini", "humanevalplus/HumanEvalPlus-Mini.jsonl.gz", read_humaneval_plus, 164),
+        Source("humanevalplus-mini", "humanevalplus/HumanEvalPlus-Mini.jsonl.gz", 164),
         Source(
             "humanevalplus-origin",
             "humanevalplus/HumanEvalPlus-OriginFmt.jsonl.gz",
-            read_humaneval_plus_origin,
             164,
             skipped=_ids("HumanEval", 32),
         ),
-        Source("mbpp", "mbpp/mbpp.jsonl", read_mbpp, 974, skipped=_ids("Mbpp", 367, 533, 596, 601, 927)),
-        Source("mbpp-sanitized", "mbpp/mbpp_sanitized.jsonl", read_mbpp, 427, skipped=_ids("Mbpp", 596)),
-        Source("mbppplus", "mbppplus/MbppPlus.jsonl.gz", read_mbpp_plus, 378),
-        Source("mbppplus-origin", "mbppplus/MbppPlus-OriginFmt.jsonl.gz", read_mbpp_plus_origin, 378),
+        Source("mbpp", "mbpp/mbpp.jsonl", 974, skipped=_ids("Mbpp", 367, 533, 596, 601, 927)),
+        Source("mbpp-sanitized", "mbpp/mbpp_sanitized.jsonl", 427, skipped=_ids("Mbpp", 596)),
+        Source("mbppplus", "mbppplus/MbppPlus.jsonl.gz", 378),
+        Source("mbppplus-origin", "mbppplus/MbppPlus-OriginFmt.jsonl.gz", 378),
         Source(
             "leetcode-v0.2.0-train",
             "leetcode/LeetCodeDataset-v0.2.0-train.jsonl.gz",
-            read_leetcode,
             1890,
             bad=frozenset({"word-ladder-ii"}),
         ),
-        Source("leetcode-v0.2.0-test", "leetcode/LeetCodeDataset-v0.2.0-test.jsonl.gz", read_leetcode, 200),
-        Source("leetcode-v0.3.1-test", "leetcode/LeetCodeDataset-v0.3.1-test.jsonl.gz", read_leetcode, 228),
+        Source("leetcode-v0.2.0-test", "leetcode/LeetCodeDataset-v0.2.0-test.jsonl.gz", 200),
+        Source("leetcode-v0.3.1-test", "leetcode/LeetCodeDataset-v0.3.1-test.jsonl.gz", 228),
     )
 }
 
@@ -108,15 +93,19 @@ class Report:
             self.failed[item_id] = f"{verdict.kind.value} after {verdict.passed} of {verdict.total}: {message}"
 
 
-def read_source(source: Source) -> Iterator[Item]:
+def read_source(source: Source) -> list[Item]:
     """All items of a source; skips the test where the file is absent."""
-    return source.reader(read_rows(data_file(source.file)))
+    return _read(read_rows(data_file(source.file)))
+
+
+def _read(rows: Iterable[Row]) -> list[Item]:
+    return [read_row(row, Origin("set", "row", index)) for index, row in enumerate(rows)]
 
 
 def read_sample(source: Source, count: int, seed: int = 2) -> list[Item]:
     """The items of a seeded sample of a source's rows: to read them all takes seconds. Skips the test where the file is absent."""
     rows = list(read_rows(data_file(source.file)))
-    return list(source.reader(random.Random(seed).sample(rows, min(count, len(rows)))))
+    return _read(random.Random(seed).sample(rows, min(count, len(rows))))
 
 
 async def judge_references(items: Iterable[Item], executor: Executor, at_once: int = 4) -> Report:
