@@ -16,8 +16,10 @@ from tests.grading.corpus.oracle import KILLED, SURVIVED, Question, fates
 from tests.grading.corpus.references import SOURCES, read_source
 
 TIME_LIMIT_S = 2.0
-SET_VIEWS = ("similar_elements", "find_char_long", "common_in_nested_lists", "extract_singly")
-SET_VIEWS += ("larg_nnum", "intersection_array", "find_dissimilar", "Diff")
+SET_VIEWS = (
+    *("similar_elements", "find_char_long", "common_in_nested_lists", "extract_singly"),
+    *("larg_nnum", "intersection_array", "find_dissimilar", "Diff"),
+)
 FOUND_VIEWS = ("check_str", "text_match_three", "text_starta_endb")
 """The tasks of MBPP+ whose results EvalPlus compares as sets, or by whether there is one."""
 

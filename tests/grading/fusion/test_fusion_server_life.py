@@ -12,6 +12,7 @@ import socket
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import httpx
@@ -37,7 +38,7 @@ FOREVER = {"code": "import time; time.sleep(600)", "language": "python", "run_ti
 PRINT = {"code": "print(1)", "language": "python"}
 
 
-async def posts(server: ServerProcess, *bodies: dict[str, object]) -> list[httpx.Response | Exception]:
+async def posts(server: ServerProcess, *bodies: dict[str, Any]) -> list[httpx.Response | BaseException]:
     """The answers to requests that are sent at once."""
     async with httpx.AsyncClient(timeout=60) as client:
         sent = (client.post(server.url + "/run_code", json=body) for body in bodies)
