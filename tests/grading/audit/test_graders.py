@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import subprocess
@@ -24,7 +25,6 @@ from code_rl.grading.audit import (
     audit_grader,
     load_corpus,
 )
-from code_rl.util.concurrency import wait_for
 from tests.grading.audit.conftest import Audit
 from tests.grading.audit.samples import short_programs
 from tests.refusals import one_line
@@ -231,7 +231,7 @@ def test_one_that_a_program_silences_is_asked_no_more_and_keeps_its_card() -> No
             self.gone |= "exit(0)" in code
             return GraderOutcome(None, "no answer in 1 s", True) if self.gone else GraderOutcome(True)
 
-    card = wait_for(audit_grader(Silenced(), short_programs(each=6), 1, print))
+    card = asyncio.run(audit_grader(Silenced(), short_programs(each=6), 1, print))
     assert card.silent == "early exit"
     assert card.findings()[0].startswith("fell silent at the class 'early exit'")
     assert not card.clean
