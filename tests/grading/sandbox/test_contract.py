@@ -85,7 +85,9 @@ def test_each_end_has_its_status(
     ids=range(7),
 )
 def test_a_program_that_does_not_compile_is_one_compile_error_for_all_tests(run: Run, code: str) -> None:
-    assert [one.status for one in run(stdin_job(code, b"1", b"2", b"3"))] == [Status.COMPILE_ERROR]
+    (done,) = run(stdin_job(code, b"1", b"2", b"3"))
+    assert (done.status, done.exit_code) == (Status.COMPILE_ERROR, 1)
+    assert "Error" in done.detail
 
 
 REPORTS = {
