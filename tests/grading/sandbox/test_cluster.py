@@ -37,6 +37,11 @@ def test_without_ray_the_extra_is_named(monkeypatch):
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install -e '.[ray]'")
 
 
+def on_a_cluster(test):
+    """A test that starts Ray."""
+    return needs_ray(pytest.mark.slow(test))
+
+
 @needs_ray
 def test_an_address_that_does_not_answer_is_one_line_at_once(monkeypatch):
     with socket.socket() as unused:
@@ -160,8 +165,7 @@ def on_cluster(corpus, act=lambda *_: None, **more):
     return with_cluster(use, **more)
 
 
-@needs_ray
-@pytest.mark.slow
+@on_a_cluster
 @pytest.mark.parametrize("nodes", [2, 4])
 def test_nodes_give_the_verdicts_of_one_machine(cluster, nodes):
     expected = asyncio.run(on_one_machine(CORPUS))
@@ -177,8 +181,7 @@ def test_nodes_give_the_verdicts_of_one_machine(cluster, nodes):
     assert seen[0] == (f"{nodes} nodes of a Ray cluster, isolation full, {4 * nodes} workers", 4 * nodes)
 
 
-@needs_ray
-@pytest.mark.slow
+@on_a_cluster
 def test_a_node_that_dies_in_the_middle_costs_no_verdict(cluster):
     corpus = CORPUS[:5] * 60
     machines = cluster(2)
@@ -193,8 +196,7 @@ def test_a_node_that_dies_in_the_middle_costs_no_verdict(cluster):
     assert executor.retries > 0
 
 
-@needs_ray
-@pytest.mark.slow
+@on_a_cluster
 def test_a_node_that_joins_and_one_that_leaves_are_noticed(cluster):
     machines = cluster(1)
 
@@ -214,8 +216,7 @@ async def until(true):
         await asyncio.sleep(0.1)
 
 
-@needs_ray
-@pytest.mark.slow
+@on_a_cluster
 def test_a_sandbox_that_is_killed_on_a_node_that_lives_starts_again(cluster):
     cluster(1)
 
@@ -234,8 +235,7 @@ def test_a_sandbox_that_is_killed_on_a_node_that_lives_starts_again(cluster):
     assert retries > 0
 
 
-@needs_ray
-@pytest.mark.slow
+@on_a_cluster
 def test_a_submission_that_is_closed_early_stops_on_its_node(cluster):
     cluster(1)
     inputs = tuple(StdinInput(b"%d" % number) for number in range(1000))
@@ -251,8 +251,7 @@ def test_a_submission_that_is_closed_early_stops_on_its_node(cluster):
     assert with_cluster(use, concurrency=1) == (Status.OK, b"2\n")
 
 
-@needs_ray
-@pytest.mark.slow
+@on_a_cluster
 def test_what_travels_to_a_node_holds_no_expected_output(cluster, monkeypatch):
     cluster(1)
     travelled = []
@@ -282,8 +281,7 @@ def without_user_namespaces(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
 
 
-@needs_ray
-@pytest.mark.slow
+@on_a_cluster
 def test_a_node_without_the_isolation_asked_for_is_left_out_by_name(cluster, tmp_path, caplog):
     weak = {"num_cpus": 1, "env_vars": without_user_namespaces(tmp_path)}
     machines = cluster(1)
@@ -298,8 +296,7 @@ def test_a_node_without_the_isolation_asked_for_is_left_out_by_name(cluster, tmp
         on_cluster(CORPUS[:2], isolation="full")
 
 
-@needs_ray
-@pytest.mark.slow
+@on_a_cluster
 def test_limits_and_refusals_cross_the_wire_typed(cluster):
     cluster(1)
 
@@ -312,8 +309,7 @@ def test_limits_and_refusals_cross_the_wire_typed(cluster):
     assert with_cluster(use) == (Status.TIME_LIMIT, 0)
 
 
-@needs_ray
-@pytest.mark.slow
+@on_a_cluster
 def test_a_cluster_started_here_ends_with_the_executor(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     before = signal.getsignal(signal.SIGTERM)
