@@ -17,7 +17,6 @@ from code_rl.data.sources.records import Origin, Row
 from code_rl.data.sources.shapes import Shape
 from code_rl.policy.renderers import Message
 from code_rl.training.curriculum import History
-from code_rl.util.options import option
 from code_rl.util.settings import make_settings
 
 
@@ -121,14 +120,10 @@ SHAPE = Shape("pairs", frozenset({"task", "pairs"}), _read)
 """A shape of rows: the columns that tell, and who reads one."""
 
 
-shortened: list[str] = []
-
-
 async def run_shorten(workspace: Workspace, candidates: Sequence[Candidate], on_item: OnItem) -> list[Decision]:
     """A stage of prepare: problems whose id is one letter."""
 
     def decide(one: Candidate) -> Decision:
-        shortened.append(one.entry.id)
         return Decision() if len(one.entry.id) == 1 else Decision("long_name", one.entry.id)
 
     return one_by_one(candidates, on_item, decide)
@@ -138,7 +133,7 @@ async def run_shorten(workspace: Workspace, candidates: Sequence[Candidate], on_
 class GreetConfig:
     """Greet somebody."""
 
-    name: str = option("world", "Whom.")
+    name: str = chz.field(default="world", doc="Whom.")
 
 
 def greet_command(given: Mapping[str, str]) -> int:

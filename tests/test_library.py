@@ -21,7 +21,6 @@ from code_rl.training import read_metrics
 from code_rl.util.concurrency import wait_for
 from code_rl.util.door import names
 from code_rl.util.errors import InputError
-from code_rl.util.registry import GIVEN, name_object
 from tests.refusals import refused
 from tests.training.pipeline_support import SMALL
 
@@ -267,12 +266,6 @@ def test_objects_train_where_names_do_and_a_resume_asks_for_those_that_have_none
     assert "reward=" in failed.stderr
 
 
-def test_an_object_that_can_be_imported_needs_no_second_giving():
-    assert name_object(fraction) == "code_rl.policy.rewards:fraction"
-    assert name_object(Halves) == f"{__name__}:Halves"
-    assert name_object(Halves()).startswith(GIVEN)
-
-
 @pytest.mark.long
 def test_a_run_ends_with_the_call_that_goes_on_which_keeps_its_own_object_whatever_was_given_since(
     tmp_path, capsys, monkeypatch
@@ -293,9 +286,12 @@ def test_a_run_ends_with_the_call_that_goes_on_which_keeps_its_own_object_whatev
 
 
 @pytest.mark.long
-def test_a_resume_may_leave_out_the_evaluations(tmp_path):
+def test_a_resume_may_leave_out_the_evaluations_and_objects_that_can_be_imported(tmp_path):
     settings: dict[str, Any] = {**SMALL, "max_steps": 1, "eval_every": 0, "eval_limit": 1, "eval_samples": 1}
-    code_rl.train(log_path=tmp_path, **settings)
+    code_rl.train(log_path=tmp_path, reward=fraction, environment=Halves, **settings)
+    named = json.loads((tmp_path / "config.json").read_text())
+    assert named["reward"] == "code_rl.policy.rewards:fraction"
+    assert named["environment"] == f"{__name__}:Halves"
     resumed = code_rl.train(log_path=tmp_path, max_steps=2, eval_every=-1)
     assert [record["step"] for record in resumed.metrics] == [-1, 0, 1]
 

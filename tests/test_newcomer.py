@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import pytest
 
 from code_rl.cli.main import VERBS, Verb, main
 from code_rl.data import open_dataset
-from code_rl.data.preparation import pipeline, settings
 from code_rl.data.sources import Skipped, shapes
 from code_rl.engine.probes import load_tokenizer
 from code_rl.grading import Problem, Verdict, VerdictKind
 from code_rl.policy import completion_log as inflight
 from tests import newcomer
 from tests.kinds import each_is
+from tests.paths import ROOT, copy_source
 from tests.training.pipeline_support import rollouts, small, untimed
 from tests.verbs import train_command
 
@@ -224,21 +227,31 @@ def test_a_verb_is_a_settings_class_and_a_command(monkeypatch, capsys):
     assert "unknown setting 'nmae', did you mean 'name'?" in capsys.readouterr().err
 
 
-def test_a_stage_of_prepare_is_a_function_and_a_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(settings, "STAGES", (*settings.STAGES[:-1], "shorten", "write"))
-    monkeypatch.setitem(pipeline.RUNNERS, "shorten", newcomer.run_shorten)
+def test_a_stage_of_prepare_is_a_function_and_a_line(tmp_path):
+    preparation = copy_source(tmp_path) / "data" / "preparation"
+    for name, line, more in (
+        ("settings.py", '    "difficulty",\n', '    "shorten",\n'),
+        ("pipeline.py", '    "write": run_write,\n', '    "shorten": run_shorten,\n'),
+        ("pipeline.py", "from code_rl.grading.sandbox", "from tests.newcomer import run_shorten\n"),
+    ):
+        before, found, after = (preparation / name).read_text().partition(line)
+        assert found
+        (preparation / name).write_text(before + (found + more if more[0] == " " else more + found) + after)
     tests = [{"kind": "stdin", "input": f"{n} 2\n", "expected": f"{n + 2}\n"} for n in range(3)]
     rows = [{"id": name, "statement": f"Print the sum of two {name} integers.", "tests": tests} for name in ("a", "bb")]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = [f"dataset={tmp_path / 'rows.jsonl'}", f"out={tmp_path / 'out'}", "unverified=keep", "executor=embedded"]
+
+    def prepared(*more):
+        words = [f"dataset={tmp_path / 'rows.jsonl'}", f"out={tmp_path / 'out'}", "unverified=keep", *more]
+        environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'src'}:{ROOT}"}
+        command = [sys.executable, "-m", "code_rl.cli", "prepare", *words]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
     for _ in range(2):
-        assert main(["prepare", *words]) == 0
+        assert prepared().returncode == 0
         dropped = [json.loads(line) for line in (tmp_path / "out" / "dropped.jsonl").read_text().splitlines()]
         assert [(row["id"], row["stage"], row["reason"]) for row in dropped] == [("bb", "shorten", "long_name")]
-    assert newcomer.shortened == ["a", "bb"] * 2
-    capsys.readouterr()
-    assert main(["prepare", *words, "stop_after=shortne"]) == 2
-    assert "did you mean 'shorten'" in capsys.readouterr().err
+    assert "did you mean 'shorten'" in prepared("stop_after=shortne").stderr
 
 
 @dataclass(frozen=True, slots=True)

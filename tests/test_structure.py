@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from code_rl.util.door import names
-from tests.paths import ROOT
+from tests.paths import ROOT, copy_source
 
 WINGS = ("grading", "data", "engine", "policy", "evaluation", "training")
 DOORS = sorted(
@@ -37,8 +37,7 @@ def lint(tree: Path) -> tuple[int, str]:
 @pytest.fixture
 def tree(tmp_path):
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    ignored = shutil.ignore_patterns("__pycache__", "tiny", "corpus", "assets")
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=ignored)
+    copy_source(tmp_path)
     return tmp_path
 
 

@@ -9,18 +9,17 @@ import json
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 
-from code_rl.data.benchmarks import RowSelection
+from code_rl.cli.main import main
+from code_rl.data import subsample
+from code_rl.data.builtin import test_split
 from code_rl.data.fetch import Pinned, fetch
-from code_rl.data.resolve import AT_ONCE
+from code_rl.evaluation import EvalConfig
 from code_rl.evaluation.benchmarks import load_benchmark
 from code_rl.evaluation.generators import read_samples_file
-from code_rl.evaluation.runner import judge_official
 from code_rl.grading import CallTest, Problem, StdinTest
-from code_rl.grading.sandbox.server import EmbeddedSandbox
 from code_rl.util.errors import ConfigError, DataError, SandboxError
 from tests.boxes import shared_box
 from tests.data.problems.test_livecodebench import row as livecodebench_row
@@ -78,7 +77,7 @@ def test_an_object_that_loses_a_problem_or_has_no_wording_is_refused(name, said)
 
 def load(name, data, through=lambda sandbox: sandbox, **choice):
     executor = through(shared_box())
-    return asyncio.run(load_benchmark(name, None if data is None else str(data), RowSelection(**choice), executor))
+    return asyncio.run(load_benchmark(name, None if data is None else str(data), EvalConfig(**choice).choice, executor))
 
 
 def write(path, *rows):
@@ -119,7 +118,7 @@ def test_a_cut_while_expected_values_are_made_costs_the_rows_in_hand(tmp_path, m
     with pytest.raises(SandboxError):
         load("humaneval+", data, partial(counting, fails_at=18))
     cut = load("humaneval+", data, counting)
-    assert 24 - 17 <= counted[1].jobs <= 24 - 17 + AT_ONCE + 1
+    assert 24 - 17 <= counted[1].jobs <= 24
     assert list(cut.skipped.values()) == ["reference_failed"]
     made = [path.read_bytes() for path in sorted((tmp_path / "cache" / "problems").glob("*/*.*"))]
     monkeypatch.setenv("CODE_RL_CACHE", str(tmp_path / "other"))
@@ -157,7 +156,7 @@ def test_mbpp_is_asked_as_its_file_asks(tmp_path):
 
 
 def test_samples_of_a_whole_release_are_left_out_outside_the_window_and_those_of_no_problem_refused(tmp_path):
-    rows = [livecodebench_row(question_id=str(i), contest_date=f"2024-08-0{i}T00:00:00") for i in range(1, 6)]
+    rows = dated(f"2024-08-0{i}" for i in range(1, 6))
     data = write(tmp_path / "test.jsonl", *rows, livecodebench_row(question_id="bad", private_test_cases="%%"))
     whole = write(tmp_path / "s.jsonl", *({"question_id": i, "code_list": ["1", "2"]} for i in (*"12345", "bad")))
     narrow = load("livecodebench", data, start_date="2024-08-02", end_date="2024-08-04", limit=2)
@@ -171,22 +170,56 @@ def test_samples_of_a_whole_release_are_left_out_outside_the_window_and_those_of
         read_samples_file(str(outside), narrow.entries, narrow.others)
 
 
-def test_livecodebench_is_cut_by_release_and_window_and_broken_down(tmp_path):
+def dated(days, **changes):
+    rows = {str(i): f"{day}T23:59:59" for i, day in enumerate(days, start=1)}
+    return [livecodebench_row(question_id=i, contest_date=date, **changes) for i, date in rows.items()]
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """A folder of LiveCodeBench's six shards, with one row of August 2024 each; the fourth has a broken one too."""
     folder = tmp_path / "shards"
     folder.mkdir()
-    rows = [livecodebench_row(question_id=str(i), contest_date=f"2024-08-0{i}T00:00:00") for i in range(1, 6)]
-    write(folder / "test.jsonl", *rows[:3], livecodebench_row(question_id="bad", private_test_cases="%%"))
-    write(folder / "test2.jsonl", *rows[3:])
-    benchmark = load("livecodebench", folder, version="release_v2", start_date="2024-08-02", end_date="2024-08-04")
+    for number, row in enumerate(dated(f"2024-08-0{i}" for i in range(1, 7)), start=1):
+        broken = [livecodebench_row(question_id="bad", private_test_cases="%%")] if number == 4 else []
+        write(folder / f"test{number if number > 1 else ''}.jsonl", row, *broken)
+    return folder
+
+
+def test_livecodebench_is_cut_by_release_and_window_and_broken_down(shards):
+    window = {"start_date": "2024-08-02", "end_date": "2024-08-04"}
+    benchmark = load("livecodebench", shards, version="release_v5", **window)
     assert [entry.problem_id for entry in benchmark.entries] == ["2", "3", "4"]
     assert benchmark.entries[0].tags == {"difficulty": "easy", "platform": "atcoder"}
-    assert (benchmark.facts["release"], benchmark.facts["window"]) == (
-        "release_v2",
-        "2024-08-02 to 2024-08-04 inclusive",
-    )
+    assert benchmark.facts["release"] == "release_v5"
+    assert benchmark.facts["window"] == "2024-08-02 to 2024-08-04 inclusive"
     assert benchmark.facts["skipped"] == {"outside_window": 3}
-    bad = load("livecodebench", folder, version="release_v2", end_date="2024-08-05")
+    bad = load("livecodebench", shards, version="release_v5", end_date="2024-08-05")
     assert bad.skipped == {"bad": "bad_private_tests"}
+
+
+@pytest.mark.parametrize(
+    ("version", "first", "last"),
+    [*((f"release_v{n}", 1, n) for n in range(1, 7)), ("v6", 6, 6), ("v1", 1, 1), ("v2_v4", 2, 4), ("release_latest", 1, 6)],
+)  # fmt: skip
+def test_releases_are_cumulative_and_versions_are_single_shards(shards, version, first, last):
+    entries = load("livecodebench", shards, version=version).entries
+    assert [entry.problem_id for entry in entries] == [str(n) for n in range(first, last + 1)]
+
+
+def test_a_missing_shard_is_named(shards):
+    (shards / "test3.jsonl").unlink()
+    with refused("test3.jsonl"):
+        load("livecodebench", shards, version="release_v3")
+
+
+def test_the_279_dates_of_v5_fall_into_its_published_window_and_a_part_of_them_into_a_part_of_it(tmp_path):
+    with data_file("qwq_lcb_prompts/livecodebench_v5.jsonl").open() as lines:
+        days = [json.loads(line)["contest_date"][:10] for line in lines]
+    data = write(tmp_path / "v5.jsonl", *dated(days))
+    whole = load("livecodebench", data, start_date="2024-08-01", end_date="2025-02-01")
+    part = load("livecodebench", data, start_date="2024-08-04", end_date="2025-01-03")
+    assert len(part.entries) < len(whole.entries) == 279
 
 
 def test_livecodebench_is_asked_as_its_runner_asks_a_chat_model(tmp_path):
@@ -201,73 +234,71 @@ def test_livecodebench_is_asked_as_its_runner_asks_a_chat_model(tmp_path):
 
 
 ADD = "a, b = map(int, input().split())\nprint(a + b)\n"
-
-
-@pytest.mark.parametrize(
-    ("program", "official"),
-    [
-        (f"assert math.gcd(4, 6) == gcd(4, 6) == 2\nrow: List[int] = list(deque([1]))\n{ADD}", "passed"),
-        (f"def depth(n):\n    return n and 1 + depth(n - 1)\nassert depth(40000) == 40000\n{ADD}", "passed"),
-        (f"{ADD}sys.exit(1)", "passed"),
-        (f"{ADD}raise SystemExit('done')", "passed"),
-        ("sys.exit(1)", "wrong_answer"),
-        (f"{ADD}1 / 0", "runtime_error"),
-        (f"{ADD}class Own(Exception):\n    pass\nraise Own", "runtime_error"),
-        (f"{ADD}os.abort()", "runtime_error"),
-    ],
-    ids=["names", "recursion", "exit code", "exit text", "early exit", "error", "own error", "not imported"],
-)
-def test_livecodebench_has_its_imports_before_programs_on_stdin_and_ends_them_as_its_harness_does(
-    tmp_path, program, official
-):
-    benchmark = load("livecodebench", write(tmp_path / "one.jsonl", livecodebench_row()))
-
-    verdict = asyncio.run(judge_official(only(benchmark), program, shared_box(), cpu_limit_s=None))
-    assert verdict.kind.value == official
-
-
+ON_STDIN = {
+    "names": (f"assert math.gcd(4, 6) == gcd(4, 6) == 2\nrow: List[int] = list(deque([1]))\n{ADD}", "passed"),
+    "recursion": (f"def depth(n):\n    return n and 1 + depth(n - 1)\nassert depth(40000) == 40000\n{ADD}", "passed"),
+    "exit code": (f"{ADD}sys.exit(1)", "passed"),
+    "exit text": (f"{ADD}raise SystemExit('done')", "passed"),
+    "early exit": ("sys.exit(1)", "wrong_answer"),
+    "error": (f"{ADD}1 / 0", "runtime_error"),
+    "own error": (f"{ADD}class Own(Exception):\n    pass\nraise Own", "runtime_error"),
+    "not imported": (f"{ADD}os.abort()", "runtime_error"),
+}
 METHOD = "class Solution:\n    def pairs(self, n):\n        return [[i, i] for i in range(n)]\n"
 STATE = "seen = []\nplain = Solution.pairs\nSolution.pairs = "
+CALLED = {
+    "method": (METHOD, "passed"),
+    "function": ("def pairs(n):\n    return tuple([i, i] for i in range(n))\n", "passed"),
+    "tuple within": (METHOD.replace("[i, i]", "(i, i)"), "wrong_answer"),
+    "list": (METHOD + STATE + "lambda self, n: seen.append(n) or plain(self, sum(seen))", "wrong_answer"),
+    "an earlier call is needed": (
+        METHOD + STATE + "lambda self, n: seen.append(n) or plain(self, n + (n == 3 and len(seen) < 2))",
+        "passed",
+    ),
+    "default value": (
+        "def pairs(n, rows=[]):\n    rows += [[i, i] for i in range(n)]\n    return rows\n",
+        "wrong_answer",
+    ),
+    "no class": (
+        METHOD + "Other = Solution\ndel Solution\ndef pairs(n):\n    return Other().pairs(n)\n",
+        "runtime_error",
+    ),
+    "time": ("def pairs(n):\n    while True:\n        pass\n", "time_limit"),
+    "a class of its own": (
+        "class _Module:\n    rows = 2\ndef pairs(n):\n    return [[i] * _Module.rows for i in range(n)]\n",
+        "passed",
+    ),
+}
+
+
+def official_verdicts(folder, row, programs):
+    """The verdict of each program on LiveCodeBench's row, all of them samples of one evaluation."""
+    data = write(folder / "one.jsonl", row)
+    codes = [code for code, _ in programs.values()]
+    samples = write(folder / "samples.jsonl", {"question_id": row["question_id"], "code_list": codes})
+    words = [f"data={data}", f"samples={samples}", "reward_timeout=0.5", f"out={folder / 'out'}"]
+    assert main(["eval", "benchmark=livecodebench", *words]) == 0
+    rows = map(json.loads, (folder / "out" / "verdicts.jsonl").read_text().splitlines())
+    verdicts = {row["sample"]: row["verdict"] for row in rows}
+    return {name: verdicts[number] for number, name in enumerate(programs)}
+
+
+def test_livecodebench_has_its_imports_before_programs_on_stdin_and_ends_them_as_its_harness_does(tmp_path):
+    found = official_verdicts(tmp_path, livecodebench_row(), ON_STDIN)
+    assert found == {name: official for name, (_, official) in ON_STDIN.items()}
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("program", "official"),
-    [
-        (METHOD, "passed"),
-        ("def pairs(n):\n    return tuple([i, i] for i in range(n))\n", "passed"),
-        (METHOD.replace("[i, i]", "(i, i)"), "wrong_answer"),
-        (METHOD + STATE + "lambda self, n: seen.append(n) or plain(self, sum(seen))", "wrong_answer"),
-        (METHOD + STATE + "lambda self, n: seen.append(n) or plain(self, n + (n == 3 and len(seen) < 2))", "passed"),
-        ("def pairs(n, rows=[]):\n    rows += [[i, i] for i in range(n)]\n    return rows\n", "wrong_answer"),
-        (METHOD + "Other = Solution\ndel Solution\ndef pairs(n):\n    return Other().pairs(n)\n", "runtime_error"),
-        ("def pairs(n):\n    while True:\n        pass\n", "time_limit"),
-        ("class _Module:\n    rows = 2\ndef pairs(n):\n    return [[i] * _Module.rows for i in range(n)]\n", "passed"),
-    ],
-    ids=["method", "function", "tuple within", "list", "an earlier call is needed", "default value", "no class", "time", "a class of its own"],
-)  # fmt: skip
-def test_calls_are_made_in_one_process_for_the_official_rule_as_the_utility_makes_them(program, official):
-    tests = tuple(CallTest((n,), [[i, i] for i in range(n)]) for n in (2, 3, 1))
-    problem = Problem("p", "Pairs.", tests, fn_name="pairs", time_limit_s=0.3)
-
-    async def verdict():
-        async with EmbeddedSandbox(concurrency=1) as sandbox:
-            return await judge_official(problem, program, sandbox, cpu_limit_s=None)
-
-    assert asyncio.run(verdict()).kind.value == official
-
-
-def test_a_sandbox_that_fails_all_calls_in_one_process_is_its_error():
-    problem = Problem("p", "Pairs.", (CallTest((2,), [[0, 0], [1, 1]]),), fn_name="pairs")
-    failing: Any = Counting(shared_box(), fails_at=1)
-    verdict = asyncio.run(judge_official(problem, METHOD, failing, cpu_limit_s=None))
-    assert (verdict.kind.value, verdict.rule) == ("sandbox_error", "lcb-official")
+def test_calls_are_made_in_one_process_for_the_official_rule_as_the_utility_makes_them(tmp_path):
+    tests = [
+        {"input": str(n), "output": json.dumps([[i, i] for i in range(n)]), "testtype": "functional"} for n in (2, 3, 1)
+    ]
+    called = {"metadata": '{"func_name": "pairs"}', "public_test_cases": "[]", "starter_code": METHOD[:45]}
+    row = livecodebench_row(private_test_cases=json.dumps(tests), **called)
+    assert official_verdicts(tmp_path, row, CALLED) == {name: official for name, (_, official) in CALLED.items()}
 
 
 def test_the_builtin_splits_are_limited_as_the_loop_limits_them():
-    from code_rl.data import subsample
-    from code_rl.data.builtin import test_split
-
     benchmark = load("builtin", None, limit=3)
     wanted = [
         problem.id
@@ -285,15 +316,20 @@ def test_the_real_codeforces_set_has_its_408_problems_by_name(tmp_path):
     assert benchmark.entries[0].problem_id == "1971A"
 
 
+LIVE, UNKNOWN = "livecodebench", ("release_v7", "v0", "v7", "v4_v2", "latest", "release_v1_v2", "")
+
+
 @pytest.mark.parametrize(
-    ("name", "choice", "message"),
+    ("name", "choice", "named"),
     [
-        ("livecodebench", {"version": "release_v9"}, "release_v1"),
-        ("livecodebench", {"version": "v6", "end_date": "soon"}, "end_date"),
+        *((LIVE, {"version": version}, ("release_v1", "release_v6")) for version in UNKNOWN),
+        (LIVE, {"version": "v6", "end_date": "soon"}, ("end_date=",)),
+        (LIVE, {"version": "v6", "start_date": "2024-13-01"}, ("start_date=",)),
+        (LIVE, {"version": "v6", "start_date": "2025-01-02", "end_date": "2025-01-01"}, ("end_date=", "start_date=")),
     ],
 )
-def test_a_choice_that_does_not_apply_is_refused(tmp_path, name, choice, message):
-    with refused(message):
+def test_a_choice_that_does_not_apply_is_refused(tmp_path, name, choice, named):
+    with refused(*named):
         load(name, tmp_path, **choice)
 
 

@@ -9,10 +9,10 @@ import pathlib
 import pytest
 
 from code_rl.cli.main import main
-from code_rl.evaluation.session import data_of
+from code_rl.evaluation import EvalConfig, check_benchmarks
 from code_rl.util.files import LOCK, only_writer
 from tests.evaluation.chat_server import RIGHT, ServerThread
-from tests.refusals import one_line, refused
+from tests.refusals import one_line
 
 WRONG = "```python\nprint(0)\n```"
 SUM = {
@@ -288,22 +288,16 @@ def test_several_benchmarks_under_several_limits_end_in_a_table_with_averages(pr
 
 
 @pytest.mark.parametrize(
-    ("data", "names", "expected"),
+    ("data", "benchmark", "expected"),
     [
-        (None, ["humaneval+", "mbpp+"], {"humaneval+": None, "mbpp+": None}),
-        ("a.jsonl", ["humaneval", "humaneval+"], {"humaneval": "a.jsonl", "humaneval+": "a.jsonl"}),
-        ("mbpp+:b", ["humaneval+", "mbpp+"], {"humaneval+": None, "mbpp+": "b"}),
-        ("humaneval+:a,mbpp+:b", ["humaneval+", "mbpp+"], {"humaneval+": "a", "mbpp+": "b"}),
+        (None, "humaneval+,mbpp+", {"humaneval+": None, "mbpp+": None}),
+        ("a.jsonl", "humaneval, humaneval+", {"humaneval": "a.jsonl", "humaneval+": "a.jsonl"}),
+        ("mbpp+:b", "humaneval+,mbpp+", {"humaneval+": None, "mbpp+": "b"}),
+        ("humaneval+:a,mbpp+:b", "humaneval+,mbpp+", {"humaneval+": "a", "mbpp+": "b"}),
     ],
 )
-def test_data_goes_to_the_benchmark_whose_it_is(data, names, expected):
-    assert data_of(data, names) == expected
-
-
-@pytest.mark.parametrize("data", ["a.jsonl", "mbpp:a"])
-def test_data_that_could_be_anyone_s_is_refused(data):
-    with refused("data="):
-        data_of(data, ["humaneval+", "livecodebench"])
+def test_data_goes_to_the_benchmark_whose_it_is(data, benchmark, expected):
+    assert check_benchmarks(EvalConfig(benchmark=benchmark, data=data)) == expected
 
 
 REFUSED = (
@@ -332,6 +326,8 @@ REFUSED = (
     ("model_name=tiny limit=0", "limit=0"),
     ("model_name=tiny benchmark=humanevil", "'humaneval'"),
     ("model_name=tiny benchmark=livecodebench", "version"),
+    ("model_name=tiny benchmark=humaneval+,livecodebench data=a.jsonl", "data="),
+    ("model_name=tiny benchmark=humaneval+,livecodebench data=mbpp:a", "data="),
 )
 
 

@@ -8,7 +8,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from code_rl.evaluation.pass_at_k import SampleOutcome
+from code_rl.cli.main import main
 from code_rl.evaluation.rating import (
     MIN_PARTICIPANTS,
     Contest,
@@ -17,8 +17,8 @@ from code_rl.evaluation.rating import (
     read_rating_table,
     read_standings,
 )
-from code_rl.evaluation.results import _rating
-from code_rl.grading import VerdictKind
+from code_rl.grading import Problem, StdinTest
+from code_rl.grading.native import write_problems
 from code_rl.util.errors import DataError
 from tests.grading.corpus.rooms import data_file
 from tests.refusals import refused
@@ -58,27 +58,26 @@ def contest(points, penalties, problem_points, ratings=None):
     return Contest("1", "", problem_points, points, penalties, ratings or [1500.0] * len(points))
 
 
-def snapshot(path, **participants):
-    for number, count in enumerate(participants.values(), start=1):
-        rows = [{"points": place, "penalty": 0, "rating": 1500} for place in range(count)]
-        row = {"contest_id": number, "problems": [{"index": "A", "points": 500}], "rows": rows}
-        with path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-    return str(path)
-
-
 def test_contests_with_few_participants_are_left_out_and_named(tmp_path):
-    standings = snapshot(tmp_path / "standings.jsonl", small=MIN_PARTICIPANTS, large=MIN_PARTICIPANTS + 1)
-    right = SampleOutcome(VerdictKind.PASSED, format_ok=True, truncated=False)
-    found = _rating(standings, None, {"1A": [right], "2A": [right]})
-    assert (found["few_participants"], [each["contest"] for each in found["by_contest"]]) == (["1"], ["2"])
-    alone = _rating(standings, None, {"1A": [right]})
-    assert (alone["rating"], alone["percentile"], alone["few_participants"], alone["contests"]) == (
-        None,
-        None,
-        ["1"],
-        0,
-    )
+    """Of contests 1 and 2, whose problems 1A and 2A are solved, the first has one participant too few."""
+    with (tmp_path / "standings.jsonl").open("w") as file:
+        for number, count in ((1, MIN_PARTICIPANTS), (2, MIN_PARTICIPANTS + 1)):
+            rows = [{"points": place, "penalty": 0, "rating": 1500} for place in range(count)]
+            row = {"contest_id": number, "problems": [{"index": "A", "points": 500}], "rows": rows}
+            file.write(json.dumps(row) + "\n")
+
+    def rating(*names):
+        problems = [Problem(name, "Say 1.", (StdinTest("", "1"),), solutions=("print(1)",)) for name in names]
+        write_problems(tmp_path / "problems.jsonl", problems)
+        out = tmp_path / f"out{len(names)}"
+        words = [f"data={tmp_path / 'problems.jsonl'}", f"standings={tmp_path / 'standings.jsonl'}", f"out={out}"]
+        assert main(["eval", "benchmark=codeforces", "model_name=reference", *words]) == 0
+        return json.loads((out / "results.json").read_text())["rating"]
+
+    both, alone = rating("1A", "2A"), rating("1A")
+    assert (both["few_participants"], [each["contest"] for each in both["by_contest"]]) == (["1"], ["2"])
+    assert (alone["rating"], alone["percentile"], alone["few_participants"]) == (None, None, ["1"])
+    assert alone["contests"] == 0
 
 
 def test_every_earlier_failure_costs_50_points():

@@ -31,6 +31,11 @@ class Sample:
     wrong: str
 
 
+def problem_in(item: Any) -> Any:
+    """The problem of a row that was read, which may still lack its tests."""
+    return getattr(item, "problem", item)
+
+
 def fenced(code: str) -> str:
     return f"Here it is:\n```python\n{code}\n```"
 

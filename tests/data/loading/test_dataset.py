@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pyarrow
@@ -13,20 +16,15 @@ import pytest
 import zstandard
 
 import code_rl
-from code_rl.data import dataset as datasets
-from code_rl.data import find_data, load_dataset, load_test_splits
-from code_rl.data.dataset import CATALOGUE, MIXTURES, open_dataset, own_test_setting
-from code_rl.data.fetch import select_files
-from code_rl.data.on_disk import READERS
-from code_rl.data.sources.records import Skipped, item_id
+from code_rl.data import find_data, load_dataset, load_test_splits, open_dataset
 from code_rl.grading import Problem, StdinTest
 from code_rl.grading.native import format_problem, write_problems
 from code_rl.grading.values import MAX_DEPTH
 from code_rl.policy.prompt_templates import build_prompt, build_question
-from code_rl.util.data_files import sources_digest, stream_rows
 from code_rl.util.errors import ConfigError, DataError
 from tests.boxes import shared_box
-from tests.data.loading.raw_rows import SAMPLES, SUM, taco
+from tests.data.loading.raw_rows import SAMPLES, SUM, problem_in, taco
+from tests.paths import copy_source
 from tests.refusals import refused
 
 
@@ -59,6 +57,10 @@ def statements(dataset, skip=0):
     return [item.statement for item in dataset.items(skip)]
 
 
+def ids(dataset, skip=0):
+    return [item.id for item in dataset.items(skip)]
+
+
 @pytest.fixture(autouse=True)
 def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("CODE_RL_CACHE", str(tmp_path / "cache"))
@@ -67,31 +69,34 @@ def _cache(tmp_path, monkeypatch):
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".jsonl.gz", ".jsonl.zst", ".parquet"])
 def test_every_kind_of_file_gives_the_same_rows_as_often_as_one_likes(tmp_path, suffix):
     dataset = open_dataset(str(write(tmp_path / f"rows{suffix}", 8)))
-    expected = [f"Number {number}." for number in range(8)]
+    expected, names = [f"Number {number}." for number in range(8)], [f"rows/{number}" for number in range(8)]
     assert statements(dataset) == statements(dataset) == expected
-    assert [item_id(item) for item in dataset] == [f"rows/{number}" for number in range(8)]
-    for skip in (1, 3, 7, 8, 20):
-        assert statements(dataset, skip) == expected[skip:]
-        assert [item_id(item) for item in dataset.items(skip)] == [f"rows/{number}" for number in range(8)][skip:]
+    for skip in (0, 1, 3, 7, 8, 20):
+        assert (statements(dataset, skip), ids(dataset, skip)) == (expected[skip:], names[skip:])
 
 
-def test_a_store_is_made_anew_once_a_readers_source_has_changed(tmp_path, monkeypatch):
-    package = tmp_path / "code_rl"
-    for name in ("util/data_files.py", "data/sources/reader.py", "data/resolve.py", "grading/compare.py"):
-        (package / name).parent.mkdir(parents=True, exist_ok=True)
-        (package / name).write_text("one = 1\n")
-    monkeypatch.setattr("code_rl.util.data_files.__file__", str(package / "util" / "data_files.py"))
+READS_ANEW = """
+import os, sys, code_rl
+load, changes = code_rl.load_problems, ["", "", *sys.argv[2:]]
+for changed in changes:
+    if changed:
+        with open(f"src/code_rl/{changed}", "a") as source:
+            source.write("# changed")
+    print("load", flush=True)
+    if not (child := os.fork()):  # a process that has digested no source yet
+        load(sys.argv[1])
+        sys.exit()
+    os.waitpid(child, 0)
+"""
 
-    def digest():
-        sources_digest.cache_clear()
-        return sources_digest(*READERS)
 
-    seen = {digest()}
-    for name in ("data/sources/reader.py", "data/resolve.py", "grading/compare.py"):
-        (package / name).write_text("one = 2\n")
-        seen.add(digest())
-    sources_digest.cache_clear()
-    assert len(seen) == 4
+def test_a_store_is_made_anew_once_a_readers_source_has_changed(tmp_path):
+    copy_source(tmp_path)
+    readers = ("data/sources/competition.py", "data/resolve.py", "grading/problem.py", "util/data_files.py")
+    words = [sys.executable, "-c", READS_ANEW, str(write(tmp_path / "rows.jsonl", 1)), *readers]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert ["reading" in said for said in done.stdout.split("load\n")[1:]] == [True, False, *[True] * len(readers)]
 
 
 def test_shards_of_a_folder_are_one_set_by_split(tmp_path):
@@ -106,9 +111,10 @@ def test_shards_of_a_folder_are_one_set_by_split(tmp_path):
 def test_several_sets_are_read_one_after_the_other_and_skip_runs_through_them(tmp_path):
     one, two = write(tmp_path / "one.jsonl", 3), write(tmp_path / "two.parquet", 2)
     both = open_dataset(f"{one},{two}")
-    assert [item_id(item) for item in both] == ["one/0", "one/1", "one/2", "two/0", "two/1"]
-    assert [item_id(item) for item in both.items(4)] == ["two/1"]
-    assert datasets.test_split_settings(f"{one},{two}") == {"one": str(one), "two": str(two)}
+    assert ids(both) == ["one/0", "one/1", "one/2", "two/0", "two/1"]
+    assert ids(both, 4) == ["two/1"]
+    held_out = find_data("builtin", f"{one},{two}", evaluates=True).test
+    assert {name: ids(split) for name, split in held_out.items()} == {"one": ids(both)[:3], "two": ids(both)[3:]}
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".parquet"])
@@ -128,21 +134,8 @@ def test_a_prepared_folder_has_the_splits_of_its_manifest(tmp_path, suffix):
     (folder / "manifest.json").write_text(json.dumps({"format": "code-rl-prepared", "version": 1, "splits": splits}))
     assert list(open_dataset(str(folder))) == native("train-1", "train-2")
     assert list(open_dataset(f"{folder}:test")) == native("test-1", "test-2")
-    assert own_test_setting(str(folder)) == f"{folder}:test"
-    held_out = datasets.test_split_settings(own_test_setting(str(folder)))["test"]
-    assert list(open_dataset(held_out, "test")) == native("test-1", "test-2")
-
-
-def test_the_mixtures_are_what_the_recipes_promise():
-    deepcoder = MIXTURES["deepcoder"]
-    assert [part.partition(":")[0] for part in deepcoder.train] == ["deepcoder/primeintellect", "deepcoder/taco", "deepcoder/lcbv5"]  # fmt: skip
-    assert deepcoder.test == {"codeforces": "deepcoder/codeforces:test", "lcbv5": "deepcoder/lcbv5:test"}
-    assert own_test_setting("deepcoder") == "deepcoder"
-    assert own_test_setting("code-r1") == "code-r1"
-    for mixture in MIXTURES.values():
-        for part in (*mixture.train, *mixture.test.values()):
-            name, _, split = part.partition(":")
-            assert split in CATALOGUE[name].splits
+    held_out = find_data(str(folder), None, evaluates=True).test
+    assert {name: list(split) for name, split in held_out.items()} == {"test": native("test-1", "test-2")}
 
 
 @pytest.mark.parametrize(
@@ -195,26 +188,29 @@ def test_a_file_cut_short_is_an_error_not_a_shorter_set(tmp_path, suffix):
     path = write(tmp_path / f"rows.jsonl{suffix}", 200)
     path.write_bytes(path.read_bytes()[:-3])
     with refused(path.name, kind=DataError):
-        list(stream_rows(path))
+        list(open_dataset(str(path)))
 
 
 def test_a_zstd_file_may_have_several_frames(tmp_path):
     path = tmp_path / "rows.jsonl.zst"
     path.write_bytes(zstandard.compress(lines(3)) + zstandard.compress(lines(2)))
-    assert len(list(stream_rows(path))) == 5
+    assert len(list(open_dataset(str(path)))) == 5
 
 
 @pytest.mark.parametrize(
-    ("names", "config", "split", "chosen"),
+    ("names", "split", "chosen"),
     [
-        (["taco/train-00000-of-00001.parquet", "lcbv5/train-00000-of-00001.parquet"], "taco", "train", ["taco/train-00000-of-00001.parquet"]),
-        (["LeetCodeDataset-v0.3.1-train.jsonl", "LeetCodeDataset-v0.3.1-test.jsonl"], None, "test", ["LeetCodeDataset-v0.3.1-test.jsonl"]),
-        (["default/train/0000.parquet", "default/train/0001.parquet", "default/test/0000.parquet"], None, "train", ["default/train/0000.parquet", "default/train/0001.parquet"]),
-        (["ALL/train-00000-of-00001.parquet", "README.md", "taco.py"], "ALL", "train", ["ALL/train-00000-of-00001.parquet"]),
+        (["LeetCode-v0.3.1-train.jsonl", "LeetCode-v0.3.1-test.jsonl"], "test", 1),
+        (["default/train/0000.jsonl", "default/train/0001.jsonl", "default/test/0000.jsonl"], "train", 2),
+        (["ALL/train-00000-of-00001.jsonl", "README.md", "taco.py"], "train", 1),
     ],
-)  # fmt: skip
-def test_files_are_chosen_by_config_and_split(names, config, split, chosen):
-    assert select_files(names, config, split, "here") == chosen
+)
+def test_files_of_a_folder_are_chosen_by_split(tmp_path, names, split, chosen):
+    for number, name in enumerate(names):
+        write(tmp_path / name, number + 1)
+    assert len(open_dataset(f"{tmp_path}:{split}").provenance()[0]["files"]) == chosen
+    first = next(number for number, name in enumerate(names) if split in name)
+    assert len(ids(open_dataset(f"{tmp_path}:{split}"))) == sum(range(first + 1, first + chosen + 1))
 
 
 def test_rows_left_out_are_counted_and_said_and_repeated_ids_too(tmp_path):
@@ -291,15 +287,13 @@ def test_a_resumed_run_reads_what_it_was_made_with(tmp_path):
     assert find_data("taco", "apps", evaluates=True, pins=kept) == find_data(str(path), str(held_out), evaluates=True, pins=kept)  # fmt: skip
 
 
-def test_the_course_s_prompt_of_a_raw_row_is_the_prompt_that_training_shows():
+def test_the_course_s_prompt_of_a_raw_row_is_the_prompt_that_training_shows(court):
     plain = [
         sample for sample in SAMPLES if {"problem", "question", "question_content", "description"} & sample.row.keys()
     ]
     same = 0
     for sample in plain:
-        item = next(iter(_items(sample.row)))
-        assert not isinstance(item, Skipped)
-        problem = item if isinstance(item, Problem) else item.problem
+        problem = problem_in(court.item(sample.row))
         if problem.starter_code == (sample.row.get("starter_code") or None):
             assert build_question(sample.row) == build_prompt(problem.view()), sample.name
             same += 1
@@ -313,13 +307,6 @@ def test_the_course_s_prompt_of_rows_whose_prompt_is_code():
     humaneval = {"entry_point": "f", "prompt": 'def f(x):\n    """Do it."""\n', "canonical_solution": "    return x"}
     assert '"""Do it."""' in build_question(humaneval)
     assert "starter code" in build_question(humaneval)
-
-
-def _items(raw):
-    from code_rl.data.sources.records import Origin
-    from code_rl.data.sources.shapes import read_row
-
-    return [read_row(raw, Origin("set", "set", 0))]
 
 
 def deep(depth, wrap):

@@ -15,29 +15,26 @@ from tests.data.loading.hub_server import HubServer
 from tests.data.loading.raw_rows import PRODUCT, SUM
 
 OLD, NEW = "1" * 40, "2" * 40
-CARD = """---
-license: mit
-configs:
-- config_name: taco
-  data_files:
-  - split: train
-    path: taco/train-*
-- config_name: lcbv5
-  data_files:
-  - split: train
-    path: lcbv5/train-*
-  - split: test
-    path: lcbv5/test-*
----
-# A set
-"""
+CONFIGS = {"taco": ("train",), "lcbv5": ("train", "test"), "primeintellect": ("train",), "codeforces": ("test",)}
+LISTED = [
+    {"config_name": name, "data_files": [{"split": split, "path": f"{name}/{split}-*"} for split in splits]}
+    for name, splits in CONFIGS.items()
+]
+CARD = f"---\nlicense: mit\nconfigs: {json.dumps(LISTED)}\n---\n# A set\n"
+FILES = [
+    f"{name}/{split}-{shard:05}-of-00002" for name, splits in CONFIGS.items() for split in splits for shard in range(2)
+]
 SCRIPT = """
 import json, sys
 from code_rl.util.errors import CodeRLError
-from code_rl.data.dataset import open_dataset
+from code_rl.data import find_data, open_dataset
 out = []
 for setting in sys.argv[1:]:
     try:
+        if setting.startswith("run:"):
+            data = find_data(setting[4:], None, evaluates=True)
+            out.append([str(data.train), {name: str(split) for name, split in data.test.items()}])
+            continue
         dataset = open_dataset(setting)
         first = next(iter(dataset))
         out.append([str(dataset), first.id, first.statement, dataset.provenance()[0]])
@@ -48,21 +45,28 @@ print(json.dumps(out))
 DEEPCODER = "agentica-org/DeepCoder-Preview-Dataset"
 
 
-def write_commit(folder, statement):
+def write_commit(folder, statement, names):
     row = {"problem": statement, "solutions": json.dumps([SUM, PRODUCT]), "tests": json.dumps({"inputs": ["1 2"], "outputs": ["3"]})}  # fmt: skip
-    for name in ("taco/train-00000-of-00002.parquet", "taco/train-00001-of-00002.parquet", "lcbv5/train-00000-of-00001.parquet"):  # fmt: skip
-        path = folder / name
+    for name in names:
+        path = folder / f"{name}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), path)
-    (folder / "README.md").write_text(CARD)
 
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hub")
     for commit, statement in ((OLD, "Old."), (NEW, "New.")):
-        write_commit(folder / commit, statement)
-    repositories = {DEEPCODER: {OLD: folder / OLD, NEW: folder / NEW}, "someone/else": {NEW: folder / NEW}}
+        write_commit(folder / commit, statement, FILES)
+        (folder / commit / "README.md").write_text(CARD)
+    write_commit(folder / "plain", "Plain.", ("train", "test"))
+    whole = {NEW: folder / "plain"}
+    repositories = {
+        DEEPCODER: {OLD: folder / OLD, NEW: folder / NEW},
+        "someone/else": {NEW: folder / NEW},
+        "newfacade/LeetCodeDataset": whole,
+        "likaixin/TACO-verified": whole,
+    }
     with HubServer(repositories) as server:
         yield server
 
@@ -88,10 +92,17 @@ def answers(hub, tmp_path_factory):
         "no repository": "nobody/nothing",
         "no split": "someone/else/taco:test",
         "unknown split": "deepcoder/taco:test",
+        "deepcoder": "run:deepcoder",
+        "code-r1": "run:code-r1",
     }
     online = dict(zip(questions, ask(hub.url, cache, *questions.values()), strict=True))
     offline = ask(
-        "http://127.0.0.1:9", cache, "deepcoder/taco", f"deepcoder/taco@{OLD}", "deepcoder/lcbv5", "other/set"
+        "http://127.0.0.1:9",
+        cache,
+        "deepcoder/taco",
+        f"deepcoder/taco@{OLD}",
+        "someone/else/primeintellect",
+        "other/set",
     )
     return online, offline
 
@@ -141,3 +152,18 @@ def test_without_network_and_cache_one_line_says_what_to_do(answers):
         assert code == 2
     assert "hf download other/set --repo-type dataset --local-dir DIR" in absent[1]
     assert "give its files or folders as a path" in absent[1]
+
+
+def test_a_mixture_is_its_training_sets_and_its_held_out_ones_by_name(answers):
+    def named(*parts):
+        return [f"{name}@{NEW[:12]}:{split}" for name, split in (part.split(":") for part in parts)]
+
+    train, held_out = answers[0]["deepcoder"]
+    assert train.split(" + ") == named(
+        "deepcoder/primeintellect:train", "deepcoder/taco:train", "deepcoder/lcbv5:train"
+    )
+    codeforces, lcbv5 = named("deepcoder/codeforces:test", "deepcoder/lcbv5:test")
+    assert held_out == {"codeforces": codeforces, "lcbv5": lcbv5}
+    train, held_out = answers[0]["code-r1"]
+    assert train.split(" + ") == named("leetcode:train", "taco-verified:train")
+    assert held_out == {"leetcode": named("leetcode:test")[0]}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 
 import pytest
 
 from code_rl.data import open_dataset
-from code_rl.data.sources.records import Skipped, item_id
-from code_rl.grading import Problem
+from tests.data.loading.raw_rows import problem_in
+from tests.grading.corpus.reading import read_rows
 from tests.grading.corpus.rooms import data_file
 
 NOTHING = "pass"
@@ -51,29 +52,27 @@ BROKEN_APPS = 3
 """Solutions among the first ten of APPS 2287 that are not Python 3."""
 
 
-def opened(name):
-    return open_dataset(str(data_file(name)))
+def problem_of(court, name, index):
+    return court.problem(next(islice(read_rows(data_file(name)), index, None)))
 
 
-def row(name, index):
-    return next(opened(name).items(index))
+def wrong_for(problem):
+    return NOTHING if problem.fn_name is None else NOTHING_METHOD.format(problem.fn_name)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", READ)
 def test_every_row_is_read_or_named(name):
-    items = list(opened(name))
-    assert Counter(item.reason if isinstance(item, Skipped) else type(item).__name__ for item in items) == READ[name]
-    assert len({item_id(item) for item in items}) == len(items)
+    items = list(open_dataset(str(data_file(name))))
+    assert Counter(type(item).__name__ for item in items) == READ[name]
+    assert len({problem_in(item).id for item in items}) == len(items)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "index", "program"), RIGHT)
 def test_a_right_program_passes_and_an_empty_one_fails(court, name, index, program):
-    problem = row(name, index)
-    assert isinstance(problem, Problem)
-    wrong = NOTHING if problem.fn_name is None else NOTHING_METHOD.format(problem.fn_name)
-    assert court.verdicts(problem, program, wrong) == ["passed", "wrong_answer"]
+    problem = problem_of(court, name, index)
+    assert court.verdicts(problem, program, wrong_for(problem)) == ["passed", "wrong_answer"]
 
 
 @pytest.mark.long
@@ -86,17 +85,16 @@ def test_a_right_program_passes_and_an_empty_one_fails(court, name, index, progr
     ],
 )
 def test_the_row_s_own_solutions_pass_and_a_function_that_returns_an_empty_list_fails(court, name, index):
-    problem = court.resolve(row(name, index))
-    wrong = NOTHING if problem.fn_name is None else NOTHING_METHOD.format(problem.fn_name)
-    *verdicts, last = court.verdicts(problem, *problem.solutions, wrong)
+    problem = problem_of(court, name, index)
+    *verdicts, last = court.verdicts(problem, *problem.solutions, wrong_for(problem))
     broken = verdicts.count("compile_error")
     assert verdicts.count("passed") == len(verdicts) - broken
-    assert broken == (BROKEN_APPS if problem.id == "apps/2287" else 0)
+    assert broken == (BROKEN_APPS if problem.id == "set/2287" else 0)
     assert last == "wrong_answer"
 
 
 def test_the_two_wrappings_of_apps_are_told_apart(court):
-    wrapped, bare = court.resolve(row("apps_coderl/apps.jsonl", 4)), court.resolve(row("apps_coderl/apps.jsonl", 3))
+    wrapped, bare = (problem_of(court, "apps_coderl/apps.jsonl", index) for index in (4, 3))
     assert wrapped.meta["reading"].startswith("argument list/result in a list")
     assert wrapped.tests[0].expected is False
     assert bare.meta["reading"].startswith("argument list/result (")

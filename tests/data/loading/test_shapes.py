@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from code_rl.data import ProblemStore
-from code_rl.data.sources.records import Ambiguous, Origin, Skipped, item_id
-from code_rl.data.sources.shapes import read_row, shape_of
+from code_rl.data.sources import Skipped
 from code_rl.grading import Problem
 from code_rl.policy.prompt_templates import build_prompt, get_prompt_template
+from code_rl.util.errors import DataError
 from tests.data.loading.raw_rows import (
     CALLS,
     METHOD,
@@ -25,131 +25,109 @@ from tests.data.loading.raw_rows import (
     apps,
     lcbv5,
     prime_call,
+    problem_in,
     taco,
 )
-from tests.refusals import names_all
+from tests.refusals import refused
 
-ORIGIN = Origin("set", "set/train", 4)
-
-
-def read(row):
-    return read_row(row, ORIGIN)
+CODE_CONTESTS = next(sample for sample in SAMPLES if sample.name == "code_contests")
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
 def test_a_right_program_passes_and_a_wrong_one_fails(court, sample):
-    verdicts = court.verdicts(read(copy.deepcopy(sample.row)), sample.right, sample.wrong)
+    verdicts = court.verdicts(court.problem(sample.row), sample.right, sample.wrong)
     assert verdicts == ["passed", "wrong_answer"]
 
 
 @pytest.mark.parametrize("sample", SAMPLES[:-1], ids=lambda sample: sample.name)
-def test_columns_that_are_none_count_as_absent(sample):
-    filled = {"starter_code": None, "solutions": None, "metadata": None, "question": None, "id": None, **sample.row}
-    assert type(read(filled)) is type(read(sample.row))
+def test_columns_that_are_none_or_of_no_meaning_change_nothing(court, sample):
+    none = dict.fromkeys(("starter_code", "solutions", "metadata", "question", "id"))
+    assert court.item({**none, "extra_column": 1, **sample.row}) == court.item(sample.row)
 
 
 def test_call_rows_keep_types_that_text_would_lose(court):
     code = "def kinds(x):\n    return [type(x).__name__, x]"
-    problem = court.resolve(read(taco([[True], [1.5], [None], ["1"]], [["bool", True], ["float", 1.5], ["NoneType", None], ["str", "1"]], code, "kinds")))  # fmt: skip
+    problem = court.problem(taco([[True], [1.5], [None], ["1"]], [["bool", True], ["float", 1.5], ["NoneType", None], ["str", "1"]], code, "kinds"))  # fmt: skip
     assert [test.args for test in problem.tests] == [(True,), (1.5,), (None,), ("1",)]
 
 
 def test_the_second_solution_decides_where_the_first_is_broken(court):
     row = taco(CALLS, [[[2, 3]], [[5]]]) | {"solutions": json.dumps(["def top(xs, k): retrun", TOP])}
-    assert court.resolve(read(row)).meta["reading"].startswith("argument list/result in a list")
+    assert court.problem(row).meta["reading"].startswith("argument list/result in a list")
 
 
-def test_a_row_whose_solution_fits_no_reading_is_left_out(court):
-    found = court.resolve(read(taco(CALLS, [["no"], ["way"]])))
-    assert isinstance(found, Skipped)
-    assert found.reason == "no_reading_fits"
-    assert "argument list/result" in found.detail
+UNDECIDED = ((CALLS, [[9], [8]]), ([{"x": 1}], [1]), ([7], [1]), (["7"], ["1"]))
 
 
-@pytest.mark.parametrize(("inputs", "outputs"), [(CALLS, [[9], [8]]), ([{"x": 1}], [1]), ([7], [1]), (["7"], ["1"])])
-def test_a_wrapping_that_nothing_decides_is_left_out(court, inputs, outputs):
-    found = court.resolve(read(taco(inputs, outputs) | {"solutions": None}))
-    assert isinstance(found, Skipped)
-    assert found.reason == "wrapping_unresolved"
+@pytest.mark.parametrize(
+    ("row", "reason", "named"),
+    [
+        (taco(CALLS, [["no"], ["way"]]), "no_reading_fits", "argument list/result"),
+        (taco([[{"1": 2}]], [1], "def size(d):\n    return len(d)", "size"), "wrapping_ambiguous", "integer keys"),
+        *((taco(*tests) | {"solutions": None}, "wrapping_unresolved", "solution") for tests in UNDECIDED),
+    ],
+)
+def test_a_row_whose_solutions_fit_no_reading_or_two_or_that_has_none_is_left_out(court, row, reason, named):
+    with refused(f"1 {reason}", named, kind=DataError):
+        court.load(row)
 
 
 def test_a_documented_row_that_can_be_read_in_one_way_needs_no_solution(court):
-    problem = court.resolve(read(taco(CALLS, [9, 8]) | {"solutions": None}))
+    problem = court.problem(taco(CALLS, [9, 8]) | {"solutions": None})
     assert [test.expected for test in problem.tests] == [9, 8]
-
-
-def test_two_readings_that_both_pass_are_not_chosen_between(court):
-    found = court.resolve(read(taco([[{"1": 2}]], [1], "def size(d):\n    return len(d)", "size")))
-    assert isinstance(found, Skipped)
-    assert found.reason == "wrapping_ambiguous"
-    assert "integer keys" in found.detail
 
 
 def test_a_documented_reading_that_passes_comes_before_any_other(court):
     anything = "def f(*args):\n    return args[0] if len(args) == 1 else list(args)"
-    problem = court.resolve(read(taco([[["a"]]], [["a"]], anything, "f")))
-    assert problem.tests[0].args == (["a"],)
+    assert court.problem(taco([[["a"]]], [["a"]], anything, "f")).tests[0].args == (["a"],)
 
 
 def test_a_call_without_starter_code_shows_the_function_to_write(court):
-    problem = court.resolve(read(taco(CALLS, [[[2, 3]], [[5]]])))
-    assert "def top(xs, k):" in build_prompt(problem.view())
-    assert "stdin" not in build_prompt(problem.view())
-    method = court.resolve(read(apps(CALLS, [[2, 3], [5]], METHOD)))
+    shown = build_prompt(court.problem(taco(CALLS, [[[2, 3]], [[5]]])).view())
+    assert "def top(xs, k):" in shown
+    assert "stdin" not in shown
+    method = court.problem(apps(CALLS, [[2, 3], [5]], METHOD))
     assert method.starter_code.startswith("class Solution:\n    def top(self, xs: List[int], k: int)")
 
 
 def test_starter_code_may_annotate_with_names_that_it_does_not_import(court):
     row = lcbv5([{"input": "[1]\n1", "output": "[1]", "testtype": "functional"}], metadata={"func_name": "top"}, starter_code=METHOD_STARTER)  # fmt: skip
-    assert court.verdicts(read(row), METHOD) == ["passed"]
+    assert court.verdicts(court.problem(row), METHOD) == ["passed"]
 
 
-def test_fences_around_solutions_are_not_code():
-    item = read(prime_call([[2, 3]]))
-    assert isinstance(item, Ambiguous)
-    assert item.problem.solutions == (TOP + "\n",) or item.problem.solutions == (TOP,)
+def test_fences_around_solutions_are_not_code(court):
+    assert court.problem(prime_call([[2, 3]])).solutions[0].rstrip() == TOP
 
 
-def test_ids_come_from_the_set_and_the_row():
-    assert read(apps(["1 2"], ["3"], SUM, None, problem_id=7)).id == "set/train/7"
-    assert read(taco(["1 2"], ["3"], SUM, None)).id == "set/train/4"
-
-
-def test_limits_stated_for_compiled_languages_are_kept_beside_not_used():
-    problem = read(apps(["1 2"], ["3"], SUM, None, time_limit="1.0 seconds", memory_limit="64 megabytes"))
+def test_limits_stated_for_compiled_languages_are_kept_beside_not_used(court):
+    problem = court.item(apps(["1 2"], ["3"], SUM, None, time_limit="1.0 seconds", memory_limit="64 megabytes"))
     assert problem.time_limit_s == 6.0
     assert problem.meta["stated_time_limit"] == "1.0 seconds"
 
 
-def test_known_wrong_solutions_are_kept():
-    sample = next(sample for sample in SAMPLES if sample.name == "code_contests")
-    problem = read(sample.row)
-    assert problem.meta["wrong_solutions"] == [sample.wrong]
-    assert problem.solutions == (sample.right,)
+def test_rows_of_codecontests_have_their_wrong_solutions_and_the_rule_of_the_sets_own_tester(court):
+    problem = court.item(CODE_CONTESTS.row)
+    assert problem.meta["wrong_solutions"] == [CODE_CONTESTS.wrong]
+    assert problem.solutions == (CODE_CONTESTS.right,)
     assert [test.public for test in problem.tests] == [True, False]
-
-
-def test_codecontests_rows_have_the_rule_of_the_sets_own_tester():
-    rule = read(next(sample for sample in SAMPLES if sample.name == "code_contests").row).compare
+    rule = problem.compare
     assert (rule.rule, rule.abs_tol, rule.ignore_case, rule.exact_integers) == ("contest", 1e-5, True, False)
 
 
 @pytest.mark.parametrize("row", [taco(["1"], ["2"], SUM, None), apps(["1"], ["2"], SUM, None), prime_call(3)])
-def test_rows_of_apps_and_its_heirs_have_their_validators_tolerance(row):
-    found = read(row)
-    rule = (found.problem if isinstance(found, Ambiguous) else found).compare
+def test_rows_of_apps_and_its_heirs_have_their_validators_tolerance(court, row):
+    rule = problem_in(court.item(row)).compare
     assert (rule.rule, rule.abs_tol, rule.rel_tol, rule.exact_integers) == ("lcb", 1e-8, 1e-5, True)
 
 
 def test_a_bool_is_right_where_the_set_expects_0_or_1(court):
-    problem = court.resolve(read(taco([[2], [3]], [[1], [0]], "def f(n):\n    return n % 2 == 0", "f")))
-    assert court.verdicts(problem, "def f(n):\n    return n % 2 == 0") == ["passed"]
+    code = "def f(n):\n    return n % 2 == 0"
+    assert court.verdicts(court.problem(taco([[2], [3]], [[1], [0]], code, "f")), code) == ["passed"]
 
 
 @pytest.mark.parametrize("limit", [{"seconds": None, "nanos": 1}, {"seconds": "2"}, 2, None, {}])
-def test_a_stated_limit_that_is_none_does_not_cost_the_row(limit):
-    row = next(sample for sample in SAMPLES if sample.name == "code_contests").row
-    assert isinstance(read({**row, "time_limit": limit}), Problem)
+def test_a_stated_limit_that_is_none_does_not_cost_the_row(court, limit):
+    assert isinstance(court.item({**CODE_CONTESTS.row, "time_limit": limit}), Problem)
 
 
 CODEFORCES = {
@@ -168,8 +146,8 @@ CODEFORCES = {
 }
 
 
-def test_official_tests_of_codeforces_are_public_where_the_statement_shows_them():
-    problem = read(CODEFORCES)
+def test_official_tests_of_codeforces_are_public_where_the_statement_shows_them(court):
+    problem = court.item(CODEFORCES)
     assert [(test.input, test.expected, test.public) for test in problem.tests] == [
         ("1 2", "3", True),
         ("4 5", "9", False),
@@ -187,49 +165,8 @@ def test_official_tests_of_codeforces_are_public_where_the_statement_shows_them(
         ({"official_tests": []}, "no_tests"),
     ],
 )
-def test_rows_of_codeforces_that_cannot_be_judged_are_named(changed, reason):
-    assert read({**CODEFORCES, **changed}).reason == reason
-
-
-NATIVE = {"id": "a", "statement": "?", "fn_name": None}
-
-
-def asserting(*tests, **rest):
-    return {**NATIVE, "tests": [{"kind": "assert", "code": code} for code in tests], **rest}
-
-
-@pytest.mark.parametrize(
-    ("row", "right", "wrong"),
-    [
-        (asserting("assert f(2) == 4", "assert f(0) == 0"), "def f(n): return n * n", "def f(n): return n + 2"),
-        (asserting("assert sorted(f('ba')) == ['a', 'b']"), "def f(s): return set(s)", "def f(s): return {s}"),
-        (asserting("assert f(2) is True"), "def f(n): return n == 2", "def f(n): return 1"),
-        (asserting("assert abs(f(1) - 10) < 1e-3", "assert f(2) == 10"), "def f(n): return 10 + (n == 1) * 1e-4", "def f(n): return 10.0001"),
-        (asserting("assert abs(f(1) - 10) < 1e-3\nassert abs(f(2) - 10) < 1"), "def f(n): return 10 + (n == 2) / 2", "def f(n): return 10.5"),
-        (asserting("assert f(2) == (4,)", fn_name="f"), "def f(n): return (4,)", "def f(n): return [4]"),
-    ],
-)  # fmt: skip
-def test_an_assert_is_read_as_the_call_that_it_makes(court, row, right, wrong):
-    assert court.verdicts(read(row), right, wrong) == ["passed", "wrong_answer"]
-
-
-@pytest.mark.parametrize(
-    "code", ["assert f(2) > 4", "x = f(2)", "assert f(2) == g(3)", "assert f(", 3, "", "assert True"]
-)
-def test_an_assert_that_is_no_call_with_a_constant_result_is_refused(code):
-    assert read(asserting("assert f(2) == 4", code)).reason == "bad_native_row"
-
-
-def test_asserts_beside_tests_of_another_kind_are_refused():
-    row = asserting("assert f(2) == 4")
-    row["tests"] += [{"kind": "call", "args": [1], "expected": 1}]
-    assert read(row).reason == "bad_native_row"
-
-
-def test_asserts_that_look_at_a_result_in_several_ways_are_refused_where_they_stand():
-    found = read(asserting("assert f(2) == True", "assert not f(3)"))
-    assert found.reason == "bad_native_row"
-    names_all(found.detail, "tests", "==", "bool")
+def test_rows_of_codeforces_that_cannot_be_judged_are_named(court, changed, reason):
+    assert court.item({**CODEFORCES, **changed}).reason == reason
 
 
 ODD: tuple[Any, ...] = (
@@ -267,13 +204,16 @@ def changed(value):
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
-def test_nothing_that_a_row_holds_raises_anything_but_a_reason(sample, tmp_path):
+def test_nothing_that_a_row_holds_raises_anything_but_a_reason(court, sample, tmp_path):
+    rows = [row for row in changed(sample.row) if isinstance(row, dict)]
+    items = list(court.dataset(*rows))
+    assert len(items) == len(rows)
+    assert {type(item) for item in items} > {Skipped}
     store = ProblemStore(tmp_path, "key")
-    for row in changed(sample.row):
-        found = read(row) if isinstance(row, dict) else None
-        if isinstance(found, Problem):
-            store.add(found)
-            assert len(store) < 2 or store.at(len(store) - 1).tests
+    for item in items:
+        if isinstance(item, Problem):
+            store.add(item)
+    assert all(problem.tests for problem in store)
 
 
 STDIN = {"problem": "Add.", "tests": json.dumps([{"input": "1", "output": "1"}])}
@@ -304,7 +244,7 @@ def functional(source):
         ({"description": "?", "public_tests": {"input": ["1"], "output": []}, "private_tests": {}}, "bad_tests"),
         ({"description": "?", "public_tests": {}, "private_tests": {}}, "no_tests"),
         ({"description": "?", "public_tests": {}, "private_tests": {}, "input_file": "in.txt"}, "file_io"),
-        ({"id": "set/train/4", "statement": "?", "tests": []}, "bad_native_row"),
+        ({"id": "set/0", "statement": "?", "tests": []}, "bad_native_row"),
         (VERL | {"prompt": [{"role": "system", "content": "Add two numbers."}]}, "blank_statement"),
         *((verl(truth), "not_tests") for truth in ("42", "\\boxed{4}", '"text"', '{"pytest": "def test_it(): ..."}', None)),
         (functional("assert f(1) == 2"), "not_tests"),
@@ -313,61 +253,50 @@ def functional(source):
         (functional(TABLES.replace("[5]]", "[5], [6]]")), "bad_tests"),
     ],
 )  # fmt: skip
-def test_a_malformed_row_is_left_out_by_name(row, reason):
-    found = read(row)
-    assert isinstance(found, Skipped)
-    assert (found.row_id, found.reason) == ("set/train/4", reason)
+def test_a_malformed_row_is_left_out_by_name(court, row, reason):
+    found = court.item(row)
+    assert (type(found), found.row_id, found.reason) == (Skipped, "set/0", reason)
+
+
+IDS = {"id", "name", "task_id", "question_id", "problem_id", "hash_id", "labels"}
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
-def test_a_row_that_is_left_out_has_the_id_that_it_would_have_had(sample):
-    row = {**sample.row, **({"question_id": 7} if shape_of(sample.row).name == "apps" else {})}
-    kept, shape = item_id(read(row)), shape_of(row)
-    lost = [
-        read({**row, column: 3})
-        for column in shape.columns - {"id", "task_id", "labels"}
-        if shape_of({**row, column: 3}) is shape
-    ]
-    names = {found.row_id for found in lost if isinstance(found, Skipped)}
-    assert names == {kept}
+def test_a_row_that_is_left_out_has_the_id_that_it_would_have_had(court, sample):
+    row = {**sample.row, **({"question_id": 7} if "input_output" in sample.row else {})}
+    found = [court.item({**row, column: 3}) for column in row.keys() - IDS]
+    lost = {item.row_id for item in found if isinstance(item, Skipped)}
+    assert lost == {problem_in(court.item(row)).id}
 
 
 @pytest.mark.parametrize(
     ("row", "name"),
     [
-        ({"question": "?", "input_output": "", "question_id": 7}, "set/train/7"),
+        (apps(["1 2"], ["3"], SUM, None, problem_id=7), "set/7"),
+        (taco(["1 2"], ["3"], SUM, None), "set/0"),
+        ({"question": "?", "input_output": "", "question_id": 7}, "set/7"),
         ({"problem": "?", "tests": "", "id": "a"}, "a"),
         ({"task_id": 7, "code": 3, "test_list": []}, "Mbpp/7"),
         ({"question": "?", "tests": ["assert f(g(1))"], "id": "TACO_1"}, "TACO_1"),
         ({"task_id": "assert/0", "code": 3, "test_list": []}, "assert/0"),
         ({"description": "?", "public_tests": {}, "private_tests": {}, "name": "1_A"}, "1_A"),
-        ({"prompt": 3, "reward_model": {}, "id": 7}, "set/train/4"),
+        ({"prompt": 3, "reward_model": {}, "id": 7}, "set/0"),
     ],
 )
-def test_a_row_that_is_left_out_keeps_the_id_of_its_set(row, name):
-    assert (type(read(row)), read(row).row_id) == (Skipped, name)
-
-
-def test_every_shape_has_its_own_columns():
-    assert {shape_of(sample.row).name for sample in SAMPLES} >= {
-        "deepcoder",
-        "apps",
-        "native",
-        "code_contests",
-    }
-    for sample in SAMPLES:
-        assert shape_of({**sample.row, "extra_column": 1}) is shape_of(sample.row)
+def test_ids_come_from_the_set_and_the_row_also_where_it_is_left_out(court, row, name):
+    found = court.item(row)
+    assert (found.row_id if isinstance(found, Skipped) else found.id) == name
 
 
 @pytest.mark.parametrize("name", ["verl stdin", "verl functional, LeetCode's check"])
-def test_code_r1_s_wording_gives_the_conversation_that_its_rows_publish(name):
+def test_code_r1_s_wording_gives_the_conversation_that_its_rows_publish(court, name):
     row = next(sample.row for sample in SAMPLES if sample.name == name)
-    assert get_prompt_template("code-r1")(read(row).view()) == row["prompt"]
+    assert get_prompt_template("code-r1")(court.item(row).view()) == row["prompt"]
 
 
-def test_the_user_s_last_words_are_the_statement_of_a_verl_row():
+def test_the_user_s_last_words_are_the_statement_of_a_verl_row(court):
     chat = [{"role": "system", "content": "Think."}, {"role": "user", "content": "Print the double."}]
-    problem = read(VERL | {"prompt": chat, "data_source": "taco"})
-    assert (problem.id, problem.statement, problem.source) == ("set/train/4", "Print the double.", "taco")
+    problem = court.item(VERL | {"prompt": chat, "data_source": "taco"})
+    assert (problem.id, problem.statement, problem.source) == ("set/0", "Print the double.", "taco")
     calls = [{"type": "function_call", "fn_name": "f", "input": [1], "output": [2]}]
-    assert isinstance(read(verl(json.dumps(calls))), Ambiguous)
+    assert not isinstance(court.item(verl(json.dumps(calls))), Problem | Skipped)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import random
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from code_rl.cli.main import main
 from code_rl.data.preparation.generated_tests import generated_tests
 from code_rl.grading import CallTest, Problem, SequenceTest, StdinTest
 from code_rl.grading.native import write_problems
+from tests.data.preparation.prepared import prepared
 from tests.refusals import one_line
 
 RIGHT = "a, b = map(int, input().split())\nprint(a + b if a > 0 else b)\n"
@@ -47,13 +48,9 @@ SET = (
 )
 
 
-def card_of(folder: Path, *words: str) -> dict[str, Any]:
-    """Prepare SET and return its card."""
-    folder.mkdir(exist_ok=True)
-    write_problems(folder / "set.jsonl", SET)
-    out = folder / "out"
-    assert main(["prepare", f"dataset={folder / 'set.jsonl'}", f"out={out}", "similarity=1", *words]) == 0
-    return dict(json.loads((out / "card.json").read_text()))
+def card_of(folder: Path, *words: str, problems: Iterable[Problem] = SET) -> dict[str, Any]:
+    """The card of problems."""
+    return prepared(folder, problems, "similarity=1", *words).card
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +71,7 @@ def test_a_planted_weak_test_and_a_planted_wrong_test_are_named(card: dict[str, 
 
 
 def test_right_programs_are_all_accepted_solutions_and_wrong_ones_the_sets_own(tmp_path: Path) -> None:
-    (tmp_path / "own").mkdir()
-    write_problems(tmp_path / "own" / "set.jsonl", [SET[-1]])
-    out = tmp_path / "out"
-    assert main(["prepare", f"dataset={tmp_path / 'own' / 'set.jsonl'}", f"out={out}"]) == 0
-    kept = json.loads((out / "card.json").read_text())["kept"]
+    kept = card_of(tmp_path, problems=SET[-1:])["kept"]
     assert kept["verdicts"]["right"] == {"passed": 2, "compile_error": 1}
     assert kept["verdicts"]["wrong_solutions"] == {"wrong_answer": 2, "runtime_error": 1}
     assert kept["j"] == pytest.approx(2 / 3)
@@ -115,18 +108,12 @@ def test_overlap_with_named_sets_is_counted_by_set(tmp_path: Path) -> None:
 
 
 def test_the_sets_own_wrong_solutions_count_also_where_a_trivial_program_passes(tmp_path: Path) -> None:
-    write_problems(
-        tmp_path / "set.jsonl",
-        [
-            problem(
-                "zero", "Ships.", tests=tuple(map(zero, TESTS)), meta={"wrong_solutions": ["print(0)", "print(1)"]}
-            ),
-            problem("sound", "Trams.", meta={"wrong_solutions": ["print(0)", None]}),
-        ],
-    )
-    out = tmp_path / "out"
-    assert main(["prepare", f"dataset={tmp_path / 'set.jsonl'}", f"out={out}", "similarity=1"]) == 0
-    found = json.loads((out / "card.json").read_text())
+    wrong = {"wrong_solutions": ["print(0)", "print(1)"]}
+    problems = [
+        problem("zero", "Ships.", tests=tuple(map(zero, TESTS)), meta=wrong),
+        problem("sound", "Trams.", meta={"wrong_solutions": ["print(0)", None]}),
+    ]
+    found = card_of(tmp_path, problems=problems)
     assert found["source"]["verdicts"]["wrong_solutions"] == {"passed": 1, "wrong_answer": 2}
     assert [row["passing"] for row in found["weak_tests"]] == [1]
     assert found["rows"]["kept"] == 1
@@ -136,9 +123,7 @@ def test_the_licence_is_that_of_the_readme_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "repo").mkdir()
     write_problems(tmp_path / "repo" / "train.jsonl", [SOUND])
     (tmp_path / "repo" / "README.md").write_text("---\nlicense: mit\n---\nProblems.\n")
-    out = tmp_path / "out"
-    assert main(["prepare", f"dataset={tmp_path / 'repo'}", f"out={out}", "stop_after=filter"]) == 0
-    assert json.loads((out / "card.json").read_text())["provenance"][0]["licence"] == "mit"
+    assert prepared(tmp_path, tmp_path / "repo", "stop_after=filter").card["provenance"][0]["licence"] == "mit"
 
 
 def test_a_bound_that_no_tests_can_reach_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,10 +132,8 @@ def test_a_bound_that_no_tests_can_reach_is_refused(tmp_path: Path, capsys: pyte
 
 
 def test_the_markdown_has_no_line_that_data_could_break(tmp_path: Path) -> None:
-    write_problems(tmp_path / "set.jsonl", [dataclasses.replace(SET[2], id="a\n# b<i>")])
-    out = tmp_path / "out"
-    assert main(["prepare", f"dataset={tmp_path / 'set.jsonl'}", f"out={out}", "mutants=0"]) == 0
-    assert "- a # b&lt;i&gt;: reference_fails" in (out / "card.md").read_text()
+    made = prepared(tmp_path, [dataclasses.replace(SET[2], id="a\n# b<i>")], "mutants=0")
+    assert "- a # b&lt;i&gt;: reference_fails" in (made.out / "card.md").read_text()
 
 
 LISTS = ([3, 1, 4], [15, 9], [2, 6, 5, 35], [8])

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from code_rl.data.preparation.copies import (
-    MOST_SHARERS,
-    Decontaminator,
-    Deduplicator,
-    EvaluationProblem,
-    Pair,
-    evaluation_problems,
-)
-from code_rl.data.preparation.normalise import open_source
-from code_rl.data.preparation.workspace import ProblemSummary, summarize
-from code_rl.data.sources import Skipped
+from code_rl.cli.main import main
 from code_rl.grading import Problem, StdinTest
-from code_rl.util.errors import DataError
+from tests.data.preparation.prepared import prepared
 from tests.grading.corpus.rooms import data_file
-from tests.refusals import refused
+from tests.refusals import one_line
 
 FIELD = (
     "A farmer has n fields in a row and the i-th of them yields a sack of grain for each of its hedges. Neighbouring "
@@ -35,24 +26,40 @@ TRAIN = (
     "within {most} minutes. Tell him how many cards he must tear up, where he starts from the first one of the day."
 )
 FRAME = "You are an expert programmer. Read the problem below with care and answer with a single block of Python code."
+LEAK = FIELD.format(most=9)
+ANY = ("min_tests=1", "min_statement_chars=0")
 
 
-def entry(statement: str, *cases: tuple[str, str], name: str = "p") -> ProblemSummary:
-    tests = tuple(StdinTest(given, expected) for given, expected in cases or (("1", "1"),))
-    return summarize(Problem(name, statement, tests), 0, b"")
+def problem(name: str, statement: str, *cases: tuple[str, str]) -> Problem:
+    return Problem(name, statement, tuple(StdinTest(given, wanted) for given, wanted in cases or (("1", "1"),)))
 
 
-def kept(*entries: ProblemSummary) -> list[bool]:
-    found = Deduplicator(0.8)
-    return [found.decide(one).keep for one in entries]
+def kept(folder: Path, *problems: Problem | str) -> list[bool]:
+    """Whether each problem, or statement, is kept beside those before it."""
+    made = [one if isinstance(one, Problem) else problem(f"p{n}", one) for n, one in enumerate(problems)]
+    found = prepared(folder, made, *ANY, "stop_after=deduplicate").reasons
+    assert {*found.values()} <= {"duplicate"}
+    return [one.id not in found for one in made]
 
 
-def exam(text: str, *ids: str) -> EvaluationProblem:
-    return EvaluationProblem("set", ids[0] if ids else "e", text, ids)
+def exam(text: str, name: str = "e", **more: str) -> dict[str, str]:
+    return {"id": name, "statement": text, **more}
 
 
-def found(statement: str, *eval_problems: EvaluationProblem, name: str = "p") -> Pair | None:
-    return Decontaminator(eval_problems, 0.35).find(entry(statement, name=name))
+def found(
+    folder: Path, problems: str | Mapping[str, str], *exams: Mapping[str, Any], times: int = 1, share: float = 0.35
+) -> dict[str, str]:
+    """What each problem, given by id and statement, overlaps with among an evaluation set's rows."""
+    texts = {"p": problems} if isinstance(problems, str) else problems
+    exam_file = folder / "exams.jsonl"
+    exam_file.write_text("".join(json.dumps(row) + "\n" for row in exams))
+    sets = ",".join([str(exam_file)] * times)
+    words = (*ANY, "similarity=1", f"decontaminate={sets}", f"containment={share}", "stop_after=decontaminate")
+    # Other answers to one input, so that none is a duplicate.
+    problems_of = [problem(name, text, ("1", f"{n}")) for n, (name, text) in enumerate(texts.items())]
+    made = prepared(folder, problems_of, *words)
+    assert {*made.reasons.values()} <= {"contaminated"}
+    return {name: row["detail"].replace(str(exam_file), "SET") for name, row in made.dropped.items()}
 
 
 def edited(text: str, share: float, seed: int) -> str:
@@ -60,102 +67,84 @@ def edited(text: str, share: float, seed: int) -> str:
     return " ".join(word if rng.random() >= share else "other" for word in text.split())
 
 
-@pytest.mark.parametrize(
-    "lay",
-    [
-        str.upper,
-        lambda text: text.replace(" ", "\n"),
-        lambda text: f"**{text.replace('row', '_row_')}**",
-        lambda text: text.replace(",", " –").replace(". ", "!\n> "),
-    ],
-    ids=["case", "lines", "markup", "signs"],
+LAYOUTS: Sequence[Callable[[str], str]] = (
+    str.upper,
+    lambda text: text.replace(" ", "\n"),
+    lambda text: f"**{text.replace('row', '_row_')}**",
+    lambda text: text.replace(",", " –").replace(". ", "!\n> "),
 )
-def test_layout_hides_no_copy(lay: Callable[[str], str]) -> None:
-    text = FIELD.format(most=9)
-    assert kept(entry(text), entry(lay(text))) == [True, False]
-    assert found(lay(text), exam(text)) == Pair("p", ("set",), "e", "shared text", 1.0)
 
 
-def test_letters_of_any_alphabet_are_words() -> None:
-    assert kept(
-        entry("Größe von X2: 数を数える"), entry("größe VON x2, 数を数える!"), entry("Größe von X3: 数を数える")
-    ) == [True, False, True]
-    assert kept(entry("輸入整数，輸出其平方。"), entry("輸入整数，輸出其立方。")) == [True, True]
+def test_layout_hides_no_copy(tmp_path: Path) -> None:
+    texts = [lay(LEAK) for lay in LAYOUTS]
+    assert kept(tmp_path / "kept", LEAK, *texts) == [True, *[False] * len(texts)]
+    said = found(tmp_path, {f"p{n}": text for n, text in enumerate(texts)}, exam(LEAK))
+    assert [*said.values()] == ["e of SET: shared text, 100% of its text"] * len(texts)
 
 
-def test_a_short_text_is_one_run() -> None:
-    assert found("Add two numbers!", exam("add two numbers"))
-    assert found("Add three numbers!", exam("add two numbers")) is None
+@pytest.mark.parametrize(
+    ("texts", "keeps"),
+    [
+        (["Größe von X2: 数を数える", "größe VON x2, 数を数える!", "Größe von X3: 数を数える"], [True, False, True]),
+        (["輸入整数，加一，乘二，減三，輸出其平方。", "輸入整数，加一，乘二，減三，輸出其立方。"], [True, True]),
+        ([LEAK, f"Task for today.\n{LEAK}", TRAIN.format(most=9)], [True, False, True]),
+        ([FIELD.format(most=2), FIELD.format(most=12)], [True, True]),
+        (["Write a function that returns x plus 2.", "Write a function that returns x plus 12."], [True, True]),
+        ([problem("a", LEAK, ("1", "2")), problem("b", LEAK, ("1", "3"))], [True, True]),
+        ([*(f"{LEAK} The farm has the number {n}." for n in range(2000)), f"{LEAK} The farm has the number 1234."], [*[True] * 2000, False]),
+    ],
+    ids=["letters", "signs are words", "an edit", "a number", "a number in a short text", "two answers to one input", "thousands alike"],
+)  # fmt: skip
+def test_a_duplicate_has_the_words_and_numbers_of_an_earlier_problem(
+    tmp_path: Path, texts: list[str | Problem], keeps: list[bool]
+) -> None:
+    assert kept(tmp_path, *texts) == keeps
 
 
-def test_a_copy_with_an_edit_is_a_duplicate_and_another_story_is_not() -> None:
-    text = FIELD.format(most=9)
-    assert kept(entry(text), entry(f"Task for today.\n{text}"), entry(TRAIN.format(most=9))) == [True, False, True]
+def test_a_short_text_is_one_run(tmp_path: Path) -> None:
+    texts = {
+        "same": "Add two whole numbers, then stop!",
+        "other": "Add three whole numbers, then stop!",
+        "plus": "Write a function that returns x plus 2.",
+    }
+    exams = exam("add two whole numbers then stop"), exam("Write a function that returns x plus 12.", "f")
+    assert found(tmp_path, texts, *exams).keys() == {"same"}
 
 
-@pytest.mark.parametrize("told", [FIELD.format(most="{n}"), "Write a function that returns x plus {n}."])
-def test_another_number_makes_another_problem(told: str) -> None:
-    texts = told.format(n=2), told.format(n=12)
-    assert kept(*map(entry, texts)) == [True, True]
-
-
-def test_short_texts_that_differ_in_a_number_do_not_overlap() -> None:
-    one, other = "Write a function that returns x plus 2.", "Write a function that returns x plus 12."
-    assert found(one, exam(other)) is None
-
-
-def test_one_input_with_two_answers_makes_two_problems() -> None:
-    text = FIELD.format(most=9)
-    assert kept(entry(text, ("1", "2")), entry(text, ("1", "3"))) == [True, True]
-
-
-def test_a_copy_is_found_in_a_family_of_thousands() -> None:
-    family = [entry(f"{FIELD.format(most=9)} The farm has the number {n}.") for n in range(2000)]
-    assert kept(*family, family[1234])[-1] is False
-
-
-@pytest.mark.parametrize("share", [0.02, 0.03])
-def test_a_leak_whose_words_are_edited_here_and_there_is_found(share: float) -> None:
+def test_a_leak_whose_words_are_edited_here_and_there_is_found(tmp_path: Path) -> None:
     text = f"{FIELD} {TRAIN}"
-    assert all(found(edited(text, share, seed), exam(text)) for seed in range(20))
+    texts = {f"{share}/{seed}": edited(text, share, seed) for share in (0.02, 0.03) for seed in range(20)}
+    assert found(tmp_path, texts, exam(text)).keys() == texts.keys()
 
 
-def test_seven_edited_copies_in_an_evaluation_set_do_not_hide_the_leak() -> None:
-    text = FIELD.format(most=9)
-    assert found(text, *(exam(edited(text, 0.05, seed)) for seed in range(7)))
+def test_seven_edited_copies_in_an_evaluation_set_do_not_hide_the_leak(tmp_path: Path) -> None:
+    assert found(tmp_path, LEAK, *(exam(edited(LEAK, 0.05, seed), f"e{seed}") for seed in range(7)))
 
 
-def test_a_share_of_exactly_the_threshold_is_an_overlap() -> None:
-    assert Decontaminator([exam(TRAIN)], 1.0).find(entry(TRAIN)) is not None
+def test_a_share_of_exactly_the_threshold_is_an_overlap(tmp_path: Path) -> None:
+    assert found(tmp_path, TRAIN, exam(TRAIN), share=1.0)
 
 
-def test_naming_a_set_again_changes_nothing() -> None:
-    eval_problems = [exam(FIELD.format(most=9), "one"), exam(TRAIN.format(most=5), "two")]
-    assert found(FIELD.format(most=9), *eval_problems * 20) == found(FIELD.format(most=9), *eval_problems)
+def test_naming_a_set_again_changes_nothing(tmp_path: Path) -> None:
+    exams = exam(LEAK, "one"), exam(TRAIN.format(most=5), "two")
+    (tmp_path / "again").mkdir()
+    assert found(tmp_path / "again", LEAK, *exams, times=20) == found(tmp_path, LEAK, *exams)
 
 
-def test_a_frame_that_many_evaluation_problems_share_is_no_overlap() -> None:
-    eval_problems = [exam(f"{FRAME}\nProblem: {edited(TRAIN, 0.9, n)} {n}") for n in range(MOST_SHARERS + 1)]
-    framed = exam(f"{FRAME}\n{FIELD.format(most=9)}", "field")
-    assert (
-        found(f"{FRAME}\nCount the letters of a word that is given on the first line.", *eval_problems, framed) is None
-    )
-    leak = found(FIELD.format(most=9), *eval_problems, framed)
-    assert leak is not None
-    assert leak.exam == "field"
+def test_a_frame_that_many_evaluation_problems_share_is_no_overlap(tmp_path: Path) -> None:
+    exams = [exam(f"{FRAME}\nProblem: {edited(TRAIN, 0.9, n)} {n}", f"e{n}") for n in range(9)]
+    texts = {"framed": f"{FRAME}\nCount the letters of a word that is given on the first line.", "leak": LEAK}
+    said = found(tmp_path, texts, *exams, exam(f"{FRAME}\n{LEAK}", "field"))
+    assert {name: detail.partition(" ")[0] for name, detail in said.items()} == {"leak": "field"}
 
 
-def test_an_equal_id_decides_where_any_run_is_shared_and_a_mere_number_is_none() -> None:
-    told = FIELD.format(most=9)
-    opening = " ".join(told.split()[:10])
-    pair = found(f"{opening} has no hedges.", exam(told, "Farm/7", "7"), name="farm/7")
-    assert pair is not None
-    assert pair.why == "the same id"
-    assert found(f"{opening} has no hedges.", exam(told, "Farm/7", "7"), name="7") is None
-    assert found("Another task altogether, which has no word in common with it.", exam(told, "a"), name="a") is None
-
-
-LEAK = FIELD.format(most=9)
+def test_an_equal_id_decides_where_any_run_is_shared_and_a_mere_number_is_none(tmp_path: Path) -> None:
+    shares = f"{' '.join(LEAK.split()[:10])} has no hedges."
+    texts = {"farm/7": shares, "7": shares, "a": "Another task altogether, which has no word in common with it."}
+    exams = exam(LEAK, "Farm/7", question_id="7"), exam(f"{TRAIN} In the year of the red harvest.", "a")
+    said = found(tmp_path, texts, *exams)
+    assert said.keys() == {"farm/7"}
+    assert "the same id" in said["farm/7"]
 
 
 @pytest.mark.parametrize(
@@ -171,32 +160,34 @@ LEAK = FIELD.format(most=9)
     ids=["text", "two fields", "chat", "parts", "an answer", "other fields"],
 )
 def test_an_evaluation_row_is_known_by_its_statement(row: dict[str, object], tmp_path: Path) -> None:
-    (tmp_path / "set" / "below").mkdir(parents=True)
-    (tmp_path / "set" / "below" / "rows.jsonl").write_text(json.dumps(row) + "\n")
-    assert found(LEAK, *evaluation_problems(str(tmp_path / "set")))
+    assert found(tmp_path, LEAK, row)
 
 
-@pytest.mark.parametrize("row", [{"tests": LEAK}, {"prompt": " "}, {"prompt": None}])
-def test_an_evaluation_row_without_a_statement_is_an_error_that_names_it(row: object, tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps({"prompt": LEAK}) + "\n" + json.dumps(row) + "\n")
-    with refused("1 of 2 rows", "rows.jsonl, line 2", kind=DataError):
-        list(evaluation_problems(str(path)))
-
-
-def test_an_evaluation_file_with_one_text_for_most_rows_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps({"id": n, "prompt": FRAME, "task": f"{n}"}) + "\n" for n in range(9)))
-    with refused("9 of 9 rows", kind=DataError):
-        list(evaluation_problems(str(path)))
+@pytest.mark.parametrize(
+    ("rows", "named"),
+    [
+        ([{"prompt": LEAK}, {"tests": LEAK}], ("1 of 2 rows", "exams.jsonl, line 2")),
+        ([{"prompt": LEAK}, {"prompt": " "}], ("1 of 2 rows", "exams.jsonl, line 2")),
+        ([{"prompt": LEAK}, {"prompt": None}], ("1 of 2 rows", "exams.jsonl, line 2")),
+        ([{"prompt": 7}], ("1 of 1 rows", "exams.jsonl, line 1")),
+        ([{"id": n, "prompt": FRAME, "task": f"{n}"} for n in range(9)], ("9 of 9 rows", "exams.jsonl")),
+    ],
+    ids=["no statement", "a blank one", "none", "no text", "one text for all"],
+)
+def test_an_evaluation_set_whose_rows_have_no_statements_of_their_own_is_refused_before_anything_runs(
+    rows: list[dict[str, object]], named: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "exams.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = [f"out={tmp_path / 'out'}", f"decontaminate={tmp_path / 'exams.jsonl'}"]
+    assert main(["prepare", "dataset=builtin", *words]) == 2
+    one_line(capsys, *named)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.long
-def test_public_sets_overlap_alike_however_often_they_are_named() -> None:
-    rows = [*open_source(str(data_file("leetcode/LeetCodeDataset-v0.3.1-test.jsonl.gz"))).items()]
-    read = [row for row in rows if not isinstance(row, Skipped)]
-    problems = [row if isinstance(row, Problem) else row.problem for row in read]
-    eval_problems = [*evaluation_problems(str(data_file("qwq_lcb_prompts")))]
+def test_public_sets_overlap_alike_however_often_they_are_named(tmp_path: Path) -> None:
+    rows, exams = data_file("leetcode/LeetCodeDataset-v0.3.1-test.jsonl.gz"), str(data_file("qwq_lcb_prompts"))
     for times in (1, 3):
-        overlap = Decontaminator(eval_problems * times, 0.35)
-        assert sum(overlap.find(entry(one.statement, name=one.id)) is not None for one in problems) == 117
+        words = (f"decontaminate={','.join([exams] * times)}", "stop_after=decontaminate")
+        made = prepared(tmp_path, rows, *ANY, "similarity=1", *words)
+        assert made.stage("decontaminate")["dropped"] == {"contaminated": 117}

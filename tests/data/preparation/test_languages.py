@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from code_rl.cli.main import main
 from code_rl.grading import CallTest, Problem, StdinTest, languages
 from code_rl.grading.native import write_problems
+from tests.data.preparation.prepared import prepared
 from tests.grading.judging.test_languages import RIGHT, needs
 from tests.refusals import one_line
 
@@ -22,24 +22,14 @@ CPP = Problem("squares", STATEMENT, TESTS, solutions=(RIGHT["cpp"],), language="
 PYTHON = dataclasses.replace(CPP, solutions=("print(int(input()) ** 2)",), language="python")
 
 
-def prepared(folder: Path, *words: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Prepare `folder / set.jsonl`; return the card and the rows that were written."""
-    out = folder / "out"
-    assert main(["prepare", f"dataset={folder / 'set.jsonl'}", f"out={out}", "similarity=1", *words]) == 0
-    written = out / "train.jsonl"
-    rows = [json.loads(line) for line in written.read_text().splitlines()] if written.exists() else []
-    return json.loads((out / "card.json").read_text()), rows
-
-
 @needs["cpp"]
 def test_a_problems_own_language_decides_how_its_references_and_wrong_solutions_run(tmp_path: Path) -> None:
     wrong = {"wrong_solutions": [RIGHT["cpp"].replace("n * n", "n + n")]}
     broken = dataclasses.replace(CPP, id="python", statement=f"As text. {STATEMENT}", solutions=PYTHON.solutions)
-    write_problems(tmp_path / "set.jsonl", [dataclasses.replace(CPP, meta=wrong), broken])
-    card, rows = prepared(tmp_path)
-    assert [(row["id"], row["language"]) for row in rows] == [("squares", "cpp")]
-    assert card["kept"]["verdicts"] == {"right": {"passed": 1}, "wrong_solutions": {"wrong_answer": 1}}
-    assert card["rows"]["reference_fails"] == 1
+    made = prepared(tmp_path, [dataclasses.replace(CPP, meta=wrong), broken], "similarity=1")
+    assert [(one.id, one.language) for one in made.problems.values()] == [("squares", "cpp")]
+    assert made.card["kept"]["verdicts"] == {"right": {"passed": 1}, "wrong_solutions": {"wrong_answer": 1}}
+    assert made.reasons == {"python": "reference_fails"}
 
 
 @needs["cpp"]
@@ -53,22 +43,23 @@ def test_a_set_is_prepared_in_another_language_with_the_solutions_that_it_has_th
         "incorrect_solutions": {"language": [3, 2], "solution": ["print(1)", RIGHT["cpp"].replace("n * n", "n")]},
     }
     (tmp_path / "set.jsonl").write_text(json.dumps(row) + "\n")
-    card, rows = prepared(tmp_path, "language=cpp")
-    assert [(one["language"], one["solutions"]) for one in rows] == [("cpp", [RIGHT["cpp"]])]
-    assert card["kept"]["verdicts"] == {"right": {"passed": 1}, "wrong_solutions": {"wrong_answer": 1}}
-    _, again = prepared(tmp_path)
-    assert again[0]["solutions"] == ["print(int(input()) ** 2)"]
+    made = prepared(tmp_path, tmp_path / "set.jsonl", "language=cpp")
+    assert [(one.language, one.solutions) for one in made.problems.values()] == [("cpp", (RIGHT["cpp"],))]
+    assert made.card["kept"]["verdicts"] == {"right": {"passed": 1}, "wrong_solutions": {"wrong_answer": 1}}
+    (again,) = prepared(tmp_path, tmp_path / "set.jsonl").problems.values()
+    assert again.solutions == ("print(int(input()) ** 2)",)
 
 
 @needs["cpp"]
 def test_call_tests_and_references_of_another_language_are_counted_by_name(tmp_path: Path) -> None:
     calls = tuple(CallTest((n,), n * n) for n in (3, 12))
     call = Problem("call", f"Write f. {STATEMENT}", calls, fn_name="f", solutions=("def f(n): return n * n",))
-    write_problems(tmp_path / "set.jsonl", [call, PYTHON])
-    card, rows = prepared(tmp_path, "language=cpp")
-    assert (card["rows"]["only_python"], card["rows"]["no_reference"], rows) == (1, 1, [])
-    _, rows = prepared(tmp_path, "language=cpp", "unverified=keep")
-    assert [(row["language"], row["solutions"]) for row in rows] == [("cpp", [])]
+    assert prepared(tmp_path, [call, PYTHON], "language=cpp").reasons == {
+        "call": "only_python",
+        "squares": "no_reference",
+    }
+    (kept,) = prepared(tmp_path, [call, PYTHON], "language=cpp", "unverified=keep").problems.values()
+    assert (kept.language, kept.solutions) == ("cpp", ())
 
 
 def test_a_language_that_is_unknown_or_not_installed_is_refused_before_any_row_is_read(

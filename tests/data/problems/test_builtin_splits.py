@@ -7,18 +7,11 @@ from functools import cache
 
 import pytest
 
-from code_rl.data.builtin import (
-    SPLITS,
-    TEST_SIZE,
-    TRAIN_SIZE,
-    BuiltinTrainSet,
-    draw_problem,
-    test_split,
-)
-from code_rl.data.builtin.specs import TRAIN, held_out_composition, held_out_constant, split_of
+from code_rl.data.builtin import SPLITS, TEST_SIZE, TRAIN_SIZE, BuiltinTrainSet, draw_problem, test_split
 from code_rl.grading import CallTest
 from tests.refusals import refused
 
+TRAIN = "train"
 PINNED = {
     "constants": "f7e425870ecac6c6b8b02ae484baaa81011b255fcaaf2734ad85bcbd409dd4a5",
     "compositions": "866f52bd6941f52109d33b1d996a5b94af1d6307c475c2ddcad9cc6be9951a4d",
@@ -49,6 +42,18 @@ def digest(problems):
         for problem in problems
     ]
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+def held_out(const):
+    """Constants that occur in the split `constants` alone."""
+    return (const if isinstance(const, int) else ord(const) - ord("a")) % 7 == 3
+
+
+def pairs(spec):
+    """The combinations of a problem, some of which occur in the split `compositions` alone."""
+    filt, mapping, reduction = (part.group for part in spec.parts)
+    kind = spec.source if spec.source == "word" else "numbers"
+    return {(kind, 0, filt, reduction), (kind, 1, mapping, reduction), (kind, 2, spec.source, mapping)}
 
 
 def normalised(statement):
@@ -85,17 +90,11 @@ def test_splits_share_no_problem():
     assert len(set(meanings)) == len(meanings)
 
 
-def test_training_has_no_held_out_constant_composition_or_primitive():
-    for spec, _ in training():
-        assert not any(held_out_constant(const) for const in spec.constants)
-        assert not held_out_composition(spec)
-        assert not any(part.unseen for part in spec.parts)
-
-
-def test_training_statements_name_no_held_out_number():
+def test_training_statements_and_solutions_have_no_held_out_constant():
     for spec, problem in training():
+        assert not any(map(held_out, spec.constants))
         numbers = {int(number) for number in re.findall(r"\d+", problem.statement)} - {0}
-        assert not any(held_out_constant(number) for number in numbers), (spec, problem.statement)
+        assert not any(map(held_out, numbers)), (spec, problem.statement)
 
 
 def test_training_asks_nothing_held_out_in_other_words():
@@ -104,19 +103,17 @@ def test_training_asks_nothing_held_out_in_other_words():
     assert not meanings & {spec.key[:3] for spec, _ in training()}
 
 
-def test_each_test_problem_is_held_out_on_its_own_count_only():
-    for name in SPLITS:
-        for spec, _ in drawn(name):
-            assert split_of(spec) == name
-            assert (bool(spec.constants) and all(map(held_out_constant, spec.constants))) or name != "constants"
-            assert held_out_composition(spec) == (name == "compositions")
-            assert sum(part.unseen for part in spec.parts) == (name == "primitives")
-
-
-def test_every_part_of_the_composition_split_is_known_from_training():
-    known = {(index, part.name) for spec, _ in training() for index, part in enumerate(spec.parts)}
-    asked = {(index, part.name) for spec, _ in drawn("compositions") for index, part in enumerate(spec.parts)}
-    assert asked <= known
+@pytest.mark.parametrize("name", SPLITS)
+def test_each_test_problem_is_held_out_on_its_own_count_only(name):
+    known_parts = {part for spec, _ in training() for part in enumerate(part.name for part in spec.parts)}
+    known_pairs = {pair for spec, _ in training() for pair in pairs(spec)}
+    for spec, _ in drawn(name):
+        constants = [held_out(const) for const in spec.constants]
+        assert (constants != [] and all(constants)) if name == "constants" else not any(constants)
+        unknown = {*enumerate(part.name for part in spec.parts)} - known_parts
+        assert len(unknown) == (name == "primitives")
+        assert unknown or pairs(spec) <= known_pairs or name == "compositions"
+        assert name != "compositions" or not pairs(spec) <= known_pairs
 
 
 def test_unknown_split_is_one_clear_error():

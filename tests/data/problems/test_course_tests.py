@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.data.sources.testcases import normalize_tests, read_tests
-from code_rl.grading import CallTest, StdinTest
-from code_rl.policy.prompt_templates import build_question
+from code_rl.grading import CallTest, Problem, StdinTest
 from code_rl.util.errors import DataError
 from tests.refusals import refused
+from tinker_utils.data import build_question
+from tinker_utils.lcb import normalize_tests
 
 LCB_STDIN = [{"input": "1\n", "output": "2\n", "testtype": "stdin"}]
 LCB_CALL = [{"input": '[1, 2]\n"x"', "output": "[3]", "testtype": "functional", "metadata": {"func_name": "f"}}]
@@ -72,17 +73,18 @@ SHAPES = {
 
 @pytest.mark.parametrize(("raw", "metadata", "tests", "fn_name"), SHAPES.values(), ids=SHAPES.keys())
 def test_shapes(raw, metadata, tests, fn_name):
-    assert read_tests(raw, metadata) == (tests, fn_name)
-    assert read_tests(json.dumps(raw), json.dumps(metadata)) == (tests, fn_name)
-    rows = normalize_tests(raw, metadata)
-    assert read_tests(rows) == (tests, fn_name)
+    rows = normalize_tests(Problem("p", "", tests, fn_name=fn_name))
+    assert normalize_tests(raw, metadata) == rows
+    assert normalize_tests(json.dumps(raw), json.dumps(metadata)) == rows
     assert normalize_tests(rows) == rows
-    assert all(type(row["input"]) is type(row["output"]) is str for row in rows)
+
+
+def test_rows_are_those_of_livecodebench():
+    assert normalize_tests(LCB_STDIN) == [{**LCB_STDIN[0], "metadata": {"func_name": None}}]
+    assert normalize_tests(LCB_CALL) == [{**LCB_CALL[0], "input": '[1,2]\n"x"'}]
 
 
 REFUSED = [
-    [],
-    None,
     3,
     "not json",
     ["x"],
@@ -105,7 +107,7 @@ REFUSED = [
 @pytest.mark.parametrize("raw", REFUSED, ids=range(len(REFUSED)))
 def test_other_shapes_are_data_errors(raw):
     with refused("tests", kind=DataError):
-        read_tests(raw)
+        normalize_tests(raw)
 
 
 json_values = st.recursive(
@@ -116,18 +118,14 @@ json_values = st.recursive(
 
 @given(json_values)
 def test_any_json_is_read_or_refused(raw):
-    try:
-        tests, _ = read_tests(raw)
-    except DataError:
-        return
-    assert tests
+    with contextlib.suppress(DataError):
+        assert bool(normalize_tests(raw)) == (bool(raw) and raw != "[]")
 
 
 @given(st.lists(json_values, max_size=3), json_values)
 def test_calls_keep_their_values_through_normalisation(args, expected):
     rows = [{"type": "function_call", "fn_name": "f", "input": args, "output": [expected]}]
-    (test,), _ = read_tests(normalize_tests(rows))
-    assert test == CallTest(tuple(args), expected)
+    assert normalize_tests(rows) == normalize_tests(Problem("p", "", (CallTest(tuple(args), expected),), fn_name="f"))
 
 
 @pytest.mark.parametrize("field", ["question", "prompt", "problem"])

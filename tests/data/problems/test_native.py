@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.data import ProblemStore
-from code_rl.data.load import with_tests
 from code_rl.data.sources import Skipped
 from code_rl.grading import CallTest, Compare, Problem, SequenceTest, StdinTest
 from code_rl.grading.native import format_problem, parse_problem, problem_from_json, write_problems
@@ -304,7 +303,6 @@ def test_a_store_tells_how_many_tests_a_problem_has_without_reading_it(tmp_path)
     (tmp_path / "s" / "problems.bin").write_bytes(bytes((tmp_path / "s" / "problems.bin").stat().st_size))
     store = ProblemStore(tmp_path / "s", "key")
     assert [place.tests for place in store.places] == [1, 2, 3, 4]
-    assert len(with_tests(store, 3, None)) == 2
 
 
 def test_a_store_cut_at_any_byte_goes_on_where_it_was(tmp_path):

@@ -1,28 +1,15 @@
 """Raw rows of the public sets become problems, or say why not."""
 
-import asyncio
-import copy
-from dataclasses import replace
+import gc
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from code_rl.data.resolve import REFERENCE_LIMITS, with_expected
-from code_rl.data.sources.leetcode import binary_tree, linked_list
-from code_rl.data.sources.mbpp import cast_calls
-from code_rl.data.sources.records import Draft, RowError, Skipped
-from code_rl.grading import CallTest, Problem, VerdictKind, judge_async
+from code_rl.data.sources import Skipped
+from code_rl.grading import CallTest, Problem
 from code_rl.grading.values import BinaryTree, LinkedList
 from code_rl.util.errors import DataError
-from tests.boxes import shared_box
-from tests.grading.corpus.reading import (
-    read_humaneval,
-    read_humaneval_plus,
-    read_humaneval_plus_origin,
-    read_leetcode,
-    read_mbpp,
-    read_mbpp_plus,
-    read_rows,
-)
 from tests.refusals import refused
 
 HUMANEVAL = {
@@ -62,68 +49,49 @@ LEETCODE_OLD = {
 }
 
 
-def only(items):
-    (item,) = list(items)
-    return item
+def without(row, *names):
+    return {name: value for name, value in row.items() if name not in names}
 
 
-async def _verdict(problem, code):
-    return (await judge_async(problem, code, shared_box())).kind
-
-
-async def _expected(draft, limits=REFERENCE_LIMITS):
-    return await with_expected(draft, shared_box(), limits)
-
-
-def test_humaneval_asserts_become_hidden_call_tests():
-    problem = only(read_humaneval([HUMANEVAL]))
+def test_humaneval_asserts_become_hidden_call_tests(court):
+    problem = court.item(HUMANEVAL)
     assert problem.tests == (CallTest(([1],), [2]), CallTest(([],), []))
     assert problem.view().public_tests == ()
 
 
-def test_an_answer_may_rely_on_the_prompts_imports_and_helpers():
-    problem = only(read_humaneval([HUMANEVAL]))
+def test_an_answer_may_rely_on_the_prompts_imports_and_helpers(court):
     answer = "def twice(xs: List[int]) -> List[int]:\n    return [helper(x) + x for x in xs]"
-    assert asyncio.run(_verdict(problem, answer)) is VerdictKind.PASSED
+    assert court.verdicts(court.item(HUMANEVAL), answer) == ["passed"]
 
 
-def test_humaneval_plus_expected_values_come_from_the_reference():
-    problem = asyncio.run(_expected(only(read_humaneval_plus([HUMANEVAL_PLUS]))))
-    assert [test.expected for test in problem.tests] == [[2], [], [10, 12]]
+@pytest.mark.parametrize(
+    "body", [HUMANEVAL["canonical_solution"], "    return [xs.pop() * 2 for _ in range(len(xs))][::-1]\n"]
+)
+def test_humaneval_plus_expected_values_come_from_the_reference_which_may_change_its_arguments(court, body):
+    problem = court.problem({**HUMANEVAL_PLUS, "canonical_solution": body})
+    assert problem.tests == (CallTest(([1],), [2]), CallTest(([],), []), CallTest(([5, 6],), [10, 12]))
 
 
-def test_a_reference_that_fails_makes_the_row_a_skipped_one():
-    row = {**HUMANEVAL_PLUS, "plus_input": [["text"], [7]]}
-    result = asyncio.run(_expected(only(read_humaneval_plus([row]))))
-    assert isinstance(result, Skipped)
-    assert result.reason == "reference_failed"
+LARGE = "    return [helper(x) * 2 for x in xs] if xs != [-1] else 'x' * 40_000_000\n"
+"""A body whose value for [-1] is beyond the limits of a reference."""
 
 
-def test_a_call_whose_value_is_beyond_the_limits_is_left_out_and_named():
-    small = replace(REFERENCE_LIMITS, output_bytes=10_000)
+def test_a_call_whose_value_is_beyond_the_limits_is_left_out_and_named(court):
     calls = [[[i]] for i in range(38)]
-    row = {**HUMANEVAL_PLUS, "plus_input": [*calls[:30], [[1] * 5000], *calls[30:]]}
-    problem = asyncio.run(_expected(only(read_humaneval_plus([row])), small))
+    row = {**HUMANEVAL_PLUS, "canonical_solution": LARGE, "plus_input": [*calls[:30], [[-1]], *calls[30:]]}
+    problem = court.problem(row)
     assert len(problem.tests) == 40
     assert problem.meta["calls_left_out"] == {"32": "output_limit"}
     assert problem.tests[32] == CallTest(([30],), [60])
 
 
-def test_a_reference_often_beyond_its_limits_has_failed():
-    small = replace(REFERENCE_LIMITS, output_bytes=10_000)
-    row = {**HUMANEVAL_PLUS, "plus_input": [[[1] * 5000]]}
-    result = asyncio.run(_expected(only(read_humaneval_plus([row])), small))
-    assert isinstance(result, Skipped)
-    assert result.reason == "reference_failed"
+@pytest.mark.parametrize("extra", [[["text"], [7]], [[[-1]]]], ids=["a call fails", "too many are beyond the limits"])
+def test_a_reference_that_fails_leaves_its_row_out(court, extra):
+    with refused("1 reference_failed", kind=DataError):
+        court.load({**HUMANEVAL_PLUS, "canonical_solution": LARGE, "plus_input": extra})
 
 
-def test_a_reference_that_changes_its_arguments_disturbs_no_test():
-    row = {**HUMANEVAL_PLUS, "canonical_solution": "    return [xs.pop() * 2 for _ in range(len(xs))][::-1]\n"}
-    problem = asyncio.run(_expected(only(read_humaneval_plus([row]))))
-    assert problem.tests[2] == CallTest(([5, 6],), [10, 12])
-
-
-def test_any_root_is_right_for_find_zero_and_a_non_root_is_not():
+def test_any_root_is_right_for_find_zero_and_a_non_root_is_not(court):
     row = {
         **HUMANEVAL_PLUS,
         "prompt": "import math\n\ndef poly(xs, x):\n    return sum(c * math.pow(x, i) for i, c in enumerate(xs))\n\ndef find_zero(xs):\n    '''root'''\n",
@@ -132,156 +100,137 @@ def test_any_root_is_right_for_find_zero_and_a_non_root_is_not():
         "base_input": [[[-6, 11, -6, 1]]],
         "plus_input": [],
     }
-    problem = asyncio.run(_expected(only(read_humaneval_plus([row]))))
-    assert asyncio.run(_verdict(problem, "def find_zero(xs):\n    return 3")) is VerdictKind.PASSED
-    assert asyncio.run(_verdict(problem, "def find_zero(xs):\n    return 2.5")) is VerdictKind.WRONG_ANSWER
-    assert asyncio.run(_verdict(problem, "def find_zero(xs):\n    return float('nan')")) is VerdictKind.WRONG_ANSWER
+    answers = (f"def find_zero(xs):\n    return {value}" for value in ("3", "2.5", "float('nan')"))
+    assert court.verdicts(court.problem(row), *answers) == ["passed", "wrong_answer", "wrong_answer"]
 
 
-def test_the_set_s_broken_oracle_is_named_not_guessed():
-    row = {
-        **HUMANEVAL,
-        "test": "def check(candidate):\n    inputs = [[1]]\n    results = [1]\n    for i, (inp, exp) in enumerate(zip(inputs, results)):\n        assert _poly(*candidate(*inp), inp) <= 0.0001\n",
-    }
-    assert only(read_humaneval_plus_origin([row])).reason == "unknown_oracle"
+def test_the_set_s_broken_oracle_is_named_not_guessed(court):
+    oracle = "def check(candidate):\n    inputs = [[1]]\n    results = [1]\n    for i, (inp, exp) in enumerate(zip(inputs, results)):\n        assert _poly(*candidate(*inp), inp) <= 0.0001\n"
+    assert court.item({**HUMANEVAL, "test": oracle}).reason == "unknown_oracle"
 
 
-def test_mbpp_shows_its_first_test_and_only_that():
-    problem = only(read_mbpp([MBPP]))
+def test_mbpp_shows_its_first_test_and_only_that(court):
+    problem = court.item(MBPP)
     assert problem.fn_name == "add_pair"
     assert [test.public for test in problem.tests] == [True, False]
     assert "assert add_pair((1, 2)) == (3,)" in problem.statement
     assert "(0, 0)" not in problem.statement
 
 
-def test_mbpp_tests_tell_a_list_from_a_tuple():
-    problem = only(read_mbpp([MBPP]))
-    assert asyncio.run(_verdict(problem, "def add_pair(p):\n    return (sum(p),)")) is VerdictKind.PASSED
-    assert asyncio.run(_verdict(problem, "def add_pair(p):\n    return [sum(p)]")) is VerdictKind.WRONG_ANSWER
+TRUTHY = {"code": "def has(s):\n    return 'a' in s", "test_list": ["assert has('abc')", "assert not has('x')"]}
+OFFSET = "OFFSET = 5\ndef add_pair(pair):\n    return (pair[0] + pair[1] + OFFSET,)"
+RECURSIVE = "def f(n):\n    return [n] + f(n - 1) if n else []"
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "right", "wrong"),
     [
-        {
-            "test_setup_code": "OFFSET = 0",
-            "code": "OFFSET = 5\ndef add_pair(pair):\n    return (pair[0] + pair[1] + OFFSET,)",
-        },
-        {
-            "code": "def f(n):\n    return [n] + f(n - 1) if n else []",
-            "test_list": ["assert set(f(3)) == {1, 2, 3}"],
-        },
+        ({}, "def add_pair(p):\n    return (sum(p),)", "def add_pair(p):\n    return [sum(p)]"),
+        ({"test_setup_code": "OFFSET = 0"}, OFFSET, OFFSET.replace("+ OFFSET", "+ 5")),
+        ({"code": RECURSIVE, "test_list": ["assert set(f(3)) == {1, 2, 3}"]}, RECURSIVE, "def f(n):\n    return [n]"),
+        (TRUTHY, "import re\ndef has(s):\n    return re.search('a', s)", "def has(s):\n    return 'no'"),
     ],
+    ids=["a list is no tuple", "setup after the program", "a view leaves recursive calls alone", "any truthy value"],
 )
-def test_mbpp_setup_code_runs_after_the_program_and_a_view_leaves_recursive_calls_alone(changes):
-    problem = only(read_mbpp([{**MBPP, **changes}]))
-    assert asyncio.run(_verdict(problem, problem.solutions[0])) is VerdictKind.PASSED
+def test_mbpp_rows_are_judged_as_their_asserts_would_judge(court, changes, right, wrong):
+    assert court.verdicts(court.item({**MBPP, **changes}), right, wrong) == ["passed", "wrong_answer"]
 
 
-def test_mbpp_plus_inputs_get_back_the_types_that_json_lost():
-    problem = asyncio.run(_expected(only(read_mbpp_plus([MBPP_PLUS]))))
+def test_mbpp_plus_inputs_get_back_the_types_that_json_lost(court):
+    problem = court.problem(MBPP_PLUS)
     assert [test.args for test in problem.tests] == [((1, 2),), ((3, 4),), ((0.5, 0.25),)]
     assert problem.compare.abs_tol > 0
-
-
-def test_a_truthiness_test_accepts_any_truthy_value_even_one_that_is_no_plain_data():
-    row = {
-        **MBPP,
-        "code": "def has(s):\n    return 'a' in s",
-        "test_list": ["assert has('abc')", "assert not has('x')"],
-    }
-    problem = only(read_mbpp([row]))
-    answer = "import re\ndef has(s):\n    return re.search('a', s)"
-    assert asyncio.run(_verdict(problem, answer)) is VerdictKind.PASSED
-    assert asyncio.run(_verdict(problem, "def has(s):\n    return 'no'")) is VerdictKind.WRONG_ANSWER
 
 
 @pytest.mark.parametrize(
     ("literal", "base", "extra", "typed"),
     [
-        ([((1, 2),)], [[[1, 2]]], [[[3]]], [((1, 2),), ((3,),)]),
-        ([(1, 1j)], [["1", "1j"]], [["2", "(1-2j)"]], [(1, 1j), (2, 1 - 2j)]),
-        ([([(1, 2)],)], [[[[1, 2]]]], [[[[3, [4]]]]], [([(1, 2)],), ([(3, [4])],)]),
+        ("(1, 2)", [[1, 2]], [[3]], [((1, 2),), ((3,),)]),
+        ("1, 1j", ["1", "1j"], ["2", "(1-2j)"], [(1, 1j), (2, 1 - 2j)]),
+        ("[(1, 2)]", [[[1, 2]]], [[[3, [4]]]], [([(1, 2)],), ([(3, [4])],)]),
     ],
 )
-def test_casts_follow_the_literals(literal, base, extra, typed):
-    assert cast_calls(literal, base, extra) == typed
+def test_casts_follow_the_literals(court, literal, base, extra, typed):
+    code = {"assertion": f"assert add_pair({literal}) == 0", "canonical_solution": "def add_pair(*args):\n    return 0"}
+    problem = court.problem({**MBPP_PLUS, **code, "base_input": [base], "plus_input": [extra]})
+    assert [test.args for test in problem.tests] == typed
 
 
-def test_contradicting_literals_are_refused():
-    with pytest.raises(RowError, match="input_types_unknown"):
-        cast_calls([([1],), ((1,),)], [[[1]], [[1]]], [])
+def test_contradicting_literals_are_refused(court):
+    asserts = "assert add_pair([1]) == 0\nassert add_pair((1,)) == 0\n"
+    assert court.item({**MBPP_PLUS, "assertion": asserts, "base_input": [[[1]], [[1]]]}).reason == "input_types_unknown"
 
 
-def test_leetcode_nodes_cross_the_wall_as_values():
-    problem = only(read_leetcode([LEETCODE_OLD]))
+def test_leetcode_nodes_cross_the_wall_as_values_and_its_examples_stay_out_of_the_statement(court):
+    problem = court.item(LEETCODE_OLD)
+    assert problem.statement == "Reverse a list."
     assert problem.tests[0] == CallTest((), LinkedList((3, 2, 1)), {"head": LinkedList((1, 2, 3))})
     assert problem.tests[1] == CallTest((), None, {"head": None})
-    assert asyncio.run(_verdict(problem, problem.solutions[0])) is VerdictKind.PASSED
-    assert (
-        asyncio.run(_verdict(problem, "class Solution:\n    def reverse(self, head):\n        return head"))
-        is VerdictKind.WRONG_ANSWER
-    )
-
-
-def test_the_older_layout_s_examples_are_its_tests_and_stay_out_of_the_statement():
-    assert only(read_leetcode([LEETCODE_OLD])).statement == "Reverse a list."
-
-
-def test_a_tree_has_one_form_however_it_is_written():
-    assert binary_tree([1, None, 2, None, None]) == BinaryTree((1, None, 2))
-    assert binary_tree([1, None, 2, 3, 4, 9, 9]) == binary_tree([1, None, 2, 3, 4, 9, 9, None, None])
-    assert binary_tree([]) is None
-    assert linked_list([]) is None
-
-
-@pytest.mark.parametrize("body", ["", "    # Twice each.\n"])
-def test_a_prompt_may_end_at_the_header_of_its_function(body):
-    prompt = "import math\n\ndef twice(xs):\n" + body
-    row = {**HUMANEVAL, "prompt": prompt, "canonical_solution": "    return [x * 2 for x in xs]\n"}
-    problem = only(read_humaneval([row]))
-    assert problem.meta["preamble"] == "import math"
-    assert asyncio.run(_verdict(problem, problem.solutions[0])) is VerdictKind.PASSED
+    unchanged = "class Solution:\n    def reverse(self, head):\n        return head"
+    assert court.verdicts(problem, problem.solutions[0], unchanged) == ["passed", "wrong_answer"]
 
 
 @pytest.mark.parametrize(
-    ("reader", "row", "reason"),
+    ("written", "tree"),
     [
-        (read_humaneval, {key: value for key, value in HUMANEVAL.items() if key != "prompt"}, "missing_field"),
-        (read_humaneval, {**HUMANEVAL, "test": 3}, "wrong_field_type"),
-        (read_humaneval, {**HUMANEVAL, "test": "def check(candidate):\n    assert True\n"}, "no_tests"),
-        (read_humaneval, {**HUMANEVAL, "test": "def (:"}, "not_python"),
-        (read_humaneval, {**HUMANEVAL, "entry_point": "absent"}, "entry_point_not_in_prompt"),
-        (read_humaneval_plus, {**HUMANEVAL_PLUS, "plus_input": [3]}, "wrong_field_type"),
-        (read_humaneval_plus, {**HUMANEVAL_PLUS, "atol": "much"}, "wrong_field_type"),
-        (read_mbpp, {**MBPP, "test_list": ["assert other(1) == 2"]}, "entry_point_unclear"),
-        (read_mbpp, {**MBPP, "test_list": [7]}, "wrong_field_type"),
-        (read_mbpp, {**MBPP, "text": " "}, "blank_statement"),
-        (read_mbpp_plus, {**MBPP_PLUS, "base_input": {"a": 1}}, "wrong_field_type"),
-        (read_leetcode, {**LEETCODE_OLD, "entry_point": "solve"}, "unknown_entry_point"),
-        (read_leetcode, {**LEETCODE_OLD, "query": "no request"}, "unknown_query_shape"),
+        ("[1, None, 2, None, None]", BinaryTree((1, None, 2))),
+        ("[1, None, 2, 3, 4, 9, 9]", BinaryTree((1, None, 2, 3, 4, 9, 9))),
+        ("[1, None, 2, 3, 4, 9, 9, None, None]", BinaryTree((1, None, 2, 3, 4, 9, 9))),
+        ("[]", None),
     ],
 )
-def test_a_malformed_row_is_named_and_the_next_one_is_still_read(reader, row, reason):
-    skipped, following = list(reader([row, copy.deepcopy(_GOOD[reader])]))
-    assert isinstance(skipped, Skipped)
-    assert skipped.reason == reason
-    assert isinstance(following, Problem | Draft)
+def test_a_tree_has_one_form_however_it_is_written(court, written, tree):
+    test = f"def check(candidate):\n    assert candidate(head = tree_node({written})) == 1\n"
+    assert court.item({**LEETCODE_OLD, "test": test}).tests[0].kwargs == {"head": tree}
 
 
-_GOOD = {
-    read_humaneval: HUMANEVAL,
-    read_humaneval_plus: HUMANEVAL_PLUS,
-    read_mbpp: MBPP,
-    read_mbpp_plus: MBPP_PLUS,
-    read_leetcode: LEETCODE_OLD,
-}
+@pytest.mark.parametrize("body", ["", "    # Twice each.\n"])
+def test_a_prompt_may_end_at_the_header_of_its_function(court, body):
+    prompt = "import math\n\ndef twice(xs):\n" + body
+    problem = court.item({**HUMANEVAL, "prompt": prompt, "canonical_solution": "    return [x * 2 for x in xs]\n"})
+    assert problem.meta["preamble"] == "import math"
+    assert court.verdicts(problem, problem.solutions[0]) == ["passed"]
 
 
-def test_rows_are_streamed_and_a_broken_line_names_file_and_line(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"a": 1}\n\n[1]\n')
-    rows = read_rows(path)
-    assert next(rows) == {"a": 1}
-    with refused("rows.jsonl, line 3", kind=DataError):
-        next(rows)
+# The last ones end other CPython versions' parsers otherwise than in a SyntaxError.
+NO_PYTHON = ("def (:", "x = \0", "(" * 5000 + ")" * 5000, "-" * 200_000 + "1")
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({**HUMANEVAL, "test": 3}, "wrong_field_type"),
+        ({**HUMANEVAL, "test": "def check(candidate):\n    assert True\n"}, "no_tests"),
+        *(({**HUMANEVAL, "test": text}, "not_python") for text in NO_PYTHON),
+        ({**HUMANEVAL, "entry_point": "absent"}, "entry_point_not_in_prompt"),
+        (without(HUMANEVAL, "entry_point"), "missing_field"),
+        ({**HUMANEVAL_PLUS, "plus_input": [3]}, "wrong_field_type"),
+        ({**HUMANEVAL_PLUS, "atol": "much"}, "wrong_field_type"),
+        ({**MBPP, "test_list": ["assert other(1) == 2"]}, "entry_point_unclear"),
+        ({**MBPP, "test_list": [7]}, "wrong_field_type"),
+        ({**MBPP, "text": " "}, "blank_statement"),
+        ({**MBPP_PLUS, "base_input": {"a": 1}}, "wrong_field_type"),
+        ({**LEETCODE_OLD, "entry_point": "solve"}, "unknown_entry_point"),
+        ({**LEETCODE_OLD, "query": "no request"}, "unknown_query_shape"),
+    ],
+)
+def test_a_malformed_row_is_named_and_the_next_one_is_still_read(court, row, reason):
+    skipped, following = court.dataset(row, HUMANEVAL)
+    assert (type(skipped), skipped.reason) == (Skipped, reason)
+    assert following.tests
+
+
+def test_rows_that_several_threads_read_at_once_do_not_disturb_each_other(court):
+    """CPython up to 3.11 counts the depth of all threads' syntax trees together."""
+    deep = "x = " + "(" * 60 + "1" + ")" * 60 + "\ny = [" + "{}, " * 300 + "]\n"
+    dataset = court.dataset(*[{**HUMANEVAL, "test": HUMANEVAL["test"] + deep}] * 20)
+    kept = gc.get_threshold()
+    gc.set_threshold(50)
+    gc.callbacks.append(give_way := lambda *_: time.sleep(0))
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            reasons = [set(map(type, found)) for found in threads.map(list, [dataset] * 4)]
+    finally:
+        gc.callbacks.remove(give_way)
+        gc.set_threshold(*kept)
+    assert reasons == [{Problem}] * 4
