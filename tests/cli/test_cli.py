@@ -50,10 +50,7 @@ def test_bad_settings_are_one_clear_line_and_exit_code_2(words, message, tmp_pat
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(ROOT)
     assert main(["train", *words]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert error.startswith("error: ")
-    assert message in error
+    one_line(capsys, message)
 
 
 LONG = "x" * 300
@@ -83,10 +80,7 @@ def test_a_path_that_no_system_takes_is_one_clear_line_that_names_its_setting(wo
     (tmp_path / "RUN").mkdir()
     (tmp_path / "RUN" / "metrics.jsonl").write_text('{"step": -1}\n')
     assert main((words + LONG).split()) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert error.startswith("error: ")
-    assert LONG[:80] in error
+    error = one_line(capsys, LONG[:80])
     assert words.split()[-1] in error or words.endswith("programs=")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
+from functools import partial
 
 import pytest
 
@@ -12,7 +13,7 @@ from code_rl.cli.main import main
 from code_rl.evaluation import EvalConfig, check_benchmarks
 from code_rl.util.files import LOCK, only_writer
 from tests.evaluation.chat_server import RIGHT, ServerThread
-from tests.refusals import one_line
+from tests.refusals import one_line, refused
 
 WRONG = "```python\nprint(0)\n```"
 SUM = {
@@ -192,16 +193,8 @@ def test_an_endpoint_is_evaluated_in_the_words_that_are_set_and_every_sample_is_
     served = serve(lambda body, attempt: RIGHT if body["seed"] % 2 else WRONG)
     out = tmp_path / "out"
     words = {"prompt": "plain", "system_prompt": "Think first.", "top_p": "0.95", "top_k": "20"}
-    settings = {
-        "benchmark": problems,
-        "endpoint": served.url,
-        "model_name": "m",
-        "n": 3,
-        "asking": 4,
-        "out": out,
-        **words,
-    }
-    assert run(**settings) == 0
+    again = partial(run, benchmark=problems, endpoint=served.url, model_name="m", n=3, asking=4, out=out, **words)
+    assert again() == 0
     for body in served.bodies:
         system, question = body["messages"]
         assert system == {"role": "system", "content": "Think first."}
@@ -212,7 +205,7 @@ def test_an_endpoint_is_evaluated_in_the_words_that_are_set_and_every_sample_is_
     assert results["tokens"] == {"prompt": 84, "completion": 132}
     assert results["prompt"] == "plain, system prompt 'Think first.'"
     assert "top_p 0.95, top_k 20" in results["how"]
-    assert run(**settings) == 0
+    assert again() == 0
     assert served.answered == 12
 
 
@@ -226,21 +219,14 @@ def test_a_server_that_stays_away_stops_the_evaluation_and_the_same_command_goes
 
     served = serve(script)
     out = tmp_path / "out"
-    settings = {
-        "benchmark": problems,
-        "endpoint": served.url,
-        "model_name": "m",
-        "n": 4,
-        "asking": 1,
-        "out": out,
-        "outage_timeout": 0.3,
-    }
-    assert run(**settings) == 1
+    settings = {"model_name": "m", "n": 4, "asking": 1, "outage_timeout": 0.3}
+    again = partial(run, benchmark=problems, endpoint=served.url, out=out, **settings)
+    assert again() == 1
     one_line(capsys)
     kept = len(lines(out / "samples.jsonl"))
     assert kept == 5
     back.append(True)
-    assert run(**settings) == 0
+    assert again() == 0
     assert len(lines(out / "samples.jsonl")) == 16
     assert served.answered == 16
     assert json.loads((out / "manifest.json").read_text())["counts"]["samples_judged"] == 16
@@ -267,14 +253,9 @@ def test_several_benchmarks_under_several_limits_end_in_a_table_with_averages(pr
     other.write_bytes(pathlib.Path(problems).read_bytes())
     served = serve(lambda body, attempt: RIGHT)
     out = tmp_path / "out"
-    settings = {
-        "benchmark": f"{problems},{other}",
-        "endpoint": served.url,
-        "model_name": "m",
-        "n": 1,
-        "sweep": "32,64",
-    }
-    assert run(**settings, out=out) == 0
+    sets = f"{problems},{other}"
+    again = partial(run, benchmark=sets, endpoint=served.url, model_name="m", n=1, sweep="32,64", out=out)
+    assert again() == 0
     assert {body["max_tokens"] for body in served.bodies} == {32, 64}
     rows = json.loads((out / "summary.json").read_text())
     assert [row["of"] for row in rows] == ["32", "64"]
@@ -282,7 +263,7 @@ def test_several_benchmarks_under_several_limits_end_in_a_table_with_averages(pr
         figures = [each["pass@1"] for each in row["benchmarks"].values()]
         assert row["average"]["pass@1"] == sum(figures) / 2
     asked = len(served.bodies)
-    assert run(**settings, out=out) == 0
+    assert again() == 0
     assert len(served.bodies) == asked
     assert "| max_tokens | " in capsys.readouterr().out
 
@@ -298,6 +279,12 @@ def test_several_benchmarks_under_several_limits_end_in_a_table_with_averages(pr
 )
 def test_data_goes_to_the_benchmark_whose_it_is(data, benchmark, expected):
     assert check_benchmarks(EvalConfig(benchmark=benchmark, data=data)) == expected
+
+
+@pytest.mark.parametrize("data", ["a.jsonl", "mbpp:a"])
+def test_data_that_could_be_anyone_s_is_refused(data):
+    with refused("data="):
+        check_benchmarks(EvalConfig(benchmark="humaneval+,livecodebench", data=data))
 
 
 REFUSED = (
@@ -326,8 +313,6 @@ REFUSED = (
     ("model_name=tiny limit=0", "limit=0"),
     ("model_name=tiny benchmark=humanevil", "'humaneval'"),
     ("model_name=tiny benchmark=livecodebench", "version"),
-    ("model_name=tiny benchmark=humaneval+,livecodebench data=a.jsonl", "data="),
-    ("model_name=tiny benchmark=humaneval+,livecodebench data=mbpp:a", "data="),
 )
 
 

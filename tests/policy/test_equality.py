@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from code_rl.engine.names import source_of
-from code_rl.policy.renderers import Message, get_renderer, name_of
+from code_rl.policy.renderers import Message, Renderer, get_renderer, name_of
 from code_rl.util.errors import DataError
 from tests.policy.chat_tokenizers import PUBLISHED, SPECIALS, TEMPLATES, by_template, published, tokenizer
 from tests.refusals import refused
@@ -57,10 +57,15 @@ def plain_thoughts(messages: list[Message]) -> list[Message]:
     return [{**m, "content": m["content"].lstrip() if m["role"] == "assistant" else m["content"]} for m in messages]
 
 
+def renderer_of(name: str, template: str) -> tuple[Renderer, str]:
+    """A renderer, with the name of its chat template: `template` for the renderer that follows any."""
+    template = template if name == "chat_template" else name
+    return get_renderer(name, tokenizer(TEMPLATES[template])), template
+
+
 @pytest.mark.parametrize("name", [*NAMES, "chat_template"])
 def test_prompts_equal_the_chat_template(name):
-    template = "qwen3" if name == "chat_template" else name
-    renderer = get_renderer(name, tokenizer(TEMPLATES[template]))
+    renderer, template = renderer_of(name, "qwen3")
     for seed in range(COUNT):
         messages = plain_thoughts(conversation(seed))
         assert renderer.prompt_tokens(messages) == by_template(template, messages), messages
@@ -81,8 +86,7 @@ def test_an_unknown_renderer_is_refused_with_those_that_exist():
 
 @pytest.mark.parametrize("name", [*NAMES, "chat_template"])
 def test_supervised_examples_equal_the_chat_template(name):
-    template = "qwen3_instruct" if name == "chat_template" else name
-    renderer = get_renderer(name, tokenizer(TEMPLATES[template]))
+    renderer, template = renderer_of(name, "qwen3_instruct")
     for seed in range(COUNT):
         messages = plain_thoughts(conversation(seed, answered=True))
         tokens, weights = renderer.build_supervised_example(messages)
@@ -110,13 +114,11 @@ def test_rules_rewritten_here_are_those_of_the_published_templates(name):
 @pytest.mark.long
 @pytest.mark.parametrize("name", [*NAMES, "chat_template"])
 def test_special_token_text_in_messages_stays_text(name):
-    template = "qwen3_instruct" if name == "chat_template" else name
-    made = tokenizer(TEMPLATES[template])
-    renderer = get_renderer(name, made)
+    renderer, template = renderer_of(name, "qwen3_instruct")
     masks = {token: chr(0xF000 + index) for index, token in enumerate(SPECIALS)}
     for seed in range(COUNT):
         messages = plain_thoughts(conversation(seed, hostile=True))
-        expected = escaped(made, template, messages, masks)
+        expected = escaped(renderer.tokenizer, template, messages, masks)
         assert renderer.prompt_tokens(messages) == expected
 
 
@@ -234,8 +236,7 @@ INSTRUCT_WITHOUT_SYSTEM = (
 
 @pytest.mark.parametrize("name", [*NAMES, "chat_template"])
 def test_extension_property_holds_exactly_where_it_is_stated(name):
-    template = "qwen3" if name == "chat_template" else name
-    renderer = get_renderer(name, tokenizer(TEMPLATES[template]))
+    renderer, _ = renderer_of(name, "qwen3")
     answers = ["fine", "\n\nfine", "<think>\nhm\n</think>\n\nfine"]
     held = []
     for seed in range(60):
@@ -273,15 +274,13 @@ def test_reasoning_is_no_part_of_the_answer(template, general):
 @pytest.mark.parametrize("name", ["qwen3_instruct", "qwen3", "qwen3_disable_thinking", "chat_template"])
 @pytest.mark.parametrize("answer", ["```python\nprint('<think>')\n```", "```python\nprint('</think>')\n```"])
 def test_an_answer_may_speak_of_think_blocks(name, answer):
-    template = "qwen3" if name == "chat_template" else name
-    renderer = get_renderer(name, tokenizer(TEMPLATES[template]))
+    renderer, _ = renderer_of(name, "qwen3")
     assert renderer.read_message(answer) == {"role": "assistant", "content": answer}
 
 
 @pytest.mark.parametrize("name", [*NAMES, "chat_template"])
 def test_loss_falls_on_the_last_answer_and_its_end(name):
-    template = "qwen3_thinking" if name == "chat_template" else name
-    renderer = get_renderer(name, tokenizer(TEMPLATES[template]))
+    renderer, _ = renderer_of(name, "qwen3_thinking")
     messages: list[Message] = [
         {"role": "user", "content": "one"},
         {"role": "assistant", "content": "first"},

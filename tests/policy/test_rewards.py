@@ -111,18 +111,20 @@ def test_an_answer_that_is_cut_earns_nothing_by_any_part():
     assert reward.of(trajectory(1.0, truncated=True)) == 0.0
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), "1", None, [1.0], 10**400])
-def test_a_part_that_is_no_finite_number_is_refused_by_its_name(monkeypatch, value):
-    monkeypatch.setitem(globals(), "broken", lambda _: {"correct": 1.0, "brevity": value})
-    with refused("reward=", "'brevity'"):
+NO_NUMBERS = (float("nan"), float("inf"), "1", None, [1.0], 10**400)
+
+
+@pytest.mark.parametrize(
+    ("parts", "named"),
+    [
+        *(({"correct": 1.0, "brevity": value}, ("reward=", "'brevity'")) for value in NO_NUMBERS),
+        *(({name: 1.0}, ("reward=",)) for name in ("", 1, None)),
+    ],
+)
+def test_a_part_that_is_no_finite_number_or_has_no_name_is_refused(monkeypatch, parts, named):
+    monkeypatch.setitem(globals(), "broken", lambda _: parts)
+    with refused(*named):
         get_reward("tests.policy.test_rewards:broken").of(trajectory(1.0))
-
-
-@pytest.mark.parametrize("names", [("",), (1,), (None,)])
-def test_a_part_has_a_name(monkeypatch, names):
-    monkeypatch.setitem(globals(), "unnamed", lambda _: dict.fromkeys(names, 1.0))
-    with refused("reward="):
-        get_reward("tests.policy.test_rewards:unnamed").of(trajectory(1.0))
 
 
 class Spoken(Renderer):

@@ -22,7 +22,6 @@ from code_rl.grading.native import format_problem, write_problems
 from code_rl.grading.values import MAX_DEPTH
 from code_rl.policy.prompt_templates import build_prompt, build_question
 from code_rl.util.errors import ConfigError, DataError
-from tests.boxes import shared_box
 from tests.data.loading.raw_rows import SAMPLES, SUM, problem_in, taco
 from tests.paths import copy_source
 from tests.refusals import refused
@@ -51,6 +50,10 @@ def write(path, count):
         packers: dict[str, Any] = {".gz": gzip.compress, ".zst": zstandard.compress}
         path.write_bytes(packers.get(path.suffix, bytes)(lines(count)))
     return path
+
+
+def load(path, say=lambda _: None):
+    return asyncio.run(load_dataset(open_dataset(str(path)), None, say))
 
 
 def statements(dataset, skip=0):
@@ -218,34 +221,26 @@ def test_rows_left_out_are_counted_and_said_and_repeated_ids_too(tmp_path):
     named = taco(["1 2"], ["3"], SUM, None) | {"id": 1}
     path.write_text("".join(json.dumps(each) + "\n" for each in (named, {"what": 1}, named, row(3))))
     said: list[str] = []
-    problems = asyncio.run(load_dataset(open_dataset(str(path)), None, said.append))
+    problems = load(path, said.append)
     assert [problem.id for problem in problems] == ["rows/1", "rows/3"]
     assert any("2 problems; left out: 1 duplicate_id, 1 unknown_shape" in line for line in said), said
     again: list[str] = []
-    assert list(asyncio.run(load_dataset(open_dataset(str(path)), None, again.append))) == list(problems)
+    assert list(load(path, again.append)) == list(problems)
     assert not any("reading" in line for line in again)
     assert any("left out" in line for line in again)
 
 
 def test_a_changed_file_is_read_anew(tmp_path):
     path = write(tmp_path / "rows.jsonl", 2)
-    assert len(asyncio.run(load_dataset(open_dataset(str(path)), None))) == 2
+    assert len(load(path)) == 2
     write(path, 5)
-    assert len(asyncio.run(load_dataset(open_dataset(str(path)), None))) == 5
-
-
-def test_a_set_without_any_problem_says_why(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"what": 1}\n')
-    with refused("rows", "1 unknown_shape", "what", kind=DataError):
-        asyncio.run(load_dataset(open_dataset(str(path)), None))
+    assert len(load(path)) == 5
 
 
 def test_a_long_reading_says_how_far_it_is(tmp_path, monkeypatch):
     monkeypatch.setattr("code_rl.data.load.PROGRESS_S", -1.0)
     said: list[str] = []
-    dataset = open_dataset(str(write(tmp_path / "rows.jsonl", 3)))
-    asyncio.run(load_dataset(dataset, None, said.append))
+    load(write(tmp_path / "rows.jsonl", 3), said.append)
     assert said[-1].endswith("3 rows so far")
 
 
@@ -267,7 +262,7 @@ def test_a_native_file_must_be_right_in_every_row(tmp_path, text, named):
     path = tmp_path / "rows.jsonl"
     path.write_text(text)
     with refused(*named, kind=DataError):
-        asyncio.run(load_dataset(open_dataset(str(path)), None))
+        load(path)
 
 
 def test_a_data_set_without_held_out_problems_is_refused_before_anything_runs(tmp_path):
@@ -316,8 +311,7 @@ def deep(depth, wrap):
     return taco([[1]], [value], name="f")
 
 
-def test_a_row_whose_expected_value_is_nested_too_deeply_is_left_out_by_name(tmp_path):
+def test_a_row_whose_expected_value_is_nested_too_deeply_is_left_out_by_name(court):
     wrapped = deep(MAX_DEPTH, lambda v: [v, 2]), deep(MAX_DEPTH + 1, lambda v: [v, 2]), deep(450, lambda v: {"k": v})
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(each | {"solutions": None}) + "\n" for each in wrapped))
-    store = asyncio.run(load_dataset(open_dataset(str(tmp_path / "rows.jsonl")), shared_box(), lambda _: None))
+    store = court.load(*(each | {"solutions": None} for each in wrapped))
     assert (len(store), store.left_out()) == (1, {"value_not_plain": 2})

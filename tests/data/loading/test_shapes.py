@@ -62,12 +62,13 @@ UNDECIDED = ((CALLS, [[9], [8]]), ([{"x": 1}], [1]), ([7], [1]), (["7"], ["1"]))
 @pytest.mark.parametrize(
     ("row", "reason", "named"),
     [
+        ({"what": 1}, "unknown_shape", "what"),
         (taco(CALLS, [["no"], ["way"]]), "no_reading_fits", "argument list/result"),
         (taco([[{"1": 2}]], [1], "def size(d):\n    return len(d)", "size"), "wrapping_ambiguous", "integer keys"),
         *((taco(*tests) | {"solutions": None}, "wrapping_unresolved", "solution") for tests in UNDECIDED),
     ],
 )
-def test_a_row_whose_solutions_fit_no_reading_or_two_or_that_has_none_is_left_out(court, row, reason, named):
+def test_a_set_without_any_problem_says_why_its_row_is_left_out(court, row, reason, named):
     with refused(f"1 {reason}", named, kind=DataError):
         court.load(row)
 

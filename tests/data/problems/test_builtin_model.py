@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 FOLDER = ROOT / "src/code_rl/engine/local/tiny"
-PHRASES = (OPENING, STARTER_FORMAT, STDIN_FORMAT, CLOSING)
+PHRASES = (OPENING, STARTER_FORMAT, STDIN_FORMAT, CLOSING, *(f" {number}" for number in range(100)))
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +45,10 @@ def test_model_loads_with_transformers(tokenizer):
     assert model.generation_config.eos_token_id == model.config.eos_token_id == tokenizer.eos_token_id
 
 
-def test_chat_template_is_chatml(tokenizer):
-    rendered = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "Add."}], tokenize=False, add_generation_prompt=True
-    )
+def test_chat_template_is_chatml_whose_turns_end_with_one_token(tokenizer):
+    asked = [{"role": "user", "content": "Add."}]
+    rendered = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
     assert rendered == "<|im_start|>user\nAdd.<|im_end|>\n<|im_start|>assistant\n"
-
-
-def test_a_turn_ends_with_im_end(tokenizer):
     assert tokenizer.eos_token == "<|im_end|>"
     assert tokenizer.encode("<|im_end|>") == [tokenizer.eos_token_id]
 
@@ -70,14 +66,9 @@ def test_special_tokens_typed_by_a_user_can_stay_text(tokenizer):
     assert not specials & set(tokenizer.encode(text, split_special_tokens=True))
 
 
-@pytest.mark.parametrize("phrase", PHRASES)
-def test_constant_prompt_sentences_are_single_tokens(tokenizer, phrase):
-    assert len(tokenizer.encode(phrase)) == 1
-    assert len(tokenizer.encode(phrase, split_special_tokens=True)) == 1
-
-
-def test_numbers_below_100_are_single_tokens(tokenizer):
-    assert all(len(tokenizer.encode(f" {number}")) == 1 for number in range(100))
+def test_sentences_of_every_prompt_and_numbers_below_100_are_single_tokens(tokenizer):
+    for phrase in PHRASES:
+        assert len(tokenizer.encode(phrase)) == len(tokenizer.encode(phrase, split_special_tokens=True)) == 1, phrase
 
 
 def test_prompts_are_short(tokenizer):

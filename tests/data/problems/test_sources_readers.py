@@ -229,8 +229,8 @@ def test_rows_that_several_threads_read_at_once_do_not_disturb_each_other(court)
     gc.callbacks.append(give_way := lambda *_: time.sleep(0))
     try:
         with ThreadPoolExecutor(4) as threads:
-            reasons = [set(map(type, found)) for found in threads.map(list, [dataset] * 4)]
+            read: list[list[object]] = list(threads.map(list, [dataset] * 4))
     finally:
         gc.callbacks.remove(give_way)
         gc.set_threshold(*kept)
-    assert reasons == [{Problem}] * 4
+    assert [set(map(type, items)) for items in read] == [{Problem}] * 4
