@@ -38,11 +38,14 @@ FOREVER = {"code": "import time; time.sleep(600)", "language": "python", "run_ti
 PRINT = {"code": "print(1)", "language": "python"}
 
 
-async def posts(server: ServerProcess, *bodies: dict[str, Any]) -> list[httpx.Response | BaseException]:
+def client_of(server: ServerProcess) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=server.url, timeout=60)
+
+
+async def posts(client: httpx.AsyncClient, *bodies: dict[str, Any]) -> list[httpx.Response | BaseException]:
     """The answers to requests that are sent at once."""
-    async with httpx.AsyncClient(timeout=60) as client:
-        sent = (client.post(server.url + "/run_code", json=body) for body in bodies)
-        return await asyncio.gather(*sent, return_exceptions=True)
+    sent = (client.post("/run_code", json=body) for body in bodies)
+    return await asyncio.gather(*sent, return_exceptions=True)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +57,11 @@ def queueing() -> Iterator[ServerProcess]:
 
 @pytest.mark.long
 def test_beyond_the_queue_requests_are_refused_with_a_time_to_come_back(queueing: ServerProcess):
-    answers = each_is(httpx.Response, asyncio.run(posts(queueing, *[SLEEP] * 12)))
+    async def go():
+        async with client_of(queueing) as client:
+            return await posts(client, *[SLEEP] * 12)
+
+    answers = each_is(httpx.Response, asyncio.run(go()))
     assert [answer.status_code for answer in answers].count(200) == 3
     refused = [answer for answer in answers if answer.status_code != 200]
     assert {(answer.status_code, answer.headers["Retry-After"]) for answer in refused} == {(429, "1")}
@@ -157,13 +164,14 @@ def test_a_client_that_leaves_takes_its_program_with_it(queueing: ServerProcess)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_running_programs_end_and_refuses_new_ones(number):
     async def go(server):
-        await posts(server, PRINT)
-        running = asyncio.create_task(posts(server, SLEEP))
-        await asyncio.sleep(0.2)
-        server.send(number)
-        await asyncio.sleep(0.2)
-        (refused,) = await posts(server, SLEEP)
-        return *await running, refused
+        async with client_of(server) as client:
+            await posts(client, PRINT)
+            running = asyncio.create_task(posts(client, SLEEP))
+            await asyncio.sleep(0.2)
+            server.send(number)
+            await asyncio.sleep(0.2)
+            refused = await posts(client, SLEEP)
+            return *await running, *refused
 
     with ServerProcess() as server:
         answer, refused = asyncio.run(go(server))
@@ -177,10 +185,11 @@ def test_a_signal_lets_running_programs_end_and_refuses_new_ones(number):
 @pytest.mark.long
 def test_programs_beyond_the_grace_are_stopped():
     async def go(server):
-        running = asyncio.create_task(posts(server, FOREVER))
-        await asyncio.sleep(0.5)
-        server.send(signal.SIGTERM)
-        return await running
+        async with client_of(server) as client:
+            running = asyncio.create_task(posts(client, FOREVER))
+            await asyncio.sleep(0.5)
+            server.send(signal.SIGTERM)
+            return await running
 
     with ServerProcess(shutdown_grace_s=0.5) as server:
         each_is(httpx.HTTPError, asyncio.run(go(server)))
