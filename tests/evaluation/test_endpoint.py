@@ -27,24 +27,28 @@ def short_pauses(monkeypatch):
     monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.05)
 
 
-def complete(script, numbers=(0,), *, outage_timeout=20.0, mode="sampled", **settings):
+def complete(script, numbers=(0,), *, mode="sampled", times=1, **settings):
+    """The samples of the last of several requests, and the server that was asked."""
+    limits = {"request_timeout": 10.0, "outage_timeout": 20.0}
+    given = {"max_tokens": 64, "temperature": 0.7, "asking": 4, **limits, **settings}
+
     async def run():
         async with chat_server(script) as server:
-            asking = {
-                "endpoint": server.url,
-                "max_tokens": 64,
-                "temperature": 0.7,
-                "asking": 4,
-                "request_timeout": 10.0,
-            }
-            asked = Endpoint(EvalConfig(model_name="m", outage_timeout=outage_timeout, **{**asking, **settings}))
+            asked = Endpoint(EvalConfig(model_name="m", **{"endpoint": server.url, **given}))
+            request = CompletionRequest(PROBLEM, [{"role": "user", "content": "Add."}], 5, mode, len(numbers))
             try:
-                request = CompletionRequest(PROBLEM, [{"role": "user", "content": "Add."}], 5, mode, len(numbers))
+                for _ in range(times - 1):
+                    with contextlib.suppress(CompletionError):
+                        await asked.complete(request, numbers)
                 return await asked.complete(request, numbers), server
             finally:
                 await asked.aclose()
 
     return asyncio.run(run())
+
+
+async def hang(body, attempt):
+    await asyncio.sleep(30)
 
 
 def test_one_request_per_sample_each_with_a_seed_of_its_own():
@@ -106,33 +110,14 @@ def test_an_answer_that_is_no_completion_is_one_missing_sample(answer):
 
 @pytest.mark.parametrize("outage_timeout", [0.5, 20.0])
 def test_an_answer_that_never_comes_is_one_missing_sample_however_short_the_patience(outage_timeout):
-    async def hang():
-        await asyncio.sleep(30)
-
     with pytest.raises(CompletionError) as caught:
-        complete(lambda body, attempt: hang(), request_timeout=0.3, outage_timeout=outage_timeout)
+        complete(hang, request_timeout=0.3, outage_timeout=outage_timeout)
     assert str(caught.value).partition(":")[0] == "request_timeout"
 
 
 def test_a_server_that_lets_every_request_hang_is_left_in_the_end():
-    async def hang():
-        await asyncio.sleep(30)
-
-    async def run():
-        async with chat_server(lambda body, attempt: hang()) as server:
-            asked = Endpoint(
-                EvalConfig(endpoint=server.url, model_name="m", asking=1, request_timeout=0.2, outage_timeout=0.1)
-            )
-            request = CompletionRequest(PROBLEM, [{"role": "user", "content": "Add."}], 5, "sampled", 1)
-            try:
-                for _ in range(9):
-                    with contextlib.suppress(CompletionError):
-                        await asked.complete(request, (0,))
-            finally:
-                await asked.aclose()
-
     with pytest.raises(BackendError):
-        asyncio.run(run())
+        complete(hang, times=9, asking=1, request_timeout=0.2, outage_timeout=0.1)
 
 
 def test_an_address_at_which_no_server_listens_ends_the_evaluation_at_once():
