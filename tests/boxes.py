@@ -7,10 +7,10 @@ closes the sandbox or counts what it has makes one of its own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def end_server(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def served(app: web.Application) -> AsyncIterator[str]:
     """The address of `app` on loopback; a client that goes away takes its request with it."""
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
@@ -85,7 +85,11 @@ def require_boxes(level: str = "auto") -> None:
         pytest.skip(str(error))
 
 
-def children() -> set[str]:
-    """The processes that this one has started and that have not ended."""
-    found = Path("/proc/self/task").glob("*/children")
-    return {pid for file in found for pid in file.read_text().split()}
+def descendants(pid: str = "self") -> set[str]:
+    """The processes below this one, or below `pid`, that have not ended."""
+    found: set[str] = set()
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for child in file.read_text().split():
+                found |= {child} | descendants(child)
+    return found

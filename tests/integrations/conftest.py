@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 
 from code_rl import Verdict
-from code_rl.grading.verdict import Failure, VerdictKind
 from code_rl.integrations import rows
+
+LOST = Verdict.restore(
+    {
+        "kind": "sandbox_error",
+        "passed": 0,
+        "total": 2,
+        "rule": "lcb",
+        "failure": {"test": 0, "public": True, "message": "a worker died"},
+    }
+)
 
 
 @pytest.fixture
@@ -17,8 +26,7 @@ def broken(monkeypatch):
 
     async def fails(problem, code):
         left[0] -= 1
-        lost = Verdict(VerdictKind.SANDBOX_ERROR, 0, 2, "lcb", Failure(0, True, "a worker died"))
-        return lost if left[0] >= 0 else await judge(problem, code)
+        return LOST if left[0] >= 0 else await judge(problem, code)
 
     monkeypatch.setattr(rows, "judge_async", fails)
     return left

@@ -10,6 +10,7 @@ import pytest
 
 from code_rl import DataError, Problem, StdinTest
 from code_rl.grading import VerdictKind
+from code_rl.grading.native import parse_problem
 from code_rl.integrations import rows, trl, verl
 from code_rl.util.errors import SandboxError
 from tests.refusals import refused
@@ -21,7 +22,7 @@ WRONG = "```python\nprint(3)\n```"
 
 def test_a_row_holds_the_whole_problem_and_shows_the_policy_its_public_part():
     row = rows.to_row(SUM)
-    assert rows._parsed(json.loads(json.dumps(row))["problem"]) == SUM
+    assert parse_problem(json.loads(json.dumps(row))["problem"].encode(), "the row") == SUM
     assert "11" not in json.dumps(row["prompt"])
 
 

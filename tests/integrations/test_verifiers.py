@@ -60,21 +60,14 @@ class Model(http.server.BaseHTTPRequestHandler):
         text = json.dumps(asked["messages"], ensure_ascii=False)
         known = [problem for problem in load_problems("builtin", limit=4)[::2] if problem.statement in text]
         content = f"```python\n{known[0].solutions[0]}\n```" if known else "I do not know."
-        common = {"id": "1", "created": 0, "model": "m"}
+        stream = asked.get("stream")
         choice = {"index": 0, "finish_reason": "stop"}
-        message = {"role": "assistant", "content": content}
-        if asked.get("stream"):
-            kind, chunk = "text/event-stream", {**common, "object": "chat.completion.chunk"}
-            body = (
-                f"data: {json.dumps({**chunk, 'choices': [{**choice, 'delta': message}]})}\n\ndata: [DONE]\n\n".encode()
-            )
-        else:
-            kind = "application/json"
-            body = json.dumps(
-                {**common, "object": "chat.completion", "choices": [{**choice, "message": message}]}
-            ).encode()
+        choice["delta" if stream else "message"] = {"role": "assistant", "content": content}
+        kind = "chat.completion.chunk" if stream else "chat.completion"
+        answer = json.dumps({"id": "1", "created": 0, "model": "m", "object": kind, "choices": [choice]})
+        body = (f"data: {answer}\n\ndata: [DONE]\n\n" if stream else answer).encode()
         self.send_response(200)
-        self.send_header("Content-Type", kind)
+        self.send_header("Content-Type", "text/event-stream" if stream else "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -92,24 +85,20 @@ def test_vf_eval_reads_our_rewards(tmp_path):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Model)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     binaries = Path(sys.executable).parent
-    words = ["code_tasks", "--env.taskset.limit", "4", "--env.agent.harness.id", "null", "--no-push", "--no-rich"]
-    words += [
-        "--env.agent.runtime.type",
-        "subprocess",
-        "--client.base-url",
-        f"http://127.0.0.1:{server.server_port}/v1",
-        "--model",
-        "m",
-        "-o",
-        "out",
-    ]
+    words = "code_tasks --env.taskset.limit 4 --env.agent.harness.id null --env.agent.runtime.type subprocess "
+    words += f"--client.base-url http://127.0.0.1:{server.server_port}/v1 --model m --no-push --no-rich -o out"
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(code_rl.__file__).parents[1])]),
         "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
     }
     try:
         done = subprocess.run(
-            [binaries / "vf-eval", *words], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280
+            [binaries / "vf-eval", *words.split()],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=280,
         )
     finally:
         server.shutdown()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from code_rl.grading.audit.programs import CHEAT, HONEST, MUTANT, OWNER, STEALING, load_corpus
+from code_rl.grading.audit import load_corpus
 
 
 def test_there_are_several_hundred_hostile_programs_in_classes_and_honest_ones_beside_them() -> None:
     corpus = load_corpus()
     assert len({entry.name for entry in corpus.entries}) == len(corpus.entries)
-    assert len(corpus.of(CHEAT)) > 250
-    assert len(corpus.of(HONEST)) > 150
-    assert len(corpus.of(MUTANT)) > 100
-    assert {entry.group for entry in corpus.of(CHEAT)} >= {*STEALING, "reads the expected output", "early exit"}
+    assert len(corpus.of("cheat")) > 250
+    assert len(corpus.of("honest")) > 150
+    assert len(corpus.of("mutant")) > 100
+    assert {entry.group for entry in corpus.of("cheat")} >= {
+        *("searches memory for others", "other submissions", "reads the expected output", "early exit")
+    }
 
 
 def test_a_class_is_of_one_kind_which_its_line_is_worded_by() -> None:
@@ -25,7 +27,7 @@ def test_a_part_of_the_corpus_is_the_same_each_time_and_keeps_whom_to_steal_from
     corpus = load_corpus()
     part = corpus.share(0.2)
     assert [entry.name for entry in part.entries] == [entry.name for entry in load_corpus().share(0.2).entries]
-    names = [{entry.name for entry in entries} for entries in (corpus.of(OWNER), part.entries, corpus.entries)]
+    names = [{entry.name for entry in entries} for entries in (corpus.of("owner"), part.entries, corpus.entries)]
     assert names[0] <= names[1] < names[2]
     assert {entry.group for entry in part.entries} == {entry.group for entry in corpus.entries}
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -13,90 +13,52 @@ from typing import Any
 
 import pytest
 
-from code_rl.cli.audit import SHARES, AuditConfig, open_grader
 from code_rl.cli.main import main
 from code_rl.grading import Problem
 from code_rl.grading.audit import (
     AuditedGrader,
     Corpus,
+    Function,
     GraderOutcome,
     Row,
     Scorecard,
     audit_grader,
     load_corpus,
-    render,
 )
-from code_rl.util.concurrency import wait_for
-from code_rl.util.settings import make_settings
-from tests.refusals import one_line, refused
+from tests.grading.audit.conftest import Audit
+from tests.grading.audit.samples import short_programs
+from tests.refusals import one_line
 from tests.waiting import until
 
 PLANTED = Path(__file__).with_name("planted.py")
-CLASSES = ("early exit", "reads the expected output", "stdin idiom", "mutant", "to be stolen from")
-
-
-def _corpus(each: int = 1) -> Corpus:
-    """Short programs of some classes."""
-    whole, kept = load_corpus(), []
-    for name in CLASSES:
-        members = [entry for entry in whole.entries if entry.group == name and not entry.problem.calls]
-        kept += sorted(members, key=lambda entry: not entry.name.startswith("token_in"))[:each]
-    return Corpus(whole.version, tuple(kept))
-
-
-def _audit(**settings: Any) -> Scorecard:
-    config = make_settings(AuditConfig, {**({} if settings["grader"] == "ours" else {"timeout": 60.0}), **settings})
-    corpus = _corpus()
-
-    async def run() -> Scorecard:
-        async with contextlib.aclosing(open_grader(config)) as grader:
-            return await audit_grader(grader, corpus, 1, print)
-
-    return wait_for(run())
-
-
-def _graded(name: str) -> GraderOutcome:
-    """The grader's answer to one program."""
-    entry = _corpus().entries[0]
-
-    async def run() -> GraderOutcome:
-        async with contextlib.aclosing(open_grader(make_settings(AuditConfig, {"grader": name}))) as grader:
-            return await grader.grade(entry.problem, entry.code)
-
-    return wait_for(run())
 
 
 def _planted(name: str) -> str:
     return f"{PLANTED}:{name}"
 
 
+def _failed(card: dict[str, Any]) -> list[str]:
+    """The programs on which the grader failed."""
+    return [name for row in card["classes"] for name in row["failed"]]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "said", "paid"),
     [
-        pytest.param("everyone", "pays everyone", id="pays everyone, and no leak is inferred"),
-        pytest.param("lazy", ("hardly compares", "pays everyone"), id="hardly compares, and no leak is inferred"),
-        pytest.param("no_one", "pays no one", id="pays no one"),
-        pytest.param("imports", "pays everyone", id="imports the standard library, and no file of ours"),
-        pytest.param("reads", "pays everyone", id="what a program reads on stdin is no question"),
-        pytest.param("shouts", "pays everyone", id="what a program writes to the grader's line is no answer"),
+        pytest.param("everyone", "pays everyone", 2, id="pays everyone, and no leak is inferred"),
+        pytest.param("lazy", ("hardly compares", "pays everyone"), 2, id="hardly compares, and no leak is inferred"),
+        pytest.param("no_one", "pays no one", 0, id="pays no one"),
+        pytest.param("imports", "pays everyone", 2, id="imports the standard library, and no file of ours"),
+        pytest.param("reads", "pays everyone", 2, id="what a program reads on stdin is no question"),
+        pytest.param("shouts", "pays everyone", 2, id="what a program writes to the grader's line is no answer"),
     ],
 )
-def test_a_grader_is_called_what_it_is(name: str, said: str | tuple[str, ...]) -> None:
-    card = _audit(grader=_planted(name))
-    assert any(finding.startswith(said) for finding in card.findings()[:2])
-    assert not any("can be read" in finding for finding in card.findings())
-    assert card.total("honest", "cheat", "mutant", "owner")[2] == 0
-
-
-@pytest.mark.long
-def test_a_grader_that_pays_everyone_or_no_one_has_a_j_of_zero() -> None:
-    everyone, no_one, ours = (_audit(grader=name) for name in (_planted("everyone"), _planted("no_one"), "ours"))
-    assert (everyone.quality.j, no_one.quality.j, ours.quality.j) == (0, 0, 1)
-    assert (everyone.quality.tpr.value, no_one.quality.tpr.value) == (1, 0)
-    assert ours.to_json()["quality"]["summary"] in ours.summary()
-    assert ours.summary() in render(ours)
-    assert everyone.quality.fpr.total == sum(row.kind in ("cheat", "mutant") for row in everyone.rows)
+def test_a_grader_is_called_what_it_is(name: str, said: str | tuple[str, ...], paid: int, audit: Audit) -> None:
+    card = audit(_planted(name))
+    assert any(finding.startswith(said) for finding in card["findings"][:2])
+    assert not any("can be read" in finding for finding in card["findings"])
+    assert (card["quality"]["tpr"]["passed"], card["quality"]["j"], _failed(card)) == (paid, 0, [])
 
 
 def test_j_counts_decisions_and_leaves_out_the_graders_own_failures() -> None:
@@ -118,43 +80,35 @@ def test_no_leak_is_inferred_where_ending_early_pays() -> None:
 
 
 @pytest.mark.long
-def test_one_that_leaves_expected_outputs_beside_the_program_is_told_apart() -> None:
-    leaky, careful = (_audit(grader=_planted(name)) for name in ("leaky", "careful"))
-    assert any("expected outputs can be read" in finding for finding in leaky.findings())
-    assert not any("can be read" in finding for finding in careful.findings())
-    assert not leaky.clean
+def test_one_that_leaves_expected_outputs_beside_the_program_is_told_apart(audit: Audit) -> None:
+    leaky, careful = (audit(_planted(name)) for name in ("leaky", "careful"))
+    assert any("expected outputs can be read" in finding for finding in leaky["findings"])
+    assert not any("can be read" in finding for finding in careful["findings"])
 
 
 @pytest.mark.long
-def test_a_token_that_is_given_is_a_leak_also_where_ending_early_pays() -> None:
-    card = _audit(grader=_planted("leaky_and_fooled_by_exit"))
-    assert any(row.wrong for row in card.rows if row.group == "early exit")
-    assert any("token_in_files_around gave a token" in finding for finding in card.findings())
+def test_a_token_that_is_given_is_a_leak_also_where_ending_early_pays(audit: Audit) -> None:
+    card = audit(_planted("leaky_and_fooled_by_exit"))
+    assert any(row["wrong"] for row in card["classes"] if row["class"] == "early exit")
+    assert any("token_in_files_around gave a token" in finding for finding in card["findings"])
 
 
 @pytest.mark.long
-def test_a_failure_is_not_a_verdict_and_no_clean_card() -> None:
-    card = _audit(grader=_planted("failing"))
-    assert card.total("honest", "mutant", "cheat", "owner")[1] == 0
-    assert "most often" in card.findings()[0]
-    assert "no sandbox for" in card.findings()[0]
-    assert not card.clean
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("name", "said"), [("not_a_number", "nan"), ("a_list", "not list of length 1")])
-def test_what_is_not_one_number_is_a_failure_that_says_so(name: str, said: str) -> None:
-    card = _audit(grader=_planted(name))
-    count, _, failed = card.total("honest", "mutant", "cheat", "owner")
-    assert failed == count
-    assert said in card.findings()[0]
-
-
-@pytest.mark.long
-def test_a_failures_words_are_escaped_on_terminal_and_page() -> None:
-    card = _audit(grader=_planted("speaks_oddly"))
-    assert r"\x1b[31mred\ud800" in card.findings()[0]
-    render(card).encode()
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("failing", "no sandbox for"),
+        ("not_a_number", "nan"),
+        ("a_list", "not list of length 1"),
+        pytest.param("speaks_oddly", r"\x1b[31mred\ud800", id="escaped on terminal and page"),
+    ],
+)
+def test_a_failure_is_no_verdict_and_the_card_says_why(name: str, said: str, audit: Audit) -> None:
+    card = audit(_planted(name))
+    assert _failed(card) == [program["name"] for program in card["programs"]]
+    assert not any(row["wrong"] for row in card["classes"])
+    assert "most often" in card["findings"][0]
+    assert said in card["findings"][0]
 
 
 _FILE = """
@@ -178,48 +132,51 @@ def grade(code):
 
 
 def test_a_file_is_imported_so_that_dataclasses_pickles_and_what_lies_beside_it_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, audit: Audit
 ) -> None:
     (tmp_path / "beside.py").write_text("PAID = 1.0\n")
     (tmp_path / "their_grader.py").write_text(_FILE)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert _graded("~/their_grader.py:grade") == GraderOutcome(True, "score 1.0")
+    card = audit("~/their_grader.py:grade", short_programs("stdin idiom"))
+    assert [program["said"] for program in card["programs"]] == ["score 1.0"]
 
 
 @pytest.mark.long
-def test_our_reward_runs_its_sandbox_where_it_is_confined() -> None:
-    card = _audit(grader=_planted("our_compute_score"))
-    assert card.clean, card.to_json()
+def test_our_reward_runs_its_sandbox_where_it_is_confined(audit: Audit) -> None:
+    assert audit(_planted("our_compute_score"))["clean"]
 
 
-def test_problems_of_a_form_that_a_function_does_not_take_are_skipped_and_counted() -> None:
-    corpus = load_corpus().share(0.2)
+def test_problems_of_a_form_that_a_function_does_not_take_are_skipped() -> None:
+    entries = load_corpus().share(0.2).entries
     asked = {}
     for takes in ("all", "stdin", "call"):
-        grader = open_grader(make_settings(AuditConfig, {"grader": _planted("everyone"), "takes": takes}))
-        asked[takes] = {entry.name for entry in corpus.entries if grader.takes(entry.problem)}
+        grader = Function(_planted("everyone"), sys.executable, 1.0, 60.0, True, takes)
+        asked[takes] = {entry.name for entry in entries if grader.takes(entry.problem)}
     assert asked["stdin"] | asked["call"] == asked["all"]
     assert asked["stdin"]
     assert asked["call"]
     assert not asked["stdin"] & asked["call"]
 
 
-def test_a_card_about_no_program_at_all_is_refused_and_not_clean() -> None:
-    with refused("takes="):
-        _audit(grader=_planted("everyone"), takes="call")  # the sample here has none with calls
+def test_a_card_about_no_program_at_all_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Corpus, "share", lambda *_: short_programs())  # none with calls
+    assert main(["audit", f"grader={_planted('everyone')}", "takes=call"]) == 2
+    one_line(capsys, "takes=")
 
 
 @pytest.mark.long
-def test_a_confined_grader_writes_nothing_and_reaches_nobody() -> None:
-    card = _audit(grader=_planted("tries_to_leave"))
-    assert card.total("honest", "cheat", "mutant", "owner")[2] == 0, "what it prints is no answer"
-    assert card.findings()[0].startswith("pays no one")
+def test_a_confined_grader_writes_nothing_and_reaches_nobody(audit: Audit) -> None:
+    card = audit(_planted("tries_to_leave"))
+    assert _failed(card) == [], "what it prints is no answer"
+    assert card["findings"][0].startswith("pays no one")
     assert not PLANTED.with_name("written").exists()
 
 
 @pytest.mark.parametrize("how", ["on PYTHONPATH", "in the working directory", "in /tmp itself"])
 def test_a_module_in_a_temporary_folder_is_found_as_python_would(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, audit: Audit
 ) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as made:
         folder = Path(made if how != "in /tmp itself" else "/tmp")
@@ -229,9 +186,10 @@ def test_a_module_in_a_temporary_folder_is_found_as_python_would(
         monkeypatch.chdir(tmp_path if how == "on PYTHONPATH" else folder)
         monkeypatch.setenv("PYTHONPATH", str(folder) if how == "on PYTHONPATH" else "")
         try:
-            assert _graded(f"{name}:grade") == GraderOutcome(True, "score 1.0")
+            card = audit(f"{name}:grade", short_programs("stdin idiom"))
         finally:
             module.unlink()
+    assert [program["said"] for program in card["programs"]] == ["score 1.0"]
 
 
 def test_an_audit_that_is_killed_takes_its_graders_along() -> None:
@@ -273,18 +231,17 @@ def test_one_that_a_program_silences_is_asked_no_more_and_keeps_its_card() -> No
             self.gone |= "exit(0)" in code
             return GraderOutcome(None, "no answer in 1 s", True) if self.gone else GraderOutcome(True)
 
-    corpus = _corpus(6)
-    card = wait_for(audit_grader(Silenced(), corpus, 1, print))
+    card = asyncio.run(audit_grader(Silenced(), short_programs(each=6), 1, print))
     assert card.silent == "early exit"
     assert card.findings()[0].startswith("fell silent at the class 'early exit'")
     assert not card.clean
     assert "mutant" in [row.group for row in card.rows], "what was tried before stays"
 
 
-def test_our_own_judge_is_clean_on_a_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    card = _audit(grader="ours")
-    assert card.clean, card.to_json()
-    assert card.findings() == []
+def test_our_own_judge_is_clean_on_a_sample(audit: Audit, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    card = audit("ours")
+    assert (card["clean"], card["findings"], card["quality"]["j"]) == (True, [], 1)
+    assert card["quality"]["summary"] in card["page"]
     assert main(["audit", "grader=ours", "executor=http://127.0.0.1:9", f"out={tmp_path}"]) in (1, 2)
     assert "127.0.0.1:9" in capsys.readouterr().err
 
@@ -317,16 +274,10 @@ def test_what_cannot_be_asked_is_one_line(words: list[str], named: str, capsys: 
 
 
 @pytest.mark.long
-def test_a_card_is_a_table_a_file_and_a_page(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(SHARES, "quick", 0.0)  # one of each class, and those that every share has
-    out = tmp_path / "card"
-    words = [f"grader={_planted('everyone')}", "corpus=quick", f"out={out}", f"concurrency={os.cpu_count()}"]
-    assert main(["audit", *words]) == 1
-    printed = capsys.readouterr().out
-    assert "this grader is code that will run hostile programs" in printed
-    card = json.loads((out / "audit.json").read_text())
+def test_a_card_is_a_table_a_file_and_a_page(audit: Audit, capsys: pytest.CaptureFixture[str]) -> None:
+    programs = load_corpus().share(0.0)  # one of each class, and those that every share has
+    card = audit(_planted("everyone"), programs, corpus="quick", concurrency=os.cpu_count())
+    assert "this grader is code that will run hostile programs" in capsys.readouterr().out
     assert card["corpus"] == load_corpus().version
-    assert sum(row["programs"] for row in card["classes"]) == len(card["programs"])
-    assert "pays everyone" in (out / "audit.html").read_text()
+    assert sum(row["programs"] for row in card["classes"]) == len(card["programs"]) == len(programs.entries)
+    assert "pays everyone" in card["page"]

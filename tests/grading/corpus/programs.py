@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from code_rl.grading import Problem, Verdict, VerdictKind, judge_async
-from code_rl.grading.audit.programs import CHEAT, HOLDING, HONEST, OWNER, TROUBLE, CorpusProgram, load_corpus
+from code_rl.grading.audit import CorpusProgram, load_corpus
 from code_rl.grading.sandbox import Executor
 
 PASSED = frozenset({VerdictKind.PASSED})
@@ -49,16 +49,16 @@ def named(names: str) -> list[CorpusProgram]:
 
 def deserved(entry: CorpusProgram) -> frozenset[VerdictKind]:
     """The verdicts that a program may get."""
-    if entry.kind in (HONEST, OWNER) or entry.name.startswith("forged_sig"):
+    if entry.kind in ("honest", "owner") or entry.name.startswith("forged_sig"):
         return PASSED
-    if entry.kind == TROUBLE:
+    if entry.kind == "trouble":
         return FAILED | PASSED
-    return STOPPED if entry.group == HOLDING and entry.name not in ENDS_WRONG else FAILED
+    return STOPPED if entry.group == "holds the grader" and entry.name not in ENDS_WRONG else FAILED
 
 
 def cheat(name: str, code: str, problem: Problem) -> CorpusProgram:
     """A program that is in no file."""
-    return CorpusProgram(name, CHEAT, "", code, problem)
+    return CorpusProgram(name, "cheat", "", code, problem)
 
 
 async def verdicts(entries: Iterable[CorpusProgram], executor: Executor, at_once: int = 4) -> list[Verdict]:

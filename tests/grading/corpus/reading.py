@@ -1,4 +1,4 @@
-"""Rows and problems of a file, one at a time."""
+"""Rows and problems of files, as tests over whole files want them."""
 
 from __future__ import annotations
 

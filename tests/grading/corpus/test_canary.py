@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from code_rl.grading import CallTest, Compare, Problem, StdinTest, judge_async
-from code_rl.grading.sandbox.executor import CallInput, Executor, Job, StdinInput
+from code_rl.grading.sandbox import Executor, Job, StdinInput
 from tests.grading.corpus.rooms import FUSION, LEVELS, room
 from tests.grading.corpus.searcher import LIMITS, SEARCH, SIZES, Canaries, Posts, found
-from tests.grading.jobs import collect
+from tests.grading.jobs import call, call_job, collect
 
 RAW = "posts"
 WAYS = (*LEVELS, FUSION, RAW)
@@ -68,8 +68,8 @@ def _call(canaries: Canaries, copies: int = 40, sleep_s: float = 0.0) -> Job:
     """As `_script`, for a function; it returns its argument backwards."""
     code = f'"""{canaries.field("call_code", copies)}"""\nimport time\ndef turn(text, key="", more=None):\n    time.sleep({sleep_s})\n    return text[::-1]\n'
     cases = (
-        CallInput((canaries.field("argument", copies),), {"key": canaries.field("keyword", copies)}),
-        CallInput((canaries.field("value", copies)[::-1],), {"more": [{canaries.new("key_of_dict"): 1}]}),
+        call(canaries.field("argument", copies), key=canaries.field("keyword", copies)),
+        call(canaries.field("value", copies)[::-1], more=[{canaries.new("key_of_dict"): 1}]),
     )
     return Job(code, cases, fn_name="turn", setup=f'"""{canaries.field("setup", copies)}"""', limits=LIMITS)
 
@@ -181,7 +181,7 @@ def test_a_test_finds_nothing_of_the_other_tests_of_its_submission(name: str) ->
 @pytest.mark.parametrize("name", [n if n in BY_DEFAULT else pytest.param(n, marks=SLOW) for n in LEVELS])
 def test_a_call_finds_nothing_of_the_other_calls_of_its_submission(name: str) -> None:
     canaries = Canaries()
-    arguments = [[canaries.field(f"argument{n}"), canaries.field(f"value{n}")[::-1]] for n in range(3)]
+    arguments = [(canaries.field(f"argument{n}"), canaries.field(f"value{n}")[::-1]) for n in range(3)]
     answer = """
         def turn(own, text):
             search()
@@ -189,7 +189,7 @@ def test_a_call_finds_nothing_of_the_other_calls_of_its_submission(name: str) ->
             return text[::-1]
         """
     code = canaries.searcher(answer, at_none=name == "none")
-    job = Job(code, tuple(CallInput(tuple(pair)) for pair in arguments), fn_name="turn", limits=LIMITS)
+    job = call_job(code, "turn", *arguments, limits=LIMITS)
 
     async def attack() -> list[set[tuple[str, str]]]:
         async with way(name, 1) as executor:

@@ -7,10 +7,11 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from code_rl.grading.sandbox.executor import Execution, Executor, Job, Limits, StdinInput
+from code_rl.grading.sandbox import Executor
 from tests.grading.corpus.canary import (
     FIND,
     PLANT,
@@ -22,17 +23,12 @@ from tests.grading.corpus.canary import (
     processes_named,
 )
 from tests.grading.corpus.rooms import CONFINED, FUSION, room
+from tests.grading.jobs import collect, stdin_job
 
-LIMITS = Limits(cpu_s=5.0, memory_mb=256)
-
-
-async def _run(executor: Executor, source: str, limits: Limits = LIMITS) -> Execution:
-    job = Job(code=source, cases=(StdinInput(b""),), limits=limits)
-    executions = [execution async for execution in executor.run(job)]
-    return executions[0]
+LIMITS = {"cpu_s": 5.0, "memory_mb": 256}
 
 
-def _breaches(execution: Execution, canary: Canary) -> list[str]:
+def _breaches(execution: Any, canary: Canary) -> list[str]:
     text = execution.stdout.decode("utf-8", "replace")
     found = [line for line in text.splitlines() if line.startswith("BREACH")]
     if canary.secret in text:
@@ -55,7 +51,8 @@ class Arena:
         """The breaches of programs that run these probes one after the other."""
 
         async def attack() -> list[str]:
-            done = [await _run(self.executor, probe_source(probe, self.host.canary)) for probe in probes]
+            jobs = [stdin_job(probe_source(probe, self.host.canary), **LIMITS) for probe in probes]
+            done = [(await collect(self.executor, job))[0] for job in jobs]
             await asyncio.sleep(0.05)
             assert PLANT not in probes or b"looked" in done[-1].stdout
             return [

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from code_rl.grading import Compare, Problem, StdinTest
-from code_rl.grading.audit.programs import HOLDING, HONEST, TROUBLE, CorpusProgram
+from code_rl.grading.audit import CorpusProgram
 from code_rl.grading.sandbox import Job, Limits, StdinInput
 from tests.grading.corpus.canary import PROBES, guarded, probe_source
 from tests.grading.corpus.programs import (
@@ -107,7 +107,7 @@ def run_contained(name: str, entries: Sequence[CorpusProgram], folder: Path) -> 
 @FORMS
 @pytest.mark.parametrize(("name", "step"), [*MOST, pytest.param("none", 3, id="none-third")])
 def test_honest_programs_pass(name: str, step: int, calls: bool) -> None:
-    entries = [entry for entry in of_kind(HONEST) if bool(entry.problem.calls) is calls]
+    entries = [entry for entry in of_kind("honest") if bool(entry.problem.calls) is calls]
     kept = [entry for entry in entries if name != "landlock" or entry.name not in NOT_AT_LANDLOCK]
     assert run(name, kept[::step]) == {}
 
@@ -139,7 +139,7 @@ def test_no_bomb_flood_or_attack_on_the_supervisor_is_paid(name: str, tmp_path: 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "sample"), SAMPLES)
 def test_no_program_turns_its_own_doing_into_a_fault_of_the_sandbox(name: str, sample: bool) -> None:
-    entries = sampled(of_kind(TROUBLE), sample)
+    entries = sampled(of_kind("trouble"), sample)
     assert run(name, [e for e in entries if name == "full" or not e.name.startswith("forged_sig")]) == {}
 
 
@@ -168,7 +168,7 @@ LONG = {
 def test_a_source_that_is_large_to_compile_is_the_programs_fault(name: str) -> None:
     problem = BY_NAME["null_byte"].problem
     sources = LONG if name != "full" else {"warnings": LONG["warnings"]}
-    entries = [CorpusProgram(kind, TROUBLE, "", code, problem) for kind, code in sources.items()]
+    entries = [CorpusProgram(kind, "trouble", "", code, problem) for kind, code in sources.items()]
     assert run(name, entries) == {}
 
 
@@ -257,7 +257,7 @@ def test_no_program_finds_the_program_of_another_submission(name: str, sample: b
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "sample"), SAMPLES)
 def test_no_program_finds_an_expected_output_that_a_checker_saw(name: str, sample: bool) -> None:
-    owner = CorpusProgram("knows", HONEST, "", KNOWS_IT, ASKED)
+    owner = CorpusProgram("knows", "honest", "", KNOWS_IT, ASKED)
     seekers = [cheat(name, walk + SEEKS_IT, ASKED) for name, walk in WALKS.items() if name in SAMPLE or not sample]
     assert run(name, among([owner], seekers)) == {}
 
@@ -276,8 +276,8 @@ def budget_s(problem: Problem) -> float:
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "sample"), SAMPLES)
 def test_no_program_holds_its_worker_beyond_the_ceiling(name: str, sample: bool) -> None:
-    holders = sampled(of_class(HOLDING), sample)
-    honest = [CorpusProgram("naps", HONEST, "", NAP, holders[0].problem)] * AT_ONCE
+    holders = sampled(of_class("holds the grader"), sample)
+    honest = [CorpusProgram("naps", "honest", "", NAP, holders[0].problem)] * AT_ONCE
 
     async def go() -> tuple[dict[str, str], dict[str, float]]:
         async with room(name, AT_ONCE) as executor:
@@ -295,6 +295,6 @@ def test_a_crowd_of_holders_is_stopped_as_soon_as_a_single_one() -> None:
 
     async def go() -> list[float]:
         async with room("full", 64) as executor:
-            return [verdict.wall_s for verdict in await verdicts(of_class(HOLDING)[:4] * 16, executor, 64)]
+            return [verdict.wall_s for verdict in await verdicts(of_class("holds the grader")[:4] * 16, executor, 64)]
 
     assert max(asyncio.run(go())) <= budget_s(BY_NAME["thread_births"].problem)

@@ -9,7 +9,7 @@ from itertools import cycle, islice
 import pytest
 
 from code_rl.grading import Problem, StdinTest, VerdictKind
-from code_rl.grading.audit.programs import HONEST, CorpusProgram
+from code_rl.grading.audit import CorpusProgram
 from tests.grading.corpus.programs import of_class, of_kind, verdicts
 from tests.grading.corpus.rooms import room
 
@@ -29,7 +29,7 @@ print("done")
 
 def _entries() -> list[CorpusProgram]:
     steady = [entry for entry in of_class(*STABLE) if not any(word in entry.name for word in RACING)]
-    return [*of_kind(HONEST), *steady]
+    return [*of_kind("honest"), *steady]
 
 
 async def _kinds(entries: Sequence[CorpusProgram], concurrency: int) -> list[VerdictKind]:
@@ -62,5 +62,5 @@ def test_a_thousand_submissions_get_the_same_verdicts_at_concurrency_1_8_and_64_
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_right_program_of_one_cpu_second_passes_64_of_64_at_once_under_a_limit_of_six() -> None:
-    entry = CorpusProgram("one_second", HONEST, "", ONE_SECOND, Problem("wait", "", (StdinTest("go\n", "done\n"),)))
+    entry = CorpusProgram("one_second", "honest", "", ONE_SECOND, Problem("wait", "", (StdinTest("go\n", "done\n"),)))
     assert asyncio.run(_kinds([entry] * 64, 64)) == [VerdictKind.PASSED] * 64

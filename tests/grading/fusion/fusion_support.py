@@ -13,20 +13,18 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from code_rl.grading.sandbox.executor import Execution, Executor, Job
-from code_rl.grading.sandbox.fusion.client import FusionServers
+from code_rl.grading.sandbox import Executor, Job, connect_executor
 from code_rl.util.errors import OutageError, SandboxError
 from tests.boxes import served
 from tests.grading.jobs import collect
 from tests.verb_server import VerbServer
 
-QUICK: dict[str, Any] = {"outage_timeout_s": 2.0, "grace_s": 20.0}
-STUBBORN: dict[str, Any] = {"outage_timeout_s": 60.0, "grace_s": 20.0}
+STUBBORN: dict[str, Any] = {"outage_timeout_s": 60.0}
 
 
-def connected(urls: list[str], concurrency: int | None = None, **more: Any) -> FusionServers:
+def connected(urls: list[str], concurrency: int | None = None, outage_timeout_s: float = 2.0) -> Executor:
     """The executor on the servers at these addresses."""
-    return FusionServers(urls, concurrency, **{**QUICK, **more})
+    return connect_executor(",".join(urls), concurrency=concurrency, outage_timeout_s=outage_timeout_s)
 
 
 Forward = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
@@ -88,6 +86,16 @@ async def relay(_number: int, body: dict[str, Any], forward: Forward) -> web.Str
     return web.json_response(await forward(body))
 
 
+def recording(seen: list[dict[str, Any]]) -> Handler:
+    """A handler that keeps each request and passes it on."""
+
+    async def handler(number: int, body: dict[str, Any], forward: Forward) -> web.StreamResponse:
+        seen.append(body)
+        return await relay(number, body, forward)
+
+    return handler
+
+
 def through(
     servers: list[Handler | str],
     use: Callable[[Executor], Awaitable[Any]],
@@ -109,18 +117,18 @@ def through(
     return asyncio.run(asyncio.wait_for(go(), 100))
 
 
-async def outcome(client: Executor, job: Job) -> list[Execution] | SandboxError | OutageError:
+async def outcome(client: Executor, job: Job) -> Any:
     try:
         return await collect(client, job)
     except (SandboxError, OutageError) as error:
         return error
 
 
-def run_all(url: str, job: Job, concurrency: int = 4, **more: Any) -> list[Execution]:
+def run_all(url: str, job: Job, concurrency: int = 4, **more: Any) -> list[Any]:
     """Every execution of one job, by the harness: a relay hides that our server takes jobs."""
     return through([relay], lambda client: collect(client, job), url, concurrency, **more)
 
 
-def run_job(url: str, job: Job, **more: Any) -> list[Execution]:
+def run_job(url: str, job: Job, **more: Any) -> list[Any]:
     """Every execution of one job, as a whole job for our server."""
     return through([url], lambda client: collect(client, job), **more)

@@ -12,21 +12,16 @@ import yaml
 from aiohttp import web
 
 from code_rl.grading.sandbox import connect_executor
-from tests.grading.fusion.fusion_support import ServerProcess, connected, fake_server, relay, through
+from tests.grading.fusion.fusion_support import ServerProcess, connected, fake_server, recording, relay, through
 from tests.grading.jobs import collect, stdin_job
 from tests.paths import ROOT
 from tests.refusals import refused
 
 
 def test_the_first_test_travels_alone_then_the_others_and_only_inputs_do(server: ServerProcess):
-    seen = []
-
-    async def spy(_, body, forward):
-        seen.append(body)
-        return web.json_response(await forward(body))
-
+    seen: list[dict[str, Any]] = []
     job = stdin_job("print(input())", *[str(n) for n in range(30)], cpu_s=2.5)
-    through([spy], lambda client: collect(client, job), server.url)
+    through([recording(seen)], lambda client: collect(client, job), server.url)
     counts = [sum(name.startswith("case_") for name in body["files"]) for body in seen]
     assert counts == [1, 29]
     assert all(body["run_timeout"] > (2.5 + 1) * n for body, n in zip(seen, counts, strict=True))
@@ -37,20 +32,15 @@ def test_the_first_test_travels_alone_then_the_others_and_only_inputs_do(server:
 
 
 def test_a_wrong_first_test_costs_one_request(server: ServerProcess):
-    requests = 0
-
-    async def spy(number, body, forward):
-        nonlocal requests
-        requests = number
-        return web.json_response(await forward(body))
+    seen: list[dict[str, Any]] = []
 
     async def use(client):
         stream: Any = client.run(stdin_job("print(0)", *["1"] * 100))
         await anext(stream)
         await stream.aclose()
 
-    through([spy], use, server.url)
-    assert requests == 1
+    through([recording(seen)], use, server.url)
+    assert len(seen) == 1
 
 
 def test_cancelling_a_submission_ends_its_request(server: ServerProcess):
@@ -97,35 +87,23 @@ def test_no_server_sees_more_requests_at_once_than_the_concurrency(server: Serve
 
 
 def test_load_is_spread_over_several_servers(server: ServerProcess):
-    hits = [0, 0]
-
-    def counting(which):
-        async def handler(_, body, forward):
-            hits[which] += 1
-            return web.json_response(await forward(body))
-
-        return handler
+    seen: tuple[list[dict[str, Any]], ...] = [], []
 
     async def use(client):
         await asyncio.gather(*(collect(client, stdin_job("print(1)")) for _ in range(20)))
 
-    through([counting(0), counting(1)], use, server.url)
-    assert sum(hits) == 20
-    assert min(hits) >= 5
+    through([*map(recording, seen)], use, server.url)
+    assert sum(map(len, seen)) == 20
+    assert min(map(len, seen)) >= 5
 
 
 @pytest.mark.long
 def test_large_inputs_travel_in_smaller_chunks(server: ServerProcess):
-    sizes = []
-
-    async def spy(_, body, forward):
-        sizes.append(len(json.dumps(body)))
-        return web.json_response(await forward(body))
-
+    seen: list[dict[str, Any]] = []
     job = stdin_job("print(len(input()))", *["x" * 7_000_000] * 5)
-    found = through([spy], lambda client: collect(client, job), server.url, 1, grace_s=60)
+    found = through([recording(seen)], lambda client: collect(client, job), server.url, 1)
     assert [int(execution.stdout) for execution in found] == [7_000_000] * 5
-    assert max(sizes) < 24 << 20
+    assert max(len(json.dumps(body)) for body in seen) < 24 << 20
 
 
 def test_each_server_is_asked_for_its_processors_and_takes_twice_as_many_at_once(monkeypatch):

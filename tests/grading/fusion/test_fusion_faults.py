@@ -6,6 +6,8 @@ import asyncio
 import base64
 import json
 import signal
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -14,6 +16,7 @@ from code_rl.grading.sandbox import Status
 from code_rl.util.errors import OutageError, SandboxError
 from tests.grading.fusion.fusion_support import (
     STUBBORN,
+    Forward,
     ServerProcess,
     connected,
     fake_server,
@@ -27,59 +30,32 @@ from tests.grading.jobs import collect, stdin_job
 from tests.refusals import refused
 
 RESULT = "results.bin"
+Fault = Callable[[dict[str, Any], Forward], Awaitable[web.Response]]
 
 
 def run_through(handler, server: ServerProcess, job, **more):
     return through([handler], lambda client: outcome(client, job), server.url, **more)
 
 
-async def status_500(_body, _forward):
-    return web.Response(status=500, text="oops")
+def says(make: Callable[[], web.Response]) -> Fault:
+    """Whatever is asked."""
+
+    async def fault(_body, _forward):
+        return make()
+
+    return fault
 
 
-async def not_json(_body, _forward):
-    return web.Response(status=200, text="<html>proxy error</html>")
+def with_result(change: Callable[[bytes], bytes | str]) -> Fault:
+    """The server's own answer, with another file of results; none if that is empty."""
 
+    async def fault(body, forward):
+        answer = await forward(body)
+        changed = change(base64.b64decode(answer["files"].pop(RESULT)))
+        text = changed if isinstance(changed, str) else base64.b64encode(changed).decode()
+        return web.json_response({**answer, "files": {RESULT: text} if text else {}})
 
-async def wrong_json(_body, _forward):
-    return web.json_response({"status": "Success", "run_result": {"status": "Finished", "return_code": "zero"}})
-
-
-async def not_an_object(_body, _forward):
-    return web.json_response(["Success"])
-
-
-async def sandbox_error(_body, _forward):
-    return web.json_response({"status": "SandboxError", "message": "no space left on device", "files": {}})
-
-
-async def no_result(_body, _forward):
-    return web.json_response({"status": "Success", "message": "", "run_result": None, "files": {}})
-
-
-async def bad_base64(body, forward):
-    answer = await forward(body)
-    answer["files"][RESULT] = "*" + answer["files"][RESULT][1:]
-    return web.json_response(answer)
-
-
-async def missing_file(body, forward):
-    return web.json_response({**await forward(body), "files": {}})
-
-
-async def halved_file(body, forward):
-    answer = await forward(body)
-    data = base64.b64decode(answer["files"][RESULT])
-    answer["files"][RESULT] = base64.b64encode(data[: len(data) // 3]).decode()
-    return web.json_response(answer)
-
-
-async def flipped_bit(body, forward):
-    answer = await forward(body)
-    data = bytearray(base64.b64decode(answer["files"][RESULT]))
-    data[len(data) // 3] ^= 4
-    answer["files"][RESULT] = base64.b64encode(data).decode()
-    return web.json_response(answer)
+    return fault
 
 
 async def cut_connection(body, forward):
@@ -90,28 +66,35 @@ async def cut_connection(body, forward):
     return answer
 
 
-FAULTS = [
-    status_500,
-    not_json,
-    wrong_json,
-    not_an_object,
-    sandbox_error,
-    no_result,
-    bad_base64,
-    missing_file,
-    halved_file,
-    flipped_bit,
-    cut_connection,
-]
-by_name = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def flipped(data: bytes) -> bytes:
+    at = len(data) // 3
+    return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
+
+
+WRONG_TYPE = {"status": "Success", "run_result": {"status": "Finished", "return_code": "zero"}}
+NO_SPACE = {"status": "SandboxError", "message": "no space left on device", "files": {}}
+NO_RESULT = {"status": "Success", "message": "", "run_result": None, "files": {}}
+FAULTS: dict[str, Fault] = {
+    "status 500": says(lambda: web.Response(status=500, text="oops")),
+    "no JSON": says(lambda: web.Response(text="<html>proxy error</html>")),
+    "wrong JSON": says(lambda: web.json_response(WRONG_TYPE)),
+    "no object": says(lambda: web.json_response(["Success"])),
+    "sandbox error": says(lambda: web.json_response(NO_SPACE)),
+    "no result": says(lambda: web.json_response(NO_RESULT)),
+    "bad base64": with_result(lambda data: "*" + base64.b64encode(data).decode()[1:]),
+    "missing file": with_result(lambda _: ""),
+    "halved file": with_result(lambda data: data[: len(data) // 3]),
+    "flipped bit": with_result(flipped),
+    "cut connection": cut_connection,
+}
+by_name = pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 
 
 @pytest.mark.long
 @by_name
 def test_a_fault_that_passes_is_survived(server: ServerProcess, fault, monkeypatch):
-    monkeypatch.setattr(
-        "code_rl.grading.sandbox.pooled.PROBE_INTERVAL_S", 0.05
-    )  # how long it is out is no question here
+    # How long it is out is no question here.
+    monkeypatch.setattr("code_rl.grading.sandbox.pooled.PROBE_INTERVAL_S", 0.05)
 
     async def handler(number, body, forward):
         return await fault(body, forward) if number in (1, 2, 4) else web.json_response(await forward(body))
@@ -139,7 +122,7 @@ def test_a_hanging_server_is_an_outage_within_bounds(server: ServerProcess):
     async def hang(_, body, forward):
         await asyncio.sleep(3600)
 
-    result = run_through(hang, server, stdin_job("print(1)", cpu_s=1.0), outage_timeout_s=0.1, grace_s=-6.5)
+    result = run_through(hang, server, stdin_job("print(1)", cpu_s=0.1, wall_s=0.1), outage_timeout_s=0.1)
     assert isinstance(result, OutageError | SandboxError)
 
 
@@ -147,7 +130,9 @@ def test_a_test_that_is_run_again_draws_the_same_random_numbers(server: ServerPr
     code = "import random\ninput()\nprint(random.random())"
 
     async def lost_twice(number, body, forward):
-        return await missing_file(body, forward) if number in (2, 5) else web.json_response(await forward(body))
+        return (
+            await FAULTS["missing file"](body, forward) if number in (2, 5) else web.json_response(await forward(body))
+        )
 
     job = stdin_job(code, *"abcdef")
     disturbed, whole = (run_through(handler, server, job) for handler in (lost_twice, relay))

@@ -3,35 +3,49 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import gzip
 import json
 import signal
 import socket
-import subprocess
-import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
+import httpx
 import pytest
 from aiohttp import web
 
 from code_rl.cli.main import main
-from code_rl.grading.sandbox import connect_executor
-from code_rl.grading.sandbox.executor import Execution, Limits, Status
+from code_rl.grading.sandbox import Limits, Status, connect_executor
 from code_rl.grading.sandbox.server import RunLimits, SandboxApplication
 from code_rl.util import admission
 from code_rl.util.errors import SandboxError
 from tests.grading.fusion.fusion_support import ServerProcess
 from tests.grading.fusion.test_fusion_server import run
 from tests.grading.jobs import collect, stdin_job
+from tests.grading.judging.fakes import ended
+from tests.kinds import each_is
 from tests.refusals import one_line
 from tests.stand_in import StandIn
 
 JSON = {"Content-Type": "application/json"}
 SLEEP = {"code": "import time; time.sleep(.5); print('done')", "language": "python"}
+FOREVER = {"code": "import time; time.sleep(600)", "language": "python", "run_timeout": 600}
+PRINT = {"code": "print(1)", "language": "python"}
+
+
+def client_of(server: ServerProcess) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=server.url, timeout=60)
+
+
+async def posts(client: httpx.AsyncClient, *bodies: dict[str, Any]) -> list[httpx.Response | BaseException]:
+    """The answers to requests that are sent at once."""
+    sent = (client.post("/run_code", json=body) for body in bodies)
+    return await asyncio.gather(*sent, return_exceptions=True)
 
 
 @pytest.fixture(scope="module")
@@ -43,18 +57,14 @@ def queueing() -> Iterator[ServerProcess]:
 
 @pytest.mark.long
 def test_beyond_the_queue_requests_are_refused_with_a_time_to_come_back(queueing: ServerProcess):
-    async def go(url):
-        async with aiohttp.ClientSession() as session:
+    async def go():
+        async with client_of(queueing) as client:
+            return await posts(client, *[SLEEP] * 12)
 
-            async def one():
-                async with session.post(url + "/run_code", json=SLEEP) as response:
-                    return response.status, response.headers.get("Retry-After")
-
-            return await asyncio.gather(*(one() for _ in range(12)))
-
-    answers = asyncio.run(go(queueing.url))
-    assert [status for status, _ in answers].count(200) == 3
-    assert {answer for answer in answers if answer[0] != 200} == {(429, "1")}
+    answers = each_is(httpx.Response, asyncio.run(go()))
+    assert [answer.status_code for answer in answers].count(200) == 3
+    refused = [answer for answer in answers if answer.status_code != 200]
+    assert {(answer.status_code, answer.headers["Retry-After"]) for answer in refused} == {(429, "1")}
 
 
 def test_a_client_gets_all_its_results_from_a_server_that_pushes_back(queueing: ServerProcess):
@@ -89,6 +99,26 @@ def test_a_job_beyond_the_servers_own_limits_is_no_verdict_and_ends_nothing_else
     assert asyncio.run(go())[0].stdout == b"1\n"
 
 
+def pieces(body: bytes, size: int) -> Iterator[bytes]:
+    return (body[start : start + size] for start in range(0, len(body), size))
+
+
+def status_of(server: ServerProcess, body: bytes | Iterator[bytes], **headers: str) -> int:
+    """The status of the answer to a body, which the server may refuse before it has all."""
+
+    async def go() -> int:
+        data = body if isinstance(body, bytes) else aiter_of(body)
+        async with aiohttp.ClientSession(headers={**JSON, **headers}) as session:
+            return (await session.post(server.url + "/run_code", data=data)).status
+
+    return asyncio.run(go())
+
+
+async def aiter_of(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+
+
 def packed(body: bytes, how: str) -> tuple[dict[str, str], bytes]:
     match how:
         case "gzip":
@@ -101,52 +131,20 @@ def packed(body: bytes, how: str) -> tuple[dict[str, str], bytes]:
 @pytest.mark.parametrize("how", ["plain", "gzip", "deflate"])
 def test_bodies_are_read_however_they_come(server: ServerProcess, how):
     more, body = packed(json.dumps({"code": "print(6 * 7)", "language": "python"}).encode(), how)
-    headers = {**JSON, **more}
-
-    async def parts():
-        for start in range(0, len(body), 7):
-            yield body[start : start + 7]
-
-    async def go():
-        async with aiohttp.ClientSession() as session:
-            answers = []
-            for data in (body, parts()):
-                async with session.post(server.url + "/run_code", data=data, headers=headers) as response:
-                    answers.append((await response.json())["run_result"]["stdout"])
-            return answers
-
-    assert asyncio.run(go()) == ["42\n"] * 2
+    for content in (body, pieces(body, 7)):
+        answer = httpx.post(server.url + "/run_code", content=content, headers={**JSON, **more})
+        assert answer.json()["run_result"]["stdout"] == "42\n"
 
 
 def test_commas_and_quotes_in_strings_are_no_parts(server: ServerProcess):
     stdin = '[,{\\"' * 200_000
-
-    async def go():
-        async with aiohttp.ClientSession() as session:
-            body = {"code": "print(len(input()))", "language": "python", "stdin": stdin}
-            async with session.post(server.url + "/run_code", json=body) as response:
-                return (await response.json())["run_result"]["stdout"]
-
-    assert asyncio.run(go()) == f"{len(stdin)}\n"
+    assert run(server, "print(len(input()))", stdin=stdin)["run_result"]["stdout"] == f"{len(stdin)}\n"
 
 
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_request_over_the_limit_is_413(narrow: ServerProcess, chunked):
     body = json.dumps({"code": "#" * (2 << 20), "language": "python"}).encode()
-
-    async def parts():
-        for start in range(0, len(body), 65536):
-            yield body[start : start + 65536]
-
-    async def go(url):
-        data = parts() if chunked else body
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(url + "/run_code", data=data, headers=JSON) as response,
-        ):
-            return response.status
-
-    assert asyncio.run(go(narrow.url)) == 413
+    assert status_of(narrow, pieces(body, 65536) if chunked else body) == 413
 
 
 def test_output_beyond_the_limit_is_said_to_be(narrow: ServerProcess):
@@ -157,41 +155,29 @@ def test_output_beyond_the_limit_is_said_to_be(narrow: ServerProcess):
 
 
 def test_a_client_that_leaves_takes_its_program_with_it(queueing: ServerProcess):
-    async def go(url):
-        async with aiohttp.ClientSession() as session:
-            body = {"code": "import time; time.sleep(600)", "language": "python", "run_timeout": 600}
-            with pytest.raises(asyncio.TimeoutError):
-                async with session.post(url + "/run_code", json=body, timeout=aiohttp.ClientTimeout(total=0.5)):
-                    pass
-            async with session.post(url + "/run_code", json={"code": "print(1)", "language": "python"}) as response:
-                return (await response.json())["status"]
-
-    assert asyncio.run(asyncio.wait_for(go(queueing.url), 60)) == "Success"
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(queueing.url + "/run_code", json=FOREVER, timeout=0.5)
+    assert run(queueing, "print(1)")["status"] == "Success"
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_running_programs_end_and_refuses_new_ones(number):
     async def go(server):
-        async with aiohttp.ClientSession() as session:
-
-            async def post(body):
-                async with session.post(server.url + "/run_code", json=body) as response:
-                    return response.status, await response.json()
-
-            await post({"code": "print(1)", "language": "python"})
-            running = asyncio.create_task(post(SLEEP))
+        async with client_of(server) as client:
+            await posts(client, PRINT)
+            running = asyncio.create_task(posts(client, SLEEP))
             await asyncio.sleep(0.2)
             server.send(number)
             await asyncio.sleep(0.2)
-            refused = await asyncio.gather(post(SLEEP), return_exceptions=True)
-            return await running, refused[0]
+            refused = await posts(client, SLEEP)
+            return *await running, *refused
 
     with ServerProcess() as server:
-        (status, answer), refused = asyncio.run(go(server))
+        answer, refused = asyncio.run(go(server))
         code, stderr = server.stop(None)
-    assert (status, answer["run_result"]["stdout"]) == (200, "done\n")
-    assert isinstance(refused, aiohttp.ClientError) or refused[0] == 503
+    assert (answer.status_code, answer.json()["run_result"]["stdout"]) == (200, "done\n")
+    assert isinstance(refused, httpx.HTTPError) or refused.status_code == 503
     assert code == 0
     assert "Traceback" not in stderr
 
@@ -199,36 +185,24 @@ def test_a_signal_lets_running_programs_end_and_refuses_new_ones(number):
 @pytest.mark.long
 def test_programs_beyond_the_grace_are_stopped():
     async def go(server):
-        async with aiohttp.ClientSession() as session:
-            body = {"code": "import time; time.sleep(600)", "language": "python", "run_timeout": 600}
-            running = asyncio.create_task(session.post(server.url + "/run_code", json=body))
+        async with client_of(server) as client:
+            running = asyncio.create_task(posts(client, FOREVER))
             await asyncio.sleep(0.5)
             server.send(signal.SIGTERM)
-            with pytest.raises(aiohttp.ClientError):
-                await running
+            return await running
 
     with ServerProcess(shutdown_grace_s=0.5) as server:
-        asyncio.run(asyncio.wait_for(go(server), 60))
+        each_is(httpx.HTTPError, asyncio.run(go(server)))
         code, stderr = server.stop(None)
     assert code == 0
     assert "longer than 0.5 s" in stderr
 
 
-def start(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "code_rl.cli", "sandbox", *words], capture_output=True, text=True, timeout=60
-    )
-
-
-def test_a_port_in_use_is_one_clear_line_and_exit_code_2():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+def test_a_port_in_use_is_one_line_and_exit_code_2(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        result = start(f"port={port}")
-    assert result.returncode == 2
-    assert f"port={port}" in result.stderr
-    assert "Traceback" not in result.stderr
+        assert main(["sandbox", f"port={port}"]) == 2
+    one_line(capsys, f"port={port}")
 
 
 @pytest.mark.parametrize(
@@ -259,22 +233,15 @@ def test_it_binds_to_loopback_unless_told_and_warns_when_told(server: ServerProc
         assert "warning: bound to 0.0.0.0" in open_to_all.stop()[1]
 
 
-def test_a_body_that_does_not_come_takes_no_place(queueing: ServerProcess):
-    async def go():
-        slow = [await asyncio.open_connection("127.0.0.1", queueing.port) for _ in range(8)]
-        for _, writer in slow:
-            writer.write(b"POST /run_code HTTP/1.1\r\nHost: localhost\r\n")
-            writer.write(b"Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{")
-            await writer.drain()
-        async with aiohttp.ClientSession() as session:
-            body = {"code": "print(1)", "language": "python"}
-            async with session.post(queueing.url + "/run_code", json=body) as response:
-                status = response.status
-        for _, writer in slow:
-            writer.close()
-        return status
+BEGUN = b"POST /run_code HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+"""A request whose body does not end."""
 
-    assert asyncio.run(go()) == 200
+
+def test_a_body_that_does_not_come_takes_no_place(queueing: ServerProcess):
+    with contextlib.ExitStack() as slow:
+        for _ in range(8):
+            slow.enter_context(socket.create_connection(("127.0.0.1", queueing.port))).sendall(BEGUN)
+        assert run(queueing, "print(1)")["status"] == "Success"
 
 
 def test_a_body_that_does_not_end_is_given_up(monkeypatch):
@@ -285,11 +252,10 @@ def test_a_body_that_does_not_end_is_given_up(monkeypatch):
 
     async def go():
         app = web.Application()
-        app.router.add_post("/", answer)
+        app.router.add_post("/run_code", answer)
         async with admission.listening(app, "127.0.0.1", 0) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\n")
-            writer.write(b"Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{")
+            writer.write(BEGUN)
             line = await asyncio.wait_for(reader.readline(), 30)
             writer.close()
             return int(line.split()[1])
@@ -300,31 +266,14 @@ def test_a_body_that_does_not_end_is_given_up(monkeypatch):
 @pytest.mark.parametrize("how", ["gzip", "deflate"])
 def test_a_body_is_unpacked_up_to_the_limit_only(narrow: ServerProcess, how):
     more, body = packed(bytes(400 << 20), how)
-
-    async def go():
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(narrow.url + "/run_code", data=body, headers={**JSON, **more}) as response,
-        ):
-            return response.status
-
-    assert asyncio.run(go()) == 413
+    assert status_of(narrow, body, **more) == 413
     assert narrow.process is not None
     status = Path(f"/proc/{narrow.process.pid}/status").read_text()
     assert int(status.split("VmHWM:")[1].split()[0]) << 10 < 400 << 20
 
 
 def test_a_body_that_is_not_as_its_headers_say_is_refused(narrow: ServerProcess):
-    async def go():
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(
-                narrow.url + "/run_code", data=b"{}", headers={**JSON, "Content-Encoding": "gzip"}
-            ) as response,
-        ):
-            return response.status
-
-    assert asyncio.run(go()) == 400
+    assert status_of(narrow, b"{}", **{"Content-Encoding": "gzip"}) == 400
 
 
 def address_of_this_machine() -> str:
@@ -377,51 +326,34 @@ JOB_BUT_ITS_CODE = {
 
 
 def test_without_a_token_whole_jobs_are_taken_from_this_machine_only():
-    async def status(url):
-        body = {**JOB_BUT_ITS_CODE, "code": "print(1)"}
-        async with aiohttp.ClientSession() as session, session.post(url + "/v1/jobs", json=body) as response:
-            return response.status
-
+    body = {**JOB_BUT_ITS_CODE, "code": "print(1)"}
     with ServerProcess(host="0.0.0.0") as server:
         other = f"http://{address_of_this_machine()}:{server.url.rpartition(':')[2]}"
-        assert [asyncio.run(status(url)) for url in (server.url, other)] == [200, 401]
+        assert [httpx.post(url + "/v1/jobs", json=body).status_code for url in (server.url, other)] == [200, 401]
         assert printed(other) == b"7\n"
 
 
-def test_a_job_with_a_field_of_the_wrong_kind_is_refused(server: ServerProcess):
-    async def go():
-        async with aiohttp.ClientSession() as session:
-            answers = []
-            for broken in (
-                {},
-                {"code": 1},
-                {"code": "", "cases": ["*"]},
-                {"code": "", "limits": {"memory_mb": 1 << 30}},
-            ):
-                body = {**JOB_BUT_ITS_CODE, **broken}
-                async with session.post(server.url + "/v1/jobs", json=body) as response:
-                    answers.append(response.status)
-            return answers
-
-    assert asyncio.run(go()) == [422] * 4
+@pytest.mark.parametrize(
+    "broken", [{}, {"code": 1}, {"code": "", "cases": ["*"]}, {"code": "", "limits": {"memory_mb": 1 << 30}}]
+)
+def test_a_job_with_a_field_of_the_wrong_kind_is_refused(server: ServerProcess, broken):
+    assert httpx.post(server.url + "/v1/jobs", json={**JOB_BUT_ITS_CODE, **broken}).status_code == 422
 
 
 class Ends(StandIn):
     """A sandbox in which every program ends in one way."""
 
     async def run(self, job):
-        yield Execution(Status.RUNTIME_ERROR, detail="lost three times")
+        yield ended(Status.RUNTIME_ERROR, detail="lost three times")
 
 
 def test_a_run_without_an_exit_code_says_why():
     async def go():
         limits = RunLimits(memory_mb=100, output_bytes=100, processes=1, longest_s=60)
         application = SandboxApplication(Ends(), admission.Admission(1, 1), limits, 1 << 20)
-        async with application.listening("127.0.0.1", 0) as port, aiohttp.ClientSession() as session:
-            body = {"code": "print(1)", "language": "python"}
-            async with session.post(f"http://127.0.0.1:{port}/run_code", json=body) as response:
-                return await response.json()
+        async with application.listening("127.0.0.1", 0) as port, httpx.AsyncClient() as client:
+            return await client.post(f"http://127.0.0.1:{port}/run_code", json=PRINT)
 
-    answer = asyncio.run(go())
+    answer = asyncio.run(go()).json()
     assert (answer["status"], answer["message"]) == ("Failed", "lost three times")
     assert answer["run_result"]["return_code"] is None

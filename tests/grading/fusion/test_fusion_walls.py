@@ -77,9 +77,3 @@ def test_where_the_machine_isolates_nothing_trusted_jobs_run_all_the_same(monkey
 def test_no_exit_code_of_a_program_means_anything_but_itself(server: ServerProcess, code):
     execution = run_all(server.url, stdin_job(code))[0]
     assert (execution.status, execution.exit_code) == (Status.RUNTIME_ERROR, 97)
-
-
-def test_a_program_that_does_not_compile_is_told_from_one_that_fails(server: ServerProcess):
-    found = run_all(server.url, stdin_job("x = ("))[0]
-    assert (found.status, found.exit_code) == (Status.COMPILE_ERROR, 1)
-    assert "SyntaxError" in found.detail

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from code_rl.grading import Problem, Verdict, judge_async
-from code_rl.grading.sandbox.executor import Execution, Job, Status
+from code_rl.grading.sandbox import Job, Status
+from code_rl.grading.sandbox.executor import Execution
 from code_rl.util.errors import SandboxError
 from tests.boxes import shared_box
 from tests.stand_in import StandIn
@@ -16,12 +17,16 @@ Answer = Execution | SandboxError
 Script = Callable[[Job], Sequence[Answer]]
 
 
-def printed(text: str | bytes, **fields) -> Execution:
-    return Execution(Status.OK, stdout=text.encode() if isinstance(text, str) else text, exit_code=0, **fields)
+def ended(status: Status, **fields: Any) -> Execution:
+    return Execution(status, **fields)
 
 
-def returned(value: str | bytes, **fields) -> Execution:
-    return Execution(Status.OK, value=value.encode() if isinstance(value, str) else value, exit_code=0, **fields)
+def printed(text: str | bytes, **fields: Any) -> Execution:
+    return ended(Status.OK, stdout=text.encode() if isinstance(text, str) else text, exit_code=0, **fields)
+
+
+def returned(value: str | bytes, **fields: Any) -> Execution:
+    return ended(Status.OK, value=value.encode() if isinstance(value, str) else value, exit_code=0, **fields)
 
 
 class ScriptedExecutor(StandIn):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from code_rl.grading import CallTest, Problem, SequenceTest, VerdictKind, judge_async
-from code_rl.grading.values import BinaryTree, LinkedList
+from code_rl.grading import CallTest, Compare, Problem, SequenceTest, VerdictKind, judge_async
+from code_rl.grading.values import MAX_DEPTH, BinaryTree, LinkedList
 from code_rl.util.errors import DataError
 
 from .fakes import ScriptedExecutor, returned, verdict_of
@@ -162,3 +162,31 @@ def test_what_may_be_expected_may_be_answered(levels):
     else:
         with pytest.raises(DataError):
             verdict_of(problem, code)
+
+
+def nested() -> Any:
+    """A value as deep as a problem file may nest."""
+    value: Any = 1
+    for _ in range(MAX_DEPTH):
+        value = [value]
+    return value
+
+
+CHECKER = "def check(input, output, expected):\n    return output == expected == input[0][0]\n"
+DEEP = {
+    "an argument": Problem("d", "", (CallTest((nested(),), nested(), {"k": nested()}),), fn_name="f"),
+    "a question to a checker": Problem(
+        "d",
+        "",
+        (CallTest((nested(),), nested(), {"k": nested()}),),
+        fn_name="f",
+        compare=Compare("checker", checker=CHECKER),
+    ),
+    "a sequence of calls": Problem("d", "", (SequenceTest("C", (("C", ()), ("f", (nested(),))), (None, nested())),)),
+}
+
+
+@pytest.mark.parametrize("message", DEEP)
+def test_what_a_problem_file_may_nest_arrives_in_every_message(message):
+    code = "def f(x, k): return x if x == k else None\nclass C:\n    def f(self, x): return x"
+    assert verdict_of(DEEP[message], code).correct

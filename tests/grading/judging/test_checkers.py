@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from code_rl.grading import CallTest, Compare, Problem, SequenceTest, StdinTest, VerdictKind, judge_async, values
-from code_rl.grading.sandbox.executor import Execution, Status, case_bytes
+from code_rl.grading.sandbox import Status
 
-from .fakes import ScriptedExecutor, printed, returned, verdict_of
+from .fakes import ScriptedExecutor, ended, printed, returned, verdict_of
 
 CHECK = "def check(input, output, expected):\n    "
 STRICT = CHECK + "return int(output) > int(expected) or 'too small'"
@@ -80,7 +81,8 @@ def test_an_answer_is_made_ready_for_its_checker_once_and_beside_the_event_loop(
     made = len(encoded)
     assert made
     assert threading.main_thread().name not in encoded
-    assert values.loads(case_bytes(executor.jobs[1].cases[0]), depth=-values.ENVELOPE)[0][1] == [1]
+    asked: Any = executor.jobs[1].cases[0]
+    assert values.loads(asked.message, depth=-values.ENVELOPE)[0][1] == [1]
     assert len(encoded) == made
 
 
@@ -147,10 +149,10 @@ def test_every_test_is_counted_around_one_that_cannot_be_read():
 
 
 SPENT = {
-    "computes": (Execution(Status.TIME_LIMIT, cpu_s=9.0), 0.0),
-    "sleeps": (Execution(Status.TIME_LIMIT, cpu_s=0.1), 0.0),
-    "raises late": (Execution(Status.RUNTIME_ERROR, cpu_s=9.0), 0.0),
-    "raises at once, and is slow on the reference": (Execution(Status.RUNTIME_ERROR), 9.0),
+    "computes": (ended(Status.TIME_LIMIT, cpu_s=9.0), 0.0),
+    "sleeps": (ended(Status.TIME_LIMIT, cpu_s=0.1), 0.0),
+    "raises late": (ended(Status.RUNTIME_ERROR, cpu_s=9.0), 0.0),
+    "raises at once, and is slow on the reference": (ended(Status.RUNTIME_ERROR), 9.0),
 }
 
 
@@ -162,7 +164,7 @@ def test_answers_that_a_checker_does_not_decide_have_one_budget_over_all_tests(k
     def script(job):
         if not job.trusted:
             return [printed("x")] * len(job.cases)
-        return [undecided] if b'"x"' in case_bytes(job.cases[0]) else [returned("true", cpu_s=trial_s)]
+        return [undecided] if b'"x"' in job.cases[0].message else [returned("true", cpu_s=trial_s)]
 
     tests = tuple(StdinTest(str(n), "6") for n in range(40))
     compare = replace(STDIN.compare, checker_time_limit_s=9.0)
@@ -186,5 +188,5 @@ def test_what_a_checker_decides_is_not_bounded_by_that_budget():
 
 @pytest.mark.parametrize("value", ["null", "1", '{"__type__":"set","items":[]}', "[", '"' + "x" * 10 + '"'])
 def test_only_true_is_right(value):
-    executor = ScriptedExecutor([printed("6")], [returned(value)], [Execution(Status.RUNTIME_ERROR)])
+    executor = ScriptedExecutor([printed("6")], [returned(value)], [ended(Status.RUNTIME_ERROR)])
     assert not asyncio.run(judge_async(STDIN, "x", executor)).correct

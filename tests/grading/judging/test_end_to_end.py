@@ -6,7 +6,6 @@ import asyncio
 import json
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -17,6 +16,12 @@ from code_rl.cli.main import main
 from code_rl.grading import CallTest, Compare, Problem, StdinTest, judge_async
 from code_rl.grading.native import write_problems
 from code_rl.grading.sandbox import connect_executor
+from tests.waiting import until
+
+
+def write_programs(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
 
 CHECKER = """
 def check(input, output, expected):
@@ -75,7 +80,7 @@ def rows(tmp_path_factory):
     folder = tmp_path_factory.mktemp("judged")
     write_problems(folder / "p.jsonl.gz", [DOUBLE, PATIENT, SPLIT, ADD, PAIR, BIG, TEXT])
     programs = [{"problem_id": p.id, "program_id": str(i), "code": code} for i, (p, code, _) in enumerate(FATES)]
-    (folder / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in programs))
+    write_programs(folder / "q.jsonl", programs)
     files = {"dataset": "p.jsonl.gz", "programs": "q.jsonl", "out": "v.jsonl"}
     assert main(["judge", "executor=embedded", *(f"{name}={folder / file}" for name, file in files.items())]) == 0
     return [json.loads(line) for line in (folder / "v.jsonl").read_text().splitlines()]
@@ -123,17 +128,15 @@ def test_no_program_can_put_a_hidden_input_into_its_verdict():
 @pytest.mark.long
 def test_a_killed_run_leaves_whole_lines(tmp_path):
     write_problems(tmp_path / "p.jsonl", [DOUBLE])
-    rows = [{"problem_id": "double", "program_id": str(i), "code": "print(2 * int(input()))"} for i in range(20_000)]
-    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    row = {"problem_id": "double", "code": "print(2 * int(input()))"}
+    write_programs(tmp_path / "q.jsonl", ({**row, "program_id": str(number)} for number in range(20_000)))
     out = tmp_path / "v.jsonl"
     argv = [f"dataset={tmp_path / 'p.jsonl'}", f"programs={tmp_path / 'q.jsonl'}", f"out={out}", "executor=embedded"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "code_rl.cli", "judge", *argv], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    command = [sys.executable, "-m", "code_rl.cli", "judge", *argv]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        while not (out.exists() and out.stat().st_size > 1000):
-            assert process.poll() is None
-            time.sleep(0.05)
+        until(lambda: process.poll() is not None or (out.exists() and out.stat().st_size > 1000))
+        assert process.poll() is None
     finally:
         process.kill()
         process.wait()
@@ -147,7 +150,7 @@ def test_programs_that_cannot_be_judged_are_refused_before_any_is(tmp_path, caps
     calls = Problem("add", "", (CallTest((1, 2), 3),), fn_name="add")
     write_problems(tmp_path / "p.jsonl", [DOUBLE, calls])
     rows = [{"problem_id": name, "program_id": 1, "code": "int main() {}"} for name in ("double", "add")]
-    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_programs(tmp_path / "q.jsonl", rows)
     words = [f"dataset={tmp_path / 'p.jsonl'}", f"programs={tmp_path / 'q.jsonl'}", f"out={tmp_path / 'v.jsonl'}"]
     assert main(["judge", *words, "language=cpp"]) == 2
     assert "'add'" in capsys.readouterr().err
@@ -159,7 +162,7 @@ def test_a_second_run_says_what_was_judged_now_and_what_before(tmp_path, capsys)
     words = ["judge", f"dataset={tmp_path / 'p.jsonl'}", f"programs={tmp_path / 'q.jsonl'}"]
     rows = [{"problem_id": "double", "program_id": i, "code": "print(2 * int(input()))"} for i in range(3)]
     for number, told in ((2, ""), (3, "2 judged before")):
-        (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:number]))
+        write_programs(tmp_path / "q.jsonl", rows[:number])
         assert main([*words, f"out={tmp_path / 'v.jsonl'}"]) == 0
         assert told in capsys.readouterr().out
     assert main([*words, f"out={tmp_path / 'v.jsonl.gz'}"]) == 2

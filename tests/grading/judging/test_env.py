@@ -11,10 +11,11 @@ pytest.importorskip("tinker")
 import tinker
 
 from code_rl import CallTest, Compare, Problem, StdinTest
-from code_rl.grading.sandbox.shared import SharedExecutor
+from code_rl.grading.sandbox import shared_executor
 from code_rl.policy.prompt_templates import build_prompt
 from code_rl.util.errors import DataError, SandboxError
-from tinker_utils import env as env_module
+from tests.boxes import descendants
+from tests.waiting import until
 from tinker_utils.env import CodeEnv, StepResult, sandbox_check_correctness, text_of
 from tinker_utils.lcb import normalize_tests
 
@@ -143,50 +144,46 @@ def test_message_content_may_be_parts():
     assert text_of({"content": parts}) == "ab"
 
 
-def test_the_shared_executor_is_made_once_and_outlasts_event_loops(monkeypatch):
-    made = []
+@pytest.fixture
+def shared(monkeypatch):
+    """The sandbox that environments share, closed before and after."""
+    monkeypatch.delenv("SANDBOX_URL", raising=False)
+    shared_executor.close()
+    yield shared_executor
+    shared_executor.close()
 
-    def make():
-        made.append(ScriptedExecutor([printed("1")]))
-        return made[-1]
 
-    shared = SharedExecutor(make)
-    monkeypatch.setattr(env_module, "shared_executor", shared)
+async def itself(executor):
+    return executor
+
+
+def test_the_shared_sandbox_is_started_once_and_outlasts_event_loops(shared):
     env = CodeEnv("q", STDIN, LetterRenderer())
+    others = descendants()
 
     async def score_all():
-        return await asyncio.gather(*(env.step(tokens(BLOCK)) for _ in range(8)))
+        rewards = [result.reward for result in await asyncio.gather(*(env.step(tokens(BLOCK)) for _ in range(8)))]
+        assert rewards == [1.0] * 8
+        return await shared.run(itself)
 
-    for _ in range(3):
-        assert [result.reward for result in asyncio.run(score_all())] == [1.0] * 8
-    assert len(made) == 1
+    first, *later = [asyncio.run(score_all()) for _ in range(3)]
+    assert all(executor is first for executor in later)
     shared.close()
     shared.close()
-    assert made[0].closed
-    assert asyncio.run(env.step(tokens(BLOCK))).reward == 1.0
-    assert len(made) == 2
-    shared.close()
+    assert descendants() <= others
+    assert asyncio.run(score_all()) is not first
 
 
-def test_cancelling_a_step_stops_its_program(monkeypatch):
-    stopped = []
-
-    class Hanging(ScriptedExecutor):
-        async def run(self, job):
-            try:
-                await asyncio.sleep(3600)
-                yield
-            finally:
-                stopped.append(job)
-
-    shared = SharedExecutor(lambda: Hanging([]))
-    monkeypatch.setattr(env_module, "shared_executor", shared)
+def test_cancelling_a_step_stops_its_program(shared):
     env = CodeEnv("q", STDIN, LetterRenderer())
+    sleeps = "```python\nimport time\ntime.sleep(3600)\n```"
 
     async def cut():
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(env.step(tokens(BLOCK)), 0.2)
+        await env.step(tokens(BLOCK))
+        idle = len(descendants())
+        step = asyncio.create_task(env.step(tokens(sleeps)))
+        await asyncio.to_thread(until, lambda: len(descendants()) > idle)
+        step.cancel()
+        await asyncio.to_thread(until, lambda: len(descendants()) <= idle, 20)
 
     asyncio.run(cut())
-    shared.close()
-    assert len(stopped) == 1

@@ -73,6 +73,12 @@ def files(tmp_path):
     return make
 
 
+def verb(paths: Paths, *more: str) -> int:
+    """The exit code of the verb."""
+    words = (f"{name}={path}" for name, path in zip(("dataset", "programs", "out"), paths, strict=True))
+    return main(["judge", *words, *more])
+
+
 def program(problem, code, key="code", name="x"):
     return {"problem_id": str(problem), "program_id": name, key: code}
 
@@ -260,14 +266,12 @@ def test_a_bad_row_stops_everything_before_anything_runs(files, bad):
 
 
 def test_programs_in_another_language_than_they_would_be_judged_in_are_refused(files, capsys):
-    problems, programs, out = files({**program(1, "1"), "language": "cpp"})
-    assert main(["judge", f"dataset={problems}", f"programs={programs}", f"out={out}"]) == 2
+    assert verb(files({**program(1, "1"), "language": "cpp"})) == 2
     one_line(capsys, "cpp", "python", "language=")
 
 
 def test_a_place_that_can_have_no_file_is_not_said_to_be_in_use(files, capsys):
-    problems, programs, _ = files(program(1, "1"))
-    assert main(["judge", f"dataset={problems}", f"programs={programs}", "out=/proc/none.jsonl"]) == 2
+    assert verb((*files(program(1, "1"))[:2], "/proc/none.jsonl")) == 2
     assert "in use" not in one_line(capsys, "/proc/none.jsonl")
 
 
@@ -322,29 +326,20 @@ def test_help_and_dry_run_run_nothing(files, capsys):
 def test_the_verb_shows_a_table_and_a_rate(files, capsys, monkeypatch):
     monkeypatch.setattr("code_rl.cli.judge.connect_executor", lambda *_, **__: EchoExecutor())
     paths = files(program(1, "1"), program(1, "2"))
-    argv = [f"{key}={value}" for key, value in zip(("dataset", "programs", "out"), paths, strict=True)]
-    assert main(["judge", *argv]) == 0
+    assert verb(paths) == 0
     shown = capsys.readouterr().out
     for part in ("passed", "wrong_answer", "50.0%", "programs per second", paths[2]):
         assert part in shown
-    files(program(1, "down"))
-    assert main(["judge", *argv]) == 1
+    assert verb(files(program(1, "down"))) == 1
     assert "sandbox_error" in capsys.readouterr().out
 
 
-def test_a_broken_checker_is_spoken_of_and_nothing_is_to_be_run_again(tmp_path, capsys, monkeypatch):
+def test_a_broken_checker_is_spoken_of_and_nothing_is_to_be_run_again(files, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("code_rl.cli.judge.connect_executor", lambda *_, **__: EchoExecutor())
-    problem = Problem(
-        "1",
-        "",
-        (StdinTest("", "1"),),
-        compare=Compare("checker", checker="def check(input, output, expected): ..."),
-        solutions=("1",),
-    )
-    write_problems(tmp_path / "p.jsonl", [problem])
-    (tmp_path / "q.jsonl").write_text(json.dumps(program(1, "1")) + "\n")
-    argv = [f"dataset={tmp_path}/p.jsonl", f"programs={tmp_path}/q.jsonl", f"out={tmp_path}/v.jsonl"]
-    assert main(["judge", *argv]) == 1
+    checker = Compare("checker", checker="def check(input, output, expected): ...")
+    paths = files(program(1, "1"))
+    write_problems(Path(paths[0]), [Problem("1", "", (StdinTest("", "1"),), compare=checker, solutions=("1",))])
+    assert verb(paths) == 1
     shown = capsys.readouterr().out
     assert "checker_error" in shown
     assert "again" not in shown
@@ -352,9 +347,7 @@ def test_a_broken_checker_is_spoken_of_and_nothing_is_to_be_run_again(tmp_path, 
 
 
 def test_a_server_that_does_not_answer_is_one_line_and_nothing_is_written(files, capsys, tmp_path):
-    problems, programs, out = files(program(1, "1"))
-    argv = [f"dataset={problems}", f"programs={programs}", f"out={out}", "executor=http://127.0.0.1:1/run_code"]
-    assert main(["judge", *argv]) == 2
+    assert verb(files(program(1, "1")), "executor=http://127.0.0.1:1/run_code") == 2
     one_line(capsys, "127.0.0.1:1")
     assert not (tmp_path / "v.jsonl").exists()
 

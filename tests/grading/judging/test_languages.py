@@ -6,16 +6,15 @@ import asyncio
 import dataclasses
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from code_rl import CallTest, Compare, ConfigError, DataError, Problem, StdinTest, extract_code, judge
-from code_rl.grading import VerdictKind, judge_async, languages
+from code_rl.grading import VerdictKind, judge_async
+from code_rl.grading.languages import add_languages
 from code_rl.grading.native import problem_from_json, problem_to_json
 from code_rl.util.errors import IsolationError
-from tests.boxes import children
+from tests.boxes import descendants
 from tests.grading.corpus.rooms import CONFINED, room
 from tests.refusals import refused
 
@@ -154,14 +153,12 @@ def test_deep_recursion_and_long_inputs_are_no_trouble(level):
     deep = cpp(
         "long f(long n) { volatile char pad[64]; pad[0] = n; return n ? 1 + f(n - 1) + pad[0] * 0 : 0; }\nint main() { long n; std::cin >> n; std::cout << f(n); }"
     )
-    assert judge_at(level, problem("cpp", (StdinTest("1000000", "1000000"),)), deep).kind is VerdictKind.PASSED
+    assert judge_at(level, problem("cpp", (StdinTest("1000000", "1000000"),)), deep).correct
     total = cpp(
         "int main() { std::ios::sync_with_stdio(false); long n, s = 0; while (std::cin >> n) s += n; std::cout << s; }"
     )
     many = "7654321 " * 1_250_000
-    assert (
-        judge_at(level, problem("cpp", (StdinTest(many, str(7654321 * 1_250_000)),)), total).kind is VerdictKind.PASSED
-    )
+    assert judge_at(level, problem("cpp", (StdinTest(many, str(7654321 * 1_250_000)),)), total).correct
 
 
 @needs["cpp"]
@@ -171,14 +168,9 @@ def test_a_checker_decides_about_a_program_of_another_language():
     )
     tests = tuple(StdinTest(str(n), "") for n in range(2, 8))
     sums = problem("cpp", tests, compare=Compare("checker", checker=accepts))
-    assert (
-        judge(sums, cpp("int main() { int n; std::cin >> n; std::cout << 1 << ' ' << n - 1; }")).kind
-        is VerdictKind.PASSED
-    )
-    assert (
-        judge(sums, cpp("int main() { int n; std::cin >> n; std::cout << 1 << ' ' << n; }")).kind
-        is VerdictKind.WRONG_ANSWER
-    )
+    split = cpp("int main() { int n; std::cin >> n; std::cout << 1 << ' ' << n - 1; }")
+    assert judge(sums, split).kind is VerdictKind.PASSED
+    assert judge(sums, split.replace("n - 1", "n")).kind is VerdictKind.WRONG_ANSWER
 
 
 def test_the_last_block_of_the_language_counts():
@@ -197,24 +189,30 @@ def test_the_last_block_of_the_language_counts():
     ],
 )
 def test_what_a_language_does_not_have_is_refused_by_name(fields):
-    with pytest.raises(DataError) as refused:
+    with refused(fields.get("language", "cpp"), kind=DataError):
         judge(dataclasses.replace(problem("cpp"), **fields), "int main() {}")
-    assert fields.get("language", "cpp") in str(refused.value)
 
 
-def test_a_language_that_is_not_installed_is_one_line(tmp_path, known):
-    own = tmp_path / "own.toml"
-    own.write_text('[absent]\nfences = ["absent"]\nfile = "a"\nrun = "true"\nversion = "no-such-compiler --version"\n')
-    languages.add_languages(own)
-    with pytest.raises(ConfigError) as refused:
+@pytest.fixture
+def add(tmp_path):
+    """Adds a language to those of this process."""
+
+    def add_one(text):
+        (tmp_path / "own.toml").write_text(text)
+        add_languages(tmp_path / "own.toml")
+
+    return add_one
+
+
+def test_a_language_that_is_not_installed_is_one_line(add):
+    add('[absent]\nfences = ["absent"]\nfile = "a"\nrun = "true"\nversion = "no-such-compiler --version"\n')
+    with pytest.raises(ConfigError) as absent:
         judge(problem("absent"), "x")
-    assert "no-such-compiler" in refused.value.line()
+    assert "no-such-compiler" in absent.value.line()
 
 
-def test_a_users_own_file_adds_a_language(tmp_path, known):
-    own = tmp_path / "own.toml"
-    own.write_text('[shell]\nfences = ["sh", "bash"]\nfile = "main.sh"\nrun = "sh $HOME/main.sh"\nversion = "true"\n')
-    languages.add_languages(own)
+def test_a_users_own_file_adds_a_language(add):
+    add('[shell]\nfences = ["sh", "bash"]\nfile = "main.sh"\nrun = "sh $HOME/main.sh"\nversion = "true"\n')
     assert judge(problem("shell", (StdinTest("4", "16"),)), "read n; echo $((n * n))").kind is VerdictKind.PASSED
     assert extract_code("```bash\necho hi\n```\n```py\n1\n```", "shell") == "echo hi"
 
@@ -230,11 +228,9 @@ def test_a_users_own_file_adds_a_language(tmp_path, known):
         '[python]\nfences = ["x"]\nfile = "x"\nrun = "x"\nversion = "x"',
     ],
 )
-def test_a_malformed_file_of_languages_is_refused(tmp_path, text):
-    own = tmp_path / "own.toml"
-    own.write_text(text)
+def test_a_malformed_file_of_languages_is_refused(add, text):
     with pytest.raises(ConfigError):
-        languages.read_languages(own)
+        add(text)
 
 
 def test_the_language_is_a_field_of_the_native_format():
@@ -243,30 +239,15 @@ def test_the_language_is_a_field_of_the_native_format():
     assert problem("cpp").view().language == "cpp"
 
 
-@pytest.fixture
-def known(monkeypatch):
-    """The languages of this process, for one test."""
-    monkeypatch.setattr(languages, "_known", dict(languages._known))
-
-
 @needs["cpp"]
 def test_the_judge_of_files_takes_the_block_of_the_problems_language(tmp_path):
-    pytest.importorskip("chz", reason="the verb `judge` needs the extra train")
+    main = pytest.importorskip("code_rl.cli.main", reason="the verb `judge` needs the extra train").main
     (tmp_path / "problems.jsonl").write_text(json.dumps(problem_to_json(problem("cpp"))) + "\n")
     answer = f"```cpp\n{RIGHT['cpp']}\n```\nas in\n```python\nprint(int(input()) ** 2)\n```\n"
-    (tmp_path / "programs.jsonl").write_text(
-        json.dumps({"problem_id": "squares", "program_id": 1, "completion": answer}) + "\n"
-    )
-    command = [
-        sys.executable,
-        "-m",
-        "code_rl.cli",
-        "judge",
-        "dataset=problems.jsonl",
-        "programs=programs.jsonl",
-        "out=verdicts.jsonl",
-    ]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    row = {"problem_id": "squares", "program_id": 1, "completion": answer}
+    (tmp_path / "programs.jsonl").write_text(json.dumps(row) + "\n")
+    files = {"dataset": "problems.jsonl", "programs": "programs.jsonl", "out": "verdicts.jsonl"}
+    assert main(["judge", *(f"{name}={tmp_path / file}" for name, file in files.items())]) == 0
     assert json.loads((tmp_path / "verdicts.jsonl").read_text())["verdict"] == "passed"
 
 
@@ -467,6 +448,6 @@ def test_equal_programs_at_once_leave_no_box():
         async with room("full", 3, own=True) as executor:
             return await asyncio.gather(*(judge_async(problem("cpp"), RIGHT["cpp"], executor) for _ in range(3)))
 
-    before = children()
+    before = descendants()
     assert [verdict.correct for verdict in asyncio.run(run())] == [True] * 3
-    assert children() <= before
+    assert descendants() <= before

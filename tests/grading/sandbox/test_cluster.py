@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
 import os
-import pickle
 import signal
 import socket
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
 import pytest
 
 from code_rl.grading import CallTest, Compare, Problem, StdinTest, VerdictKind, judge_async
@@ -20,6 +22,7 @@ from code_rl.grading.sandbox import Job, Limits, Status, StdinInput, connect_exe
 from code_rl.grading.sandbox.server import EmbeddedSandbox
 from code_rl.util.errors import IsolationError, SandboxError
 from tests.grading.jobs import collect
+from tests.grading.sandbox.test_isolation_levels import WITHOUT_USER_NAMESPACES
 from tests.refusals import refused
 
 MARKER = "expected-7f3a"
@@ -32,6 +35,11 @@ def test_without_ray_the_extra_is_named(monkeypatch):
 
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install -e '.[ray]'")
+
+
+def on_a_cluster(test):
+    """A test that starts Ray."""
+    return needs_ray(pytest.mark.slow(test))
 
 
 @needs_ray
@@ -157,8 +165,7 @@ def on_cluster(corpus, act=lambda *_: None, **more):
     return with_cluster(use, **more)
 
 
-@needs_ray
-@pytest.mark.slow
+@on_a_cluster
 @pytest.mark.parametrize("nodes", [2, 4])
 def test_nodes_give_the_verdicts_of_one_machine(cluster, nodes):
     expected = asyncio.run(on_one_machine(CORPUS))
@@ -174,8 +181,7 @@ def test_nodes_give_the_verdicts_of_one_machine(cluster, nodes):
     assert seen[0] == (f"{nodes} nodes of a Ray cluster, isolation full, {4 * nodes} workers", 4 * nodes)
 
 
-@needs_ray
-@pytest.mark.slow
+@on_a_cluster
 def test_a_node_that_dies_in_the_middle_costs_no_verdict(cluster):
     corpus = CORPUS[:5] * 60
     machines = cluster(2)
@@ -190,8 +196,7 @@ def test_a_node_that_dies_in_the_middle_costs_no_verdict(cluster):
     assert executor.retries > 0
 
 
-@needs_ray
-@pytest.mark.slow
+@on_a_cluster
 def test_a_node_that_joins_and_one_that_leaves_are_noticed(cluster):
     machines = cluster(1)
 
@@ -211,8 +216,7 @@ async def until(true):
         await asyncio.sleep(0.1)
 
 
-@needs_ray
-@pytest.mark.slow
+@on_a_cluster
 def test_a_sandbox_that_is_killed_on_a_node_that_lives_starts_again(cluster):
     cluster(1)
 
@@ -231,8 +235,7 @@ def test_a_sandbox_that_is_killed_on_a_node_that_lives_starts_again(cluster):
     assert retries > 0
 
 
-@needs_ray
-@pytest.mark.slow
+@on_a_cluster
 def test_a_submission_that_is_closed_early_stops_on_its_node(cluster):
     cluster(1)
     inputs = tuple(StdinInput(b"%d" % number) for number in range(1000))
@@ -248,20 +251,18 @@ def test_a_submission_that_is_closed_early_stops_on_its_node(cluster):
     assert with_cluster(use, concurrency=1) == (Status.OK, b"2\n")
 
 
-@needs_ray
-@pytest.mark.slow
+@on_a_cluster
 def test_what_travels_to_a_node_holds_no_expected_output(cluster, monkeypatch):
-    from code_rl.grading.sandbox.fusion import jobs, servers
-
     cluster(1)
     travelled = []
-    send = jobs.post_job
+    post = aiohttp.ClientSession.post
 
-    def watched(session, url, job):
-        travelled.append(pickle.dumps(job))
-        return send(session, url, job)
+    def watched(session, url, **options):
+        body = options["json"]
+        travelled.append((repr(body).encode(), *map(base64.b64decode, body["cases"])))
+        return post(session, url, **options)
 
-    monkeypatch.setattr(servers, "post_job", watched)
+    monkeypatch.setattr(aiohttp.ClientSession, "post", watched)
     problems = [
         CHECKED,
         stdin_problem("plain", ("in", MARKER)),
@@ -271,46 +272,31 @@ def test_what_travels_to_a_node_holds_no_expected_output(cluster, monkeypatch):
     found, _ = on_cluster(list(zip(problems, codes, strict=True)))
     assert [kind for kind, *_ in found] == [VerdictKind.WRONG_ANSWER] * 3
     assert len(travelled) >= 3
-    assert not any(MARKER.encode() in data for data in travelled)
+    assert not any(MARKER.encode() in text for texts in travelled for text in texts)
 
 
-@needs_ray
-@pytest.mark.slow
-def test_a_node_without_the_isolation_asked_for_is_left_out_by_name(cluster, monkeypatch, caplog):
-    from code_rl.grading.sandbox.server import node as module
-    from code_rl.grading.sandbox.server.node import Node
+def without_user_namespaces(folder: Path) -> dict[str, str]:
+    """The environment of Python processes that may make none."""
+    (folder / "sitecustomize.py").write_text(WITHOUT_USER_NAMESPACES)
+    return {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
 
-    class Weak(Node):
-        async def start(self, host, token):
-            import ray
 
-            from code_rl.grading.sandbox.local import pool
-            from code_rl.util.errors import IsolationError
-
-            here = ray.get_runtime_context().get_node_id()
-            if any(row["NodeID"] == here and "weak" in row["Resources"] for row in ray.nodes()):
-
-                def refuse(*_, **__):
-                    raise IsolationError("no user namespaces here")
-
-                vars(pool)["Zygote"] = refuse
-            return await super().start(host, token)
-
-    monkeypatch.setattr(module, "Node", Weak)
+@on_a_cluster
+def test_a_node_without_the_isolation_asked_for_is_left_out_by_name(cluster, tmp_path, caplog):
+    weak = {"num_cpus": 1, "env_vars": without_user_namespaces(tmp_path)}
     machines = cluster(1)
-    machines.add_node(num_cpus=1, resources={"weak": 1})
+    machines.add_node(**weak)
     found, _ = on_cluster(CORPUS[:2], isolation="full")
     assert [kind for kind, *_ in found] == [VerdictKind.PASSED, VerdictKind.WRONG_ANSWER]
-    assert "no user namespaces here" in caplog.text
+    assert "CLONE_NEWUSER" in caplog.text
     for node in list(machines.worker_nodes):
         machines.remove_node(node)
-    machines.add_node(num_cpus=1, resources={"weak": 1})
-    with pytest.raises(IsolationError):
+    machines.add_node(**weak)
+    with refused("CLONE_NEWUSER", kind=IsolationError):
         on_cluster(CORPUS[:2], isolation="full")
 
 
-@needs_ray
-@pytest.mark.slow
+@on_a_cluster
 def test_limits_and_refusals_cross_the_wire_typed(cluster):
     cluster(1)
 
@@ -323,8 +309,7 @@ def test_limits_and_refusals_cross_the_wire_typed(cluster):
     assert with_cluster(use) == (Status.TIME_LIMIT, 0)
 
 
-@needs_ray
-@pytest.mark.slow
+@on_a_cluster
 def test_a_cluster_started_here_ends_with_the_executor(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     before = signal.getsignal(signal.SIGTERM)

@@ -6,24 +6,25 @@ import asyncio
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from code_rl.grading import values
-from code_rl.grading.sandbox.executor import CallInput, Execution, Job, Limits, Status
+from code_rl.grading.sandbox import Job, Limits, Status
 from tests.grading.corpus.rooms import CONFINING, room
-from tests.grading.jobs import call_job, stdin_job
+from tests.grading.jobs import call, call_job, collect, stdin_job
 from tests.refusals import refused
 
-Run = Callable[[Job], list[Execution]]
+Run = Callable[[Job], list[Any]]
 
 
 @pytest.fixture(params=CONFINING)
 def run(request: pytest.FixtureRequest) -> Run:
-    def executions(job: Job) -> list[Execution]:
-        async def go() -> list[Execution]:
+    def executions(job: Job) -> list[Any]:
+        async def go() -> list[Any]:
             async with room(request.param) as executor:
-                return [execution async for execution in executor.run(job)]
+                return await collect(executor, job)
 
         return asyncio.run(go())
 
@@ -84,13 +85,35 @@ def test_each_end_has_its_status(
     ids=range(7),
 )
 def test_a_program_that_does_not_compile_is_one_compile_error_for_all_tests(run: Run, code: str) -> None:
-    assert [one.status for one in run(stdin_job(code, b"1", b"2", b"3"))] == [Status.COMPILE_ERROR]
+    (done,) = run(stdin_job(code, b"1", b"2", b"3"))
+    assert (done.status, done.exit_code) == (Status.COMPILE_ERROR, 1)
+    assert "Error" in done.detail
 
 
-def test_the_report_of_an_exception_names_it(run: Run) -> None:
-    (done,) = run(stdin_job("1 / 0"))
-    assert done.detail == "ZeroDivisionError: division by zero"
-    assert b"Traceback" in done.stderr
+REPORTS = {
+    "one line": ("1 / 0", "ZeroDivisionError: division by zero"),
+    "several lines": ("raise ValueError('a\\n  b\\nc')", "ValueError: a"),
+    "handled before": (
+        "try:\n    1 / 0\nexcept ZeroDivisionError:\n    raise KeyError('x\\ny') from None",
+        "KeyError: 'x\\ny'",
+    ),
+    "chained": (
+        "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise ValueError('\\nTraceback') from e",
+        "ValueError:",
+    ),
+    "no traceback": ("import sys\nsys.exit('bad\\ninput')", "input"),
+    "many frames": (
+        "class E(Exception): pass\ndef f(n): return f(n - 1) if n else g()\ndef g(): raise E('\\n')\nf(9)",
+        "E:",
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "line"), REPORTS.values(), ids=REPORTS)
+def test_an_exception_is_named_by_its_class_whatever_its_message(run: Run, code: str, line: str) -> None:
+    (done,) = run(stdin_job(code))
+    assert done.detail.rstrip() == line
+    assert line.encode() in done.stderr
 
 
 def test_a_process_left_behind_does_not_hold_up_the_test(run: Run) -> None:
@@ -106,8 +129,7 @@ def test_values_of_every_plain_type_come_back(run: Run) -> None:
 
 def test_a_method_is_called_with_keyword_arguments_between_preamble_and_setup(run: Run) -> None:
     code = "class Solution:\n    def f(self, x: List[int], y):\n        return helper(x) * y"
-    cases = (CallInput(([1, 2],), {"y": 5}),)
-    job = Job(code, cases, "f", preamble="from typing import List", setup="def helper(x): return sum(x)")
+    job = Job(code, (call([1, 2], y=5),), "f", preamble="from typing import List", setup="def helper(x): return sum(x)")
     assert values.loads(run(job)[0].value or b"") == 15
 
 

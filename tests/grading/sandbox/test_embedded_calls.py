@@ -1,7 +1,7 @@
 """Called functions: their values come back as plain data; nothing else can be taken for one."""
 
 from code_rl.grading import values
-from code_rl.grading.sandbox.executor import CallInput, Job, Status
+from code_rl.grading.sandbox import Job, Status
 from code_rl.grading.values import BinaryTree, LinkedList
 from tests.grading.jobs import call_job
 from tests.grading.sandbox.sandbox_boxes import run
@@ -33,7 +33,7 @@ def test_functions_are_found_at_module_level_or_on_a_fresh_solution():
 
 def test_a_method_is_called_rather_than_a_library_function_that_an_import_brought():
     method = "class Solution:\n    def merge(self, x): return [x]"
-    assert _values(Job(method, (CallInput((1,)),), "merge", preamble="from heapq import *")) == [[1]]
+    assert _values(call_job(method, "merge", (1,), preamble="from heapq import *")) == [[1]]
 
 
 def test_a_programs_own_function_is_called_rather_than_a_method_of_the_same_name():

@@ -12,8 +12,8 @@ PROGRAM = """
 import asyncio, resource
 {before}
 from code_rl.util.errors import ConfigError
-from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
-from code_rl.grading.sandbox.executor import Job, StdinInput
+from code_rl.grading.sandbox import Job, StdinInput
+from code_rl.grading.sandbox.server import EmbeddedSandbox
 resource.setrlimit(resource.{kind}, ({limit}, {limit}))
 
 async def go():

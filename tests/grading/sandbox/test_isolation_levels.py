@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -11,6 +12,7 @@ from code_rl.grading.sandbox import Status
 from tests.grading.jobs import stdin_job
 from tests.grading.sandbox.sandbox_boxes import LEVELS, run, run_jobs, run_one
 from tests.paths import ROOT
+from tests.refusals import names_all
 
 level = pytest.mark.parametrize("level", LEVELS)
 
@@ -86,17 +88,17 @@ def test_a_program_that_prints_its_environment_prints_none_of_ours(level, monkey
     assert not any(name.encode() in seen.stdout for name in ("PLANTED", "HF_TOKEN", "USER'", "SSH_", "VIRTUAL_ENV"))
 
 
-ORDINARY = """
+ATTEMPTS = """
 import asyncio, json, sys
 from code_rl.util.errors import IsolationError
-from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
-from code_rl.grading.sandbox.executor import Job, StdinInput
+from code_rl.grading.sandbox import Job, StdinInput
+from code_rl.grading.sandbox.server import EmbeddedSandbox
 async def go(level):
     async with EmbeddedSandbox(1, level) as box:
         job = Job("import os\\ntry: print(open('/etc/passwd').read(1))\\nexcept OSError: print('contained')", (StdinInput(b""),) * 2)
-        return [one.stdout.decode() async for one in box.run(job)]
+        return [box.isolation, *[one.stdout.decode() async for one in box.run(job)]]
 found = {}
-for level in ("full", "landlock"):
+for level in ("full", "landlock", "auto"):
     try: found[level] = asyncio.run(go(level))
     except IsolationError as error: found[level] = str(error)
 print(json.dumps(found))
@@ -122,7 +124,7 @@ def test_both_levels_work_for_an_ordinary_user():
         pytest.skip("the other tests run as an ordinary user already")
     python = _ordinary_interpreter()
     source = ROOT / "src"
-    command = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", python, "-B", "-c", ORDINARY]
+    command = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", python, "-B", "-c", ATTEMPTS]
     done = subprocess.run(
         command,
         capture_output=True,
@@ -134,4 +136,20 @@ def test_both_levels_work_for_an_ordinary_user():
     if "ModuleNotFoundError: No module named 'code_rl'" in done.stderr:
         pytest.skip("other users cannot reach the source")
     found = json.loads(done.stdout)
-    assert {name: found[name] for name in LEVELS} == {name: ["contained\n"] * 2 for name in LEVELS}
+    assert {name: found[name] for name in LEVELS} == {name: [name, "contained\n", "contained\n"] for name in LEVELS}
+
+
+WITHOUT_USER_NAMESPACES = """
+import ctypes
+assert ctypes.CDLL(None).unshare(0x10000000) == 0
+open("/proc/sys/user/max_user_namespaces", "w").write("0")
+"""
+
+
+def test_a_level_that_is_not_there_is_refused_by_name_and_auto_takes_the_next():
+    if LEVELS != ["full", "landlock"]:
+        pytest.skip("this machine lacks a level itself")
+    command = [sys.executable, "-c", WITHOUT_USER_NAMESPACES + ATTEMPTS]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    names_all(found["full"], "isolation=full", "CLONE_NEWUSER")
+    assert found["auto"] == found["landlock"] == ["landlock", "contained\n", "contained\n"]

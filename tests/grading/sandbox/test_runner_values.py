@@ -1,6 +1,5 @@
 """Values that cross the wall: one record, one value; lists and trees of nodes keep their shape."""
 
-import json
 import pathlib
 from array import array
 from collections import deque
@@ -10,7 +9,6 @@ import pytest
 from hypothesis import given
 
 from code_rl.grading import values
-from code_rl.grading.sandbox.executor import CallInput, case_bytes
 from code_rl.grading.values import BinaryTree, LinkedList, ValueCodecError
 from tests.refusals import refused
 
@@ -107,26 +105,6 @@ def test_encoded_text_that_is_no_value_is_refused():
     for text in ("[", "1,2", '{"__type__":"json","items":[1]}', ""):
         with pytest.raises(ValueCodecError):
             values.loads(values.dumps([values.Encoded(text)]))
-
-
-def test_a_case_without_more_is_encoded_as_ever():
-    assert case_bytes(CallInput((1,), {"k": 2})) == b'[[1],{"k":2}]'
-    more = case_bytes(CallInput((1,), fn_name="C", calls=(("m", (2,)),), catch=True))
-    assert json.loads(more) == [[1], {}, {"fn_name": "C", "calls": [["m", [2]]], "catch": True}]
-
-
-def test_what_a_problem_file_may_nest_arrives_in_every_message():
-    deep: object = 1
-    for _ in range(values.MAX_DEPTH):
-        deep = [deep]
-    assert values.decode(values.encode(deep)) == deep
-    for case in (
-        CallInput((deep,), {"k": deep}),
-        CallInput((((deep,), {"k": deep}), values.Encoded(values.dumps(deep)), deep)),
-        CallInput((), calls=(("m", (deep,)),)),
-    ):
-        wire = case_bytes(case)
-        assert values.loads(wire, len(wire), depth=-values.ENVELOPE)[0][:1] != [None]
 
 
 def test_iterators_of_collections_are_read_as_those_of_lists():
