@@ -105,6 +105,15 @@ def test_what_a_kill_at_the_very_end_left_undone_is_done(finished, tmp_path):
 
 
 @pytest.mark.long
+def test_a_page_that_cannot_be_written_stops_no_run(finished, tmp_path):
+    run = copied(finished, tmp_path / "run")
+    (run / "report.html").unlink()
+    (run / "report.html").mkdir()
+    assert train_command({"log_path": str(run), "max_steps": "3"}) == 0
+    assert (run / "report.html").is_dir()
+
+
+@pytest.mark.long
 def test_a_damaged_line_of_the_rollouts_is_named_and_the_newest_weights_train_on(finished, tmp_path, capsys):
     run = copied(finished, tmp_path / "run")
     lines = (run / "rollouts.jsonl").read_bytes().splitlines(keepends=True)

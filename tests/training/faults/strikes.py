@@ -12,7 +12,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -169,16 +169,14 @@ def descendants(pid: int) -> list[int]:
 
 def arm(fault: str, stage: str, more: dict[str, Any]) -> None:
     """Make `fault` strike when `stage` of the second step begins."""
-    import code_rl.training.pipeline
-    from code_rl.engine.local.sampling import EmbeddedSamplingClient
-    from code_rl.engine.local.training import EmbeddedTrainingClient
     from code_rl.grading.sandbox.server import EmbeddedSandbox
+    from code_rl.training.console import Console
     from code_rl.training.runs.recorder import Recorder
+    from tests.engine.local.embedded_models import client_types
 
     armed = Armed(fault, stage, more)
-    evaluation: Any = code_rl.training.pipeline
     begins, scored, log_step = Recorder.begins, Recorder.scored, Recorder.log_step
-    evaluate, attempt = evaluation.evaluate, EmbeddedSandbox._attempt
+    evaluating, attempt = Console.evaluating, EmbeddedSandbox._attempt
 
     def sampling(self: Any, step: int, *rest: Any) -> None:
         armed.sampled = step
@@ -188,10 +186,12 @@ def arm(fault: str, stage: str, more: dict[str, Any]) -> None:
         armed.trained = step
         scored(self, step, *rest)
 
-    async def evaluated(*args: Any, **kwargs: Any) -> Any:
+    @contextlib.contextmanager
+    def evaluated(self: Any, *args: Any) -> Iterator[Any]:
         _evaluating.set(True)
         try:
-            return await evaluate(*args, **kwargs)
+            with evaluating(self, *args) as judged:
+                yield judged
         finally:
             _evaluating.set(False)
 
@@ -210,13 +210,14 @@ def arm(fault: str, stage: str, more: dict[str, Any]) -> None:
             yield execution
 
     Recorder.begins, Recorder.scored = sampling, training  # type: ignore[method-assign, assignment]
-    evaluation.evaluate = evaluated
+    Console.evaluating = evaluated  # type: ignore[method-assign]
     Recorder.log_step = logged  # type: ignore[method-assign]
     EmbeddedSandbox._attempt = attempted  # type: ignore[method-assign]
-    _around(armed, EmbeddedSamplingClient, "sample", lambda: "evaluating" if _evaluating.get() else "sampling")
-    _around(armed, EmbeddedTrainingClient, "forward_backward", lambda: "training")
-    _around(armed, EmbeddedTrainingClient, "optim_step", lambda: "training")
-    _around(armed, EmbeddedTrainingClient, "save_state", lambda: "saving")
+    trainer, sampler = client_types()
+    _around(armed, sampler, "sample", lambda: "evaluating" if _evaluating.get() else "sampling")
+    _around(armed, trainer, "forward_backward", lambda: "training")
+    _around(armed, trainer, "optim_step", lambda: "training")
+    _around(armed, trainer, "save_state", lambda: "saving")
 
 
 def _around(armed: Armed, owner: type, name: str, stage: Callable[[], str]) -> None:
@@ -234,8 +235,8 @@ def _never() -> Any:
     """A request of a real remote client, whose server is well and does not answer it."""
     import httpx
 
-    from code_rl.engine.places import BackendKind, Place
+    from code_rl.engine import place_of
     from code_rl.engine.remote import Link, RemoteFuture
 
     httpx.get = lambda *_, **__: httpx.Response(200)
-    return RemoteFuture(Future(), Link(Place(BackendKind.SERVER, "http://server", None), 0.05), lambda value: value)
+    return RemoteFuture(Future(), Link(place_of("http://server"), 0.05), lambda value: value)

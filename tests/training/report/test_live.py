@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import code_rl
 from code_rl.training.report import open_run, write_report
+from tests.training.pipeline_support import small
 from tests.training.report.browsing import DESKTOP, expect, open_page, watched
 from tests.training.report.run_folders import rewind, write_run
 
@@ -56,3 +59,15 @@ def test_a_page_of_a_run_in_progress_reloads_itself_until_the_last_step(browser,
         expect(status).to_be_hidden()
         assert seen.problems == []
         assert seen.leaving(run.as_uri()) == []
+
+
+def test_writing_the_page_takes_a_small_part_of_a_runs_time(tmp_path):
+    pages = set()
+
+    def seen(trajectory: code_rl.Trajectory) -> float:
+        pages.add((tmp_path / "report.html").stat().st_ino)
+        return float(trajectory.format_ok)
+
+    given: dict[str, Any] = small(tmp_path, batch_size=4, group_size=2, max_tokens=2, max_steps=20, save_every=0)
+    code_rl.train(**given | {"reward": seen})
+    assert 1 <= len(pages) < 10
