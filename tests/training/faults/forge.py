@@ -83,9 +83,11 @@ def serve() -> None:
 def import_everything() -> None:
     """All that a training imports."""
     sys.path.insert(0, str(ROOT))
+    import code_rl.training.trainer
     from tests.training.survival.kill_suite import preload
 
     preload()
+    code_rl.training.trainer._report = lambda log_path: ""  # the page costs more than the run
 
 
 def forked(case: dict[str, Any]) -> dict[str, Any]:
