@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 from rich.console import Console as RichConsole
+from tokenizers import Tokenizer
 
 import code_rl.loop
 from code_rl.data import ProblemOrder
 from code_rl.data.builtin import BuiltinTrainSet
 from code_rl.engine.checkpoints import read_checkpoints, read_config
 from code_rl.engine.names import BUILT_IN_FOLDER, source_of
-from code_rl.engine.probes import load_tokenizer
 from code_rl.grading import Problem, StdinTest
 from code_rl.grading.native import format_problem
 from code_rl.policy import prompt_length, refuse_prompts
@@ -51,7 +51,7 @@ def test_a_base_model_without_a_chat_template_trains_on_plain_turns_and_the_run_
     assert train_command(small(tmp_path / "run", model_name=base, dataset="builtin", max_steps=1)) == 0
     assert "role_colon" in capsys.readouterr().out
     (prompt,) = {tuple(group["prompt_tokens"]) for group in rollouts(tmp_path / "run")[:1]}
-    assert load_tokenizer(str(base)).decode(prompt).endswith("\n\nAssistant:")
+    assert Tokenizer.from_file(str(base / "tokenizer.json")).decode(prompt).endswith("\n\nAssistant:")
 
 
 @pytest.fixture(scope="module")
