@@ -170,21 +170,25 @@ def descendants(pid: int) -> list[int]:
 def arm(fault: str, stage: str, more: dict[str, Any]) -> None:
     """Make `fault` strike when `stage` of the second step begins."""
     from code_rl.grading.sandbox.server import EmbeddedSandbox
+    from code_rl.policy.completion_log import InFlight
     from code_rl.training.console import Console
-    from code_rl.training.runs.recorder import Recorder
+    from code_rl.util.files import JsonLines
     from tests.engine.local.embedded_models import client_types
+    from tinker_utils.log import MultiplexLogger
 
     armed = Armed(fault, stage, more)
-    begins, scored, log_step = Recorder.begins, Recorder.scored, Recorder.log_step
+    group_log, append, log_metrics = InFlight.group_log, JsonLines.append, MultiplexLogger.log_metrics
     evaluating, attempt = Console.evaluating, EmbeddedSandbox._attempt
 
-    def sampling(self: Any, step: int, *rest: Any) -> None:
-        armed.sampled = step
-        begins(self, step, *rest)
+    def sampling(self: Any, step: int, *rest: Any) -> Any:
+        if not _evaluating.get():
+            armed.sampled = step
+        return group_log(self, step, *rest)
 
-    def training(self: Any, step: int, *rest: Any) -> None:
-        armed.trained = step
-        scored(self, step, *rest)
+    def training(self: Any, record: Any) -> None:
+        if "policy_step" in record:  # a group, which is trained on next
+            armed.trained = record["step"]
+        append(self, record)
 
     @contextlib.contextmanager
     def evaluated(self: Any, *args: Any) -> Iterator[Any]:
@@ -197,7 +201,7 @@ def arm(fault: str, stage: str, more: dict[str, Any]) -> None:
 
     def logged(self: Any, *args: Any, **kwargs: Any) -> None:
         armed.at("logging")
-        log_step(self, *args, **kwargs)
+        log_metrics(self, *args, **kwargs)
 
     async def attempted(self: Any, job: Any, alone: bool) -> AsyncIterator[Any]:
         from code_rl.util.errors import SandboxError
@@ -209,9 +213,9 @@ def arm(fault: str, stage: str, more: dict[str, Any]) -> None:
         async for execution in attempt(self, job, alone):
             yield execution
 
-    Recorder.begins, Recorder.scored = sampling, training  # type: ignore[method-assign, assignment]
+    InFlight.group_log, JsonLines.append = sampling, training  # type: ignore[method-assign]
     Console.evaluating = evaluated  # type: ignore[method-assign]
-    Recorder.log_step = logged  # type: ignore[method-assign]
+    MultiplexLogger.log_metrics = logged  # type: ignore[method-assign]
     EmbeddedSandbox._attempt = attempted  # type: ignore[method-assign]
     trainer, sampler = client_types()
     _around(armed, sampler, "sample", lambda: "evaluating" if _evaluating.get() else "sampling")
