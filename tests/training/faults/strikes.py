@@ -213,8 +213,8 @@ def arm(fault: str, stage: str, more: dict[str, Any]) -> None:
         async for execution in attempt(self, job, alone):
             yield execution
 
-    InFlight.group_log, JsonLines.append = sampling, training  # type: ignore[method-assign]
-    Console.evaluating = evaluated  # type: ignore[method-assign]
+    InFlight.group_log, JsonLines.append = sampling, training  # type: ignore[method-assign, assignment]
+    Console.evaluating = evaluated  # type: ignore[method-assign, assignment]
     MultiplexLogger.log_metrics = logged  # type: ignore[method-assign]
     EmbeddedSandbox._attempt = attempted  # type: ignore[method-assign]
     trainer, sampler = client_types()
