@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from tests.kinds import each_is
 from tests.refusals import refused
 
 
+@cache
 def scheduled(text, **shape):
     """The token limits of a setting, with another window or lag."""
     return replace(make_config({"max_tokens_schedule": text}).schedule(), **shape)
