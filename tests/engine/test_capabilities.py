@@ -2,36 +2,47 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from code_rl.engine.places import BackendKind, Capabilities
+from code_rl.engine import BackendKind, TrainingOptions, connect
 from code_rl.training.assembly import trainable
 from code_rl.training.config import make_config
 from code_rl.training.objective import objective_of
 from tests.refusals import refused
 
-LIMITED = Capabilities(BackendKind.SERVER, {"ppo": frozenset({"clip_low_threshold"})}, scaled_logprobs=True)
+
+@cache
+def embedded() -> Any:
+    """The capabilities of the embedded engine, of which others differ in what a test says."""
+    backend = asyncio.run(connect(make_config({"backend": "embedded"}), TrainingOptions(), Path("unused")))
+    backend.close()
+    return backend.capabilities
 
 
-def test_a_back_end_has_the_losses_and_settings_that_it_lists():
-    assert LIMITED.has_loss("ppo", {"clip_low_threshold": 0.9})
-    assert not LIMITED.has_loss("ppo", {"clip_high_threshold": 1.1})
-    assert not LIMITED.has_loss("mis")
-    assert Capabilities(BackendKind.TINKER, None).has_loss("mis")
+def limited(**facts: Any) -> Any:
+    listed = {"ppo": frozenset({"clip_low_threshold"})}
+    return replace(embedded(), **{"kind": BackendKind.SERVER, "losses": listed, **facts})
 
 
-def test_a_loss_that_a_probe_found_refused_is_not_had_whatever_is_listed():
-    assert not replace(LIMITED, refused_losses=frozenset({"ppo"})).has_loss("ppo")
+def test_a_back_end_has_the_losses_and_settings_that_it_lists_unless_a_probe_found_them_refused():
+    assert limited().has_loss("ppo", {"clip_low_threshold": 0.9})
+    assert not limited().has_loss("ppo", {"clip_high_threshold": 1.1})
+    assert not limited().has_loss("mis")
+    assert limited(losses=None).has_loss("mis")
+    assert not limited(refused_losses=frozenset({"ppo"})).has_loss("ppo")
 
 
 @pytest.mark.parametrize(("loss", "by_name"), [("ppo", True), ("mis", False), ("cispo", False)])
 def test_a_loss_is_sent_by_name_where_the_back_end_has_it_and_else_computed_here(loss, by_name):
     config = make_config({"loss": loss})
-    backend: Any = SimpleNamespace(capabilities=LIMITED)
+    backend: Any = SimpleNamespace(capabilities=limited())
     said: list[str] = []
     trained = trainable(objective_of(config), backend, config, said.append)
     assert trained.loss.by_name is by_name
@@ -40,7 +51,7 @@ def test_a_loss_is_sent_by_name_where_the_back_end_has_it_and_else_computed_here
 
 def kind(*, scaled, trains):
     keys = frozenset({"temperature"} if trains else ())
-    return Capabilities(BackendKind.SERVER, {"ppo": keys}, scaled_logprobs=scaled)
+    return limited(losses={"ppo": keys}, scaled_logprobs=scaled)
 
 
 @pytest.mark.parametrize(
@@ -72,5 +83,5 @@ def test_a_custom_loss_has_a_temperature_only_in_process():
 
 def test_one_loss_without_temperature_is_a_trainer_without():
     losses = {"ppo": frozenset({"temperature"}), "dro": frozenset[str]()}
-    assert not Capabilities(BackendKind.SERVER, losses).trains_at_temperature
-    assert not Capabilities(BackendKind.TINKER, None).trains_at_temperature
+    assert not limited(losses=losses).trains_at_temperature
+    assert not limited(losses=None).trains_at_temperature

@@ -86,7 +86,7 @@ def write(model, path: Path) -> dict[str, torch.Tensor]:
 def test_it_is_the_model_that_its_values_say_and_is_converted_once(model, tmp_path, monkeypatch):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from code_rl.engine.local.models import load_model
+    from code_rl.engine.local import EmbeddedService
 
     values = write(model, tmp_path / "m.GGUF")
     name = str(tmp_path / "m.GGUF")
@@ -98,7 +98,7 @@ def test_it_is_the_model_that_its_values_say_and_is_converted_once(model, tmp_pa
         assert torch.allclose(read(tokens).logits, model(tokens).logits, atol=1e-4)
     assert read.lm_head.weight is read.model.embed_tokens.weight
     assert AutoTokenizer.from_pretrained(folder).chat_template == TEMPLATE
-    assert load_model(name, torch.device("cpu"), torch.float32).eos == {1}
+    assert EmbeddedService(device="cpu").load(name).result().eos == {1}
     monkeypatch.setattr(reading, "_convert", None)
     (tmp_path / "m.GGUF").rename(tmp_path / "other.gguf")
     assert source_of(str(tmp_path / "other.gguf")) == folder

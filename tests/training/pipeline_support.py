@@ -14,8 +14,6 @@ from code_rl.training import read_metrics
 from code_rl.training.assembly import assemble
 from code_rl.training.config import make_config
 from code_rl.training.console import Console
-from code_rl.training.pipeline import evaluate_run
-from code_rl.util.concurrency import gather_or_cancel
 from code_rl.util.files import read_lines
 
 SMALL = {
@@ -56,14 +54,15 @@ def sequential_reference(given: dict[str, str]) -> list[dict[str, Any]]:
             console = Console(config.max_steps)
             run = await assemble(config, Path(given["log_path"]), False, console, asyncio.Event(), stack)
             policy = await run.policy(0)
-            baseline = await evaluate_run(run, policy, full=True) if config.eval_every >= 0 else {}
             for step in range(config.max_steps):
                 prompts = run.shape.prompts
                 problems = run.train_problems.batch(step * prompts, prompts)
                 seeds = [derive_seed(config.seed, "sample", step, index) for index in range(prompts)]
-                groups = await gather_or_cancel(
-                    policy.roll_out(problem, run.shape.samples_per_prompt, run.eval_sampling, seed)
-                    for problem, seed in zip(problems, seeds, strict=True)
+                groups = await asyncio.gather(
+                    *(
+                        policy.roll_out(problem, run.shape.samples_per_prompt, run.eval_sampling, seed)
+                        for problem, seed in zip(problems, seeds, strict=True)
+                    )
                 )
                 datums, rewards = [], []
                 for group in groups:
@@ -87,7 +86,6 @@ def sequential_reference(given: dict[str, str]) -> list[dict[str, Any]]:
                         "loss_sum": loss if datums else None,
                         "tokens": [[list(m.last.tokens) for m in group.trajectories] for group in groups],
                         "logprobs": [[list(m.logprobs) for m in group.trajectories] for group in groups],
-                        "baseline": baseline,
                     }
                 )
         return steps

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import replace
+from functools import cache
 
 from code_rl.grading import Problem, StdinTest, Verdict, VerdictKind
 from code_rl.policy import Group, Trajectory, Turn
 from code_rl.policy.rewards import Reward
-from code_rl.training.objective import Objective
+from code_rl.training.config import make_config
+from code_rl.training.objective import Objective, objective_of
 
 PROBLEM = Problem(id="p", statement="s", tests=(StdinTest(input="", expected="", public=True),))
 REWARD = Reward(lambda trajectory: float(trajectory.text))
 """The reward for being correct stands in the text."""
 
 
-def objective(**parts: Any) -> Objective:
-    return Objective(reward=REWARD, **parts)
+@cache
+def objective(**settings: str | float) -> Objective:
+    """The objective of these settings, with the reward that stands in the text."""
+    found = objective_of(make_config({name: str(value) for name, value in settings.items()}))
+    return replace(found, reward=replace(REWARD, cut_is_wrong=found.reward.cut_is_wrong))
 
 
 def trajectory(

@@ -3,51 +3,82 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
+import code_rl
 from code_rl.data import load_problems
 from code_rl.grading import CallTest, Problem, StdinTest, judge_async
-from code_rl.grading.sandbox import connect_executor
 from code_rl.policy import Trajectory
-from code_rl.policy.rewards import Reward
 from code_rl.training import read_metrics
-from code_rl.training.objective import Objective
-from code_rl.training.problem_sampler import impossible
-from code_rl.training.report.diagnostics import diagnose
-from code_rl.training.reward_errors import canary_metrics
+from tests.boxes import shared_box
 from tests.training.pipeline_support import rollouts, small, untimed
-from tests.training.rollout_support import group_of, trajectory
+from tests.training.report.run_folders import overview
 from tests.verbs import train_command
 
 STDIN = Problem("echo", "Print the line.", (StdinTest("a", "a", public=True), StdinTest("b", "b")))
 CALLS = Problem("same", "Return it.", (CallTest((1,), 1, public=True), CallTest((2,), 2)), fn_name="same")
 
 
+PROBLEMS = [*load_problems("builtin")[:3], STDIN, CALLS]
+
+
+@dataclass
+class Canaries:
+    """A step beside canaries: those that were sampled, and its metrics. Their answers have no program and are paid in
+    full for one problem, for the others almost in full."""
+
+    sampled: list[Problem] = field(default_factory=list)
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+    def of(self, problem: Problem) -> Problem:
+        return next(canary for canary in self.sampled if canary.id == problem.id)
+
+
+@pytest.fixture(scope="module")
+def canaries(tmp_path_factory):
+    seen = Canaries()
+
+    def paid(trajectory: Trajectory, problem: Problem) -> float:
+        assert trajectory.last.code is None
+        if problem in PROBLEMS:
+            return 0.0
+        seen.sampled.append(problem)
+        return 1.0 if problem.id == STDIN.id else 0.9
+
+    folder = tmp_path_factory.mktemp("canaries")
+    given: dict[str, Any] = small(folder, batch_size=64, group_size=32, max_tokens=2, max_steps=1, save_every=0)
+    result = code_rl.train(**{**given, "dataset": PROBLEMS, "reward": paid, "canary": 1.0})
+    (seen.metrics,) = map(dict, result.metrics)
+    return seen
+
+
 @pytest.mark.parametrize(
     ("problem", "solution"), [(STDIN, "print(input())"), (CALLS, "def same(x):\n    return x")], ids=["stdin", "calls"]
 )
-def test_what_solves_a_problem_does_not_solve_its_canary(problem, solution):
-    async def both() -> list[bool]:
-        async with contextlib.aclosing(connect_executor("embedded")) as executor:
-            verdicts = [await judge_async(each, solution, executor) for each in (problem, impossible(problem, 1))]
-        return [each.correct for each in verdicts]
-
-    assert asyncio.run(both()) == [True, False]
+def test_what_solves_a_problem_does_not_solve_its_canary(canaries, problem, solution):
+    both = (problem, canaries.of(problem))
+    verdicts = [asyncio.run(judge_async(each, solution, shared_box())) for each in both]
+    assert [verdict.correct for verdict in verdicts] == [True, False]
 
 
-@pytest.mark.parametrize("problem", [*load_problems("builtin")[:3], STDIN, CALLS], ids=lambda each: each.id)
-def test_a_canary_looks_the_same_and_contradicts_itself(problem):
-    canary = impossible(problem, 1)
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda each: each.id)
+def test_a_canary_looks_the_same_and_contradicts_itself(canaries, problem):
+    canary = canaries.of(problem)
     assert canary.view() == problem.view()
     first, again = canary.tests[0], canary.tests[-1]
     assert replace(first, expected=None, public=False) == replace(again, expected=None)
     assert first.expected != again.expected
     hidden = [(was, now) for was, now in zip(problem.tests, canary.tests, strict=False) if not was.public]
     assert all(was.expected != now.expected for was, now in hidden)
+
+
+def test_an_answer_without_a_program_that_is_paid_in_full_is_named(canaries):
+    paid = sum(canary.id == STDIN.id for canary in canaries.sampled)
+    assert 0 < paid == canaries.metrics["canary/passed"] == canaries.metrics["canary/programs"]
+    assert "canary/program" in canaries.metrics
 
 
 @pytest.mark.long
@@ -84,30 +115,9 @@ def test_a_judge_that_pays_one_token_is_named_within_ten_steps(tmp_path, capsys)
         train_command(small(tmp_path, max_steps=10, canary=0.1, reward="tests.training.test_canary:pays_a_token")) == 0
     )
     records = read_metrics(tmp_path)
-    found = {finding.name: finding for finding in diagnose(records, {})}
-    assert found["canary-passed"].severity == "bad"
+    found = {finding["name"]: finding for finding in overview(tmp_path)["findings"]}
+    assert found["canary-passed"]["severity"] == "bad"
     program = next(record["canary/program"] for record in records if record.get("canary/passed"))
     assert "def" in program
-    assert program in found["canary-passed"].evidence
+    assert program in found["canary-passed"]["evidence"]
     assert program in capsys.readouterr().out
-
-
-def test_an_answer_without_a_program_that_is_paid_in_full_is_named():
-    empty = group_of([trajectory(-0.1, correctness=0.0)])
-    assert empty.trajectories[0].last.code is None
-    for paid, passed in ((1.0, 1), (0.9, 0)):
-        objective = Objective(Reward(lambda _, paid=paid: paid))
-        found = canary_metrics([empty], objective)
-        assert (found["canary/passed"], found["canary/programs"]) == (passed, passed)
-
-
-def knows_its_problem(trajectory: Trajectory, problem: Problem) -> float:
-    """Pay for any program, where the problem and its reference solution are there."""
-    return float(bool(problem.solutions[0]) and trajectory.format_ok)
-
-
-def test_a_reward_may_take_the_problem_too(tmp_path):
-    settings = small(tmp_path, max_steps=1, reward="tests.training.test_canary:knows_its_problem", canary=1)
-    assert train_command(settings) == 0
-    rewards = {row["reward"] for group in rollouts(tmp_path) for row in group["completions"]}
-    assert rewards <= {1.0, -0.1}

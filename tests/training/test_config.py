@@ -12,19 +12,18 @@ from code_rl.util.settings import describe, make_settings, read_arguments
 from tests.refusals import refused
 
 
-@pytest.mark.parametrize("words", [["max_steps=20"], ["--max_steps=20"], ["--max_steps", "20"], ["--max-steps", "20"]])
-def test_every_spelling_means_the_same(words):
-    assert read_arguments(words) == {"max_steps": "20"}
+@pytest.mark.parametrize("words", ["max_steps=a=b", "--max_steps=a=b", "--max_steps a=b", "--max-steps a=b"])
+def test_every_spelling_means_the_same_and_values_may_hold_equals_signs_and_dashes(words):
+    assert read_arguments([*words.split(), "--log_path", "--odd=name"]) == {
+        "max_steps": "a=b",
+        "log_path": "--odd=name",
+    }
 
 
 @pytest.mark.parametrize("words", [["20"], ["--max_steps"], ["seed=1", "--seed=2"], ["-x=1"]])
 def test_words_that_are_no_setting_are_refused(words):
     with refused():
         read_arguments(words)
-
-
-def test_values_may_hold_equals_signs_and_dashes():
-    assert read_arguments(["--log_path", "--odd=name", "dataset=a=b"]) == {"log_path": "--odd=name", "dataset": "a=b"}
 
 
 @pytest.mark.parametrize(
@@ -41,20 +40,16 @@ def test_another_verb_s_word_for_a_run_is_refused_with_the_right_one(verb, given
     assert f"unknown setting '{given}', did you mean '{meant}'?" in capsys.readouterr().err
 
 
-def test_without_groups_per_batch_group_size_is_the_number_of_prompts():
-    assert batch_shape(Config()) == BatchShape(prompts=8, samples_per_prompt=16)
-
-
-def test_with_groups_per_batch_group_size_is_completions_per_prompt():
-    config = make_config({"group_size": "8", "groups_per_batch": "128"})
-    assert batch_shape(config) == BatchShape(prompts=128, samples_per_prompt=8)
-
-
-def test_courses_command_line():
-    words = "--max_steps=20 --max_tokens=4096 --batch_size=32 --group_size=8 --eval_every=10 --save_every=10"
-    config = make_config(read_arguments(words.split()))
-    assert batch_shape(config) == BatchShape(prompts=8, samples_per_prompt=4)
-    assert (config.max_steps, config.max_tokens, config.backend, config.model_name) == (20, 4096, "embedded", "tiny")
+@pytest.mark.parametrize(
+    ("given", "shape"),
+    [
+        ({}, (8, 16)),
+        ({"batch_size": "32", "group_size": "8"}, (8, 4)),
+        ({"groups_per_batch": "128", "group_size": "8"}, (128, 8)),
+    ],
+)
+def test_group_size_is_completions_per_prompt_beside_groups_per_batch_and_else_the_prompts(given, shape):
+    assert batch_shape(make_settings(Config, given)) == BatchShape(*shape)
 
 
 @given(st.integers(1, 300), st.integers(1, 300))

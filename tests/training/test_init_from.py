@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
 
 from code_rl.cli.main import main
 from code_rl.engine.checkpoints import read_checkpoints
-from code_rl.engine.local.state import read_state
 from tests.training.pipeline_support import rollouts, small, untimed
 from tests.verbs import train_command
 
@@ -22,7 +23,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def adam_steps(log_path: Path) -> int:
-    return int(read_state(Path(read_checkpoints(log_path)[-1]["state_path"])).meta["adam_steps"])
+    with safe_open(read_checkpoints(log_path)[-1]["state_path"], framework="pt") as state:
+        return int(json.loads(state.metadata()["settings"])["adam_steps"])
 
 
 @pytest.mark.long

@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from code_rl.grading import Problem, StdinTest, Verdict, VerdictKind
-from code_rl.grading.verdict import Failure
+from code_rl.grading import Problem, StdinTest, Verdict, VerdictKind, judge_async
 from code_rl.policy import Trajectory
 from code_rl.training import read_metrics
 from code_rl.training.objective import ScoredGroup
-from code_rl.training.report.diagnostics import diagnose
 from code_rl.training.reward_errors import passes_public, reward_metrics, second_judgment
 from code_rl.util.rates import wilson
 from tests.boxes import shared_box
 from tests.training.pipeline_support import small
+from tests.training.report.run_folders import overview
 from tests.training.rollout_support import group_of, trajectory
 from tests.verbs import train_command
 
@@ -59,16 +58,19 @@ def test_programs_that_fail_and_are_paid_count_over_the_whole_run() -> None:
     assert then["reward/fpr_upper"] > 1 / 3
 
 
+def wrong_at(number: int, problem: Problem) -> Verdict:
+    """The verdict on a program that is wrong where this number is the input."""
+    return asyncio.run(judge_async(problem, f"n = int(input())\nprint(n if n != {number} else -1)", shared_box()))
+
+
 @pytest.mark.parametrize(("failed", "passes"), [(0, False), (1, False), (2, True), (3, True)])
 def test_a_program_passes_the_public_tests_if_its_first_failure_is_after_them(failed: int, passes: bool) -> None:
-    failure = Failure(failed, failed < 2, "wrong")
-    assert passes_public(PROBLEM, Verdict(VerdictKind.WRONG_ANSWER, failed, 4, "lcb", failure)) is passes
+    assert passes_public(PROBLEM, wrong_at(failed, PROBLEM)) is passes
 
 
 def test_a_public_test_after_the_failure_proves_nothing() -> None:
     problem = Problem("late", "late", TESTS[::-1])
-    failure = Failure(0, False, "wrong")
-    assert passes_public(problem, Verdict(VerdictKind.WRONG_ANSWER, 0, 4, "lcb", failure)) is None
+    assert passes_public(problem, wrong_at(3, problem)) is None
     assert passes_public(problem, Verdict(VerdictKind.NO_CODE, 0, 4, "lcb", None)) is False
 
 
@@ -90,9 +92,9 @@ def test_a_reward_against_the_verdict_raises_an_alarm_with_a_program(tmp_path, c
     records = [record for record in read_metrics(tmp_path) if record["step"] >= 0]
     assert all(record["reward/wrong_paid"] == record["reward/wrong"] for record in records)
     assert records[-1]["reward/fpr_upper"] == 1
-    found = {finding.name: finding for finding in diagnose(records, {})}["wrong-paid"]
+    found = {finding["name"]: finding for finding in overview(tmp_path)["findings"]}["wrong-paid"]
     program = next(record["reward/wrong_program"] for record in records if record["reward/wrong_paid"])
-    assert program in found.evidence
+    assert program in found["evidence"]
     assert capsys.readouterr().out.count(program) >= 1
 
 

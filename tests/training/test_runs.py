@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 from code_rl.engine.checkpoints import get_last_checkpoint, save_checkpoint
 from code_rl.engine.local import EmbeddedService
 from code_rl.training.report import open_run
-from code_rl.training.runs.directory import check_log_dir
-from code_rl.training.runs.logs import setup_logging
 from code_rl.util.errors import ConfigError, DataError
 from code_rl.util.files import JsonLines, KeyedLog, read_lines
 from tests.refusals import refused
 from tests.training.pipeline_support import rollouts, small
 from tests.verbs import train_command
-from tinker_utils.log import setup_logging as course_logging
+from tinker_utils.cli import check_log_dir
+from tinker_utils.log import setup_logging
 
 
 @given(cut=st.integers(0, 200))
@@ -139,16 +138,6 @@ def test_a_models_folder_is_no_run_and_stays(tmp_path, behavior):
     assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
 
 
-def test_logging_keeps_settings_metrics_and_text(tmp_path):
-    logger = setup_logging(tmp_path, {"seed": 1})
-    logger.log_metrics({"loss": 0.5}, step=3)
-    logging.getLogger("code_rl").warning("look here")
-    logger.close()
-    assert json.loads((tmp_path / "config.json").read_text()) == {"seed": 1}
-    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 3, "loss": 0.5}
-    assert "look here" in (tmp_path / "logs.log").read_text()
-
-
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory):
     """Groups as they were logged, and logs.log, of a run that masks cut completions and takes something off for length."""
@@ -181,13 +170,16 @@ def test_logs_log_has_the_back_ends_answers(logged):
     assert "the back end answered forward_backward of " in text
 
 
-def test_the_courses_logging_shows_a_step_on_the_console_too(tmp_path, capsys):
-    logger = course_logging(tmp_path, config={"seed": 1})
+def test_logging_keeps_settings_metrics_and_text_and_shows_a_step_on_the_console(tmp_path, capsys):
+    logger = setup_logging(tmp_path, config={"seed": 1})
+    assert json.loads((tmp_path / "config.json").read_text()) == {"seed": 1}
     logger.log_hparams({"learning_rate": 4e-5})
     logger.log_metrics({"mean_reward": 0.25}, step=3)
+    logging.getLogger("code_rl").warning("look here")
     logger.close()
     shown = capsys.readouterr().out
     assert "4e-05" in shown
     assert "step 3" in shown
     assert "0.25" in shown
     assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 3, "mean_reward": 0.25}
+    assert "look here" in (tmp_path / "logs.log").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import subprocess
@@ -13,12 +14,11 @@ import pytest
 from code_rl.engine import place_of
 from code_rl.training import prepare
 from code_rl.training.config import make_config
-from code_rl.training.trainer import confirm
-from code_rl.util.errors import ConfigError
 from code_rl.util.settings import read_arguments
 from tests.paths import ROOT
 
 KEY = {"TINKER_API_KEY": "tml-dummy-key"}
+NO_PACKET_LEAVES = {"https_proxy": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
 COURSE = "max_steps=20 max_tokens=4096 batch_size=32 group_size=8 eval_every=10 save_every=10"
 COOKBOOK = "group_size=8 groups_per_batch=128 learning_rate=4e-5 lora_rank=32 max_tokens=24576"
 
@@ -82,11 +82,19 @@ def test_what_spends_money_without_an_end_is_refused_where_nobody_can_confirm(tm
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("limit", [["main", "--max_steps", "20"], ["max_tokens_total=1000000"]])
-def test_what_has_an_end_is_announced_and_goes_on_to_the_service(tmp_path, limit):
-    proxy = {"https_proxy": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}  # so that no packet leaves
-    result = call(tmp_path, *limit, **KEY, **proxy)
-    assert ("until 20 steps are done" if limit[0] == "main" else "until max_tokens_total=1000000") in result.stdout
+@pytest.mark.parametrize(
+    ("words", "end", "longest"),
+    [
+        ("main --max_steps 20 --max_tokens 112", "20 steps are done", 112),
+        ("max_steps=1 max_tokens=112 max_tokens_schedule=0:64,100:128", "1 step is done", 128),
+        ("max_tokens_total=1000000 max_tokens=112 max_tokens_schedule=0:64,1:96", "max_tokens_total=1000000", 96),
+    ],
+)
+def test_what_has_an_end_is_announced_with_its_longest_completion_and_goes_on_to_the_service(
+    tmp_path, words, end, longest
+):
+    result = call(tmp_path, *words.split(), **KEY, **NO_PACKET_LEAVES)
+    assert f"completions × up to {longest} tokens a step, until {end}\n" in result.stdout
     assert result.returncode == 2
     assert "cannot be reached" in result.stderr
 
@@ -134,21 +142,11 @@ def test_keys_are_found_in_an_env_file_from_the_working_directory_upwards(tmp_pa
     assert "this costs money" in call(tmp_path / "deep" / "er").stdout
 
 
-def test_a_run_that_had_an_end_is_asked_for_again_when_a_resume_takes_it_away(tmp_path, monkeypatch):
-    before = {"max_steps": 3}
-    monkeypatch.setattr("code_rl.training.trainer.settings_of", lambda path: dict(before))
-    endless = {"backend": "tinker", "model_name": "x", "max_steps": "-1", "log_path": str(tmp_path)}
-    for name, value in KEY.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("TINKER_BASE_URL", raising=False)
-    with pytest.raises(ConfigError):
-        confirm(make_config(endless), resumes=True)
-    before["max_steps"] = -1
-    confirm(make_config(endless), resumes=True)
-
-
-@pytest.mark.usefixtures("keyed")
-@pytest.mark.parametrize(("schedule", "longest"), [("0:64,100:128", 128), ("0:64,1:96", 96), (None, 112)])
-def test_the_confirmation_names_the_longest_completion_of_training(schedule, longest, capsys):
-    confirm(make_config({"max_tokens": 112, "max_tokens_schedule": schedule, "max_steps": 1}), resumes=False)
-    assert f"completions × up to {longest} tokens a step" in capsys.readouterr().out
+@pytest.mark.long
+@pytest.mark.parametrize(("before", "said"), [(3, "give max_steps=, max_tokens_total= or max_cost="), (-1, "reached")])
+def test_a_run_that_had_an_end_is_asked_for_again_when_a_resume_takes_it_away(tmp_path, before, said):
+    settings = {"backend": "tinker", "model_name": "x", "max_steps": before}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    result = call(tmp_path, f"log_path={tmp_path}", "max_steps=-1", **KEY, **NO_PACKET_LEAVES)
+    assert result.returncode == 2
+    assert said in result.stderr

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 from rich.console import Console as RichConsole
+from tokenizers import Tokenizer
 
 import code_rl.loop
 from code_rl.data import ProblemOrder
 from code_rl.data.builtin import BuiltinTrainSet
 from code_rl.engine.checkpoints import read_checkpoints, read_config
 from code_rl.engine.names import BUILT_IN_FOLDER, source_of
-from code_rl.engine.probes import load_tokenizer
 from code_rl.grading import Problem, StdinTest
 from code_rl.grading.native import format_problem
 from code_rl.policy import prompt_length, refuse_prompts
@@ -32,8 +32,6 @@ from code_rl.training import read_metrics
 from code_rl.training.assembly import check_room, prepare
 from code_rl.training.config import defaults_here, doubtful, make_config, unused
 from code_rl.training.console import Console
-from code_rl.training.problem_sampler import ProblemSampler
-from code_rl.training.trainer import _hints
 from code_rl.util.errors import BackendError, DataError
 from code_rl.util.files import read_lines
 from tests.paths import ROOT
@@ -53,7 +51,7 @@ def test_a_base_model_without_a_chat_template_trains_on_plain_turns_and_the_run_
     assert train_command(small(tmp_path / "run", model_name=base, dataset="builtin", max_steps=1)) == 0
     assert "role_colon" in capsys.readouterr().out
     (prompt,) = {tuple(group["prompt_tokens"]) for group in rollouts(tmp_path / "run")[:1]}
-    assert load_tokenizer(str(base)).decode(prompt).endswith("\n\nAssistant:")
+    assert Tokenizer.from_file(str(base / "tokenizer.json")).decode(prompt).endswith("\n\nAssistant:")
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +105,15 @@ def test_what_a_kill_at_the_very_end_left_undone_is_done(finished, tmp_path):
 
 
 @pytest.mark.long
+def test_a_page_that_cannot_be_written_stops_no_run(finished, tmp_path):
+    run = copied(finished, tmp_path / "run")
+    (run / "report.html").unlink()
+    (run / "report.html").mkdir()
+    assert train_command({"log_path": str(run), "max_steps": "3"}) == 0
+    assert (run / "report.html").is_dir()
+
+
+@pytest.mark.long
 def test_a_damaged_line_of_the_rollouts_is_named_and_the_newest_weights_train_on(finished, tmp_path, capsys):
     run = copied(finished, tmp_path / "run")
     lines = (run / "rollouts.jsonl").read_bytes().splitlines(keepends=True)
@@ -125,11 +132,13 @@ def test_a_resumed_run_says_from_which_step_and_keeps_its_id_and_another_one_is_
     def name_of(run: Path) -> str:
         return str(read_config(run)["resolved"]["id"])
 
-    run = copied(finished, tmp_path / "run")
-    assert train_command({"log_path": str(run), "max_steps": "3"}) == 0
+    run = copied(finished, tmp_path / "my run")
+    assert train_command({"log_path": str(run), "max_steps": "3", "max_tokens_total": "100000"}) == 0
     said = capsys.readouterr().out
     assert "run  resumed after 2 steps" in said
     assert "new: " not in said
+    assert f"log_path='{run}' max_steps=6 max_tokens_total=200000\n" in said  # it can be pasted
+    assert "test_dataset=" in said
     assert name_of(run) == name_of(finished)
     assert train_command(small(run, max_steps=1, eval_every=-1, behavior_if_log_dir_exists="delete")) == 0
     said = capsys.readouterr().out
@@ -198,14 +207,6 @@ def test_a_recipes_samples_of_evaluations_are_not_held_against_a_run_without_the
     assert "eval_samples=2" in unused(make_config(settings | {"eval_samples": "2"}))[0]
 
 
-def test_the_next_command_can_be_pasted_as_it_is_printed(tmp_path):
-    capped = make_config(small(tmp_path, max_steps=3, max_tokens_total=1000))
-    assert _hints(capped, Path("my run"), True)[0].endswith("log_path='my run' max_steps=6 max_tokens_total=2000")
-    endless = make_config(small(tmp_path, max_steps=-1))
-    assert _hints(endless, tmp_path, True)[0].endswith(f"log_path={tmp_path}")
-    assert "test_dataset=" in _hints(capped, tmp_path, True)[1]
-
-
 class _Sandbox(BaseHTTPRequestHandler):
     """Health is fine; programs are refused with the server's `status`."""
 
@@ -223,13 +224,6 @@ class _Sandbox(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         pass
-
-
-def test_a_start_that_fails_at_its_end_leaves_no_folder(tmp_path):
-    given = small(tmp_path / "run", max_tokens_total=1)
-    with refused("max_tokens_total"):
-        train_command(given)
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("status", [None, 401, 403])
@@ -278,13 +272,6 @@ def test_a_prompt_that_leaves_no_more_than_the_buffer_gives_its_place_wherever_i
     assert all(group["max_tokens"] > 100 for group in groups)
     assert read_metrics(tmp_path / "run")[-1]["prompts_replaced"] == len(late)
     assert all(repr(name) in capsys.readouterr().out for name in late[:1])
-
-
-def test_prompts_without_room_are_counted_by_problem():
-    rows: list[Any] = [SimpleNamespace(id=f"p{number}") for number in range(3)]
-    sampler = ProblemSampler(ProblemOrder(rows, 0), make_config({"backend": "embedded"}), 2, lambda problem: 900, 512)
-    with pytest.raises(DataError, match="none of 3 problems tried, of 3"):
-        sampler.batch(0)
 
 
 class Words:

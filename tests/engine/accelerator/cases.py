@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import deque
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from io import StringIO
@@ -19,16 +18,10 @@ import numpy as np
 import torch
 from tinker import types
 
-from code_rl.engine.local import EmbeddedService, caches, decode, forward, picking
-from code_rl.engine.local.decode import SequenceRequest
+from code_rl.engine.local import EmbeddedService, picking
 from code_rl.engine.local.device import Device
-from code_rl.engine.local.forward import Prompt
-from code_rl.engine.local.hf import HfLearner, hf_modules, hf_weights
-from code_rl.engine.local.lora import Lora, LoraSettings
 from code_rl.engine.local.memory import Load, load_of, plan_memory
 from code_rl.engine.local.models import wrap_model
-from code_rl.engine.local.passes import read_pass
-from code_rl.engine.local.picking import Choice
 from code_rl.engine.losses import LOSSES
 from code_rl.training.config import make_config
 from code_rl.util.errors import ConfigError
@@ -210,15 +203,16 @@ def served(device: str, folder: str) -> Numbers:
 
 def counted_sampling(fault: str = "") -> Numbers:
     """Waits and bytes of sampling 16 completions of 40 tokens, without a fault or with one planted in the engine."""
+    model = _model("qwen3")
     _, client = _client("qwen3", NAME, "float32")
-    weights = client._learner.snapshot()
+    sampler = client.save_weights_and_get_sampling_client().result()
 
     def sample(length: int) -> int:
         card.reset()
         before = card.live
-        prompts = [Prompt(tuple(tokens(seed, PROMPT))) for seed in (1, 2)]
-        asked = deque(SequenceRequest((i, 0), prompts[i // 8], length, Choice(0, i), frozenset()) for i in range(16))
-        assert len(list(decode.decode(weights, asked, GIB))) == 16
+        asked = types.SamplingParams(max_tokens=length, seed=0, temperature=1.0, stop=[])
+        found = [sampler.sample(text(tokens(seed, PROMPT)), 8, asked) for seed in (1, 2)]
+        assert all(len(each.result().sequences) == 8 for each in found)
         return card.peak - before
 
     with sized(GIB), _FAULTS[fault]() if fault else nullcontext():
@@ -226,8 +220,10 @@ def counted_sampling(fault: str = "") -> Numbers:
         waits = card.waits
         peak = sample(40)
         columns = 2 * (32 + 8 * 48)
-        mask = 8 * weights.arch.queries_per_kv * columns * weights.dtype.itemsize
-        cells = decode.bytes_per_token(weights.arch, weights.dtype) * columns + mask
+        config = model.config
+        mask = 8 * config.num_attention_heads // config.num_key_value_heads * columns * 4
+        token = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 4
+        cells = token * columns + mask
         return {"waits_per_step": (card.waits - waits) / 32, "peak": peak, "cells": cells}
 
 
@@ -244,15 +240,15 @@ def _item_per_token() -> Any:
 
 
 def _doubled_cache() -> Any:
-    plain = forward.extended
+    plain = torch.cat
     kept: list[torch.Tensor] = []
 
-    def extended(cache: torch.Tensor, axis: int, width: int) -> torch.Tensor:
-        found = plain(cache, axis, width)
+    def cat(parts: Any, dim: int = 0) -> torch.Tensor:
+        found = plain(parts, dim=dim)
         kept.append(found.clone())
         return found
 
-    return patch.object(caches, "extended", extended)
+    return patch.object(torch, "cat", cat)
 
 
 def _wrong_device() -> Any:
@@ -299,24 +295,31 @@ def planned() -> Numbers:
     return {"planned": plan.parts.total, "peak": simulated("small", load, plan.tokens), "fits": fits, "rows": plan.rows}
 
 
+def _group(load: Load) -> list[types.Datum]:
+    """Completions of one prompt, each as long as the load allows."""
+    off, on = np.zeros(load.prompt - 1, dtype=np.float32), np.ones(load.longest - load.prompt, dtype=np.float32)
+    fields = {name: np.concatenate([off, on]) for name in ("logprobs", "advantages")}
+    return [datum([0] * load.longest, **fields) for _ in range(load.group)]
+
+
 def planned_transformers() -> Numbers:
     """The same for a model that transformers runs."""
     from transformers import AutoModelForCausalLM, GPT2Config
 
-    from benchmarks.memory import group
-
     install()
     load = Load(prompt=64, max_tokens=448, group=4, rank=8)
     config = GPT2Config(vocab_size=512, n_positions=1024, n_embd=64, n_layer=2, n_head=2)
+    service = EmbeddedService(device=NAME, dtype="float32")
     with sized(GIB):
         plan = plan_memory(config, torch.float32, Device(PLACE), load)
         before = card.live
-        weights = hf_weights(AutoModelForCausalLM.from_config(config).to(PLACE))
-        settings = LoraSettings(load.rank, 0)
-        learner = HfLearner(weights, Lora(weights.arch, settings, PLACE, hf_modules(weights, settings)))
-        sampler = learner.snapshot()
+        model = AutoModelForCausalLM.from_config(config)
+        service.models["m"] = wrap_model("m", "/nonexistent", model, service.device, service.dtype)
+        del model
+        client = service.create_lora_training_client("m", rank=load.rank, seed=0).result()
+        sampler = client.save_weights_and_get_sampling_client().result()
         card.reset()
-        learner.forward_backward(group(load.group, load.longest, load.prompt), read_pass("importance_sampling", None))
+        client.forward_backward(_group(load), "importance_sampling").result()
         del sampler
         return {"planned": plan.parts.total, "peak": card.peak - before, "fits": True, "rows": plan.rows}
 

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.functional import rms_norm
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from code_rl.engine.local.forward import rms_norm
 from code_rl.engine.local.memory import Meter
 
 NAME = "simgpu"
@@ -236,7 +236,7 @@ class _FusedNorm(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         ctx.eps = eps
         card.launched["fused_rms_norm"] += 1
-        return _wrapped(rms_norm(_inner(x), None if weight is None else _inner(weight), eps), {})
+        return _wrapped(rms_norm(_inner(x), x.shape[-1:], None if weight is None else _inner(weight), eps), {})
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
@@ -244,7 +244,7 @@ class _FusedNorm(torch.autograd.Function):
         card.launched["fused_rms_norm_backward"] += 1
         with torch.enable_grad():
             leaf = _inner(x).detach().requires_grad_()
-            found = rms_norm(leaf, None if weight is None else _inner(weight), ctx.eps)
+            found = rms_norm(leaf, x.shape[-1:], None if weight is None else _inner(weight), ctx.eps)
         (gradient,) = torch.autograd.grad(found, leaf, _inner(gradients[0]))
         return _wrapped(gradient, {}), None, None
 

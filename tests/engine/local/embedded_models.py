@@ -104,6 +104,15 @@ def service(model, state_dir=None, dtype="float32", source="/nonexistent"):
     return made
 
 
+def client_types():
+    """The types of the engine's training and sampling clients, on which faults and spies replace methods."""
+    made = EmbeddedService(device="cpu")
+    trainer = made.create_lora_training_client("tiny", rank=1, seed=0).result()
+    sampler = trainer.save_weights_and_get_sampling_client().result()
+    made.close()
+    return type(trainer), type(sampler)
+
+
 def trained(client, seed=0, scale=0.05):
     """Give the adapter random weights, B included, and return the client."""
     generator = torch.Generator().manual_seed(seed)

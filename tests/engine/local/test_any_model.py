@@ -13,11 +13,21 @@ torch = pytest.importorskip("torch")
 from tinker import types  # noqa: E402
 
 from code_rl.engine.local.device import Device  # noqa: E402
-from code_rl.engine.local.hf import HfWeights, hf_weights  # noqa: E402
 from code_rl.engine.local.memory import MemoryPlan, Parts  # noqa: E402
-from code_rl.engine.local.models import Model, fingerprint  # noqa: E402
 from code_rl.util.errors import BackendError  # noqa: E402
-from tests.engine.local.embedded_models import VOCAB, datum, policy_datum, reference, service, text, tokens, trained  # noqa: E402
+from tests.engine.local.embedded_models import (  # noqa: E402
+    VOCAB,
+    as_peft,
+    assert_gradient_is_of,
+    datum,
+    policy_datum,
+    reference,
+    reference_logprobs,
+    service,
+    text,
+    tokens,
+    trained,
+)
 from tests.refusals import refused  # noqa: E402
 
 SHAPE: dict[str, Any] = {
@@ -128,23 +138,14 @@ def test_logits_that_are_not_finite_are_refused():
         sample(client, tokens(1, 21))
 
 
-def test_it_equals_the_engines_own_pass_where_there_is_one():
-    model = reference("llama")
-    fast = trained(client_of(model))
-    slow = service(reference("llama"))
-    weights = slow.models["m"]
-    loaded = hf_weights(reference("llama").float())
-    general = HfWeights(loaded.arch, loaded.module)
-    slow.models["m"] = Model("m", "", general, weights.eos, fingerprint(general))
-    other = slow.create_lora_training_client("m", rank=4, seed=0).result()
-    assert [m.name for m in fast._lora.modules] == [m.name for m in other._lora.modules]
-    trained(other)
-    full = tokens(3, 40)
-    data = [datum(full, weights=np.linspace(0, 1, 39, dtype=np.float32))]
-    one, two = (client.forward_backward(data, "cross_entropy").result() for client in (fast, other))
-    lp_one, lp_two = (each.loss_fn_outputs[0]["logprobs"].to_numpy() for each in (one, two))
-    np.testing.assert_allclose(lp_one, lp_two, atol=1e-4)
-    torch.testing.assert_close(fast._learner.gradient, other._learner.gradient, atol=1e-3, rtol=1e-3)
+@pytest.mark.parametrize("kind", ["phi", "granite"])
+def test_its_gradient_is_that_of_autograd_through_peft(kind):
+    client = trained(client_of(made(kind)))
+    wrapped = as_peft(made(kind).eval(), client).double()
+    full, weights = tokens(3, 40), np.linspace(0, 1, 39, dtype=np.float32)
+    client.forward_backward([datum(full, weights=weights)], "cross_entropy").result()
+    (-reference_logprobs(wrapped, full) @ torch.tensor(weights)).backward()
+    assert_gradient_is_of(wrapped, client)
 
 
 def test_it_is_said_and_what_cannot_be_adapted_or_is_no_causal_model_is_refused():

@@ -145,27 +145,34 @@ def test_waiting_rows_take_the_room_of_finished_ones(tiny, monkeypatch):
 
 
 @pytest.mark.long
-def test_requests_join_a_batch_under_way(tiny, monkeypatch):
-    alone = sampled(tiny, [(tokens(1, 20, 644), 2, 10)])
+@pytest.mark.parametrize(("another", "order"), [(False, ["short", "long"]), (True, ["long", "another", "short"])])
+def test_requests_join_the_batch_of_their_weights_while_no_other_waits(monkeypatch, another, order):
+    made = service(reference("tiny-shape"))
+    one, two = (made.create_sampling_client(base_model="m").result() for _ in range(2))
+    alone = sampled(one, [(tokens(1, 20, 644), 2, 10)])
     under_way, go_on = threading.Event(), threading.Event()
-    step = decode._step
+    step, ended = decode._step, []
 
     def slow(weights, batches):
         step(weights, batches)
         under_way.set()
         assert go_on.wait(20)
 
+    def asked(name, client, seed, count, length):
+        params = types.SamplingParams(max_tokens=length, seed=3, stop=[])
+        answer = client.sample(text(tokens(seed, 20, 644)), count, params)
+        answer.future().add_done_callback(lambda _: ended.append(name))
+        return answer
+
     monkeypatch.setattr(decode, "_step", slow)
-    long = tiny.sample(text(tokens(0, 30, 644)), 1, types.SamplingParams(max_tokens=400, seed=3, stop=[]))
+    answers = [asked("long", one, 0, 1, 100)]
     assert under_way.wait(20)
-    short = tiny.sample(text(tokens(1, 20, 644)), 2, types.SamplingParams(max_tokens=10, seed=3, stop=[]))
-    ended = []
-    long.future().add_done_callback(lambda _: ended.append("long"))
-    short.future().add_done_callback(lambda _: ended.append("short"))
+    answers += [asked("another", two, 2, 1, 4)] if another else []
+    answers.append(asked("short", one, 1, 2, 10))
     go_on.set()
-    long.result()
-    assert ended == ["short", "long"]
-    assert [[(s.tokens, s.logprobs) for s in short.result().sequences]] == alone
+    found = [answer.result() for answer in answers]
+    assert ended == order
+    assert [[(s.tokens, s.logprobs) for s in found[-1].sequences]] == alone
 
 
 def test_a_row_larger_than_the_budget_is_sampled_alone(tiny, monkeypatch):

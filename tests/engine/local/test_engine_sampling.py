@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tinker import types
 
-from code_rl.engine.local import picking, sampling
+from code_rl.engine.local import picking
 from code_rl.engine.local.picking import Choice, Picker
 from code_rl.util.errors import BackendError, ConfigError, DataError
 from tests.engine.local.embedded_models import (
@@ -111,34 +111,6 @@ def test_cutting_a_batch_leaves_no_trace(tiny, monkeypatch, limit, value):
     whole = results(tiny, requests)
     monkeypatch.setattr(f"code_rl.engine.local.{limit}", value)
     assert results(tiny, requests) == whole
-
-
-@pytest.mark.parametrize(("another", "order"), [(False, ["short", "long"]), (True, ["long", "another", "short"])])
-def test_a_request_joins_the_batch_of_its_weights_while_no_other_waits(monkeypatch, another, order):
-    made, ended = service(reference("qwen3")), []
-    clients = [made.create_sampling_client(base_model="m").result() for _ in range(2)]
-
-    def sample(name, count, client):
-        answer = client.sample(text([5, 6]), 1, params(max_tokens=count)).future()
-        answer.add_done_callback(lambda _: ended.append(name))
-        return answer
-
-    def arrive():
-        if another:
-            sample("another", 4, clients[1])
-        last.append(sample("short", 2, clients[0]))
-
-    last: list[Any] = []
-    arrivals = iter([arrive])
-    answer = sampling.answer
-    monkeypatch.setattr(
-        sampling,
-        "answer",
-        lambda requests, more, *room: answer(requests, lambda: next(arrivals, list)() or more(), *room),
-    )
-    sample("long", 40, clients[0]).result()
-    last[0].result()
-    assert ended == order
 
 
 def test_every_seed_of_64_bits_has_draws_of_its_own():

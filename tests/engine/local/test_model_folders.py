@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from code_rl.engine.local.models import load_model
+from code_rl.engine.local import EmbeddedService
 from code_rl.engine.names import source_of
 from tests.refusals import refused
 
@@ -25,7 +25,7 @@ def load(folder, tensors=None, config=None, **files):
     (folder / "config.json").write_text(json.dumps(settings))
     for name, content in files.items():
         (folder / f"{name}.json").write_text(content)
-    return load_model(str(folder), torch.device("cpu"), torch.float32)
+    EmbeddedService(device="cpu", dtype="float32").load(str(folder)).result()
 
 
 def test_the_folder_as_it_is_loads(tmp_path):

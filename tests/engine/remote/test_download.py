@@ -10,9 +10,8 @@ import pytest
 import tinker
 import torch
 
+from code_rl.engine import place_of
 from code_rl.engine.adapters import download_adapter, read_embedded, read_folder
-from code_rl.engine.places import KEYLESS, BackendKind, Place
-from code_rl.engine.probes import require_downloads
 from code_rl.util.errors import BackendError
 from tests.engine.remote.remote_support import EscapingProxy, OtherServer, settings
 from tests.engine.remote.test_remote_refusals import of_an_older_generation
@@ -78,7 +77,7 @@ def test_address_of_a_file_opens_that_file_without_a_key(trained):
 def test_service_cannot_write_outside_the_folder(trained, tmp_path):
     server, _, path = trained
     with EscapingProxy(server.url, {}) as proxy:
-        place = Place(BackendKind.SERVER, proxy.url, "tml-secret")
+        place = place_of(proxy.url, {"CODE_RL_SERVER_KEY": "tml-secret"})
         with pytest.raises(BackendError):
             download_adapter(place, path, tmp_path / "in")
     assert not (tmp_path / "escaped").exists()
@@ -87,11 +86,10 @@ def test_service_cannot_write_outside_the_folder(trained, tmp_path):
 
 def test_sampler_weights_are_refused_with_what_to_give(tmp_path):
     with refused("state_path"):
-        download_adapter(
-            Place(BackendKind.SERVER, "http://127.0.0.1:9", KEYLESS), "tinker://r/sampler_weights/1", tmp_path
-        )
+        download_adapter(place_of("http://127.0.0.1:9"), "tinker://r/sampler_weights/1", tmp_path)
 
 
-def test_a_server_of_an_older_generation_cannot_give_its_weights():
+def test_a_server_of_an_older_generation_cannot_give_its_weights(tmp_path):
     with OtherServer(of_an_older_generation) as other, refused(other.url):
-        require_downloads(Place(BackendKind.SERVER, other.url, KEYLESS))
+        given = {"checkpoint": "tinker://r/weights/1", "base_model": "tiny", "format": "peft"}
+        export_command({**given, "backend": other.url, "out": str(tmp_path / "out")})

@@ -11,10 +11,9 @@ import pytest
 import tinker
 from tinker import types
 
-from code_rl.engine import TrainingOptions, connect, logprobs_of
+from code_rl.engine import TrainingOptions, connect, logprobs_of, place_of
 from code_rl.engine.local import EmbeddedService
 from code_rl.engine.names import BUILT_IN_FOLDER
-from code_rl.engine.places import KEYLESS, BackendKind, Place
 from code_rl.engine.probes import context_of, load_tokenizer, probe_narrowing, probe_scaling
 from code_rl.engine.remote import Link, RemoteClient
 from code_rl.evaluation import make_eval_config
@@ -62,7 +61,7 @@ class Untempered:
 
 
 def remote(client: Any) -> Any:
-    return RemoteClient(client, Link(Place(BackendKind.SERVER, "http://127.0.0.1:9", KEYLESS), 60.0))
+    return RemoteClient(client, Link(place_of("http://127.0.0.1:9"), 60.0))
 
 
 def test_sampled_logprobs_of_the_policy_itself_are_told_from_scaled_ones(sampler):
@@ -97,7 +96,7 @@ def test_an_evaluation_at_any_temperature_asks_a_server_for_no_pass(server, tmp_
 
 
 def test_error_lines_never_hold_the_key():
-    place = Place(BackendKind.TINKER, "http://127.0.0.1:9", "tml-5ecret")
+    place = place_of("tinker", {"TINKER_BASE_URL": "http://127.0.0.1:9", "TINKER_API_KEY": "tml-5ecret"})
     link = Link(place, 60.0)
 
     def fail() -> None:
@@ -113,7 +112,7 @@ def test_error_lines_never_hold_the_key():
 def test_the_reference_is_scored_at_the_temperature_of_passes(server, temperature):
     tokens = [40 + i % 500 for i in range(512)]  # as long as the model's context
     local = EmbeddedService(device="cpu", dtype="float32")
-    over_http = tinker.ServiceClient(base_url=server.url, api_key=KEYLESS)
+    over_http = tinker.ServiceClient(base_url=server.url, api_key="tml-dummy")
     trainer = local.create_lora_training_client("tiny", rank=2, seed=0).result()
     inputs: dict[str, Any] = {"target_tokens": tokens[1:], "weights": [1.0] * 511}
     datum = types.Datum(model_input=types.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -11,8 +12,8 @@ import pytest
 from aiohttp import web
 
 from code_rl.cli.main import main
-from code_rl.engine.places import BackendKind, Place
-from code_rl.engine.probes import survey
+from code_rl.engine import preflight
+from code_rl.training.config import make_config
 from tests.engine.remote.remote_support import FaultyProxy, OtherServer, settings
 from tests.engine.serve.serve_support import ServerThread
 from tests.refusals import names_all, one_line
@@ -127,10 +128,11 @@ def test_server_of_an_older_generation_is_refused_with_the_sdk_that_it_needs(
     assert f"tinker=={needed}" in line
 
 
-def test_server_of_an_older_generation_is_accepted_by_the_sdk_that_it_needs(monkeypatch):
+def test_server_of_an_older_generation_is_accepted_by_the_sdk_that_it_needs(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.metadata.version", lambda _: "0.25.0")
     with OtherServer(of_protobuf_alone) as other:
-        found = survey(Place(BackendKind.SERVER, other.url, KEY), "tiny")
+        found = asyncio.run(preflight(make_config(settings(other.url, tmp_path))))
+    assert found is not None
     assert (set(found.models), found.older_sdk, found.numbered_requests) == ({"tiny"}, "0.25.0", True)
 
 

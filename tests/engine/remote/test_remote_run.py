@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import warnings
@@ -9,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from code_rl.engine import TrainingOptions, connect, preflight
 from code_rl.engine.names import BUILT_IN_FOLDER
-from code_rl.engine.places import KEYLESS, BackendKind, Place
-from code_rl.engine.probes import survey
+from code_rl.training.config import make_config
+from code_rl.util.errors import BackendError, CheckpointError
 from tests.engine.remote.remote_support import FaultyProxy, records, sampled, settings
 from tests.refusals import refused
 from tests.verbs import train_command
@@ -51,9 +53,16 @@ def test_model_that_only_the_servers_disk_has_under_that_name_is_found_and_train
 
 def test_a_server_says_why_it_cannot_load_a_model(server, tmp_path):
     (tmp_path / "cut.gguf").write_bytes(b"GGUF")
-    place = Place(BackendKind.SERVER, server.url, KEYLESS)
     with refused("cut.gguf"):
-        survey(place, str(tmp_path / "cut.gguf"))
+        asyncio.run(preflight(make_config(settings(server.url, tmp_path, model_name=str(tmp_path / "cut.gguf")))))
+
+
+@pytest.mark.parametrize(("faults", "expected"), [([], CheckpointError), ([422], BackendError)])
+def test_a_server_that_has_a_checkpoint_no_longer_is_told_from_one_that_fails(server, tmp_path, faults, expected):
+    with FaultyProxy(server.url, {"load_weights": faults}) as proxy:
+        options = make_config(settings(proxy.url, tmp_path, outage_timeout="0.5"))
+        with pytest.raises(expected):
+            asyncio.run(connect(options, TrainingOptions(), tmp_path, "tinker://run/weights/000002"))
 
 
 @pytest.mark.long

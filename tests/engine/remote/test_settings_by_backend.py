@@ -8,12 +8,10 @@ import pytest
 import torch
 
 from code_rl.engine import BackendKind
-from code_rl.engine.local.learner import Learner
-from code_rl.engine.local.sampling import Request
-from code_rl.engine.local.training import EmbeddedTrainingClient
+from code_rl.engine.local import EmbeddedService
 from code_rl.policy import derive_seed
-from code_rl.training.runs.recorder import Recorder
 from scripts.write_settings import REACHING
+from tests.engine.local.embedded_models import client_types
 from tests.engine.remote.remote_support import settings
 from tests.refusals import refused
 from tests.verbs import train_command
@@ -54,22 +52,26 @@ def arrived(request, server, tmp_path_factory):
 def spy(patch: pytest.MonkeyPatch, seen: SimpleNamespace) -> None:
     from tinker.lib.public_interfaces.training_client import TrainingClient
 
-    learn = EmbeddedTrainingClient.forward_backward
-    step, asked, made = Learner.optim_step, Request.__init__, EmbeddedTrainingClient.__init__
-    save, recorder = TrainingClient.save_state, Recorder.__init__
+    trainer, sampler = client_types()
+    learn, step, asked = trainer.forward_backward, trainer.optim_step, sampler.sample
+    made, create = EmbeddedService.__init__, EmbeddedService.create_lora_training_client
+    save = TrainingClient.save_state
+
+    def began(self, *args, **kwargs):
+        made(self, *args, **kwargs)
+        seen.dtype = self.dtype
+
+    def created(self, base_model, rank, seed=None, *parts):
+        seen.loras.append((base_model, rank, seed))
+        return create(self, base_model, rank, seed, *parts)
 
     def optim_step(self, params):
         seen.adam.append(params)
         return step(self, params)
 
-    def requested(self, *args, **kwargs):
-        asked(self, *args, **kwargs)
-        seen.requests.append(self)
-
-    def created(self, model, lora, *rest):
-        seen.loras.append((model.name, lora))
-        seen.dtype = model.weights.dtype
-        made(self, model, lora, *rest)
+    def requested(self, prompt, num_samples, sampling_params, include_prompt_logprobs=False, *rest, **named):
+        seen.requests.append((sampling_params, include_prompt_logprobs))
+        return asked(self, prompt, num_samples, sampling_params, include_prompt_logprobs, *rest, **named)
 
     def saved(self, name, ttl_seconds=None, **rest):
         seen.ttl = ttl_seconds
@@ -79,41 +81,36 @@ def spy(patch: pytest.MonkeyPatch, seen: SimpleNamespace) -> None:
         seen.losses.append((loss_fn, dict(loss_fn_config or {})))
         return learn(self, data, loss_fn, loss_fn_config)
 
-    def recorded(self, *args, **kwargs):
-        recorder(self, *args, **kwargs)
-        seen.kept = self._keep
-
-    patch.setattr(Recorder, "__init__", recorded)
-    patch.setattr(Learner, "optim_step", optim_step)
-    patch.setattr(Request, "__init__", requested)
-    patch.setattr(EmbeddedTrainingClient, "__init__", created)
-    patch.setattr(EmbeddedTrainingClient, "forward_backward", learned)
+    patch.setattr(EmbeddedService, "__init__", began)
+    patch.setattr(EmbeddedService, "create_lora_training_client", created)
+    patch.setattr(trainer, "optim_step", optim_step)
+    patch.setattr(trainer, "forward_backward", learned)
+    patch.setattr(sampler, "sample", requested)
     patch.setattr(TrainingClient, "save_state", saved)
 
 
 def value_in_engine(seen: SimpleNamespace, setting: str) -> object:
-    drawn = [request for request in seen.requests if request.params.temperature == pytest.approx(0.7)]
+    drawn = [params for params, _ in seen.requests if params.temperature == pytest.approx(0.7)]
     found = {
         "model_name": lambda: seen.loras[-1][0],
         "learning_rate": lambda: seen.adam[0].learning_rate,
         "grad_clip_norm": lambda: seen.adam[0].grad_clip_norm,
-        "lora_rank": lambda: seen.loras[-1][1].rank,
+        "lora_rank": lambda: seen.loras[-1][1],
         "max_tokens": lambda: drawn[0].max_tokens,
-        "temperature": lambda: drawn[0].params.temperature,
-        "top_p": lambda: drawn[0].params.top_p,
-        "top_k": lambda: drawn[0].params.top_k,
+        "temperature": lambda: drawn[0].temperature,
+        "top_p": lambda: drawn[0].top_p,
+        "top_k": lambda: drawn[0].top_k,
         "seed": lambda: (
-            seen.loras[-1][1].seed,
-            {request.params.seed for request in drawn if request.params.seed is not None},
+            seen.loras[-1][2],
+            {params.seed for params in drawn if params.seed is not None},
         ),
         "threads": torch.get_num_threads,
         "dtype": lambda: seen.dtype,
         "loss": lambda: {name for name, _ in seen.losses},
         "clip_low": lambda: 1 - seen.losses[-1][1]["clip_low_threshold"],
         "clip_high": lambda: seen.losses[-1][1]["clip_high_threshold"] - 1,
-        "kl_coef": lambda: any(request.prompt_logprobs for request in seen.requests),
+        "kl_coef": lambda: any(scored for _, scored in seen.requests),
         "checkpoint_ttl_days": lambda: seen.ttl / 86400,
-        "keep_checkpoints": lambda: seen.kept,
     }
     return found[setting]()
 
@@ -143,6 +140,8 @@ def test_setting_arrives_or_ends_the_run(arrived, setting, server, tmp_path, mon
     if honoured and setting == "sampler":
         with refused(f"sampler={SAMPLER}"):
             train_command(settings("embedded", tmp_path / "run", sampler=SAMPLER))
+    elif honoured and setting == "keep_checkpoints":
+        assert setting in LOCAL_GIVEN  # the run deletes them: tests/training/survival/test_resume.py
     elif honoured and setting != "device":
         expected = EXPECTED[setting]
         assert value_in_engine(arrived, setting) == (

@@ -15,7 +15,6 @@ from tinker.proto import tinker_public_pb2 as pb
 from tinker.proto.request_conv import forward_backward_request_to_proto
 from tinker.proto.response_conv import deserialize_proto_response
 
-from code_rl.cli.serve import QUIET_S
 from code_rl.engine.local import EmbeddedService
 from code_rl.engine.serve import Core, ServiceLimits, StateStore, TinkerApplication
 from tests.verb_server import VerbServer
@@ -57,7 +56,7 @@ class ServerThread:
             store,
             self._models,
             self._limits,
-            EmbeddedService("cpu", "float32", quiet_s=QUIET_S),
+            EmbeddedService("cpu", "float32", quiet_s=0.015),  # as in the verb
         )
         self.application = TinkerApplication(self.core, self._token, self.max_request_bytes)
         self.loop = asyncio.get_running_loop()

@@ -2,54 +2,62 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from code_rl.data.load import with_tests, within_difficulty
 from code_rl.grading import Problem, StdinTest
-from code_rl.training.algorithm.lengths import ContextSchedule, Metrics, parse_schedule
 from code_rl.training.config import make_config
 from tests.kinds import each_is
 from tests.refusals import refused
 
 
-def shown(truncated: float | None, correct: float | None) -> Metrics:
+@cache
+def scheduled(text, **shape):
+    """The token limits of a setting, with another window or lag."""
+    return replace(make_config({"max_tokens_schedule": text}).schedule(), **shape)
+
+
+def shown(truncated, correct):
     return {"truncated_rate": truncated, "mean_correct": correct}
 
 
-def limits(schedule: ContextSchedule, facts: list[Metrics], steps: int) -> list[int]:
+def limits(schedule, facts, steps):
     return [schedule.stages[schedule.stage(step, facts)].max_tokens for step in range(steps)]
 
 
 def test_truncation_above_the_share_over_the_window_begins_the_next_stage():
     facts = [shown(share, 0.5) for share in (0.1, 0.3, 0.3, 0.3, 0.3, 0.3)]
-    schedule = ContextSchedule(parse_schedule("0:16,truncated>0.2:32,truncated>0.2:64"), window=2)
+    schedule = scheduled("0:16,truncated>0.2:32,truncated>0.2:64", window=2)
     assert limits(schedule, facts, 7) == [16, 16, 16, 32, 32, 64, 64]
 
 
 def test_a_plateau_needs_two_windows_without_a_rise():
     facts = [shown(0.0, correct) for correct in (0.1, 0.2, 0.3, 0.4, 0.3, 0.4, 0.9)]
-    schedule = ContextSchedule(parse_schedule("0:16,plateau:32"), window=2)
+    schedule = scheduled("0:16,plateau:32", window=2)
     assert limits(schedule, facts, 8) == [16] * 6 + [32] * 2
 
 
 @pytest.mark.parametrize("criterion", ["plateau", "truncated>0.2"])
 def test_a_stage_begins_at_its_step_also_behind_a_criterion_that_is_not_met(criterion):
     rising = [shown(0.0, step / 10) for step in range(8)]
-    schedule = ContextSchedule(parse_schedule(f"0:16,{criterion}:32,4:64"), window=1)
+    schedule = scheduled(f"0:16,{criterion}:32,4:64", window=1)
     assert limits(schedule, rising, 8) == [16] * 4 + [64] * 4
 
 
 def test_a_criterion_that_is_met_in_time_begins_its_stage_before_the_step_behind_it():
-    schedule = ContextSchedule(parse_schedule("0:16,truncated>0.2:32,4:64,truncated>0.2:128"), window=2)
+    schedule = scheduled("0:16,truncated>0.2:32,4:64,truncated>0.2:128", window=2)
     assert limits(schedule, [shown(0.5, 0.5)] * 8, 8) == [16, 16, 32, 32, 64, 64, 128, 128]
 
 
 def test_steps_without_a_verdict_meet_no_criterion():
     facts = [shown(None, None)] * 8
     for criterion in ("plateau", "truncated>0"):
-        schedule = ContextSchedule(parse_schedule(f"0:16,{criterion}:32"), window=1)
+        schedule = scheduled(f"0:16,{criterion}:32", window=1)
         assert limits(schedule, facts, 9) == [16] * 9
 
 
@@ -57,7 +65,7 @@ facts_of = st.lists(st.builds(shown, st.floats(0, 1), st.floats(0, 1)), min_size
 
 
 def test_stages_begin_at_their_steps():
-    schedule = ContextSchedule(parse_schedule("0:16, 2:32,4:64"))
+    schedule = scheduled("0:16, 2:32,4:64")
     assert limits(schedule, [], 6) == [16, 16, 32, 32, 64, 64]
     assert schedule.longest == 64
 
@@ -67,7 +75,7 @@ texts = st.sampled_from(["0:16,truncated>0.5:32,plateau:64", "0:16,3:32,truncate
 
 @given(facts_of, facts_of, texts, st.integers(0, 3))
 def test_no_stage_looks_at_steps_that_are_not_known_when_its_sampling_begins(facts, others, text, lag):
-    schedule = ContextSchedule(parse_schedule(text), window=2, lag=lag)
+    schedule = scheduled(text, window=2, lag=lag)
     for step in range(12):
         known = max(step - lag, 0)
         assert schedule.stage(step, facts[:known]) == schedule.stage(step, facts[:known] + others[known:])
@@ -75,7 +83,7 @@ def test_no_stage_looks_at_steps_that_are_not_known_when_its_sampling_begins(fac
 
 @given(facts_of, texts, st.integers(0, 3))
 def test_stages_never_go_back(facts, text, lag):
-    schedule = ContextSchedule(parse_schedule(text), window=2, lag=lag)
+    schedule = scheduled(text, window=2, lag=lag)
     stages = [schedule.stage(step, facts) for step in range(13)]
     assert stages == sorted(stages)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,17 +12,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from code_rl import compute_advantages, make_datum, should_skip
 from code_rl.engine.losses import Loss, get_loss
 from code_rl.loop import examples_of, log_p_ref, score_group
-from code_rl.training.algorithm.advantages import compute_advantages, get_estimator, should_skip
-from code_rl.training.algorithm.datums import Example, Segment, forward_backward, make_datum
+from code_rl.training.algorithm.datums import Example, Segment, forward_backward
 from code_rl.training.algorithm.kl import penalise_kl
 from code_rl.training.algorithm.metrics import loss_metrics
-from code_rl.training.algorithm.shaping import Shaping
-from code_rl.training.objective import Objective
 from code_rl.util.errors import BackendError
 from tests.refusals import refused
-from tests.training.rollout_support import REWARD, group_of, objective, trajectory
+from tests.training.rollout_support import group_of, objective, trajectory
 
 rewards = st.lists(st.floats(-10, 10, allow_nan=False), max_size=40)
 binary = st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=16)
@@ -34,12 +31,14 @@ masks = st.lists(st.sampled_from(["verdict", "none", "cut"]), min_size=1, max_si
 def test_leave_one_out_is_the_reward_minus_the_mean_of_the_others(values):
     assume(len(values) > 1 and not should_skip(compute_advantages(values)))
     expected = [v - (math.fsum(values) - v) / (len(values) - 1) for v in values]
-    assert compute_advantages(values, get_estimator("leave_one_out")) == pytest.approx(expected, abs=1e-9)
+    assert compute_advantages(values, objective(advantage="leave_one_out").estimator) == pytest.approx(
+        expected, abs=1e-9
+    )
 
 
 @given(rewards)
 def test_mean_std_has_the_sign_and_order_of_the_mean_and_unit_spread(values):
-    plain, scaled = compute_advantages(values), compute_advantages(values, get_estimator("mean_std"))
+    plain, scaled = compute_advantages(values), compute_advantages(values, objective(advantage="mean_std").estimator)
     assume(len(values) > 1 and max(map(abs, plain), default=0) > 1e-3)
     assert np.std(scaled, ddof=1) == pytest.approx(1.0, abs=2e-3)
     deviation = np.std(values, ddof=1)
@@ -49,7 +48,7 @@ def test_mean_std_has_the_sign_and_order_of_the_mean_and_unit_spread(values):
 @given(binary)
 def test_maxrl_weighs_a_success_by_how_rare_it_is(values):
     """The estimator of MaxRL (2602.02710): each success has the weight 1 / K, K the successes of the group."""
-    advantages, successes = compute_advantages(values, get_estimator("maxrl")), sum(values)
+    advantages, successes = compute_advantages(values, objective(advantage="maxrl").estimator), sum(values)
     if 0 < successes < len(values):
         expected = [value * len(values) / successes - 1 for value in values]
         assert advantages == pytest.approx(expected, abs=1e-9)
@@ -57,13 +56,13 @@ def test_maxrl_weighs_a_success_by_how_rare_it_is(values):
 
 @given(rewards)
 def test_maxrl_never_weighs_a_reward_by_more_than_a_single_success_of_the_group(values):
-    plain, scaled = compute_advantages(values), compute_advantages(values, get_estimator("maxrl"))
+    plain, scaled = compute_advantages(values), compute_advantages(values, objective(advantage="maxrl").estimator)
     assert all(abs(a) <= len(values) * abs(b) + 1e-9 for a, b in zip(scaled, plain, strict=True))
 
 
 @given(rewards, st.sampled_from(["mean", "mean_std", "leave_one_out"]))
 def test_every_kind_sums_to_zero_and_agrees_on_which_groups_are_degenerate(values, kind):
-    advantages = compute_advantages(values, get_estimator(kind))
+    advantages = compute_advantages(values, objective(advantage=kind).estimator)
     assert math.isclose(math.fsum(advantages), 0.0, abs_tol=1e-5)
     assert should_skip(advantages) == (should_skip(compute_advantages(values)) or len(values) == 1)
 
@@ -73,10 +72,12 @@ def test_masking_equals_the_group_without_the_masked_members(values, data, kind)
     cut = data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values)))
     found = score_group(
         group_of(trajectory(reward=r, truncated=c) for r, c in zip(values, cut, strict=True)),
-        objective(shaping=Shaping("mask"), estimator=get_estimator(kind)),
+        objective(overlong="mask", advantage=kind),
     )
     kept = [r for r, c in zip(values, cut, strict=True) if not c]
-    assert [a for a in found.advantages_G if a is not None] == compute_advantages(kept, get_estimator(kind))
+    assert [a for a in found.advantages_G if a is not None] == compute_advantages(
+        kept, objective(advantage=kind).estimator
+    )
     assert [reason == "overlong" for reason in found.mask_reasons_G] == cut
     assert found.rewards_G == tuple(values)
 
@@ -86,26 +87,26 @@ def test_mask_loss_keeps_the_baseline_of_all(values, data):
     cut = data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values)))
     members = [trajectory(reward=r, truncated=c) for r, c in zip(values, cut, strict=True)]
     whole = score_group(group_of(members), objective())
-    found = score_group(group_of(members), objective(shaping=Shaping("mask_loss")))
+    found = score_group(group_of(members), objective(overlong="mask_loss"))
     assert found.advantages_G == tuple(None if c else a for a, c in zip(whole.advantages_G, cut, strict=True))
 
 
 def test_a_right_answer_among_cut_and_wrong_ones_is_trained_unless_the_cut_ones_are_no_part_of_its_group():
     cut = [trajectory(reward=0.0, truncated=True) for _ in range(2)]
-    for shaping, others, advantages in (
-        (Shaping("mask_loss"), cut, (2 / 3, None, None)),
-        (Shaping("mask"), cut, None),
-        (Shaping("mask"), [cut[0], trajectory(reward=0.0)], (0.5, None, -0.5)),
+    for overlong, others, advantages in (
+        ("mask_loss", cut, (2 / 3, None, None)),
+        ("mask", cut, None),
+        ("mask", [cut[0], trajectory(reward=0.0)], (0.5, None, -0.5)),
     ):
-        found = score_group(group_of([trajectory(reward=1.0), *others]), objective(shaping=shaping))
+        found = score_group(group_of([trajectory(reward=1.0), *others]), objective(overlong=overlong))
         assert bool(found.skipped) is (advantages is None)
         assert advantages is None or found.advantages_G == pytest.approx(advantages)
 
 
 def test_a_lost_verdict_is_masked_under_every_rule_and_in_no_baseline():
     members = [trajectory(reward=None, truncated=True), trajectory(reward=1.0), trajectory(reward=0.0)]
-    for overlong in ("judged", "mask", "mask_loss", "wrong", "penalty"):
-        found = score_group(group_of(members), objective(shaping=Shaping(overlong, 4)))
+    for overlong in ("judged", "mask", "mask_loss", "wrong", "penalty:4"):
+        found = score_group(group_of(members), objective(overlong=overlong))
         assert found.mask_reasons_G == ("sandbox_error", None, None)
         assert found.advantages_G == (None, 0.5, -0.5)
 
@@ -116,8 +117,7 @@ def test_wrong_takes_correctness_and_leaves_the_format_score():
         trajectory(reward=-0.1, correctness=0.0, truncated=True),
         trajectory(reward=1.0),
     ]
-    wrong = Objective(replace(REWARD, cut_is_wrong=True), Shaping("wrong"))
-    assert score_group(group_of(members), wrong).rewards_G == (0.0, -0.1, 1.0)
+    assert score_group(group_of(members), objective(overlong="wrong")).rewards_G == (0.0, -0.1, 1.0)
     assert score_group(group_of(members), objective()).rewards_G == (1.0, -0.1, 1.0)
 
 
@@ -128,7 +128,7 @@ def test_wrong_takes_correctness_and_leaves_the_format_score():
 )
 def test_soft_penalty_sinks_linearly_over_the_buffer(length, cut, taken):
     member = trajectory(reward=1.0, length=length, truncated=cut)
-    penalty = objective(shaping=Shaping("penalty", 40))
+    penalty = objective(overlong="penalty:40")
     assert score_group(group_of([member], max_tokens=100), penalty).rewards_G == pytest.approx((1.0 - taken,))
 
 
@@ -168,8 +168,8 @@ def test_a_loss_of_ones_own_sees_what_has_an_advantage_and_its_metric_is_what_is
 def test_without_cut_completions_every_overlong_rule_is_the_same(values):
     group = group_of((trajectory(reward=r, length=5) for r in values), max_tokens=100)
     plain = score_group(group, objective())
-    for overlong in ("mask", "mask_loss", "wrong", "penalty"):
-        assert score_group(group, objective(shaping=Shaping(overlong, 50))) == plain
+    for overlong in ("mask", "mask_loss", "wrong", "penalty:50"):
+        assert score_group(group, objective(overlong=overlong)) == plain
 
 
 def examples_with_gap(ratios, advantages) -> tuple[list[Any], list[Any]]:
@@ -232,22 +232,28 @@ def test_a_sampled_token_without_a_reference_log_probability_is_no_certain_one(m
             asyncio.run(log_p_ref(run, examples))
 
 
+def nothing(rewards_G: list[float]) -> list[float]:
+    """An estimator without an advantage."""
+    return [0.0 for _ in rewards_G]
+
+
 @pytest.mark.parametrize(
-    ("rewards", "parts", "why"),
+    ("rewards", "advantage", "why"),
     [
-        ((1.0, 0.0), {}, None),
-        ((1.0, 1.0), {}, "rewards_alike"),
-        ((None, None), {}, "all_masked"),
-        ((1.0, 0.0), {"estimator": lambda rewards_G: [0.0 for _ in rewards_G]}, "no_advantage"),
+        ((1.0, 0.0), "mean", None),
+        ((1.0, 1.0), "mean", "rewards_alike"),
+        ((None, None), "mean", "all_masked"),
+        ((1.0, 0.0), f"{__name__}:nothing", "no_advantage"),
     ],
 )
-def test_a_group_says_why_it_is_skipped(rewards, parts, why):
-    assert score_group(group_of(trajectory(reward=each) for each in rewards), objective(**parts)).skipped == why
+def test_a_group_says_why_it_is_skipped(rewards, advantage, why):
+    group = group_of(trajectory(reward=each) for each in rewards)
+    assert score_group(group, objective(advantage=advantage)).skipped == why
 
 
 def test_what_is_taken_off_for_length_counts_only_where_the_rewards_differ():
     right = [trajectory(reward=1.0, length=length) for length in (4, 8)]
-    shaped = objective(shaping=Shaping(length_coef=0.3))
+    shaped = objective(length_coef=0.3)
     alike, mixed = (score_group(group_of(group), shaped) for group in (right, [*right, trajectory(reward=0.0)]))
     assert alike.skipped == "rewards_alike"
     for found in (alike, mixed):

@@ -100,20 +100,20 @@ def main(words: list[str]) -> int:
     sys.path.insert(0, str(Path(__file__).parents[3]))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-    from code_rl.training.runs.recorder import Recorder
     from tests.verbs import train_command
+    from tinker_utils.log import MultiplexLogger
 
     looks: list[Look] = []
     first: list[int] = []
-    log_step = Recorder.log_step
+    log_metrics = MultiplexLogger.log_metrics
 
-    def logged(self: Any, step: int, metrics: Any) -> None:
-        log_step(self, step, metrics)
+    def logged(self: Any, metrics: Any, step: int) -> None:
+        log_metrics(self, metrics, step)
         first.append(step)
         if step - first[0] >= WARM_UP and step % EVERY == 0:
             looks.append(look(step, temporary))
 
-    Recorder.log_step = logged  # type: ignore[method-assign]
+    MultiplexLogger.log_metrics = logged  # type: ignore[method-assign, assignment]
     run = folder / "run"
     words_given = (
         {"log_path": str(run), "max_steps": asked["steps"]}

@@ -12,7 +12,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -169,35 +169,39 @@ def descendants(pid: int) -> list[int]:
 
 def arm(fault: str, stage: str, more: dict[str, Any]) -> None:
     """Make `fault` strike when `stage` of the second step begins."""
-    import code_rl.training.pipeline
-    from code_rl.engine.local.sampling import EmbeddedSamplingClient
-    from code_rl.engine.local.training import EmbeddedTrainingClient
     from code_rl.grading.sandbox.server import EmbeddedSandbox
-    from code_rl.training.runs.recorder import Recorder
+    from code_rl.policy.completion_log import InFlight
+    from code_rl.training.console import Console
+    from code_rl.util.files import JsonLines
+    from tests.engine.local.embedded_models import client_types
+    from tinker_utils.log import MultiplexLogger
 
     armed = Armed(fault, stage, more)
-    evaluation: Any = code_rl.training.pipeline
-    begins, scored, log_step = Recorder.begins, Recorder.scored, Recorder.log_step
-    evaluate, attempt = evaluation.evaluate, EmbeddedSandbox._attempt
+    group_log, append, log_metrics = InFlight.group_log, JsonLines.append, MultiplexLogger.log_metrics
+    evaluating, attempt = Console.evaluating, EmbeddedSandbox._attempt
 
-    def sampling(self: Any, step: int, *rest: Any) -> None:
-        armed.sampled = step
-        begins(self, step, *rest)
+    def sampling(self: Any, step: int, *rest: Any) -> Any:
+        if not _evaluating.get():
+            armed.sampled = step
+        return group_log(self, step, *rest)
 
-    def training(self: Any, step: int, *rest: Any) -> None:
-        armed.trained = step
-        scored(self, step, *rest)
+    def training(self: Any, record: Any) -> None:
+        if "policy_step" in record:  # a group, which is trained on next
+            armed.trained = record["step"]
+        append(self, record)
 
-    async def evaluated(*args: Any, **kwargs: Any) -> Any:
+    @contextlib.contextmanager
+    def evaluated(self: Any, *args: Any) -> Iterator[Any]:
         _evaluating.set(True)
         try:
-            return await evaluate(*args, **kwargs)
+            with evaluating(self, *args) as judged:
+                yield judged
         finally:
             _evaluating.set(False)
 
     def logged(self: Any, *args: Any, **kwargs: Any) -> None:
         armed.at("logging")
-        log_step(self, *args, **kwargs)
+        log_metrics(self, *args, **kwargs)
 
     async def attempted(self: Any, job: Any, alone: bool) -> AsyncIterator[Any]:
         from code_rl.util.errors import SandboxError
@@ -209,14 +213,15 @@ def arm(fault: str, stage: str, more: dict[str, Any]) -> None:
         async for execution in attempt(self, job, alone):
             yield execution
 
-    Recorder.begins, Recorder.scored = sampling, training  # type: ignore[method-assign, assignment]
-    evaluation.evaluate = evaluated
-    Recorder.log_step = logged  # type: ignore[method-assign]
+    InFlight.group_log, JsonLines.append = sampling, training  # type: ignore[method-assign, assignment]
+    Console.evaluating = evaluated  # type: ignore[method-assign, assignment]
+    MultiplexLogger.log_metrics = logged  # type: ignore[method-assign]
     EmbeddedSandbox._attempt = attempted  # type: ignore[method-assign]
-    _around(armed, EmbeddedSamplingClient, "sample", lambda: "evaluating" if _evaluating.get() else "sampling")
-    _around(armed, EmbeddedTrainingClient, "forward_backward", lambda: "training")
-    _around(armed, EmbeddedTrainingClient, "optim_step", lambda: "training")
-    _around(armed, EmbeddedTrainingClient, "save_state", lambda: "saving")
+    trainer, sampler = client_types()
+    _around(armed, sampler, "sample", lambda: "evaluating" if _evaluating.get() else "sampling")
+    _around(armed, trainer, "forward_backward", lambda: "training")
+    _around(armed, trainer, "optim_step", lambda: "training")
+    _around(armed, trainer, "save_state", lambda: "saving")
 
 
 def _around(armed: Armed, owner: type, name: str, stage: Callable[[], str]) -> None:
@@ -234,8 +239,8 @@ def _never() -> Any:
     """A request of a real remote client, whose server is well and does not answer it."""
     import httpx
 
-    from code_rl.engine.places import BackendKind, Place
+    from code_rl.engine import place_of
     from code_rl.engine.remote import Link, RemoteFuture
 
     httpx.get = lambda *_, **__: httpx.Response(200)
-    return RemoteFuture(Future(), Link(Place(BackendKind.SERVER, "http://server", None), 0.05), lambda value: value)
+    return RemoteFuture(Future(), Link(place_of("http://server"), 0.05), lambda value: value)

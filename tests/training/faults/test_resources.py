@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from code_rl.cli.main import main
 from code_rl.engine.adapters import Adapter, write_peft
-from code_rl.engine.local.state import read_state, write_state
+from code_rl.engine.local import EmbeddedService
 from code_rl.util.errors import CheckpointError, ResourceError, describe_error, is_resource_error, with_resume_hint
 from code_rl.util.files import JsonLines, read_lines, write_atomically
 from tests.paths import ROOT
@@ -92,26 +92,36 @@ def test_an_adapter_that_finds_no_room_is_a_missing_resource(small_disk):
 
 
 def test_a_checkpoint_without_room_is_refused_before_a_byte_is_written_and_the_one_before_stays(small_disk):
-    path = small_disk / "a.state.safetensors"
-    with pytest.raises(CheckpointError):
-        write_state(path, {"w": torch.zeros(100_000)}, {}, overwrite=True)
+    with contextlib.closing(EmbeddedService(device="cpu", state_dir=small_disk)) as service:
+        trainer = service.create_lora_training_client("tiny", rank=8, seed=0).result()
+        with pytest.raises(CheckpointError):
+            trainer.save_state("a").result()
     assert list(small_disk.iterdir()) == []
 
 
-@given(where=st.integers(1, 40))
-def test_a_checkpoint_whose_disk_fails_within_leaves_the_one_before(tmp_path_factory, where):
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A client with a checkpoint, and its path."""
     folder = tmp_path_factory.mktemp("state")
-    path = folder / "a.state.safetensors"
-    write_state(path, {"w": torch.ones(10_000)}, {"n": 1}, overwrite=True)
+    with contextlib.closing(EmbeddedService(device="cpu", state_dir=folder)) as service:
+        trainer = service.create_lora_training_client("tiny", rank=1, seed=0).result()
+        yield trainer, Path(trainer.save_state("a").result().path)
+
+
+@given(where=st.integers(1, 40))
+def test_a_checkpoint_whose_disk_fails_within_leaves_the_one_before(saved, where):
+    trainer, path = saved
+    whole = path.read_bytes()
+    assert len(whole) > 40_000
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (where * 1000, before[1]))
     try:
         with pytest.raises(CheckpointError):
-            write_state(path, {"w": torch.zeros(10_100)}, {"n": 2}, overwrite=True)
+            trainer.save_state("a", overwrite=True).result()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert read_state(path).meta == {"n": 1}
-    assert [each.name for each in folder.iterdir()] == [path.name]
+    assert path.read_bytes() == whole
+    assert [*path.parent.iterdir()] == [path]
 
 
 @pytest.mark.parametrize(

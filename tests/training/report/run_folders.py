@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
-from code_rl.util.files import line_of, read_lines, write_lines_atomically
+from code_rl.training.report import open_run, side_by_side
 from tests.paths import ROOT
 
 TOKENIZER = ROOT / "src" / "code_rl" / "engine" / "local" / "tiny" / "tokenizer.json"
@@ -43,8 +43,24 @@ CONFIG = {
 def rewind(folder: Path, step: int) -> None:
     """Drop the records from `step` on, as a resume from there does."""
     for name in ("metrics.jsonl", "rollouts.jsonl"):
-        kept = [record for record in read_lines(folder / name) if record["step"] < step]
-        write_lines_atomically(folder / name, map(line_of, kept))
+        lines = (folder / name).read_text().splitlines(keepends=True)
+        (folder / name).write_text("".join(line for line in lines if json.loads(line)["step"] < step))
+
+
+def overview(folder: Path) -> dict[str, Any]:
+    """Everything that the page and the terminal say of a run."""
+    (view,) = side_by_side([open_run(folder)])
+    return view
+
+
+def overview_of(
+    folder: Path, records: Sequence[Mapping[str, Any]], config: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The overview of a run with these metrics and settings, and without rollouts."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config or {}))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return overview(folder)
 
 
 def write_run(folder: Path, steps: int = 12, seed: int = 0, config: dict[str, Any] | None = None) -> Path:

@@ -8,20 +8,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.training.report import compare_text, open_run, render_text
-from code_rl.training.report.overview import MAX_POINTS, answer, columns, overview, split_results
-from tests.training.report.run_folders import write_run
+from code_rl.training.report import compare_text, render_text
+from tests.training.report.run_folders import overview, overview_of, write_run
 
 STEPS = [{"step": step, "n_datums": 8} for step in range(10)]
 
 
 def split(name, before, after, half=0.05, problems=64):
-    sides = [
-        {"step": step, "score": score, "low": max(0.0, score - half), "high": min(1.0, score + half)}
-        for step, score in ((-1, before), (9, after))
+    """The metrics of a held-out split, before and after."""
+    prefix = f"eval/{name}/"
+    return [
+        {f"{prefix}pass@1": score, f"{prefix}mean_correct": score, f"{prefix}problems": problems}
+        | {f"{prefix}pass@1_low": max(0.0, score - half), f"{prefix}pass@1_high": min(1.0, score + half)}
+        for score in (before, after)
     ]
-    both = {"before": sides[0], "after": sides[1], "sampled": True}
-    return {"name": name, "problems": problems, "trained": None, **both}
+
+
+def evaluated(splits, steps=STEPS):
+    """The metrics of a run with these steps, and evaluations at both of its ends."""
+    start, *records = {"step": -1}, *(dict(step) for step in steps)
+    for before, after in splits:
+        start |= before
+        records[-1] |= after
+    return [start, *records]
+
+
+@pytest.fixture(scope="module")
+def answer(tmp_path_factory):
+    """The answer about a run with these metrics."""
+    folder = tmp_path_factory.mktemp("answered")
+    return lambda records: overview_of(folder, records)["answer"]
 
 
 @pytest.mark.parametrize(
@@ -36,17 +52,18 @@ def split(name, before, after, half=0.05, problems=64):
         ([split("a", 0.2, 0.6, 0.05, 10), split("b", 0.6, 0.4, 0.05, 90)], "No, it got worse.", "−14.0"),
     ],
 )
-def test_yes_or_no_is_said_where_the_interval_of_the_pooled_change_excludes_nothing(splits, headline, points):
-    found = answer(splits, STEPS)
+def test_yes_or_no_is_said_where_the_interval_of_the_pooled_change_excludes_nothing(answer, splits, headline, points):
+    found = answer(evaluated(splits))
     assert found["headline"] == headline
     assert points in found["sentence"]
     assert found["tone"] == {"Y": "good", "N": "bad" if "worse" in headline else "flat"}[headline[0]]
 
 
-@given(*[st.floats(0, 1)] * 2, st.floats(0.01, 0.3), st.integers(1, 300))
-def test_what_is_clear_one_way_is_clear_the_other_way(one, other, half, problems):
+@given(one=st.floats(0, 1), other=st.floats(0, 1), half=st.floats(0.01, 0.3), problems=st.integers(1, 300))
+def test_what_is_clear_one_way_is_clear_the_other_way(answer, one, other, half, problems):
     mirrored = {"good": "bad", "bad": "good", "flat": "flat"}
-    there, back = (answer([split("a", *each, half, problems)], STEPS) for each in ((one, other), (other, one)))
+    ends = (one, other), (other, one)
+    there, back = (answer(evaluated([split("a", *each, half, problems)])) for each in ends)
     assert there["tone"] == mirrored[back["tone"]]
 
 
@@ -58,25 +75,25 @@ def test_what_is_clear_one_way_is_clear_the_other_way(one, other, half, problems
         ([{**step, "n_datums": 0} for step in STEPS], "The model was never trained."),
     ],
 )
-def test_a_run_that_did_not_train_or_has_just_begun_is_not_judged(steps, headline):
-    assert answer([split("a", 0.2, 0.6)], steps)["headline"] == headline
+def test_a_run_that_did_not_train_or_has_just_begun_is_not_judged(answer, steps, headline):
+    assert answer(evaluated([split("a", 0.2, 0.6)], steps))["headline"] == headline
     unevaluated = [{**step, "mean_correct": 0.5} for step in steps]
-    assert (answer([], unevaluated)["headline"] == headline) is (headline == "The model was never trained.")
+    assert (answer(unevaluated)["headline"] == headline) is (headline == "The model was never trained.")
 
 
-def test_greedy_figures_have_an_interval_too():
+def test_greedy_figures_have_an_interval_too(tmp_path):
     records = [{"step": step, "eval/a/mean_correct": p, "eval/a/problems": 40} for step, p in ((-1, 0.25), (9, 0.75))]
-    (found,) = split_results(records, {})
+    (found,) = overview_of(tmp_path, records)["splits"]
     assert (found["change"]["low"], found["change"]["high"]) == pytest.approx((0.285, 0.653), abs=1e-3)
 
 
-def test_without_evaluations_the_answer_says_so_and_gives_training_figures():
-    found = answer([], [{"mean_correct": value} for value in (0.1, 0.2, 0.3, 0.4, 0.5)])
+def test_without_evaluations_the_answer_says_so_and_gives_training_figures(answer):
+    found = answer([{"step": step, "mean_correct": (step + 1) / 10} for step in range(5)])
     assert found["headline"] == "Held-out problems were not evaluated."
     assert "10.0% of the completions passed in the first" in found["sentence"]
 
 
-def test_before_and_after_are_the_first_and_last_sampled_evaluations():
+def test_before_and_after_are_the_first_and_last_sampled_evaluations(tmp_path):
     def at(step, score):
         names = ("pass@1", "pass@1_low", "pass@1_high", "pass@8", "mean_correct")
         scores = dict.fromkeys(names, score) | {"problems": 64}
@@ -88,20 +105,20 @@ def test_before_and_after_are_the_first_and_last_sampled_evaluations():
         at(9, 0.4),
         {"step": 12, "eval/x/mean_correct": 0.8},
     ]
-    (found,) = split_results(records, {})
+    (found,) = overview_of(tmp_path, records)["splits"]
     assert (found["before"]["score"], found["after"]["score"], found["after"]["step"]) == (0.1, 0.4, 9)
 
 
-def test_of_long_runs_some_steps_are_drawn_the_last_among_them():
-    table = columns([{"step": step, "x": float(step)} for step in range(3 * MAX_POINTS)])
+def test_of_long_runs_some_steps_are_drawn_the_last_among_them(tmp_path):
+    table = overview_of(tmp_path, [{"step": step, "x": float(step)} for step in range(7_500)])["steps"]
     assert table["every"] == 3
     assert table["columns"]["x"][:2] == [2.0, 5.0]
-    assert table["step"][-1] == 3 * MAX_POINTS - 1
+    assert table["step"][-1] == 7_499
 
 
 def test_the_text_has_answer_splits_cost_and_findings(tmp_path):
     run = write_run(tmp_path / "run", steps=12)
-    view = overview(open_run(run))
+    view = overview(run)
     assert "20.0" in render_text(view, 50)  # a narrow terminal drops columns and cuts no figure
     greedy = {
         **view["splits"][0],
@@ -117,19 +134,15 @@ def test_the_text_has_answer_splits_cost_and_findings(tmp_path):
 
 
 def test_text_of_a_run_cannot_command_the_terminal(tmp_path):
-    view = overview(open_run(write_run(tmp_path / "run", steps=2)))
+    view = overview(write_run(tmp_path / "run", steps=2))
     shown = render_text({**view, "notices": ["a\x1b[31mb\u202ec\x07"]})
     assert shown.endswith("note: a [31mb c ")
 
 
-def test_runs_side_by_side_are_told_apart_by_settings_and_by_split():
+def test_runs_side_by_side_are_told_apart_by_settings_and_by_split(tmp_path):
     def view(name, seed, score, half, problems=64):
-        splits = [split("a", 0.2, score, half, problems)]
-        return {
-            "name": name,
-            "settings": [["seed", seed], ["model_name", "tiny"], ["log_path", name]],
-            "splits": splits,
-        }
+        records = evaluated([split("a", 0.2, score, half, problems)])
+        return overview_of(tmp_path / name, records, {"seed": seed, "model_name": "tiny", "log_path": name})
 
     apart = compare_text([view("one", "0", 0.4, 0.05), view("two", "1", 0.7, 0.05)])
     assert "two is better" in apart
@@ -151,7 +164,7 @@ def test_seconds_of_a_step_are_counted_once_whether_or_not_steps_overlap(tmp_pat
         times["time/step"] = times["time/wait"] + 1.0
         rows = [row | (times if row["step"] >= 0 else {}) for row in rows]
         (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        totals = overview(open_run(run))["totals"]
+        totals = overview(run)["totals"]
         assert sum(totals["stages"].values()) == pytest.approx(totals["seconds"])
 
 
@@ -170,6 +183,6 @@ def test_the_cost_of_a_run_is_its_billed_tokens_by_the_price_table(tmp_path, bac
         "canary/tokens": 10**6,
     }
     (run / "metrics.jsonl").write_text(json.dumps(first) + "\n" + json.dumps(second) + "\n")
-    assert "49.00 EUR" in overview(open_run(run))["totals"]["cost"]
+    assert "49.00 EUR" in overview(run)["totals"]["cost"]
     prices.unlink()
-    assert "3,000,000 sample" in overview(open_run(run))["totals"]["cost"]
+    assert "3,000,000 sample" in overview(run)["totals"]["cost"]

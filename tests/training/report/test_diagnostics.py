@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import tomllib
 
 import pytest
 
-from code_rl.training.report.diagnostics import ALWAYS, TRENDS, diagnose
 from tests.paths import ROOT
 from tests.training.pipeline_support import small
+from tests.training.report.run_folders import overview_of
 from tests.verbs import train_command
 
 
@@ -44,6 +45,15 @@ def collapsing():
     ]
 
 
+@pytest.fixture(scope="module")
+def diagnose(tmp_path_factory):
+    """The findings of a run with these metrics and settings, by name, the worst first."""
+    folder = tmp_path_factory.mktemp("diagnosed")
+    return lambda records, config: {
+        finding["name"]: finding for finding in overview_of(folder, records, config)["findings"]
+    }
+
+
 ELSEWHERE = {"model_name": "tiny", "dataset": "mine.jsonl"}
 ILL = {
     "loss-not-finite": run(loss=(float("nan"), float("nan"))),
@@ -71,19 +81,15 @@ ILL = {
 
 
 @pytest.mark.parametrize("name", ILL)
-def test_it_is_found_with_evidence_cause_and_remedy(name):
-    found = {
-        finding.name: finding
-        for finding in diagnose(ILL[name], {"max_tokens": 64} | (ELSEWHERE if name == "built-in-elsewhere" else {}))
-    }
-    assert name in found
-    assert all((found[name].title, found[name].evidence, found[name].cause, found[name].remedy))
+def test_it_is_found_with_evidence_cause_and_remedy_and_told_from_the_others(diagnose, name):
+    found = diagnose(ILL[name], ELSEWHERE if name == "built-in-elsewhere" else {})
+    assert all(found[name][part] for part in ("title", "evidence", "cause", "remedy"))
+    assert found.keys() - {name} <= {"degenerate-groups", "held-out-flat"}
 
 
-def test_weights_that_hardly_moved_name_the_recipes_rate_to_try():
+def test_weights_that_hardly_moved_name_the_recipes_rate_to_try(diagnose):
     low = {"max_tokens": 64, "recipe": "tiny", "learning_rate": 1e-5}
-    (finding,) = [each for each in diagnose(ILL["hardly-moved"], low) if each.name == "hardly-moved"]
-    assert "try learning_rate=0.002" in finding.evidence
+    assert "try learning_rate=0.002" in diagnose(ILL["hardly-moved"], low)["hardly-moved"]["evidence"]
 
 
 @pytest.mark.parametrize(
@@ -97,36 +103,22 @@ def test_weights_that_hardly_moved_name_the_recipes_rate_to_try():
         (19, {"mean_correct": (0.7, 0.5)}, False),
     ],
 )
-def test_the_smoke_test_looks_at_format_reward_and_right_programs_of_20_steps(steps, curves, fails):
-    assert ("smoke-test" in {finding.name for finding in diagnose(run(steps, **curves), {})}) is fails
+def test_the_smoke_test_looks_at_format_reward_and_right_programs_of_20_steps(diagnose, steps, curves, fails):
+    assert ("smoke-test" in diagnose(run(steps, **curves), {})) is fails
 
 
-def test_a_healthy_run_has_no_finding():
-    assert diagnose(evaluated(run(), 0.3, 0.6, middle=0.5), {}) == []
-
-
-def test_a_run_of_few_steps_is_not_judged_by_its_trends():
-    assert [finding.name for finding in diagnose(run(steps=3, mean_correct=(0, 0)), {})] == ["too-few-steps"]
-
-
-def test_a_run_of_few_steps_that_trained_nothing_is_red():
-    found = diagnose(run(steps=2, n_datums=(0, 0)), {})
-    assert [(finding.name, finding.severity) for finding in found] == [
-        ("no-optimizer-step", "bad"),
-        ("too-few-steps", "note"),
-    ]
-
-
-def test_each_illness_is_told_from_the_others():
-    for name, records in ILL.items():
-        others = {finding.name for finding in diagnose(records, ELSEWHERE if name == "built-in-elsewhere" else {})} - {
-            name
-        }
-        assert others <= {"degenerate-groups", "held-out-flat"}, (name, others)
-
-
-def test_stale_samples_are_expected_to_differ_from_the_trainer():
-    assert diagnose(run(kl_sample_train=(0.0, 0.05), staleness__mean=(1.0, 1.0)), {}) == []
+@pytest.mark.parametrize(
+    ("records", "found"),
+    [
+        (evaluated(run(), 0.3, 0.6, middle=0.5), {}),
+        (run(kl_sample_train=(0.0, 0.05), staleness__mean=(1.0, 1.0)), {}),
+        (run(steps=3, mean_correct=(0, 0)), {"too-few-steps": "note"}),
+        (run(steps=2, n_datums=(0, 0)), {"no-optimizer-step": "bad", "too-few-steps": "note"}),
+    ],
+    ids=["healthy", "stale samples", "few steps", "few steps without training"],
+)
+def test_a_run_has_no_other_finding(diagnose, records, found):
+    assert [(name, finding["severity"]) for name, finding in diagnose(records, {}).items()] == [*found.items()]
 
 
 def skipped_groups(right, wrong):
@@ -135,33 +127,27 @@ def skipped_groups(right, wrong):
     return run(groups_skipped=(8, 8), mean_correct=(0.52, 0.52), **split)
 
 
-def cause(records):
-    return next(finding.cause for finding in diagnose(records, {}) if finding.name == "degenerate-groups")
+def test_groups_all_right_and_groups_all_wrong_are_not_taken_for_each_other(diagnose):
+    skipped = [diagnose(skipped_groups(*groups), {}) for groups in ((4, 4), (8, 0), (0, 8))]
+    assert len({found["degenerate-groups"]["cause"] for found in skipped}) == 3
 
 
-def test_groups_all_right_and_groups_all_wrong_are_not_taken_for_each_other():
-    assert len({cause(skipped_groups(*groups)) for groups in ((4, 4), (8, 0), (0, 8))}) == 3
+def test_a_run_whose_groups_are_all_right_is_told_to_take_harder_problems(diagnose):
+    found = [diagnose(run(n_datums=(0, 0), mean_correct=(rate, rate)), {}) for rate in (1.0, 0.0)]
+    assert len({each["no-optimizer-step"]["remedy"] for each in found}) == 2
 
 
-def test_a_run_whose_groups_are_all_right_is_told_to_take_harder_problems():
-    found = (diagnose(run(n_datums=(0, 0), mean_correct=(rate, rate)), {}) for rate in (1.0, 0.0))
-    right, wrong = (next(each.remedy for each in findings if each.name == "no-optimizer-step") for findings in found)
-    assert right != wrong
-
-
-def test_a_recipes_own_token_limit_is_no_fault_of_the_run_unless_more_is_cut_off_than_at_first():
+def test_a_recipes_own_token_limit_is_no_fault_of_the_run_unless_more_is_cut_off_than_at_first(diagnose):
     own = {"recipe": "smollm2", "max_tokens": 64}
-    assert diagnose(run(truncated_rate=(0.4, 0.3)), own) == []
-    assert [finding.name for finding in diagnose(run(truncated_rate=(0.1, 0.3)), own)] == ["truncation"]
+    assert not diagnose(run(truncated_rate=(0.4, 0.3)), own)
+    assert [*diagnose(run(truncated_rate=(0.1, 0.3)), own)] == ["truncation"]
 
 
-def test_every_finding_has_its_section_in_the_troubleshooting_page():
+def test_every_finding_is_shown_here_and_has_its_section_in_the_troubleshooting_page():
+    texts = tomllib.loads((ROOT / "src/code_rl/training/report/findings.toml").read_text())
+    assert texts.keys() == {*ILL, "too-few-steps"}
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
-    assert set(re.findall(r"^## ([a-z-]+)$", page, re.MULTILINE)) >= {*ILL, "too-few-steps"}
-
-
-def test_every_rule_is_shown_here():
-    assert len(ILL) == len(ALWAYS) + len(TRENDS)  # but for too-few-steps
+    assert set(re.findall(r"^## ([a-z-]+)$", page, re.MULTILINE)) >= texts.keys()
 
 
 @pytest.mark.long

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
-from code_rl.training.report import open_run
-from code_rl.training.report.page import LivePage, write_report
+import code_rl
+from code_rl.training.report import open_run, write_report
+from tests.training.pipeline_support import small
 from tests.training.report.browsing import DESKTOP, expect, open_page, watched
 from tests.training.report.run_folders import rewind, write_run
 
@@ -30,8 +32,13 @@ def append(run: Path, lines: dict[str, str]) -> None:
 def test_a_page_of_a_run_in_progress_reloads_itself_until_the_last_step(browser, tmp_path):
     whole, run = write_run(tmp_path / "whole", steps=6), write_run(tmp_path / "run", steps=6)
     rewind(run, 4)
-    live = LivePage(run)
-    live.update()
+    reader = open_run(run)
+
+    def update() -> None:
+        reader.refresh()
+        write_report([reader], run / "report.html", live=True)
+
+    update()
     with watched(browser, **DESKTOP) as seen:
         seen.page.clock.install()
         page = open_page(seen, run / "report.html")
@@ -39,13 +46,12 @@ def test_a_page_of_a_run_in_progress_reloads_itself_until_the_last_step(browser,
         expect(shown).to_have_text("4 / 6")
         expect(status).to_contain_text("running")
         append(run, parts(whole, 4))
-        while '"done":5' not in (run / "report.html").read_text():
-            live.update()  # until it is due
+        update()
         page.clock.fast_forward(11_000)
         expect(shown).to_have_text("5 / 6")
         page.click("#follow")
         append(run, parts(whole, 5))
-        write_report([open_run(run)], run / "report.html")
+        update()
         page.clock.fast_forward(11_000)
         expect(shown).to_have_text("5 / 6")  # somebody reads it
         page.clock.fast_forward(70_000)
@@ -55,17 +61,13 @@ def test_a_page_of_a_run_in_progress_reloads_itself_until_the_last_step(browser,
         assert seen.leaving(run.as_uri()) == []
 
 
-def test_an_update_that_is_not_due_writes_nothing(tmp_path):
-    run = write_run(tmp_path / "run", steps=2)
-    live = LivePage(run)
-    live.update()
-    first = (run / "report.html").stat().st_ino
-    live.update()
-    assert (run / "report.html").stat().st_ino == first
+def test_writing_the_page_takes_a_small_part_of_a_runs_time(tmp_path):
+    pages = set()
 
+    def seen(trajectory: code_rl.Trajectory) -> float:
+        pages.add((tmp_path / "report.html").stat().st_ino)
+        return float(trajectory.format_ok)
 
-def test_a_page_that_cannot_be_written_does_not_stop_the_run(tmp_path):
-    run = write_run(tmp_path / "run", steps=2)
-    (run / "report.html").mkdir()
-    LivePage(run).update()
-    assert (run / "report.html").is_dir()
+    given: dict[str, Any] = small(tmp_path, batch_size=4, group_size=2, max_tokens=2, max_steps=20, save_every=0)
+    code_rl.train(**given | {"reward": seen})
+    assert 1 <= len(pages) < 10

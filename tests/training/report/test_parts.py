@@ -1,10 +1,14 @@
-"""Sampling of rollouts, flags, token pieces, the settings of the verb."""
+"""The parts of a page, flags of programs, and the settings of the verb."""
 
 from __future__ import annotations
 
 import base64
 import json
+import random
+import re
 import zlib
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,68 +16,95 @@ from hypothesis import strategies as st
 
 import code_rl
 from code_rl.cli.main import main
-from code_rl.training.report.groups import BLOCKED, HARD_CODED, TAMPERING, flags
-from code_rl.training.report.page import embed, embedded_rollouts
-from code_rl.training.report.run import DownsampledGroups, open_run
+from code_rl.training.report import open_run, write_report
 from tests.refusals import one_line, refused
 from tests.training.report.run_folders import PROGRAMS, write_run
 
-PUBLIC = [{"test": 0, "input": "3\n", "expected": "123456789\n"}]
+
+def unpacked(part: bytes) -> Any:
+    """A record of the page."""
+    return json.loads(zlib.decompress(part, -15))
 
 
-@settings(max_examples=20)
-@given(sizes=st.lists(st.integers(10, 400), min_size=3, max_size=60))
-def test_a_shelf_stays_in_its_budget_and_keeps_whole_steps_evenly_spaced(sizes):
-    shelf = DownsampledGroups(budget=1500)
-    for step, size in enumerate(sizes):
-        for group in range(2):
-            record = [base64.b64encode(f"{step}/{group}".encode() * size).decode()]
-            if shelf.wants(step):
-                shelf.put((step, group), record)
-    kept: dict[int, set[int]] = {}
-    for step, group in shelf.groups:
-        kept.setdefault(step, set()).add(group)
-    assert sorted(kept) == [step for step in range(len(sizes)) if step % shelf.stride == 0]
-    assert all(groups == {0, 1} for groups in kept.values())
-    assert sum(map(len, shelf.groups.values())) <= 1500 or len(kept) <= 2
+def element(page: Path, name: str) -> str:
+    """The text of an element of a page."""
+    (text,) = re.findall(f'<script type="[a-z/]+" id="{name}">(.*?)</script>', page.read_text(), re.DOTALL)
+    return text
 
 
-def test_every_part_of_a_book_can_be_taken_out_of_its_text_alone(tmp_path):
+def one_group(folder: Path) -> dict[str, Any]:
+    """The first group of a new run."""
+    return json.loads((write_run(folder, steps=1) / "rollouts.jsonl").read_text().splitlines()[0])
+
+
+def test_a_page_has_all_groups_of_evenly_spaced_steps_and_of_the_last_in_four_megabytes(tmp_path):
+    group, draw = one_group(tmp_path), random.Random(0)
+    sample = group["completions"][0] | {"tokens": [], "logprobs": []}
+    with (tmp_path / "rollouts.jsonl").open("w") as file:
+        for step in range(100):
+            for number in range(2):
+                texts = [base64.b64encode(draw.randbytes(draw.randrange(17_000))).decode() for _ in range(6)]
+                samples = [sample | {"text": text} for text in texts]
+                file.write(json.dumps(group | {"step": step, "group": number, "completions": samples}) + "\n")
+    write_report([open_run(tmp_path)], tmp_path / "report.html")
+    groups = [tuple(place) for *place, _, _ in json.loads(element(tmp_path / "report.html", "table-0"))["groups"]]
+    stride = groups[2][0]
+    assert stride in (2, 4)
+    assert groups == [(step, number) for step in (*range(0, 99, stride), 99) for number in range(2)]
+    assert len(element(tmp_path / "report.html", "shelf-0")) < 4 << 20
+
+
+def test_every_part_of_a_page_can_be_taken_out_of_its_text_alone(tmp_path):
     reader = open_run(write_run(tmp_path / "run", steps=4))
-    groups, (text, table) = reader.kept_groups(), embedded_rollouts(reader)
+    write_report([reader], tmp_path / "report.html")
+    table, text = (element(tmp_path / "report.html", name) for name in ("table-0", "shelf-0"))
     for step, group, start, length in json.loads(table)["groups"]:
         raw = base64.b64decode(text[start : start + -(-length // 3) * 4])[:length]
-        assert json.loads(zlib.decompress(raw, -15)) == json.loads(zlib.decompress(groups[step, group], -15))
+        assert unpacked(raw) == unpacked(reader.kept_groups()[step, group])
 
 
 @settings(max_examples=30)
-@given(st.recursive(st.text() | st.integers(-5, 5), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
-def test_embedded_json_cannot_end_its_element_and_means_the_same(value):
-    text = embed(value)
-    assert not set(text) & set("<>&\u2028\u2029")
-    assert json.loads(text) == value
+@given(text=st.text(st.sampled_from("<>&\u2028\u2029/script!-'\"")) | st.text(max_size=200))
+def test_embedded_json_cannot_end_its_element_and_means_the_same(tmp_path_factory, text):
+    run = tmp_path_factory.mktemp("embedded")
+    (run / "config.json").write_text(json.dumps({"model_name": text}))
+    write_report([open_run(run)], run / "report.html")
+    data = element(run / "report.html", "data")
+    assert not set(data) & set("<>&\u2028\u2029")
+    assert ["Model", text] in json.loads(data)["runs"][0]["facts"]
+
+
+def flags(folder: Path, code: str, message: str) -> list[str]:
+    """The flags of a program that ended with this message."""
+    group = one_group(folder)
+    failure = {"test": 1, "public": False, "message": message}
+    sample = group["completions"][0] | {"text": f"```python\n{code}\n```", "failure": failure}
+    tests = [{"test": 0, "call": False, "input": "3\n", "expected": "123456789\n"}]
+    (folder / "rollouts.jsonl").write_text(json.dumps(group | {"public_tests": tests, "completions": [sample]}) + "\n")
+    ((shown,),) = map(unpacked, open_run(folder).kept_groups().values())
+    return shown.get("flags", [])
 
 
 @pytest.mark.parametrize(
     ("code", "message", "flag"),
     [
-        ("print(123456789)", "", HARD_CODED),
-        ("n = input()\nprint('123456789')", "", HARD_CODED),
-        ("n = input()\nif n == '1': print(4)\nelif n == '2': print(5)\nelif n == '3': print(6)\nelif n == '4': print(9)", "", HARD_CODED),
-        ("import os\nos._exit(0)", "", TAMPERING),
-        ("import sys\nsys.modules['json'] = None", "", TAMPERING),
-        ("print(input())", "PermissionError: [Errno 1] Operation not permitted", BLOCKED),
+        ("print(123456789)", "", "hard-coded output"),
+        ("n = input()\nprint('123456789')", "", "hard-coded output"),
+        ("n = input()\nif n == '1': print(4)\nelif n == '2': print(5)\nelif n == '3': print(6)\nelif n == '4': print(9)", "", "hard-coded output"),
+        ("import os\nos._exit(0)", "", "tampering"),
+        ("import sys\nsys.modules['json'] = None", "", "tampering"),
+        ("print(input())", "PermissionError: [Errno 1] Operation not permitted", "met a sandbox wall"),
     ],
 )  # fmt: skip
-def test_suspicious_programs_are_flagged(code, message, flag):
-    assert flag in flags(code, message, PUBLIC, reads_stdin=True)
+def test_suspicious_programs_are_flagged(tmp_path, code, message, flag):
+    assert flag in flags(tmp_path, code, message)
 
 
 @pytest.mark.parametrize(
     "code", [*filter(None, PROGRAMS.values()), "class Solution:\n    def solve(self, nums):\n        print(sum(nums))"]
 )
-def test_plain_programs_are_not_flagged(code):
-    assert flags(code, "NameError: name 'x' is not defined", PUBLIC, reads_stdin=True) == []
+def test_plain_programs_are_not_flagged(tmp_path, code):
+    assert flags(tmp_path, code, "NameError: name 'x' is not defined") == []
 
 
 @pytest.mark.parametrize(("words", "named"), [(["format=text", "out=x.html"], "out="), (["format=pdf"], "format")])

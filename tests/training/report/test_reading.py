@@ -10,13 +10,11 @@ import pytest
 from code_rl.cli.main import main
 from code_rl.training.config import make_config
 from code_rl.training.report import open_run, write_report
-from code_rl.training.report.overview import overview
-from code_rl.training.runs.logs import setup_logging
 from code_rl.util.errors import DataError
 from code_rl.util.files import LOCK, only_writer
 from tests.refusals import refused
-from tests.training.report.run_folders import rewind, write_run
-from tinker_utils.log import setup_logging as course_logging
+from tests.training.report.run_folders import overview, rewind, write_run
+from tinker_utils.log import setup_logging
 
 
 def render(readers):
@@ -101,14 +99,14 @@ def test_not_a_number_in_the_metrics_is_a_gap_and_a_finding(tmp_path):
         run / "metrics.jsonl",
         lambda lines: lines.__setitem__(4, json.dumps({**json.loads(lines[4]), "loss": float("nan")}) + "\n"),
     )
-    view = overview(open_run(run))
+    view = overview(run)
     assert view["steps"]["columns"]["loss"][3] is None
     assert view["findings"][0]["name"] == "loss-not-finite"
 
 
 def test_fields_of_tomorrow_are_charted_and_secrets_are_not_shown(tmp_path):
     run = write_run(tmp_path / "run", steps=3, config={"api_key": "tml-123", "max_tokens": 77})
-    view = overview(open_run(run))
+    view = overview(run)
     assert view["steps"]["columns"]["a_metric_of_tomorrow"] == [0.5, 0.5, 0.5]
     assert ["api_key", "(not shown)"] in view["settings"]
     assert ["max_tokens", "77"] in view["settings"]
@@ -117,15 +115,15 @@ def test_fields_of_tomorrow_are_charted_and_secrets_are_not_shown(tmp_path):
 
 @pytest.mark.parametrize("steps", [(None, None, None), (1, 2, 3), (10, 20, 30)])
 def test_the_report_of_ones_own_loop_counts_the_steps_that_it_logged(tmp_path, steps):
-    log = setup_logging(tmp_path, {"learning_rate": 1e-4, "max_steps": None})
+    log = setup_logging(tmp_path, config={"learning_rate": 1e-4, "max_steps": None})
     for step in steps:
         log.log_metrics({"mean_reward": 0.1}, step)
     log.close()
-    assert overview(open_run(tmp_path))["progress"]["done"] == 3
+    assert overview(tmp_path)["progress"]["done"] == 3
 
 
 def test_records_of_one_step_are_joined_and_settings_may_be_an_object(tmp_path):
-    log = course_logging(tmp_path, config=make_config({"learning_rate": 1e-4}))
+    log = setup_logging(tmp_path, config=make_config({"learning_rate": 1e-4}))
     log.log_metrics({"mean_reward": 0.1}, 0)
     log.log_metrics({"eval/mean_correct": 0.2}, 0)
     log.close()
@@ -135,7 +133,7 @@ def test_records_of_one_step_are_joined_and_settings_may_be_an_object(tmp_path):
 
 
 def test_a_loop_that_logs_a_few_metrics_or_no_step_has_a_report(tmp_path):
-    log = setup_logging(tmp_path, {"learning_rate": 1e-4})
+    log = setup_logging(tmp_path, config={"learning_rate": 1e-4})
     log.log_metrics({"time/total": 3.0})
     for step in range(4):
         log.log_metrics({"mean_reward": 0.1, "eval/test/mean_correct": 0.2}, step)

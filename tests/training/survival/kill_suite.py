@@ -32,7 +32,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -77,8 +77,10 @@ class Facts:
 
 def facts_of(log_path: Path, state: Path | None = None) -> Facts:
     """`state` is the folder of the server that has the run's checkpoints."""
+    from safetensors import safe_open
+    from safetensors.numpy import load_file
+
     from code_rl.engine.checkpoints import read_checkpoints
-    from code_rl.engine.local.state import read_state
     from code_rl.engine.serve import StateStore
     from code_rl.training import read_metrics
 
@@ -95,8 +97,9 @@ def facts_of(log_path: Path, state: Path | None = None) -> Facts:
             [(line["step"], line["group"], [each["tokens"] for each in line["completions"]]) for line in lines]
         ).encode()
         metrics = [{k: round(v, 5) if isinstance(v, float) else v for k, v in record.items()} for record in metrics]
-    read, digest = read_state(found), hashlib.sha256()
-    tensors = {name: tensor.contiguous().numpy() for name, tensor in sorted(read.tensors.items())}
+    with safe_open(found, framework="numpy") as opened:
+        settings = json.loads(opened.metadata()["settings"])
+    tensors, digest = dict(sorted(load_file(found).items())), hashlib.sha256()
     for name, tensor in tensors.items() if state is None else ():
         digest.update(name.encode() + tensor.tobytes())
     return Facts(
@@ -104,7 +107,7 @@ def facts_of(log_path: Path, state: Path | None = None) -> Facts:
         {"rollouts.jsonl": hashlib.sha256(file).hexdigest()},
         [(record["name"], record["step"], record["offset"]) for record in records],
         digest.hexdigest(),
-        int(read.meta["adam_steps"]),
+        int(settings["adam_steps"]),
         {} if state is None else {name: each for name, each in tensors.items() if name.startswith("base_model.")},
     )
 
@@ -164,8 +167,7 @@ def kill(child: int) -> None:
 
 
 def train(given: dict[str, str], ledger: Path) -> int:
-    """An ordinary run but for the page at its end; each completion and each verdict is noted once the run has kept it."""
-    import code_rl.training.trainer
+    """An ordinary run; each completion and each verdict is noted once the run has kept it."""
     from code_rl.cli.main import VERBS
     from code_rl.policy import completion_log
     from code_rl.util.errors import CodeRLError
@@ -179,7 +181,6 @@ def train(given: dict[str, str], ledger: Path) -> int:
             os.write(handle, f"{self._log.path.parent.name}/{self._log.path.stem} {self._key(kind, what)}\n".encode())
 
     completion_log.GroupLog._put = put  # type: ignore[method-assign]
-    code_rl.training.trainer._report = lambda log_path: ""
     try:
         return VERBS["train"].run(given)
     except CodeRLError as error:
@@ -188,10 +189,10 @@ def train(given: dict[str, str], ledger: Path) -> int:
 
 
 class Server:
-    """`code-rl serve` in a child, which notes Adam's count after each step that it takes; a restart keeps port and state."""
+    """`code-rl serve` in a child; a restart keeps port and state."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.steps = folder, folder / "steps"
+        self.folder = folder
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -207,17 +208,7 @@ class Server:
 
     def _serve(self) -> int:
         from code_rl.cli.main import VERBS
-        from code_rl.engine.local.learner import Learner
 
-        handle = os.open(self.steps, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        optim_step = Learner.optim_step
-
-        def noted(learner: Any, params: Any) -> dict[str, float]:
-            metrics = optim_step(learner, params)
-            os.write(handle, f"{os.getpid()} {id(learner)} {learner.adam.steps}\n".encode())
-            return metrics
-
-        Learner.optim_step = noted  # type: ignore[assignment]
         given = {"port": str(self.port), "state_dir": str(self.folder / "state"), "device": "cpu", "threads": "1"}
         return VERBS["serve"].run(given)
 
@@ -276,14 +267,7 @@ class Scene:
     def _miscounted(self, found: Facts, whole: Facts) -> list[str]:
         import numpy as np
 
-        assert self.server is not None
-        counts: dict[str, list[int]] = defaultdict(list)
-        for line in self.server.steps.read_text().splitlines():
-            process, model, steps = line.split()
-            counts[f"{process} {model}"].append(int(steps))
         wrong = []
-        if any(later != earlier + 1 for steps in counts.values() for earlier, later in itertools.pairwise(steps)):
-            wrong.append(f"a model counted its steps {dict(counts)}")
         if found.adam_steps != sum(record["n_datums"] > 0 for record in found.metrics):
             wrong.append(f"{found.adam_steps} optimizer steps are not those that had datums")
         if not all(np.allclose(found.tensors[name], each, atol=WEIGHTS_ATOL) for name, each in whole.tensors.items()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -19,13 +20,14 @@ from code_rl.data.preparation import PrepareConfig
 from code_rl.data.preparation.workspace import Workspace
 from code_rl.engine.serve import StateStore
 from code_rl.evaluation.programs import open_verdicts
-from code_rl.training.runs.directory import check_log_dir, claimed, new_folder
+from code_rl.training import new_folder, prepare, train_run
 from code_rl.util.errors import InputError
 from code_rl.util.files import LOCK, only_writer, read_lines, write_atomically
 from tests.paths import ROOT
 from tests.refusals import refused
 from tests.training.pipeline_support import small, untimed
 from tests.verbs import controls_command, train_command
+from tinker_utils.cli import check_log_dir
 
 
 def workspace(folder: Path) -> AbstractContextManager[Any]:
@@ -33,7 +35,6 @@ def workspace(folder: Path) -> AbstractContextManager[Any]:
 
 
 HOLDERS: dict[str, Callable[[Path], AbstractContextManager[Any]]] = {
-    "run": lambda folder: claimed(folder, "resume", resumes=False),
     "prepare": workspace,
     "server": lambda folder: contextlib.closing(StateStore(folder)),
     "verdicts": lambda folder: open_verdicts(str(folder / "verdicts.jsonl")),
@@ -62,39 +63,35 @@ LEFT_BY_A_START = [
 def test_a_directory_that_is_new_or_of_a_start_that_was_killed_has_one_writer(tmp_path, left):
     for name in left:
         (tmp_path / name).touch()
-    with claimed(tmp_path, "resume", resumes=False), refused("log_path="):
+    assert check_log_dir(tmp_path, "raise") == tmp_path
+    with only_writer(tmp_path / LOCK, "x"), refused("log_path="):
         train_command(small(tmp_path))
 
 
 def test_a_run_that_another_process_began_meanwhile_is_not_overwritten(tmp_path):
+    config, log_path, resumes = prepare(small(tmp_path))
     (tmp_path / "config.json").write_text("{}")
-    with refused("log_path="), claimed(tmp_path, "resume", resumes=False):
-        pass
+    with refused("log_path="):
+        asyncio.run(train_run(config, log_path, resumes))
 
 
 def test_deleting_a_run_leaves_the_lock_that_is_held(tmp_path):
-    with claimed(tmp_path, "delete", resumes=False):
+    with only_writer(tmp_path / LOCK, "x"):
         (tmp_path / "config.json").write_text("{}")
         (tmp_path / "checkpoints").mkdir()
         check_log_dir(tmp_path, "delete")
         assert [path.name for path in tmp_path.iterdir()] == [LOCK]
-        with refused("log_path="), claimed(tmp_path, "resume", resumes=False):
-            pass
+        with refused("log_path="):
+            train_command(small(tmp_path))
 
 
-@pytest.mark.parametrize(("failure", "stays"), [(InputError, False), (KeyboardInterrupt, True)])
-def test_a_directory_made_for_a_start_that_fails_is_gone_and_one_of_the_user_stays(tmp_path, failure, stays):
-    def fail(folder: Path) -> None:
-        with claimed(folder, "resume", resumes=False):
-            (folder / "begun.json").touch()
-            raise failure
-
+def test_a_directory_made_for_a_start_that_fails_is_gone_and_one_of_the_user_stays(tmp_path):
     new, mine = tmp_path / "new", tmp_path / "mine"
     mine.mkdir()
     for folder in (new, mine):
-        with pytest.raises(failure):
-            fail(folder)
-    assert (new.exists(), mine.exists()) == (stays, True)
+        with refused("max_tokens_total"):
+            train_command(small(folder, max_tokens_total=1))
+    assert (new.exists(), mine.exists()) == (False, True)
 
 
 def test_default_folders_of_one_second_are_different_ones(tmp_path, monkeypatch):

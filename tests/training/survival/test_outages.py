@@ -11,7 +11,7 @@ from concurrent.futures import Future
 import httpx
 import pytest
 
-from code_rl.engine.places import BackendKind, Place
+from code_rl.engine import place_of
 from code_rl.engine.remote import Link, RemoteFuture
 from code_rl.grading.sandbox.blame import MAX_LOST_RESULTS, OUTAGES, Retries
 from code_rl.grading.sandbox.executor import Execution, Job, LostError, RefusedError, Status, StdinInput
@@ -185,7 +185,7 @@ class Health:
 
 
 def link(outage_timeout_s: float) -> Link:
-    return Link(Place(BackendKind.SERVER, "http://s", None), outage_timeout_s)
+    return Link(place_of("http://s"), outage_timeout_s)
 
 
 def test_a_request_that_a_well_server_never_answers_ends(monkeypatch):

@@ -7,24 +7,22 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from code_rl.engine.backends import _restored
 from code_rl.engine.checkpoints import append_checkpoint, read_checkpoints
-from code_rl.grading.verdict import Failure, Verdict, VerdictKind
+from code_rl.grading import Problem, StdinTest, Verdict, VerdictKind, judge_async
 from code_rl.policy.completion_log import InFlight, SampledAnswer, SampledAnswers, SamplingRequest
-from code_rl.training.console import Console
 from code_rl.training.runs.directory import METRICS, ROLLOUTS, Start, choose_start, go_back
-from code_rl.training.runs.logs import MultiplexLogger
-from code_rl.training.runs.recorder import Recorder
-from code_rl.util.errors import BackendError, CheckpointError, DataError
+from code_rl.util.errors import CheckpointError, DataError
 from code_rl.util.files import JsonLines, read_lines, read_record
+from tests.boxes import shared_box
 from tests.refusals import refused
+from tests.training.pipeline_support import small
+from tests.verbs import train_command
 
 REQUEST = SamplingRequest((1, 2, 3), count=2, max_tokens=8, temperature=1.0, seed=5)
 PASSED = Verdict(VerdictKind.PASSED, 1, 1, "lcb")
@@ -168,63 +166,25 @@ def test_a_checkpoint_without_lengths_is_not_used_and_no_record_is_cut(tmp_path)
     assert (tmp_path / METRICS).read_bytes() == before
 
 
-class Saved:
-    """A service whose saves are files."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    async def _save(self, name: str) -> SimpleNamespace:
-        path = self.folder / name
-        path.touch()
-        return SimpleNamespace(path=str(path))
-
-    def save_state(self, name: str, overwrite: bool) -> Any:
-        return self._save(f"{name}.state")
-
-    def save_weights_for_sampler(self, name: str) -> Any:
-        return self._save(f"{name}.sampler")
-
-
+@pytest.mark.long
 def test_only_the_newest_checkpoints_are_kept_and_what_the_last_two_need(tmp_path):
-    async def saves() -> None:
-        recorder = Recorder(tmp_path, MultiplexLogger([]), Console(10), keep_checkpoints=2)
-        (tmp_path / "checkpoints").mkdir()
-        for step in range(1, 5):
-            recorder.inflight.group_log(step, "0.0").keep_sampled(REQUEST, sampled(step))
-            recorder.evaluation_log(step - 1)("test/0").keep_sampled(REQUEST, sampled(step))
-            trainer: Any = Saved(tmp_path / "checkpoints")
-            saving = await recorder.begin_checkpoint(trainer, step)
-            await recorder.commit_checkpoint(saving, step, offset=step)
-        recorder.close()
-
-    asyncio.run(saves())
+    sizes = {"batch_size": 4, "group_size": 2, "max_tokens": 8, "eval_samples": 1, "eval_limit": 1}
+    given = small(tmp_path, max_steps=4, save_every=1, eval_every=1, keep_checkpoints=2, **sizes)
+    assert train_command(given) == 0
     assert [record["step"] for record in read_checkpoints(tmp_path)] == [3, 4]
-    left = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    left = sorted(path.name.removesuffix(".safetensors") for path in (tmp_path / "checkpoints").iterdir())
     assert left == ["000003.sampler", "000003.state", "000004.sampler", "000004.state"]
-    assert [path.name for path in sorted((tmp_path / "inflight").glob("*.jsonl"))] == ["000003.jsonl", "000004.jsonl"]
+    assert [path.name for path in (tmp_path / "inflight").glob("*.jsonl")] == ["000003.jsonl"]
     assert [path.name for path in (tmp_path / "inflight" / "evaluations").iterdir()] == ["000004.jsonl"]
-
-
-@pytest.mark.parametrize(("status", "expected"), [(404, CheckpointError), (410, CheckpointError), (503, BackendError)])
-def test_a_service_that_has_a_checkpoint_no_longer_is_told_from_one_that_is_away(status, expected):
-    class Answer(Exception):
-        status_code = status
-
-    class Service:
-        async def training_client(self, how: str, path: str) -> None:
-            raise BackendError("refused") from Answer()
-
-    service: Any = Service()
-    with pytest.raises(expected):
-        asyncio.run(_restored(service, "tinker://run/weights/000002"))
 
 
 # Completions in flight
 
 
 def test_completions_and_verdicts_of_the_same_request_come_back(tmp_path):
-    failed = Verdict(VerdictKind.WRONG_ANSWER, 1, 2, "lcb", failure=Failure(1, True, "wrong_answer"))
+    problem = Problem("echo", "Print the line.", (StdinTest("a", "a"), StdinTest("b", "b", public=True)))
+    failed = asyncio.run(judge_async(problem, "input()\nprint('a')", shared_box()))
+    assert failed.failure is not None
     log = InFlight(tmp_path / "inflight").group_log(3, "1.0")
     log.keep_sampled(REQUEST, sampled(7, 8))
     log.keep_verdict((False, "pass"), PASSED)

@@ -26,10 +26,6 @@ class Backend:
     service: Any
     model: str = MODEL
 
-    @property
-    def in_process(self) -> bool:
-        return self.name == "in-process"
-
     def trainer(self, rank: int = 4, seed: int = 0, **kwargs: Any) -> Any:
         """A training client with a fresh adapter."""
         return ready(self.service.create_lora_training_client(self.model, rank=rank, seed=seed, **kwargs))
