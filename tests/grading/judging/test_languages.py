@@ -241,7 +241,9 @@ def test_the_language_is_a_field_of_the_native_format():
 
 @needs["cpp"]
 def test_the_judge_of_files_takes_the_block_of_the_problems_language(tmp_path):
-    main = pytest.importorskip("code_rl.cli.main", reason="the verb `judge` needs the extra train").main
+    pytest.importorskip("chz", reason="the verb `judge` needs the extra train")
+    from code_rl.cli.main import main
+
     (tmp_path / "problems.jsonl").write_text(json.dumps(problem_to_json(problem("cpp"))) + "\n")
     answer = f"```cpp\n{RIGHT['cpp']}\n```\nas in\n```python\nprint(int(input()) ** 2)\n```\n"
     row = {"problem_id": "squares", "program_id": 1, "completion": answer}
