@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from io import StringIO
@@ -18,10 +19,13 @@ import numpy as np
 import torch
 from tinker import types
 
-from code_rl.engine.local import EmbeddedService, picking
+from code_rl.engine.local import EmbeddedService, decode, picking
+from code_rl.engine.local.decode import SequenceRequest
 from code_rl.engine.local.device import Device
+from code_rl.engine.local.forward import Prompt
 from code_rl.engine.local.memory import Load, load_of, plan_memory
 from code_rl.engine.local.models import wrap_model
+from code_rl.engine.local.picking import Choice
 from code_rl.engine.losses import LOSSES
 from code_rl.training.config import make_config
 from code_rl.util.errors import ConfigError
@@ -203,16 +207,15 @@ def served(device: str, folder: str) -> Numbers:
 
 def counted_sampling(fault: str = "") -> Numbers:
     """Waits and bytes of sampling 16 completions of 40 tokens, without a fault or with one planted in the engine."""
-    model = _model("qwen3")
     _, client = _client("qwen3", NAME, "float32")
-    sampler = client.save_weights_and_get_sampling_client().result()
+    weights = client._learner.snapshot()
 
     def sample(length: int) -> int:
         card.reset()
         before = card.live
-        asked = types.SamplingParams(max_tokens=length, seed=0, temperature=1.0, stop=[])
-        found = [sampler.sample(text(tokens(seed, PROMPT)), 8, asked) for seed in (1, 2)]
-        assert all(len(each.result().sequences) == 8 for each in found)
+        prompts = [Prompt(tuple(tokens(seed, PROMPT))) for seed in (1, 2)]
+        asked = deque(SequenceRequest((i, 0), prompts[i // 8], length, Choice(0, i), frozenset()) for i in range(16))
+        assert len(list(decode.decode(weights, asked, GIB))) == 16
         return card.peak - before
 
     with sized(GIB), _FAULTS[fault]() if fault else nullcontext():
@@ -220,10 +223,8 @@ def counted_sampling(fault: str = "") -> Numbers:
         waits = card.waits
         peak = sample(40)
         columns = 2 * (32 + 8 * 48)
-        config = model.config
-        mask = 8 * config.num_attention_heads // config.num_key_value_heads * columns * 4
-        token = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 4
-        cells = token * columns + mask
+        mask = 8 * weights.arch.queries_per_kv * columns * weights.dtype.itemsize
+        cells = decode.bytes_per_token(weights.arch, weights.dtype) * columns + mask
         return {"waits_per_step": (card.waits - waits) / 32, "peak": peak, "cells": cells}
 
 
