@@ -114,7 +114,8 @@ class Source:
 
     @property
     def pinned(self) -> str:
-        """The setting that names exactly this source, including its commit."""
+        """The setting that names this source: with its commit and split if it has a commit, else
+        as `given`. A run's record holds it, and a resume must find the same."""
         split = f":{self.split}" if self.split else ""
         return f"{self.name}@{self.revision}{split}" if self.revision else self.given
 
@@ -236,7 +237,10 @@ def open_dataset(setting: str, role: Role = "train") -> Dataset:
 
 def test_split_settings(setting: str) -> dict[str, str]:
     """Return {name: setting} of the held-out splits that `test_dataset=setting` means: those of a
-    mixture, or each one given."""
+    mixture; another single one as `test`; of several, each under the name of its data set or file.
+
+    Raises ConfigError for a malformed setting, and for a name that is given twice.
+    """
     first, *more = _parts(setting)
     if not more:
         is_mixture = first.name in MIXTURES and first.split in (None, "test")

@@ -57,7 +57,7 @@ async def executions_together(
         async with closing(executions_of(executor, replace(job, cases=cases))) as executions:
             async for execution in executions:
                 size = sizes.pop(0)
-                found = [execution] if size == 1 else _parted(execution, size)
+                found = [execution] if size == 1 else _split_batch(execution, size)
                 for each in found:
                     yield each, size == 1
                 if len(found) < size:
@@ -125,8 +125,14 @@ def _cases(
         at += size
 
 
-def _parted(execution: Execution, size: int) -> list[Execution]:
-    """Return the executions of a batch's calls, up to the first without a value."""
+def _split_batch(execution: Execution, size: int) -> list[Execution]:
+    """Return one execution per call of a batch of `size` calls, up to the first without a value;
+    none if the batch itself failed.
+
+    The value is lines of CPU nanoseconds and an encoded value (`runner`), which the program may
+    have forged. Each call gets its own CPU time and all of the batch's time beside its calls; wall
+    time is divided evenly.
+    """
     if execution.status is not Status.OK or not execution.value:
         return []
     # The program may have forged the value: no more of it is looked at than calls need.

@@ -127,8 +127,11 @@ def about(part: object) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def attribute_errors_to(setting: str, name: str) -> Iterator[None]:
-    """Turn any exception of a user's part into a ConfigError that names the part, and the file and
-    line of theirs. The traceback goes into the run's log, if there is one."""
+    """Turn an exception of a user's part, SystemExit included, into a ConfigError that names the
+    part, and the file and line of theirs. The traceback goes into the run's log, if there is one.
+
+    A CodeRLError passes unchanged, as do KeyboardInterrupt and a cancellation.
+    """
     try:
         yield
     except CodeRLError:

@@ -20,7 +20,7 @@ LEETCODE_ABS_TOL = 1e-5
 
 
 def read_leetcode(row: Row, _origin: Origin) -> Problem:
-    """Read a LeetCodeDataset row of either layout."""
+    """Read a LeetCodeDataset row of either layout. Raises RowError."""
     date: str | None = None
     named: tuple[str, ...] = ("question_id", "difficulty")
     if "problem_description" in row:

@@ -116,7 +116,8 @@ class Picker:
         return token, (chosen if self._plain else chosen / self._temperature)[:, 0] - log_total
 
     def _draw(self, mass: Tensor, uniforms: Tensor) -> Tensor:
-        """Choose one token per row by inverse transform sampling. `mass` is overwritten."""
+        """Choose one token per row by inverse transform sampling, after top-k and top-p, from
+        weights `mass` [rows, vocab], which need not sum to 1 and may be overwritten."""
         if self._filtered:
             mass = _filter(mass, self._top_k, self._top_p)
         cumulative = mass.cumsum_(-1)

@@ -240,6 +240,8 @@ def _items(form: Any) -> list[Any]:
 
 
 def _kind(form: Any) -> str:
+    """Return the type of an encoded form: its tag, which a program may forge (`kind_name` is for
+    messages), "dict" or "list", else the name of a scalar's Python type."""
     if isinstance(form, dict):
         return str(form.get(TAG, "dict"))
     if isinstance(form, list):

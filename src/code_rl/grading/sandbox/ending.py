@@ -1,7 +1,7 @@
 """The status with which a test ended, for every sandbox. Standard library only, Python 3.9 and
 later: this file is sent to remote servers as text.
 
-It does not judge the output. Tests without a report are decided in `retries`.
+It does not judge the output. Tests without a report are decided in `blame`.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Member(abc.ABC):
 
     @abc.abstractmethod
     def attempt(self, job: Job, alone: bool) -> AsyncIterator[Execution]:
-        """Try `job` once on this machine, as a `retries.Attempt`. A LostError or a RefusedError
+        """Try `job` once on this machine, as a `blame.Attempt`. A LostError or a RefusedError
         says nothing about the machine; any other SandboxError takes it out of the pool."""
 
     @abc.abstractmethod
@@ -64,7 +64,7 @@ class Pool(Generic[AnyMember]):
         self._prober: asyncio.Task[None] | None = None
 
     async def attempt(self, job: Job, alone: bool) -> AsyncIterator[Execution]:
-        """Try `job` once, as a `retries.Attempt`. Raises SandboxError."""
+        """Try `job` once, as a `blame.Attempt`. Raises SandboxError."""
         async with self.slot() as member:
             try:
                 async with closing(member.attempt(job, alone)) as executions:
@@ -124,7 +124,7 @@ class Pool(Generic[AnyMember]):
         """
         if member not in self.members or member.down_until is not None:
             return
-        # `retries` reports the outage of an only machine.
+        # `blame` reports the outage of an only machine.
         if member.spoken_of is None and len(self.members) > 1:
             member.spoken_of = time.monotonic()
             logger.warning("sandbox %s is out, the others go on (%s)", member.name, why)

@@ -100,7 +100,7 @@ class Recorder:
             _log_group(step, group)
 
     def log_step(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Write one line to `metrics.jsonl` and one row to the console."""
+        """Have `logs` write one line to `metrics.jsonl`, and write one row to the console."""
         self._logger.log_metrics(metrics, step)
         self.console.end_step(step, metrics)
         for finding in alarms({"step": step, **metrics}):

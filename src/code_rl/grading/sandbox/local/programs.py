@@ -47,7 +47,7 @@ class Programs:
         self._kept: OrderedDict[tuple[str, str], _Program] = OrderedDict()
 
     async def attempt(self, job: Job) -> AsyncGenerator[Execution, None]:
-        """Try `job` once, as a `retries.Attempt`.
+        """Try `job` once, as a `blame.Attempt`.
 
         Raises ConfigError if the language is not installed, IsolationError without boxes,
         RefusedError for a job that needs Python, SandboxError.
