@@ -15,7 +15,7 @@ from code_rl.policy import Trajectory
 from code_rl.training import read_metrics
 from tests.boxes import shared_box
 from tests.training.pipeline_support import rollouts, small, untimed
-from tests.training.report.run_folders import overview
+from tests.training.report.run_folders import findings, overview
 from tests.verbs import train_command
 
 STDIN = Problem("echo", "Print the line.", (StdinTest("a", "a", public=True), StdinTest("b", "b")))
@@ -115,7 +115,7 @@ def test_a_judge_that_pays_one_token_is_named_within_ten_steps(tmp_path, capsys)
         train_command(small(tmp_path, max_steps=10, canary=0.1, reward="tests.training.test_canary:pays_a_token")) == 0
     )
     records = read_metrics(tmp_path)
-    found = {finding["name"]: finding for finding in overview(tmp_path)["findings"]}
+    found = findings(overview(tmp_path))
     assert found["canary-passed"]["severity"] == "bad"
     program = next(record["canary/program"] for record in records if record.get("canary/passed"))
     assert "def" in program

@@ -16,7 +16,7 @@ from code_rl.training.reward_errors import passes_public, reward_metrics, second
 from code_rl.util.rates import wilson
 from tests.boxes import shared_box
 from tests.training.pipeline_support import small
-from tests.training.report.run_folders import overview
+from tests.training.report.run_folders import findings, overview
 from tests.training.rollout_support import group_of, trajectory
 from tests.verbs import train_command
 
@@ -92,7 +92,7 @@ def test_a_reward_against_the_verdict_raises_an_alarm_with_a_program(tmp_path, c
     records = [record for record in read_metrics(tmp_path) if record["step"] >= 0]
     assert all(record["reward/wrong_paid"] == record["reward/wrong"] for record in records)
     assert records[-1]["reward/fpr_upper"] == 1
-    found = {finding["name"]: finding for finding in overview(tmp_path)["findings"]}["wrong-paid"]
+    found = findings(overview(tmp_path))["wrong-paid"]
     program = next(record["reward/wrong_program"] for record in records if record["reward/wrong_paid"])
     assert program in found["evidence"]
     assert capsys.readouterr().out.count(program) >= 1

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from code_rl.data.preparation.attempts import mutants
 from code_rl.data.resolve import with_expected
+from code_rl.data.sources.mbpp import FOUND_VIEWS, SET_VIEWS
 from code_rl.data.sources.records import Draft
 from code_rl.grading import Problem, judge_async
 from code_rl.grading.sandbox import Executor
@@ -16,12 +17,6 @@ from tests.grading.corpus.oracle import KILLED, SURVIVED, Question, fates
 from tests.grading.corpus.references import SOURCES, read_source
 
 TIME_LIMIT_S = 2.0
-SET_VIEWS = (
-    *("similar_elements", "find_char_long", "common_in_nested_lists", "extract_singly"),
-    *("larg_nnum", "intersection_array", "find_dissimilar", "Diff"),
-)
-FOUND_VIEWS = ("check_str", "text_match_three", "text_starta_endb")
-"""The tasks of MBPP+ whose results EvalPlus compares as sets, or by whether there is one."""
 
 
 @dataclass(slots=True)

@@ -7,17 +7,15 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from code_rl.data.resolve import with_expected
-from code_rl.data.sources.records import Draft, Origin, Row, Skipped
+from code_rl.data.resolve import resolve
+from code_rl.data.sources.records import Item, Origin, Row, Skipped
 from code_rl.data.sources.shapes import read_row
 from code_rl.grading import Problem, Verdict, VerdictKind, judge_async
 from code_rl.grading.sandbox import Executor
 from tests.grading.corpus.reading import read_rows
 from tests.grading.corpus.rooms import data_file
 
-Item = Problem | Draft | Skipped
 PATIENT_CPU_S = 90.0
 
 
@@ -100,7 +98,7 @@ def read_source(source: Source) -> list[Item]:
     return _read(read_rows(data_file(source.file)))
 
 
-def _read(rows: Iterable[Row]) -> list[Any]:
+def _read(rows: Iterable[Row]) -> list[Item]:
     return [read_row(row, Origin("set", "row", index)) for index, row in enumerate(rows)]
 
 
@@ -118,7 +116,7 @@ async def judge_references(items: Iterable[Item], executor: Executor, at_once: i
 
     async def work() -> None:
         for item in waiting:
-            ready = await with_expected(item, executor) if isinstance(item, Draft) else item
+            ready = await resolve(item, executor)
             if isinstance(ready, Skipped):
                 report.add(ready.row_id, ready)
                 continue

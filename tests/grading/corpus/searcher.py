@@ -17,8 +17,8 @@ from typing import Any
 import aiohttp
 
 from code_rl.grading.sandbox import Job, Limits, Status, StdinInput
+from code_rl.grading.sandbox.executor import Execution
 from tests.grading.corpus.programs import WALKER, WALKS
-from tests.grading.judging.fakes import ended
 from tests.stand_in import StandIn
 
 TAG = "".join(secrets.choice(string.ascii_letters) for _ in range(5))
@@ -117,7 +117,7 @@ class Canaries:
         return known
 
 
-def found(executions: Iterable[Any]) -> list[set[tuple[str, str]]]:
+def found(executions: Iterable[Execution]) -> list[set[tuple[str, str]]]:
     """The finds of each searching test, as (field, where). Raises AssertionError for a test that did not search to its end."""
     sets = []
     for execution in executions:
@@ -149,7 +149,7 @@ class Posts(StandIn):
             async with self._session.post(self._url, json=body) as answer:
                 done = (await answer.json())["run_result"]
             status = Status.OK if done["return_code"] == 0 else Status.RUNTIME_ERROR
-            yield ended(status, stdout=done["stdout"].encode(), stderr=done["stderr"].encode())
+            yield Execution(status, done["stdout"].encode(), stderr=done["stderr"].encode())
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -7,11 +7,11 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from code_rl.grading.sandbox import Executor
+from code_rl.grading.sandbox.executor import Execution
 from tests.grading.corpus.canary import (
     FIND,
     PLANT,
@@ -28,7 +28,7 @@ from tests.grading.jobs import collect, stdin_job
 LIMITS = {"cpu_s": 5.0, "memory_mb": 256}
 
 
-def _breaches(execution: Any, canary: Canary) -> list[str]:
+def _breaches(execution: Execution, canary: Canary) -> list[str]:
     text = execution.stdout.decode("utf-8", "replace")
     found = [line for line in text.splitlines() if line.startswith("BREACH")]
     if canary.secret in text:

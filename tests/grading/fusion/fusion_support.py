@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from code_rl.grading.sandbox import Executor, Job, connect_executor
+from code_rl.grading.sandbox.executor import Execution
 from code_rl.util.errors import OutageError, SandboxError
 from tests.boxes import served
 from tests.grading.jobs import collect
@@ -117,18 +118,18 @@ def through(
     return asyncio.run(asyncio.wait_for(go(), 100))
 
 
-async def outcome(client: Executor, job: Job) -> Any:
+async def outcome(client: Executor, job: Job) -> list[Execution] | SandboxError | OutageError:
     try:
         return await collect(client, job)
     except (SandboxError, OutageError) as error:
         return error
 
 
-def run_all(url: str, job: Job, concurrency: int = 4, **more: Any) -> list[Any]:
+def run_all(url: str, job: Job, concurrency: int = 4, **more: Any) -> list[Execution]:
     """Every execution of one job, by the harness: a relay hides that our server takes jobs."""
     return through([relay], lambda client: collect(client, job), url, concurrency, **more)
 
 
-def run_job(url: str, job: Job, **more: Any) -> list[Any]:
+def run_job(url: str, job: Job, **more: Any) -> list[Execution]:
     """Every execution of one job, as a whole job for our server."""
     return through([url], lambda client: collect(client, job), **more)

@@ -21,13 +21,13 @@ from aiohttp import web
 
 from code_rl.cli.main import main
 from code_rl.grading.sandbox import Limits, Status, connect_executor
+from code_rl.grading.sandbox.executor import Execution
 from code_rl.grading.sandbox.server import RunLimits, SandboxApplication
 from code_rl.util import admission
 from code_rl.util.errors import SandboxError
 from tests.grading.fusion.fusion_support import ServerProcess
 from tests.grading.fusion.test_fusion_server import run
 from tests.grading.jobs import collect, stdin_job
-from tests.grading.judging.fakes import ended
 from tests.kinds import each_is
 from tests.refusals import one_line
 from tests.stand_in import StandIn
@@ -344,7 +344,7 @@ class Ends(StandIn):
     """A sandbox in which every program ends in one way."""
 
     async def run(self, job):
-        yield ended(Status.RUNTIME_ERROR, detail="lost three times")
+        yield Execution(Status.RUNTIME_ERROR, detail="lost three times")
 
 
 def test_a_run_without_an_exit_code_says_why():

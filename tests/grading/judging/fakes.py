@@ -17,16 +17,12 @@ Answer = Execution | SandboxError
 Script = Callable[[Job], Sequence[Answer]]
 
 
-def ended(status: Status, **fields: Any) -> Execution:
-    return Execution(status, **fields)
-
-
 def printed(text: str | bytes, **fields: Any) -> Execution:
-    return ended(Status.OK, stdout=text.encode() if isinstance(text, str) else text, exit_code=0, **fields)
+    return Execution(Status.OK, stdout=text.encode() if isinstance(text, str) else text, exit_code=0, **fields)
 
 
 def returned(value: str | bytes, **fields: Any) -> Execution:
-    return ended(Status.OK, value=value.encode() if isinstance(value, str) else value, exit_code=0, **fields)
+    return Execution(Status.OK, value=value.encode() if isinstance(value, str) else value, exit_code=0, **fields)
 
 
 class ScriptedExecutor(StandIn):

@@ -11,8 +11,9 @@ import pytest
 
 from code_rl.grading import CallTest, Compare, Problem, SequenceTest, StdinTest, VerdictKind, judge_async, values
 from code_rl.grading.sandbox import Status
+from code_rl.grading.sandbox.executor import Execution
 
-from .fakes import ScriptedExecutor, ended, printed, returned, verdict_of
+from .fakes import ScriptedExecutor, printed, returned, verdict_of
 
 CHECK = "def check(input, output, expected):\n    "
 STRICT = CHECK + "return int(output) > int(expected) or 'too small'"
@@ -149,10 +150,10 @@ def test_every_test_is_counted_around_one_that_cannot_be_read():
 
 
 SPENT = {
-    "computes": (ended(Status.TIME_LIMIT, cpu_s=9.0), 0.0),
-    "sleeps": (ended(Status.TIME_LIMIT, cpu_s=0.1), 0.0),
-    "raises late": (ended(Status.RUNTIME_ERROR, cpu_s=9.0), 0.0),
-    "raises at once, and is slow on the reference": (ended(Status.RUNTIME_ERROR), 9.0),
+    "computes": (Execution(Status.TIME_LIMIT, cpu_s=9.0), 0.0),
+    "sleeps": (Execution(Status.TIME_LIMIT, cpu_s=0.1), 0.0),
+    "raises late": (Execution(Status.RUNTIME_ERROR, cpu_s=9.0), 0.0),
+    "raises at once, and is slow on the reference": (Execution(Status.RUNTIME_ERROR), 9.0),
 }
 
 
@@ -188,5 +189,5 @@ def test_what_a_checker_decides_is_not_bounded_by_that_budget():
 
 @pytest.mark.parametrize("value", ["null", "1", '{"__type__":"set","items":[]}', "[", '"' + "x" * 10 + '"'])
 def test_only_true_is_right(value):
-    executor = ScriptedExecutor([printed("6")], [returned(value)], [ended(Status.RUNTIME_ERROR)])
+    executor = ScriptedExecutor([printed("6")], [returned(value)], [Execution(Status.RUNTIME_ERROR)])
     assert not asyncio.run(judge_async(STDIN, "x", executor)).correct

@@ -10,11 +10,12 @@ import pytest
 
 from code_rl.grading import CallTest, Compare, Problem, StdinTest, VerdictKind, judge_async
 from code_rl.grading.sandbox import Job, Status, StdinInput
+from code_rl.grading.sandbox.executor import Execution
 from code_rl.util.errors import DataError, OutageError, SandboxError
 from tests.grading.jobs import call
 from tests.kinds import each_is
 
-from .fakes import ScriptedExecutor, ended, printed, returned
+from .fakes import ScriptedExecutor, printed, returned
 
 STDIN = Problem("p", "", (StdinTest("in1", "1", public=True), StdinTest("in2", "22"), StdinTest("in3", "3")))
 CALL = Problem("c", "", (CallTest((1,), [1], {"k": 2}), CallTest((2,), [2])), fn_name="f")
@@ -68,14 +69,14 @@ def test_the_first_failure_stops_the_submission():
 
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.OK])
 def test_every_status_has_its_verdict(status):
-    verdict, executor = run(STDIN, [printed("1"), ended(status), printed("3")])
+    verdict, executor = run(STDIN, [printed("1"), Execution(status), printed("3")])
     assert verdict.kind.value == status.value
     assert (verdict.passed, verdict.failure.test) == (1, 1)
     assert executor.yielded == [2]
 
 
 def test_right_output_before_a_failure_does_not_count():
-    verdict, _ = run(STDIN, [ended(Status.RUNTIME_ERROR, stdout=b"1", exit_code=1)])
+    verdict, _ = run(STDIN, [Execution(Status.RUNTIME_ERROR, stdout=b"1", exit_code=1)])
     assert verdict.kind is VerdictKind.RUNTIME_ERROR
 
 
@@ -92,7 +93,7 @@ def test_code_that_is_not_text_does_not_compile():
 
 
 def test_a_call_that_ended_without_returning_is_not_passed():
-    verdict, _ = run(replace(CALL, tests=(CallTest((), None),)), [ended(Status.OK)])
+    verdict, _ = run(replace(CALL, tests=(CallTest((), None),)), [Execution(Status.OK)])
     assert verdict.kind is VerdictKind.RUNTIME_ERROR
 
 
@@ -138,12 +139,12 @@ def test_all_tests_are_run_and_counted_when_asked():
     verdict, executor = run(STDIN, [printed("1"), printed("no"), printed("3")], all_tests=True)
     assert (verdict.kind, verdict.passed, verdict.failure.test) == (VerdictKind.WRONG_ANSWER, 2, 1)
     assert executor.yielded == [3]
-    verdict, _ = run(STDIN, [ended(Status.TIME_LIMIT), printed("no"), printed("3")], all_tests=True)
+    verdict, _ = run(STDIN, [Execution(Status.TIME_LIMIT), printed("no"), printed("3")], all_tests=True)
     assert (verdict.kind, verdict.passed, verdict.failure.test) == (VerdictKind.TIME_LIMIT, 1, 0)
 
 
 def test_a_program_that_does_not_compile_ends_the_count():
-    verdict, _ = run(STDIN, [ended(Status.COMPILE_ERROR)], all_tests=True)
+    verdict, _ = run(STDIN, [Execution(Status.COMPILE_ERROR)], all_tests=True)
     assert (verdict.kind, verdict.passed) == (VerdictKind.COMPILE_ERROR, 0)
 
 
@@ -198,7 +199,7 @@ def test_messages_about_public_tests_show_both_sides():
 
 def test_messages_are_short_and_printable():
     public = replace(SECRET, tests=(StdinTest("", "e" * 10**6, public=True),))
-    for execution in (printed("o" * 10**6), ended(Status.RUNTIME_ERROR, detail="Error: " + "\ud800\n\x00" * 10**5)):
+    for execution in (printed("o" * 10**6), Execution(Status.RUNTIME_ERROR, detail="Error: " + "\ud800\n\x00" * 10**5)):
         verdict, _ = run(public, [execution])
         assert len(verdict.failure.message) <= 240
         assert verdict.failure.message.isprintable()
@@ -263,7 +264,7 @@ def test_a_checkers_no_is_a_wrong_answer_and_stops_the_submission():
 
 
 def test_a_crash_after_a_wrong_answer_is_the_wrong_answer():
-    outputs = [printed("1"), printed("bad"), ended(Status.RUNTIME_ERROR)]
+    outputs = [printed("1"), printed("bad"), Execution(Status.RUNTIME_ERROR)]
     verdict, _ = run(CHECKED, checker_or_program(YES, NO, outputs=outputs))
     assert (verdict.kind, verdict.failure.test) == (VerdictKind.WRONG_ANSWER, 1)
     verdict, _ = run(CHECKED, checker_or_program(YES, YES, outputs=outputs))
@@ -310,6 +311,6 @@ def test_a_program_that_compiles_for_its_first_call_only_is_not_paid():
     calls = Problem("p", "", tuple(CallTest((n,), n) for n in range(50)), "", "f")
 
     def script(job: Job):
-        return [returned("0"), ended(Status.COMPILE_ERROR, exit_code=1)][: len(job.cases)]
+        return [returned("0"), Execution(Status.COMPILE_ERROR, exit_code=1)][: len(job.cases)]
 
     assert run(calls, script)[0].kind is not VerdictKind.PASSED

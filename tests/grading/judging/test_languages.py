@@ -10,8 +10,7 @@ import shutil
 import pytest
 
 from code_rl import CallTest, Compare, ConfigError, DataError, Problem, StdinTest, extract_code, judge
-from code_rl.grading import VerdictKind, judge_async
-from code_rl.grading.languages import add_languages
+from code_rl.grading import VerdictKind, judge_async, languages
 from code_rl.grading.native import problem_from_json, problem_to_json
 from code_rl.util.errors import IsolationError
 from tests.boxes import descendants
@@ -194,12 +193,13 @@ def test_what_a_language_does_not_have_is_refused_by_name(fields):
 
 
 @pytest.fixture
-def add(tmp_path):
-    """Adds a language to those of this process."""
+def add(tmp_path, monkeypatch):
+    """Adds a language to those of this process, for one test."""
+    monkeypatch.setattr(languages, "_known", dict(languages._known))
 
     def add_one(text):
         (tmp_path / "own.toml").write_text(text)
-        add_languages(tmp_path / "own.toml")
+        languages.add_languages(tmp_path / "own.toml")
 
     return add_one
 

@@ -6,23 +6,23 @@ import asyncio
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from code_rl.grading import values
 from code_rl.grading.sandbox import Job, Limits, Status
+from code_rl.grading.sandbox.executor import Execution
 from tests.grading.corpus.rooms import CONFINING, room
 from tests.grading.jobs import call, call_job, collect, stdin_job
 from tests.refusals import refused
 
-Run = Callable[[Job], list[Any]]
+Run = Callable[[Job], list[Execution]]
 
 
 @pytest.fixture(params=CONFINING)
 def run(request: pytest.FixtureRequest) -> Run:
-    def executions(job: Job) -> list[Any]:
-        async def go() -> list[Any]:
+    def executions(job: Job) -> list[Execution]:
+        async def go() -> list[Execution]:
             async with room(request.param) as executor:
                 return await collect(executor, job)
 

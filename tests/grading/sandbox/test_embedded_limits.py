@@ -5,11 +5,11 @@ import os
 import subprocess
 import sys
 import time
-from typing import Any
 
 import pytest
 
 from code_rl.grading.sandbox import Job, Status
+from code_rl.grading.sandbox.executor import Execution
 from tests.boxes import shared_box
 from tests.grading.jobs import collect, stdin_job
 from tests.grading.sandbox.sandbox_boxes import LEVELS, run, run_one
@@ -151,10 +151,10 @@ def test_the_wall_cap_stops_also_what_computes(level):
     assert done.cpu_s < 60
 
 
-def at_once(level: str, *jobs: Job) -> list[list[Any]]:
+def at_once(level: str, *jobs: Job) -> list[list[Execution]]:
     """The executions of jobs that all run at the same time."""
 
-    async def go() -> list[list[Any]]:
+    async def go() -> list[list[Execution]]:
         return await asyncio.gather(*(collect(shared_box(level, 64), job) for job in jobs))
 
     return asyncio.run(go())

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from code_rl.grading.sandbox import Status, connect_executor
+from code_rl.grading.sandbox.executor import Execution
 from code_rl.grading.sandbox.server import EmbeddedSandbox
 from code_rl.util.errors import SandboxError
 from tests.boxes import descendants
@@ -22,7 +23,7 @@ ECHO = "print(input())"
 
 @pytest.mark.long
 def test_many_at_once_give_each_its_own_answer():
-    async def go():
+    async def go() -> list[list[Execution]]:
         async with EmbeddedSandbox(8) as box:
             return await asyncio.gather(*(collect(box, stdin_job(ECHO, b"%d" % n, b"%d" % -n)) for n in range(200)))
 
@@ -79,7 +80,7 @@ def test_a_loop_that_ends_in_the_middle_leaves_the_sandbox_usable():
 
 
 def test_closing_the_iterator_stops_the_submission_and_frees_the_worker():
-    async def go():
+    async def go() -> list[Execution]:
         async with EmbeddedSandbox(1) as box:
             stream = box.run(stdin_job("n = int(input())\nimport time\ntime.sleep(n)", b"0", b"1000", wall_s=2000))
             first = await anext(stream)
@@ -142,7 +143,7 @@ def test_where_no_worker_lives_not_even_a_control_s_the_sandbox_is_to_blame(monk
 
 @pytest.mark.long
 def test_a_program_whose_worker_always_dies_where_a_control_s_lives_is_to_blame():
-    async def go():
+    async def go() -> list[Execution]:
         async with EmbeddedSandbox(1) as box:
             doom = asyncio.create_task(kill_slow_workers(box))
             done = await collect(box, stdin_job("import time\ntime.sleep(1)", b"", b""))

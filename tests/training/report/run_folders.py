@@ -213,3 +213,8 @@ def _varied(kind: str, number: int, tokens: int, draw: random.Random, tokenizer:
     sample["tokens"] = (tokenizer.encode(sample["text"]).ids * 3)[:tokens]
     sample["logprobs"] = [-draw.expovariate(2.0) for _ in sample["tokens"]]
     return sample
+
+
+def findings(view: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The findings of an overview by name, the worst first."""
+    return {finding["name"]: finding for finding in view["findings"]}

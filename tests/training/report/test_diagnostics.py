@@ -9,7 +9,7 @@ import pytest
 
 from tests.paths import ROOT
 from tests.training.pipeline_support import small
-from tests.training.report.run_folders import overview_of
+from tests.training.report.run_folders import findings, overview_of
 from tests.verbs import train_command
 
 
@@ -49,9 +49,7 @@ def collapsing():
 def diagnose(tmp_path_factory):
     """The findings of a run with these metrics and settings, by name, the worst first."""
     folder = tmp_path_factory.mktemp("diagnosed")
-    return lambda records, config: {
-        finding["name"]: finding for finding in overview_of(folder, records, config)["findings"]
-    }
+    return lambda records, config: findings(overview_of(folder, records, config))
 
 
 ELSEWHERE = {"model_name": "tiny", "dataset": "mine.jsonl"}

@@ -180,8 +180,10 @@ class Retries:
         return await asyncio.shield(self._outage)
 
     async def _wait(self, error: SandboxError) -> bool:
-        """Wait until the sandbox answers a probe; True if it was away. Raises OutageError at the
-        limit."""
+        """Wait until the sandbox answers a probe; True if it was away.
+
+        At the limit, raises OutageError in a run that can be asked to stop, else SandboxError.
+        """
         limit_s = self._outage_timeout_s
         outage = Outage("the sandbox", limit_s, SandboxError if self._stop is None else OutageError)
         pause_s = min(FIRST_PAUSE_S, limit_s / 20)
