@@ -16,6 +16,7 @@ from code_rl.util.errors import SandboxError
 from tests.boxes import descendants
 from tests.grading.jobs import collect, stdin_job
 from tests.grading.sandbox.sandbox_boxes import LEVELS, run, run_one
+from tests.paths import copy_source
 from tests.refusals import refused
 
 ECHO = "print(input())"
@@ -251,3 +252,19 @@ def test_silence_is_counted_anew_for_each_result_and_not_while_nobody_waits(monk
             return outputs, box.retries
 
     assert asyncio.run(go()) == ([b"1\n", b"2\n", b"3\n"], 0)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_sandbox_starts_where_the_program_that_warms_it_has_to_wait(tmp_path, level):
+    warmup = copy_source(tmp_path) / "grading" / "sandbox" / "local" / "guest" / "warmup.py"
+    text = warmup.read_text()
+    for quick, slow in (
+        ("\nimport sys\nfrom", "\nimport sys, time\ntime.sleep(0.3)\nfrom"),
+        ("_TIMES = 20", "_TIMES = 2"),
+    ):
+        assert quick in text
+        text = text.replace(quick, slow)
+    warmup.write_text(text)
+    code = f"from code_rl.grading.sandbox.server import EmbeddedSandbox\nEmbeddedSandbox(1, {level!r}).close()"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
+    subprocess.run([sys.executable, "-c", code], env=environment, cwd=tmp_path, check=True)

@@ -67,15 +67,17 @@ def warm_up(wanted: confine.Confinement) -> None:
         sys.getrecursionlimit(),
     )
     open_here = {fd: os.dup(fd) for fd in (0, 1, 2, *testrun.RESERVED)}
-    with _harmless():
-        tools = supervisor.Supervisor(wanted, 0, watch.Tree(-1, wanted.level))
-        for _ in range(_TIMES):
-            _rehearse(tools, wanted)
-            _supervise()
-    for fd, own in open_here.items():
-        os.dup2(own, fd, inheritable=fd <= 2)
-        os.close(own)
-    sys.stdin, sys.stdout, sys.stderr = streams
+    try:
+        with _harmless():
+            tools = supervisor.Supervisor(wanted, 0, watch.Tree(-1, wanted.level))
+            for _ in range(_TIMES):
+                _rehearse(tools, wanted)
+                _supervise()
+    finally:  # also for the traceback of an error
+        for fd, own in open_here.items():
+            os.dup2(own, fd, inheritable=fd <= 2)
+            os.close(own)
+        sys.stdin, sys.stdout, sys.stderr = streams
     sys.argv, sys.path[:] = argv, path
     sys.setrecursionlimit(recursion)
     gc.disable()
@@ -121,8 +123,10 @@ def _rehearse(tools: supervisor.Supervisor, wanted: confine.Confinement) -> None
         # At `full` a test has nothing left to give up.
         confinement = confine.TestConfinement(wanted._replace(level=confine.FULL))
         run = tools.rehearse(ours, confinement)
-        report = wire.unpack(theirs.recv(wire.CHUNK))
-        if not isinstance(report, wire.ExitReport) or report.exit_code:
+        # On a busy machine the supervisor first reports that the test waits.
+        while not isinstance(report := wire.unpack(theirs.recv(wire.CHUNK)), wire.ExitReport):
+            pass
+        if report.exit_code:
             raise RuntimeError("the program that warms the interpreter failed")
         runner._exit = _end
         try:
