@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from code_rl.cli.main import main
 from code_rl.training.config import make_config
-from code_rl.training.runs.logs import setup_logging
+from code_rl.training.runs.metrics_log import setup_logging
 from tests.paths import ROOT
 from tests.refusals import refused
 from tests.training.pipeline_support import small

@@ -10,8 +10,8 @@ from typing import Any
 
 import chz
 
-from code_rl.training.runs import logs
-from code_rl.training.runs.logs import MultiplexLogger, read_log_to
+from code_rl.training.runs import metrics_log
+from code_rl.training.runs.metrics_log import MultiplexLogger, read_log_to
 
 __all__ = ["MultiplexLogger", "setup_logging"]
 
@@ -27,7 +27,7 @@ def setup_logging(
     """
     if wandb_project:
         os.environ["WANDB_PROJECT"] = wandb_project
-    return logs.setup_logging(
+    return metrics_log.setup_logging(
         log_dir, _settings(config), read_log_to("wandb") if wandb_project else (), console=True
     )
 

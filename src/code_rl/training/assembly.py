@@ -26,6 +26,7 @@ from code_rl.data import (
 )
 from code_rl.data.load import (
     RunData,
+    Say,
     in_language,
     load_train_problems,
     with_tests,
@@ -57,19 +58,15 @@ from code_rl.training.runs.directory import (
     BEGUN,
     ROLLOUTS,
     Claim,
-    Say,
-    Start,
     begun_settings,
-    choose_start,
     claimed,
     clear,
-    find_checkpoint,
-    go_back,
     read_metrics,
     settings_of,
 )
-from code_rl.training.runs.logs import read_log_to, setup_logging
+from code_rl.training.runs.metrics_log import read_log_to, setup_logging
 from code_rl.training.runs.recorder import Recorder
+from code_rl.training.runs.resume import Start, choose_start, find_checkpoint, go_back
 from code_rl.util.errors import ConfigError
 from code_rl.util.files import write_atomically
 from code_rl.util.registry import require_given

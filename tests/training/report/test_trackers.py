@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from code_rl.training.runs.logs import MAX_FAILURES, TRACKERS, Guarded, read_log_to, setup_logging
+from code_rl.training.runs.metrics_log import MAX_FAILURES, TRACKERS, Guarded, read_log_to, setup_logging
 from tests.refusals import refused
 
 CONFIG = {"seed": 7, "model_name": "tiny", "learning_rate": 0.002, "resolved": {"prompts": 8, "id": "ab12"}}
@@ -21,7 +21,7 @@ STEPS = [(-1, {"eval/pass@1": 0.25}), (0, {"loss": -0.5, "broken": float("nan"),
 def log_in_a_process(log_dir: Path, name: str, **environment: str) -> None:
     """Write the same small run through `setup_logging` as a run would, in a process of its own without a network."""
     code = (
-        "import json, sys; from code_rl.training.runs.logs import setup_logging\n"
+        "import json, sys; from code_rl.training.runs.metrics_log import setup_logging\n"
         "config, steps = json.loads(sys.argv[3])\n"
         "logger = setup_logging(sys.argv[1], config, log_to=[sys.argv[2]])\n"
         "for step, metrics in steps: logger.log_metrics(metrics, step)\n"

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from code_rl.engine.checkpoints import append_checkpoint, read_checkpoints
 from code_rl.grading import Problem, StdinTest, Verdict, VerdictKind, judge_async
 from code_rl.policy.completion_log import InFlight, SampledAnswer, SampledAnswers, SamplingRequest
-from code_rl.training.runs.directory import METRICS, ROLLOUTS, Start, choose_start, go_back
+from code_rl.training.runs.directory import METRICS, ROLLOUTS
+from code_rl.training.runs.resume import Start, choose_start, go_back
 from code_rl.util.errors import CheckpointError, DataError
 from code_rl.util.files import JsonLines, read_lines, read_record
 from tests.boxes import shared_box

@@ -1,3 +1,3 @@
-"""The files of a run: `recorder` writes them, `directory` locks the run directory and restores it
-for a resume, and `logs` records metrics, also in trackers.
+"""The files of a run: `recorder` writes them, `directory` locks the run directory, `resume` chooses
+where a run starts and restores its files, and `metrics_log` writes metrics, also to trackers.
 """

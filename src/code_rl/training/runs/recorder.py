@@ -27,7 +27,7 @@ from code_rl.policy.prompt_templates import shown_test
 from code_rl.training.report.diagnostics import SMOKE_STEPS, alarms, diagnose, worst_of
 from code_rl.training.report.page import LivePage
 from code_rl.training.runs.directory import METRICS, ROLLOUTS, read_metrics
-from code_rl.training.runs.logs import MultiplexLogger
+from code_rl.training.runs.metrics_log import MultiplexLogger
 from code_rl.util.files import JsonLines, size_of
 
 if TYPE_CHECKING:

@@ -1,4 +1,5 @@
-"""Loggers behind one small interface: the run's files, the console, and experiment trackers.
+"""Writes a run's `config.json`, `metrics.jsonl` and `logs.log`, and sends metrics to the console
+and to experiment trackers.
 
 Each tracker is an optional extra. `metrics.jsonl` remains complete: a tracker that fails causes a
 warning in `logs.log` and never stops the run.
