@@ -60,7 +60,6 @@ from code_rl.training.runs.directory import (
     Claim,
     begun_settings,
     claimed,
-    clear,
     read_metrics,
     settings_of,
 )
@@ -152,7 +151,7 @@ async def assemble(
     await check_executor(executor, config.language)
     data = await read_data(config, executor, earlier, say)
     if not claim.resumes:
-        clear(folder)  # also what an interrupted deletion, or start, left
+        claim.clear()
 
     start, backend = await open_backend(config, claim, survey, say, stack)
     check_room(config, backend, folder, say)

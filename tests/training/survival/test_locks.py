@@ -85,13 +85,18 @@ def test_deleting_a_run_leaves_the_lock_that_is_held(tmp_path):
             train_command(small(tmp_path))
 
 
-def test_a_directory_made_for_a_start_that_fails_is_gone_and_one_of_the_user_stays(tmp_path):
-    new, mine = tmp_path / "new", tmp_path / "mine"
+def test_a_start_that_fails_leaves_each_directory_as_it_was(tmp_path):
+    new, mine, cut = tmp_path / "new", tmp_path / "mine", tmp_path / "cut"
     mine.mkdir()
-    for folder in (new, mine):
+    cut.mkdir()
+    (cut / "begun.json").write_text('{"model_name": "tiny"}')
+    for folder in (new, mine, cut):
         with refused("max_tokens_total"):
             train_command(small(folder, max_tokens_total=1))
-    assert (new.exists(), mine.exists()) == (False, True)
+    assert not new.exists()
+    assert [path.name for path in mine.iterdir()] == [LOCK]
+    assert {path.name for path in cut.iterdir()} == {LOCK, "begun.json"}
+    assert (cut / "begun.json").read_text() == '{"model_name": "tiny"}'
 
 
 def test_default_folders_of_one_second_are_different_ones(tmp_path, monkeypatch):

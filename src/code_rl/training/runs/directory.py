@@ -27,6 +27,7 @@ from code_rl.util.files import (
     TEMPORARY,
     only_writer,
     read_record,
+    write_atomically,
     writes,
 )
 from code_rl.util.settings import make_settings
@@ -47,6 +48,13 @@ class Claim:
     path: Path
     resumes: bool
     started: bool = False
+    cleared: bool = False
+
+    def clear(self) -> None:
+        """Delete the earlier run, or the files of an interrupted deletion or start. From now on a
+        start that fails leaves no file."""
+        clear(self.path)
+        self.cleared = True
 
 
 @contextlib.contextmanager
@@ -54,8 +62,9 @@ def claimed(log_path: Path | None, behavior: Behavior, resumes: bool) -> Iterato
     """Make the run directory (None: a new one with the default name), lock it for the block, and
     decide about its earlier run, which the settings were read to resume if `resumes`.
 
-    A directory made for a start that fails is deleted, but for vLLM's log. Raises ConfigError if
-    the directory is in use, or as `check_log_dir` does.
+    After a start that fails, the directory is as it was before: a new one is deleted, and one that
+    was cleared stays empty, but for vLLM's log. Raises ConfigError if the directory is in use, or
+    as `check_log_dir` does.
     """
     path = log_path or new_folder()
     _holds_run(path)  # before a lock is written beside other things
@@ -69,17 +78,27 @@ def claimed(log_path: Path | None, behavior: Behavior, resumes: bool) -> Iterato
                 f"log_path={path} holds a run that began just now; give the command again to "
                 "resume it, or choose another log_path"
             )
-        begun = (path / BEGUN).exists()
+        begun = (path / BEGUN).read_text("utf-8") if (path / BEGUN).exists() else None
         try:
             yield claim
         except Exception:
-            if made and not claim.started:
+            if not (claim.started or claim.resumes):
                 with contextlib.suppress(OSError):
-                    clear(path, {VLLM_LOG})
-                    path.rmdir()
-            elif not (claim.started or begun):
-                (path / BEGUN).unlink(missing_ok=True)
+                    _undo(claim, made, begun)
             raise
+
+
+def _undo(claim: Claim, made: bool, begun: str | None) -> None:
+    """Remove the files of a start that failed, and the directory if it was `made` for it. The
+    settings `begun` of an earlier start are restored."""
+    path = claim.path
+    if made or claim.cleared:
+        clear(path, {VLLM_LOG} if made else {VLLM_LOG, LOCK})
+    (path / BEGUN).unlink(missing_ok=True)
+    if begun is not None:
+        write_atomically(path / BEGUN, begun)
+    if made:
+        path.rmdir()
 
 
 def new_folder(prefix: str = "") -> Path:
