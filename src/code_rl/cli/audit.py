@@ -144,7 +144,7 @@ def open_grader(config: AuditConfig) -> AuditedGrader:
 
 
 def _write(card: Scorecard, out: Path) -> None:
-
+    """Write the card as JSON and as a page. Raises ConfigError if `out` cannot be written."""
     with writes(out):
         write_atomically(out / "audit.json", json.dumps(card.to_json(), indent=1) + "\n")
         write_atomically(out / "audit.html", render(card))

@@ -64,6 +64,8 @@ def _compare(config: EvalConfig) -> int:
 
 
 def _out(config: EvalConfig) -> Path:
+    """Return the folder of the results, a new one by default. Raises ConfigError if it holds
+    anything but evaluations."""
     if config.out is not None:
         out = Path(config.out).expanduser()
         check_out(out, holds_evaluations, "evaluation, or other things beside some")

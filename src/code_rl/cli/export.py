@@ -189,6 +189,7 @@ def _adapter(origin: _Origin) -> Adapter:
 
 
 def _pretrained(kind: Any, base: str, refusal: str, **how: Any) -> Any:
+    """Load `base` with a class of transformers. Raises ConfigError that begins with `refusal`."""
     try:
         return kind.from_pretrained(base, **how)
     except (OSError, ValueError) as error:
@@ -196,6 +197,7 @@ def _pretrained(kind: Any, base: str, refusal: str, **how: Any) -> Any:
 
 
 def _card(config: ExportConfig, origin: _Origin, adapter: Adapter) -> str:
+    """Return the model card, with the run's settings and metrics if the adapter is a run's."""
     settings = read_config(origin.run) if origin.run is not None else None
     metrics = read_metrics(origin.run) if origin.run is not None else []
     base = config.base_model or adapter.base_model

@@ -36,6 +36,7 @@ class ReportConfig:
 
     @chz.validate
     def _fits(self) -> None:
+        """Raise ConfigError for settings without effect."""
         if self.log_path is None and (self.compare, self.out) != (None, None):
             raise ConfigError("log_path= is missing: compare= and out= are about a run's report")
         if self.format == "text" and self.out is not None:

@@ -109,6 +109,7 @@ async def _serve(config: SandboxConfig) -> None:
 
 
 def _announce(config: SandboxConfig, description: str, port: int, token: str | None) -> None:
+    """Print the address, and a warning if others can reach the server without a token."""
     if not is_loopback(config.host) and token is None:
         print(
             f"warning: bound to {config.host}: whoever reaches this port can run programs on this "

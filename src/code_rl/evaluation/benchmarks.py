@@ -62,6 +62,7 @@ class PromptStyle:
 
 
 def _livecodebench_messages(view: ProblemView, _text: str) -> list[Message]:
+    """Return LiveCodeBench's own conversation, with its starter code if the problem has some."""
     body = f"{STARTER_FORMAT}{view.starter_code}\n```\n\n" if view.starter_code else STDIN_FORMAT
     question = f"### Question:\n{view.statement}\n\n{body}{CLOSING}"
     return [

@@ -132,6 +132,7 @@ class RuleGrader(GroupGrader):
         self._places, self._official = places, plan.official and problem.compare.rule == "lcb"
 
     async def _run(self, public: bool, code: str | None) -> Verdict:
+        """Judge in a slot, all tests by LiveCodeBench's own rule where the plan asks for it."""
         async with self._places:
             if public or not self._official:
                 return await super()._run(public, code)

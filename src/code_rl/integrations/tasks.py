@@ -96,6 +96,8 @@ def _own(image: PlainImage, path: str) -> str:
 
 
 def _copied(folder: Path, name: str, target: PurePosixPath, into: bool) -> list[tuple[Path, str]]:
+    """Return the files that COPY takes from `folder`, with their paths in the box. `into` means
+    that the target is a directory. Raises ConfigError for one outside `folder`."""
     source = folder / name.lstrip("/")
     if source.is_dir():
         return [(path, str(target / inner)) for path, inner in files_below(source, folder)]
@@ -112,6 +114,7 @@ def files_below(source: Path, folder: Path) -> list[tuple[Path, PurePosixPath]]:
 
 
 def _within(path: Path, folder: Path) -> Path:
+    """Return the file without links. Raises ConfigError if it is missing or outside `folder`."""
     whole = path.resolve()
     if not whole.is_relative_to(folder.resolve()) or not whole.is_file():
         raise ConfigError(f"{path} is no file below {folder}")

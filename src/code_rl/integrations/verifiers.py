@@ -113,6 +113,7 @@ class BoxRuntime(Runtime):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def _failures(path: str) -> Iterator[None]:
+    """Raise errors of the box as the SandboxError of verifiers."""
     try:
         yield
     except CodeRLError as error:

@@ -145,6 +145,8 @@ def read_prices(path: str) -> tuple[Prices, dict[str, float]]:
 
 
 def _numbers(path: str, name: str, table: Any) -> dict[str, float]:
+    """Return the finite numbers, 0 or above, of the table `name` in the file `path`. Raises
+    DataError that names the first other value."""
     if not isinstance(table, dict):
         raise DataError(f"prices={path}: [{name}] is not a table")
     for key, value in table.items():

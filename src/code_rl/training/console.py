@@ -121,6 +121,7 @@ class Console:
         self._row(cells)
 
     def _row(self, cells: Sequence[str]) -> None:
+        """Print one row of the table, without the columns for which the terminal is too narrow."""
         shown = dict(zip(COLUMNS, cells, strict=True))
         for name in LEFT_OUT:
             if sum(COLUMNS[name] + 2 for name in shown) - 2 <= self.rich.width:

@@ -118,6 +118,7 @@ def assumptions(config: Config, given: Mapping[str, float]) -> dict[str, float]:
 
 
 def _cost(config: Config, cost: float | None, currency: str) -> str:
+    """Return the expected cost as text; `cost` is None without a price table."""
     if cost is not None:
         return f"{cost:,.2f} {currency}"
     if config.backend == BackendKind.EMBEDDED:

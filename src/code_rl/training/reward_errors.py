@@ -90,6 +90,8 @@ def _upper(logged: Sequence[Mapping[str, Any]]) -> float | None:
     """
 
     def rate(passed: str, programs: str, groups: str) -> Rate:
+        """Return the rate of paid programs over the run. Its interval counts groups, since
+        programs of a group are alike."""
         paid, total, clusters = (
             sum(record.get(name) or 0 for record in logged) for name in (passed, programs, groups)
         )

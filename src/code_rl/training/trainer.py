@@ -220,6 +220,8 @@ class _Signals:
 
     @contextlib.contextmanager
     def caught(self) -> Iterator[None]:
+        """Handle both signals during the block. It must run in the task that an evaluation belongs
+        to."""
         loop, task = asyncio.get_running_loop(), cast("asyncio.Task[Any]", asyncio.current_task())
         for number in _STOPS:
             on_loop_signal(loop, number, self._on_first_signal, number, task)
@@ -247,6 +249,8 @@ class _Signals:
             )
 
     def _on_second_signal(self, number: int, frame: object) -> None:
+        """Print the hint and let the signal end the process. Runs between two bytecodes of any
+        code, so it writes to the descriptor itself."""
         del frame
         os.write(1, f"\n{self.hint}\n".encode())
         signal.signal(number, signal.SIG_DFL)

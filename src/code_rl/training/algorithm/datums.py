@@ -196,6 +196,7 @@ def _custom(loss: Loss, loss_config: Mapping[str, float] | None) -> Any:
     settings = loss_settings(loss, loss_config)
 
     def total(datums: list[types.Datum], logprobs: list[Any]) -> tuple[Any, dict[str, float]]:
+        """Return the summed loss with its gradient, and its value as `loss:sum`."""
         import torch
 
         parts = []

@@ -105,6 +105,7 @@ def parse_schedule(text: str) -> tuple[LengthStage, ...]:
 
 
 def _stage(part: str) -> LengthStage:
+    """Read one stage of the schedule. Raises ConfigError that quotes it."""
     found = _STAGE.fullmatch(part)
     if found is None:
         raise ConfigError(

@@ -47,6 +47,8 @@ def batch_shape(config: Config) -> BatchShape:
 
 
 def _batch_shape(config: Config) -> BatchShape:
+    """Read `groups_per_batch` and `group_size` (completions per prompt), or `batch_size`
+    (completions) and `group_size` (prompts). Raises ConfigError."""
     if config.groups_per_batch is not None:
         return BatchShape(config.groups_per_batch, config.group_size)
     if config.batch_size % config.group_size:

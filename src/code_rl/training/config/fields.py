@@ -409,6 +409,7 @@ class Config(SamplingOptions, SandboxOptions):
 
     @chz.validate
     def _nothing_is_ignored(self) -> None:
+        """Raise ConfigError for a setting that other settings leave without effect."""
         for name, bound in (("clip_low", LOW), ("clip_high", HIGH)):
             clipped = [f"loss={each}" for each, given in CLIPPED.items() if bound in given]
             if getattr(self, name) is not None and bound not in get_loss(self.loss).defaults:

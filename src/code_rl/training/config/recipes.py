@@ -74,6 +74,8 @@ def defaults_here() -> dict[str, str]:
 
 
 def _with_recipe(given: Mapping[str, Any]) -> Config:
+    """Return the defaults, overridden by the recipe's values, overridden by the given ones. A given
+    `batch_size` or `group_size` takes the recipe's `groups_per_batch` away."""
     draft = resolve_places(make_settings(Config, given))
     recipe = draft.recipe or _default_recipe(draft)
     if recipe is None:
@@ -132,6 +134,7 @@ def _names() -> list[str]:
 
 
 def _read(name: str) -> dict[str, Any]:
+    """Return the content of a recipe by its name, or of a file of settings. Raises ConfigError."""
     names, path = _names(), RECIPES / f"{name}.toml"
     if name.endswith(".toml"):
         path = Path(name)

@@ -153,6 +153,7 @@ async def _evaluated(
 
 
 def _refuse_other(path: Path, kept: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise ConfigError if a value differs from the one that the file `path` has `kept`."""
     for name, value in now.items():
         if kept.get(name) != value:
             raise ConfigError(

@@ -118,6 +118,7 @@ def _words() -> dict[str, dict[str, Any]]:
 
 
 def _finding(rule: str, sign: Sign) -> Finding:
+    """Return the finding of a rule's function name, with its title, cause and remedy."""
     name = rule.replace("_", "-")
     words = _words()[name] | _words()[name].get(sign.case, {})
     return Finding(

@@ -345,6 +345,7 @@ def better(views: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _split_names(records: Sequence[Record]) -> list[str]:
+    """Return the held-out splits that the records measure, in the order of their first metric."""
     keys = dict.fromkeys(key for record in records for key in record)
     names = [key.removesuffix("/mean_correct").removeprefix("eval/") for key in keys]
     ours = ("mean_correct", "problems")  # a loop of the user's own may log one of them

@@ -188,6 +188,7 @@ class RunReader:
         return {number: packed for number, packed in self.shown.items() if number in numbers}
 
     def _read_config(self) -> None:
+        """Read the settings, with secrets replaced, and the tokenizer if it is not loaded yet."""
         if not (self.log_path / CONFIG).is_file():
             self.notices = [f"{CONFIG} is missing; settings are not shown"]
             return
@@ -196,6 +197,7 @@ class RunReader:
         self.pieces = self.pieces or load_pieces(self.log_path)
 
     def _read_metrics(self) -> None:
+        """Merge the new lines of `metrics.jsonl` into the metrics by step."""
         for record in self._metrics_file.added():
             # A loop of the user's own may leave the step out, or write several records about one.
             step = record.get("step", max(self.metrics, default=-1) + 1)

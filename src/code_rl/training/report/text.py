@@ -108,6 +108,7 @@ def _pair(before: Mapping[str, Any], after: Mapping[str, Any], key: str) -> str:
 
 
 def _curves(columns: Mapping[str, Sequence[float | None]]) -> list[str]:
+    """Return one line per known curve: label, bars, first and last value."""
     lines = []
     for name, label in CURVES.items():
         if known := [value for value in columns.get(name, ()) if value is not None]:

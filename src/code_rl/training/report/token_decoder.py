@@ -35,6 +35,7 @@ class TokenDecoder:
         return b"".join(map(self._bytes, tokens)).decode("utf-8", "replace")
 
     def _bytes(self, token: int) -> bytes:
+        """Return the bytes of a token; `<id>` for one that the vocabulary does not have."""
         if token not in self._known:
             name = self._tokenizer.id_to_token(token) if 0 <= token < 2**32 else None
             self._known[token] = f"<{token}>".encode() if name is None else _token_bytes(name)
@@ -69,6 +70,7 @@ _ALPHABET = _byte_alphabet()
 
 
 def _token_bytes(name: str) -> bytes:
+    """Return the bytes of a vocabulary entry: `<0xNN>`, byte-level BPE, or SentencePiece."""
     if name.startswith("<0x") and name.endswith(">") and len(name) == 6:
         return bytes([int(name[3:5], 16)])
     if all(char in _ALPHABET for char in name):

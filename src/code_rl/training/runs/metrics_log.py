@@ -166,6 +166,7 @@ def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _wandb_key() -> bool:
+    """Return True if the environment or the netrc file has a key of Weights & Biases."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     netrc = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
@@ -213,6 +214,7 @@ class ConsoleLogger:
         self._show("metrics" if step is None else f"step {step}", metrics)
 
     def _show(self, title: str, values: Mapping[str, Any]) -> None:
+        """Print values, one a line, with secrets replaced."""
         print(title)
         for name, value in values.items():
             shown = f"{value:.6g}" if isinstance(value, float) else value
