@@ -105,7 +105,7 @@ def message(text: str, *, opens_thinking: bool) -> object:
 
 def rewarded(text: str) -> object:
     verdict: Any = SimpleNamespace(correct=True)
-    return think_answer(Trajectory((Turn((), (), (), text, False, "1", verdict, reasoning="so"),)))
+    return think_answer(Trajectory((Turn((), (), (), text, False, "1", verdict, reasoning="so"),)), None)
 
 
 RULES = ("lcb", "lcb-official", "contest", "python")

@@ -100,17 +100,17 @@ class CodeEnv:
         return ""
 
     def extract_code_from_model(self, model_response: str) -> str | None:
-        """The last fenced block of a response, or None."""
-        return extract_code(model_response)
+        """The last fenced block of a response in the problem's language, or None."""
+        return extract_code(model_response, problem_of(self.tests).language)
 
     def check_format(self, sample_str: str) -> bool:
         """True when the response has a fenced block."""
-        return extract_code(sample_str) is not None
+        return self.extract_code_from_model(sample_str) is not None
 
     async def check_sandbox_correctness(self, sample_str: str) -> bool:
         """True when the response's code passes every test; False without code. Raises SandboxError
         as `step` does."""
-        code = extract_code(sample_str)
+        code = self.extract_code_from_model(sample_str)
         if code is None:
             return False
         passed, _ = await sandbox_check_correctness(

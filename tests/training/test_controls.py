@@ -139,6 +139,11 @@ def test_a_run_that_a_cap_ended_early_is_not_compared_until_it_goes_on(tmp_path)
     assert controls_command(capped | {"max_tokens_total": "90000"}) == 0
 
 
+@pytest.mark.parametrize("settings", [{"loss": "ppo", "clip_high": "0.3"}, {"recipe": "code-r1", "max_tokens": "64"}])
+def test_settings_of_the_loss_are_those_of_the_arms_that_have_it(tmp_path, settings):
+    assert controls_command(given(tmp_path, dry_run="true", **settings)) == 0
+
+
 def test_a_dry_run_writes_nothing(tmp_path, capsys):
     assert controls_command(given(tmp_path, dry_run="true")) == 0
     assert "run 4 of 4: own, seed 0" in capsys.readouterr().out

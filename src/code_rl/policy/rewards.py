@@ -29,16 +29,15 @@ def fraction(trajectory: Trajectory) -> float:
     return trajectory.verdict.passed / trajectory.verdict.total
 
 
-def think_answer(trajectory: Trajectory) -> float:
+def think_answer(trajectory: Trajectory, problem: Problem | None) -> float:
     """Correctness; −1.2 for any form but a think block and `<answer>` with the program.
 
     Code-R1's reward minus 0.1; for its prompt, with `format_coef=0`.
     """
     _, opened, answer = trajectory.text.rstrip().partition("<answer>")
     ends = bool(opened) and answer.endswith("</answer>")
-    tagged = (
-        ends and trajectory.reasoning is not None and extract_code(answer) == trajectory.last.code
-    )
+    program = extract_code(answer) if problem is None else extract_code(answer, problem.language)
+    tagged = ends and trajectory.reasoning is not None and program == trajectory.last.code
     return correctness(trajectory) if tagged and trajectory.format_ok else -1.2
 
 

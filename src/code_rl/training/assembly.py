@@ -56,6 +56,7 @@ from code_rl.training.report.token_decoder import keep_tokenizer
 from code_rl.training.run import Run, sampling_of, unaffordable
 from code_rl.training.runs.directory import (
     BEGUN,
+    RESUMES,
     ROLLOUTS,
     Claim,
     begun_settings,
@@ -92,13 +93,11 @@ def prepare(given: Mapping[str, Any]) -> tuple[Config, Path | None, bool]:
     Raises ConfigError for a wrong setting, or one that differs from the run to be resumed.
     """
     log_path = Path(given["log_path"]).expanduser() if given.get("log_path") else None
-    resumes = given.get("behavior_if_log_dir_exists", "resume") in ("resume", "ask")
+    behavior = given.get("behavior_if_log_dir_exists", "resume")
     earlier = begun = None
-    if log_path is not None and resumes:
-        earlier = settings_of(log_path) if is_run(log_path) else None
-        begun = begun_settings(log_path)
-    if begun is not None and given.get("recipe") not in (None, begun.get("recipe")):
-        begun = None  # not the run to be resumed
+    if log_path is not None:
+        earlier = settings_of(log_path) if behavior in RESUMES and is_run(log_path) else None
+        begun = begun_settings(log_path, behavior, given.get("recipe"))
     config = make_config(given, earlier or begun)
     if config.init_from is not None and earlier is None:
         find_checkpoint(config.init_from, config)
@@ -142,6 +141,11 @@ async def assemble(
     claim = stack.enter_context(claimed(log_path, config.behavior_if_log_dir_exists, resumes))
     folder, say = claim.path, console.notice
     if not claim.resumes:
+        if begun_settings(folder, config.behavior_if_log_dir_exists, config.recipe) is not None:
+            say(
+                f"a start in {folder} was interrupted: settings that this command does not give "
+                "are those of that start; behavior_if_log_dir_exists=delete drops them"
+            )
         write_atomically(folder / BEGUN, json.dumps(chz.asdict(config)))
     survey = await preflight(config, config.training)
     earlier = read_config(folder).get("resolved", {}) if claim.resumes else {}

@@ -292,7 +292,7 @@ def sized_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (number of bytes of the line, object) for each object of `read_lines`."""
     for number, (size, row) in enumerate(scanned_lines(path), 1):
         if row is None:
-            raise DataError(f"{path}, line {number}, is damaged; restore it, or move the file away")
+            raise DataError(f"{path}, line {number}, is damaged; restore it, or delete the line")
         yield size, row
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -110,6 +111,13 @@ def test_a_row_without_tests_normalizes_to_none(nothing):
 
 def test_the_question_of_a_problem_is_the_prompt_of_training():
     assert CodeEnv(ADD, ADD, LetterRenderer()).get_question() == build_prompt(ADD.view())
+
+
+def test_the_program_of_a_problem_in_another_language_is_the_block_of_that_language():
+    answer = "```python\nprint(1)\n```\nthen\n```cpp\nint main() {}\n```"
+    env = CodeEnv(replace(ADD, language="cpp"), replace(ADD, language="cpp"), LetterRenderer())
+    assert env.extract_code_from_model(answer) == "int main() {}"
+    assert CodeEnv(ADD, ADD, LetterRenderer()).extract_code_from_model(answer) == "print(1)"
 
 
 def test_settings_reach_the_sandbox():

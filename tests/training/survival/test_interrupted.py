@@ -88,7 +88,7 @@ def test_a_sandbox_whose_host_has_gone_ends_without_a_word():
 
 
 def test_a_run_cut_while_it_started_goes_on_as_it_was_begun_by_the_same_words_or_by_its_place_alone(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, capsys
 ):
     class Killed(BaseException):
         pass
@@ -107,6 +107,7 @@ def test_a_run_cut_while_it_started_goes_on_as_it_was_begun_by_the_same_words_or
         assert (config.seed, config.learning_rate, config.batch_size, resumes) == (7, 1e-3, 16, False)
     assert prepare({"log_path": given["log_path"], "max_steps": "9"})[0].max_steps == 9
     assert train_command({"log_path": given["log_path"]}) == 0
+    assert "behavior_if_log_dir_exists=delete" in capsys.readouterr().out
     assert read_config(tmp_path / "run")["seed"] == 7
     assert not (tmp_path / "run" / "begun.json").exists()
 

@@ -120,8 +120,11 @@ def test_a_damaged_line_of_the_checkpoints_is_refused_by_name_and_a_torn_last_on
     path.write_bytes(whole[:-9])
     assert chosen(tmp_path)[0].step == 4
     path.write_bytes(whole.replace(b'"step": 4', b'"step": \x00'))
-    with refused("checkpoints.jsonl", kind=DataError):
+    with refused("checkpoints.jsonl", "line 2", kind=DataError):
         chosen(tmp_path)
+    first, _, last = whole.splitlines(keepends=True)
+    path.write_bytes(first + last)
+    assert chosen(tmp_path)[0].step == 6
 
 
 @pytest.mark.parametrize("text", ["", '{"state_path": "s2"}\n'])

@@ -76,6 +76,8 @@ class ControlPlan:
         return UNJUDGED | {
             "advantage": "ones",
             "loss": "reinforce",
+            "clip_low": None,
+            "clip_high": None,
             "max_steps_off_policy": self.evaluation(self.seeds[0]).max_steps,
             "temperature": self.own_temperature,
             "top_p": self.own_top_p,

@@ -33,6 +33,7 @@ from code_rl.util.files import (
 from code_rl.util.settings import make_settings
 
 Behavior = Literal["resume", "ask", "delete", "raise"]
+RESUMES: tuple[Behavior, ...] = ("resume", "ask")
 BEGUN = "begun.json"
 """Holds the run's settings until `config.json` is written."""
 METRICS = "metrics.jsonl"
@@ -121,14 +122,16 @@ def clear(path: Path, kept: Set[str] = frozenset({LOCK, BEGUN})) -> None:
         shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
 
-def begun_settings(path: Path) -> dict[str, Any] | None:
-    """Return the settings of a run that was interrupted before its `config.json` was written, or
-    None."""
+def begun_settings(path: Path, behavior: Behavior, recipe: str | None) -> dict[str, Any] | None:
+    """Return the settings of a start that was interrupted before its `config.json` was written, as
+    far as a command with this `behavior` and `recipe` (None: none given) continues it."""
     try:
         begun = json.loads((path / BEGUN).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return _kept(begun) if isinstance(begun, dict) else None
+    if not isinstance(begun, dict) or recipe not in (None, begun.get("recipe")):
+        return None
+    return _kept(begun) if behavior in RESUMES else None
 
 
 def _kept(settings: dict[str, Any]) -> dict[str, Any]:

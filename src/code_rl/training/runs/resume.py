@@ -86,11 +86,16 @@ async def choose_start(
                 raise
             reasons.append(f"{start.name} cannot be used: {error}")
             say(reasons[-1])
-    why = reasons[0] if reasons else f"{CHECKPOINTS} names no checkpoint, and the run has steps"
+    again = "begin anew with behavior_if_log_dir_exists=delete"
+    if not reasons:
+        raise CheckpointError(
+            f"{log_path / CHECKPOINTS} names no checkpoint, and the run has steps; restore the "
+            f"file, or {again}"
+        )
     raise CheckpointError(
-        f"log_path={log_path}: {why}; no earlier checkpoint is usable. Restore the damaged file, "
-        f"begin a new run from weights that are whole with init_from={log_path}/CHECKPOINT, or "
-        "begin anew with behavior_if_log_dir_exists=delete"
+        f"log_path={log_path}: {reasons[0]}; no earlier checkpoint is usable. Restore the damaged "
+        f"file, begin a new run from weights that are whole with init_from={log_path}/CHECKPOINT, "
+        f"or {again}"
     )
 
 
