@@ -180,6 +180,7 @@ def _by_layout(plus: ReadRow, other: ReadRow, *, base_only: bool) -> Reader:
     leaves out their extra tests."""
 
     def items(paths: list[Path], _choice: RowSelection) -> Iterator[Item]:
+        """Read each row by its own layout: with `base_input` by `plus`, else by `other`."""
         for index, row in enumerate(stream_rows(paths[0])):
             theirs = "base_input" in row
             shown = {**row, "plus_input": []} if theirs and base_only else row
@@ -210,6 +211,7 @@ def _with_prompt(row: Row, item: Item) -> Item:
 
 
 def _with_meta(item: Item, more: Mapping[str, Any]) -> Item:
+    """Return the item with `more` entries in its problem's `meta`; a skipped row is unchanged."""
     if isinstance(item, Skipped):
         return item
     if isinstance(item, Problem):

@@ -127,6 +127,7 @@ def local_licence(folder: Path) -> str:
 
 
 def _licence(card: Mapping[str, Any]) -> str:
+    """Return the licence of a dataset card as text, `unstated` if it names none."""
     licence = card.get("license") or card.get("license_name")
     return ", ".join(licence) if isinstance(licence, list) else str(licence or "unstated")
 
@@ -153,6 +154,8 @@ def _hub_errors() -> tuple[type[Exception], ...]:
 
 
 def _unreachable(name: str, revision: str | None, cause: Exception, cache: str) -> ConfigError:
+    """Return the error of a hub that cannot be reached, with the command that fetches the data
+    elsewhere. `cache` says what the local cache lacks."""
     at = f" --revision {revision}" if revision else ""
     return ConfigError(
         f"the hub cannot be reached for dataset {name} ({_first_line(cause)}) and {cache}; where "

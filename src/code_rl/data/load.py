@@ -274,6 +274,7 @@ def with_most_tests(problem: Problem, most: int) -> Problem:
         return problem
 
     def size(test: TestCase) -> int:
+        """Return the approximate length of a test's input, in characters."""
         if isinstance(test, StdinTest):
             return len(test.input)
         return len(repr((test.args, test.kwargs)))

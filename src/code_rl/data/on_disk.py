@@ -182,14 +182,17 @@ class ProblemStore(Indexed[Problem]):
 
     @property
     def _end(self) -> int:
+        """Return the offset behind the last problem, in bytes."""
         return self.places[-1].offset + self.places[-1].length if self.places else 0
 
     def _take(self, row: Mapping[str, Any]) -> None:
+        """Add a line of the index to the locations in memory."""
         name, about, (offset, length) = row["id"], row.get("about", {}), row["at"]
         self._place_of[name] = len(self.places)
         self.places.append(ProblemLocation(name, offset, length, about, row["text"], row["tests"]))
 
     def _note(self, row: Mapping[str, Any]) -> None:
+        """Append a line to the index file. It makes the record that was written before it valid."""
         _, index = self._writers()
         index.write(json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n")
         index.flush()

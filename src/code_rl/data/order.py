@@ -38,6 +38,8 @@ class ProblemOrder:
         ]
 
     def _shuffle(self, epoch: int) -> npt.NDArray[np.int64]:
+        """Return the order of an epoch: a permutation that depends on the seed and the epoch
+        only."""
         import numpy as np
 
         return np.random.default_rng([self._seed, epoch]).permutation(len(self.problems))

@@ -47,6 +47,7 @@ def build_tests(spec: Spec, rng: random.Random) -> tuple[TestCase, ...]:
 
 
 def _test(spec: Spec, items: Sequence[Any], answer: Any, public: bool) -> TestCase:
+    """Return the test of a source's values: a call with a list, or text of one line or several."""
     if spec.source == FUNCTION:
         return CallTest((list(items),), answer, public=public)
     text = " ".join(map(str, answer)) if spec.returns_list else str(answer)
@@ -54,6 +55,7 @@ def _test(spec: Spec, items: Sequence[Any], answer: Any, public: bool) -> TestCa
 
 
 def _stdin(source: str, items: Sequence[Any]) -> str:
+    """Return the values as the input of a program, in the format of their source."""
     if source == "range":
         return f"{items[0]} {items[-1]}\n"
     if source in ("digits", WORD):
@@ -77,6 +79,7 @@ class _Pool:
 
 
 def _number_cases(spec: Spec, rng: random.Random) -> Iterator[list[int]]:
+    """Yield inputs of numbers. Raises DegenerateError if the filter keeps all values or none."""
     pool = _sort_out(spec, range(1, 10) if spec.source == "digits" else PROBE)
     if not pool.kept or not pool.dropped:
         raise DegenerateError(spec)
@@ -101,6 +104,7 @@ def _list_cases(rng: random.Random, pool: _Pool) -> Iterator[list[int]]:
     """Yield eight lists that mix values from all sides of the filter, duplicates included."""
 
     def mixed(*groups: tuple[Sequence[int], int]) -> list[int]:
+        """Return so many random values of each group, shuffled."""
         values = [rng.choice(group) for group, times in groups for _ in range(times)]
         rng.shuffle(values)
         return values

@@ -26,6 +26,7 @@ WORD_PARTS = (primitives.WORD_FILTERS, primitives.WORD_MAPS, primitives.WORD_RED
 
 
 def _pairs(text: str) -> frozenset[tuple[str, str]]:
+    """Read the pairs of a text of words: the first and second, the third and fourth."""
     one, other = text.split()[::2], text.split()[1::2]
     return frozenset(zip(one, other, strict=True))
 
@@ -154,6 +155,7 @@ def _draw_numbers(rng: random.Random, split: str) -> Spec:
 
 
 def _draw_word(rng: random.Random, split: str) -> Spec:
+    """Draw the spec of a problem about the letters of a word."""
     filt, mapping, reduction = _draw_parts(rng, split, WORD_PARTS)
     filter_const, map_const, reduce_const = (
         _draw_constant(rng, part, split) for part in (filt, mapping, reduction)
@@ -182,6 +184,8 @@ def _draw_parts(
 def _draw_constant(
     rng: random.Random, part: Primitive, split: str, below: int | None = None
 ) -> Const:
+    """Draw a constant of a primitive, or None if it has none. Only the split `constants` gets
+    held-out ones."""
     if part.domain is None:
         return None
     chosen: Const = rng.choice(_constants(part, split == "constants", below))
@@ -190,6 +194,8 @@ def _draw_constant(
 
 @cache
 def _constants(part: Primitive, held_out: bool, below: int | None) -> list[Any]:
+    """Return the constants of a primitive that are held out, or not, and are `below` a bound; all
+    of them if none is left."""
     domain = list(part.domain or ())
     wanted = [
         const

@@ -76,6 +76,7 @@ def accepts(test: TestCase, answer: bytes, compare: Compare) -> bool:
 
 
 def _echo(test: TestCase) -> bytes:
+    """Return a test's input as an answer: its text, or its first argument."""
     if isinstance(test, StdinTest):
         return test.input.encode("utf-8", "surrogatepass")
     given = [*test.args, *test.kwargs.values()]
@@ -83,6 +84,7 @@ def _echo(test: TestCase) -> bytes:
 
 
 def _input_key(test: TestCase) -> str:
+    """Return text that is equal for tests with equal inputs."""
     if isinstance(test, StdinTest):
         return test.input
     return dumps([list(test.args), dict(test.kwargs)])
@@ -157,6 +159,7 @@ def mutants(source: str, count: int, seed: str) -> list[str]:
 
 
 def _changes(tree: ast.Module) -> Iterator[Change]:
+    """Yield every single change of a tree, in a fixed order. Nothing is changed yet."""
     for parent in ast.walk(tree):
         yield from _own_changes(parent)
         for name, value in ast.iter_fields(parent):
@@ -203,6 +206,8 @@ def _own_changes(node: ast.AST) -> Iterator[Change]:
 
 
 def _replacements(node: ast.expr, parent: ast.AST) -> Iterator[ast.expr]:
+    """Yield expressions that could stand in place of `node`: other constants, no sign or `not`, a
+    negated condition."""
     if isinstance(node, ast.Constant) and not isinstance(
         parent, ast.Expr | ast.JoinedStr | ast.FormattedValue
     ):

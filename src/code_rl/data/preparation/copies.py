@@ -163,6 +163,8 @@ def evaluation_problems(name: str) -> list[EvaluationProblem]:
 
 
 def _of_source(name: str, source: Source) -> list[EvaluationProblem]:
+    """Read the problems of an evaluation set. Raises DataError if rows have no statement, or if
+    most have the same one."""
     found = [_problem(name, row, where) for where, row in source.rows()]
     unread = [problem.id for problem in found if not problem.text.strip()]
     if unread:
@@ -216,6 +218,8 @@ async def run_decontaminate(
 
 
 def _contaminated(pair: Pair | None) -> Decision:
+    """Return the decision about a problem and the evaluation problem that it resembles (None:
+    none)."""
     if pair is None:
         return Decision()
     share = f"{100 * pair.share:.0f}% of its text"

@@ -74,6 +74,7 @@ async def run_difficulty(
     rates, drop = read_pass_rates(workspace.config), workspace.config.solved == "drop"
 
     def decide(candidate: Candidate) -> Decision:
+        """Keep a problem with its pass rate; drop one that is never or always solved if `drop`."""
         passed, judged = rates.get(candidate.entry.id, (0, 0))
         if not judged:
             return Decision()

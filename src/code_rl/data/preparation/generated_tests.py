@@ -94,6 +94,7 @@ def _parts(test: StdinTest | CallTest) -> list[Any]:
 
 
 def _with_parts(test: StdinTest | CallTest, parts: Sequence[Any]) -> StdinTest | CallTest:
+    """Return the test with other parts of its input: arguments, or words by line."""
     if isinstance(test, CallTest):
         count = len(test.args)
         named = dict(zip(test.kwargs, parts[count:], strict=True))

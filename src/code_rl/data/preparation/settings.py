@@ -45,6 +45,7 @@ PART = check_that(lambda share: 0 <= share < 1, "in [0, 1)")
 
 
 def _stage(settings: Any, name: str) -> None:
+    """Raise ConfigError unless the setting names a stage."""
     stage = getattr(settings, name)
     if stage is not None and stage not in STAGES:
         raise ConfigError(

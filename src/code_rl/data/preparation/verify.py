@@ -76,6 +76,8 @@ async def run_verify(
             on_item()
 
         async def decide(one: Candidate) -> None:
+            """Verify one problem and keep its decision on disk, unless it may change when tried
+            again."""
             name, verifier = one.entry.id, Verifier(config, workspace.executor())
             try:
                 made[name] = await verifier.verify(workspace.store[one.entry.place])
@@ -269,6 +271,7 @@ def quality(problems: Iterable[Verdicts]) -> RewardQuality:
 
 
 def _rate(problems: Iterable[Mapping[str, int]]) -> Rate:
+    """Return the pass rate over problems with counts of verdicts; undecided ones do not count."""
     sizes = [(sum(one.values()) - one.get(UNKNOWN, 0), one) for one in problems]
     passed = sum(one.get(PASSED, 0) for _, one in sizes)
     return Rate(passed, sum(n for n, _ in sizes), sum(n > 0 for n, _ in sizes))

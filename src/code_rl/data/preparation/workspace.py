@@ -120,6 +120,7 @@ async def at_once(
     queue, held, changed = iter(candidates), 0, asyncio.Condition()
 
     async def work() -> None:
+        """Decide about candidates of the shared queue while at most BYTES_IN_FLIGHT are loaded."""
         nonlocal held
         for candidate in queue:
             size = min(candidate.entry.length, BYTES_IN_FLIGHT)  # a larger one runs alone
@@ -166,10 +167,12 @@ def _texts(test: TestCase) -> tuple[str, str]:
 
 
 def _utf8_size(text: str) -> int:
+    """Return the size of a text in UTF-8, in bytes."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def _short_hash(text: str) -> str:
+    """Return a hash of a text without surrounding blanks, 16 hex digits."""
     data = text.strip().encode("utf-8", "surrogatepass")
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 

@@ -198,6 +198,7 @@ class AssertReader:
         return tuple(self._constant(arg) for arg in calls[0].args)
 
     def _is_entry(self, node: ast.expr) -> bool:
+        """Return True if a node is a name of the function under test."""
         return isinstance(node, ast.Name) and node.id in self._own_names
 
     def _test(self, test: ast.expr) -> CallAssert | None:
@@ -270,6 +271,7 @@ class AssertReader:
         return fold(node, self._builders)
 
     def _calls_itself(self, node: ast.expr) -> bool:
+        """Return True if an expression mentions the function under test."""
         return any(isinstance(part, ast.expr) and self._is_entry(part) for part in ast.walk(node))
 
 
@@ -387,6 +389,7 @@ def expected_rule(expected: Iterable[Any], abs_tol: float) -> Compare:
     flat sequence of floats, else `==`."""
 
     def of_floats(value: Any) -> bool:
+        """Return True for a float, or a sequence of floats that is not empty."""
         items = value if isinstance(value, list | tuple) else [value]
         return bool(items) and all(isinstance(item, float) for item in items)
 

@@ -158,6 +158,7 @@ def read_nemo_gym(row: Row, origin: Origin) -> Problem | Ambiguous:
 
 
 def _gym_id(row: Row) -> str:
+    """Return the id of a NeMo Gym row: of its metadata, else its hash; empty without both."""
     metadata = row.get("verifier_metadata")
     own = stated_id(metadata, "problem_id") if isinstance(metadata, Mapping) else ""
     return own or stated_id(row, "hash_id")

@@ -178,6 +178,7 @@ class _TextUnpickler(pickle.Unpickler):
     """Builds only plain values: every reference to a name is refused."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
+        """Refuse every class, so that unpickling runs no code. Raises RowError."""
         raise RowError(
             "pickle_refused",
             f"the pickled tests refer to {module}.{name}; only a string is allowed",
@@ -202,6 +203,8 @@ def _unpickle_text(data: bytes) -> str:
 
 
 def _inflate(packed: bytes) -> bytes:
+    """Decompress at most MAX_PRIVATE_BYTES. Raises ValueError for more, or for data that ends
+    early."""
     stream = zlib.decompressobj()
     data = stream.decompress(packed, MAX_PRIVATE_BYTES)
     if not stream.eof:
@@ -220,6 +223,7 @@ def _tests(row: Row, name: str, raw: Any) -> tuple[tuple[TestCase, ...], str | N
 
 
 def _contest_day(row: Row) -> date:
+    """Return the day of a row's contest. Raises RowError."""
     value = row.get("contest_date")
     if isinstance(value, datetime):  # of a Parquet file
         return value.date()

@@ -59,6 +59,7 @@ COMPLEX_TEXT = re.compile(r"\(?[-+\d.e]*[-+\d.e]j\)?")
 
 
 def _row_id(row: Row, _origin: Origin | None = None) -> str:
+    """Return the row's id, `Mbpp/N` for a number."""
     task_id = str(row.get("task_id", "?"))
     return f"Mbpp/{task_id}" if task_id.isdecimal() else task_id
 
@@ -137,6 +138,7 @@ def read_acecode(row: Row, origin: Origin) -> Problem:
 
 
 def _statements(stated: Iterable[str]) -> list[ast.stmt]:
+    """Return the syntax of all assert statements. Raises RowError for one that cannot be read."""
     return [part for source in stated for part in asserts.read_statements(source)]
 
 
@@ -154,6 +156,8 @@ def _problem(
 
 
 def _statement(row: Row, text: str, stated: list[str]) -> str:
+    """Return the statement with the first test, as MBPP's prompt has it. Raises RowError without
+    tests."""
     if not stated:
         raise RowError("no_tests", _row_id(row))
     return f"{text.strip()}\n\nYour code should pass this test:\n{stated[0].strip()}"

@@ -126,6 +126,7 @@ def named(row_id: Reader[str]) -> Callable[[Reader[T]], Reader[T]]:
     that id."""
 
     def of(read: Reader[T]) -> Reader[T]:
+        """Attach the function that names a row to its reader."""
         setattr(read, ROW_ID, row_id)
         return read
 

@@ -82,6 +82,7 @@ def read_as(read: ReadRow, row: Row, origin: Origin) -> Item:
 
 
 def _row_id(row: Row, origin: Origin) -> str:
+    """Return the id that a row states, else its place in the file."""
     return stated_id(row, "task_id", "question_id", "id") or origin.row_id
 
 
@@ -94,6 +95,8 @@ def shape_of(row: Row) -> Shape | None:
 
 
 def _text_holds(name: str, *parts: str) -> Callable[[Row], bool]:
+    """Return a test of rows: True if a field is text that has all `parts`."""
+
     def test(row: Row) -> bool:
         value = row.get(name)
         return isinstance(value, str) and all(part in value for part in parts)

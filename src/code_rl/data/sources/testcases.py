@@ -81,6 +81,7 @@ def _fitting(
 
 
 def _line_each(value: Any) -> Arguments:
+    """Read one argument from each line that is not blank."""
     return tuple(parsed(line) for line in typed(value, str).split("\n") if line.strip()), {}
 
 
@@ -92,6 +93,7 @@ def _json_items(value: Any) -> Arguments:
 
 
 def _named(value: Any) -> Arguments:
+    """Read arguments by name. Raises ValueError if a name is no identifier."""
     names = typed(value, dict)
     if not names or not all(isinstance(name, str) and name.isidentifier() for name in names):
         raise ValueError("no names of arguments")
@@ -294,6 +296,7 @@ def _call_test(given: Any, wanted: Any, where: str) -> CallTest:
 
 
 def _unwrapped(output: Any) -> Any:
+    """Return the only item of a list of one, else the value itself."""
     value = decode(output)
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
@@ -303,6 +306,7 @@ def _stdin_test(given: Any, wanted: Any, where: str) -> StdinTest:
 
 
 def _lines(value: Any, where: str) -> str:
+    """Return text, or a list of lines as text. Raises RowError for anything else."""
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
         return "\n".join(value)
     if not isinstance(value, str):
@@ -328,6 +332,8 @@ def to_row(test: TestCase, fn_name: str | None) -> dict[str, Any]:
 
 
 def _function_name(metadata: Any, where: str) -> str | None:
+    """Return the function that metadata name, or None. Raises RowError for malformed metadata or no
+    identifier."""
     found = from_json(metadata, where) or {}
     if not isinstance(found, Mapping):
         raise RowError("wrong_field_type", f"{where} is {type(found).__name__}, expected an object")
@@ -336,6 +342,7 @@ def _function_name(metadata: Any, where: str) -> str | None:
 
 
 def _identifier(name: Any, where: str) -> str:
+    """Return a name that is a Python identifier. Raises RowError."""
     if not isinstance(name, str) or not name.isidentifier():
         wanted = "a call needs the function's name, in fn_name or metadata.func_name"
         raise RowError("bad_fn_name", f"{where}: {wanted}; found {short(name)}")
