@@ -242,6 +242,7 @@ async def probe_loss(
     target = types.TensorData(data=[token], dtype="int64", shape=[1])
 
     async def forward(name: str, settings: Mapping[str, float]) -> None:
+        """Run one forward pass of one token with the loss. Raises the service's own error."""
         inputs = {
             field: types.TensorData(data=[values[field]], dtype="float32", shape=[1])
             for field in LOSSES[name].inputs

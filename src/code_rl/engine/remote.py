@@ -206,6 +206,8 @@ class RemoteService:
             logger.warning("the session could not be finished: %s", error)
 
     async def _created(self, how: str, *args: Any, **kwargs: Any) -> Any:
+        """Make a client by the SDK's method `how`, on a thread, and try again during an outage."""
+
         def run() -> Any:
             made = getattr(self._service, how)(*args, **kwargs)
             return made.result() if hasattr(made, "result") else made

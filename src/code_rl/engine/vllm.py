@@ -184,6 +184,8 @@ class Vllm:
         narrowed = options.top_p < 1 or options.top_k > 0
 
         async def apart(drawn_at: float, scored_at: float) -> list[float]:
+            """Return the differences of log-probabilities between the server, sampling at one
+            temperature, and the engine, scoring at the other."""
             how = types.SamplingParams(max_tokens=_PROBE_TOKENS, temperature=drawn_at, seed=0)
             tokens, logprobs, _ = await self.complete(sampler, prompt, how, 0)
             assert sampler.exact is not None
@@ -266,6 +268,8 @@ class Vllm:
         async def read(
             answer: httpx.Response,
         ) -> tuple[list[int], list[float], types.StopReason] | None:
+            """Read an answer; None asks again, once the adapter is loaded. Raises BackendError for
+            a refusal."""
             if answer.status_code == 404 and "does not exist" in _said(answer):
                 await self.load(sampler.name)  # the server was restarted
                 return None

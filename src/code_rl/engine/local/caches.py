@@ -143,6 +143,8 @@ class RowCaches(Caches):
         return len(counts) * width + sum(counts) * limit
 
     def attend(self, i: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Write this step's key and value [rows, kv · head_dim], and return each row's attention
+        [rows, heads · head_dim] over its prompt and its own tokens."""
         arch, step = self._arch, self.step
         self._keys[i][:, :, :, step] = key
         self._values[i][:, :, step] = value
@@ -172,6 +174,8 @@ class RowCaches(Caches):
         return self._gathered(out)
 
     def _arrange(self) -> None:
+        """Lay the rows out again and rebuild the mask. Rows are padded to a unit at which matrix
+        products round alike."""
         per, unit = self._arch.queries_per_kv, 1
         while even_rows(unit * per) != unit * per:
             unit += 1
@@ -179,11 +183,13 @@ class RowCaches(Caches):
         self._mask = self._prefix_mask()
 
     def _grow(self) -> None:
+        """Extend the rows' own caches of every layer to the new capacity."""
         for i in range(self._arch.layers):
             self._keys[i] = extended(self._keys[i], 3, self._capacity)
             self._values[i] = extended(self._values[i], 2, self._capacity)
 
     def _select(self, rows: Sequence[int], prompts: Tensor) -> None:
+        """Keep these rows, in this order, and these prompts."""
         index = torch.tensor(rows, device=self._device)
         kept = [(self._keys, index), (self._values, index)]
         if len(prompts) < len(self._prefix_keys[0]):
@@ -225,6 +231,7 @@ class GroupCaches(Caches):
         return groups * (width + min(max(counts), _GROUPED) * limit)
 
     def begin(self) -> Tensor:
+        """Return the step's positions, and let each row see its own new cell."""
         positions, slots = super().begin(), self._slots
         start = self._width + self.step * slots
         self._now = slice(start, start + slots)
@@ -234,6 +241,7 @@ class GroupCaches(Caches):
         return positions
 
     def attend(self, i: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Do the same as `RowCaches.attend`, for all rows of a prompt at once."""
         arch, slots, n = self._arch, self._slots, len(self._lengths)
         kv, per, d = arch.kv_heads, arch.queries_per_kv, arch.head_dim
         for half, new in enumerate((key, value)):
@@ -268,12 +276,14 @@ class GroupCaches(Caches):
         return torch.cat([prefix, own.view(1, 1, slots * per, -1).expand(n, -1, -1, -1)], dim=-1)
 
     def _grow(self) -> None:
+        """Extend the mask and every layer's cells to the new capacity."""
         # First, while the caches are at their smallest.
         self._mask = self._whole_mask()
         for i, cells in enumerate(self._cells):
             self._cells[i] = extended(cells, 3, self._width + self._capacity * self._slots)
 
     def _select(self, rows: Sequence[int], prompts: Tensor) -> None:
+        """Keep these rows, moved into the fewest slots, and these prompts."""
         slot_of, slots = self._slot_of[list(rows)], self._slots
         self._lay_out(1)
         source = np.zeros((len(prompts), self._slots), dtype=np.int64)

@@ -196,6 +196,7 @@ def _step(weights: Weights, batches: Sequence[_Batch]) -> None:
     for i, layer in enumerate(weights.layers):
 
         def attend(query: Tensor, key: Tensor, value: Tensor, i: int = i) -> Tensor:
+            """Attend within each batch of layer `i`, and join the results; spare rows get zeros."""
             parts = zip(
                 batches, *(torch.split(each, sizes) for each in (query, key, value)), strict=False
             )

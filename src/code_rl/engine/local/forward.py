@@ -43,6 +43,7 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
+        """Return x / rms(x) without gain, and save what the gradient needs."""
         inverse = _inverse_rms(x, eps)
         y = (x * inverse).to(x.dtype)
         ctx.save_for_backward(y, inverse)
@@ -50,6 +51,7 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient of the input, reusing the saved output."""
         (gradient,) = gradients
         y, inverse = ctx.saved_tensors
         along = (gradient * y).mean(-1, keepdim=True, dtype=torch.float32)
@@ -66,6 +68,7 @@ class _Gated(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        """Return the gradient of both halves, computed within one tensor."""
         (gradient,) = gradients
         (gate_up,) = ctx.saved_tensors
         gate, up = gate_up.chunk(2, dim=-1)
@@ -82,6 +85,7 @@ class _Gated(torch.autograd.Function):
 
 
 def _inverse_rms(x: Tensor, eps: float) -> Tensor:
+    """Return 1 / sqrt(mean(x²) + eps) of the last axis, in fp32."""
     width = x.shape[-1]
     length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     return length.square_().add_(eps * width).rsqrt_().mul_(width**0.5)
@@ -177,6 +181,7 @@ def hidden_states(weights: Weights, batch: Packed, recompute: bool) -> Tensor:
     joined = _joined_mask(batch, weights.dtype, *spans[0]) if len(spans) == 1 else None
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attend within the prefixes, then from the suffixes to prefixes and themselves."""
         if prefixes is None:
             return attend_causal(weights, suffixes, causal, query, key, value)
         prefix = attend_causal(weights, prefixes, causal, query, key, value)
@@ -208,6 +213,7 @@ def target_logprobs(
 
 
 def _logprobs(weights: Weights, states: Tensor, targets: Tensor, temperature: float) -> Tensor:
+    """Return log-softmax(logits / temperature) at targets [n] or [n, K]."""
     logits = weights.head(states).float()
     logits = logits if temperature == 1 else logits / temperature
     if targets.dim() == 1:
@@ -356,6 +362,8 @@ def _attend_suffixes(
     def attend(
         start: int, end: int, q: Tensor, k: Tensor, v: Tensor, k_prefix: Tensor, v_prefix: Tensor
     ) -> Tensor:
+        """Return the attention of suffix positions `start` to `end`, over their prefix and all
+        suffix positions before them."""
         shape = (n, kv, slots, per, end - start)
         q = q[..., start:end, :]
         to_prefix = (q.reshape(n, kv, -1, d) @ k_prefix.transpose(2, 3)).view(
@@ -438,6 +446,7 @@ def prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
     width = max(part.values[0].shape[2] for part in done)
 
     def joined(caches: list[list[Tensor]], axis: int) -> list[Tensor]:
+        """Return one cache per layer, joined over the batches and padded to one width."""
         # Layer by layer, so that at most one layer is stored twice.
         layers = range(len(caches[0]))
         return [
@@ -483,6 +492,7 @@ def _prefill(weights: Weights, prompts: Sequence[Prompt]) -> Prefilled:
     shape = (grid.rows, grid.width, arch.kv_heads, arch.head_dim)
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Keep the keys and values in the caches' layout, and return the causal attention."""
         keys.append(key.index_select(0, grid.gather).view(shape).permute(0, 2, 3, 1).contiguous())
         values.append(value.index_select(0, grid.gather).view(shape).transpose(1, 2).contiguous())
         return attend_causal(weights, grid, mask, query, key, value)

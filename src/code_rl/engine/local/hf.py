@@ -150,6 +150,7 @@ def hf_modules(weights: HfWeights, settings: LoraSettings) -> list[Module]:
 
 
 def _linears(module: nn.Module) -> dict[str, Any]:
+    """Return the linear layers that LoRA adapts, by name."""
     return {
         name: each
         for name, each in module.named_modules()
@@ -163,6 +164,7 @@ def _adapter_hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor]
     """Return a forward hook that adds the active adapter to the linear layer `name`."""
 
     def add(linear: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+        """Add the active adapter's part to a layer's output; None leaves it unchanged."""
         del linear
         if name not in _active.adapter:
             return None
@@ -190,6 +192,8 @@ class HfLearner(Learner):
         return self.snapshot()
 
     def _trainable(self) -> Trainable:
+        """Return weights with gradients, and the leaves with the functions that place their
+        gradients."""
         weights = self.snapshot()
         for pair in weights.adapter.values():
             for part in pair:
@@ -213,6 +217,8 @@ class HfLearner(Learner):
     def _logprobs(
         self, batch: Packed, temperature: float, weights: HfWeights, recompute: bool
     ) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of a batch's targets at `temperature`. `recompute` trades
+        time for memory."""
         del recompute
         grid, lengths = batch.suffixes, [unit.tokens for unit in batch.units]
         tokens = batch.tokens.index_select(0, grid.gather).view(grid.rows, grid.width)

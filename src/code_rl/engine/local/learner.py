@@ -205,10 +205,14 @@ class Learner:
         self._merged = None
 
     def _trainable(self) -> Trainable:
+        """Return weights with gradients, and the leaves with the functions that turn their
+        gradients into those of A and B."""
         weights = self._weights()
         leaves: list[Leaf] = []
 
         def leaf(linear: Linear, layer: int, site: str) -> Linear:
+            """Return the layer with the tensors that get a gradient: the merged weight, or A and
+            B."""
             if self.merging:
                 weight = linear.weight.detach().requires_grad_()
                 leaves.append(((weight,), partial(self.lora.chain_merged, layer, site)))
@@ -231,6 +235,8 @@ class Learner:
     def _passes(
         self, examples: Sequence[EngineExample], how: Pass, weights: Any, backward: bool
     ) -> types.ForwardBackwardOutput:
+        """Run the examples in micro-batches, and return losses and log-probabilities in their
+        order."""
         logprobs = [np.empty(e.targets.shape, dtype=np.float32) for e in examples]
         losses = [np.zeros(e.targets.shape, dtype=np.float32) for e in examples]
         for units in self._plan(examples):

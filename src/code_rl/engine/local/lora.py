@@ -163,6 +163,7 @@ class Lora:
         return replace(base, layers=layers, head=head)
 
     def _merge(self, linear: Linear, layer: int, site: str) -> Linear:
+        """Return the layer with A·B · scale added to its weight, in fp32 before it is rounded."""
         weight = linear.weight.to(torch.float32, copy=True)
         for m in self.at(layer, site):
             columns = weight[:, m.start : m.start + m.outputs]

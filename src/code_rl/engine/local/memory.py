@@ -284,6 +284,7 @@ def _group(load: Load) -> list[EngineExample]:
 
 
 def _empty_weights(shape: _Shape) -> Weights:
+    """Return weights of this shape without contents, for counting bytes."""
     arch, dtype, host = shape.arch, shape.dtype, torch.device("cpu")
 
     def empty(_: str, *sizes: int) -> Tensor:

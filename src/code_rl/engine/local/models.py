@@ -140,6 +140,7 @@ def wrap_model(
 def _model(
     name: str, source: str, weights: Weights | HfWeights, eos: int | list[int] | None
 ) -> Model:
+    """Return a model with the ids that end its completions."""
     ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
     return Model(name, source, weights, frozenset(map(int, ids)), fingerprint(weights))
 

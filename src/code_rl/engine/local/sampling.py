@@ -132,6 +132,8 @@ def answer(
     waiting: deque[SequenceRequest] = deque()
 
     def take(new: Sequence[Request]) -> None:
+        """Add requests to the batch. Equal prompts are one object, so that they are computed
+        once."""
         for request in new:
             p, number = request.params, len(taken)
             scored_at = (p.temperature or 1.0) if request.prompt_logprobs or request.topk else None

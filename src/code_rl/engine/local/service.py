@@ -100,6 +100,7 @@ class EmbeddedService:
             raise ConfigError("create_sampling_client needs model_path or base_model")
 
         def create() -> EmbeddedSamplingClient:
+            """Load the weights on the loader's thread."""
             if model_path is not None:
                 return self._restored(model_path, base_model, optimizer=False).sampling_client()
             assert base_model is not None
@@ -137,6 +138,7 @@ class EmbeddedService:
         self._sampler.cache_bytes = 0 if plan.vllm else plan.cache_bytes
 
     def _model(self, name: str) -> Model:
+        """Return a base model, loaded on first use."""
         # Only the loader's thread adds models that are not in memory.
         model = self.models.get(name)
         if model is None:
@@ -144,6 +146,7 @@ class EmbeddedService:
         return model
 
     def _client(self, base_model: str, settings: LoraSettings) -> EmbeddedTrainingClient:
+        """Return a client with a new adapter."""
         model_id = f"embedded-{next(self._ids)}"
         return EmbeddedTrainingClient(
             self._model(base_model),
@@ -158,6 +161,7 @@ class EmbeddedService:
     def _restored(
         self, path: str, base_model: str | None, optimizer: bool
     ) -> EmbeddedTrainingClient:
+        """Return a client with a saved adapter. Raises CheckpointError."""
         saved = read_state(Path(path))
         client = self._client(
             base_model or str(saved.meta["base_model"]), LoraSettings.read(saved.meta)

@@ -105,6 +105,7 @@ def read_state(path: Path) -> Saved:
 
 
 def _digest(settings: str, tensors: Mapping[str, Tensor]) -> str:
+    """Return a hash of the settings, and of each tensor's name, type, shape and bytes."""
     digest = hashlib.sha256(settings.encode())
     for name in sorted(tensors):
         tensor = tensors[name]

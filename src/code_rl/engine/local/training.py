@@ -121,6 +121,8 @@ class EmbeddedTrainingClient:
         given = list(data)
 
         def run() -> types.ForwardBackwardOutput:
+            """Compute the log-probabilities, the caller's loss and its slopes, then the gradient
+            from these."""
             how = read_pass("cross_entropy", {TEMPERATURE: temperature})
             forward = self._learner.forward(self._read(reweighted(given), how), how)
             weights, value, metrics = differentiated(given, loss_fn, forward)
@@ -147,6 +149,8 @@ class EmbeddedTrainingClient:
         params = check_adam(optim_params if optim_params is not None else adam_params)
 
         def run() -> types.OptimStepResponse:
+            """Take the step, or refuse it if a pass before it failed; the next step is free
+            again."""
             failure, self._failure = self._failure, None
             if failure is not None:
                 self._learner.gradient = None
@@ -197,6 +201,7 @@ class EmbeddedTrainingClient:
         the next step fails too."""
 
         def run() -> NoReturn:
+            """Fail in turn; a backward pass also fails the next step."""
             if backward:
                 self._failure = error
             raise error
@@ -275,6 +280,7 @@ class EmbeddedTrainingClient:
         """Queue a gradient; its failure also fails the next step."""
 
         def run() -> types.ForwardBackwardOutput:
+            """Run the pass; a failure also fails the next step."""
             try:
                 return operation()
             except BaseException as error:
@@ -306,6 +312,8 @@ class EmbeddedTrainingClient:
         return self.submit(run)
 
     def _tensors(self, training: bool) -> dict[str, torch.Tensor]:
+        """Return the adapter's tensors by name; for `training` also Adam's state and the
+        accumulated gradient."""
         found = _named(self._lora, self._lora.flat, "")
         if training:
             found |= _named(self._lora, self._learner.adam.mean, "adam.mean.")
@@ -328,12 +336,14 @@ class EmbeddedTrainingClient:
 
 
 def _named(lora: Lora, flat: torch.Tensor, prefix: str) -> dict[str, torch.Tensor]:
+    """Return views of a flat tensor by peft's names, below `prefix`."""
     a, b = lora.views(flat)
     named = {f"{prefix}{PREFIX}{name}.lora_A.weight": tensor for name, tensor in a.items()}
     return named | {f"{prefix}{PREFIX}{name}.lora_B.weight": tensor for name, tensor in b.items()}
 
 
 def _gather(lora: Lora, saved: Saved, prefix: str) -> torch.Tensor:
+    """Return the saved tensors below `prefix` as one flat tensor, fp32."""
     flat = torch.zeros(lora.flat.shape, dtype=torch.float32)
     for name, view in _named(lora, flat, prefix).items():
         view.copy_(saved.tensors[name])

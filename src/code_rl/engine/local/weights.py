@@ -295,6 +295,7 @@ def assembled(
         return tensor.to(device=device, dtype=dtype).contiguous()
 
     def fused(block: str, inputs: int, **outputs: int) -> Linear:
+        """Return projections of one input as one layer; missing biases are zero."""
         parts = {f"{block}.{name}_proj": n for name, n in outputs.items()}
         weight = torch.cat([take(f"{at}.weight", n, inputs) for at, n in parts.items()]).t()
         if not any(f"{at}.bias" in names for at in parts):
@@ -306,11 +307,14 @@ def assembled(
         return Linear(place(weight), place(torch.cat(biases)))
 
     def gain(prefix: str) -> Tensor:
+        """Return the gains of the query and key norms by head; the query's includes the attention
+        scale."""
         query = take(f"{prefix}.q_norm.weight", arch.head_dim).float() * arch.head_dim**-0.5
         key = take(f"{prefix}.k_norm.weight", arch.head_dim).float()
         return place(torch.cat([query.expand(arch.heads, -1), key.expand(arch.kv_heads, -1)]))
 
     def layer(i: int) -> Layer:
+        """Return the weights of layer `i`."""
         prefix = f"model.layers.{i}"
         attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
         return Layer(
@@ -358,6 +362,7 @@ def packed(weights: Weights) -> Weights:
         return weights
 
     def pack(linear: Linear) -> Linear:
+        """Return the layer in the processor's own layout of weights."""
         return replace(
             linear,
             weight=torch.ops.mkldnn._reorder_linear_weight(

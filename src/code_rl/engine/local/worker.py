@@ -35,6 +35,7 @@ def _start(name: str, queue: _Queue) -> None:
     """Run a queue on a daemon thread that is joined before the interpreter exits."""
 
     def run() -> None:
+        """Run the queue until it is closed, then forget the thread."""
         try:
             queue.work()
         finally:
@@ -80,6 +81,7 @@ class _Queue:
         self.closed = False
 
     def close(self) -> None:
+        """Let the thread end after the operations that wait."""
         with self.changed:
             self.closed = True
             self.changed.notify()
@@ -99,6 +101,7 @@ class _Queue:
             return job
 
     def work(self) -> None:
+        """Run operations until the queue is closed and empty."""
         while (job := self.take()) is not None:
             operation, future = job
             run_into(future, operation)

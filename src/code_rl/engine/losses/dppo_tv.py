@@ -18,6 +18,7 @@ MASK_LOW, MASK_HIGH, PULL = "mask_low", "mask_high", "log_ratio_coef"
 
 
 def _formula(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+    """Return the loss of each token by the formula above."""
     sampled, advantages = inputs["logprobs"], inputs["advantages"]
     moved = ops.exp(logprobs) - ops.exp(sampled)
     up, down = moved > settings[MASK_HIGH], moved < -settings[MASK_LOW]

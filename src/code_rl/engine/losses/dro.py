@@ -13,6 +13,7 @@ from code_rl.engine.losses.base import Inputs, Loss, Settings, Tokens
 
 
 def _formula(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+    """Return the loss of each token by the formula above."""
     sampled, advantages = inputs["logprobs"], inputs["advantages"]
     losses = 0.5 * settings["beta"] * (logprobs - sampled) ** 2 - logprobs * advantages
     return ops.where((sampled != 0) | (advantages != 0), losses, 0 * logprobs)

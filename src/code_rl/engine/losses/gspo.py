@@ -24,6 +24,7 @@ from code_rl.engine.losses.base import (
 
 
 def _formula(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+    """Return the loss of each token by the formula above."""
     log_s = sequence_ratio(ops, logprobs, inputs)
     ratios = ops.exp(log_s + logprobs - constant(logprobs))
     return surrogate(ops, ratios, inputs["advantages"], settings)

@@ -25,6 +25,7 @@ from code_rl.engine.losses.base import (
 
 
 def _formula(ops: ModuleType, logprobs: Tokens, inputs: Inputs, settings: Settings) -> Tokens:
+    """Return the loss of each token by the formula above."""
     s = ops.exp(sequence_ratio(ops, logprobs, inputs))
     losses = -(ratio(ops, logprobs, inputs) * inputs["advantages"])
     return ops.where((s >= settings[LOW]) & (s <= settings[HIGH]), losses, 0 * logprobs)

@@ -229,6 +229,7 @@ class TinkerApplication:
         thread."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
+            """Answer one request; calls that use the disk run on a thread."""
             body = await request.read()
             found = await asyncio.to_thread(call, request, body) if disk else call(request, body)
             return _answer(await found if inspect.isawaitable(found) else found)
@@ -236,6 +237,8 @@ class TinkerApplication:
         return handle
 
     async def _pass(self, _: web.Request, body: bytes) -> Promise:
+        """Promise a pass. A large body is read on a thread, so that others are answered
+        meanwhile."""
         large = len(body) >= LARGE_PASS
         read = await asyncio.to_thread(read_pass, body) if large else read_pass(body)
         return self._training.run_pass(read, len(body))
@@ -252,6 +255,7 @@ class TinkerApplication:
         return web.Response(body=found.body, content_type=found.content_type)
 
     async def _health(self, _request: web.Request) -> web.Response:
+        """Answer 200, or 503 while the server is shutting down."""
         draining = self.core.draining
         return web.json_response(
             {"status": "draining" if draining else "ok"}, status=503 if draining else 200
@@ -352,6 +356,7 @@ def _answer(found: object) -> web.StreamResponse:
 
 
 def _refused(refusal: Refusal) -> web.Response:
+    """Return a refusal as the SDK expects it, with the time after which to try again."""
     headers = (
         {"Retry-After": str(refusal.retry_after_s)} if refusal.retry_after_s is not None else None
     )

@@ -118,6 +118,7 @@ class TrainingCalls:
         return model_info(run.run_id, record.arch, record.base_model, record.tokenizer, record.rank)
 
     def _created(self, run: ServedRun) -> RunRecord:
+        """Return the record of a run. Raises a Refusal while it is being created."""
         if run.record is None:
             raise bad(f"model {run.run_id} is still being created: retrieve that answer first")
         return run.record
@@ -127,6 +128,7 @@ class TrainingCalls:
         run, backward = self._core.run(request.model_id), not request.forward_only
 
         def start(client: EmbeddedTrainingClient) -> Queued:
+            """Submit the pass to the engine, or its refusal in turn."""
             if request.fault is not None:
                 return client.refuse(request.fault, backward)
             act = client.forward_backward if backward else client.forward
@@ -189,6 +191,8 @@ class TrainingCalls:
         file = core.store.sampler_file(sampler_id)
 
         def save(client: EmbeddedTrainingClient) -> Queued:
+            """Write the weights, and keep a client that samples from them."""
+
             def work() -> EmbeddedSamplingClient:
                 client.write(file, training=False, overwrite=True)
                 return client.sampling_client()
@@ -196,6 +200,7 @@ class TrainingCalls:
             return client.submit(work)
 
         def then(sampling: EmbeddedSamplingClient) -> object:
+            """Begin a sampling session with the weights that were written."""
             core.keep_written(run.local, file, sampling)
             core.samplers[sampler_id] = SamplingSession(
                 sampler_id, self._created(run).base_model, run.local, None, file
@@ -231,6 +236,7 @@ class TrainingCalls:
         written = file / "state.tmp" if kind == "external" else file
 
         def then(_: None) -> object:
+            """Record the checkpoint, converted for peft if it is `external`."""
             if kind == "external":
                 write_peft(read_embedded(written), self._created(run).base_model, file)
                 written.unlink()
@@ -353,6 +359,7 @@ class SamplingCalls:
             ) from None
 
         def draw() -> Future[types.SampleResponse]:
+            """Submit the sample to the engine. Raises ConfigError for settings that it refuses."""
             return client.sample(
                 request.prompt,
                 request.num_samples,
@@ -402,6 +409,7 @@ class SamplingCalls:
 
 
 def _adam_only(config: object) -> None:
+    """Raise ConfigError for any optimizer but Adam."""
     if not isinstance(config, types.AdamOptimizerConfig):
         kind = getattr(config, "type", type(config).__name__)
         raise ConfigError(f"optimizer {kind!r} is not supported by this server, only adamw")

@@ -204,6 +204,7 @@ class Core:
         self.promises.add(promise)
 
         def then(client: EmbeddedTrainingClient) -> object:
+            """Write the new run's record and return the answer."""
             model, rank = client.model, client.settings.rank
             family = model.weights.arch.family
             made = RunRecord(run_id, asked, local, family, model.source, rank, now(), metadata)
@@ -212,6 +213,7 @@ class Core:
             return answer
 
         def on_end() -> None:
+            """Start the requests that waited for the model, or fail them if there is none."""
             if run.record is None:
                 self.runs.pop(run_id, None)
                 self.drop_held(run, bad(f"model {run_id} could not be created"))
@@ -293,6 +295,7 @@ class Core:
         owner.queued += 1
 
         def on_end() -> None:
+            """Take the promise out of its owner's queue."""
             owner.queued -= 1
             self.last_used[owner.local] = time.monotonic()
             at_end()

@@ -118,6 +118,7 @@ class Promises:
         promise.cancel = future.cancel
 
         def finish(finished: Future[Any]) -> None:
+            """Encode the result on the engine's thread, and end the promise on the event loop."""
             result: object = None
             error: BaseException | None = None
             try:
@@ -164,6 +165,8 @@ class Promises:
         now = time.monotonic()
 
         def is_old(promise: Promise) -> bool:
+            """Return True if the promise was fetched, or made, so long ago that no client asks
+            again."""
             if promise.fetched is not None:
                 return now - promise.fetched > KEPT_AFTER_FETCH_S
             return now - promise.created > KEPT_UNFETCHED_S

@@ -176,6 +176,7 @@ class ServiceCalls:
         )
 
     def _run(self, record: RunRecord) -> types.TrainingRun:
+        """Return a run as the SDK lists it, with its last checkpoints."""
         found = self._core.store.checkpoints(record.run_id)
         last = {c.kind: _checkpoint(c) for c in reversed(found)}
         return types.TrainingRun(
@@ -195,6 +196,7 @@ class ServiceCalls:
 
 
 def _checkpoint(checkpoint: Checkpoint) -> types.Checkpoint:
+    """Return a checkpoint as the SDK lists it."""
     return types.Checkpoint(
         checkpoint_id=checkpoint.checkpoint_id,
         checkpoint_type="training" if checkpoint.kind == "state" else checkpoint.kind,

@@ -248,6 +248,7 @@ def _write(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
+    """Return the object of a JSON file, or None if it is missing. Raises CheckpointError."""
     try:
         data: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:

@@ -143,6 +143,7 @@ def read_pass(body: bytes) -> PassRequest:
 
 
 def _datum(index: int, message: pb.Datum) -> types.Datum:
+    """Decode one example. Raises a Refusal that names it."""
     where = f"datum {index}"
     tokens: list[int] = []
     for chunk in message.model_input:
@@ -159,6 +160,7 @@ def _datum(index: int, message: pb.Datum) -> types.Datum:
 
 
 def _tensor(where: str, message: pb.Tensor) -> types.TensorData:
+    """Decode a dense tensor, or a sparse one as dense. Raises a Refusal."""
     if message.dtype not in _DTYPES:
         raise bad(f"{where}: dtype {message.dtype} must be float32 or int64")
     dtype, shape = _DTYPES[message.dtype], list(message.shape)
@@ -190,6 +192,7 @@ def encoded(result: object) -> tuple[bytes, str]:
 
 
 def _sample(result: types.SampleResponse) -> pb.SampleResponse:
+    """Encode a response of sampling: little-endian tokens and log-probabilities."""
     message = pb.SampleResponse()
     for sequence in result.sequences:
         into = message.sequences.add(stop_reason=_STOP[sequence.stop_reason])
@@ -211,6 +214,8 @@ def _sample(result: types.SampleResponse) -> pb.SampleResponse:
 
 
 def _pass(result: types.ForwardBackwardOutput) -> pb.ForwardBackwardOutput:
+    """Encode the result of a pass: each output of all datums in one field, with offsets in
+    bytes."""
     message = pb.ForwardBackwardOutput(loss_fn_output_type=result.loss_fn_output_type)
     record = message.loss_fn_outputs.add(num_datums=len(result.loss_fn_outputs))
     for name in result.loss_fn_outputs[0] if result.loss_fn_outputs else ():
