@@ -101,7 +101,8 @@ def test_a_setting_that_holds_a_key_is_refused_without_showing_it(word, refusals
 
 def test_log_and_report_of_a_run_whose_settings_and_errors_hold_keys_show_none(tmp_path, monkeypatch):
     monkeypatch.setenv("TINKER_API_KEY", KEY)
-    logger = setup_logging(tmp_path, {"seed": 1, "model_name": KEY, "executor": f"http://u:{PASSWORD}@h"})
+    settings = {"seed": 1, "model_name": KEY, "executor": f"http://u:{PASSWORD}@h", "server": {"wandb_token": PASSWORD}}
+    logger = setup_logging(tmp_path, settings)
     logger.log_metrics({"loss": 1.0}, 0)
     try:
         raise RuntimeError(f"401 for Bearer {KEY} at https://me:{PASSWORD}@host/x")
@@ -111,7 +112,7 @@ def test_log_and_report_of_a_run_whose_settings_and_errors_hold_keys_show_none(t
     text = (tmp_path / "logs.log").read_text()
     assert "RuntimeError: 401 for Bearer *** at https://***@host/x" in text
     assert main(["report", f"log_path={tmp_path}"]) == 0
-    assert_no_secret(text + (tmp_path / "report.html").read_text())
+    assert_no_secret(text + (tmp_path / "config.json").read_text() + (tmp_path / "report.html").read_text())
 
 
 UNCAUGHT = {

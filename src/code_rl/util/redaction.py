@@ -1,8 +1,9 @@
 """Keys stay in the environment: settings refuse them, and logs, errors and reports show ***
 instead.
 
-A key is the value of an environment variable named like one (`…_KEY`, `…_TOKEN`, `…_SECRET`,
-`…_PASSWORD`), a text in the format of a well-known service's keys, or a password in a URL.
+A key is the value of an environment variable or a setting named like one (`…_KEY`, `…_TOKEN`,
+`…_SECRET`, `…_PASSWORD`), a text in the format of a well-known service's keys, or a password in a
+URL.
 """
 
 from __future__ import annotations
@@ -45,6 +46,20 @@ def holds_key(text: str, environment: Mapping[str, str] = os.environ) -> bool:
     return any(value in text for value in known) or bool(
         _FORMS.search(text) or _IN_URL.search(text)
     )
+
+
+def without_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings, nested ones too, with *** for each value that is a key, or whose name is
+    that of one."""
+    return {name: _shown(str(name), value) for name, value in settings.items()}
+
+
+def _shown(name: str, value: Any) -> Any:
+    """Return the value of a setting as it may be written."""
+    if isinstance(value, Mapping):
+        return without_keys(value)
+    hidden = _names_a_key(name) if value else False
+    return HIDDEN if hidden or (isinstance(value, str) and holds_key(value)) else value
 
 
 class RedactingFormatter(logging.Formatter):

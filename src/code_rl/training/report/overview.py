@@ -18,11 +18,10 @@ from code_rl.training.report.groups import as_number, as_text, percent, values_o
 from code_rl.training.report.run import RunReader
 from code_rl.util.errors import CodeRLError, ConfigError
 from code_rl.util.rates import wilson
+from code_rl.util.redaction import without_keys
 
 MAX_POINTS = 2_500
 MAX_RUNS = 8
-SECRET = ("key", "token", "password", "secret")
-NOT_SECRET = ("max_tokens",)
 """Prefixes of metric names."""
 
 Record = Mapping[str, Any]
@@ -186,12 +185,8 @@ def columns(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def settings(config: Mapping[str, Any]) -> list[list[str]]:
-    """Return the settings as text, in order and without secrets."""
-    shown = []
-    for name, value in config.items():
-        hidden = any(word in name.lower() for word in SECRET) and not name.startswith(NOT_SECRET)
-        shown.append([name, "(not shown)" if hidden and value else as_text(value, 2_000)])
-    return shown
+    """Return the settings as text, in order and without keys."""
+    return [[name, as_text(value, 2_000)] for name, value in without_keys(config).items()]
 
 
 def _rounded(value: Any) -> float | None:

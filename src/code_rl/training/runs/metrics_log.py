@@ -22,7 +22,7 @@ from code_rl.engine.checkpoints import CONFIG
 from code_rl.training.runs.directory import METRICS
 from code_rl.util.errors import ConfigError, install_command
 from code_rl.util.files import JsonLines, open_private, write_atomically
-from code_rl.util.redaction import RedactingFormatter, redacted
+from code_rl.util.redaction import RedactingFormatter, redacted, without_keys
 from code_rl.util.suggestion import suggestion
 
 PROJECT = "code-rl"
@@ -231,7 +231,8 @@ class MultiplexLogger:
         self.loggers = list(loggers)
 
     def log_hparams(self, config: Mapping[str, Any]) -> None:
-        """Forward the settings."""
+        """Forward the settings, without keys."""
+        config = without_keys(config)
         for each in self.loggers:
             each.log_hparams(config)
 
