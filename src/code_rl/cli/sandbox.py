@@ -56,7 +56,7 @@ class SandboxConfig:
         MANY,
     )
     memory_mb: int = option(4096, "Memory per run; a request's memory_limit_MB may lower it.", MANY)
-    processes: int = option(256, "Processes and threads per run.", MANY)
+    processes: int = option(1024, "Processes and threads per run.", MANY)
     max_run_s: float = option(3600.0, "Longest run_timeout that is accepted.", SECONDS)
     shutdown_grace_s: float = option(
         30.0,

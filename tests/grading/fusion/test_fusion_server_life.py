@@ -19,6 +19,7 @@ import httpx
 import pytest
 from aiohttp import web
 
+from code_rl import Compare, Problem, StdinTest, Verdict, judge_async
 from code_rl.cli.main import main
 from code_rl.grading.sandbox import Limits, Status, connect_executor
 from code_rl.grading.sandbox.executor import Execution
@@ -312,6 +313,20 @@ def test_a_server_with_a_token_runs_programs_for_those_who_send_it(monkeypatch):
                 monkeypatch.setenv("CODE_RL_SANDBOX_TOKEN", wrong)
             with pytest.raises(SandboxError):
                 printed(url)
+
+
+@pytest.mark.parametrize("rule", ["lcb", "lcb-official", "python", "contest"])
+def test_a_server_as_it_starts_runs_what_every_rule_asks_for(server, rule):
+    async def verdict() -> Verdict:
+        executor = connect_executor(server.url)
+        try:
+            return await judge_async(
+                Problem("p", "", (StdinTest("", "7"),), compare=Compare(rule)), "print(7)", executor
+            )
+        finally:
+            await executor.aclose()
+
+    assert asyncio.run(verdict()).correct
 
 
 # The fields of a whole job that every case below sends alike.

@@ -83,7 +83,7 @@ def _sandbox_here() -> EmbeddedSandbox:
     sandbox."""
     require_linux(
         "a problem's checker, which runs on this machine,",
-        "leave such problems out (code-rl prepare checkers=drop), or start this command on Linux",
+        "leave such problems out, or start this command on Linux",
     )
     from code_rl.grading.sandbox.local.pool import EmbeddedSandbox
 
