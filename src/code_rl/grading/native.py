@@ -74,9 +74,12 @@ def _is_filled(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-def _is_id(value: Any) -> bool:
-    """True for a text that files and digests can hold: without a lone surrogate."""
-    return _is_filled(value) and encodable(value)
+def _written(form: Form) -> Form:
+    """Return the form for text that files, digests and prompts can hold: no lone surrogate."""
+    return Form(
+        lambda value: form.fits(value) and (value is None or encodable(value)),
+        f"{form.wanted}, of characters that UTF-8 has",
+    )
 
 
 def _is_date(value: Any) -> bool:
@@ -116,9 +119,9 @@ MEGABYTES = Form(
 )
 
 FORMS = {
-    "id": Form(_is_id, f"{FILLED.wanted}, of characters that UTF-8 has"),
-    "statement": TEXT,
-    "starter_code": OPTIONAL,
+    "id": _written(FILLED),
+    "statement": _written(TEXT),
+    "starter_code": _written(OPTIONAL),
     "fn_name": Form(lambda value: value is None or NAME.fits(value), f"null or {NAME.wanted}"),
     "tests": Form(ITEMS.fits, "a list of objects"),
     "time_limit_s": SECONDS,

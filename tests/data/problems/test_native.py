@@ -165,7 +165,8 @@ def test_reading_streams(tmp_path):
 
 BAD = {
     "id": [row(id=3), row(id=" "), row(id="\ud800"), {k: v for k, v in row().items() if k != "id"}],
-    "statement": [row(statement=None)],
+    "statement": [row(statement=None), row(statement="a \ud83d")],
+    "starter_code": [row(starter_code=" "), row(starter_code="a\ud83d")],
     "tests": [row(tests=[]), row(tests={}), row(tests=None), row(tests=[STDIN, RAISES])],
     "tests[0]": [
         row(tests=["x"]),
