@@ -8,6 +8,7 @@ by `resolve.resolve`), or a `Skipped` with a reason.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -316,9 +317,19 @@ def _local(text: str) -> Part | None:
     head, _, split = text.rpartition(":")
     for name, of_folder in ((text, None), (head, split)):
         path = Path(os.path.expanduser(name))
-        if name and of_folder != "" and path.exists():
+        if name and of_folder != "" and _exists(path):
             return Part(text, name, None, of_folder, path)
     return None
+
+
+def _exists(path: Path) -> bool:
+    """Return True if there is a file or folder; False for a text that is too long for a path."""
+    try:
+        return path.exists()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False
+        raise
 
 
 def _sources(part: Part, role: Role) -> list[Source]:

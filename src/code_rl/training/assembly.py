@@ -56,6 +56,7 @@ from code_rl.training.report.token_decoder import keep_tokenizer
 from code_rl.training.run import Run, sampling_of, unaffordable
 from code_rl.training.runs.directory import (
     BEGUN,
+    REPLACED,
     RESUMES,
     ROLLOUTS,
     Claim,
@@ -184,7 +185,7 @@ async def assemble(
         first_step=start.step,
     )
     begin(run, folder, console)
-    claim.started = True
+    claim.begin()
     return run
 
 
@@ -323,7 +324,8 @@ def check_room(config: Config, backend: Backend, log_path: Path, say: Say) -> No
     size = getattr(backend.trainer, "checkpoint_bytes", 0)
     if not (size and config.save_every):
         return
-    free = shutil.disk_usage(log_path).free
+    replaced = (log_path / REPLACED).rglob("*")
+    free = shutil.disk_usage(log_path).free + sum(file.lstat().st_size for file in replaced)
     if size > free:
         raise ConfigError(
             f"log_path={log_path}: a checkpoint takes {size / 1e6:,.0f} MB and the disk has "

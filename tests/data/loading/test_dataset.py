@@ -120,6 +120,12 @@ def test_several_sets_are_read_one_after_the_other_and_skip_runs_through_them(tm
     assert {name: ids(split) for name, split in held_out.items()} == {"one": ids(both)[:3], "two": ids(both)[3:]}
 
 
+def test_so_many_files_that_their_names_are_too_long_for_a_path_are_one_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = [write(tmp_path / f"train-{number:05}-of-00030.jsonl", 1).name for number in range(30)]
+    assert len(ids(open_dataset(",".join(names)))) == 30
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".parquet"])
 def test_a_prepared_folder_has_the_splits_of_its_manifest(tmp_path, suffix):
     folder = tmp_path / "prepared"

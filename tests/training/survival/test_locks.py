@@ -99,6 +99,19 @@ def test_a_start_that_fails_leaves_each_directory_as_it_was(tmp_path):
     assert (cut / "begun.json").read_text() == '{"model_name": "tiny"}'
 
 
+def test_a_run_is_deleted_only_for_one_that_starts(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "000003").touch()
+    (tmp_path / "config.json").write_text("{}")
+    before = {*tmp_path.rglob("*")}
+    again = small(tmp_path, max_steps=1, behavior_if_log_dir_exists="delete")
+    with refused("max_tokens_total"):
+        train_command({**again, "max_tokens_total": "1"})
+    assert {*tmp_path.rglob("*")} == before | {tmp_path / LOCK}
+    assert train_command(again) == 0
+    assert not {tmp_path / ".replaced", tmp_path / "checkpoints" / "000003"} & {*tmp_path.rglob("*")}
+
+
 def test_default_folders_of_one_second_are_different_ones(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     with ThreadPoolExecutor(8) as pool:

@@ -36,6 +36,8 @@ Behavior = Literal["resume", "ask", "delete", "raise"]
 RESUMES: tuple[Behavior, ...] = ("resume", "ask")
 BEGUN = "begun.json"
 """Holds the run's settings until `config.json` is written."""
+REPLACED = ".replaced"
+"""Holds an earlier run until the one that replaces it has started."""
 METRICS = "metrics.jsonl"
 ROLLOUTS = "rollouts.jsonl"
 _OF_THE_PLACE = ("log_path", "behavior_if_log_dir_exists", "resolved")
@@ -44,7 +46,7 @@ _OF_THE_PLACE = ("log_path", "behavior_if_log_dir_exists", "resolved")
 @dataclass(slots=True)
 class Claim:
     """A run directory that this process holds; `resumes` is True if its run goes on. `started` is
-    set when the run is assembled."""
+    True once the run is assembled, `cleared` once an earlier one is set aside."""
 
     path: Path
     resumes: bool
@@ -52,10 +54,23 @@ class Claim:
     cleared: bool = False
 
     def clear(self) -> None:
-        """Delete the earlier run, or the files of an interrupted deletion or start. From now on a
-        start that fails leaves no file."""
-        clear(self.path)
+        """Set aside the earlier run, or the files of an interrupted deletion or start. A start that
+        fails puts them back."""
+        aside = self.path / REPLACED
+        if aside.exists():  # of a process that was killed while it replaced a run
+            shutil.rmtree(aside)
         self.cleared = True
+        entries = {*self.path.iterdir()} - {self.path / name for name in (LOCK, BEGUN)}
+        if entries:
+            aside.mkdir(mode=0o700)
+        # The settings first: what is left is then not taken for a run.
+        for entry in sorted(entries, key=lambda entry: entry.name != CONFIG):
+            entry.rename(aside / entry.name)
+
+    def begin(self) -> None:
+        """Delete the files that were set aside: the run has started."""
+        self.started = True
+        shutil.rmtree(self.path / REPLACED, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -63,9 +78,8 @@ def claimed(log_path: Path | None, behavior: Behavior, resumes: bool) -> Iterato
     """Make the run directory (None: a new one with the default name), lock it for the block, and
     decide about its earlier run, which the settings were read to resume if `resumes`.
 
-    After a start that fails, the directory is as it was before: a new one is deleted, and one that
-    was cleared stays empty, but for vLLM's log. Raises ConfigError if the directory is in use, or
-    as `check_log_dir` does.
+    After a start that fails, the directory is as it was before, but for vLLM's log; a new one is
+    deleted. Raises ConfigError if the directory is in use, or as `check_log_dir` does.
     """
     path = log_path or new_folder()
     _holds_run(path)  # before a lock is written beside other things
@@ -90,16 +104,21 @@ def claimed(log_path: Path | None, behavior: Behavior, resumes: bool) -> Iterato
 
 
 def _undo(claim: Claim, made: bool, begun: str | None) -> None:
-    """Remove the files of a start that failed, and the directory if it was `made` for it. The
-    settings `begun` of an earlier start are restored."""
-    path = claim.path
+    """Remove the files of a start that failed, and the directory if it was `made` for it. Put back
+    the files that were set aside, and the settings `begun` of an interrupted start."""
+    path, aside = claim.path, claim.path / REPLACED
     if made or claim.cleared:
-        clear(path, {VLLM_LOG} if made else {VLLM_LOG, LOCK})
+        clear(path, {VLLM_LOG} if made else {VLLM_LOG, LOCK, REPLACED})
     (path / BEGUN).unlink(missing_ok=True)
     if begun is not None:
         write_atomically(path / BEGUN, begun)
     if made:
         path.rmdir()
+    elif aside.exists():
+        # The settings last: with them the run is whole again.
+        for entry in sorted(aside.iterdir(), key=lambda entry: entry.name == CONFIG):
+            entry.rename(path / entry.name)
+        aside.rmdir()
 
 
 def new_folder(prefix: str = "") -> Path:
