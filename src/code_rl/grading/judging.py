@@ -55,14 +55,14 @@ class _Tally:
         )
 
     def spent(self, execution: Execution) -> None:
-        """Add the time of one test."""
+        """Add the CPU and wall time of one execution, and its CPU seconds to `seconds`."""
         self.cpu_s += execution.cpu_s
         self.wall_s += execution.wall_s
         if self.seconds is not None:
             self.seconds.append(execution.cpu_s)
 
     def begin_again(self) -> None:
-        """Forget all tests."""
+        """Forget all tests, in `seconds` too, which is emptied in place."""
         self.done = self.passed = self.failed = 0
         self.cpu_s, self.wall_s, self.reason = 0.0, 0.0, None
         if self.seconds is not None:
@@ -112,14 +112,17 @@ async def judge_async(
 def judge(
     problem: Problem, code: str | None, *, cpu_limit_s: float | None = None, all_tests: bool = False
 ) -> Verdict:
-    """Run `judge_async` in the process's own sandbox and wait for it."""
+    """Judge as `judge_async` does, in the process's own sandbox, and wait for the verdict. It may
+    also be called inside a running event loop, which it blocks. Raises DataError and OutageError as
+    `judge_async` does."""
     return wait_for(judge_async(problem, code, cpu_limit_s=cpu_limit_s, all_tests=all_tests))
 
 
 async def _judge(
     problem: Problem, code: str, executor: Executor, cpu_limit_s: float | None, tally: _Tally
 ) -> None:
-    """Run the tests into `tally`; an infrastructure failure becomes its reason."""
+    """Run the tests into `tally`. A SandboxError, or a test without a result, becomes its reason;
+    DataError and OutageError pass."""
     limits = limits_of(problem, cpu_limit_s)
     try:
         if problem.compare.rule == "checker":
@@ -172,7 +175,8 @@ async def _run(
 
 
 async def _reason(problem: Problem, execution: Execution, index: int) -> Reason | None:
-    """Return why a test failed, or None."""
+    """Return why test number `index` failed, or None. Under `lcb-official` the output of a program
+    that ended with an exit code of its own is compared all the same."""
     test = problem.tests[index]
     if problem.compare.rule == "lcb-official" and left_by_itself(execution, test):
         return await _compared(problem, test, execution)
@@ -186,7 +190,7 @@ async def _run_checked(
     and the checker gets the outputs of each chunk.
 
     The program's submission ends before the checker's begins, so an executor with one slot cannot
-    deadlock.
+    deadlock. Raises SandboxError.
     """
     chunk, budget = 1, CheckerBudget.of(problem.compare)
     while tally.done < len(problem.tests):
@@ -228,8 +232,8 @@ async def _to_ask(problem: Problem, test: TestCase, execution: Execution) -> Ask
 
 
 async def _compared(problem: Problem, test: TestCase, execution: Execution) -> Reason | None:
-    """Return why the answer is wrong, or None. Long texts are compared in a thread, so that the
-    event loop keeps running."""
+    """Return why the answer is wrong, or None. Texts of more than 64 KiB are compared in a thread,
+    so that the event loop keeps running."""
 
     def compare() -> str | None:
         if isinstance(test, StdinTest):
@@ -242,7 +246,8 @@ async def _compared(problem: Problem, test: TestCase, execution: Execution) -> R
 
 
 def _verdict(problem: Problem, tally: _Tally) -> Verdict:
-    """Return the verdict for the first failure, or for none."""
+    """Return the verdict for the first failure, or for none. What the program gave is in it only if
+    the failed test is public."""
     failure, kind = None, VerdictKind.PASSED
     if tally.reason is not None:
         public = problem.tests[tally.failed].public

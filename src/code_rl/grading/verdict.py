@@ -67,7 +67,8 @@ class Verdict:
         return self.kind.undecided
 
     def to_json(self) -> dict[str, Any]:
-        """Return the row of a verdict file, with times in seconds."""
+        """Return the row of a verdict file, with times in seconds. A wrong answer (`Failure.got`)
+        is left out."""
         row = {"verdict": self.kind.value, "passed": self.passed, "total": self.total}
         names = ("test", "public", "message")
         failure = self.failure and {name: getattr(self.failure, name) for name in names}
@@ -76,7 +77,8 @@ class Verdict:
 
     @classmethod
     def restore(cls, kept: Mapping[str, Any]) -> Verdict:
-        """Return the verdict from its `dataclasses.asdict` after a round trip through JSON."""
+        """Return the verdict from its `dataclasses.asdict` after a round trip through JSON. Raises
+        KeyError, TypeError or ValueError for anything else."""
         failure = None if kept["failure"] is None else Failure(**kept["failure"])
         values = {name: _tuples(value) for name, value in kept.items()}
         return cls(**{**values, "kind": VerdictKind(kept["kind"]), "failure": failure})

@@ -87,7 +87,8 @@ class Scorecard:
     tried: list[Tried] = field(default_factory=list)
 
     def total(self, *kinds: str) -> tuple[int, int, int]:
-        """Return the numbers of programs of these kinds: all, decided wrongly, and failed."""
+        """Return the numbers of programs of these kinds: all, decided wrongly, and failed. A failed
+        program is never also decided wrongly."""
         rows = [row for row in self.rows if row.kind in kinds]
         return (
             sum(r.count for r in rows),
@@ -101,8 +102,8 @@ class Scorecard:
         return not self.silent and not any(row.wrong or row.failed for row in self.rows)
 
     def rate(self, *kinds: str) -> Rate:
-        """Return the share of programs of these kinds that were paid. Those on which the grader
-        failed do not count."""
+        """Return the share of programs of these kinds that were paid, with its interval. Those on
+        which the grader failed do not count. All `kinds` must deserve a reward, or all must not."""
         count, wrong, failed = self.total(*kinds)
         paid = wrong if kinds[0] in UNPAID else count - wrong - failed
         return Rate(paid, count - failed, count - failed)
@@ -169,8 +170,13 @@ async def audit_grader(
     at_once: int,
     say: Callable[[str], None],
 ) -> Scorecard:
-    """Try every class of programs, `at_once` at a time. Raises ConfigError if the grader cannot be
-    called."""
+    """Try every class of programs that the grader takes, `at_once` programs at a time. `say` gets a
+    line of progress before and after each class. The grader is renewed before each class, but not
+    closed.
+
+    If it falls silent, `silent` names the class and later classes are not tried. Raises ConfigError
+    if the grader cannot be called, takes no problem of the corpus, or never answers.
+    """
     await grader.check()
     card = Scorecard(grader.name, corpus.version)
     taken = [entry for entry in corpus.entries if grader.takes(entry.problem)]
@@ -208,6 +214,12 @@ class _Listener:
         self._heard, self._unanswered = False, 0
 
     async def grade(self, problem: Problem, code: str) -> GraderOutcome:
+        """Have the grader judge one program and return its outcome. After 4 consecutive outcomes
+        without an answer, judge the right program, too.
+
+        If that gets no answer either, raise _SilentError, or ConfigError if the grader has never
+        answered.
+        """
         outcome = await self._asked(problem, code)
         if (
             self._unanswered == _SILENT
@@ -222,6 +234,7 @@ class _Listener:
         return outcome
 
     async def _asked(self, problem: Problem, code: str) -> GraderOutcome:
+        """Call the grader once, and count the consecutive programs without an answer."""
         outcome = await self._grader.grade(problem, code)
         self._heard |= not outcome.silent
         self._unanswered = self._unanswered + 1 if outcome.silent else 0
@@ -229,8 +242,8 @@ class _Listener:
 
 
 def _classes(entries: Sequence[CorpusProgram]) -> Iterator[tuple[str, list[CorpusProgram]]]:
-    """Yield the classes: programs that deserve a reward first, programs that block the grader
-    last."""
+    """Yield (class, its programs in order): owners first, then honest programs, mutants, cheats and
+    trouble; programs that block the grader come last of all."""
     groups: dict[str, list[CorpusProgram]] = {}
     for entry in entries:
         groups.setdefault(entry.group, []).append(entry)
@@ -243,7 +256,8 @@ def _classes(entries: Sequence[CorpusProgram]) -> Iterator[tuple[str, list[Corpu
 def _among(
     owners: Sequence[CorpusProgram], exfiltrators: Sequence[CorpusProgram]
 ) -> list[CorpusProgram]:
-    """Return the programs with owners before each exfiltrator, as its targets."""
+    """Return the programs with two owners before each exfiltrator, as its targets. Owners take
+    turns; without owners the exfiltrators stand alone."""
     mixed: list[CorpusProgram] = []
     for number, exfiltrator in enumerate(exfiltrators):
         turns = range(number, number + _OWNERS_A_THIEF) if owners else ()
@@ -256,7 +270,8 @@ async def _try_all(
     entries: Sequence[CorpusProgram],
     at_once: int,
 ) -> list[Tried]:
-    """Grade all entries, `at_once` at a time, with the seconds of each."""
+    """Grade all entries, `at_once` at a time, and return them in the order of `entries`, with the
+    wall seconds of each. The first exception cancels the rest and is raised."""
     places = asyncio.Semaphore(at_once)
 
     async def one(entry: CorpusProgram) -> Tried:
@@ -269,7 +284,8 @@ async def _try_all(
 
 
 def _row(group: str, tried: Sequence[Tried]) -> Row:
-    """Count one class: programs, wrongly graded ones, and those without a grade."""
+    """Count one class: programs, wrongly graded ones, those without a grade, and the longest wall
+    seconds. `tried` has at least one program."""
     return Row(
         group,
         tried[0].entry.kind,
