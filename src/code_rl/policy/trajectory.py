@@ -107,7 +107,8 @@ class Group:
 
     @property
     def where(self) -> str:
-        """Return the slot and the attempt as text."""
+        """The group's place in its batch as text, such as `group 3 attempt 1`; attempt 0 is not
+        named."""
         return f"group {self.slot}" + (f" attempt {self.attempt}" if self.attempt else "")
 
     @property

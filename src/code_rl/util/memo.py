@@ -19,6 +19,8 @@ class once_per_object(Generic[Owner, Result]):  # noqa: N801 - a decorator
         self._results: dict[int, tuple[weakref.ref[Owner], Result]] = {}
 
     def __call__(self, owner: Owner) -> Result:
+        """Return the kept result for this very object, or compute it now. An exception is not kept.
+        The object must support weak references."""
         key = id(owner)
         if key not in self._results:
             alive = weakref.ref(owner, lambda _: self._results.pop(key, None))

@@ -31,7 +31,8 @@ class View:
     def table(
         self, *columns: str, left: Collection[str] = ("",), title: str | None = None
     ) -> Table:
-        """Return an empty table; the columns in `left` are text, the others numbers."""
+        """Return an empty table, which the caller fills and prints; the columns in `left` are text,
+        the others numbers."""
         shown = box.SIMPLE if self.console.is_terminal else box.ASCII2
         table = Table(box=shown, title=title, title_justify="left")
         for name in columns:
@@ -43,8 +44,9 @@ class View:
 def progress(
     console: Console, what: str, total: int | None, note: Callable[[int], str] = lambda _: ""
 ) -> Iterator[Callable[[], None]]:
-    """Show progress during the block, which calls the function once per item; `note` is a text
-    beside the count."""
+    """Show progress during the block, which calls the function once per item: a bar on a terminal,
+    in a pipe a line every five seconds at most. `total` None is unknown; `note` gives a text beside
+    the count."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -59,6 +61,7 @@ def progress(
         task = bar.add_task(what, total=total, note="")
 
         def on_item() -> None:
+            """Count one item, and show the count."""
             nonlocal done, shown
             done += 1
             bar.update(task, completed=done, note=note(done))

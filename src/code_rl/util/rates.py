@@ -14,7 +14,8 @@ Z95 = 1.959963984540054
 
 
 def wilson(passed: float, n: float) -> tuple[float, float]:
-    """Return Wilson's 95% interval of a rate of `passed` in `n` (E. B. Wilson, 1927)."""
+    """Return Wilson's 95% interval (low, high) of a rate of `passed` in `n`, within [0, 1] (E. B.
+    Wilson, 1927). `n` is above 0; neither need be whole."""
     rate, z2 = passed / n, Z95**2
     centre = (rate + z2 / (2 * n)) / (1 + z2 / n)
     half = Z95 / (1 + z2 / n) * math.sqrt(rate * (1 - rate) / n + z2 / (4 * n * n))

@@ -32,7 +32,8 @@ _IN_URL = re.compile(r"(?<=://)[^/\s:@\"']*:[^/\s@\"']+(?=@)")
 
 
 def redacted(text: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return `text` with every key in it replaced."""
+    """Return `text` with every key in it replaced by ***. Keys of `environment` are the values of
+    at least 12 characters under names like `…_KEY`."""
     for value in sorted(_values(environment), key=len, reverse=True):
         text = text.replace(value, HIDDEN)
     return _IN_URL.sub(HIDDEN, _FORMS.sub(HIDDEN, text))
@@ -57,7 +58,7 @@ class RedactingFormatter(logging.Formatter):
 
 def install_hooks() -> None:
     """Redact Python's own output: uncaught exceptions, also of threads, and log records without a
-    handler."""
+    handler. It replaces `sys.excepthook` and `threading.excepthook` for the whole process."""
     sys.excepthook = lambda *raised: print_exception(raised[1])
     threading.excepthook = _print_thread_exception
     if logging.lastResort is not None:
@@ -65,6 +66,7 @@ def install_hooks() -> None:
 
 
 def _values(environment: Mapping[str, str]) -> set[str]:
+    """Return the values of the variables that are named like a key, at least 12 characters long."""
     return {
         value
         for name, value in environment.items()

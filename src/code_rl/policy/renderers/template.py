@@ -35,6 +35,9 @@ class ChatTemplateRenderer(Renderer):
     """
 
     def __init__(self, tokenizer: Any, options: Mapping[str, Any] | None = None) -> None:
+        """Render two probes to find the turn's end, the generation prompt and the text before an
+        answer. `options` None: no options. Raises ConfigError as the class says, and DataError if
+        the template refuses a probe."""
         super().__init__(tokenizer)
         template = getattr(tokenizer, "chat_template", None)
         if not template:
@@ -137,7 +140,8 @@ class ChatTemplateRenderer(Renderer):
         return {"role": "assistant", "content": answer, "reasoning_content": thoughts}
 
     def _text(self, messages: Sequence[Message], *, opening: bool) -> str:
-        """Render the chat template. Raises DataError if it refuses the conversation."""
+        """Render the chat template as one text, with the generation prompt at its end if `opening`.
+        Raises DataError if it refuses the conversation."""
         try:
             text = self.tokenizer.apply_chat_template(
                 list(messages), tokenize=False, add_generation_prompt=opening, **self._options
@@ -149,7 +153,8 @@ class ChatTemplateRenderer(Renderer):
         return cast(str, text)
 
     def _find_stops(self) -> tuple[int, ...]:
-        """Find the tokens that end an assistant's turn, by rendering two probes."""
+        """Return the ids of the special token that ends an assistant's turn, found by rendering two
+        probes, and of the end-of-text token. Raises ConfigError if there is neither."""
         # GLM has no end token: only the next turn's first token ends an answer.
         for conversation in (_PROBE, (*_PROBE, _PROBE[0])):
             after = self._text(conversation, opening=False).rpartition("answer")[2]
@@ -176,11 +181,13 @@ class ChatTemplateRenderer(Renderer):
         return len(text)
 
     def _cut(self, text: str) -> list[str]:
+        """Split a text at its special tokens, which are pieces of their own; no piece is empty."""
         return [piece for piece in self._split.split(text) if piece] if self._split else [text]
 
     def _disguise(self, messages: Sequence[Message]) -> tuple[list[Message], dict[str, str] | None]:
         """Replace special-token text in the messages by unused private characters; return both and
-        the mapping (None if there is no such text)."""
+        the mapping from character to token (None if there is no such text). Raises DataError if
+        this tokenizer cannot encode such text as text."""
         everything = "".join(
             value for message in messages for value in message.values() if isinstance(value, str)
         )
@@ -230,13 +237,15 @@ class RoleColonRenderer(Renderer):
     """
 
     def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
+        """Return the conversation as plain text, encoded in one piece, up to `Assistant:`."""
         turns = "".join(f"{each['role'].title()}: {each['content']}\n\n" for each in messages)
         return [*self.tokenizer.encode(""), *self.encode_text(f"{turns}Assistant:")]
 
     def build_supervised_example(
         self, messages: Sequence[Message]
     ) -> tuple[list[int], list[float]]:
-        """Put the loss on the last message, which is the answer to the others, and on its end."""
+        """Put the loss on the last message, which is the answer to the others, and on its end.
+        Raises ValueError without messages."""
         *turns, answer = messages
         prompt = self.prompt_tokens(turns)
         spoken = self.encode_text(f" {answer['content']}{END}")
