@@ -42,7 +42,9 @@ class Ended(NamedTuple):
 
 
 def status_of(seen: Ended, allowed: Allowed) -> tuple[str, str]:
-    """Return the value of the test's `Status`, and the program's own short message."""
+    """Return the value of the test's `Status`, and a short message: the limit, the program's own
+    exception line, or how it ended. The first reason that holds counts, in this order: output, CPU
+    time, wall time, memory, exit code, missing value."""
     megabytes = allowed.memory_bytes >> 20
     if seen.overflow:
         return "output_limit", f"more than {seen.overflow}"
@@ -64,7 +66,8 @@ def status_of(seen: Ended, allowed: Allowed) -> tuple[str, str]:
 
 
 def exception_line(stderr: bytes) -> str:
-    """Return the line of the last traceback that names the exception, else the last line.
+    """Return the line of the last traceback that names the exception, else the last line, at most
+    300 characters; empty without output. The program may forge it.
 
     The lines of a traceback's frames are indented. The first line that is not indented names the
     exception, whatever its message contains.
@@ -78,6 +81,7 @@ def exception_line(stderr: bytes) -> str:
 
 
 def _how(exit_code: int) -> str:
+    """Return an exit code in words; a negative one is a signal."""
     if exit_code >= 0:
         return f"exit code {exit_code}"
     try:

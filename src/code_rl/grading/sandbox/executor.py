@@ -29,7 +29,8 @@ class Status(enum.StrEnum):
 
 
 def check_seconds(name: str, seconds: float | None) -> None:
-    """Raise ConfigError for a time that is negative, infinite or NaN."""
+    """Raise ConfigError for a time, called `name`, that is negative, infinite or NaN. None is
+    accepted."""
     if seconds is not None and not 0 <= seconds < math.inf:
         raise ConfigError(f"{name}={seconds}: use a number of seconds that is 0 or more")
 
@@ -129,9 +130,9 @@ def require_linux(what: str, remedy: str = ELSEWHERE) -> None:
 
 def case_bytes(case: CaseInput) -> bytes:
     """Return one test encoded for the sandbox: the bytes on stdin, or JSON of `[args, kwargs]` with
-    the other fields of `case` as a third item.
+    the other fields of `case` that are set as a third item. `runner` reads this form.
 
-    Raises ValueCodecError.
+    Raises ValueCodecError for an argument that cannot be encoded.
     """
     if isinstance(case, StdinInput):
         return case.stdin
@@ -222,8 +223,8 @@ class RefusedError(SandboxError):
 
 
 def case_messages(job: Job) -> list[bytes]:
-    """Encode each case. Raises RefusedError for cases of the wrong kind, and for values that cannot
-    be encoded."""
+    """Encode each case, in order. Raises RefusedError for cases of the wrong kind, and for values
+    that cannot be encoded."""
     wanted = StdinInput if job.fn_name is None else CallInput
     if not all(isinstance(case, wanted) for case in job.cases):
         raise RefusedError(
@@ -246,7 +247,8 @@ class Executor(Protocol):
 
     @property
     def slots(self) -> int:
-        """The number of submissions that run at once; those beyond it wait."""
+        """The number of submissions that run at once; those beyond it wait. It may grow or shrink
+        with servers and nodes."""
         ...
 
     @property
@@ -264,7 +266,8 @@ class Executor(Protocol):
         ...
 
     async def check(self) -> None:
-        """Raise SandboxError if no program can be run at all."""
+        """Start the sandbox. Raise SandboxError if no program can be run at all, IsolationError if
+        this machine lacks the isolation."""
         ...
 
     async def aclose(self) -> None:
@@ -273,7 +276,8 @@ class Executor(Protocol):
 
 
 def default_slots(processors: float) -> int:
-    """Return the default number of submissions at once for a number of processors."""
+    """Return the default number of submissions at once for a number of processors: two for each, at
+    least four."""
     return max(4, round(2 * processors))
 
 
@@ -299,7 +303,7 @@ class OnDemand:
         return self._start().retries
 
     def run(self, job: Job) -> AsyncIterator[Execution]:
-        """Run the job on the executor."""
+        """Run the job on the executor, as `Executor.run` does; the call starts the executor."""
         return self._start().run(job)
 
     async def check(self) -> None:
@@ -307,4 +311,4 @@ class OnDemand:
         await self._start().check()
 
     async def aclose(self) -> None:
-        """Do nothing."""
+        """Do nothing: whoever made the executor closes it."""

@@ -54,6 +54,8 @@ class FusionServers(RemoteExecutor):
         grace_s: float = GRACE_S,
         stop: asyncio.Event | None = None,
     ) -> None:
+        """Read the addresses and the number of requests; no connection is opened before `ready`.
+        Raises ConfigError as the class says."""
         super().__init__(outage_timeout_s, stop)
         self.urls = run_urls(",".join(urls), "urls")
         self._measures = concurrency is None and not os.environ.get("SANDBOX_MAX_CONCURRENCY")
@@ -73,7 +75,9 @@ class FusionServers(RemoteExecutor):
         return sum(server.slots for server in members) or self.concurrency * len(self.urls)
 
     async def ready(self) -> None:
-        """Open the connections, and find out which servers take jobs."""
+        """Open the connections, and find out which servers take jobs; the first call does so, later
+        ones wait for it. Servers that do not answer stay in the pool. Raises ConfigError for a
+        proxy that cannot be used."""
         await self._looked()
 
     async def check(self) -> None:
@@ -95,7 +99,7 @@ class FusionServers(RemoteExecutor):
             )
 
     async def release(self) -> None:
-        """Close the connections; a later `ready` opens them again."""
+        """Close the connections; a later `ready` opens them again. Idempotent."""
         if self._first_look is not None:
             self._first_look.cancel()
             self._first_look = None
@@ -103,7 +107,8 @@ class FusionServers(RemoteExecutor):
             self.pool.members.clear()
 
     async def _looked(self) -> list[bool]:
-        """Return for each server whether it answered its first health check."""
+        """Return for each server, in the order of `urls`, whether it answered its first health
+        check. The first call opens the connections and asks."""
         if self._first_look is None:
             for url in self.urls:
                 settle_proxies(url)
@@ -129,8 +134,8 @@ class FusionServers(RemoteExecutor):
 
     async def _refusal(self, server: FusionServer) -> str | None:
         """Return why the server refuses programs (a missing key, another kind of server), or None
-        if it accepts them or is busy. Its slots are set from its number of processors, unless the
-        user has set them."""
+        if it accepts them, is busy or does not answer. Its slots are set from its number of
+        processors, unless the user has set them."""
         try:
             answer = await post_run(self._session, server.url, RunRequest(MEASURE), CHECK_S)
         except RefusedError as error:
@@ -144,7 +149,9 @@ class FusionServers(RemoteExecutor):
 
 
 def _concurrency(value: int | None) -> int:
-    """Return the requests at once, from the argument or the course's variable."""
+    """Return the requests at once on each server: `value`, or else SANDBOX_MAX_CONCURRENCY, the
+    course's variable, or else 4. Raises ConfigError that names its source if it is no whole number
+    above 0."""
     name, shown = "concurrency", str(value)
     if value is None:
         name, shown = (

@@ -46,8 +46,9 @@ _NUMBERS = ("exit_code", "cpu_s", "wall_s", "peak_memory_bytes", "compile_s")
 
 
 def job_to_json(job: Job) -> dict[str, Any]:
-    """Return the body of a request. Raises RefusedError for a job that may not or cannot be
-    sent."""
+    """Return the body of a request. Raises RefusedError for a trusted job, one with files, and one
+    whose cases cannot be encoded. `job_from_json` reads it, also of another version of this
+    package."""
     if job.trusted or job.files or job.fetch:
         raise RefusedError("a trusted job, or one with files, runs on this machine only")
     cases = [base64.b64encode(case).decode() for case in case_messages(job)]
@@ -74,7 +75,8 @@ def job_from_json(body: Mapping[str, Any]) -> Job:
 
 
 def line_of(execution: Execution) -> bytes:
-    """Return an execution as one line."""
+    """Return an execution as one line of JSON with its line end; streams are base64. `files` are
+    left out, since such jobs are refused."""
     row: dict[str, Any] = {name: getattr(execution, name) for name in _NUMBERS}
     row |= {"status": execution.status.value, "detail": execution.detail}
     for name in ("stdout", "stderr", "value"):
@@ -108,7 +110,8 @@ def last_line(failure: Exception | None = None) -> bytes:
 
 
 async def post_job(session: aiohttp.ClientSession, url: str, job: Job) -> AsyncIterator[Execution]:
-    """Yield the executions of `job` on the server whose jobs have this address.
+    """Yield the executions of `job` on the server whose jobs have this address, each as soon as it
+    arrives. Closing it cancels the job there.
 
     Raises TroubleError if the server or the connection fails, OverloadedError if it is busy,
     RefusedError if it refuses the job, whose limits may be above its own, IsolationError if its
