@@ -163,8 +163,9 @@ class Retries:
                     raise
 
     def _seconds(self, execution: Execution) -> float:
-        """Return the seconds of the submission's allowance that a test took: its compile time, and
-        its CPU time or, if that is more, its wall time less what it waited for a processor."""
+        """Return the seconds of the submission's allowance that a test took: its compile time,
+        and its CPU time or, if that is more, its wall time less `oversubscription` times its CPU
+        time."""
         idle_s = execution.wall_s - self._oversubscription * execution.cpu_s
         return execution.compile_s + max(execution.cpu_s, idle_s)
 

@@ -194,8 +194,9 @@ class RayNodes(RemoteExecutor):
         return True
 
     async def _start(self, row: dict[str, Any]) -> None:
-        """Start a sandbox on the node; add it to the pool, or leave it out with the reason, which
-        is logged: it does not start within 120 s, or has another version of this package."""
+        """Start a sandbox on the node; add it to the pool, or leave it out for good with the
+        reason, which is logged: it refuses, does not start within 120 s, or has other code of this
+        package."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         # It loads the server, which a process that only reads verdicts does not have.

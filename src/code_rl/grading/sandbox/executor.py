@@ -266,8 +266,8 @@ class Executor(Protocol):
         ...
 
     async def check(self) -> None:
-        """Start the sandbox. Raise SandboxError if no program can be run at all, IsolationError if
-        this machine lacks the isolation."""
+        """Raise SandboxError or IsolationError if no program can be run at all. It may start the
+        sandbox and run a program of its own."""
         ...
 
     async def aclose(self) -> None:

@@ -32,6 +32,8 @@ class RemoteExecutor(abc.ABC):
     """See `Retries`."""
 
     def __init__(self, outage_timeout_s: float, stop: asyncio.Event | None) -> None:
+        """Make an empty pool, which `ready` fills. `stop` None: an outage ends with SandboxError,
+        otherwise with OutageError."""
         self.pool = Pool()
         # A machine repeats a test that only slept by itself.
         self._retries = Retries(
@@ -45,7 +47,8 @@ class RemoteExecutor(abc.ABC):
 
     @abc.abstractmethod
     async def ready(self) -> None:
-        """Fill the pool, on the first call."""
+        """Fill the pool, on the first call; later calls wait for that. `run` calls it before each
+        job."""
 
     @abc.abstractmethod
     async def release(self) -> None:
@@ -57,7 +60,9 @@ class RemoteExecutor(abc.ABC):
         return self._retries.count
 
     async def run(self, job: Job) -> AsyncIterator[Execution]:
-        """Yield one Execution per case, in order; see the Executor contract."""
+        """Yield one Execution per case, in order, as `Executor.run` says. A trusted job runs in a
+        sandbox of this machine, made on first use, and never elsewhere. Raises ConfigError if this
+        machine can have none."""
         if job.trusted:
             self._here = self._here or _sandbox_here()
             executions = self._here.run(job)

@@ -52,8 +52,8 @@ def run_test(
 
     Return one result per test that ran, and metadata about a failure (test, exit status, output,
     expected), else none. Results are True for passed, False for wrong, -1 for no answer in time,
-    and -2 for an error. It writes `solution.py` in the working directory. The course calls this
-    signature, so it must not change.
+    and -2 for an error. A script is written to `solution.py` in the working directory. The course
+    calls this signature, so it must not change.
     """
     tests = json.loads(sample["input_output"])
     name = tests.get("fn_name")

@@ -236,7 +236,7 @@ def _compiled(job: Mapping[str, Any]) -> runner.Program | None:
 
 def _limit(limits: Mapping[str, Any]) -> None:
     """Set the program's limits in this process for good, as far as the hard limits allow. The CPU
-    limit is rounded up by a second or two, since the harness decides by what it measures."""
+    limit is up to two seconds above the test's, since the harness decides by what it measures."""
     import resource  # here, since the client that sends this file may not have it
 
     seconds = math.ceil(limits["cpu_s"]) + 1

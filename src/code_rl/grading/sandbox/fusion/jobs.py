@@ -46,9 +46,8 @@ _NUMBERS = ("exit_code", "cpu_s", "wall_s", "peak_memory_bytes", "compile_s")
 
 
 def job_to_json(job: Job) -> dict[str, Any]:
-    """Return the body of a request. Raises RefusedError for a trusted job, one with files, and one
-    whose cases cannot be encoded. `job_from_json` reads it, also of another version of this
-    package."""
+    """Return the body of a request, which `job_from_json` reads. Raises RefusedError for a trusted
+    job, one with files, and one whose cases cannot be encoded."""
     if job.trusted or job.files or job.fetch:
         raise RefusedError("a trusted job, or one with files, runs on this machine only")
     cases = [base64.b64encode(case).decode() for case in case_messages(job)]
@@ -111,7 +110,7 @@ def last_line(failure: Exception | None = None) -> bytes:
 
 async def post_job(session: aiohttp.ClientSession, url: str, job: Job) -> AsyncIterator[Execution]:
     """Yield the executions of `job` on the server whose jobs have this address, each as soon as it
-    arrives. Closing it cancels the job there.
+    arrives. Closing it closes the connection, by which the server stops the job.
 
     Raises TroubleError if the server or the connection fails, OverloadedError if it is busy,
     RefusedError if it refuses the job, whose limits may be above its own, IsolationError if its

@@ -200,8 +200,8 @@ def read_records(data: bytes, nonce: str, count: int) -> Records:
 
 def program_request(job: Job, case: CaseInput) -> RunRequest:
     """Return the request for one test of a program in another language than Python, with the wall
-    cap as its time limit. Raises RefusedError if such a server has not this language, or for a call
-    or files."""
+    cap as its time limit. Raises RefusedError for a language that such a server lacks, a call, or
+    files."""
     name = language(job.language).fusion
     if not name or not isinstance(case, StdinInput) or job.files or job.fetch:
         raise RefusedError(

@@ -28,7 +28,8 @@ class Slots:
 
     @contextlib.asynccontextmanager
     async def slot(self) -> AsyncIterator[Slot]:
-        """Wait for a slot, and hold it during the block."""
+        """Wait in line for a slot, and hold it during the block. A lent slot is not given back
+        again at the end."""
         await self._take()
         slot = Slot()
         try:
@@ -42,8 +43,9 @@ class Slots:
                 self._give_back()
 
     def offer(self, slot: Slot, memory_bytes: int) -> None:
-        """Lend the slot to the next waiting submission. The holder continues and may use this much
-        memory."""
+        """Lend the slot to the next waiting submission, now or when one waits, if its memory is
+        allowed. The holder continues and may use this much memory. It has no effect on a slot that
+        is lent already."""
         if not slot.lent:
             self._offers[slot] = memory_bytes
             self._lend()

@@ -40,10 +40,13 @@ def read_job(body: bytes, limits: RunLimits) -> Job:
 async def job_lines(
     sandbox: Executor, job: Job, turn: asyncio.Semaphore
 ) -> AsyncGenerator[bytes, None]:
-    """Yield a line for each execution, an empty one after `ALIVE_S` without any, and the last
-    one."""
+    """Yield a line for each execution, an empty one after 10 s without any, and the last one, which
+    has the failure if there is one. The job runs while it holds `turn`. Closing the iterator stops
+    it."""
 
     async def executions() -> AsyncGenerator[bytes, None]:
+        """Yield the line of each execution, and the last line, with the failure that ended the job,
+        if any."""
         try:
             async with turn, closing(sandbox.run(job)) as found:
                 async for execution in found:

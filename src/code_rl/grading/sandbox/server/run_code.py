@@ -72,8 +72,9 @@ class UnrunnableRequestError(Exception):
 
 
 def parse_request(text: bytes, longest_run_s: float) -> RunRequest:
-    """Read a body. Raises MalformedRequestError or UnrunnableRequestError, each naming the
-    field."""
+    """Read a body; nothing runs. A `run_timeout` that is not given is lowered to `longest_run_s`.
+    Raises MalformedRequestError (answered 422) or UnrunnableRequestError (status SandboxError),
+    each naming the field."""
     try:
         body = _Body.model_validate_json(text.removeprefix(codecs.BOM_UTF8))
     except ValidationError as error:
@@ -110,7 +111,8 @@ def parse_request(text: bytes, longest_run_s: float) -> RunRequest:
 
 
 def _inside(path: str) -> str:
-    """Return the path if it stays inside the working directory."""
+    """Return the path if it stays inside the working directory. Raises UnrunnableRequestError for
+    any other, and for one that is too long or too deep."""
     parts = path.split("/")
     if (
         "\0" in path
@@ -138,7 +140,8 @@ class RunLimits:
 
 
 async def run_request(sandbox: Executor, request: RunRequest, limits: RunLimits) -> RunResponse:
-    """Run one program. The sandbox's own failures become a response with status SandboxError."""
+    """Run one program and return the answer. Failures of the sandbox, and a language that is not
+    installed, become a response with status SandboxError. OutageError and IsolationError pass."""
     # Like the real server, which starts the program and stops it before it does anything
     if request.run_timeout <= 0:
         return RunResponse(FAILED, run_result=CommandResult(TIME_LIMIT_EXCEEDED, 0.0))
@@ -153,7 +156,8 @@ async def run_request(sandbox: Executor, request: RunRequest, limits: RunLimits)
 
 
 def _job(request: RunRequest, limits: RunLimits) -> Job:
-    """Convert a request to a job under the server's limits."""
+    """Convert a request to a job of one test under the server's limits, which bound the request's
+    memory. Its time limit is wall time, strictly."""
     memory = request.memory_limit_mb if request.memory_limit_mb > 0 else limits.memory_mb
     carried = sum(map(len, request.files.values()))
     return Job(
@@ -211,4 +215,5 @@ def _response(execution: Execution, job: Job) -> RunResponse:
 
 
 def _with_line(text: str, line: str) -> str:
+    """Return a text with one more line, which begins on a line of its own."""
     return f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{line}\n"

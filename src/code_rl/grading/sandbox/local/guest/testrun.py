@@ -97,7 +97,8 @@ class TestRun:
             raise RuntimeError(os.read(self._fault_seen, 4096).decode("utf-8", "replace"))
 
     def child(self) -> NoReturn:
-        """In the forked process: drop the supervisor's resources and become the program."""
+        """In the forked process: drop the supervisor's resources and become the program. Never
+        returns. A failure before the program begins is written for `close`, with exit code 99."""
         try:
             arguments = self._enter()
         except BaseException as error:  # noqa: BLE001 - reported by `close`
@@ -110,8 +111,8 @@ class TestRun:
         runner.run_call(self._program, arguments, VALUE_FD)
 
     def _enter(self) -> bytes:
-        """Take the test's descriptors and limits, and drop all others. Return the input of a
-        call."""
+        """Take the test's descriptors and limits, and close all others. Return the input of a call
+        (none for a script). Raises ConnectionError if the host sent something else, OSError."""
         # The signal module's own function takes three times as long
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
         ancillary = self._channel.recvmsg(1, _ROOM)[1]
@@ -139,7 +140,8 @@ def memory(job: wire.JobMessage, base_bytes: int) -> tuple[int, int]:
 
 
 def place(fd: int, at: int) -> None:
-    """Move a descriptor to a fixed number."""
+    """Move a descriptor to a fixed number, and close what was there. Standard streams are inherited
+    by exec, others are not."""
     if fd != at:
         os.dup2(fd, at, inheritable=at <= 2)
         os.close(fd)

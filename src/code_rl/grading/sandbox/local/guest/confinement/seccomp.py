@@ -81,7 +81,9 @@ Instruction = tuple[int, int, int, int]
 
 
 def program_filter(machine: str) -> bytes:
-    """Return the filter of a submission, installed in its supervisor and inherited by its tests."""
+    """Return the filter of a submission, installed in its supervisor and inherited by its tests, as
+    BPF for `machine` (x86_64 or aarch64). Raises KeyError for another machine. Refused calls fail
+    with an errno; only a call of another architecture kills."""
     special = numbers(CONDITIONAL, machine)
     code = _prologue(machine)
     code += _block(special["rt_sigaction"], _when(0, _JUMP_EQ, _SIGCHLD, _EPERM, _ALLOW))
@@ -161,6 +163,8 @@ def test_filter(machine: str, pid: int | None, may_fork: bool) -> bytes:
 
 
 def _prologue(machine: str) -> list[Instruction]:
+    """Return the instructions that kill a call of another architecture (x32 included) and load the
+    call's number, which the following blocks compare."""
     code = [(_LOAD, 0, 0, _ARCH_AT), (_JUMP_EQ, 1, 0, _AUDIT_ARCH[machine]), (_RETURN, 0, 0, _KILL)]
     code.append((_LOAD, 0, 0, _NR_AT))
     if machine == "x86_64":
@@ -175,10 +179,14 @@ def _argument(index: int) -> Instruction:
 
 
 def _block(number: int, body: list[Instruction]) -> list[Instruction]:
+    """Return `body`, run only for the call of this number. It must end in a verdict, since it may
+    load another word."""
     return [(_JUMP_EQ, 0, len(body), number), *body]
 
 
 def _refused(names: Iterable[str], machine: str) -> list[Instruction]:
+    """Return the filter that refuses these calls with EPERM; names that `machine` does not have are
+    left out."""
     known = numbers(ALLOWED, machine) | numbers(CONDITIONAL, machine)
     refusals = (_block(known[name], [(_RETURN, 0, 0, _EPERM)]) for name in names if name in known)
     return list(chain.from_iterable(refusals))
@@ -203,6 +211,8 @@ def _one_of(values: tuple[int, ...], verdict: int) -> list[Instruction]:
 
 
 def _allow_only(index: int, values: tuple[int, ...], otherwise: int) -> list[Instruction]:
+    """Return the filter that allows the call if its argument number `index` is one of `values`,
+    else answers `otherwise`."""
     return [_argument(index), *_one_of(values, _ALLOW), (_RETURN, 0, 0, otherwise)]
 
 
@@ -218,13 +228,16 @@ def _pair_of_connected() -> list[Instruction]:
 
 
 def _own_clock() -> list[Instruction]:
+    """Return the filter that allows the system's clocks and the caller's own CPU clocks, and
+    answers EINVAL for another process's."""
     own = [*_one_of(_OWN_CLOCKS, _ALLOW), (_RETURN, 0, 0, _BAD_CLOCK)]
     return [_argument(0), (_JUMP_GE, 0, len(own), _DYNAMIC_CLOCK), *own, (_RETURN, 0, 0, _ALLOW)]
 
 
 def _ranges(machine: str, more: dict[str, int] | None = None) -> list[tuple[int, int]]:
     """Return (first number, verdict) of each run of equal verdicts, ascending from 0. `more` are
-    further allowed calls."""
+    further allowed calls (None: none). Unlisted calls have ENOSYS; if a call is in several tables,
+    allowing wins."""
     verdicts = dict.fromkeys(numbers(REFUSED, machine).values(), _EPERM)
     verdicts.update(dict.fromkeys(numbers(UNSUPPORTED, machine).values(), _UNSUPPORTED))
     verdicts.update(dict.fromkeys(numbers(ALLOWED, machine).values(), _ALLOW))
@@ -238,6 +251,8 @@ def _ranges(machine: str, more: dict[str, int] | None = None) -> list[tuple[int,
 
 
 def _tree(runs: list[tuple[int, int]]) -> list[Instruction]:
+    """Return a binary search over runs of equal verdicts for the loaded number. Raises ValueError
+    if a branch has more instructions than one jump can skip."""
     if len(runs) == 1:
         return [(_RETURN, 0, 0, runs[0][1])]
     middle = len(runs) // 2
@@ -248,6 +263,7 @@ def _tree(runs: list[tuple[int, int]]) -> list[Instruction]:
 
 
 def _assemble(code: list[Instruction]) -> bytes:
+    """Return the instructions in the kernel's form, `struct sock_filter`."""
     return b"".join(
         struct.pack("HBBI", operation, yes, no, constant) for operation, yes, no, constant in code
     )
