@@ -274,7 +274,8 @@ def _call(test: TestCase, given: bytes) -> CallInput:
 
 
 def _files(test: TestCase, given: bytes) -> StdinInput:
-    """Return the three files of testlib's convention, after a line with their lengths."""
+    """Return a stdin test's three files of testlib's convention (input, output, answer), one after
+    the other, after a line with their lengths in bytes."""
     assert isinstance(test, StdinTest)
     data = test.input.encode("utf-8", "surrogatepass")
     expected = test.expected.encode("utf-8", "surrogatepass")

@@ -152,8 +152,9 @@ def _is_quoted(text: str) -> bool:
 
 
 def _fence(number: int, line: str) -> _Fence | None:
-    """Return the fence on a line, or None. After a fence of backticks the line has no other
-    backtick, or it would be inline code."""
+    """Return the fence on line `number`, or None: the first three backticks or tildes, wherever
+    they are. After a fence of backticks the line has no other backtick, or it would be inline code,
+    unless a blank follows the fence."""
     start = min((at for at in map(line.find, ("```", "~~~")) if at >= 0), default=-1)
     if start < 0:
         return None
@@ -193,7 +194,7 @@ def _end(read: _Answer, opening: _Fence, index: int, tags: tuple[str, ...]) -> i
 
 def _open_string(line: str, string: str) -> str:
     """Return the triple quote that is open after a line of Python, or an empty text; `string` was
-    open before it."""
+    open before it. Comments and other strings are skipped."""
     at = 0
     while match := (_ENDS[string] if string else _STRINGS).search(line, at):
         at = match.end()
@@ -225,7 +226,8 @@ def _code(opening: _Fence, closing: _Fence | None, body: list[str]) -> str | Non
 
 
 def _ends_softly(line: str, marker: str) -> bool:
-    """Return True if a line of code ends in a fence, or in a fence and a tag."""
+    """Return True if a line of code ends in a fence as long as `marker` or longer, or in such a
+    fence and a tag (`</answer>`)."""
     _, fence, rest = line.partition(3 * marker[0])
     after = rest.lstrip(marker[0])
     long_enough = len(rest) - len(after) >= len(marker) - 3

@@ -44,7 +44,9 @@ class _Tally:
     seconds: list[float] | None = None
 
     def note(self, reason: Reason | None) -> bool:
-        """Count one more test. Return True if the judge is to stop."""
+        """Count one more test; only the first failure's reason is kept. Return True if the judge is
+        to stop: after a failure unless all tests were requested, and always after an undecided one
+        or a COMPILE_ERROR."""
         if reason is None:
             self.passed += 1
         elif self.reason is None:
@@ -79,16 +81,16 @@ async def judge_async(
     seconds: list[float] | None = None,
 ) -> Verdict:
     """Run `code` on the tests of `problem` in order, up to the first failure, and return the
-    verdict.
+    verdict. `code` None is an answer without a program (`no_code`).
 
     Without an `executor` the process's own sandbox is used (SANDBOX_URL, else the embedded one).
-    `cpu_limit_s` lowers the problem's own CPU limit per test. With `all_tests` every test runs, and
-    `passed` counts all that passed. `cpu_s` and `wall_s` of the verdict are sums over the tests
-    that ran; `seconds` receives the CPU seconds of each.
+    `cpu_limit_s` lowers the problem's own CPU limit per test (None: keeps it). With `all_tests`
+    every test runs, and `passed` counts all that passed. `cpu_s` and `wall_s` of the verdict are
+    sums over the tests that ran; `seconds` receives the CPU seconds of each.
 
     Raises DataError for a problem that cannot be judged (no tests, mixed kinds, unknown rule) or
-    code that is not text, and OutageError if the sandbox stays unreachable. Any other failure of
-    the sandbox is the verdict `sandbox_error`.
+    code that is not text, ConfigError for a language that is not installed, and OutageError if the
+    sandbox stays unreachable. Any other failure of the sandbox is the verdict `sandbox_error`.
     """
     if not isinstance(problem, Problem):
         raise DataError(f"problem={problem!r:.80} is no code_rl.Problem")
@@ -138,7 +140,8 @@ async def _judge(
 async def _run(
     problem: Problem, code: str, executor: Executor, limits: Limits, tally: _Tally
 ) -> None:
-    """Run the program and compare each output with the expected one.
+    """Run the program and compare each output with the expected one, into `tally`. Raises
+    SandboxError.
 
     The results of batches count only if all are right. The first call that is not right in its
     batch is made again, alone. If it fails there too, that is its result. If it is right there, the

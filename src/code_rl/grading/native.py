@@ -261,8 +261,8 @@ def problem_to_json(problem: Problem) -> dict[str, Any]:
 
 
 def problem_from_json(data: Mapping[str, Any], where: str = "problem") -> Problem:
-    """Build a problem from a native JSON object. Raises DataError, beginning with `where`, for
-    anything malformed."""
+    """Build a problem from a native JSON object; fields that are missing have the defaults of
+    `Problem`. Raises DataError, beginning with `where`, for anything malformed."""
     row = read_fields(data, FORMS, REQUIRED, where)
     row["tests"] = tuple(
         _test_from_json(item, f"{where}: tests[{index}]") for index, item in enumerate(row["tests"])

@@ -156,11 +156,13 @@ class Problem:
         )
 
     def in_language(self, name: str | None) -> Problem:
-        """Return the problem for programs of another language (None: as it is), without the
-        source text that is in the problem's own. Its solutions are those of
-        `meta.solutions_LANGUAGE`, its wrong ones those of `meta.wrong_solutions_LANGUAGE`.
+        """Return the problem for programs of another language (None: as it is), without the source
+        text that is in the problem's own: starter code, `meta.preamble` and `meta.setup`. Its
+        solutions are those of `meta.solutions_LANGUAGE`, its wrong ones those of
+        `meta.wrong_solutions_LANGUAGE`.
 
-        Raises DataError for an unknown language, or tests that only Python's programs have.
+        Raises DataError for an unknown language, and for tests or a rule that only Python's
+        programs have.
         """
         if name in (None, self.language):
             return self
@@ -315,8 +317,8 @@ def check_tolerance(abs_tol: float | None, rel_tol: float | None, where: str) ->
 
 
 def _check_checker(source: str, where: str) -> None:
-    """Raise DataError if a checker does not compile, or does not define `check` with three
-    arguments."""
+    """Raise DataError, beginning with `where`, if a Python checker does not compile, or does not
+    define `check` with three arguments. It is not run."""
     tree = _parsed(source)
     if isinstance(tree, str):
         raise DataError(f"{where}: the checker's source does not compile: {tree}")
@@ -334,7 +336,8 @@ def _check_checker(source: str, where: str) -> None:
 
 
 def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
-    """Return the functions at module level; the last of each name counts."""
+    """Return the functions at module level by name, not async ones; the last of each name
+    counts."""
     return {part.name: part for part in tree.body if isinstance(part, ast.FunctionDef)}
 
 
@@ -363,7 +366,8 @@ def _takes_three(args: ast.arguments) -> bool:
 
 
 def rule_for(compare: Compare, test: TestCase) -> Compare:
-    """Return the rule for one test: the test's own tolerances override the problem's."""
+    """Return the rule for one test: the test's own tolerances (None: the problem's) override those
+    of `compare`."""
     if test.abs_tol is None and test.rel_tol is None:
         return compare
     return replace(

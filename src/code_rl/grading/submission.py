@@ -139,7 +139,8 @@ def _longest_expected(problem: Problem) -> int:
 
 
 def _expected_size(problem: Problem, index: int) -> int:
-    """Return the approximate size of a test's expected output, in bytes as encoded.
+    """Return the approximate size of a test's expected output, in bytes as encoded, walked level by
+    level without recursion.
 
     Raises DataError for a value nested too deeply for a program to return.
     """

@@ -129,10 +129,10 @@ def encode(value: Any, depth: int = 0) -> Any:
 
 def decode(data: Any, depth: int = 0, nodes: Mapping[str, Any] | None = None) -> Any:
     """Return the value of an encoded form; inverse of `encode`. Raises ValueCodecError for anything
-    that `encode` cannot have produced.
+    that `encode` cannot have produced. `depth` is the form's level of nesting.
 
-    `nodes` may hold classes under the names ListNode and TreeNode; lists and trees are then built
-    from them.
+    `nodes` may hold classes under the names ListNode and TreeNode (None: none); lists and trees are
+    then built from them, by code of the program, else they are records.
     """
     if depth > MAX_DEPTH:
         raise ValueCodecError(f"nested deeper than {MAX_DEPTH}")
@@ -157,8 +157,9 @@ def decode(data: Any, depth: int = 0, nodes: Mapping[str, Any] | None = None) ->
 
 
 def dumps(value: Any, depth: int = 0) -> str:
-    """Return the encoded value as JSON text. Integers may have any length; NaN and infinities are
-    written as in Python's json (NaN, Infinity)."""
+    """Return the encoded value as compact ASCII JSON text. Integers may have any length; NaN and
+    infinities are written as in Python's json (NaN, Infinity). Raises ValueCodecError as `encode`
+    does."""
     return text_of(encode(value, depth))
 
 
@@ -190,7 +191,8 @@ def loads(
 
 
 def _foreign(value: Any, mro: tuple[type, ...], depth: int) -> Any:
-    """Return the encoded form of a value whose type is not one of Python's plain types.
+    """Return the encoded form of a value whose type is not one of Python's plain types. Raises
+    ValueCodecError for a type that is not known.
 
     A type made in C is recognized by its name, which is fixed: no class made by a program has the
     immutable flag, and no attribute of such a type can be replaced. An instance of a subclass is
@@ -236,7 +238,8 @@ def _read_encoded(items: list[Any], depth: int, nodes: Mapping[str, Any] | None)
 
 
 def class_names(value: Any) -> list[str]:
-    """Return the names of a value's class and of its bases."""
+    """Return the names of a value's class and of its bases, in the order of its MRO, without
+    running its code."""
     return [_name(base) for base in _mro(type(value))]
 
 
@@ -250,8 +253,8 @@ def _tagged(items: Any, name: str, depth: int) -> Any:
 
 
 def _field(node: Any, name: str) -> Any:
-    """Return an attribute as stored in the instance or in a slot; no code of the object's class
-    runs."""
+    """Return an attribute as stored in the instance or in a slot, or None if there is neither; no
+    code of the object's class runs."""
     try:
         stored = object.__getattribute__(node, "__dict__")
     except AttributeError:

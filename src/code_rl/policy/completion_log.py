@@ -128,7 +128,8 @@ class GroupLog:
         return None if row is None else Verdict.restore(row["verdict"])
 
     def keep_verdict(self, program: Program, verdict: Verdict) -> None:
-        """Keep a verdict, unless it is undecided: a resumed run then judges the program again."""
+        """Keep a verdict, unless it is undecided: a resumed run then judges the program again.
+        Raises OSError if the disk is full."""
         if not verdict.undecided:
             self._put("judged", program, {"verdict": asdict(verdict)})
 

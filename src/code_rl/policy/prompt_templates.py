@@ -95,8 +95,8 @@ def get_prompt_template(
 
 
 def with_system(messages: list[Message], system_prompt: str | None) -> list[Message]:
-    """Return the conversation with this system message instead of its own. An empty one removes it;
-    None keeps it."""
+    """Return the conversation with this system message instead of its own, at its beginning. An
+    empty one removes it; None keeps it. `messages` is not changed."""
     if system_prompt is None:
         return messages
     others = [message for message in messages if message["role"] != "system"]
@@ -104,8 +104,9 @@ def with_system(messages: list[Message], system_prompt: str | None) -> list[Mess
 
 
 def check_message(message: Message) -> Message:
-    """Return the message if it is valid. Raises TypeError for a malformed one, and
-    UnicodeEncodeError for a lone surrogate in its text."""
+    """Return the message itself if it is valid: role, content and perhaps reasoning_content, all
+    texts. Raises TypeError for a malformed one, and UnicodeEncodeError for a lone surrogate in its
+    text. The role's name is not checked."""
     told = message if isinstance(message, Mapping) else {}
     if told.keys() - {"reasoning_content"} != {"role", "content"} or not all(
         isinstance(each, str) for each in told.values()

@@ -259,7 +259,8 @@ class _Rollout:
     async def _turn(
         self, sampled: SampledAnswer, conversation: Sequence[Message], prompt: Sequence[int]
     ) -> Turn:
-        """Return an answer together with the environment's reply."""
+        """Return an answer together with the environment's reply. It counts as truncated only if
+        the sampler stopped for length and no stop sequence ended it."""
         policy = self.policy
         said, ended = policy.renderer.parse_response(sampled.tokens)
         text, truncated = said["content"], sampled.stop_reason == "length" and not ended
@@ -322,8 +323,8 @@ def derive_seed(seed: int, *names: object) -> int:
 
 
 def cap_max_tokens(max_tokens: int, context: int, say: Callable[[str], None]) -> int:
-    """Return `max_tokens`, lowered with a notice to at most `context` − 1. Each prompt leaves
-    less."""
+    """Return `max_tokens`, lowered to at most `context` − 1 tokens; `say` gets a notice if it is.
+    Each prompt leaves less."""
     room = context - 1
     if max_tokens > room:
         say(

@@ -78,7 +78,7 @@ def describe_files(paths: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 def is_data_file(name: str) -> bool:
-    """Return True for a name that `stream_rows` can read."""
+    """Return True for a name that `stream_rows` can read, by its ending alone."""
     return name.endswith(DATA_SUFFIXES)
 
 
@@ -119,10 +119,10 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
 
 def scan_rows(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any] | DataError]]:
     """Yield the rows of a data file in order, each with its position as text. A row that cannot be
-    read is an error in its place.
+    read is an error in its place, not raised.
 
     Raises DataError for a file that cannot be read at all, ConfigError if a library for it is
-    missing.
+    missing; both on the first `next`, or later for a damaged file.
     """
     file = Path(path)
     if not file.is_file():

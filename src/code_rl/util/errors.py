@@ -166,7 +166,8 @@ def describe_error(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def resource_errors() -> Iterator[None]:
-    """Turn an OSError into a ResourceError, which no part of a user's is blamed for."""
+    """Turn an OSError of the block into a ResourceError, which no part of a user's is blamed for.
+    Other exceptions pass."""
     try:
         yield
     except OSError as error:

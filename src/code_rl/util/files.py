@@ -97,7 +97,7 @@ def open_private(path: Path) -> TextIO:
 
 def open_private_bytes(path: Path) -> io.FileIO:
     """Do the same as `open_private` for bytes, read and appended without a buffer: a failed write
-    is not tried again."""
+    is not tried again, and every write is with the operating system when it returns."""
     return io.FileIO(path, "a+", opener=lambda *_: _private(path))
 
 
@@ -156,7 +156,8 @@ def only_writer(
 
 
 def is_held(path: Path) -> bool:
-    """Return True if a process holds the lock file `path`, or if that cannot be found out."""
+    """Return True if a process holds the lock file `path`, this one included, or if that cannot be
+    found out: without the file, and on Windows."""
     try:
         import fcntl  # Windows does not have it
 
@@ -198,6 +199,8 @@ class JsonLines:
     returns."""
 
     def __init__(self, path: Path, durable: bool = False) -> None:
+        """Open the file for appending, and make it, for its owner only, if it is missing. A line
+        that was cut off earlier is not repaired (`drop_torn_line`). Raises OSError."""
         self.path, self._durable = path, durable
         self._file = open_private_bytes(path)
 
@@ -210,7 +213,7 @@ class JsonLines:
             self.sync()
 
     def sync(self) -> None:
-        """Write everything that was appended to disk."""
+        """Write everything that was appended to disk (fsync). Raises OSError."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -229,6 +232,7 @@ class KeyedLog(Generic[Key]):
     """
 
     def __init__(self, path: Path, key_of: Callable[[Mapping[str, Any]], Key]) -> None:
+        """Read the whole file once, and open it. Raises DataError, and OSError."""
         self.path, self._key_of = path, key_of
         self._open()
 
@@ -309,7 +313,8 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def sized_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (number of bytes of the line, object) for each object of `read_lines`."""
+    """Yield (number of bytes of the line, object) for each object of `read_lines`, in order. Raises
+    DataError as that does."""
     for number, (size, row) in enumerate(scanned_lines(path), 1):
         if row is None:
             raise DataError(f"{path}, line {number}, is damaged; restore it, or move the file away")

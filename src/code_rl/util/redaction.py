@@ -40,8 +40,8 @@ def redacted(text: str, environment: Mapping[str, str] = os.environ) -> str:
 
 
 def holds_key(text: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Return True if a setting's value contains a key. A variable's value that is a path does not
-    count."""
+    """Return True if a setting's value contains a key: one of `environment`, one in the format of a
+    known service, or a password in a URL. A variable's value that is a path does not count."""
     known = [value for value in _values(environment) if not value.startswith(("/", "~", "."))]
     return any(value in text for value in known) or bool(
         _FORMS.search(text) or _IN_URL.search(text)

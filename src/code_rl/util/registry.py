@@ -58,7 +58,8 @@ def given_object(name: str) -> object | None:
 
 
 def require_given(settings: Mapping[str, object]) -> None:
-    """Raise ConfigError for objects among `settings` that were not passed to this process."""
+    """Raise ConfigError, which names all of them, for objects among `settings` that were not passed
+    to this process: names of `name_object` in a file of another process."""
     missing = [
         f"{setting}=…"
         for setting, name in settings.items()
@@ -134,8 +135,9 @@ def about(part: object) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def attribute_errors_to(setting: str, name: str) -> Iterator[None]:
-    """Turn an exception of a user's part, SystemExit included, into a ConfigError that names the
-    part, and the file and line of theirs. The traceback goes into the run's log, if there is one.
+    """Turn an exception of a user's part in the block, SystemExit included, into a ConfigError that
+    names the part (`setting=name`), and the file and line of theirs. The traceback goes into the
+    run's log, if there is one.
 
     A CodeRLError passes unchanged, as do KeyboardInterrupt and a cancellation.
     """

@@ -103,7 +103,8 @@ def describe(cls: type[Any], usage: str, holds: Mapping[str, str] | None = None)
 
 
 def fields_of(cls: type[Any]) -> dict[str, Any]:
-    """Return the fields of a settings class by name, those of the device and the sandbox last."""
+    """Return the fields of a settings class by name, in the order in which they are shown: those of
+    the device and the sandbox last."""
     fields = chz.chz_fields(cls)
     last = [*chz.chz_fields(DeviceOptions), *chz.chz_fields(SandboxOptions)]
     first = [name for name in fields if name not in last]

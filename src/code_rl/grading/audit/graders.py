@@ -92,7 +92,7 @@ class Ours(AuditedGrader):
         return True
 
     async def check(self) -> None:
-        """Check that the executor works."""
+        """Raise ConfigError if the executor does not work."""
         await check_executor(self._executor)
 
     async def grade(self, problem: Problem, code: str) -> GraderOutcome:
@@ -157,7 +157,8 @@ class Function(AuditedGrader):
         return outcome_of(score, self.pays_at, str(answer.get("failed", f"score {score!r}"))[:SAID])
 
     async def renew(self) -> None:
-        """End the processes; new ones import the function again."""
+        """End the processes; new ones import the function again on the next `grade`. No call may be
+        running."""
         self._idle.clear()
         for process in list(self._started):
             await self._end(process)
@@ -181,6 +182,7 @@ class Function(AuditedGrader):
         return process
 
     async def _end(self, process: Process) -> None:
+        """Kill a process of this grader and forget it."""
         await process.end()
         self._started.discard(process)
 
@@ -235,6 +237,7 @@ class Process:
     """One shim: a line of JSON in, a line out."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
+        """Use a started process, whose stderr is read from now on. Needs a running event loop."""
         self._process = process
         self._last = b""
         self._draining = asyncio.create_task(self._drain())

@@ -52,7 +52,7 @@ class Corpus:
     entries: tuple[CorpusProgram, ...]
 
     def of(self, *kinds: str) -> tuple[CorpusProgram, ...]:
-        """Return the programs of some kinds."""
+        """Return the programs of these kinds, in the order of the corpus."""
         return tuple(entry for entry in self.entries if entry.kind in kinds)
 
     def share(self, part: float) -> Corpus:

@@ -118,11 +118,13 @@ class Scorecard:
         return f"{self.quality}; cheats {self.rate(CHEAT)}, wrong programs {self.rate(MUTANT)}"
 
     def findings(self) -> list[str]:
-        """Return the findings as sentences, the worst first."""
+        """Return the findings as sentences, the most general fault first, then cheats, mutants and
+        right programs; none for a clean grader."""
         return list(_findings(self))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of `audit.json`."""
+        """Return the content of `audit.json`, with times in seconds and every program's outcome in
+        the order in which they were tried."""
         return {
             "grader": self.grader,
             "corpus": self.corpus,
@@ -156,7 +158,8 @@ class Scorecard:
 
 
 def render(card: Scorecard) -> str:
-    """Return the scorecard as self-contained HTML."""
+    """Return the scorecard as the text of a self-contained HTML page, with today's date. Texts of
+    the grader are escaped."""
     made = date.today().isoformat()  # noqa: DTZ011
     template = Path(__file__).with_name("audit.html.j2")
     return render_page(
@@ -297,7 +300,8 @@ def _row(group: str, tried: Sequence[Tried]) -> Row:
 
 
 def _read_token(tried: Sequence[Tried]) -> str | None:
-    """Return a program that was rewarded for the token it looked for, or None.
+    """Return the name of a program that was rewarded for the token it looked for, or None. `tried`
+    needs the mutants too.
 
     Without the token such a program ends like a mutant, with a wrong answer and status 0. So it
     proves nothing if the grader rewards mutants of its form (calls, or standard input).
@@ -314,7 +318,7 @@ def _read_token(tried: Sequence[Tried]) -> str | None:
 
 
 def describe(row: Row) -> str:
-    """Return a class as one line."""
+    """Return a class as one line for a terminal: kind, class, and the number decided wrongly."""
     did = {HONEST: "not paid", OWNER: "not paid", TROUBLE: "decided wrongly"}.get(row.kind, "paid")
     failed = f", the grader failed at {len(row.failed)}" if row.failed else ""
     return f"{row.kind:8} {row.group:28} {len(row.wrong):4} of {row.count:4} {did}{failed}"

@@ -30,11 +30,11 @@ _ZERO: Numeral = ("", "", 0)
 
 
 def numeral(token: str) -> Numeral | None:
-    """Return a decimal numeral in normal form. Two numerals have equal values exactly when their
-    normal forms are equal.
+    """Return a decimal numeral in normal form, or None for a token that is none. Two numerals have
+    equal values exactly when their normal forms are equal.
 
     Digits are ASCII, without underscores. Infinity is a numeral (`inf`, `-Infinity`), NaN is not.
-    None stands for anything else.
+    An exponent of more than 18 digits makes a token no numeral.
     """
     match = NUMERAL.fullmatch(token)
     if match is None:
@@ -179,8 +179,8 @@ def _all_tokens(got: str, expected: str, equal: PairRule) -> bool:
 
 
 def _token_pairs(got: str, expected: str) -> Iterator[tuple[str | None, str | None]]:
-    """Yield tokens of both texts side by side, with None where one text has ended. Texts are split
-    lazily, so that millions of tokens are never in memory."""
+    """Yield tokens of both texts (got, expected) side by side, with None where one text has ended.
+    Texts are split lazily, so that millions of tokens are never in memory."""
     tokens, wanted = ((match[0] for match in TOKEN.finditer(text)) for text in (got, expected))
     return zip_longest(tokens, wanted)
 

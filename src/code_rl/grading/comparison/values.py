@@ -77,7 +77,7 @@ def parse_value(data: bytes, expected: bytes | None = None) -> Any:
 
 
 def _parts(data: bytes) -> int:
-    """Return an upper bound on the number of values in a JSON text."""
+    """Return an upper bound on the number of values in a JSON text, without parsing it."""
     return sum(map(data.count, (b",", b":", b"[", b"{"))) + 1
 
 
@@ -260,8 +260,8 @@ def _items(form: Any) -> list[Any]:
 
 
 def _kind(form: Any) -> str:
-    """Return the type of an encoded form: its tag, which a program may forge (`kind_name` is for
-    messages), "dict" or "list", else the name of a scalar's Python type."""
+    """Return the type of an encoded form: its tag, which a program may forge (so messages use
+    `kind_name`), "dict" or "list", else the name of a scalar's Python type."""
     if isinstance(form, dict):
         return str(form.get(TAG, "dict"))
     if isinstance(form, list):
@@ -270,7 +270,8 @@ def _kind(form: Any) -> str:
 
 
 def kind_name(form: Any) -> str:
-    """Return the type's name for messages, from a fixed list, since a program may forge the tag."""
+    """Return the type's name for messages: one of a fixed list, else "value", since a program may
+    forge the tag."""
     kind = _kind(form)
     return kind if kind in (*_NAMED, "NoneType", "list_node", "tree_node") else "value"
 

@@ -86,9 +86,10 @@ class Retries:
         repeats_sleepers: bool = True,
         stop: asyncio.Event | None = None,
     ) -> None:
-        """`oversubscription` is how many submissions in flight share one processor, if the wall
-        seconds of an execution include its waiting for one. Without `repeats_sleepers`, `attempt`
-        repeats them."""
+        """`attempt` is called from `run` alone. `oversubscription` is how many submissions in
+        flight share one processor, if the wall seconds of an execution include its waiting for one.
+        Without `repeats_sleepers`, `attempt` repeats them. Raises ConfigError for an
+        `outage_timeout_s` that is no time."""
         check_seconds("outage_timeout_s", outage_timeout_s)
         self._attempt, self._outage_timeout_s, self._oversubscription, self._stop = (
             attempt,
@@ -170,7 +171,8 @@ class Retries:
         return execution.compile_s + max(execution.cpu_s, idle_s)
 
     async def aclose(self) -> None:
-        """Stop waiting for the end of an outage."""
+        """Stop waiting for the end of an outage; submissions that wait for it are cancelled.
+        Idempotent."""
         if self._outage is not None and not self._outage.done():
             self._outage.cancel()
             await asyncio.wait([self._outage])

@@ -116,7 +116,7 @@ class RayNodes(RemoteExecutor):
 
     async def check(self) -> None:
         """Start a sandbox on every node. If none can run programs, raises IsolationError, or
-        SandboxError with the reason of each node."""
+        SandboxError if `isolation` is `auto`, with the reason of each node."""
         await self.ready()
         if not self.pool.members:
             reasons = "; ".join(self._left_out.values()) or "no node has processors in Ray's books"
@@ -295,6 +295,7 @@ def _name(row: dict[str, Any]) -> str:
 
 
 def _in_words(error: BaseException) -> str:
-    """Return the last line of an error that is not blank."""
+    """Return the last line of an error that is not blank, at most 300 characters, or its class
+    without one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:300] if lines else type(error).__name__

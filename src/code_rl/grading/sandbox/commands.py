@@ -52,6 +52,7 @@ class Box:
     """Directories that are not the box's own."""
 
     def __init__(self, disk_mb: int, writable: tuple[str, ...]) -> None:
+        """Keep the quota of /box, in MiB, and the names of the writable directories."""
         self._disk_bytes, self._writable = disk_mb << 20, writable
 
     @property
@@ -79,7 +80,8 @@ class Box:
         processes: int = 64,
         home_read_only: bool = False,
     ) -> BoxResult:
-        """Run `command` with /bin/sh in /box and return its result.
+        """Run `command` with /bin/sh in /box and return its result; an exit code or a limit is no
+        error. Times are seconds.
 
         `output_bytes` bounds standard output and standard error together; what exceeds it is cut.
         All processes of the command end with it. Each command has an empty /tmp of its own; with

@@ -123,7 +123,8 @@ ELSEWHERE = (
 
 
 def require_linux(what: str, remedy: str = ELSEWHERE) -> None:
-    """Raise ConfigError, with a remedy, if this machine has no embedded sandbox for `what`."""
+    """Raise ConfigError, with a remedy, if this machine is not Linux and so has no embedded sandbox
+    for `what`."""
     if sys.platform != "linux":
         raise ConfigError(f"{what} needs Linux; {remedy}")
 
@@ -261,7 +262,8 @@ class Executor(Protocol):
 
         Closing the iterator early (after a first failure) stops the submission. A COMPILE_ERROR is
         the last. Raises SandboxError for infrastructure failures, after the retries of
-        `sandbox.blame`; executions already yielded remain valid. Calls may run concurrently.
+        `sandbox.blame`, and OutageError if the sandbox stays unreachable; executions already
+        yielded remain valid. Calls may run concurrently.
         """
         ...
 
@@ -307,7 +309,7 @@ class OnDemand:
         return self._start().run(job)
 
     async def check(self) -> None:
-        """Check the executor."""
+        """Check the executor, as `Executor.check` does; the call starts it."""
         await self._start().check()
 
     async def aclose(self) -> None:

@@ -74,7 +74,8 @@ class RemoteExecutor(abc.ABC):
                 yield execution
 
     async def aclose(self) -> None:
-        """Release everything. Idempotent."""
+        """Release everything: the pool's machines, the wait for an outage, and the sandbox for
+        trusted jobs. Idempotent."""
         await self._retries.aclose()
         await self.pool.aclose()
         await self.release()
@@ -83,9 +84,9 @@ class RemoteExecutor(abc.ABC):
 
 
 def _sandbox_here() -> EmbeddedSandbox:
-    """Return the sandbox for trusted jobs. These are the problem author's programs, so weak
-    isolation is better than no checker. Raises ConfigError if this machine has no embedded
-    sandbox."""
+    """Return a new sandbox for trusted jobs, which the caller closes. These are the problem
+    author's programs, so weak isolation, with a warning in the log, is better than no checker.
+    Raises ConfigError if this machine has no embedded sandbox."""
     require_linux(
         "a problem's checker, which runs on this machine,",
         "leave such problems out (code-rl prepare checkers=drop), or start this command on Linux",

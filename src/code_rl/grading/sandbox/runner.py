@@ -73,8 +73,9 @@ class Program:
         self._digest = _digest(code.encode("utf-8", "surrogatepass"))
 
     def seed_random(self, given: bytes) -> None:
-        """Seed the generators that the program may use, from its source and input. A seed from the
-        test's number would reveal which test is running.
+        """Seed the generators that the program may use (`random`, and NumPy's if it is loaded),
+        from its source and input. A seed from the test's number would reveal which test is running.
+        The same source and input give the same seed in every run.
 
         A program that hides its use of them finds them in their initial state.
         """
@@ -241,7 +242,8 @@ def _form(program: Program, module: ModuleType, args: Any, kwargs: Any, more: An
 
 def _batch(program: Program, module: ModuleType, calls: list[list[Any]]) -> str:
     """Make calls one after the other, up to the first without a value. Return a line for each
-    before it: nanoseconds of CPU time, and the encoded value."""
+    before it: nanoseconds of CPU time, and the encoded value. `batches` reads them. Exceptions of
+    the program end the batch and are not raised."""
     lines = []
     for call in calls:
         began = _cpu_ns()
@@ -291,9 +293,11 @@ def _find(module: ModuleType, name: str) -> Any:
 
 def end(program: Program, module: ModuleType, code: int) -> int:
     """Do CPython's exit steps in order: join threads, run atexit handlers, flush, drop the main
-    module. Return the exit code.
+    module. Return the exit code, `code` unless a step changes it. Exceptions of the program are
+    shown, not raised.
 
-    A remaining reference to the module would keep its finalizers from seeing all of it.
+    A remaining reference to the module would keep its finalizers from seeing all of it, so no
+    caller may hold one.
     """
     try:
         if _thread._count() or threading._threading_atexits:  # type: ignore[attr-defined]
@@ -360,7 +364,8 @@ def _clear(names: dict[str, Any]) -> None:
 
 
 def _flush(code: int) -> int:
-    """Flush the streams as the interpreter does at exit; return the exit code that results."""
+    """Flush the streams as the interpreter does at exit; return the exit code that results: `code`,
+    or 120 in place of 0 if the text cannot be written. Never raises."""
     out, err = getattr(sys, "stdout", None), getattr(sys, "stderr", None)
     try:
         if out is not None and not _closed(out):

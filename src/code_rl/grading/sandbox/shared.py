@@ -56,6 +56,8 @@ class SharedExecutor:
                 loop.close()
 
     async def _use(self, use: Callable[[Executor], Coroutine[Any, Any, Result]]) -> Result:
+        """Make the executor on first use, and await `use` on it. It runs on the background loop
+        alone."""
         if self._executor is None:
             self._executor = self._make()
         return await use(self._executor)

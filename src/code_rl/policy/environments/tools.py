@@ -63,8 +63,8 @@ class Tools(Single):
 
 
 def command_of(answer: str, language: str) -> str | None:
-    """Return the command of an answer that has a shell block and no block of the problem's
-    language, or None."""
+    """Return the content of an answer's last block that is tagged sh, bash or shell, or None if
+    there is none or the answer has a program in another block."""
     command = extract_code(answer, only=TAGS)
     return None if extract_code(answer, language) not in (None, command) else command
 

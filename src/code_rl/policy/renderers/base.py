@@ -107,8 +107,8 @@ class Renderer(ABC):
         return bool(begun) and UNTHINK not in rest
 
     def encode_text(self, text: str) -> list[int]:
-        """Return the tokens of plain text. Strings that look like special tokens stay text, so
-        content cannot forge a turn."""
+        """Return the tokens of plain text, without a beginning-of-text token. Strings that look
+        like special tokens stay text, so content cannot forge a turn."""
         tokens: list[int] = self.tokenizer.encode(
             text, add_special_tokens=False, split_special_tokens=True
         )

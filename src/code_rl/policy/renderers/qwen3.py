@@ -49,7 +49,7 @@ class _ChatML(Renderer):
         self, messages: Sequence[Message]
     ) -> tuple[list[int], list[float]]:
         """Put the loss on the assistant's text and on the token that ends its turn, without the
-        primer."""
+        primer: in every turn with the extension property, else only in the last turn."""
         tokens: list[int] = []
         weights: list[float] = []
         last = len(messages) - 1
@@ -88,7 +88,8 @@ class _ChatML(Renderer):
                 yield [self._start, *body, self._end], [], self._newline
 
     def _after_primer(self, whole: str) -> tuple[str, str]:
-        """Split an assistant's text at the end of the primer, if it begins with that."""
+        """Split an assistant's text into the primer and the rest, if it begins with the primer;
+        else the first part is empty."""
         if whole.startswith(self.primer):
             return self.primer, whole.removeprefix(self.primer)
         return "", whole

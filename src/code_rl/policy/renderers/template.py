@@ -88,10 +88,11 @@ class ChatTemplateRenderer(Renderer):
     def build_supervised_example(
         self, messages: Sequence[Message]
     ) -> tuple[list[int], list[float]]:
-        """Put the loss on assistant turns that the template renders the same inside the
-        conversation as at its end.
+        """Put the loss on assistant turns, with the token that ends them, that the template renders
+        the same inside the conversation as at its end. Other assistant turns get no loss.
 
-        Raises DataError if the last turn is not one of these, or is not the assistant's.
+        Raises DataError if the last turn is not one of these, or is not the assistant's, and as
+        `prompt_tokens` does.
         """
         disguised, disguises = self._disguise(messages)
         text = self._text(disguised, opening=False)
@@ -125,13 +126,14 @@ class ChatTemplateRenderer(Renderer):
         return tokens, weights
 
     def get_stop_sequences(self) -> list[int]:
-        """Return the special token that ends an assistant's turn in the template, and the
-        tokenizer's end-of-text token."""
+        """Return the ids of the special token that ends an assistant's turn in the template, and of
+        the tokenizer's end-of-text token."""
         return list(self._stops)
 
     def read_message(self, text: str) -> Message:
-        """Split a completion into reasoning and answer. Special tokens before the answer are
-        dropped."""
+        """Split a completion into reasoning and answer. If the template puts special tokens before
+        the answer, they are dropped, the text before them is the reasoning, and without them there
+        is no answer."""
         if not self._lead:
             return super().read_message(text)
         thoughts, found, answer = text.rpartition(self._lead)
@@ -213,8 +215,9 @@ class ChatTemplateRenderer(Renderer):
         ], disguises
 
     def _encode(self, text: str, disguises: Mapping[str, str] | None = None) -> list[int]:
-        """Return the tokens of a text: of the whole or, with `disguises`, of the pieces between
-        special tokens one by one."""
+        """Return the tokens of a text: with `disguises` None, of the whole, special tokens
+        included; else of the pieces between special tokens one by one, in which private characters
+        become the text that they stand for."""
         tokens: list[int] = []
         if disguises is None:
             tokens += self.tokenizer.encode(text, add_special_tokens=False)
@@ -252,7 +255,8 @@ class RoleColonRenderer(Renderer):
         return [*prompt, *spoken], [0.0] * len(prompt) + [1.0] * len(spoken)
 
     def get_stop_sequences(self) -> list[str]:
-        """Return the beginning of the user's next turn."""
+        """Return the text with which the user's next turn begins. The sampler must support text as
+        a stop sequence."""
         return [END]
 
     def read_message(self, text: str) -> Message:

@@ -81,7 +81,8 @@ class FusionServers(RemoteExecutor):
         await self._looked()
 
     async def check(self) -> None:
-        """Find out how many submissions each server runs at once.
+        """Find out how many submissions each server runs at once, by running a program there;
+        `slots` follow unless the user has set them.
 
         Raises SandboxError, naming the addresses, if no server answers its health check, or if one
         refuses to run programs.

@@ -129,7 +129,8 @@ def _run(body: Callable[[], object], given: bytes, timeout: float) -> tuple[int 
 
 
 def _run_and_exit(body: Callable[[], object], stdin: int, stdout: int) -> None:
-    """Run `body` in this forked process on the given streams. Never returns."""
+    """Run `body` in this forked process on the given streams. Never returns: it exits with 0, or
+    with 1 after an exception, which is printed, or a SystemExit with a code."""
     code = 1
     try:
         os.dup2(stdin, 0)

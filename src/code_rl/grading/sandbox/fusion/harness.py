@@ -88,8 +88,8 @@ def _run_all(job: Mapping[str, Any], rows: list[bytes], deadline: float) -> tupl
 
 
 def _cleared() -> bool:
-    """Leave nothing in the tests' parent directory, so that no test finds traces of an earlier one
-    there. Return False if a file is left."""
+    """Remove everything in the working directory, the tests' parent, so that no test finds traces
+    of an earlier one there. Return False if a file is left."""
     with suppress(OSError):
         os.chmod(".", 0o700)
     for name in os.listdir("."):

@@ -59,7 +59,7 @@ def job_to_json(job: Job) -> dict[str, Any]:
 
 def job_from_json(body: Mapping[str, Any]) -> Job:
     """Read a request. Raises KeyError, TypeError or ValueError (ConfigError for limits) for
-    anything that `job_to_json` does not make."""
+    anything that `job_to_json` does not make. The server's own limits are checked by the caller."""
     texts = {name: body[name] for name in _TEXTS}
     for name, text in texts.items():
         if not isinstance(text, str) and (name, text) != ("fn_name", None):
@@ -85,8 +85,8 @@ def line_of(execution: Execution) -> bytes:
 
 
 def execution_of(row: dict[str, Any]) -> Execution:
-    """Return the execution of a row. Raises KeyError, TypeError or ValueError for a malformed
-    row."""
+    """Return the execution of a row, which a program may have written. Raises KeyError, TypeError,
+    ValueError or OverflowError for a malformed row."""
     code, value = row["exit_code"], row.get("value")
     return Execution(
         status=Status(row["status"]),
@@ -103,7 +103,8 @@ def execution_of(row: dict[str, Any]) -> Execution:
 
 
 def last_line(failure: Exception | None = None) -> bytes:
-    """Return the line that ends an answer: the failure that ended it, if any."""
+    """Return the line that ends an answer, with the failure that ended it (None: it is
+    complete)."""
     row = {"end": True} if failure is None else failure_row(failure)
     return json.dumps(row).encode() + b"\n"
 

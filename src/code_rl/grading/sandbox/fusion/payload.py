@@ -154,7 +154,7 @@ def make_chunk(job: Job, start: int, count: int) -> Chunk:
 
 
 def _fitting(inputs: list[bytes]) -> list[bytes]:
-    """Return the first inputs that fit into one request, at least one."""
+    """Return the first inputs that fit into one request (16 MiB), at least one."""
     total = 0
     for index, data in enumerate(inputs):
         total += len(data)

@@ -143,7 +143,7 @@ def _encoded(files: Mapping[str, bytes]) -> dict[str, str]:
 
 def decode_file(path: str, text: Any, strict: bool = True) -> bytes:
     """Return the bytes of one base64 file, which may have line breaks. Raises ProtocolError naming
-    the path.
+    `path`.
 
     If not `strict`, characters outside the alphabet are ignored, as on the real server.
     """

@@ -153,7 +153,8 @@ class FusionServer(Member):
         )
 
     async def _exchange(self, chunk: Chunk) -> tuple[Records, bool]:
-        """Return the content of the result file, and whether the server had to stop the run.
+        """Return the content of the result file, and True if the server had to stop the run. Raises
+        as `post_run` does.
 
         Results count only if the harness reached its end: it writes the file when the programs are
         dead.

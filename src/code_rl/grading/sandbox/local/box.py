@@ -212,7 +212,8 @@ class _Outputs:
         self._room, self._stop = limit, stop
 
     def start(self) -> None:
-        """Close this side's copies of the writing ends, and begin to read."""
+        """Close this side's copies of the writing ends, and begin to read, in the running event
+        loop. Call it once the box has them."""
         for fd in self.writers:
             os.close(fd)
         self.writers = []
@@ -248,7 +249,7 @@ class _Outputs:
         return True
 
     def close(self) -> None:
-        """Close what is still open."""
+        """Close what is still open. Idempotent; `held` stays."""
         for fd in self._readers:
             if fd >= 0:
                 asyncio.get_running_loop().remove_reader(fd)

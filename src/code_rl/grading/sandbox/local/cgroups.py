@@ -134,7 +134,8 @@ class Groups:
         self.gone()
 
     def gone(self) -> bool:
-        """Remove the groups that are now empty. Return True if all released groups are gone."""
+        """Remove the released groups that are now empty. Return True if all released groups are
+        gone. Thread-safe."""
         with self._removing:
             self._leaving = [leaving for leaving in self._leaving if not leaving.remove()]
             return not self._leaving
@@ -145,7 +146,8 @@ def _new_name() -> str:
 
 
 def _remove_orphans(parent: str) -> None:
-    """Remove the empty groups of killed processes and of an earlier process with our id."""
+    """Remove the empty groups below `parent` of killed processes and of an earlier process with our
+    id; those of living processes stay."""
     for name in os.listdir(parent):
         host, _, rest = name.removeprefix(_PREFIX).partition("-")
         if not name.startswith(_PREFIX) or not host.isdigit():

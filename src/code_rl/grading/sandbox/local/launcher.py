@@ -200,7 +200,8 @@ class Zygote:
         return self.process.poll() is None
 
     def close(self) -> None:
-        """Tell the zygote to end, without waiting; its workers end with it."""
+        """Tell the zygote to end, without waiting; its workers end with it. Idempotent. `wait` then
+        reaps it."""
         self._control.close()
 
     def wait(self, timeout_s: float) -> None:

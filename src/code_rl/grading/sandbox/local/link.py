@@ -142,7 +142,7 @@ class _Submission:
 
     async def run(self) -> AsyncGenerator[Execution | Idle, None]:
         """Do the same as `WorkerLink.run`, but end early if the tests from `due` on need another
-        supervisor."""
+        supervisor. Used once."""
         loop = asyncio.get_running_loop()
         self._channel, theirs = wire.pair()
         self._channel.setblocking(False)
@@ -283,7 +283,8 @@ class _Submission:
 
     def _missing(self, exit_code: int) -> Execution:
         """Return the execution of the test that is due when the supervisor ended without its
-        result. Raises LostError unless the cause is certain."""
+        result: COMPILE_ERROR at the compiler's limit, MEMORY_LIMIT if the kernel ended it for
+        memory. Raises LostError for any other end, whose cause is not certain."""
         if exit_code == signal.SIGPROF:  # only the compiler's CPU limit ends it like this
             return Execution(
                 Status.COMPILE_ERROR, exit_code=1, detail="the program overwhelms the compiler"

@@ -189,7 +189,8 @@ class EmbeddedSandbox:
         await _soon(self._groups.gone)
 
     def close(self) -> None:
-        """Tell everything to end, without waiting; `aclose` also waits."""
+        """Tell everything to end, without waiting; `aclose` also waits. Running submissions fail
+        with SandboxError. Idempotent."""
         self._closed = True
         for link in list(self._workers):
             self._discard(link)
@@ -276,7 +277,8 @@ async def _soon(done: Callable[[], bool]) -> None:
 
 
 def _message(job: Job) -> wire.JobMessage:
-    """Return the job as the guest reads it."""
+    """Return the job as the guest reads it, with sizes in bytes. The cases and the contents of
+    files are sent apart."""
     limits = job.limits
     return wire.JobMessage(
         code=job.code,
@@ -300,7 +302,8 @@ def _message(job: Job) -> wire.JobMessage:
 
 
 def _allow_descriptors() -> None:
-    """Raise the soft limit of descriptors to the hard limit: each running test needs several."""
+    """Raise this process's soft limit of descriptors to 8,192, or to the hard limit if that is
+    lower: each running test needs several. A refusal is ignored."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -121,7 +121,8 @@ class _Program:
             yield execution
 
     async def _compile(self, code: str) -> Execution | None:
-        """Write and compile the program. Return its COMPILE_ERROR, or None if it can run."""
+        """Write the program to the box and compile it there, within 60 CPU seconds. Return its
+        COMPILE_ERROR, or None if it can run. Raises SandboxError."""
         language = self._language
         try:
             await self.box.write(language.file, code.encode())
@@ -175,7 +176,8 @@ async def check_installed(language: Language, box: Box) -> None:
 
 
 def _execution(result: BoxResult, compile_s: float) -> Execution:
-    """Convert a box's result; the reason of a failure is the last line of stderr."""
+    """Convert a box's result. The reason of a failure is the limit, or the last line of stderr, or
+    the exit code."""
     if result.limit is not None:
         status, code, detail = _STATUS[result.limit], None, f"limit of {result.limit}"
     else:

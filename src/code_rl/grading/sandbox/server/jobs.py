@@ -17,7 +17,7 @@ MOST_OPEN_FILES, MOST_FILE_MB = 4096, 1 << 16
 
 def read_job(body: bytes, limits: RunLimits) -> Job:
     """Read a job. Raises MalformedRequestError for an unreadable one, and for one whose limits are
-    above the server's own."""
+    above the server's own; limits are not lowered."""
     try:
         job = job_from_json(json.loads(body))
         asked = job.limits

@@ -64,5 +64,5 @@ class Node:
         return True
 
     async def close(self) -> None:
-        """End the server and all programs."""
+        """End the server and all programs. Idempotent."""
         await self._open.aclose()

@@ -182,7 +182,8 @@ def _job(request: RunRequest, limits: RunLimits) -> Job:
 
 
 def _response(execution: Execution, job: Job) -> RunResponse:
-    """Convert an execution to the statuses and messages of the Sandbox Fusion protocol."""
+    """Convert an execution to the statuses and messages of the Sandbox Fusion protocol. A limit
+    that the protocol does not know is named in stderr and in `message`."""
     code = execution.exit_code
     stderr = execution.stderr.decode("utf-8", "replace")
     status, message = FINISHED, ""

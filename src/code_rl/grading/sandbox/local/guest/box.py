@@ -168,7 +168,8 @@ class _Watch:
                 return limit
 
     def _exceeded(self) -> str:
-        """Measure the command's processes; return the limit that they exceed, or ""."""
+        """Measure the command's processes; return the limit that they exceed now, or "". CPU time
+        and peak memory never decrease."""
         request, memory, (cpu_s, runnable) = (
             self._request,
             self._tree.memory_bytes(),
@@ -187,7 +188,9 @@ class _Watch:
         return WALL if late else ""
 
     def _pass(self, cpu_s: float, runnable: bool) -> None:
-        """Count the time since the last look, in which `cpu_s` of CPU time were used."""
+        """Count the time since the last look, in which `cpu_s` of CPU time were used: all of it as
+        wall time, but only `cpu_s` if the command is `runnable`, that is, could be waiting for a
+        processor."""
         now = time.monotonic()
         passed, self._looked = now - self._looked, now
         self.wall_s += min(max(cpu_s, 0.0), passed) if runnable else passed

@@ -367,6 +367,6 @@ def default_thread_stack(size: int) -> None:
 
 def trim_heap() -> None:
     """Return free pages of the C heap to the kernel, so that no fork copies their page table
-    entries."""
+    entries. It does nothing if the C library has no such call."""
     if hasattr(_libc, "malloc_trim"):
         _libc.malloc_trim(0)

@@ -106,7 +106,8 @@ class Supervisor:
         return run
 
     def _note_files(self) -> None:
-        """Remember the files that tests find, to see which test changes them."""
+        """Remember the files that tests find, to see which test changes them. The last step before
+        the first test."""
         self._tainted, self._young = False, True
         self._files.note()
         self._laid_out_ns = os.stat(".").st_ctime_ns

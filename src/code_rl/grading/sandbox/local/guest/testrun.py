@@ -39,8 +39,8 @@ class TestRun:
         program: runner.Program,
         base_bytes: int,
     ) -> None:
-        """Apply the tests' limits to the supervisor. So this must be its last step: the limits
-        would forbid others."""
+        """Apply the tests' limits to the supervisor, for good. So this must be its last step: the
+        limits would forbid others."""
         self._job, self._channel, self._confinement, self._program = (
             job,
             channel,
@@ -72,12 +72,12 @@ class TestRun:
 
     def take_fetched(self) -> None:
         """Take, in the supervisor before the fork, the descriptor for files that are read back. No
-        test gets it."""
+        test gets it. Raises ConnectionError if the host is gone."""
         self._fetched = wire.receive_file(self._channel)[1]
 
     def make_ready(self) -> None:
-        """Free the lowest descriptor numbers for the test, once the supervisor opens no more
-        descriptors."""
+        """Close descriptors 0 to 2 (and 3 for a call), so that the test receives its own under
+        these numbers. The supervisor opens no more descriptors afterwards."""
         for fd in self._places:
             os.close(fd)
 
@@ -131,8 +131,9 @@ class TestRun:
 
 
 def memory(job: wire.JobMessage, base_bytes: int) -> tuple[int, int]:
-    """Return the writable memory and the address space allowed, in bytes. `base_bytes` is the use
-    of an interpreter before its program."""
+    """Return the writable memory and the address space allowed, in bytes, with room for thread
+    stacks beyond the job's limit unless it is `strict`. `base_bytes` is the use of an interpreter
+    before its program."""
     if job.strict:
         return base_bytes + job.memory_bytes, base_bytes + job.memory_bytes
     stacks, most = job.processes * THREAD_STACK, base_bytes + job.memory_bytes

@@ -110,7 +110,8 @@ def _harmless() -> Iterator[None]:
 
 
 def _rehearse(tools: supervisor.Supervisor, wanted: confine.Confinement) -> None:
-    """Run the test twice: in a process of its own, and in this one."""
+    """Run the test twice: in a process of its own, and in this one. It replaces `sys.stdin` and
+    `sys.stdout`, which the caller restores. Raises RuntimeError if the program fails."""
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.BytesIO(_INPUT)), "utf-8")
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.BytesIO()), "utf-8")
     ours, theirs = wire.pair()

@@ -27,10 +27,11 @@ class Tree:
 
     def look(self, test: int) -> tuple[float, bool]:
         """Return the CPU seconds of all processes below the calling one, and of those that they
-        have waited for, with the kernel's tick as precision; and whether one of their threads has a
+        have waited for, with the kernel's tick as precision; and True if one of their threads has a
         processor or waits for one.
 
-        Without a /proc, return the seconds of the process `test` only, and False.
+        Without a /proc, return the seconds of the process `test` only, and False. Never raises for
+        a process that has just ended.
         """
         if self._proc >= 0:
             pids = self._descendants()

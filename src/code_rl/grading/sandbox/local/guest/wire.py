@@ -89,7 +89,7 @@ class ExitReport(NamedTuple):
 
 
 def record(kind: int, text: bytes = b"") -> bytes:
-    """Return a record as a datagram."""
+    """Return a record, of a `kind` that is no exit report, as a datagram."""
     return bytes([kind]) + text
 
 
@@ -127,7 +127,8 @@ def job_datagrams(job: JobMessage) -> Iterator[bytes]:
 
 
 def file_datagram(path: str) -> bytes:
-    """Return the datagram that is sent with the descriptor of a file's content."""
+    """Return the datagram that is sent with the descriptor of a file's content; `path` is relative
+    to the test's directory. `receive_file` reads it."""
     return bytes([_FILE]) + path.encode("utf-8", "surrogateescape")
 
 
@@ -159,6 +160,6 @@ def receive_file(channel: socket.socket) -> tuple[str, int]:
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Return two connected ends that carry whole datagrams. One of CHUNK bytes fits the kernel's
-    default buffer."""
+    """Return two connected ends that carry whole datagrams; the caller closes both. One of CHUNK
+    bytes fits the kernel's default buffer."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

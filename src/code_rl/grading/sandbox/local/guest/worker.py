@@ -79,7 +79,7 @@ class Worker:
 
     def _attend(self, channel: socket.socket) -> NoReturn:
         """Watch a submission's supervisor where no namespace contains its processes, and leave
-        nothing behind. Exit with the supervisor's status.
+        nothing behind. Exit with the supervisor's status; never returns.
 
         The supervisor is killed when the host closes the submission's channel, or when the worker
         is closed or dead. This process outlives all three, so that it can clean up.

@@ -183,7 +183,8 @@ def _add_site_builtins() -> None:
 
 
 def _tell(control: socket.socket, wanted: confine.Confinement, *message: str | int) -> None:
-    """Answer the host, or end silently if the host is gone."""
+    """Send the host a message of a kind and its parts, or end this process, with its directories,
+    if the host is gone."""
     try:
         control.send(marshal.dumps(message))
     except (BrokenPipeError, ConnectionResetError):

@@ -109,7 +109,7 @@ class Landlocked:
         self._filters = _filters(frozen=True)
 
     def start(self) -> None:
-        """Become the parent of the orphans of commands."""
+        """Become the parent of the orphans of commands. Raises KernelError."""
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1, step="prctl(PR_SET_CHILD_SUBREAPER)")
 
     def variables(self) -> dict[str, str]:
@@ -119,7 +119,8 @@ class Landlocked:
         return {"HOME": self._home, "TMPDIR": self._tmp}
 
     def confine_leader(self, home_read_only: bool) -> None:  # noqa: ARG002 - as Rooted has it
-        """Become the parent of the command's orphans, so that their CPU time is counted."""
+        """Become the parent of the command's orphans, so that their CPU time is counted. The leader
+        stays root; `home_read_only` is for `confine_command`. Raises KernelError."""
         self._leader = os.getpid()
         self.start()
 
@@ -155,7 +156,8 @@ class Landlocked:
         files.remove_directory(self._tmp)
 
     def remove(self) -> None:
-        """End the processes of the box and remove its directories, whatever its init has left."""
+        """Kill the processes of the box and remove its directories, whatever its init has left. The
+        keeper, which is root, calls it."""
         confine.end_user(self._uid)
         files.remove_directory(self._scratch)
 
@@ -168,8 +170,9 @@ class Landlocked:
 
 
 def _filters(frozen: bool) -> dict[bool, kernel.Filter]:
-    """Return the filter of a command by whether it is judged. With `frozen`, a judged one has no
-    calls by which it could tell later tests something that Landlock does not cover."""
+    """Return the filter of a command by whether it is judged, that is, runs with a read-only home.
+    With `frozen`, a judged one has no calls by which it could tell later tests something that
+    Landlock does not cover."""
     return {
         judged: kernel.Filter(seccomp.box_filter(os.uname().machine, judged, frozen and judged))
         for judged in (False, True)

@@ -211,7 +211,8 @@ def take_user(uid: int) -> None:
 
 
 def end_user(uid: int) -> None:
-    """Kill all processes of a worker's user at one moment. Call it as root.
+    """Kill all processes of a worker's user at one moment, without waiting for their end. Call it
+    as root; without the right it does nothing.
 
     It is done by a process that may signal them, and that they may not: only its effective user id
     is theirs.

@@ -109,8 +109,9 @@ def program_filter(machine: str) -> bytes:
 
 
 def box_filter(machine: str, timed: bool, frozen: bool) -> bytes:
-    """Return the filter of a command in a box: exec, sessions and signal handlers are allowed;
-    sockets, namespaces, mounts, tracing, keys and the like stay refused.
+    """Return the filter of a command in a box, as BPF: exec, sessions and signal handlers are
+    allowed; sockets, namespaces, mounts, tracing, keys and the like stay refused. Raises KeyError
+    for another machine than x86_64 and aarch64.
 
     If the command is `timed`, it cannot ignore the end of its children, which would hide their CPU
     time: the action of SIGCHLD stays as it is, and the call succeeds, as runtimes expect. If it is
@@ -134,12 +135,13 @@ def box_filter(machine: str, timed: bool, frozen: bool) -> bytes:
 
 
 def test_filter(machine: str, pid: int | None, may_fork: bool) -> bytes:
-    """Return a second filter for one test without namespaces.
+    """Return a second filter for one test without namespaces, as BPF, in addition to
+    `program_filter`.
 
     It denies other process groups, other processes' CPU clocks, and calls that change files without
     opening them for writing. Landlock does not cover these calls, and the program may own files
     outside. With `pid`, signals reach only this process or its group; without it (None) Landlock
-    restricts them. Without `may_fork` the test has one process.
+    restricts them. Without `may_fork` the test has one process, which may have threads.
     """
     allowed, special = numbers(ALLOWED, machine), numbers(CONDITIONAL, machine)
     refused = [
@@ -217,8 +219,8 @@ def _allow_only(index: int, values: tuple[int, ...], otherwise: int) -> list[Ins
 
 
 def _pair_of_connected() -> list[Instruction]:
-    """Return the filter that allows only permanently connected sockets; others could address
-    sockets in the file system."""
+    """Return the filter of `socketpair` that allows only permanently connected Unix sockets; others
+    could address sockets in the file system."""
     kinds = [
         (_AND, 0, 0, ~_SOCKET_FLAGS & 0xFFFFFFFF),
         *_one_of(_CONNECTED, _ALLOW),
