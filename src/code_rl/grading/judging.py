@@ -239,6 +239,7 @@ async def _compared(problem: Problem, test: TestCase, execution: Execution) -> R
     so that the event loop keeps running."""
 
     def compare() -> str | None:
+        """Return a message if the answer is wrong, else None."""
         if isinstance(test, StdinTest):
             return compare_printed(execution.stdout, test, problem.compare)
         return compare_returned(execution.value or b"", test, problem.compare)

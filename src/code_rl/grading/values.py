@@ -367,6 +367,8 @@ def _int(parts: list[Any]) -> int:
 
 
 def _complex(parts: list[Any]) -> complex:
+    """Return a complex number from its real and imaginary part. Raises ValueError or TypeError for
+    anything else."""
     real, imag = parts
     return complex(real, imag)
 

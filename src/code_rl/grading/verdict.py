@@ -27,7 +27,8 @@ class VerdictKind(enum.StrEnum):
 
     @property
     def undecided(self) -> bool:
-        """True if the verdict says nothing about the program."""
+        """True if the verdict says nothing about the program (`checker_error`, `sandbox_error`):
+        its completion is left out of training."""
         return self in (VerdictKind.CHECKER_ERROR, VerdictKind.SANDBOX_ERROR)
 
 
@@ -57,7 +58,7 @@ class Verdict:
 
     @property
     def correct(self) -> bool:
-        """True when every test passed."""
+        """True if every test passed. An undecided verdict is not correct."""
         return self.kind is VerdictKind.PASSED
 
     @property

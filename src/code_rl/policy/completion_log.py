@@ -61,6 +61,8 @@ class InFlight:
     """The folder, with one log for each step."""
 
     def __init__(self, folder: Path) -> None:
+        """Make the folder, for its owner only, if it is missing; its parent exists. Raises
+        OSError."""
         self.folder = folder
         self._logs: dict[int, KeyedLog[str]] = {}
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -95,7 +97,7 @@ class InFlight:
             self._logs.pop(earlier).close()
 
     def close(self) -> None:
-        """Close every file. Idempotent."""
+        """Close every file, which keeps its rows. Idempotent."""
         for log in self._logs.values():
             log.close()
 

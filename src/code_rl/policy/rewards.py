@@ -25,7 +25,7 @@ def correctness(trajectory: Trajectory) -> float:
 
 
 def fraction(trajectory: Trajectory) -> float:
-    """The share of tests passed."""
+    """The share of tests passed, from 0 to 1."""
     return trajectory.verdict.passed / trajectory.verdict.total
 
 

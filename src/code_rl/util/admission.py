@@ -172,6 +172,7 @@ def stop_signal() -> asyncio.Event:
     loop = asyncio.get_running_loop()
 
     def on_signal() -> None:
+        """Set the event, and let the next signal end the process."""
         stop.set()
         forget_signals(loop, numbers)
 

@@ -37,6 +37,7 @@ def wait_for(coroutine: Coroutine[Any, Any, Result]) -> Result:
     begun: concurrent.futures.Future[asyncio.Task[Any] | None] = concurrent.futures.Future()
 
     async def whole() -> Result:
+        """Run the coroutine and tell the other thread its task, by which it is cancelled."""
         begun.set_result(asyncio.current_task())
         return await coroutine
 
@@ -143,11 +144,13 @@ class BackgroundTasks:
     """
 
     def __init__(self, *, waits: bool) -> None:
+        """With `waits`, each job runs before `do` returns, so nothing runs in the background."""
         self._waits = waits
         self._tasks = asyncio.TaskGroup()
         self._last: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> BackgroundTasks:
+        """Begin; `do` needs this. Jobs run in the current event loop."""
         await self._tasks.__aenter__()
         return self
 

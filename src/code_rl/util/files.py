@@ -217,7 +217,7 @@ class JsonLines:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file. Idempotent."""
+        """Close the file, without syncing it. Idempotent."""
         self._file.close()
 
 
@@ -285,7 +285,7 @@ class KeyedLog(Generic[Key]):
         self._open()
 
     def close(self) -> None:
-        """Close the file. Idempotent."""
+        """Close the file, without syncing it; rows cannot be read afterwards. Idempotent."""
         self._file.close()
 
 

@@ -15,6 +15,7 @@ class once_per_object(Generic[Owner, Result]):  # noqa: N801 - a decorator
     object must not change. Two threads may both compute it."""
 
     def __init__(self, function: Callable[[Owner], Result]) -> None:
+        """Wrap `function`, whose results are kept here as long as their objects live."""
         self._function = function
         self._results: dict[int, tuple[weakref.ref[Owner], Result]] = {}
 

@@ -83,7 +83,8 @@ class ExecutorOptions(OutageOptions):
 
     @property
     def connection(self) -> dict[str, Any]:
-        """The arguments of `grading.sandbox.connect_executor`."""
+        """The keyword arguments of `grading.sandbox.connect.connect_executor` for these
+        settings."""
         return {
             "executor": self.executor,
             "isolation": self.isolation,

@@ -23,7 +23,7 @@ class Outage:
 
     @property
     def seconds(self) -> float:
-        """The length of the outage so far; 0 if there is none."""
+        """The length of the outage so far, in seconds; 0 if there is none."""
         return 0.0 if self._since is None else time.monotonic() - self._since
 
     def missed(self, why: str) -> None:

@@ -20,12 +20,14 @@ class View:
     pipe_width: int | None = None
 
     def __init__(self) -> None:
+        """Write to standard output; a pipe gets tables of `pipe_width` columns, if that is set."""
         self.console = Console(highlight=False, soft_wrap=True)
         if not self.console.is_terminal and self.pipe_width:
             self.console.width = self.pipe_width
 
     def say(self, text: str) -> None:
-        """Print one line."""
+        """Print one line as it is: square brackets are not markup, and long lines are not
+        wrapped."""
         self.console.print(text, markup=False)
 
     def table(

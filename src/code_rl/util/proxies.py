@@ -62,5 +62,6 @@ def _usable(proxy: str) -> bool:
 
 
 def _drop(kind: str) -> None:
+    """Remove a kind of proxy (`http`, `all`, …) from this process's environment."""
     for name in (f"{kind}_proxy", f"{kind}_proxy".upper()):
         os.environ.pop(name, None)

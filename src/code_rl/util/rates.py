@@ -41,7 +41,8 @@ class Rate:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The ends of the interval; 0 and 1 without a program."""
+        """The ends (low, high) of the 95% interval, which contains `value`; 0 and 1 without a
+        program."""
         if not self.total:
             return 0.0, 1.0
         low, high = wilson(self.value * self.problems, self.problems)
@@ -62,12 +63,13 @@ class RewardQuality:
 
     @property
     def j(self) -> float | None:
-        """J, or None if right or wrong programs are missing."""
+        """J = TPR − FPR, or None if there are no right or no wrong programs."""
         return self.tpr.value - self.fpr.value if self.tpr.total and self.fpr.total else None
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Newcombe's 95% interval of J (R. G. Newcombe, 1998); −1 and 1 if J is unknown."""
+        """The ends (low, high) of Newcombe's 95% interval of J (R. G. Newcombe, 1998); −1 and 1 if
+        J is unknown."""
         if self.j is None:
             return -1.0, 1.0
         (right_low, right_high), (wrong_low, wrong_high) = self.tpr.ends, self.fpr.ends

@@ -52,7 +52,8 @@ class RedactingFormatter(logging.Formatter):
     """A formatter that removes keys from its lines, exceptions included."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return one record as text, redacted."""
+        """Return one record as text, with its exception, redacted. Keys are looked up in the
+        environment each time."""
         return redacted(super().format(record))
 
 
@@ -85,5 +86,7 @@ def print_exception(error: BaseException) -> None:
 
 
 def _print_thread_exception(failed: Any) -> None:
+    """Print a thread's uncaught exception, redacted. SystemExit ends a thread silently, as in
+    Python."""
     if failed.exc_type is not SystemExit and failed.exc_value is not None:
         print_exception(failed.exc_value)

@@ -129,7 +129,8 @@ def _misfit(cls: type[Any], values: Mapping[str, Any]) -> str:
 
 
 def _in_words(kind: Any) -> str:
-    """Return a field's type in a user's words."""
+    """Return a field's type in a user's words, such as "a whole number"; None as an alternative is
+    left out."""
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(str, get_args(kind)))
     alternatives = [each for each in get_args(kind) if each is not type(None)]

@@ -61,15 +61,17 @@ class AuditedGrader:
     problems = "all"
 
     def takes(self, problem: Problem) -> bool:
-        """Return True if the grader accepts this problem."""
+        """Return True if the grader accepts this problem; the audit leaves out the programs of
+        others."""
         return is_plain(problem, self.problems)
 
     async def check(self) -> None:
-        """Raise ConfigError if the grader cannot be called at all."""
+        """Raise ConfigError if the grader cannot be called at all. The audit calls it once, before
+        any program. By default it does nothing."""
 
     async def grade(self, problem: Problem, code: str) -> GraderOutcome:
-        """Have the grader judge one program. A failure of the grader is an outcome, not an
-        exception."""
+        """Have the grader judge one program; calls may run concurrently. A failure of the grader is
+        an outcome (`paid` None), not an exception."""
         raise NotImplementedError
 
     async def renew(self) -> None:
@@ -77,18 +79,19 @@ class AuditedGrader:
         it before each class of programs. By default it does nothing."""
 
     async def aclose(self) -> None:
-        """Release all resources."""
+        """Release all resources. The grader is not used afterwards. By default it does nothing."""
 
 
 class Ours(AuditedGrader):
     """`code_rl.judge`."""
 
     def __init__(self, executor: Executor) -> None:
+        """Judge on `executor`, which `aclose` closes."""
         self.name = f"code-rl on {executor.description}"
         self._executor = executor
 
     def takes(self, problem: Problem) -> bool:  # noqa: ARG002 - the seam's
-        """Return True."""
+        """Return True: the judge accepts every problem."""
         return True
 
     async def check(self) -> None:
@@ -105,7 +108,7 @@ class Ours(AuditedGrader):
         return GraderOutcome(None if verdict.undecided else verdict.correct, verdict.kind.value)
 
     async def aclose(self) -> None:
-        """Close the sandbox."""
+        """Close the executor."""
         await self._executor.aclose()
 
 
@@ -164,7 +167,7 @@ class Function(AuditedGrader):
             await self._end(process)
 
     async def aclose(self) -> None:
-        """End the processes."""
+        """End the processes. No call may be running."""
         await self.renew()
 
     async def _start(self) -> Process:

@@ -56,7 +56,8 @@ class Tried:
 
     @property
     def wrong(self) -> bool:
-        """True if the grader decided wrongly."""
+        """True if the grader decided wrongly: it paid for a cheat or a mutant, or did not pay for
+        an honest program or an owner. A failure is not a decision, and trouble has no right one."""
         if self.outcome.paid is None or self.entry.kind == TROUBLE:
             return False
         return self.outcome.paid == (self.entry.kind in UNPAID)
@@ -98,7 +99,8 @@ class Scorecard:
 
     @property
     def clean(self) -> bool:
-        """True if every program was decided rightly."""
+        """True if every program was decided rightly: none wrongly, none without a decision, and the
+        grader never fell silent."""
         return not self.silent and not any(row.wrong or row.failed for row in self.rows)
 
     def rate(self, *kinds: str) -> Rate:
@@ -110,7 +112,8 @@ class Scorecard:
 
     @property
     def quality(self) -> RewardQuality:
-        """J: honest programs and owners are right, cheats and mutants wrong."""
+        """J = TPR − FPR, with honest programs and owners as right programs, cheats and mutants as
+        wrong ones."""
         return RewardQuality(self.rate(HONEST, OWNER), self.rate(*UNPAID))
 
     def summary(self) -> str:
@@ -213,6 +216,8 @@ class _Listener:
     Raises ConfigError if the grader never answered."""
 
     def __init__(self, grader: AuditedGrader, right: CorpusProgram) -> None:
+        """Call `grader`; `right` is a program that it should pay, tried when others get no
+        answer."""
         self._grader, self._right = grader, right
         self._heard, self._unanswered = False, 0
 
@@ -278,6 +283,8 @@ async def _try_all(
     places = asyncio.Semaphore(at_once)
 
     async def one(entry: CorpusProgram) -> Tried:
+        """Grade one entry once a place is free, and measure its wall seconds, without the wait for
+        the place."""
         async with places:
             began = time.perf_counter()
             outcome = await grade(entry.problem, entry.code)
@@ -325,7 +332,8 @@ def describe(row: Row) -> str:
 
 
 def _findings(card: Scorecard) -> Iterator[str]:
-    """Yield the audit's sentences, from the most general fault to single classes."""
+    """Yield the audit's sentences, from the most general fault to single classes; none for a clean
+    grader."""
     if card.silent is not None:
         yield (
             f"fell silent at the class {card.silent!r}: neither its programs nor a right one got "

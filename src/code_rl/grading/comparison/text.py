@@ -146,6 +146,7 @@ def compare_contest(got: str, expected: str, rule: Compare) -> str | None:
     nothing of the texts."""
 
     def equal(token: str, want: str) -> bool:
+        """Return True if two tokens are equal as text or as numbers under the rule."""
         if token == want or (rule.ignore_case and token.lower() == want.lower()):
             return True
         return equal_numbers(token, want, rule)

@@ -281,6 +281,7 @@ def _type_message(got: Any, expected: Any) -> str:
 
 
 def _scalar_message(got: Any, expected: Any) -> str:
+    """Return a message about two scalars that differ, which names only their types."""
     if kind_name(got) == kind_name(expected):
         return f"the returned {kind_name(got)} differs"
     return _type_message(got, expected)

@@ -208,7 +208,7 @@ class Retries:
         return waited
 
     async def _pause(self, seconds: float) -> None:
-        """Sleep, at most until `stop` is set."""
+        """Sleep for `seconds`, or until `stop` is set, if that is earlier."""
         if self._stop is None:
             await asyncio.sleep(seconds)
             return

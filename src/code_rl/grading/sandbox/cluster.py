@@ -101,7 +101,8 @@ class RayNodes(RemoteExecutor):
 
     @property
     def description(self) -> str:
-        """One line about the cluster for users."""
+        """One line about the cluster for users: its nodes, isolation levels and workers, as they
+        are now."""
         nodes = self.pool.members
         levels = ", ".join(sorted({node.facts.isolation for node in nodes}))
         return (

@@ -57,7 +57,7 @@ class Box:
 
     @property
     def closed(self) -> bool:
-        """True once the box has ended."""
+        """True once the box has ended; it cannot be opened again."""
         raise NotImplementedError
 
     async def request(

@@ -62,7 +62,8 @@ class Limits:
 
     @property
     def wall_cap_s(self) -> float:
-        """Wall seconds after which a test is stopped, whatever its CPU time."""
+        """Wall seconds after which a test is stopped, whatever its CPU time: `wall_s`, or by
+        default 8 · `cpu_s` + 5."""
         return self.wall_s if self.wall_s is not None else 8 * self.cpu_s + 5
 
     def submission_s(self, tests: int) -> float:
@@ -215,6 +216,8 @@ class LostError(SandboxError):
     def __init__(
         self, message: str, blame: Status = Status.RUNTIME_ERROR, unanswered: bool = False
     ) -> None:
+        """`blame` is the status if a probe program passes; `unanswered` True if nothing came from
+        the machine, which then counts as failed."""
         super().__init__(message)
         self.blame, self.unanswered = blame, unanswered
 
@@ -254,7 +257,7 @@ class Executor(Protocol):
 
     @property
     def retries(self) -> int:
-        """The number of failed attempts so far."""
+        """The number of failed attempts so far, of all submissions; it never decreases."""
         ...
 
     def run(self, job: Job) -> AsyncIterator[Execution]:
@@ -291,17 +294,17 @@ class OnDemand:
 
     @property
     def description(self) -> str:
-        """The description of the executor."""
+        """The description of the executor, which this starts."""
         return self._start().description
 
     @property
     def slots(self) -> int:
-        """The slots of the executor."""
+        """The slots of the executor, which this starts."""
         return self._start().slots
 
     @property
     def retries(self) -> int:
-        """The failed attempts of the executor."""
+        """The failed attempts of the executor, which this starts."""
         return self._start().retries
 
     def run(self, job: Job) -> AsyncIterator[Execution]:

@@ -192,6 +192,8 @@ class Pool(Generic[AnyMember]):
         return min(free, key=lambda m: m.down_until or 0.0, default=None)
 
     def _bring_back(self, member: AnyMember) -> None:
+        """Count the machine as healthy, and give it waiting submissions. Its number of failures
+        stays."""
         member.down_until = None
         self._dispatch()
 

@@ -435,6 +435,8 @@ def _complain(message: str) -> int:
 
 
 def _say(message: str) -> None:
+    """Write a line to descriptor 2 itself, whatever the program made of `sys.stderr`. Failures are
+    ignored."""
     with contextlib.suppress(OSError):
         os.write(2, (message + "\n").encode("utf-8", "backslashreplace"))
 

@@ -63,6 +63,7 @@ class SharedExecutor:
         return await use(self._executor)
 
     async def _aclose(self) -> None:
+        """Close the executor, if there is one, and forget it. It runs on the background loop."""
         executor, self._executor = self._executor, None
         if executor is not None:
             await executor.aclose()
@@ -81,6 +82,8 @@ class SharedExecutor:
 
 
 def _from_environment() -> Executor:
+    """Return the executor of SANDBOX_URL, or else the embedded sandbox. Imports are late, since
+    `code_rl` is imported without either. Raises ConfigError, IsolationError."""
     from code_rl.grading.sandbox.connect import connect_executor
 
     return connect_executor("auto")

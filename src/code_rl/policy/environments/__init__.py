@@ -106,6 +106,8 @@ class _Guarded:
         public: list[Verdict] = []
 
         async def judge_public(code: str | None) -> Verdict:
+            """Judge on the public tests, and remember the verdict, so that it cannot end the
+            conversation."""
             public.append(await grader.judge_public(code))
             return public[-1]
 

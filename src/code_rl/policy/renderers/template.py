@@ -205,6 +205,7 @@ class ChatTemplateRenderer(Renderer):
             )
 
         def hide(value: str) -> str:
+            """Return a text with each special token's text replaced by its private character."""
             for mask, token in disguises.items():
                 value = value.replace(token, mask)
             return value

@@ -44,7 +44,7 @@ class RemoteBox(Box):
 
     @property
     def closed(self) -> bool:
-        """See `Box.closed`."""
+        """True once the box has ended: its connection is closed."""
         return self._socket.closed
 
     async def request(

@@ -65,12 +65,12 @@ class FusionServers(RemoteExecutor):
 
     @property
     def description(self) -> str:
-        """One line about the servers for users."""
+        """One line about the servers for users: their addresses and the requests at once."""
         return f"Sandbox Fusion at {', '.join(self.urls)} ({self.slots} requests at once)"
 
     @property
     def slots(self) -> int:
-        """The number of submissions that run at once, on all servers."""
+        """The number of submissions that run at once, on all servers; `check` may change it."""
         members = self.pool.members
         return sum(server.slots for server in members) or self.concurrency * len(self.urls)
 

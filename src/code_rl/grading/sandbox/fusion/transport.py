@@ -56,12 +56,13 @@ class OverloadedError(SandboxError):
     """The server asks for another try after `retry_after_s` seconds."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
+        """`retry_after_s` is the pause that the server asks for, in seconds."""
         super().__init__(message)
         self.retry_after_s = retry_after_s
 
 
 def bearer(token: str | None) -> dict[str, str]:
-    """Return the header with a token for our own servers, if there is one."""
+    """Return the header with a token for our own servers; no header for None or an empty token."""
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 

@@ -74,7 +74,7 @@ class LocalBox(Box):
 
     @property
     def closed(self) -> bool:
-        """True once the box has ended."""
+        """True once the box has ended, by `close` or by a failed request."""
         return self._process is None
 
     def close(self) -> None:
@@ -293,6 +293,7 @@ async def opened(*arguments: Any) -> LocalBox:
 
 
 def _close_made(making: Future[LocalBox]) -> None:
+    """Close the box that a thread has opened after its caller was cancelled."""
     if not making.cancelled() and making.exception() is None:
         making.result().close()
 

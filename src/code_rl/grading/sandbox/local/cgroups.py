@@ -110,7 +110,8 @@ class Groups:
 
     @property
     def counts_processes(self) -> bool:
-        """True if groups limit the number of processes."""
+        """True if groups limit the number of a worker's processes; False where only memory is
+        limited, or nothing."""
         return self._names is _V2 or any("pids" in parent for parent in self._parents)
 
     def enclose(self, pid: int) -> WorkerGroup | None:
@@ -225,5 +226,6 @@ def _lines(path: str) -> list[str]:
 
 
 def _write(path: str, value: int) -> None:
+    """Write a number to a control file. Raises OSError."""
     with open(path, "w") as file:
         file.write(str(value))

@@ -360,5 +360,6 @@ async def _ready(add: Callable[..., object], remove: Callable[[int], object], fd
 
 
 def _resolve(future: asyncio.Future[None]) -> None:
+    """Wake the waiter of a future, once."""
     if not future.done():
         future.set_result(None)

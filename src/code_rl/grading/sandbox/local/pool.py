@@ -116,7 +116,7 @@ class EmbeddedSandbox:
 
     @property
     def description(self) -> str:
-        """One line about the sandbox for users."""
+        """One line about the sandbox for users: its isolation level and its workers."""
         return f"embedded sandbox, isolation {self.isolation}, {self.slots} workers"
 
     @property

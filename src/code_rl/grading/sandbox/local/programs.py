@@ -90,7 +90,8 @@ class Programs:
         return _Program(language, box)
 
     def close(self) -> None:
-        """End all boxes. Idempotent."""
+        """End all boxes that are kept, waiting for their processes; boxes of running jobs are not
+        among them. Idempotent."""
         while self._kept:
             self._kept.popitem()[1].box.close()
 

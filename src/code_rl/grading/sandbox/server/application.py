@@ -99,6 +99,8 @@ class SandboxApplication:
         )
 
     async def _ping(self, request: web.Request) -> web.Response:
+        """Answer that the server runs, and, in a header, that this client may send jobs. No token
+        is needed."""
         takes_jobs = {JOBS_HEADER: "yes"} if self._may_send_jobs(request) else {}
         return web.json_response("pong", headers=takes_jobs)
 
@@ -110,6 +112,7 @@ class SandboxApplication:
         )
 
     async def _metrics(self, _request: web.Request) -> web.Response:
+        """Answer with `figures`. No token is needed."""
         text = figures(self._ended, self._seconds, self.admission)
         return web.Response(text=text, content_type="text/plain")
 
@@ -161,6 +164,7 @@ class SandboxApplication:
         return web.json_response(response.to_json())
 
     async def _answer_box(self, request: web.Request) -> web.StreamResponse:
+        """Open a box for the connection, and serve it until it ends."""
         self._ended["box"] += 1
         most = 2 * self._max_request_bytes  # as base64, with the rest of a message
         return await serve_box(request, self._limits, most, self.admission.running)

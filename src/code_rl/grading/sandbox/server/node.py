@@ -42,6 +42,7 @@ class Node:
     """The actor. The server runs in its event loop, and ends with it."""
 
     def __init__(self, concurrency: int, isolation: str) -> None:
+        """Start nothing yet: Ray makes the actor before it calls `start`."""
         self._concurrency, self._isolation = concurrency, isolation
         self._open = contextlib.AsyncExitStack()
 

@@ -57,12 +57,13 @@ class MalformedRequestError(Exception):
     """The body does not follow the protocol; `detail` is FastAPI's list of problems."""
 
     def __init__(self, detail: list[dict[str, Any]]) -> None:
+        """`detail` is a list of `type`, `loc` and `msg`, sent as it is."""
         super().__init__(str(detail))
         self.detail = detail
 
     @classmethod
     def of(cls, field: str, message: str) -> MalformedRequestError:
-        """Return the error of one field."""
+        """Return the error of one field of the body, in FastAPI's form."""
         return cls([{"type": "value_error", "loc": ["body", field], "msg": message}])
 
 

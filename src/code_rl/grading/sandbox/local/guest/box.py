@@ -142,6 +142,7 @@ class _Watch:
     """
 
     def __init__(self, control: socket.socket, request: dict[str, Any], tree: Tree) -> None:
+        """Begin to measure now. `request` has the limits, `tree` shows the command's processes."""
         self._control, self._request, self._tree = control, request, tree
         self._began = self._looked = time.monotonic()
         self.cpu_s, self.wall_s, self.peak_bytes = 0.0, 0.0, 0
@@ -262,7 +263,8 @@ def _limit_command(request: dict[str, Any], own_processes: int) -> None:
 
 
 def _limit(kind: int, value: int) -> None:
-    """Set a soft and a hard limit, at most the present hard one."""
+    """Set this process's soft and hard limit of a resource to `value`, or to the present hard limit
+    if that is lower. The process cannot raise it again."""
     hard = resource.getrlimit(kind)[1]
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(kind, (value, value))

@@ -43,6 +43,7 @@ class KernelError(OSError):
     """The kernel refused a step of the isolation, named by `step`."""
 
     def __init__(self, step: str, number: int) -> None:
+        """`step` names the refused step in the message; `number` is its errno."""
         super().__init__(number, f"{step}: {os.strerror(number)}")
         self.step = step
 
@@ -118,6 +119,7 @@ class Clone:
     """Forks repeatedly into the namespaces of `flags`; its arguments are made once."""
 
     def __init__(self, flags: int) -> None:
+        """Lay out the arguments of clone3(2), so that `fork` makes no objects."""
         self._arguments = _CloneArgs(flags=flags, exit_signal=int(signal.SIGCHLD))
         self._reference, self._size = ctypes.byref(self._arguments), ctypes.sizeof(self._arguments)
 
@@ -235,16 +237,16 @@ class ExitRecord:
         self._compiled = False
 
     def begin(self) -> None:
-        """Record the start time."""
+        """Record the start time of a test, now, by the monotonic clock."""
         _clock_gettime(_MONOTONIC, self._began)
 
     def end(self) -> None:
-        """Record the end time."""
+        """Record the end time of a test, now, by the monotonic clock."""
         _clock_gettime(_MONOTONIC, self._ended)
 
     @property
     def began_s(self) -> float:
-        """The recorded start, in seconds of `time.monotonic`."""
+        """The recorded start, in seconds of `time.monotonic`; `leave_out` moves it."""
         return float(self._began_s[0] + self._began_s[1] * 1e-9)
 
     def leave_out(self, seconds: float) -> None:
@@ -298,7 +300,7 @@ class FileState:
         self._here, self._file = (ctypes.c_void_p(at) for at in (address, address + _STAT_BYTES))
 
     def note(self) -> None:
-        """Remember the present state."""
+        """Remember the present state, with which `changed` compares. A missing file is no error."""
         self.changed()
         self._noted.raw = self._now.raw
 
@@ -331,6 +333,8 @@ class Filter:
     """A seccomp filter, laid out in memory once for all its installations."""
 
     def __init__(self, program: bytes) -> None:
+        """Copy a BPF program into memory that lives as long as this object. Nothing is
+        installed."""
         self._buffer = ctypes.create_string_buffer(program, len(program))
         self._description = _Filter(len(program) // 8, ctypes.cast(self._buffer, ctypes.c_void_p))
         self._reference = ctypes.byref(self._description)

@@ -46,6 +46,8 @@ class Supervisor:
     """Runs the tests of one job. The worker makes it once; each job uses it in its own process."""
 
     def __init__(self, wanted: confine.Confinement, base_bytes: int, tree: Tree) -> None:
+        """Make the buffers and calls that all jobs share, once before the forks. `base_bytes` is
+        the address space that an interpreter uses before its program."""
         self._wanted, self._base, self._tree = wanted, base_bytes, tree
         self._account, self._others = kernel.ExitRecord(), kernel.ExitRecord()
         self._first_look, self._files = kernel.ChildSignal(FIRST_LOOK_S), kernel.FileState(SOURCE)

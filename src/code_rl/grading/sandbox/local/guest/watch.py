@@ -21,6 +21,7 @@ class Tree:
     /proc, or -1 without one."""
 
     def __init__(self, proc: int, level: str) -> None:
+        """Use the directory `proc`, which stays open (-1: there is none), at an isolation level."""
         self._proc = proc
         self._all_below = level == confine.FULL
         """True if /proc shows only PID 1, the calling process and its descendants."""

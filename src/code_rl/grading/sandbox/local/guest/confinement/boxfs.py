@@ -46,6 +46,7 @@ class Rooted:
     """The init, the leader and the fork between them count as processes of the box's user."""
 
     def __init__(self, config: dict[str, Any]) -> None:
+        """Prepare the filters; nothing is mounted before `start`."""
         self._disk_bytes, self._writable = config["disk_bytes"], config["writable"]
         self._filters = _filters(frozen=False)
 
@@ -57,7 +58,7 @@ class Rooted:
             os.mkdir(f"/box{path}")
 
     def variables(self) -> dict[str, str]:
-        """Return the variables that name the directories of the next command."""
+        """Return the variables HOME and TMPDIR of the next command. Nothing is made."""
         return {"HOME": "/box", "TMPDIR": _TMP}
 
     def confine_leader(self, home_read_only: bool) -> None:
