@@ -224,7 +224,7 @@ class _Rollout:
         request = self.request
         first: Sequence[SampledAnswer | None] = [None] * request.count
         if self.sampling.request_per == "group":
-            first = await self._draw(request)
+            first = await self._sample_or_reuse(request)
         return await gather_or_cancel(self._trajectory(*each) for each in enumerate(first))
 
     async def _trajectory(self, member: int, answer: SampledAnswer | None) -> Trajectory:
@@ -241,7 +241,7 @@ class _Rollout:
             if answer is None:
                 names = ("turn", member, len(turns)) if turns else ("completion", member)
                 seed = derive_seed(self.request.seed, *names)
-                (answer,) = await self._draw(
+                (answer,) = await self._sample_or_reuse(
                     SamplingRequest(prompt, 1, room, self.request.temperature, seed)
                 )
             turn = await self._turn(answer, conversation, prompt)
@@ -278,7 +278,7 @@ class _Rollout:
             reasoning=said.get("reasoning_content"),
         )
 
-    async def _draw(self, request: SamplingRequest) -> Sequence[SampledAnswer]:
+    async def _sample_or_reuse(self, request: SamplingRequest) -> Sequence[SampledAnswer]:
         """Return the kept answers to a request, or sample them now and keep them. Both are added to
         `sampled`."""
         sampled = self.log.sampled(request)

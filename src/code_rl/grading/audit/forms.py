@@ -39,18 +39,18 @@ def _is_json(value: Any) -> bool:
     """Return True if a value is unchanged by a round trip through JSON, except that tuples become
     lists. A NaN is not: it differs from itself."""
     try:
-        return bool(json.loads(json.dumps(value)) == _listed(value))
+        return bool(json.loads(json.dumps(value)) == _tuples_as_lists(value))
     except (TypeError, ValueError):
         return False
 
 
-def _listed(value: Any) -> Any:
+def _tuples_as_lists(value: Any) -> Any:
     """Return the value with every tuple in it as a list, at any depth of lists, tuples and dict
     values. Dict keys stay as they are."""
     if isinstance(value, list | tuple):
-        return [_listed(item) for item in value]
+        return [_tuples_as_lists(item) for item in value]
     if isinstance(value, dict):
-        return {key: _listed(item) for key, item in value.items()}
+        return {key: _tuples_as_lists(item) for key, item in value.items()}
     return value
 
 
@@ -66,7 +66,9 @@ def shapes(problem: Problem, code: str) -> dict[str, Any]:
     calls = [test for test in problem.tests if isinstance(test, CallTest)]
     stdin = [test for test in problem.tests if isinstance(test, StdinTest)]
     named = {"fn_name": problem.fn_name} if calls else {}
-    inputs: list[Any] = [test.input for test in stdin] or [_listed(test.args) for test in calls]
+    inputs: list[Any] = [test.input for test in stdin] or [
+        _tuples_as_lists(test.args) for test in calls
+    ]
     outputs: list[Any] = [test.expected for test in stdin or calls]
     # LiveCodeBench's texts: one JSON value a line.
     lines = inputs if stdin else ["\n".join(map(json.dumps, given)) for given in inputs]

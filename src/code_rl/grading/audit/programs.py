@@ -66,7 +66,7 @@ class Corpus:
                 entry.kind == OWNER
                 or entry.seeks_token
                 or entry.group not in seen
-                or _draw(entry.name) < part
+                or _fraction_of(entry.name) < part
             ):
                 kept.append(entry)
             seen.add(entry.group)
@@ -94,6 +94,6 @@ def _entries(text: bytes, problems: dict[str, Problem]) -> Iterator[CorpusProgra
         )
 
 
-def _draw(name: str) -> float:
+def _fraction_of(name: str) -> float:
     """Return a number from 0 up to 1 that depends only on the name, evenly spread over names."""
     return zlib.crc32(name.encode()) / 2**32

@@ -228,10 +228,10 @@ class _Listener:
         If that gets no answer either, raise _SilentError, or ConfigError if the grader has never
         answered.
         """
-        outcome = await self._asked(problem, code)
+        outcome = await self._ask(problem, code)
         if (
             self._unanswered == _SILENT
-            and (await self._asked(self._right.problem, self._right.code)).silent
+            and (await self._ask(self._right.problem, self._right.code)).silent
         ):
             if self._heard:
                 raise _SilentError
@@ -241,7 +241,7 @@ class _Listener:
             )
         return outcome
 
-    async def _asked(self, problem: Problem, code: str) -> GraderOutcome:
+    async def _ask(self, problem: Problem, code: str) -> GraderOutcome:
         """Call the grader once, and count the consecutive programs without an answer."""
         outcome = await self._grader.grade(problem, code)
         self._heard |= not outcome.silent

@@ -167,7 +167,7 @@ class RayNodes(RemoteExecutor):
         }
         for node in list(self.pool.members):
             left = node.id not in rows
-            if left or (node.down_until is not None and not await self._lives(node)):
+            if left or (node.down_until is not None and not await self._is_alive(node)):
                 self.pool.remove(node)
                 logger.warning(
                     "the sandbox of node %s has %s; %d nodes go on",
@@ -183,7 +183,7 @@ class RayNodes(RemoteExecutor):
         ]
         await gather_or_cancel(self._start(row) for row in new)
 
-    async def _lives(self, node: RayNode) -> bool:
+    async def _is_alive(self, node: RayNode) -> bool:
         """Return False if the node's actor is dead: it gets a new one. True if it answers, or does
         not answer in 30 s."""
         try:

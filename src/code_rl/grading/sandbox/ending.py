@@ -61,7 +61,7 @@ def status_of(seen: Ended, allowed: Allowed) -> tuple[str, str]:
         line = exception_line(seen.stderr)
         if line.startswith(_MEMORY_ERRORS):
             return "memory_limit", f"memory was refused, limit {megabytes} MB"
-        return "runtime_error", line or _how(seen.exit_code)
+        return "runtime_error", line or _exit_in_words(seen.exit_code)
     return ("runtime_error", seen.unanswered) if seen.unanswered else ("ok", "")
 
 
@@ -80,7 +80,7 @@ def exception_line(stderr: bytes) -> str:
     return next(iter(named or lines[-1:]), "")[:DETAIL_CHARS]
 
 
-def _how(exit_code: int) -> str:
+def _exit_in_words(exit_code: int) -> str:
     """Return an exit code in words; a negative one is a signal."""
     if exit_code >= 0:
         return f"exit code {exit_code}"

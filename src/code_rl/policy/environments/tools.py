@@ -109,11 +109,11 @@ async def _run(box: Box, command: str) -> str:
     parts = [f"exit code {result.exit_code}{over}"]
     for name, data in (("output", result.stdout), ("errors", result.stderr)):
         if data.strip():
-            parts.append(f"{name}:\n{_shown(data.decode('utf-8', 'replace'))}")
+            parts.append(f"{name}:\n{_shortened(data.decode('utf-8', 'replace'))}")
     return "\n".join(parts) + "\n"
 
 
-def _shown(text: str) -> str:
+def _shortened(text: str) -> str:
     """Return at most 2,000 characters of a stream, half of them its beginning, half its end, with
     the number of those left out."""
     text = text.replace("\0", "\ufffd").strip("\n")

@@ -64,7 +64,7 @@ def run_test(
         )
         status, output = _run(body, text.encode(), timeout)
         right = status == 0 and (
-            _same(output, _lines(expected)) if name is None else _same_value(output, expected)
+            _same_lines(output, _lines(expected)) if name is None else _same_value(output, expected)
         )
         results.append({None: -1, 0: right}.get(status, -2))
         if results[-1] is not True:
@@ -151,7 +151,7 @@ def _lines(value: Any) -> str:
     return value if isinstance(value, str) else "\n".join(map(str, value))
 
 
-def _same(output: str, expected: str) -> bool:
+def _same_lines(output: str, expected: str) -> bool:
     """Return True if both texts have the same lines, without whitespace around them, or lines of
     the same decimals."""
     ours, theirs = (

@@ -157,7 +157,7 @@ class _Watch:
         while True:
             ready = {fd for fd, _ in poll.poll(_LOOK_S * 1000)}
             if pidfd in ready:
-                self._pass(0.0, runnable=False)
+                self._count_time(0.0, runnable=False)
                 return ""
             limit = self._exceeded()
             if self._control.fileno() in ready:
@@ -176,7 +176,7 @@ class _Watch:
             self._tree.memory_bytes(),
             self._tree.look(0),
         )
-        self._pass(cpu_s - self.cpu_s, runnable)
+        self._count_time(cpu_s - self.cpu_s, runnable)
         self.cpu_s = max(self.cpu_s, cpu_s)
         self.peak_bytes = max(self.peak_bytes, memory)
         if self.cpu_s > request["cpu_s"]:
@@ -188,7 +188,7 @@ class _Watch:
         late = self.wall_s > request["wall_s"] or self._looked - self._began > longest_s
         return WALL if late else ""
 
-    def _pass(self, cpu_s: float, runnable: bool) -> None:
+    def _count_time(self, cpu_s: float, runnable: bool) -> None:
         """Count the time since the last look, in which `cpu_s` of CPU time were used: all of it as
         wall time, but only `cpu_s` if the command is `runnable`, that is, could be waiting for a
         processor."""

@@ -60,7 +60,7 @@ class Supervisor:
         `directory`: the working directory if /tmp is not private. The process is confined before it
         compiles the program.
         """
-        job = self._take(channel)
+        job = self._receive_job(channel)
         room = job.file_bytes + job.laid_out_bytes
         confinement = confine.confine_submission(self._wanted, room, directory, job.shows_proc)
         program = self._compile()
@@ -80,14 +80,14 @@ class Supervisor:
     def rehearse(self, channel: socket.socket, confinement: confine.TestConfinement) -> TestRun:
         """Do the same for one test, but for what would change this process for good. Return the
         test's start. `warmup` calls it before the first fork."""
-        self._take(channel)
+        self._receive_job(channel)
         run = self._test_run(confinement, self._compile(), f"/{SOURCE}")
         self._once, self._source = False, b""
         self._note_files()
         self._run_one(run)
         return run
 
-    def _take(self, channel: socket.socket) -> wire.JobMessage:
+    def _receive_job(self, channel: socket.socket) -> wire.JobMessage:
         """Block SIGCHLD, for which `_watch` waits, and return the job. Raises ConnectionError."""
         self._channel = channel
         signal.pthread_sigmask(signal.SIG_BLOCK, _CHILD)

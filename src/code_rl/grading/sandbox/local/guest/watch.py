@@ -49,10 +49,10 @@ class Tree:
         """Return the bytes of private and shared memory of all processes below the calling one.
         Needs a /proc."""
         # Any thread of a process shows its memory, until that thread has ended.
-        each = (map(self._held, self._threads(pid)) for pid in self._descendants())
+        each = (map(self._memory_of, self._threads(pid)) for pid in self._descendants())
         return sum(next(filter(None, threads), 0) for threads in each)
 
-    def _held(self, thread: str) -> int:
+    def _memory_of(self, thread: str) -> int:
         """Return the bytes of private and shared memory that a thread's status shows; 0 if it has
         ended."""
         held, status = 0, self._text(f"{thread}/status")
