@@ -32,7 +32,7 @@ class CodeRLError(Exception):
         return redacted(" ".join(said.split()))
 
     def _render_traceback_(self) -> list[str]:
-        """Return what IPython shows in place of a traceback."""
+        """Return the lines that IPython shows in place of a traceback: the class and `line`."""
         return [f"{type(self).__name__}: {self.line()}"]
 
 

@@ -152,7 +152,8 @@ class Qwen35Renderer(_ChatML):
     def build_supervised_example(
         self, messages: Sequence[Message]
     ) -> tuple[list[int], list[float]]:
-        """Trim every turn; raises as `prompt_tokens` does."""
+        """Trim every turn, and put the loss on the last one, which is the assistant's, and on its
+        end. Raises DataError as `prompt_tokens` does."""
         return super().build_supervised_example(_trimmed(messages))
 
     def opening_and_text(

@@ -80,8 +80,9 @@ class ChatTemplateRenderer(Renderer):
             )
 
     def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
-        """Return the template's generation prompt. Raises DataError if text that looks like a
-        special token cannot be kept as text."""
+        """Return the tokens of the template's generation prompt for the conversation. Raises
+        DataError if the template refuses it, or if text that looks like a special token cannot be
+        kept as text."""
         disguised, disguises = self._disguise(messages)
         return self._encode(self._text(disguised, opening=True), disguises)
 

@@ -179,7 +179,8 @@ def _writable_parents() -> tuple[tuple[str, ...], Names]:
 
 
 def _by_controller() -> dict[str, str]:
-    """Return the path of this process's group for each controller; version 2 has the empty name."""
+    """Return the path of this process's group for each controller; version 2 has the empty name.
+    The dict is empty without /proc."""
     mine = {}
     for line in _lines("/proc/self/cgroup"):
         _, controllers, path = line.rstrip("\n").split(":", 2)

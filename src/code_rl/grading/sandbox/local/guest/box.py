@@ -198,8 +198,9 @@ class _Watch:
 
 
 def _lead(walls: Walls, request: dict[str, Any], descriptors: list[int], report: int) -> NoReturn:
-    """Confine this process, the leader; run the command; write its wait status to `report`. Never
-    returns. With its end the kernel, or `end_command`, ends the command's other processes."""
+    """Confine this process, the leader; run the command; write its exit code, negative for a
+    signal, to `report`. Never returns. With its end the kernel, or `end_command`, ends the
+    command's other processes."""
     try:
         kernel.die_with_parent()
         # Then its command cannot signal it: the kernel drops signals to PID 1 that have no handler.
