@@ -152,7 +152,7 @@ class Qwen35Renderer(_ChatML):
     def build_supervised_example(
         self, messages: Sequence[Message]
     ) -> tuple[list[int], list[float]]:
-        """Trim every turn, and put the loss on the last one, which is the assistant's, and on its
+        """Trim every turn, and put the loss on the last one, if it is the assistant's, and on its
         end. Raises DataError as `prompt_tokens` does."""
         return super().build_supervised_example(_trimmed(messages))
 
