@@ -109,7 +109,8 @@ class GroupLog:
         self._log, self._scope = log, scope
 
     def sampled(self, request: SamplingRequest) -> SampledAnswers | None:
-        """Return the kept answers to an equal request (prompt, count, limits and seed), or None."""
+        """Return the kept answers to an equal request (prompt, count, token limit, temperature and
+        seed), or None."""
         row = self._get("drawn", asdict(request))
         if row is None:
             return None

@@ -149,8 +149,8 @@ class GroupGrader:
 
     async def judge(self, code: str | None) -> Verdict:
         """Judge on all tests; None is an answer without a program. Cancelling one call cancels
-        every call that shares its run. Raises DataError, OutageError and ResourceError; other
-        failures of the sandbox are an undecided verdict."""
+        every call that shares its run. Raises as `judge_async` does, with a ResourceError for an
+        OSError; other failures of the sandbox are an undecided verdict."""
         return await self._once((False, code), self._verdict)
 
     async def judge_public(self, code: str | None) -> Verdict:

@@ -191,8 +191,9 @@ class BackgroundTasks:
 
 
 def default_concurrency(slots: int | None = None) -> int:
-    """Return a number of programs in flight that keeps all `slots` of an executor filled (None: two
-    for each processor of this machine), 16 at least; the executor queues the surplus."""
+    """Return a number of programs in flight that keeps all `slots` of an executor filled: twice as
+    many, 16 at least; the executor queues the surplus. `slots` None is two for each processor of
+    this machine."""
     return max(LEAST_IN_FLIGHT, IN_FLIGHT_PER_PLACE * (slots or 2 * (os.cpu_count() or 1)))
 
 

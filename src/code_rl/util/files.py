@@ -272,7 +272,7 @@ class KeyedLog(Generic[Key]):
 
     def put(self, row: Mapping[str, Any]) -> None:
         """Append one row; it replaces an earlier row of its key. Raises OSError if it cannot be
-        written, and KeyError or the like if it has no key."""
+        written. `row` must have a key, which is read only after the row was written."""
         line = line_of(row)
         self._places[self._key_of(row)] = append_whole(self._file, line), len(line)
 

@@ -165,7 +165,7 @@ def _dicts(got: Any, expected: Any) -> list[tuple[Any, Any]] | str:
 
 def _by_key(form: dict[str, Any]) -> dict[str, Any]:
     """Return a dict's values by the canonical text of their keys. A malformed form, which a program
-    may forge, is empty."""
+    may forge, counts as an empty dict."""
     if TAG not in form:
         return {_canonical(key): value for key, value in form.items()}
     pairs = _items(form)

@@ -142,7 +142,8 @@ class RunLimits:
 
 async def run_request(sandbox: Executor, request: RunRequest, limits: RunLimits) -> RunResponse:
     """Run one program and return the answer. Failures of the sandbox, and a language that is not
-    installed, become a response with status SandboxError. OutageError and IsolationError pass."""
+    installed, become a response with status SandboxError. IsolationError, of a level without boxes,
+    and OutageError pass."""
     # Like the real server, which starts the program and stops it before it does anything
     if request.run_timeout <= 0:
         return RunResponse(FAILED, run_result=CommandResult(TIME_LIMIT_EXCEEDED, 0.0))
