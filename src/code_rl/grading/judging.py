@@ -143,10 +143,11 @@ async def _run(
     """Run the program and compare each output with the expected one, into `tally`. Raises
     SandboxError.
 
-    The results of batches count only if all are right. The first call that is not right in its
-    batch is made again, alone. If it fails there too, that is its result. If it is right there, the
-    program's answers depend on its earlier calls: every call is made again, alone, and nothing of
-    the batches counts.
+    The results of batches count only if all are right; under `lcb-official` there are none. The
+    first call that is not right in its batch is made again, alone. If it fails there too, that is
+    its result, unless all tests are requested. Otherwise every call is made again, alone, and
+    nothing of the batches counts: the program's answers depend on its earlier calls, or later tests
+    need results too.
     """
     whole = program_job(problem, code, problem.tests, limits)
     if problem.compare.rule != "lcb-official":
