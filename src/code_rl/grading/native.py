@@ -76,8 +76,7 @@ def _is_filled(value: Any) -> bool:
 
 
 def _is_id(value: Any) -> bool:
-    """Return True for a text that files and digests can hold: not blank and without a lone
-    surrogate."""
+    """True for a text that files and digests can hold: without a lone surrogate."""
     return _is_filled(value) and encodable(value)
 
 
